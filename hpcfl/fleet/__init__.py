@@ -1,0 +1,216 @@
+"""The fleet: the clients of one rank that a round concerns; trains and scores them for the method."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpcfl import randomness
+from hpcfl.config import Training
+from hpcfl.fleet import scoring, training
+from hpcfl.fleet.kernels import Loss, Predict, SerialKernel, StackedKernel, Tensors
+from hpcfl.fleet.optimizers import Optimizer, Pull
+from hpcfl.fleet.samples import Samples
+from hpcfl.fleet.turn import Turn
+from hpcfl.layout import Group, Layout
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What all rounds of a rank share: its samples, its kernel, the layouts of parameters and of buffers."""
+
+    samples: Samples
+    kernel: SerialKernel | StackedKernel
+    layout: Layout
+    buffers: Layout
+    training: Training
+    seed: int
+    device: torch.device
+    beat: Callable[[], None]  # heartbeat, called once a mini-batch
+
+
+@dataclass
+class Fleet:
+    """n clients for one call of a method's ``update``, ``observe`` or ``finish``.
+
+    ``ids`` [n] ascending; ``state`` their private state, tensors ``[n, …]`` by name: assign new values and they are kept;
+    ``counts`` [n, classes] training samples; ``round`` counts from 1. Rows are ``[n, P]``, or ``[P]`` for one model
+    that all clients share.
+    """
+
+    ids: np.ndarray
+    state: Tensors
+    counts: Tensor
+    round: int
+    scored: bool
+    loss: Loss
+    hardware: Hardware
+    scores: dict[str, scoring.Score] = field(default_factory=dict)
+    losses: Tensor | None = None
+    _phases: set[str] = field(default_factory=set)
+    _last_scored: tuple[Tensor, scoring.Score] | None = None
+
+    @property
+    def layout(self) -> Layout:
+        return self.hardware.layout
+
+    @property
+    def samples(self) -> Tensor:
+        """Training samples of each client, float64 [n]."""
+        return self.counts.sum(dim=1)
+
+    def rows(self, rows: Tensor) -> Tensor:
+        """``[P]`` or ``[n, P]`` as ``[n, P]``; a view, not to be written to."""
+        return rows.expand(len(self.ids), -1) if rows.dim() == 1 else rows
+
+    def train(self, rows: Tensor, *, loss: Loss | None = None, params: Sequence[Group] = ("all",),
+              epochs: int | None = None, pull: tuple[float, Tensor] | None = None, phase: str = "train",
+              share: float = 1.0, only: Tensor | None = None, until: Callable[[Tensor, Tensors], Tensor] | None = None,
+              step: Callable[[Turn], None] | None = None, model: str = "model", **variables: Tensor) -> Tensor:
+        """Local training from ``rows``: returns the trained rows ``[n, P]``; the given ones stay as they are.
+
+        params: the groups of columns that move (layout.columns); the rest is frozen.
+        epochs: default ``training.epochs``; with ``until`` the most there may be.
+        pull: (strength, anchor rows): the proximal term strength/2·‖w − anchor‖².
+        phase: names the shuffles, so that two phases of a round see different orders; each once a call.
+        share: trains on a random share of a client's samples, fixed for the phase, at least one.
+        only: which clients train, bool [n]; the others' rows are returned as they are.
+        until: of the epochs' last-batch losses [lanes, epochs so far] and the lanes' variables → which are done [lanes].
+        step: what to do with ONE mini-batch instead of an optimiser step on ``loss`` (see Turn).
+        model: which of a client's models this is, where a method keeps several (own buffers each).
+        variables: per-client tensors [n, …], for the loss as ``lane.NAME``, for ``step`` as ``turn.variables[NAME]``;
+            those that a step changes are changed here, in place.
+        """
+        if phase in self._phases:
+            raise ValueError(f"phase '{phase}' was trained already in this call; shuffles are keyed by phase")
+        self._phases.add(phase)
+        hardware, config = self.hardware, self.hardware.training
+        trained = self.rows(rows).clone()
+        epochs = config.epochs if epochs is None else epochs
+        names = self.layout.members(params)
+        schedule = training.Schedule(config.batch_size, hardware.seed, ("shuffle", phase, self.round))
+        pools = [self._pool(client, share, phase) for client in self.ids]
+        mean_losses = torch.zeros(len(self.ids), device=hardware.device)
+        order = training.by_length([len(pool) for pool in pools], config.batch_size)
+        order = [i for i in order if len(pools[i]) and (only is None or only[i])]
+        for chunk in training.chunks(order, hardware.kernel.widest):
+            lanes = torch.tensor(chunk, device=hardware.device)
+            tensors = self.layout.stack(trained[lanes]) | self._buffers(model, lanes)
+            own = {name: value[lanes] for name, value in variables.items()}
+            gradient = hardware.kernel.session(tensors, names, loss or self.loss)
+            if step is None:
+                anchor = None if pull is None else Pull(pull[0], self.layout.stack(self.rows(pull[1])[lanes]))
+                rate = config.lr * config.lr_decay ** (self.round - 1)
+                advance = self._descend(Optimizer(config, rate, anchor), tensors, gradient, own)
+            else:
+                advance = self._hand_over(step, names, tensors, gradient, own)
+            history: list[Tensor] = []
+            running = torch.ones(len(chunk), dtype=torch.bool)
+            for epoch in range(epochs):
+                orders = [schedule.order(int(self.ids[i]), pools[i], epoch) for i in chunk]
+                record = training.run_epoch(advance, hardware.samples, orders, config.batch_size, running)
+                mean_losses[lanes] = torch.where(running.to(hardware.device), record[:, 0], mean_losses[lanes])
+                history.append(record[:, 1])
+                if until is not None:
+                    running &= ~until(torch.stack(history, dim=1), own).cpu()
+                    if not running.any():
+                        break
+            trained[lanes] = self.layout.flatten(tensors, trained[lanes])
+            self._keep_buffers(model, lanes, tensors)
+            for name, value in own.items():
+                variables[name][lanes] = value
+        self.losses = mean_losses
+        return trained
+
+    def score(self, name: str, rows: Tensor, predict: Predict | None = None, model: str = "model",
+              **variables: Tensor) -> None:
+        """Record accuracy and loss of ``rows`` on each client's test samples as column ``name``, in scored rounds only.
+
+        predict: of (model, x, lane) → logits [batch, classes]; default ``model(x)``.
+        """
+        if not self.scored:
+            return
+        plain = predict is None and not variables
+        if plain and self._last_scored is not None and self._last_scored[0] is rows:
+            self.scores[name] = self._last_scored[1]
+            return
+        hardware = self.hardware
+        parts = torch.zeros(3, len(self.ids), dtype=torch.float64)
+        pools = [hardware.samples.test[int(client)] for client in self.ids]
+        for chunk in training.chunks(list(range(len(self.ids))), hardware.kernel.widest):
+            lanes = torch.tensor(chunk, device=hardware.device)
+            tensors = self.layout.stack(self.rows(rows)[lanes]) | self._buffers(model, lanes)
+            own = {key: value[lanes] for key, value in variables.items()}
+            result = scoring.score(hardware.kernel, tensors, hardware.samples, [pools[i] for i in chunk], own,
+                                   predict or (lambda network, x, lane: network(x)))
+            parts[:, lanes.cpu()] = torch.stack([result.correct, result.total, result.loss])
+            hardware.beat()
+        self.scores[name] = scoring.Score(*parts)
+        self._last_scored = (rows, self.scores[name]) if plain else None
+
+    def class_means(self, rows: Tensor, function: Predict, model: str = "model") -> Tensor:
+        """Each client's per-class mean over its training samples of ``function(model, x, lane)`` [batch, d], in
+        evaluation mode: ``[n, classes, d]``, zero for classes it does not hold."""
+        hardware, means = self.hardware, []
+        order = list(range(len(self.ids)))
+        for chunk in training.chunks(order, hardware.kernel.widest):
+            lanes = torch.tensor(chunk, device=hardware.device)
+            tensors = self.layout.stack(self.rows(rows)[lanes]) | self._buffers(model, lanes)
+            pools = [hardware.samples.train[int(self.ids[i])] for i in chunk]
+            sums = None
+            for output, y, mask in scoring.outputs(hardware.kernel, tensors, hardware.samples, pools, {}, function):
+                member = nn.functional.one_hot(y, hardware.samples.classes) * mask[..., None]
+                part = torch.einsum("lbk,lbd->lkd", member.double(), torch.where(mask[..., None], output, 0).double())
+                sums = part if sums is None else sums + part
+            means.append(sums / self.counts[lanes.cpu()].to(hardware.device).clamp(min=1)[..., None])
+        return torch.cat(means).float() if means else torch.zeros(0, hardware.samples.classes, 0)
+
+    def _pool(self, client: int, share: float, phase: str) -> Tensor:
+        pool = self.hardware.samples.train[int(client)]
+        if share >= 1:
+            return pool
+        count = max(1, int(share * len(pool))) if len(pool) else 0
+        chosen = randomness.permutation(len(pool), self.hardware.seed, "subset", phase, self.round, int(client))[:count]
+        return pool[torch.from_numpy(np.sort(chosen))]
+
+    def _descend(self, optimizer: Optimizer, tensors: Tensors, gradient: Callable, own: Tensors) -> training.Step:
+        """A step of the optimiser on the loss."""
+        def step(lanes: training.Lanes, x: Tensor, y: Tensor) -> Tensor:
+            gradients, losses = gradient(lanes, x, y, {name: value[lanes] for name, value in own.items()})
+            optimizer.step(tensors, lanes, gradients)
+            self.hardware.beat()
+            return losses
+        return step
+
+    def _hand_over(self, method_step: Callable[[Turn], None], names: list[str], tensors: Tensors, gradient: Callable,
+                   own: Tensors) -> training.Step:
+        """The method's own step on one mini-batch."""
+        def step(lanes: training.Lanes, x: Tensor, y: Tensor) -> Tensor:
+            turn = Turn({name: value[lanes] for name, value in own.items()}, self.layout, names, tensors, lanes,
+                        (x, y), gradient)
+            method_step(turn)
+            for name, value in turn.variables.items():
+                own[name][lanes] = value
+            self.hardware.beat()
+            return turn.losses
+        return step
+
+    def _buffers(self, model: str, lanes: Tensor) -> Tensors:
+        if not self.hardware.buffers.width:
+            return {}
+        return self.hardware.buffers.stack(self.state[buffer_name(model)][lanes])
+
+    def _keep_buffers(self, model: str, lanes: Tensor, tensors: Tensors) -> None:
+        if self.hardware.buffers.width:
+            rows = self.state[buffer_name(model)]
+            rows[lanes] = self.hardware.buffers.flatten(tensors, rows[lanes])
+
+
+def buffer_name(model: str) -> str:
+    """The private-state name of a model's buffers: batch-norm statistics stay with the client."""
+    return f"buffers.{model}"
+
+
+__all__ = ["Fleet", "Hardware", "Turn", "buffer_name"]

@@ -1,0 +1,138 @@
+"""Gradients and predictions of L client models at once: the only module that differentiates.
+
+Two kernels give the same numbers to rounding. ``SerialKernel`` is the oracle: one lane, an ordinary ``nn.Module``, ordinary
+autograd. ``StackedKernel`` maps the same loss over stacked lanes with ``torch.func``.
+
+The rule that picks one is fixed (see ``choose``), never a timing: which kernel runs changes the last bits.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value, vmap
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass
+class Batch:
+    """One mini-batch of ONE client: ``x`` [batch, *shape], ``y`` [batch] class numbers."""
+
+    x: Tensor
+    y: Tensor
+
+
+Loss = Callable[[nn.Module, Batch, Any], Tensor]
+Predict = Callable[[nn.Module, Tensor, Any], Tensor]
+
+
+class _Program(nn.Module):
+    """A function of (model, …) as a module, so that the model's tensors can be swapped while the function runs."""
+
+    def __init__(self, model: nn.Module, function: Callable[..., Any]):
+        super().__init__()
+        self.model = model
+        self.function = function
+
+    def forward(self, *arguments: Any) -> Any:
+        return self.function(self.model, *arguments)
+
+
+class SerialKernel:
+    """One lane at a time through an ordinary module whose parameters are views of the lane's tensors."""
+
+    widest = 1
+
+    def __init__(self, module: nn.Module):
+        self.module = module
+        self._bound: int | None = None
+
+    def _bind(self, tensors: Tensors, trained: list[str]) -> list[Tensor]:
+        """Point the module at lane 0 of ``tensors``; return the parameters to differentiate, in ``trained``'s order."""
+        parameters = dict(self.module.named_parameters())
+        for name, parameter in parameters.items():
+            parameter.data = tensors[name][0]
+            parameter.requires_grad_(name in trained)
+        for name, buffer in self.module.named_buffers():
+            if buffer.is_floating_point():
+                buffer.data = tensors[name][0]
+        return [parameters[name] for name in trained]
+
+    def session(self, tensors: Tensors, trained: list[str], loss: Loss) -> Callable[..., tuple[Tensors, Tensor]]:
+        """A gradient function bound to ``tensors`` [1, …], which later steps change in place."""
+        leaves = self._bind(tensors, trained)
+        self.module.train()
+
+        def gradient(lanes: slice | Tensor, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
+            lane = SimpleNamespace(**{name: value[0] for name, value in variables.items()})
+            value = loss(self.module, Batch(x[0], y[0]), lane)
+            gradients = torch.autograd.grad(value, leaves)
+            return {name: g[None] for name, g in zip(trained, gradients, strict=True)}, value.detach()[None]
+
+        return gradient
+
+    @torch.no_grad()
+    def predict(self, tensors: Tensors, x: Tensor, variables: Tensors, function: Predict) -> Tensor:
+        """``function``'s output ``[1, batch, …]`` in evaluation mode."""
+        self._bind(tensors, [])
+        self.module.eval()
+        lane = SimpleNamespace(**{name: value[0] for name, value in variables.items()})
+        return function(self.module, x[0], lane)[None]
+
+
+class StackedKernel:
+    """All lanes in one call: ``vmap`` of the per-client loss over tensors ``[L, …]``."""
+
+    def __init__(self, module: nn.Module, widest: int):
+        self.module = module
+        self.widest = widest
+
+    def session(self, tensors: Tensors, trained: list[str], loss: Loss) -> Callable[..., tuple[Tensors, Tensor]]:
+        """A gradient function over lanes of ``tensors`` [L, …], which later steps change in place."""
+        program = _Program(self.module, lambda model, x, y, lane: loss(model, Batch(x, y), SimpleNamespace(**lane)))
+
+        def single(free: Tensors, fixed: Tensors, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
+            named = {f"model.{name}": tensor for name, tensor in (free | fixed).items()}
+            return functional_call(program, named, (x, y, variables))
+
+        mapped = vmap(grad_and_value(single), randomness="error")
+        fixed_names = [name for name in tensors if name not in trained]
+        self.module.train()
+
+        def gradient(lanes: slice | Tensor, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
+            free = {name: tensors[name][lanes] for name in trained}
+            fixed = {name: tensors[name][lanes] for name in fixed_names}
+            gradients, values = mapped(free, fixed, x, y, variables)
+            return gradients, values
+
+        return gradient
+
+    @torch.no_grad()
+    def predict(self, tensors: Tensors, x: Tensor, variables: Tensors, function: Predict) -> Tensor:
+        """``function``'s output ``[L, batch, …]`` in evaluation mode."""
+        self.module.eval()
+        program = _Program(self.module, lambda model, x, lane: function(model, x, SimpleNamespace(**lane)))
+
+        def single(named: Tensors, x: Tensor, lane: Tensors) -> Tensor:
+            return functional_call(program, {f"model.{name}": tensor for name, tensor in named.items()}, (x, lane))
+
+        return vmap(single)(tensors, x, variables)
+
+
+def choose(module: nn.Module, device: torch.device, lanes: int | str) -> SerialKernel | StackedKernel:
+    """The kernel for a model on a device.
+
+    ``lanes = 1`` is serial. ``"auto"`` on a CPU stacks models without convolutions, whose batched matrix products give a
+    lane the same bits whatever runs beside it and win by 10× for small dense models, and runs others serially, where
+    channels-last convolutions are faster than any batched form; on a GPU all are stacked.
+    """
+    if lanes == "auto":
+        convolutional = any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
+        lanes = 1 if device.type == "cpu" and convolutional else 1 << 30
+    return SerialKernel(module) if lanes == 1 else StackedKernel(module, int(lanes))
+
+

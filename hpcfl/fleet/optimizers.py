@@ -1,0 +1,112 @@
+"""Local optimisers on stacked lanes: SGD and Adam with clipping, decay and a proximal pull, each lane for itself.
+
+Every tensor is ``[L, *shape]``; a step concerns the lanes of one selection (a slice of views, or indices whose rows
+are written back). State is fresh in every call of ``train``: it is reset each round (methods-1.md §2).
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hpcfl.config import Training
+from hpcfl.fleet.kernels import Tensors
+
+Lanes = slice | Tensor
+
+
+@dataclass(frozen=True)
+class Pull:
+    """The proximal term (strength/2)·‖w − anchor‖²; its exact gradient strength·(w − anchor) joins the step."""
+
+    strength: float
+    anchor: Tensors  # [L, *shape] by name
+
+
+@dataclass
+class Optimizer:
+    """``w ← w − lr·direction(∇F + strength·(w − anchor) + weight_decay·w)``, the gradient's norm clipped first."""
+
+    training: Training
+    lr: float
+    pull: Pull | None = None
+    _state: dict[str, Tensors] = field(default_factory=dict)
+    _scratch: Tensors = field(default_factory=dict)
+
+    def step(self, tensors: Tensors, lanes: Lanes, gradients: Tensors) -> None:
+        """Change ``tensors`` in place on the selected lanes; ``gradients`` holds just those lanes and is consumed."""
+        names = list(gradients)
+        weights = [tensors[name][lanes] for name in names]
+        directions = [gradients[name].contiguous() for name in names]  # autograd may hand out expanded views
+        if self.training.clip is not None:
+            _clip(directions, self.training.clip)
+        if self.pull is not None and self.pull.strength:
+            for name, weight, direction in zip(names, weights, directions, strict=True):
+                offset = torch.sub(weight, self.pull.anchor[name][lanes], out=self._like(name, weight))
+                direction.add_(offset, alpha=self.pull.strength)
+        if self.training.weight_decay:
+            torch._foreach_add_(directions, weights, alpha=self.training.weight_decay)
+        if self.training.optimizer == "adam":
+            self._adam(names, tensors, lanes, weights, directions)
+        else:
+            if self.training.momentum:
+                directions = self._momentum(names, tensors, lanes, directions)
+            torch._foreach_add_(weights, directions, alpha=-self.lr)
+        if isinstance(lanes, Tensor):
+            for name, weight in zip(names, weights, strict=True):
+                tensors[name].index_copy_(0, lanes, weight)
+
+    def _like(self, name: str, weight: Tensor) -> Tensor:
+        """A scratch tensor of a weight's shape, allocated once."""
+        kept = self._scratch.get(name)
+        if kept is None or kept.shape != weight.shape:
+            kept = self._scratch[name] = torch.empty_like(weight)
+        return kept
+
+    def _kept(self, key: str, names: list[str], tensors: Tensors) -> Tensors:
+        kept = self._state.setdefault(key, {})
+        for name in names:
+            if name not in kept:
+                kept[name] = torch.zeros_like(tensors[name])
+        return kept
+
+    def _momentum(self, names: list[str], tensors: Tensors, lanes: Lanes, directions: list[Tensor]) -> list[Tensor]:
+        """Heavy ball without dampening, as ``torch.optim.SGD``: v ← m·v + g."""
+        kept = self._kept("momentum", names, tensors)
+        velocities = [kept[name][lanes] for name in names]
+        torch._foreach_mul_(velocities, self.training.momentum)
+        torch._foreach_add_(velocities, directions)
+        _write_back(kept, names, lanes, velocities)
+        return velocities
+
+    def _adam(self, names: list[str], tensors: Tensors, lanes: Lanes, weights: list[Tensor],
+              directions: list[Tensor]) -> None:
+        """Adam with β = (0.9, 0.999), ε = 1e-8 (Kingma & Ba, ICLR 2015), bias corrected by each lane's own step count."""
+        first, second = self._kept("first", names, tensors), self._kept("second", names, tensors)
+        counts = self._state.setdefault("adam", {"steps": tensors[names[0]].new_zeros(tensors[names[0]].shape[0])})
+        steps = counts["steps"][lanes] + 1
+        counts["steps"][lanes] = steps
+        means, squares = [first[name][lanes] for name in names], [second[name][lanes] for name in names]
+        torch._foreach_lerp_(means, directions, 0.1)
+        torch._foreach_mul_(squares, 0.999)
+        torch._foreach_addcmul_(squares, directions, directions, 0.001)
+        _write_back(first, names, lanes, means)
+        _write_back(second, names, lanes, squares)
+        rate, root = self.lr / (1 - 0.9 ** steps), (1 - 0.999 ** steps).sqrt()
+        for weight, mean, square in zip(weights, means, squares, strict=True):
+            lead = (-1, *[1] * (weight.dim() - 1))
+            weight.sub_(rate.view(lead) * mean / (square.sqrt() / root.view(lead) + 1e-8))
+
+
+def _clip(directions: list[Tensor], largest: float) -> None:
+    """Scale each lane's whole gradient to a norm of at most ``largest``, as ``torch.nn.utils.clip_grad_norm_``."""
+    norms = torch.stack([torch.linalg.vector_norm(d.flatten(1), dim=1) for d in directions], dim=1)
+    factor = (largest / (torch.linalg.vector_norm(norms, dim=1) + 1e-6)).clamp(max=1.0)
+    for direction in directions:
+        direction.mul_(factor.view(-1, *[1] * (direction.dim() - 1)))
+
+
+def _write_back(kept: Tensors, names: list[str], lanes: Lanes, changed: list[Tensor]) -> None:
+    if isinstance(lanes, Tensor):
+        for name, value in zip(names, changed, strict=True):
+            kept[name].index_copy_(0, lanes, value)

@@ -1,0 +1,103 @@
+"""THE training loop: mini-batches of many clients, each client an independent lane.
+
+Clients are sorted by length and taken ``widest`` at a time. In an epoch the lanes of a chunk first do their full batches in
+lockstep, the chunk shrinking as clients run out, then their tail batches grouped by size: every step is real work on a
+real batch, and a loss never sees padding.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hpcfl import randomness
+from hpcfl.fleet.kernels import SerialKernel, StackedKernel, Tensors
+from hpcfl.fleet.optimizers import Lanes
+from hpcfl.fleet.samples import Samples
+
+Step = Callable[[Lanes, Tensor, Tensor], Tensor]  # one mini-batch on the selected lanes → losses [lanes]
+BLOCK_SAMPLES = 2048  # samples gathered and normalised at once
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which samples each client sees: its pool [n_i], shuffled anew every epoch by a key of its own."""
+
+    batch_size: int
+    seed: int
+    key: tuple[int | str, ...]  # purpose, phase, round
+
+    def order(self, client: int, pool: Tensor, epoch: int) -> Tensor:
+        """The pool in this epoch's order."""
+        return pool[torch.from_numpy(randomness.permutation(len(pool), self.seed, *self.key, client, epoch))]
+
+
+def by_length(lengths: list[int], batch_size: int) -> list[int]:
+    """Positions sorted by full batches, then tails, longest first: a chunk's running lanes are a prefix."""
+    return sorted(range(len(lengths)), key=lambda i: (-(lengths[i] // batch_size), -(lengths[i] % batch_size), i))
+
+
+def chunks(order: list[int], widest: int) -> Iterator[list[int]]:
+    """The sorted positions, at most ``widest`` at a time."""
+    for start in range(0, len(order), widest):
+        yield order[start:start + widest]
+
+
+def run_epoch(step: Step, samples: Samples, orders: list[Tensor], batch_size: int, running: Tensor) -> Tensor:
+    """One epoch over the lanes of a chunk, sorted by ``by_length``; lanes where ``running`` is False stay as they are.
+
+    Returns each lane's mean and last loss, [L, 2].
+    """
+    record = torch.zeros(len(orders), 2, device=samples.device)
+    lanes = [i for i in range(len(orders)) if running[i]]
+    whole = len(lanes) == len(orders)
+    full = [len(orders[i]) // batch_size for i in lanes]
+    done = 0
+    while full and full[0] > done:  # `active` lanes have a full batch at position `done`
+        active = sum(count > done for count in full)
+        stop = min(full[active - 1], done + max(1, BLOCK_SAMPLES // (active * batch_size)))
+        chosen: Lanes = slice(0, active) if whole else torch.tensor(lanes[:active], device=samples.device)
+        index = torch.stack([orders[i][done * batch_size:stop * batch_size] for i in lanes[:active]])
+        _steps(step, samples, chosen, index, batch_size, record)
+        done = stop
+    tails: dict[int, list[int]] = {}
+    for i in lanes:
+        if tail := len(orders[i]) % batch_size:
+            tails.setdefault(tail, []).append(i)
+    for tail, group in sorted(tails.items(), reverse=True):
+        index = torch.stack([orders[i][-tail:] for i in group])
+        chosen = _selection(group, samples.device)
+        _steps(step, samples, chosen, index, tail, record)
+    lengths = torch.tensor([max(1, len(order)) for order in orders], device=samples.device)
+    record[:, 0] /= lengths
+    return record
+
+
+def _selection(group: list[int], device: torch.device) -> Lanes:
+    """Neighbouring lanes as a slice, whose steps change views in place; others as indices."""
+    if group[-1] - group[0] == len(group) - 1:
+        return slice(group[0], group[-1] + 1)
+    return torch.tensor(group, device=device)
+
+
+def _steps(step: Step, samples: Samples, lanes: Lanes, index: Tensor, size: int, record: Tensor) -> None:
+    """The batches in ``index`` [lanes, batches·size], one after the other; losses join ``record`` [L, 2]."""
+    width, span = index.shape
+    x, y = samples.take(index.reshape(-1))
+    y = y.view(width, span)
+    for start in range(0, span, size):
+        # One lane's batch is a slice of the gathered block, which keeps its memory layout.
+        batch = (x[start:start + size][None] if width == 1
+                 else x.view(width, span, *x.shape[1:])[:, start:start + size])
+        losses = step(lanes, batch, y[:, start:start + size])
+        record[lanes, 0] += losses * size
+        record[lanes, 1] = losses
+
+
+Kernel = SerialKernel | StackedKernel
+
+
+def take(tensors: Tensors, positions: Tensor) -> Tensors:
+    """Rows of every tensor at ``positions``, contiguous copies."""
+    return {name: tensor[positions] for name, tensor in tensors.items()}

@@ -1,0 +1,50 @@
+"""One mini-batch in a method's own hands: gradients and rows of the lanes at work, the loop stays with the fleet."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from hpcfl.fleet.kernels import Tensors
+from hpcfl.fleet.optimizers import Lanes
+from hpcfl.layout import Layout
+
+
+@dataclass
+class Turn:
+    """What a method's ``step(turn)`` sees for ``a`` lanes on their next mini-batch.
+
+    ``variables`` holds the method's per-lane tensors ``[a, …]``; assign or change them in place, either is kept.
+    Rows cover the columns that are trained, ``[a, width]``.
+    """
+
+    variables: Tensors
+    _layout: Layout
+    _names: list[str]
+    _tensors: Tensors
+    _lanes: Lanes
+    _batch: tuple[Tensor, Tensor]
+    _gradient: Callable[..., tuple[Tensors, Tensor]]
+    losses: Tensor = field(default_factory=lambda: torch.zeros(()))
+
+    def rows(self) -> Tensor:
+        """The trained columns of the lanes' models, a copy ``[a, width]``."""
+        return self._flat({name: self._tensors[name][self._lanes] for name in self._names})
+
+    def write(self, rows: Tensor) -> None:
+        """Replace the trained columns of the lanes' models."""
+        start = 0
+        for name in self._names:
+            shape = self._tensors[name].shape[1:]
+            size = shape.numel()
+            self._tensors[name][self._lanes] = rows[:, start:start + size].view(-1, *shape)
+            start += size
+
+    def gradient(self) -> Tensor:
+        """∇ of the loss at the lanes' models on this mini-batch, ``[a, width]``."""
+        gradients, self.losses = self._gradient(self._lanes, *self._batch, self.variables)
+        return self._flat(gradients)
+
+    def _flat(self, tensors: Tensors) -> Tensor:
+        return torch.cat([tensors[name].flatten(1) for name in self._names], dim=1)

@@ -1,0 +1,127 @@
+"""The contract of a method: a federated learning algorithm as functions over explicit state.
+
+A method is a frozen pydantic section: its fields are its own keys in ``[method]``, typed, constrained and documented.
+It touches no MPI, no device, no data loader, no random number generator and no loop over mini-batches. ``server`` is a
+dictionary of tensors on rank 0 and ``fleet.state`` one of per-client tensors: together all state there is, and so the
+checkpoint.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+import torch.nn.functional as functional
+from pydantic import Field, PositiveInt
+from torch import Tensor, nn
+
+from hpcfl import randomness
+from hpcfl.config import Section
+from hpcfl.errors import UserError
+from hpcfl.fleet import Fleet
+from hpcfl.fleet.kernels import Batch
+from hpcfl.layout import Layout, to_row
+from hpcfl.message import Message
+
+State = dict[str, Tensor]
+Layers = Literal["all", "output"] | PositiveInt  # a suffix of the model: everything, the head, the upper n layers
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What is known before the first round: ``counts`` [clients, classes] of training samples, the model's layout."""
+
+    layout: Layout
+    counts: Tensor
+    rounds: int
+    seed: int
+    build: Any  # () -> nn.Module, the adapted model of one client
+
+    @property
+    def clients(self) -> int:
+        return self.counts.shape[0]
+
+    @property
+    def classes(self) -> int:
+        return self.counts.shape[1]
+
+    def initial(self, draw: int = 0) -> Tensor:
+        """Initial parameters ``[P]``: the one draw shared by server and clients, or a further, different one."""
+        with randomness.seeded(self.seed, "model", draw):
+            return to_row(self.layout, self.build())
+
+
+def head_of(model: nn.Module, method: str) -> nn.Linear:
+    """A model's output layer ``model.head``. Raises UserError where a user's module does not name it so."""
+    head = getattr(model, "head", None)
+    if not isinstance(head, nn.Linear) or not hasattr(model, "features"):
+        raise UserError(f"{method} needs a model whose output layer is the nn.Linear 'head', fed by its method "
+                        f"'features(x)'; {type(model).__name__} has none")
+    return head
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients of a round, or those whose messages arrived: ``ids`` [n] ascending, ``counts`` [n, classes]."""
+
+    ids: np.ndarray
+    counts: Tensor
+    layout: Layout
+    round: int
+    uniform: bool = False
+
+    @property
+    def weights(self) -> Tensor:
+        """Weights of the average, float64 [n], summing to one: N_i/ΣN over the cohort, or 1/n if uniform."""
+        sizes = torch.ones(len(self.ids)).double() if self.uniform else self.counts.sum(dim=1)
+        return sizes / sizes.sum()
+
+
+class Method(Section, ABC):
+    """A federated learning method. Subclass it in one file, with ``plugin = YourMethod`` at its end.
+
+    ``primary`` names the score whose maximum over rounds is the method's result.
+    """
+
+    name: str = Field(description="name of the method's file, or your own 'module:Class'")
+    weights: Literal["samples", "uniform"] = Field("samples", description="weights of the clients in averages")
+
+    primary: ClassVar[str] = "pre"
+    reference: ClassVar[str] = ""
+    models: ClassVar[tuple[str, ...]] = ("model",)  # a client's models that have buffers of their own
+
+    def adapt(self, model: nn.Module) -> nn.Module:
+        """The model of one client, changed as the method needs (a head of its own, further blocks)."""
+        return model
+
+    def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        """The objective of ONE client on one mini-batch; ``lane`` holds the variables given to ``fleet.train``."""
+        return functional.cross_entropy(model(batch.x), batch.y)
+
+    def server_state(self, setup: Setup) -> State:
+        """The server's state before round 1. Tensors may change their shape later."""
+        return {}
+
+    def client_state(self, setup: Setup) -> State:
+        """The private state of ONE client before its first round."""
+        return {}
+
+    @abstractmethod
+    def send(self, server: State, cohort: Cohort) -> Message:
+        """What goes to the cohort, rows in the order of ``cohort.ids``. Runs on rank 0; must not change ``server``."""
+
+    @abstractmethod
+    def update(self, fleet: Fleet, inbox: State) -> Message:
+        """The clients' side of a round: score, train, and return what goes up, ``[n, width]`` each."""
+
+    @abstractmethod
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        """Assign new values in ``server`` from what came up. Runs on rank 0."""
+
+    def observe(self, fleet: Fleet, inbox: State) -> None:
+        """Score clients that do not take part in this round; what happens to their state is forgotten."""
+
+    def finish(self, fleet: Fleet, inbox: State) -> None:
+        """Score all clients after the last round, from one more ``send``; state is forgotten."""
+        self.observe(fleet, inbox)

@@ -1,0 +1,74 @@
+"""FedAvg: one global model, the weighted mean of the clients' models.
+
+McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
+``w ← Σ_S N_i w_i / Σ_S N_i``. Scored before local training (methods-1.md §2.1).
+"""
+
+from typing import Any
+
+from pydantic import Field
+from torch import Tensor
+
+from hpcfl import mixing
+from hpcfl.fleet import Fleet
+from hpcfl.message import Message
+from hpcfl.methods import _ala as ala
+from hpcfl.methods.base import Cohort, Method, Setup, State
+
+
+class FedAvg(Method):
+    """Also the base of every method whose clients start from a model of the server and return theirs.
+
+    Server: ``model`` [P]. Client: nothing (with ``ala`` that of adaptive local aggregation). Down P, up P.
+    """
+
+    reference = "McMahan et al., AISTATS 2017"
+    ala: bool = Field(False, description="initialise clients by FedALA's adaptive local aggregation (s = 0.8, p = 1)")
+
+    def server_state(self, setup: Setup) -> State:
+        return {"model": setup.initial()}
+
+    def client_state(self, setup: Setup) -> State:
+        return self._adaptive().client_state(setup) if self.ala else {}
+
+    def send(self, server: State, cohort: Cohort) -> Message:
+        return {"model": server["model"]}
+
+    def received(self, fleet: Fleet, inbox: State) -> Tensor:
+        """The model that came down, ``[P]`` or ``[n, P]``."""
+        return inbox["model"]
+
+    def start(self, fleet: Fleet, inbox: State) -> Tensor:
+        """The model that a client trains from and is scored with before, ``[P]`` or ``[n, P]``."""
+        received = self.received(fleet, inbox)
+        return self._adaptive().adapt(fleet, received) if self.ala else received
+
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: State, **how: Any) -> Tensor:
+        """One local training as this method does it; ``how`` goes to ``fleet.train``."""
+        return fleet.train(rows, **how)
+
+    def update(self, fleet: Fleet, inbox: State) -> Message:
+        start = self.start(fleet, inbox)
+        self._score(fleet, inbox, start)
+        trained = self.fit(fleet, start, inbox)
+        fleet.score("post", trained)
+        if self.ala:
+            fleet.state["model"] = trained
+        return {"model": trained}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        server["model"] = mixing.average(cohort.weights, uplink["model"])
+
+    def observe(self, fleet: Fleet, inbox: State) -> None:
+        self._score(fleet, inbox, self.start(fleet, inbox))
+
+    def _score(self, fleet: Fleet, inbox: State, start: Tensor) -> None:
+        fleet.score("pre", start)
+        if (received := self.received(fleet, inbox)).dim() == 1:
+            fleet.score("global", received)
+
+    def _adaptive(self) -> ala.AdaptiveLocalAggregation:
+        return ala.AdaptiveLocalAggregation()
+
+
+plugin = FedAvg

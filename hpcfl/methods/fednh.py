@@ -1,0 +1,115 @@
+"""FedNH: a head of fixed, unit-norm, spread-out class prototypes that the server moves slowly towards class features.
+
+Dai et al., "Tackling data heterogeneity in federated learning with class prototypes", AAAI 2023. Features are normalised, logits are
+s·V f; clients train the body (and s), V is frozen. The server averages bodies and moves each prototype towards the
+normalised mean of its class's features. As in the reference code rather than the text (methods-1.md §8, item 9): s is learnable,
+starts at 1 and is averaged; per-class counts weight normalised class means.
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as functional
+from pydantic import Field as Key
+from torch import Tensor, nn
+
+from hpcfl import mixing
+from hpcfl.fleet import Fleet
+from hpcfl.message import Field, Message
+from hpcfl.methods.base import Cohort, Method, Setup, State, head_of
+
+
+class CosineHead(nn.Module):
+    """logits = scale · V f/‖f‖; ``weight`` is V [K, d], unit rows; ``scale`` [1]."""
+
+    def __init__(self, features: int, classes: int, scale: float):
+        super().__init__()
+        self.weight = nn.Parameter(spread(classes, features))
+        self.scale = nn.Parameter(torch.tensor([scale]))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.scale * functional.linear(functional.normalize(features, eps=1e-12), self.weight)
+
+
+def spread(classes: int, width: int) -> Tensor:
+    """Unit rows [classes, width], far apart: orthonormal if they fit, else by descent on the log-sum-exp of cosines."""
+    rows = torch.empty(classes, width)
+    if classes <= width:
+        return nn.init.orthogonal_(rows)
+    rows = functional.normalize(rows.normal_(), dim=1)
+    for _ in range(500):  # ∂/∂V of Σ_i log Σ_j≠i exp(V_i·V_j/0.1) pushes each row away from its nearest ones
+        nearness = (rows @ rows.T / 0.1).fill_diagonal_(-torch.inf).softmax(dim=1)
+        rows = functional.normalize(rows - 0.1 * (nearness + nearness.T) @ rows, dim=1)
+    return rows
+
+
+class FedNH(Method):
+    """Server: ``model`` [P] whose head.weight columns are V. Client: ``model`` [P], its last one, for scoring.
+
+    Down P; up body, scale, and for each class held its prototype and count.
+    """
+
+    primary = "post"
+    reference = "Dai et al., AAAI 2023"
+    weights: Literal["samples", "uniform"] = Key("uniform", description="weights of the clients' bodies")
+    rho: float = Key(0.9, ge=0, le=1, description="share ρ of the old prototype that is kept")
+    scale: float = Key(1.0, gt=0, description="initial scale s of the logits (1 CNN, 20 ResNet; the text: 30, fixed)")
+    learn_scale: bool = Key(True, description="train and average s, as the reference code does")
+
+    def adapt(self, model: nn.Module) -> nn.Module:
+        head = head_of(model, self.name)
+        model.head = CosineHead(head.in_features, head.out_features, self.scale)
+        return model
+
+    def server_state(self, setup: Setup) -> State:
+        return {"model": setup.initial()}
+
+    def client_state(self, setup: Setup) -> State:
+        return {"model": setup.initial()}
+
+    def send(self, server: State, cohort: Cohort) -> Message:
+        return {"model": server["model"]}
+
+    def update(self, fleet: Fleet, inbox: State) -> Message:
+        self._score(fleet, inbox)
+        trained = fleet.train(inbox["model"], params=("body", "head.scale") if self.learn_scale else ("body",))
+        fleet.score("post", trained)
+        fleet.state["model"] = trained
+        means = functional.normalize(fleet.class_means(trained, normalised_features), dim=2)
+        held = (fleet.counts > 0).sum(dim=1)
+        return {"body": trained[:, fleet.layout.columns("body")], "scale": trained[:, fleet.layout.columns("head.scale")],
+                "prototypes": Field(means.flatten(1), floats=held * (means.shape[2] + 1))}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        layout, model = cohort.layout, server["model"].clone()
+        model[layout.columns("body")] = mixing.average(cohort.weights, uplink["body"])
+        model[layout.columns("head.scale")] = mixing.average(cohort.weights, uplink["scale"])
+        old = model[layout.columns("head.weight")].view(cohort.counts.shape[1], -1)
+        model[layout.columns("head.weight")] = self.moved(old, cohort.counts, uplink["prototypes"]).flatten()
+        server["model"] = model
+
+    def moved(self, old: Tensor, counts: Tensor, means: Tensor) -> Tensor:
+        """V [K, d] ← normalise(ρV + (1−ρ)·normalise(Σ_i N_ic μ_ic)); rows of classes that nobody holds stay.
+
+        counts [n, K]; means [n, K·d], unit rows.
+        """
+        target = torch.einsum("nk,nkd->kd", counts, means.view(len(counts), *old.shape).double())
+        blend = torch.lerp(functional.normalize(target, dim=1), old.double(), self.rho)
+        held = (counts.sum(dim=0) > 0)[:, None] & (self.rho < 1)
+        return torch.where(held, functional.normalize(blend, dim=1).float(), old)
+
+    def observe(self, fleet: Fleet, inbox: State) -> None:
+        self._score(fleet, inbox)
+        fleet.score("post", fleet.state["model"])
+
+    def _score(self, fleet: Fleet, inbox: State) -> None:
+        fleet.score("pre", inbox["model"])
+        fleet.score("global", inbox["model"])
+
+
+def normalised_features(model: nn.Module, x: Tensor, lane: object) -> Tensor:
+    """f/‖f‖ [batch, d]."""
+    return functional.normalize(model.features(x), eps=1e-12)
+
+
+plugin = FedNH

@@ -1,0 +1,27 @@
+"""FedProx: FedAvg with a proximal term that keeps local models near the received one.
+
+Li et al., "Federated optimization in heterogeneous networks", MLSys 2020: min F_i(w) + (μ/2)‖w − w_glob‖². No inexactness
+or straggler model, as in every comparison of the four papers.
+"""
+
+from typing import Any
+
+from pydantic import Field
+from torch import Tensor
+
+from hpcfl.fleet import Fleet
+from hpcfl.methods.base import State
+from hpcfl.methods.fedavg import FedAvg
+
+
+class FedProx(FedAvg):
+    """Server: ``model`` [P]. Client: nothing. Down P, up P."""
+
+    reference = "Li et al., MLSys 2020"
+    mu: float = Field(0.001, ge=0, description="strength μ of the proximal term; 0 is FedAvg")
+
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: State, **how: Any) -> Tensor:
+        return fleet.train(rows, pull=(self.mu, self.received(fleet, inbox)), **how)
+
+
+plugin = FedProx

@@ -1,0 +1,35 @@
+"""Keyed randomness: every draw is a function of (seed, purpose, round, client …), never of what was drawn before.
+
+There is therefore no generator state to save: a resumed run, another number of ranks or another order of
+clients draws the same numbers. Philox is a counter-based generator; its key is a hash of the draw's key.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import blake2b
+
+import numpy as np
+import torch
+
+
+def _digest(seed: int, key: tuple[int | str, ...]) -> bytes:
+    text = "\x1f".join([str(seed), *(f"{type(part).__name__}:{part}" for part in key)])
+    return blake2b(text.encode(), digest_size=16).digest()
+
+
+def generator(seed: int, *key: int | str) -> np.random.Generator:
+    """A NumPy generator for one purpose, e.g. ``generator(seed, "shuffle", round, client)``."""
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(_digest(seed, key), "little")))
+
+
+def permutation(size: int, seed: int, *key: int | str) -> np.ndarray:
+    """A random order of ``range(size)``, int64 [size]."""
+    return generator(seed, *key).permutation(size)
+
+
+@contextmanager
+def seeded(seed: int, *key: int | str) -> Iterator[None]:
+    """Torch's CPU generator seeded by the key inside the block (for ``nn.Module`` constructors), restored after."""
+    with torch.random.fork_rng(devices=[]):
+        torch.random.manual_seed(int.from_bytes(_digest(seed, key)[:8], "little") >> 1)
+        yield
