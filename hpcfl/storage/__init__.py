@@ -1,0 +1,1 @@
+"""What a run leaves on the disk: checkpoints, metrics, and the lock of its folder."""

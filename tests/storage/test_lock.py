@@ -1,0 +1,73 @@
+import errno
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from hpcfl.errors import UserError
+from hpcfl.storage import lock
+from hpcfl.storage.lock import FolderLock
+
+HOLDER = """
+import sys, time
+from hpcfl.storage.lock import FolderLock
+with FolderLock(sys.argv[1]):
+    print("taken", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(lock, "PATIENCE", 0.3)
+
+
+@pytest.fixture
+def holder(tmp_path):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout.readline() == b"taken\n"
+        yield process
+        process.kill()
+
+
+def test_taken_folder_names_its_owner(tmp_path, impatient, holder):
+    with pytest.raises(UserError) as caught, FolderLock(tmp_path):
+        pass
+    assert f"host {socket.gethostname()}, pid {holder.pid}, since 20" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_killed_owner_frees_the_folder(tmp_path, holder):
+    os.kill(holder.pid, signal.SIGKILL)
+    with FolderLock(tmp_path):
+        pass
+
+
+def test_can_be_taken_again(tmp_path):
+    for _ in range(2):
+        with FolderLock(tmp_path):
+            assert f"pid {os.getpid()}" in (tmp_path / lock.NAME).read_text()
+
+
+def test_a_folder_moved_aside_does_not_lock_its_successor(tmp_path, impatient):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    with FolderLock(folder):
+        folder.rename(tmp_path / "old")
+        folder.mkdir()
+        with FolderLock(folder):
+            pass
+
+
+def test_file_system_without_locks(tmp_path, monkeypatch):
+    def fail(*arguments):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    monkeypatch.setattr(fcntl, "flock", fail)
+    with pytest.raises(UserError, match=r"offers no locks \(flock: Function not implemented\)"), FolderLock(tmp_path):
+        pass
