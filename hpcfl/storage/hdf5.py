@@ -1,0 +1,65 @@
+"""HDF5 files as bytes. A file is built in memory and written by ``atomic.write``, because HDF5 itself does not
+survive a full disk: after a failed write closing the file can end the process with a segmentation fault.
+"""
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+import h5py
+import numpy as np
+
+from hpcfl.storage.atomic import Damaged, reason
+
+Result = TypeVar("Result")
+FORMAT = "v110"  # the oldest format whose metadata carry checksums: a flipped bit is an error, not a crash
+
+
+def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memoryview:
+    """The bytes of an HDF5 file; '/' in a dataset's name makes groups, attributes belong to the root."""
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w", libver=FORMAT) as file:
+        for name, value in datasets.items():
+            file.create_dataset(name, data=value)
+        file.attrs.update(attributes)
+    return buffer.getbuffer()
+
+
+def decode(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """The datasets and root attributes that went into ``encode``. Raises Damaged."""
+    with _damage_named():
+        return _using(io.BytesIO(data), lambda file: (_datasets(file), dict(file.attrs)))
+
+
+def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
+    """The datasets at the root of a file, whole or only the given ascending ``rows``. Raises Damaged."""
+    part = ... if rows is None else rows
+    with _damage_named():
+        return _using(path, lambda file: {name: np.asarray(dataset[part]) for name, dataset in file.items()})
+
+
+def _using(source: Path | io.BytesIO, use: Callable[[h5py.File], Result]) -> Result:
+    # Published files never change, so the locks that HDF5 would take protect nothing and fail on some file systems.
+    with h5py.File(source, "r", locking=False) as file:
+        return use(file)
+
+
+def _datasets(file: h5py.File) -> dict[str, np.ndarray]:
+    found: dict[str, np.ndarray] = {}
+
+    def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[name] = item[()]
+
+    file.visititems(visit)
+    return found
+
+
+@contextmanager
+def _damage_named() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # all that h5py makes of a broken file
+        raise Damaged(reason(error)) from error

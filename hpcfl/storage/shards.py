@@ -1,0 +1,108 @@
+"""The data files of a checkpoint: one HDF5 file for the server and one for each group of clients.
+
+A file is named by the SHA-256 of its content. So two files of one name are the same file, whoever wrote them, in
+whatever run, with whatever number of ranks, and a file that an older checkpoint needs is never overwritten by another.
+"""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, unquote
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.storage import atomic, hdf5
+from hpcfl.storage.atomic import Damaged
+from hpcfl.storage.clients import Row
+
+# A group is rewritten when one of its clients changed, and every group is a file: these balance the two.
+GROUP_CLIENTS = 64
+GROUP_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One data file: the server's state (``ids`` is None) or that of some clients, ids ascending."""
+
+    name: str
+    sha256: str
+    size: int  # bytes
+    ids: list[int] | None
+    digests: list[str]  # of the server, or of each client
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """What the file says; shards of equal content can stand for each other."""
+        return content(self.ids, self.digests)
+
+    def present(self, folder: Path) -> bool:
+        """Whether the file is there with its size (not whether its bytes are right)."""
+        try:
+            return (folder / self.name).stat().st_size == self.size
+        except OSError:
+            return False
+
+    def verify(self, folder: Path) -> None:
+        """Raises Damaged unless the file has the SHA-256 it was written with."""
+        try:
+            right = atomic.sha256(folder / self.name) == self.sha256
+        except OSError as error:
+            raise Damaged(f"{self.name}: {atomic.reason(error)}") from error
+        if not right:
+            raise Damaged(f"{self.name}: its SHA-256 is not the one it was written with")
+
+
+def content(ids: Sequence[int] | None, digests: Sequence[str]) -> tuple[object, ...]:
+    """A key for the content of a shard."""
+    return (None if ids is None else tuple(ids), *digests)
+
+
+def groups(rows: Mapping[int, Row]) -> Iterator[list[int]]:
+    """The clients of a rank in groups of consecutive local ids of bounded size, those left out that never wrote.
+
+    The bounds of a group depend on all ids, not on who wrote, so that other groups stay unchanged when a client writes.
+    """
+    ids = sorted(rows)
+    size = sum(tensor.nbytes for tensor in rows[ids[0]].tensors.values()) if ids else 0
+    count = max(1, min(GROUP_CLIENTS, GROUP_BYTES // max(1, size)))
+    for start in range(0, len(ids), count):
+        if group := [client for client in ids[start:start + count] if rows[client].written]:
+            yield group
+
+
+def write_clients(folder: Path, ids: list[int], rows: Mapping[int, Row]) -> Shard:
+    """Write the state of these clients as datasets [n, *shape] and ``ids``. Raises RunFailure."""
+    arrays = {_encode(name): np.stack([rows[client].tensors[name].numpy() for client in ids])
+              for name in rows[ids[0]].tensors}
+    return _write(folder, "clients", {"ids": np.array(ids), **arrays}, ids, [rows[client].digest for client in ids])
+
+
+def write_server(folder: Path, state: Mapping[str, Tensor], digest: str) -> Shard:
+    """Write the server's state, CPU tensors of any shape. Raises RunFailure."""
+    return _write(folder, "server", {_encode(name): tensor.numpy() for name, tensor in state.items()}, None, [digest])
+
+
+def read(path: Path, rows: list[int] | None) -> dict[str, Tensor]:
+    """The tensors of a verified file, whole or only the given ascending ``rows``. Raises Damaged."""
+    arrays = hdf5.select(path, rows)
+    return {_decode(name): torch.from_numpy(array) for name, array in arrays.items() if name != "ids"}
+
+
+def _write(folder: Path, kind: str, arrays: dict[str, np.ndarray], ids: list[int] | None, digests: list[str]) -> Shard:
+    data = hdf5.encode(arrays, {})
+    sha256 = hashlib.sha256(data).hexdigest()
+    name = f"{kind}-{sha256}.h5"
+    atomic.write(folder / name, data)
+    return Shard(name, sha256, len(data), ids, digests)
+
+
+def _encode(name: str) -> str:
+    """A tensor's name without what HDF5 reads as a path; the leading '=' keeps it apart from ``ids``."""
+    return "=" + quote(name, safe=" ()[],").replace(".", "%2E")
+
+
+def _decode(name: str) -> str:
+    return unquote(name.removeprefix("="))

@@ -1,0 +1,92 @@
+import pytest
+import torch
+
+from hpcfl.storage import digest
+from hpcfl.storage.clients import ClientStore
+
+TEMPLATE = {"row": torch.arange(3.0), "steps": torch.tensor(7), "mask": torch.tensor([True, False]),
+            "double": torch.zeros(2, 2, dtype=torch.float64), "byte": torch.zeros(0, dtype=torch.uint8)}
+
+
+def test_untouched_clients_have_the_template():
+    state = ClientStore([4, 2, 9], TEMPLATE).get([9, 2])
+    for name, tensor in TEMPLATE.items():
+        assert torch.equal(state[name], torch.stack([tensor, tensor]))
+
+
+def test_put_then_get_keeps_order_and_bits():
+    store = ClientStore([1, 2, 3], {"row": torch.zeros(2)})
+    rows = torch.tensor([[float("nan"), -0.0], [1e-45, float("inf")]])
+    store.put([3, 1], {"row": rows})
+    assert torch.equal(store.get([1, 2, 3])["row"].view(torch.int32),
+                       torch.stack([rows[1], torch.zeros(2), rows[0]]).view(torch.int32))
+
+
+def test_get_and_put_copy():
+    store = ClientStore([0], {"row": torch.zeros(2)})
+    given = torch.ones(1, 2)
+    store.put([0], {"row": given})
+    given.fill_(5)
+    store.get([0])["row"].fill_(6)
+    assert torch.equal(store.get([0])["row"], torch.ones(1, 2))
+
+
+def test_rows_do_not_keep_their_neighbours_alive():
+    store = ClientStore(range(10), {"row": torch.zeros(5)})
+    store.put(list(range(10)), {"row": torch.ones(10, 5)})
+    assert all(row.tensors["row"].untyped_storage().nbytes() == 20 for row in store.snapshot().values())
+
+
+def test_snapshot_is_of_its_moment_and_free():
+    store = ClientStore(range(10_000), {"row": torch.zeros(1_000_000)})
+    before = store.snapshot()
+    store.put([5], {"row": torch.ones(1, 1_000_000)})
+    assert not before[5].written
+    assert store.snapshot()[5].written
+    assert len({id(row) for row in store.snapshot().values()}) == 2
+
+
+def test_digest_changes_with_the_client_only():
+    store = ClientStore([0, 1], {"row": torch.zeros(2)})
+    store.put([0, 1], {"row": torch.ones(2, 2)})
+    before = store.snapshot()
+    store.put([0], {"row": torch.zeros(1, 2)})
+    after = store.snapshot()
+    assert before[1] is after[1]
+    assert before[0].digest == before[1].digest != after[0].digest
+    assert after[0].digest == digest.of_tensors({"row": torch.zeros(2)})
+
+
+def test_no_clients_and_no_state():
+    empty = ClientStore([], TEMPLATE)
+    empty.put([], empty.get([]))
+    assert empty.get([])["double"].shape == (0, 2, 2)
+    stateless = ClientStore([0], {})
+    stateless.put([0], {})
+    assert not stateless.snapshot()[0].written
+
+
+@pytest.mark.parametrize("ids, state", [
+    ([8], {"row": torch.zeros(1, 2)}), ([0], {"row": torch.zeros(1, 3)}), ([0], {"row": torch.zeros(2, 2)}),
+    ([0], {"row": torch.zeros(1, 2, dtype=torch.float64)}), ([0], {}), ([0], {"other": torch.zeros(1, 2)})])
+def test_put_refuses_what_does_not_fit(ids, state):
+    store = ClientStore([0], {"row": torch.zeros(2)})
+    with pytest.raises(ValueError, match="client"):
+        store.put(ids, state)
+    assert not store.snapshot()[0].written
+
+
+@pytest.mark.parametrize("other", [
+    {"b": torch.zeros(4)}, {"a": torch.zeros(2, 2)}, {"a": torch.zeros(4, dtype=torch.int64)},
+    {"a": -torch.zeros(4)}, {"a": torch.zeros(4), "b": torch.zeros(0)}, {"a": torch.zeros(0)},
+    {"a": torch.tensor(0.0)}])
+def test_digest_sees_name_shape_dtype_and_every_bit(other):
+    assert digest.of_tensors(other) != digest.of_tensors({"a": torch.zeros(4)})
+
+
+def test_digest_ignores_order_and_strides():
+    square = torch.arange(4.0).reshape(2, 2)
+    assert (digest.of_tensors({"a": square.T, "b": square})
+            == digest.of_tensors({"b": square, "a": square.T.contiguous()}))
+    assert digest.of_run("00" * 32, {2: "22" * 32, 1: "11" * 32}) == digest.of_run(
+        "00" * 32, {1: "11" * 32, 2: "22" * 32}) != digest.of_run("00" * 32, {1: "22" * 32, 2: "11" * 32})
