@@ -1,0 +1,127 @@
+"""The results of a run: what they are, how they lie in an HDF5 file, how parts become one, how they are read."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcfl.errors import UserError
+from hpcfl.storage import atomic, hdf5
+from hpcfl.storage.atomic import Damaged
+
+MERGED = "metrics.h5"
+ROUNDS = "rounds"  # folder of the rounds that are not merged yet, one file each
+ATTEMPTS = 100  # a reader loses a race against merging at most once per checkpoint
+
+
+@dataclass(frozen=True)
+class Results:
+    """What a run recorded. ``values``: name → array [T, ...]; NaN (floats) or -1 (integers) where a round lacks it."""
+
+    header: dict[str, Any] = field(default_factory=dict)
+    static: dict[str, np.ndarray] = field(default_factory=dict)
+    rounds: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # [T], ascending
+    values: dict[str, np.ndarray] = field(default_factory=dict)
+    finished: bool = False
+    notes: list[str] = field(default_factory=list)  # one line for each damaged file that was left out
+
+
+def read(folder: str | Path) -> Results:
+    """The results in a run's folder, also while the run is writing. Raises UserError where there are none."""
+    folder = Path(folder)
+    for _ in range(ATTEMPTS):
+        try:
+            return _read_once(folder)
+        except FileNotFoundError:
+            continue  # a round was merged after it was listed, so it is in the merged file now
+    raise UserError(f"{folder}: the results keep changing while they are read")
+
+
+def encode(results: Results) -> memoryview:
+    """The bytes of the file. Every header entry is a JSON text in an attribute of the root group."""
+    attributes = {name: json.dumps(value) for name, value in results.header.items()}
+    datasets = {f"partition/{name}": array for name, array in results.static.items()}
+    datasets |= {f"values/{name}": array for name, array in results.values.items()}
+    return hdf5.encode({"rounds": results.rounds, "finished": np.array(results.finished), **datasets}, attributes)
+
+
+def load(path: Path) -> Results:
+    """What ``encode`` wrote. Raises FileNotFoundError or Damaged."""
+    try:
+        data = path.read_bytes()  # at once, because the file may be replaced at any moment
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Damaged(atomic.reason(error)) from error
+    datasets, attributes = hdf5.decode(data)
+    try:
+        rounds, finished = datasets["rounds"], bool(datasets["finished"])
+        header = {name: json.loads(text) for name, text in attributes.items()}
+    except (KeyError, ValueError, TypeError) as error:
+        raise Damaged("not a complete file of results") from error
+    return Results(header, _below("partition/", datasets), rounds, _below("values/", datasets), finished)
+
+
+def merge(parts: Sequence[Results]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Rounds [T] and values of all parts; a round of several parts is taken whole from the last of them."""
+    owners = {int(number): (part, row) for part in parts for row, number in enumerate(part.rounds)}
+    rounds = np.array(sorted(owners), np.int64)
+    sources: dict[int, tuple[list[int], list[int]]] = {}
+    for position, number in enumerate(rounds.tolist()):
+        part, row = owners[number]
+        positions, rows = sources.setdefault(id(part), ([], []))
+        positions.append(position)
+        rows.append(row)
+    chosen = [(part, *sources[id(part)]) for part in parts if id(part) in sources]
+    names = sorted({name for part, _, _ in chosen for name in part.values})
+    return rounds, {name: _column(name, len(rounds), chosen) for name in names}
+
+
+def listed(folder: Path) -> list[Path]:
+    """The files of rounds that are not merged yet, ascending."""
+    return sorted((folder / ROUNDS).glob("*.h5"))
+
+
+def _column(name: str, length: int, chosen: list[tuple[Results, list[int], list[int]]]) -> np.ndarray:
+    arrays = [part.values[name] for part, _, _ in chosen if name in part.values]
+    kind = np.result_type(*arrays)
+    column = np.full((length, *arrays[-1].shape[1:]), np.nan if kind.kind == "f" else -1, kind)
+    for part, positions, rows in chosen:
+        if name in part.values:
+            column[positions] = part.values[name][rows]
+    return column
+
+
+def _read_once(folder: Path) -> Results:
+    # The list comes first: a round that is merged after it is in the merged file, one merged before it as well.
+    paths, notes = listed(folder), []
+    base = _load_merged(folder / MERGED, notes)
+    parts = [part for path in paths if (part := load_or_note(path, notes))]
+    if base is None and not parts:
+        raise UserError("; ".join([f"{folder}: no results here", *notes]))
+    base = base or Results()
+    rounds, values = merge([base, *parts])
+    return Results(base.header, base.static, rounds, values, base.finished and not parts, notes)
+
+
+def _load_merged(path: Path, notes: list[str]) -> Results | None:
+    try:
+        return load_or_note(path, notes)
+    except FileNotFoundError:
+        return None
+
+
+def load_or_note(path: Path, notes: list[str]) -> Results | None:
+    """What is in the file, or None and one more line in ``notes`` when it is damaged. Raises FileNotFoundError."""
+    try:
+        return load(path)
+    except Damaged as error:
+        notes.append(f"{path}: damaged, left out ({error})")
+        return None
+
+
+def _below(prefix: str, datasets: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return {name.removeprefix(prefix): array for name, array in datasets.items() if name.startswith(prefix)}

@@ -1,0 +1,60 @@
+"""Run by test_kill.py: for every folder named on standard input, fork a run that goes on until it is killed.
+
+Forking saves the import of torch for every kill. The run prints its process id and then each round it has committed.
+"""
+
+import os
+import sys
+
+import torch
+
+from hpcfl.storage.checkpoint import Checkpoints
+from hpcfl.storage.clients import ClientStore
+from hpcfl.storage.metrics import MetricsWriter
+
+CLIENTS = 6
+TEMPLATE = {"row": torch.zeros(500)}
+
+
+class Alone:
+    rank, size, is_server = 0, 1, True
+
+    def collect(self, value):
+        return [value]
+
+    def share(self, value):
+        return value
+
+
+def state(round):
+    """Server and clients after ``round``: client c last wrote in the last round that c + 1 divides."""
+    rows = torch.stack([torch.full((500,), float(round - round % (client + 1))) for client in range(CLIENTS)])
+    return {"model": torch.full((1000 + round % 3,), float(round))}, {"row": rows}
+
+
+def run(folder):
+    checkpoints, clients = Checkpoints(f"{folder}/checkpoints", Alone()), ClientStore(range(CLIENTS), TEMPLATE)
+    restored = checkpoints.restore(clients)
+    metrics = MetricsWriter(folder, {}, {})
+    round = restored.round if restored else 0
+    while True:
+        round += 1
+        server, rows = state(round)
+        for client in range(CLIENTS):
+            if round % (client + 1) == 0:
+                clients.put([client], {"row": rows["row"][client:client + 1]})
+        checkpoints.start(round, server, clients, {})
+        metrics.record(round, {"round": round})
+        metrics.fold()
+        checkpoints.finish()
+        os.write(1, f"{round}\n".encode())
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        process = os.fork()
+        if not process:
+            os.write(1, f"{os.getpid()}\n".encode())
+            run(line.rstrip("\n"))
+        os.waitpid(process, 0)
+        os.write(1, b"killed\n")

@@ -1,0 +1,58 @@
+"""A real process that writes without pause is killed at random moments and started again."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import killed_writer
+import pytest
+import torch
+
+from hpcfl.storage import digest, metrics
+from hpcfl.storage.checkpoint import Checkpoints
+from hpcfl.storage.clients import ClientStore
+
+KILLS = 25
+
+
+@pytest.fixture
+def writer():
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
+                   "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, killed_writer.__file__], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, bufsize=0, env=environment) as process:
+        yield process
+        process.stdin.close()
+
+
+def run_and_kill(writer, folder, seconds):
+    """Let a run go on for so long; the last round that it said it committed, 0 for none."""
+    writer.stdin.write(f"{folder}\n".encode())
+    process = int(writer.stdout.readline())
+    time.sleep(seconds)
+    os.kill(process, signal.SIGKILL)
+    return max(map(int, iter(lambda: writer.stdout.readline().strip(), b"killed")), default=0)
+
+
+def test_kill_at_any_moment(tmp_path, writer, alone):
+    randomness, committed = random.Random(0), 0
+    for _ in range(KILLS):
+        committed = max(committed, run_and_kill(writer, tmp_path, randomness.uniform(0, 0.1)))
+        clients = ClientStore(range(killed_writer.CLIENTS), killed_writer.TEMPLATE)
+        restored = Checkpoints(tmp_path / "checkpoints", alone).restore(clients)
+        if restored is None and not committed:
+            continue  # killed before the first commit
+        assert committed <= restored.round <= committed + 1
+        assert not restored.notes
+        server, rows = killed_writer.state(restored.round)
+        assert torch.equal(restored.server["model"], server["model"])
+        assert torch.equal(clients.get(clients.ids)["row"], rows["row"])
+        assert restored.digest == digest.of_run(
+            digest.of_tensors(server), {client: row.digest for client, row in clients.snapshot().items()})
+        recorded = metrics.read(tmp_path)
+        assert recorded.rounds.tolist() == recorded.values["round"].tolist() == list(range(1, len(recorded.rounds) + 1))
+        assert recorded.rounds[-1] >= restored.round and not recorded.notes
+    assert committed

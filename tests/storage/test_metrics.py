@@ -1,0 +1,193 @@
+import errno
+import os
+import threading
+import time
+
+import h5py
+import numpy as np
+import pytest
+
+from hpcfl.errors import RunFailure, UserError
+from hpcfl.storage import atomic, metrics, results
+from hpcfl.storage.metrics import MetricsWriter
+
+HEADER = {"config": {"seed": 0, "model": {"name": "cnn", "big": "x" * 100_000}}, "command": "hpcfl run", "commit": None}
+STATIC = {"clients": np.array([3, 4]), "train/0": np.arange(5)}
+
+
+def values(round, clients=2):
+    return {"seconds/train": round / 2, "bytes/up": round, "clients/pre/correct": np.full(clients, round),
+            "clients/pre/loss": np.full((clients, 3), round, np.float32)}
+
+
+def test_everything_comes_back(tmp_path):
+    writer = MetricsWriter(tmp_path, HEADER, STATIC)
+    for round in (1, 2, 3):
+        writer.record(round, values(round))
+        if round == 2:
+            writer.fold()
+    read = metrics.read(tmp_path)
+    assert read.header == HEADER
+    assert read.static.keys() == STATIC.keys() and np.array_equal(read.static["train/0"], np.arange(5))
+    assert read.rounds.tolist() == [1, 2, 3] and not read.finished and not read.notes
+    assert read.values["seconds/train"].tolist() == [0.5, 1.0, 1.5]
+    assert read.values["clients/pre/correct"].dtype == np.int64
+    assert read.values["clients/pre/loss"].dtype == np.float32 and read.values["clients/pre/loss"].shape == (3, 2, 3)
+    writer.fold(finished=True)
+    assert metrics.read(tmp_path).finished
+    assert os.listdir(tmp_path / "rounds") == []
+
+
+def test_missing_names_are_nan_or_minus_one(tmp_path):
+    writer = MetricsWriter(tmp_path, {}, {})
+    writer.record(1, {"a": 1.0, "b": np.array([1, 2], np.uint8)})
+    writer.fold()
+    writer.record(2, {"c": True})
+    read = metrics.read(tmp_path).values
+    assert np.array_equal(read["a"], [1.0, np.nan], equal_nan=True)
+    assert read["b"].tolist() == [[1, 2], [-1, -1]]
+    assert read["c"].tolist() == [-1, 1]
+
+
+def test_newest_record_of_a_round_replaces_all_of_it(tmp_path):
+    writer = MetricsWriter(tmp_path, {}, {})
+    for round in range(4):
+        writer.record(round, {"a": 1, "old": 1})
+    writer = MetricsWriter(tmp_path, {}, {})
+    assert metrics.read(tmp_path).rounds.tolist() == [0, 1, 2, 3]
+    writer.record(2, {"a": 2})
+    for _ in range(2):
+        read = metrics.read(tmp_path)
+        assert read.rounds.tolist() == [0, 1, 2, 3]
+        assert read.values["a"].tolist() == [1, 1, 2, 1]
+        assert read.values["old"].tolist() == [1, 1, -1, 1]
+        writer.fold()
+
+
+def test_round_merged_but_not_yet_removed_counts_once(tmp_path):
+    writer = MetricsWriter(tmp_path, {}, {})
+    writer.record(1, values(1))
+    left = (tmp_path / "rounds" / "00000001.h5").read_bytes()
+    writer.fold()
+    (tmp_path / "rounds" / "00000001.h5").write_bytes(left)
+    assert metrics.read(tmp_path).rounds.tolist() == [1]
+    writer.fold()
+    assert metrics.read(tmp_path).rounds.tolist() == [1]
+
+
+def test_shape_must_stay(tmp_path):
+    writer = MetricsWriter(tmp_path, {}, {})
+    writer.record(1, {"a": 1.0})
+    with pytest.raises(ValueError, match="metric 'a'"):
+        writer.record(2, {"a": np.zeros(2)})
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:len(data) // 2], lambda data: b"", lambda data: data[:-1],
+                                    lambda data: bytes(len(data))])
+@pytest.mark.parametrize("file, left", [("metrics.h5", [2, 3]), ("rounds/00000002.h5", [1, 3])])
+def test_damaged_file_is_reported_and_set_aside(tmp_path, file, left, damage):
+    writer = MetricsWriter(tmp_path, HEADER, {})
+    writer.record(1, values(1))
+    writer.fold()
+    writer.record(2, values(2))
+    writer.record(3, values(3))
+    (tmp_path / file).write_bytes(damage((tmp_path / file).read_bytes()))
+    read = metrics.read(tmp_path)
+    assert read.rounds.tolist() == left
+    assert len(read.notes) == 1 and file in read.notes[0] and "\n" not in read.notes[0]
+    writer = MetricsWriter(tmp_path, HEADER, {})
+    assert writer.notes == read.notes
+    assert (tmp_path / f"{file}.damaged").exists()
+    read = metrics.read(tmp_path)
+    assert read.rounds.tolist() == left and not read.notes and read.header == HEADER
+
+
+def test_flipped_bits_never_crash(tmp_path):
+    writer = MetricsWriter(tmp_path, {"a": 1}, {})
+    writer.record(1, values(1))
+    path = tmp_path / "rounds" / "00000001.h5"
+    data = path.read_bytes()
+    random = np.random.default_rng(0)
+    for place in random.integers(len(data), size=300):
+        broken = bytearray(data)
+        broken[place] ^= 1 << random.integers(8)
+        path.write_bytes(broken)
+        assert metrics.read(tmp_path).rounds.size <= 1
+
+
+def test_reader_holds_the_file_open_while_it_is_merged(tmp_path):
+    writer = MetricsWriter(tmp_path, {}, {})
+    writer.record(1, values(1))
+    writer.fold()
+    with h5py.File(tmp_path / "metrics.h5", "r") as reader:
+        writer.record(2, values(2))
+        writer.fold()
+        assert reader["rounds"][()].tolist() == [1]
+    assert metrics.read(tmp_path).rounds.tolist() == [1, 2]
+
+
+def test_reading_while_writing_sees_all_rounds_published_so_far(tmp_path):
+    writer = MetricsWriter(tmp_path, {}, {})
+    published, failures = [0], []
+
+    def write():
+        for round in range(150):
+            writer.record(round, {"a": round})
+            published[0] = round + 1
+            if round % 3 == 0:
+                writer.fold()
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    while thread.is_alive():
+        before = published[0]
+        rounds = metrics.read(tmp_path).rounds.tolist()
+        if rounds != list(range(len(rounds))) or len(rounds) < before:
+            failures.append((before, rounds))
+    thread.join()
+    assert not failures
+
+
+def test_folder_without_results(tmp_path):
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(UserError, match="no results here"):
+            metrics.read(folder)
+
+
+def test_full_disk_leaves_what_was_there(small_disk):
+    writer = MetricsWriter(small_disk, {}, {})
+    writer.record(1, {"a": np.zeros(50_000)})
+    with pytest.raises(RunFailure, match="No space left on device"):
+        for round in range(2, 9):
+            writer.record(round, {"a": np.zeros(50_000)})
+    assert metrics.read(small_disk).rounds.tolist() == [1, 2]
+    with pytest.raises(RunFailure, match=r"metrics.h5: No space left on device"):
+        writer.fold()
+    assert metrics.read(small_disk).rounds.tolist() == [1, 2]
+
+
+def test_failed_merge_keeps_the_rounds(tmp_path, monkeypatch):
+    writer = MetricsWriter(tmp_path, {}, {})
+    writer.record(1, values(1))
+
+    def fail(*arguments):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(atomic.os, "fsync", fail)
+    with pytest.raises(RunFailure, match="Input/output error"):
+        writer.fold()
+    assert metrics.read(tmp_path).rounds.tolist() == [1]
+
+
+def test_merging_a_long_run_is_quick(tmp_path):
+    names = [f"clients/{kind}/{name}" for kind in ("pre", "post") for name in ("correct", "loss", "count", "seconds")]
+    rounds = np.arange(2000)
+    columns = {name: np.zeros((2000, 100)) for name in names}
+    writer = MetricsWriter(tmp_path, {}, {})
+    atomic.write(tmp_path / "metrics.h5", results.encode(results.Results(rounds=rounds, values=columns)))
+    for round in range(2000, 2050):
+        writer.record(round, {name: np.zeros(100) for name in names})
+    start = time.process_time()
+    writer.fold()
+    assert time.process_time() - start < 1  # 0.1 s on an idle core
+    assert metrics.read(tmp_path).rounds.size == 2050
