@@ -1,0 +1,105 @@
+"""Which samples each client trains and is tested on: drawn by a scheme, or read back from a file."""
+
+import hashlib
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.partitions.base import Scheme
+from hpcfl.errors import UserError
+from hpcfl.storage import atomic, hdf5
+
+_FORMAT = "hpcfl partition 1"
+_PARTS = ("train", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """The samples of every client. Index lists are int64, ascending.
+
+    dataset, samples, labels_sha256: the data it belongs to. scheme: the section ``[partition]`` that drew it.
+    attempts: how often it was drawn until it was accepted. notes: one line each for what a user should know.
+    """
+
+    train: list[np.ndarray]
+    test: list[np.ndarray]
+    attempts: int
+    dataset: str
+    samples: int
+    labels_sha256: str
+    scheme: dict[str, Any]
+    notes: list[str] = field(default_factory=list)
+
+    def counts(self, labels: np.ndarray, classes: int, part: str = "train") -> np.ndarray:
+        """Samples per client and class, int64 [clients, classes]; ``part`` is "train" or "test"."""
+        indices = {"train": self.train, "test": self.test}[part]
+        return np.stack([np.bincount(labels[held], minlength=classes) for held in indices])
+
+    def save(self, path: str | Path) -> None:
+        """Write an HDF5 file: indices of all clients one after the other, offsets, a checksum; whole or not at all."""
+        arrays = {part: np.concatenate(getattr(self, part)) for part in _PARTS}
+        arrays |= {f"{part}_offsets": np.cumsum([0, *map(len, getattr(self, part))]) for part in _PARTS}
+        text = json.dumps({key: value for key, value in vars(self).items() if key not in _PARTS}, sort_keys=True)
+        attributes = {"format": _FORMAT, "partition": text, "sha256": _digest(text, arrays)}
+        atomic.write(Path(path), hdf5.encode(arrays, attributes))
+
+    @classmethod
+    def load(cls, path: str | Path) -> "Split":
+        """Read what ``save`` wrote. Raises UserError if it is missing, damaged or something else."""
+        try:
+            arrays, attributes = hdf5.decode(Path(path).read_bytes())
+        except FileNotFoundError:
+            raise UserError(f"{path}: no such partition file") from None
+        except (OSError, atomic.Damaged) as error:
+            raise UserError(f"{path}: not a readable partition file ({atomic.reason(error)})") from None
+        if attributes.get("format") != _FORMAT:
+            raise UserError(f"{path}: not a partition file of this version ('{_FORMAT}')")
+        text = attributes.get("partition", "")
+        if _digest(text, arrays) != attributes.get("sha256"):
+            raise UserError(f"{path}: damaged, its checksum is wrong")
+        parts = {part: np.split(arrays[part], arrays[f"{part}_offsets"][1:-1]) for part in _PARTS}
+        return cls(**parts, **json.loads(text))
+
+
+def make(scheme: Scheme, dataset: Dataset) -> Split:
+    """The partition that the section ``[partition]`` asks for: drawn, or read from ``partition.file``.
+
+    Raises UserError if it cannot be drawn, leaves a client without training or test samples, or does not fit the data.
+    """
+    labels = dataset.y.numpy()
+    checksum = hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
+    if scheme.file is not None:
+        return _read(scheme, dataset, checksum)
+    draw = scheme.draw(labels, dataset.classes, dataset.official_test)
+    for client, (train, test) in enumerate(zip(draw.train, draw.test, strict=True)):
+        if not len(train) or not len(test):
+            raise UserError(f"partition: client {client} gets {len(train)} samples to train and {len(test)} to test "
+                            f"on, it needs at least one of each; {scheme.clients} clients share {len(labels)} samples")
+    return Split(draw.train, draw.test, draw.attempts, dataset.name, len(labels), checksum,
+                 scheme.model_dump(mode="json"), draw.notes)
+
+
+def _read(scheme: Scheme, dataset: Dataset, checksum: str) -> Split:
+    split = Split.load(scheme.file)
+    if (split.samples, split.labels_sha256) != (len(dataset.y), checksum):
+        raise UserError(f"partition.file = '{scheme.file}' is for '{split.dataset}' with {split.samples} samples, not "
+                        f"for these labels of '{dataset.name}' with {len(dataset.y)} samples")
+    if len(split.train) != scheme.clients:
+        raise UserError(f"partition.file = '{scheme.file}' has {len(split.train)} clients, partition.clients = "
+                        f"{scheme.clients}")
+    asked = scheme.model_dump(mode="json")
+    differs = [f"{key} = {value!r}" for key, value in split.scheme.items() if key != "file" and asked.get(key) != value]
+    if differs:
+        split.notes.append(f"partition.file = '{scheme.file}' counts: it was drawn with {', '.join(differs)}")
+    return split
+
+
+def _digest(text: str, arrays: dict[str, np.ndarray]) -> str:
+    digest = hashlib.sha256(text.encode())
+    for name in sorted(arrays):
+        digest.update(arrays[name].astype("<i8").tobytes())
+    return digest.hexdigest()

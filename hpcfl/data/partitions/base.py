@@ -1,0 +1,76 @@
+"""What every partition scheme is: a validated section of the experiment file with a method ``draw``.
+
+Most schemes deal out the merged samples, and each client's share is then split at random: those extend ``MergedScheme``
+and write ``assign``. A scheme that keeps the official splits apart, or tests all clients on the same samples, extends
+``Scheme`` and writes ``draw``.
+"""
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from hpcfl import config, randomness
+from hpcfl.errors import UserError
+
+_BATCH = 10  # PFLlib's least client fills one batch of its test share
+
+
+@dataclass(frozen=True)
+class Draw:
+    """A drawn partition: per client the indices of its training and test samples, int64.
+
+    attempts: how often it was drawn until it was accepted. notes: one line each for what a user should know.
+    """
+
+    train: list[np.ndarray]
+    test: list[np.ndarray]
+    attempts: int = 1
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Per client the indices of all its samples, int64, before they are split; attempts and notes as in Draw."""
+
+    samples: list[np.ndarray]
+    attempts: int = 1
+    notes: list[str] = field(default_factory=list)
+
+
+class Scheme(config.Partition):
+    """A partition scheme; a file adds its own keys as fields."""
+
+    @abstractmethod
+    def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
+        """Spread samples with ``labels`` (int64 [samples], the last ``official_test`` are the official test split).
+
+        Random numbers come from ``randomness.generator(self.seed, …)``. Raises UserError where it cannot be done.
+        """
+
+
+class MergedScheme(Scheme):
+    """Deals out all samples, official training and test split merged, then splits each client's 75/25 at random."""
+
+    @abstractmethod
+    def assign(self, labels: np.ndarray, classes: int, generator: np.random.Generator) -> Assignment:
+        """Give each client its samples; no sample goes to two clients. Raises UserError where it cannot be done."""
+
+    def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
+        if self.clients > len(labels):
+            raise UserError(f"partition.clients = {self.clients}: there are only {len(labels)} samples")
+        assignment = self.assign(labels, classes, randomness.generator(self.seed, "partition"))
+        if np.bincount(np.concatenate(assignment.samples)).max(initial=0) > 1:
+            raise UserError(f"partition.scheme = '{self.scheme}' gave a sample to more than one client")
+        train, test = [], []
+        for client, samples in enumerate(assignment.samples):
+            samples = samples[randomness.permutation(len(samples), self.seed, "split", client)]
+            cut = math.floor(self.train * len(samples))
+            train.append(np.sort(samples[:cut]))
+            test.append(np.sort(samples[cut:]))
+        return Draw(train, test, assignment.attempts, assignment.notes)
+
+    def least_samples(self, samples: int) -> int:
+        """PFLlib's lower bound for a client's samples, ⌊min(10 / test share, N / 2M)⌋ (40 for 75/25)."""
+        return math.floor(min(_BATCH / (1 - self.train), samples / (2 * self.clients)))

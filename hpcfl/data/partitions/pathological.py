@@ -1,0 +1,56 @@
+"""A few classes per client, as PFLlib, FedALA and cwFedAvg use it.
+
+Clients take classes in index order, so they fall into blocks that hold the same classes.
+"""
+
+import math
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from hpcfl.data.partitions.base import Assignment, MergedScheme
+from hpcfl.errors import UserError
+
+
+class Pathological(MergedScheme):
+    scheme: str = "pathological"
+    classes_per_client: PositiveInt = Field(2, description="classes that a client holds")
+
+    def assign(self, labels: np.ndarray, classes: int, generator: np.random.Generator) -> Assignment:
+        if self.classes_per_client > classes:
+            raise UserError(f"partition.classes_per_client = {self.classes_per_client}: the data has {classes} classes")
+        kept = math.ceil(self.classes_per_client * self.clients / classes)
+        least = self.least_samples(len(labels)) / classes
+        chunks: list[list[np.ndarray]] = [[] for _ in range(self.clients)]
+        unused = []
+        for k in range(classes):
+            samples = np.flatnonzero(labels == k)
+            takers = [client for client in range(self.clients) if len(chunks[client]) < self.classes_per_client][:kept]
+            if not takers:
+                unused.append(f"class {k} ({len(samples)} samples)")
+                continue
+            sizes = _sizes(k, len(samples), len(takers), least, generator)
+            for client, chunk in zip(takers, np.split(samples, np.cumsum(sizes)), strict=True):
+                chunks[client].append(chunk)
+        return Assignment([np.concatenate(held) for held in chunks], notes=self._notes(chunks, unused))
+
+    def _notes(self, chunks: list[list[np.ndarray]], unused: list[str]) -> list[str]:
+        notes = [f"no client holds {', '.join(unused)}"] if unused else []
+        short = [client for client, held in enumerate(chunks) if len(held) < self.classes_per_client]
+        if short:  # the last block
+            notes.append(f"clients {short[0]} to {short[-1]} hold only {len(chunks[-1])} of "
+                         f"{self.classes_per_client} classes")
+        return notes
+
+
+def _sizes(k: int, samples: int, takers: int, least: float, generator: np.random.Generator) -> np.ndarray:
+    """Samples of class ``k`` for every taker but the last, int64: uniform in [max(a/10, least), a), a = the mean."""
+    mean = samples / takers
+    low, high = math.ceil(max(mean / 10, least)), math.ceil(mean)  # integers of a half-open interval
+    if mean < 1 or (takers > 1 and low >= high):
+        raise UserError(f"partition.clients is too large: {samples} samples of class {k} for {takers} clients that "
+                        f"take between {max(mean / 10, least):.2f} and less than {mean:.2f} each")
+    return generator.integers(low, high, takers - 1) if takers > 1 else np.empty(0, np.int64)
+
+
+plugin = Pathological

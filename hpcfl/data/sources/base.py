@@ -1,0 +1,77 @@
+"""Where data sets come from: the interface, and files whose checksums are known."""
+
+import hashlib
+import http.client
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcfl.data.datasets import Dataset
+from hpcfl.errors import UserError
+
+
+class Source(ABC):
+    """One data set. ``built_in`` says that it needs no files of the user."""
+
+    built_in = False
+
+    @abstractmethod
+    def read(self, name: str, root: Path) -> Dataset:
+        """The data set from the files under ``root``. Raises UserError for missing or damaged files."""
+
+    def download(self, name: str, root: Path) -> None:
+        """Fetch the files into ``root``. Raises UserError if that fails or there is nothing to fetch."""
+        raise UserError(f"'{name}' is not downloaded: {'it is built in' if self.built_in else 'bring your own files'}")
+
+
+@dataclass(frozen=True)
+class CheckedFiles(Source):
+    """Files in torchvision's layout, read only if their MD5 is right.
+
+    archive: class in ``torchvision.datasets`` that fetches them. folder: where they lie under the root.
+    checksums: file name → MD5, hexadecimal, in reading order.
+    """
+
+    archive: str
+    folder: str
+    checksums: Mapping[str, str]
+
+    def content(self, name: str, root: Path, file: str) -> bytes:
+        """The checked bytes of one file: what was checked is what gets parsed, which matters for pickles."""
+        path = root / self.folder / file
+        remedy = f"to fetch it: hpcfl data download {name} --root {root}"
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            raise UserError(f"{path}: no such file; {remedy}") from None
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+        found = _md5(content)
+        if found != self.checksums[file]:
+            raise UserError(f"{path}: damaged, {len(content):,} bytes with MD5 {found} instead of "
+                            f"{self.checksums[file]}; {remedy}")
+        return content
+
+    def download(self, name: str, root: Path) -> None:
+        """Fetch through torchvision what is missing or damaged, then check every file."""
+        from hpcfl.data.vision import torchvision  # takes a second to import and is needed here only
+
+        try:
+            for file in self.checksums:
+                self._discard_damaged(root / self.folder / file, self.checksums[file])
+            getattr(torchvision.datasets, self.archive)(root, download=True)
+        except (OSError, RuntimeError, http.client.HTTPException) as error:
+            raise UserError(f"{name} could not be downloaded to {root}: {' '.join(str(error).split())}") from None
+        for file in self.checksums:
+            self.content(name, root, file)
+
+    @staticmethod
+    def _discard_damaged(path: Path, checksum: str) -> None:
+        # torchvision fetches MNIST's files only if they are absent.
+        if path.exists() and _md5(path.read_bytes()) != checksum:
+            path.unlink()
+
+
+def _md5(content: bytes) -> str:
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()

@@ -1,0 +1,38 @@
+"""CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 images 3×32×32, 10 classes, in pickled batches."""
+
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.sources.base import CheckedFiles
+
+
+@dataclass(frozen=True)
+class PickledBatches(CheckedFiles):
+    """CIFAR's Python version: training batches, the test batch last. labels: the label's key in a batch."""
+
+    labels: str
+    classes: int
+
+    def read(self, name: str, root: Path) -> Dataset:
+        images, labels = [], []
+        for file in self.checksums:
+            batch = pickle.loads(self.content(name, root, file), encoding="latin1")  # its MD5 was checked
+            images.append(batch["data"].reshape(-1, 3, 32, 32))
+            labels.append(np.array(batch[self.labels], dtype=np.int64))
+        return Dataset(name, torch.from_numpy(np.concatenate(images)), torch.from_numpy(np.concatenate(labels)),
+                       self.classes, official_test=len(labels[-1]))
+
+
+plugin = PickledBatches("CIFAR10", "cifar-10-batches-py", {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}, labels="labels", classes=10)

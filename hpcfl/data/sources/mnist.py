@@ -1,0 +1,34 @@
+"""MNIST (LeCun et al. 1998): 60,000 + 10,000 images 1×28×28, 10 classes, in IDX files."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.sources.base import CheckedFiles
+
+
+class IdxFiles(CheckedFiles):
+    """Four uncompressed IDX files, listed as train images, train labels, test images, test labels."""
+
+    def read(self, name: str, root: Path) -> Dataset:
+        train_x, train_y, test_x, test_y = (_array(self.content(name, root, file)) for file in self.checksums)
+        return Dataset(name, torch.from_numpy(np.concatenate([train_x, test_x])).unsqueeze(1),
+                       torch.from_numpy(np.concatenate([train_y, test_y])).long(), classes=10,
+                       official_test=len(test_y))
+
+
+def _array(content: bytes) -> np.ndarray:
+    """The uint8 array in an IDX file: two zeros, the type, the number of dimensions, their sizes (big endian), data."""
+    dimensions = content[3]
+    sizes = np.frombuffer(content, ">u4", count=dimensions, offset=4)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(sizes)
+
+
+plugin = IdxFiles("MNIST", "MNIST/raw", {
+    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+})

@@ -1,0 +1,31 @@
+"""The only importer of torchvision: ``from hpcfl.data.vision import torchvision``.
+
+The wheels of torchvision are built against the CUDA build of torch. With a CPU build their compiled operators do not
+load, and the import of torchvision then fails because two operators it refers to were never declared. Declaring them
+cures it; data sets, transforms and models need none of the compiled operators.
+"""
+
+import importlib.util
+from pathlib import Path
+
+import torch
+
+
+def _compiled_operators_load() -> bool:
+    [folder] = importlib.util.find_spec("torchvision").submodule_search_locations
+    try:
+        for library in Path(folder).glob("_C*"):
+            torch.ops.load_library(library)
+    except OSError:
+        return False
+    return True
+
+
+if not _compiled_operators_load():
+    _declarations = torch.library.Library("torchvision", "DEF")  # they vanish with this object
+    for _operator in ("nms", "qnms"):
+        _declarations.define(f"{_operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+
+import torchvision  # noqa: E402
+
+__all__ = ["torchvision"]

@@ -1,0 +1,37 @@
+"""A multilayer perceptron; with its default, DiversiFed's model for Fashion-MNIST (784-64-10, 50,890 parameters)."""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated
+
+import torch
+from pydantic import Field, PositiveInt
+from torch import nn
+from torch.nn.functional import relu
+
+
+class MLP(nn.Module):
+    """Linear layers with ReLU between, on the flattened sample; no hidden layer makes it a linear classifier."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int, *,
+                 hidden: Annotated[Sequence[PositiveInt], Field(description="widths of the hidden layers")] = (64,)):
+        super().__init__()
+        widths = [math.prod(shape), *hidden]
+        self._hidden = [f"hidden{position}" for position in range(1, len(widths))]
+        for name, inputs, outputs in zip(self._hidden, widths, widths[1:], strict=False):
+            self.add_module(name, nn.Linear(inputs, outputs))
+        self.head = nn.Linear(widths[-1], classes)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """The head's input [batch, last width]."""
+        x = x.flatten(1)
+        for name in self._hidden:
+            x = relu(self.get_submodule(name)(x))
+        return x
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits [batch, classes]."""
+        return self.head(self.features(x))
+
+
+plugin = MLP

@@ -1,0 +1,48 @@
+import numpy as np
+import pytest
+
+from hpcfl import randomness
+from hpcfl.data.partitions import dirichlet
+from hpcfl.data.partitions.dirichlet import plugin
+from hpcfl.errors import UserError
+
+LABELS = np.repeat(np.arange(100), 600)  # CIFAR-100, merged
+
+
+@pytest.mark.parametrize(("beta", "reported"), [(0.01, 12), (0.1, 46), (0.5, 85), (1.0, 94)])
+def test_classes_per_client_are_those_of_cwfedavg_table_3(beta, reported):
+    held = []
+    for seed in range(10):
+        assignment = plugin(beta=beta).assign(LABELS, 100, randomness.generator(seed, "partition"))
+        held += [len(np.unique(LABELS[samples])) for samples in assignment.samples]
+    assert abs(np.mean(held) - reported) <= 2
+
+
+def test_all_samples_go_to_one_client_each_and_none_is_too_small():
+    assignment = plugin().assign(LABELS, 100, np.random.default_rng(0))
+    assert sorted(np.concatenate(assignment.samples)) == list(range(len(LABELS)))
+    assert min(map(len, assignment.samples)) >= 40
+
+
+def test_a_client_at_the_mean_gets_no_more():
+    shares = plugin(clients=3)._shares(np.array([True, False, True]), np.random.default_rng(0))
+    assert shares[1] == 0 and shares.sum() == pytest.approx(1)
+
+
+def test_shares_that_underflow_are_drawn_again():
+    scheme, open_clients = plugin(clients=20, beta=1e-4), np.arange(20) == 7
+    shares = scheme._shares(open_clients, np.random.default_rng(0))
+    assert shares.tolist() == open_clients.tolist()
+
+
+def test_small_draws_are_redrawn_and_counted():
+    labels = np.arange(100) % 10
+    assert plugin(clients=20, beta=0.1).assign(labels, 10, np.random.default_rng(0)).attempts > 1
+
+
+def test_giving_up_tells_the_numbers(monkeypatch):
+    monkeypatch.setattr(dirichlet, "_CAP", 20)
+    with pytest.raises(UserError, match="in 20 attempts never did each of 90 clients get 2 of 100 samples"):
+        plugin(clients=90).assign(np.arange(100) % 10, 10, np.random.default_rng(0))
+    with pytest.raises(UserError, match="too small"):
+        plugin(clients=2)._shares(np.array([False, False]), np.random.default_rng(0))

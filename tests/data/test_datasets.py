@@ -1,0 +1,195 @@
+import hashlib
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl import config
+from hpcfl.data import datasets
+from hpcfl.data.sources import cifar_10, mnist
+from hpcfl.errors import UserError
+
+
+def idx(array):
+    return bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
+
+
+def md5(contents):
+    return {file: hashlib.md5(content).hexdigest() for file, content in contents.items()}
+
+
+def write(folder, contents):
+    folder.mkdir(parents=True)
+    for file, content in contents.items():
+        (folder / file).write_bytes(content)
+
+
+@pytest.fixture
+def tiny_mnist(tmp_path, monkeypatch):
+    """Five training and three test images 1×2×3 in MNIST's format under tmp_path; returns (images, labels)."""
+    images = np.arange(48, dtype=np.uint8).reshape(8, 2, 3)
+    labels = np.array([3, 1, 4, 1, 5, 9, 2, 6], dtype=np.uint8)
+    parts = [images[:5], labels[:5], images[5:], labels[5:]]
+    contents = dict(zip(mnist.plugin.checksums, map(idx, parts), strict=True))
+    write(tmp_path / "MNIST/raw", contents)
+    monkeypatch.setattr(mnist, "plugin", mnist.IdxFiles("MNIST", "MNIST/raw", md5(contents)))
+    return images, labels
+
+
+@pytest.fixture
+def tiny_cifar(tmp_path, monkeypatch):
+    """Two training batches and a test batch of two images each in CIFAR's format under tmp_path."""
+    images = np.random.default_rng(0).integers(0, 256, (6, 3 * 32 * 32), dtype=np.uint8)
+    files = ("data_batch_1", "data_batch_2", "test_batch")
+    contents = {file: pickle.dumps({"data": images[2 * i:2 * i + 2], "labels": [i, 9]})
+                for i, file in enumerate(files)}
+    write(tmp_path / "cifar", contents)
+    source = cifar_10.PickledBatches("CIFAR10", "cifar", md5(contents), labels="labels", classes=10)
+    monkeypatch.setattr(cifar_10, "plugin", source)
+    return images
+
+
+def load(name, root):
+    return datasets.load(config.Data(dataset=name, root=str(root)))
+
+
+def test_digits_are_built_in(monkeypatch):
+    monkeypatch.delenv("HPCFL_DATA", raising=False)
+    digits = datasets.load(config.Data())
+    assert digits.x.shape == (1797, 1, 8, 8) and digits.x.dtype == torch.uint8
+    assert digits.shape == (1, 8, 8) and digits.classes == 10 and digits.official_test == 0
+    assert digits.y.dtype == torch.int64 and digits.y.bincount().tolist() == [
+        178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+    values = digits.normalise(digits.x)
+    assert values.dtype == torch.float32 and values.min() == -1 and values.max() == 1
+
+
+def test_names_are_the_files():
+    assert datasets.names() == ["cifar-10", "cifar-100", "digits", "fashion-mnist", "mnist"]
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_normalise_is_the_formula(per_channel):
+    mean, std = ((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)) if per_channel else ((0.5,), (0.25,))
+    x = torch.randint(0, 256, (4, 3, 5, 5), dtype=torch.uint8)
+    data = datasets.Dataset("x", x, torch.zeros(4, dtype=torch.int64), 2, mean=mean, std=std)
+    expected = (x / 255 - torch.tensor(mean).view(-1, 1, 1)) / torch.tensor(std).view(-1, 1, 1)
+    torch.testing.assert_close(data.normalise(x), expected)
+
+
+def test_normalise_leaves_token_ids_alone():
+    x = torch.tensor([[0, 7], [3, 1]])
+    data = datasets.Dataset("x", x, torch.tensor([0, 1]), 2)
+    assert data.normalise(x) is x
+
+
+def test_mnist_is_train_then_test(tmp_path, tiny_mnist, monkeypatch):
+    images, labels = tiny_mnist
+    monkeypatch.setenv("HPCFL_DATA", str(tmp_path))
+    data = datasets.load(config.Data(dataset="mnist"))
+    assert data.x.shape == (8, 1, 2, 3) and data.official_test == 3
+    assert data.x[:, 0].tolist() == images.tolist() and data.y.tolist() == labels.tolist()
+
+
+def test_cifar_is_train_then_test(tmp_path, tiny_cifar):
+    data = load("cifar-10", tmp_path)
+    assert data.x.shape == (6, 3, 32, 32) and data.official_test == 2
+    assert data.x.flatten(1).tolist() == tiny_cifar.tolist() and data.y.tolist() == [0, 9, 1, 9, 2, 9]
+
+
+def cut(content):
+    return content[:-1]
+
+
+def flip(content):
+    return content[:-1] + bytes([content[-1] ^ 1])
+
+
+@pytest.mark.parametrize("damage", [cut, flip])
+def test_damaged_files_are_named(tmp_path, tiny_mnist, damage):
+    path = tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte"
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(UserError, match=rf"^{path}: damaged.*hpcfl data download mnist --root {tmp_path}$"):
+        load("mnist", tmp_path)
+
+
+def test_a_damaged_pickle_is_never_opened(tmp_path, tiny_cifar):
+    bomb = b"cbuiltins\nexit\n(tR."
+    (tmp_path / "cifar/test_batch").write_bytes(bomb)
+    with pytest.raises(UserError, match="test_batch: damaged"):
+        load("cifar-10", tmp_path)
+
+
+def test_missing_files_are_named(tmp_path):
+    with pytest.raises(UserError, match=r"MNIST/raw/train-images-idx3-ubyte: no such file; .*download fashion-mnist"):
+        load("fashion-mnist", tmp_path)
+
+
+def test_a_missing_root_is_told(monkeypatch):
+    monkeypatch.delenv("HPCFL_DATA", raising=False)
+    with pytest.raises(UserError, match=r"set data\.root or \$HPCFL_DATA"):
+        datasets.load(config.Data(dataset="cifar-100"))
+
+
+def test_unknown_names_get_the_nearest():
+    with pytest.raises(UserError, match="did you mean 'cifar-10'"):
+        datasets.load(config.Data(dataset="cifar10"))
+
+
+class FakeArchive:
+    """Stands for a class of torchvision.datasets; fetches ``contents`` where they are absent, as MNIST's does."""
+
+    contents: dict[str, bytes] = {}  # noqa: RUF012 - set by the test
+    error: Exception | None = None
+
+    def __init__(self, root, download):
+        assert download
+        if self.error:
+            raise self.error
+        for file, content in self.contents.items():
+            if not (root / "MNIST/raw" / file).exists():
+                (root / "MNIST/raw" / file).write_bytes(content)
+
+
+@pytest.fixture
+def archive(tmp_path, tiny_mnist, monkeypatch):
+    from hpcfl.data.vision import torchvision
+
+    monkeypatch.setattr(torchvision.datasets, "MNIST", FakeArchive)
+    folder = tmp_path / "MNIST/raw"
+    monkeypatch.setattr(FakeArchive, "contents", {path.name: path.read_bytes() for path in folder.iterdir()})
+    return folder
+
+
+def test_download_replaces_what_is_missing_or_damaged(tmp_path, archive):
+    damaged, missing = archive / "train-labels-idx1-ubyte", archive / "t10k-images-idx3-ubyte"
+    damaged.write_bytes(flip(damaged.read_bytes()))
+    missing.unlink()
+    datasets.download("mnist", tmp_path)
+    assert len(load("mnist", tmp_path).y) == 8
+
+
+def test_download_checks_what_it_fetched(tmp_path, archive, monkeypatch):
+    monkeypatch.setitem(FakeArchive.contents, "train-labels-idx1-ubyte", b"an error page")
+    (archive / "train-labels-idx1-ubyte").unlink()
+    with pytest.raises(UserError, match="train-labels-idx1-ubyte: damaged, 13 bytes"):
+        datasets.download("mnist", tmp_path)
+
+
+def test_no_network_is_one_line(tmp_path, archive, monkeypatch):
+    monkeypatch.setattr(FakeArchive, "error", RuntimeError("Error downloading:\nTried a mirror\n"))
+    with pytest.raises(UserError, match=r"mnist could not be downloaded to .*: Error downloading: Tried a mirror$"):
+        datasets.download("mnist", tmp_path)
+
+
+def test_built_in_data_is_not_downloaded(tmp_path):
+    with pytest.raises(UserError, match="'digits' is not downloaded: it is built in"):
+        datasets.download("digits", tmp_path)
+
+
+def test_loading_does_not_import_torchvision():
+    code = "import sys; from hpcfl import config; from hpcfl.data import datasets; datasets.load(config.Data())"
+    subprocess.run([sys.executable, "-c", f"{code}; assert 'torchvision' not in sys.modules"], check=True)

@@ -1,0 +1,133 @@
+import h5py
+import numpy as np
+import pytest
+import torch
+
+from hpcfl import config
+from hpcfl.data import datasets, partition
+from hpcfl.data.partitions.base import Assignment, Draw, MergedScheme, Scheme
+from hpcfl.data.partitions.dirichlet import Dirichlet
+from hpcfl.data.partitions.iid import Iid
+from hpcfl.data.partitions.pathological import Pathological
+from hpcfl.errors import UserError
+
+
+def dataset(labels, **options):
+    labels = torch.as_tensor(labels)
+    return datasets.Dataset("toy", torch.zeros(len(labels), 1), labels, int(labels.max()) + 1, **options)
+
+
+TOY = dataset(np.arange(120) % 3)
+
+
+def lists(split):
+    return [held.tolist() for held in (*split.train, *split.test)]
+
+
+@pytest.mark.parametrize("scheme", [Pathological(), Dirichlet(), Iid()], ids=lambda scheme: scheme.scheme)
+def test_twenty_clients_share_the_digits(scheme):
+    digits = datasets.load(config.Data())
+    split = partition.make(scheme, digits)
+    everything = np.concatenate([*split.train, *split.test])
+    assert sorted(everything) == list(range(1797))
+    labels = digits.y.numpy()
+    for train, test in zip(split.train, split.test, strict=True):
+        assert len(test) >= 1 and len(train) == 3 * (len(train) + len(test)) // 4
+        assert train.dtype == test.dtype == np.int64 and (np.diff(train) > 0).all() and (np.diff(test) > 0).all()
+    counts = split.counts(labels, 10) + split.counts(labels, 10, "test")
+    assert counts.dtype == np.int64 and counts.sum(0).tolist() == np.bincount(labels).tolist()
+
+
+def test_the_seed_decides():
+    same, other = partition.make(Iid(clients=3), TOY), partition.make(Iid(clients=3, seed=2), TOY)
+    assert lists(partition.make(Iid(clients=3), TOY)) == lists(same) != lists(other)
+
+
+def test_the_share_of_training_samples_is_a_key():
+    split = partition.make(Iid(clients=3, train=0.5), TOY)
+    assert [len(held) for held in split.train] == [20, 20, 20]
+
+
+def test_too_many_clients_are_refused():
+    with pytest.raises(UserError, match=r"partition\.clients = 121: there are only 120 samples"):
+        partition.make(Iid(clients=121), TOY)
+
+
+@pytest.mark.parametrize(("clients", "train"), [(120, 0.75), (60, 0.25)])
+def test_a_client_without_samples_on_one_side_is_refused(clients, train):
+    with pytest.raises(UserError, match=rf"client 0 gets 0 samples to train.*{clients} clients share 120 samples"):
+        partition.make(Iid(clients=clients, train=train), TOY)
+
+
+def test_a_shared_sample_is_refused():
+    class Greedy(MergedScheme):
+        scheme: str = "greedy"
+
+        def assign(self, labels, classes, generator):
+            return Assignment([np.arange(10), np.arange(9, 20)])
+
+    with pytest.raises(UserError, match="'greedy' gave a sample to more than one client"):
+        partition.make(Greedy(clients=2), TOY)
+
+
+def test_a_scheme_may_keep_the_official_splits_apart():
+    class Official(Scheme):
+        scheme: str = "official"
+
+        def draw(self, labels, classes, official_test):
+            end = len(labels) - official_test
+            return Draw(np.array_split(np.arange(end), self.clients), [np.arange(end, len(labels))] * self.clients)
+
+    split = partition.make(Official(clients=2), dataset(np.arange(12) % 3, official_test=4))
+    assert lists(split) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [8, 9, 10, 11]]
+
+
+def test_a_file_gives_back_what_was_saved(tmp_path):
+    path = tmp_path / "p.h5"
+    split = partition.make(Pathological(clients=2, classes_per_client=1), TOY)
+    assert split.notes
+    split.save(path)
+    split.save(path)
+    assert [file.name for file in tmp_path.iterdir()] == ["p.h5"]
+    again = partition.make(Pathological(clients=2, classes_per_client=1, file=str(path)), TOY)
+    assert vars(again) | {"train": 0, "test": 0} == vars(split) | {"train": 0, "test": 0}
+    assert lists(again) == lists(split)
+
+
+def test_a_file_of_another_scheme_counts_and_is_noted(tmp_path):
+    path = tmp_path / "p.h5"
+    partition.make(Iid(clients=3, seed=7), TOY).save(path)
+    [note] = partition.make(Dirichlet(clients=3, file=str(path)), TOY).notes
+    assert "it was drawn with scheme = 'iid', seed = 7" in note
+
+
+def test_files_that_do_not_fit_are_refused(tmp_path):
+    path = tmp_path / "p.h5"
+    partition.make(Iid(clients=3), TOY).save(path)
+    with pytest.raises(UserError, match=r"is for 'toy' with 120 samples, not for these labels of 'toy' with 120"):
+        partition.make(Iid(clients=3, file=str(path)), dataset((np.arange(120) + 1) % 3))
+    with pytest.raises(UserError, match=r"has 3 clients, partition\.clients = 4"):
+        partition.make(Iid(clients=4, file=str(path)), TOY)
+    with pytest.raises(UserError, match="no such partition file"):
+        partition.Split.load(tmp_path / "q.h5")
+
+
+def test_damaged_files_are_refused(tmp_path):
+    path = tmp_path / "p.h5"
+    partition.make(Iid(clients=3), TOY).save(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:len(whole) // 2])
+    with pytest.raises(UserError, match=r"p\.h5: not a readable partition file \(.*truncated"):
+        partition.Split.load(path)
+    path.write_text("not HDF5")
+    with pytest.raises(UserError, match="not a readable partition file"):
+        partition.Split.load(path)
+    path.write_bytes(whole)
+    with h5py.File(path, "r+") as file:
+        file["train"][0] += 1
+    with pytest.raises(UserError, match="damaged, its checksum is wrong"):
+        partition.Split.load(path)
+    with h5py.File(path, "w") as file:
+        file.attrs["format"] = "something else"
+    with pytest.raises(UserError, match="not a partition file of this version"):
+        partition.Split.load(path)
