@@ -13,7 +13,8 @@ from hpcfl.data.partitions.base import Scheme
 from hpcfl.errors import UserError
 from hpcfl.storage import atomic, hdf5
 
-_FORMAT = "hpcfl partition 1"
+_FORMAT = b"hpcfl partition 1"
+_USER_BLOCK = 512  # bytes, the least that HDF5 allows
 _PARTS = ("train", "test")
 
 
@@ -40,29 +41,36 @@ class Split:
         return np.stack([np.bincount(labels[held], minlength=classes) for held in indices])
 
     def save(self, path: str | Path) -> None:
-        """Write an HDF5 file: indices of all clients one after the other, offsets, a checksum; whole or not at all."""
+        """Write an HDF5 file: indices of all clients one after the other, and offsets; whole or not at all."""
         arrays = {part: np.concatenate(getattr(self, part)) for part in _PARTS}
         arrays |= {f"{part}_offsets": np.cumsum([0, *map(len, getattr(self, part))]) for part in _PARTS}
-        text = json.dumps({key: value for key, value in vars(self).items() if key not in _PARTS}, sort_keys=True)
-        attributes = {"format": _FORMAT, "partition": text, "sha256": _digest(text, arrays)}
-        atomic.write(Path(path), hdf5.encode(arrays, attributes))
+        attributes = {key: value for key, value in vars(self).items() if key not in _PARTS}
+        content = hdf5.encode(arrays, {"partition": json.dumps(attributes, sort_keys=True)})
+        atomic.write(Path(path), _user_block(content) + content)
 
     @classmethod
     def load(cls, path: str | Path) -> "Split":
         """Read what ``save`` wrote. Raises UserError if it is missing, damaged or something else."""
         try:
-            arrays, attributes = hdf5.decode(Path(path).read_bytes())
-        except FileNotFoundError:
-            raise UserError(f"{path}: no such partition file") from None
-        except (OSError, atomic.Damaged) as error:
-            raise UserError(f"{path}: not a readable partition file ({atomic.reason(error)})") from None
-        if attributes.get("format") != _FORMAT:
-            raise UserError(f"{path}: not a partition file of this version ('{_FORMAT}')")
-        text = attributes.get("partition", "")
-        if _digest(text, arrays) != attributes.get("sha256"):
+            data = Path(path).read_bytes()
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read as a partition file ({atomic.reason(error)})") from None
+        if not data.startswith(_FORMAT):
+            raise UserError(f"{path}: not a partition file of this version ('{_FORMAT.decode()}')")
+        content = data[_USER_BLOCK:]
+        if data[:_USER_BLOCK] != _user_block(content):
             raise UserError(f"{path}: damaged, its checksum is wrong")
+        arrays, attributes = hdf5.decode(content)
         parts = {part: np.split(arrays[part], arrays[f"{part}_offsets"][1:-1]) for part in _PARTS}
-        return cls(**parts, **json.loads(text))
+        return cls(**parts, **json.loads(attributes["partition"]))
+
+
+def _user_block(content: bytes | memoryview) -> bytes:
+    """What stands before the HDF5 content and HDF5 skips: the format and a checksum.
+
+    It is checked before HDF5 reads anything, because a single flipped bit can make HDF5 loop for ever.
+    """
+    return (_FORMAT + b" sha256=" + hashlib.sha256(content).hexdigest().encode() + b"\n").ljust(_USER_BLOCK, b"\0")
 
 
 def make(scheme: Scheme, dataset: Dataset) -> Split:
@@ -96,10 +104,3 @@ def _read(scheme: Scheme, dataset: Dataset, checksum: str) -> Split:
     if differs:
         split.notes.append(f"partition.file = '{scheme.file}' counts: it was drawn with {', '.join(differs)}")
     return split
-
-
-def _digest(text: str, arrays: dict[str, np.ndarray]) -> str:
-    digest = hashlib.sha256(text.encode())
-    for name in sorted(arrays):
-        digest.update(arrays[name].astype("<i8").tobytes())
-    return digest.hexdigest()
