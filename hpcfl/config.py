@@ -44,7 +44,7 @@ class Partition(Section):
 
 
 class Model(Section):
-    name: str = Field("cnn", description="a built-in model or your own 'module:callable'")
+    name: str = Field("mlp", description="a built-in model or your own 'module:callable'")
     options: dict[str, Any] = Field(default_factory=dict, description="the model's own keys, checked by its signature")
 
 
@@ -134,9 +134,10 @@ class Config(Section):
         return table
 
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same run: the resolved configuration without NOT_IDENTITY and file places."""
+        """What makes two runs the same run: the resolved configuration without NOT_IDENTITY and places of files."""
         table = {key: value for key, value in self.resolved().items() if key not in NOT_IDENTITY}
         table["data"].pop("root")
+        table["partition"].pop("file")
         return table
 
     def fingerprint(self) -> str:

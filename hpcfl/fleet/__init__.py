@@ -15,6 +15,7 @@ from hpcfl.fleet.optimizers import Optimizer, Pull
 from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.turn import Turn
 from hpcfl.layout import Group, Layout
+from hpcfl.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Hardware:
     seed: int
     device: torch.device
     beat: Callable[[], None]  # heartbeat, called once a mini-batch
+    stopwatch: Stopwatch
 
 
 @dataclass
@@ -136,6 +138,11 @@ class Fleet:
         if plain and self._last_scored is not None and self._last_scored[0] is rows:
             self.scores[name] = self._last_scored[1]
             return
+        with self.hardware.stopwatch.phase("score"):
+            self.scores[name] = self._scored(rows, predict or (lambda network, x, lane: network(x)), model, variables)
+        self._last_scored = (rows, self.scores[name]) if plain else None
+
+    def _scored(self, rows: Tensor, predict: Predict, model: str, variables: Tensors) -> scoring.Score:
         hardware = self.hardware
         parts = torch.zeros(3, len(self.ids), dtype=torch.float64)
         pools = [hardware.samples.test[int(client)] for client in self.ids]
@@ -143,12 +150,10 @@ class Fleet:
             lanes = torch.tensor(chunk, device=hardware.device)
             tensors = self.layout.stack(self.rows(rows)[lanes]) | self._buffers(model, lanes)
             own = {key: value[lanes] for key, value in variables.items()}
-            result = scoring.score(hardware.kernel, tensors, hardware.samples, [pools[i] for i in chunk], own,
-                                   predict or (lambda network, x, lane: network(x)))
+            result = scoring.score(hardware.kernel, tensors, hardware.samples, [pools[i] for i in chunk], own, predict)
             parts[:, lanes.cpu()] = torch.stack([result.correct, result.total, result.loss])
             hardware.beat()
-        self.scores[name] = scoring.Score(*parts)
-        self._last_scored = (rows, self.scores[name]) if plain else None
+        return scoring.Score(*parts)
 
     def class_means(self, rows: Tensor, function: Predict, model: str = "model") -> Tensor:
         """Each client's per-class mean over its training samples of ``function(model, x, lane)`` [batch, d], in

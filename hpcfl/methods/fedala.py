@@ -6,7 +6,7 @@ Zhang et al., AAAI 2023, Algorithm 1. Deviations from the reference code (method
 
 from pydantic import Field, PositiveInt
 
-from hpcfl.methods import _ala as ala
+from hpcfl.methods._ala import AdaptiveLocalAggregation
 from hpcfl.methods.base import Layers
 from hpcfl.methods.fedavg import FedAvg
 
@@ -22,8 +22,8 @@ class FedALA(FedAvg):
     threshold: float = Field(0.01, ge=0, description="standard deviation of ten losses that ends a first activation")
     most_epochs: PositiveInt = Field(100, description="cap on the epochs of a first activation")
 
-    def _adaptive(self) -> ala.AdaptiveLocalAggregation:
-        return ala.AdaptiveLocalAggregation(self.eta, self.share, self.layers, self.threshold, self.most_epochs)
+    def _adaptive(self) -> AdaptiveLocalAggregation:
+        return AdaptiveLocalAggregation(self.eta, self.share, self.layers, self.threshold, self.most_epochs)
 
 
 plugin = FedALA

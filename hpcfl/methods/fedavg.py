@@ -12,7 +12,7 @@ from torch import Tensor
 from hpcfl import mixing
 from hpcfl.fleet import Fleet
 from hpcfl.message import Message
-from hpcfl.methods import _ala as ala
+from hpcfl.methods._ala import AdaptiveLocalAggregation
 from hpcfl.methods.base import Cohort, Method, Setup, State
 
 
@@ -67,8 +67,8 @@ class FedAvg(Method):
         if (received := self.received(fleet, inbox)).dim() == 1:
             fleet.score("global", received)
 
-    def _adaptive(self) -> ala.AdaptiveLocalAggregation:
-        return ala.AdaptiveLocalAggregation()
+    def _adaptive(self) -> AdaptiveLocalAggregation:
+        return AdaptiveLocalAggregation()
 
 
 plugin = FedAvg

@@ -1,0 +1,27 @@
+"""``hpcfl`` and ``python -m hpcfl``: MPI first, then the command; a failing rank ends all ranks."""
+
+import sys
+
+
+def main() -> None:
+    """Run the command line. Exit codes: 0 done, 2 bad input, 75 stopped early and resumable, else a failure."""
+    from hpcfl.communicator import connect
+
+    communicator = connect()  # before any heavy import: see there
+    try:
+        from hpcfl.cli import command
+
+        code = command(sys.argv[1:], communicator)
+    except BaseException as error:
+        if isinstance(error, SystemExit):
+            raise
+        import traceback
+
+        where = f"rank {communicator.rank} on {communicator.host}"
+        print(f"hpcfl: {where} failed:\n{traceback.format_exc()}", file=sys.stderr)
+        communicator.abort(1)
+    communicator.end(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""All MPI of the project. Rank 0 is the server; the other ranks are workers; alone, one process is both.
+
+Ranks wait by polling with a short sleep: a Python signal handler cannot run inside a blocking MPI call, and idle ranks leave
+their core to others. Only when all ranks have arrived does the bulk move, by blocking ``Scatterv``/``Gatherv``/``Bcast`` at full
+speed. While they wait and while they train, ranks send heartbeats; one that stays silent too long ends the job.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+LAUNCHED_BY = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "SLURM_PROCID", "PALS_RANKID")
+SHORTEST_PAUSE, LONGEST_PAUSE = 2e-5, 2e-3  # seconds between two looks at who has arrived
+BLOCK_BYTES = 1 << 28  # the most that one collective moves in total: bounds staging memory and 32-bit counts
+HEARTBEAT = 77  # message tag
+
+Array = NDArray[Any]
+
+
+class Communicator:
+    """One process on its own: server and worker at once, every exchange a copy."""
+
+    rank = 0
+    size = 1
+    local_rank = 0  # among the ranks of this host
+    host = os.uname().nodename
+
+    def __init__(self) -> None:
+        self.bytes_sent = 0  # by rank 0 to the workers, so far
+        self.bytes_received = 0  # by rank 0 from the workers, so far
+
+    @property
+    def is_server(self) -> bool:
+        return self.rank == 0
+
+    def watch(self, seconds: float) -> None:
+        """From now on a rank that is silent for so many seconds ends the job."""
+
+    def beat(self) -> None:
+        """Show that this rank is alive; cheap enough for every mini-batch."""
+
+    def share(self, value: Any) -> Any:
+        """Rank 0's JSON-able value, on every rank."""
+        return value
+
+    def collect(self, value: Any) -> list[Any] | None:
+        """Every rank's JSON-able value in rank order, on rank 0; None elsewhere."""
+        return [value]
+
+    def agree(self, level: int) -> int:
+        """The highest level that any rank gives, on every rank."""
+        return level
+
+    def broadcast(self, row: Array | None, width: int, dtype: Any) -> Array:
+        """Rank 0's array [width], on every rank."""
+        assert row is not None
+        return row
+
+    def scatter(self, rows: Array | None, counts: Sequence[int], width: int, dtype: Any) -> Array:
+        """Rank 0's rows [Σ counts, width], cut by rank: this rank's ``counts[rank]`` rows."""
+        assert rows is not None
+        return rows
+
+    def gather(self, rows: Array, counts: Sequence[int]) -> Array | None:
+        """Every rank's rows [counts[rank], width], in rank order [Σ counts, width], on rank 0; None elsewhere."""
+        return rows
+
+    def end(self, code: int) -> NoReturn:
+        """Leave with an exit code that all ranks have agreed on."""
+        _flush()
+        sys.exit(code)
+
+    def abort(self, code: int) -> NoReturn:
+        """End all ranks at once, whatever they are doing."""
+        _flush()
+        os._exit(code)
+
+
+class World(Communicator):
+    """The ranks of an MPI job."""
+
+    def __init__(self, mpi: Any):
+        super().__init__()
+        self._mpi = mpi
+        self._world = mpi.COMM_WORLD
+        self.rank, self.size = self._world.rank, self._world.size
+        self.local_rank = self._world.Split_type(mpi.COMM_TYPE_SHARED).rank
+        self._hang_after = float("inf")
+        self._heard = [time.monotonic()] * self.size
+        self._last_beat = 0.0
+        self._pending: list[Any] = []
+        self._sent, self._received = [0] * self.size, [0] * self.size  # heartbeats, by the other rank
+
+    def watch(self, seconds: float) -> None:
+        self._hang_after = seconds
+        self._heard = [time.monotonic()] * self.size
+
+    def beat(self) -> None:
+        now = time.monotonic()
+        if now - self._last_beat < min(5.0, self._hang_after / 10):
+            return
+        self._last_beat = now
+        self._pending = [request for request in self._pending if not request.Test()]
+        if not self._pending:  # a rank that takes no heartbeats gets no more of them
+            for other in range(1, self.size) if self.rank == 0 else [0]:
+                self._pending.append(self._world.Isend([bytearray(1), self._mpi.BYTE], dest=other, tag=HEARTBEAT))
+                self._sent[other] += 1
+        self._listen()
+
+    def _listen(self) -> None:
+        status = self._mpi.Status()
+        while self._world.Iprobe(tag=HEARTBEAT, status=status):
+            self._world.Recv([bytearray(1), self._mpi.BYTE], source=status.source, tag=HEARTBEAT)
+            self._heard[status.source] = time.monotonic()
+            self._received[status.source] += 1
+
+    def _meet(self) -> None:
+        """Wait until every rank is here, polling; ends the job if one stays silent."""
+        request, pause = self._world.Ibarrier(), SHORTEST_PAUSE
+        while not request.Test():
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            self.beat()
+            watched = range(1, self.size) if self.rank == 0 else [0]
+            silent = [r for r in watched if time.monotonic() - self._heard[r] > self._hang_after]
+            if silent:
+                print(f"hpcfl: rank {silent[0]} has been silent for {self._hang_after:g} s (runtime.hang_after); "
+                      "ending the job, the same command resumes it", file=sys.stderr)
+                self.abort(1)
+        self._heard = [time.monotonic()] * self.size
+
+    def share(self, value: Any) -> Any:
+        self._meet()
+        return json.loads(self._world.bcast(json.dumps(value) if self.rank == 0 else None, root=0))
+
+    def collect(self, value: Any) -> list[Any] | None:
+        self._meet()
+        texts = self._world.gather(json.dumps(value), root=0)
+        return None if texts is None else [json.loads(text) for text in texts]
+
+    def agree(self, level: int) -> int:
+        self._meet()
+        return self._world.allreduce(level, op=self._mpi.MAX)
+
+    def broadcast(self, row: Array | None, width: int, dtype: Any) -> Array:
+        self._meet()
+        row = np.empty(width, dtype) if row is None else np.ascontiguousarray(row)
+        step = max(1, BLOCK_BYTES // row.itemsize)
+        for start in range(0, width, step):
+            self._world.Bcast(_bytes(row[start:start + step]), root=0)
+        self.bytes_sent += row.nbytes * (self.size - 1)
+        return row
+
+    def scatter(self, rows: Array | None, counts: Sequence[int], width: int, dtype: Any) -> Array:
+        self._meet()
+        mine = np.empty((counts[self.rank], width), dtype)
+        for columns in _column_blocks(sum(counts), width, mine.itemsize):
+            block = None if rows is None else np.ascontiguousarray(rows[:, columns])
+            part = np.ascontiguousarray(mine[:, columns])  # `mine` itself where one block is all
+            sizes = [count * part.shape[1] * part.itemsize for count in counts]
+            self._world.Scatterv(None if block is None else [_bytes(block), sizes, None, self._mpi.BYTE],
+                                 _bytes(part), root=0)
+            if not np.shares_memory(part, mine):
+                mine[:, columns] = part
+        self.bytes_sent += sum(counts) * width * mine.itemsize
+        return mine
+
+    def gather(self, rows: Array, counts: Sequence[int]) -> Array | None:
+        self._meet()
+        width = rows.shape[1]
+        total = np.empty((sum(counts), width), rows.dtype) if self.rank == 0 else None
+        for columns in _column_blocks(sum(counts), width, rows.itemsize):
+            sizes = [count * (columns.stop - columns.start) * rows.itemsize for count in counts]
+            block = None if total is None else np.ascontiguousarray(total[:, columns])  # `total` where one block is all
+            self._world.Gatherv(_bytes(np.ascontiguousarray(rows[:, columns])),
+                                None if block is None else [_bytes(block), sizes, None, self._mpi.BYTE], root=0)
+            if total is not None and not np.shares_memory(block, total):
+                total[:, columns] = block
+        self.bytes_received += sum(counts) * width * rows.itemsize
+        return total
+
+    def end(self, code: int) -> NoReturn:
+        _flush()
+        self._meet()
+        expected = self._world.alltoall(self._sent)
+        while self._received != expected:  # MPI may not be finalised with a message under way
+            self._listen()
+        self._mpi.Finalize()
+        os._exit(code)  # after Finalize nothing may call MPI again, not even a library's exit hook
+
+    def abort(self, code: int) -> NoReturn:
+        _flush()
+        self._world.Abort(code)
+        os._exit(code)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+def _bytes(array: Array) -> Any:
+    return array.reshape(-1).view(np.uint8)
+
+
+def _column_blocks(rows: int, width: int, itemsize: int) -> list[slice]:
+    """Cuts of the columns so that a block of all rows stays within BLOCK_BYTES."""
+    step = max(1, BLOCK_BYTES // max(1, rows * itemsize))
+    return [slice(start, min(start + step, width)) for start in range(0, width, step)]
+
+
+def launched_world_size() -> int | None:
+    """How many ranks the launcher says it started, where it says so."""
+    for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"):
+        if name in os.environ and (name != "SLURM_NTASKS" or "SLURM_PROCID" in os.environ):
+            return int(os.environ[name])
+    return None
+
+
+def connect() -> Communicator:
+    """The communicator of this process: MPI if a launcher started it, else alone.
+
+    Called before any heavy import: a rank that dies before MPI is initialised leaves the others waiting for ever.
+    """
+    if not any(name in os.environ for name in LAUNCHED_BY):
+        return Communicator()
+    from mpi4py import MPI  # importing initialises MPI
+    return World(MPI) if MPI.COMM_WORLD.size > 1 else Communicator()

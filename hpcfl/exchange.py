@@ -1,0 +1,68 @@
+"""Messages over the communicator: rows go to the rank that hosts their client and come back in client order."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.communicator import Communicator
+from hpcfl.message import Message, fields
+from hpcfl.placement import Placement
+
+
+def send(communicator: Communicator, placement: Placement, ids: np.ndarray, message: Message | None,
+         device: torch.device) -> tuple[dict[str, Tensor], float]:
+    """Rank 0's message to the clients ``ids``: the fields for this rank's clients, and the floats per client.
+
+    A field of per-client rows arrives as [n_local, width] in ascending client order, a shared one as [width].
+    """
+    own = fields(message) if message is not None else {}
+    header = communicator.share([[name, field.shared, field.tensor.shape[-1], _dtype_name(field.tensor)]
+                                 for name, field in own.items()])
+    order, counts = placement.route(ids)
+    inbox = {}
+    for name, shared, width, dtype in header:
+        array = _numpy(own[name].tensor) if own else None
+        if shared:
+            received = communicator.broadcast(array, width, dtype)
+        else:
+            received = communicator.scatter(None if array is None else array[order], counts, width, dtype)
+        inbox[name] = torch.from_numpy(received).to(device)
+    floats = sum(float(np.mean(np.asarray(field.logical_floats(), dtype=float))) for field in own.values())
+    return inbox, floats
+
+
+def gather(communicator: Communicator, placement: Placement, ids: np.ndarray, message: Message,
+           device: torch.device) -> dict[str, Tensor] | None:
+    """The workers' messages of the clients ``ids``, rows [n, width] in the order of ``ids``, on rank 0; else None."""
+    own = fields(message)
+    headers = communicator.collect([[name, field.tensor.shape[1], _dtype_name(field.tensor)]
+                                    for name, field in own.items()])
+    header: list[list[Any]] = communicator.share(_common(headers) if headers is not None else None)
+    order, counts = placement.route(ids)
+    uplink: dict[str, Tensor] = {}
+    for name, width, dtype in header:
+        rows = _numpy(own[name].tensor) if name in own else np.empty((0, width), dtype)
+        total = communicator.gather(rows, counts)
+        if total is not None:
+            restored = np.empty_like(total)
+            restored[order] = total
+            uplink[name] = torch.from_numpy(restored).to(device)
+    return uplink if communicator.is_server else None
+
+
+def _common(headers: list[list[list[Any]]]) -> list[list[Any]]:
+    """What the ranks that host clients of the cohort send; ranks without any send no fields."""
+    sent = [header for header in headers if header]
+    if any(header != sent[0] for header in sent):
+        raise ValueError(f"ranks send different messages: {sent}")
+    return sent[0] if sent else []
+
+
+def _numpy(tensor: Tensor) -> np.ndarray:
+    return tensor.detach().contiguous().cpu().numpy()
+
+
+def _dtype_name(tensor: Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")

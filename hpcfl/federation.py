@@ -1,0 +1,161 @@
+"""THE round loop: select the cohort, send, update, gather, aggregate, score, record, checkpoint; server and workers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcfl import exchange, randomness, record
+from hpcfl.communicator import Communicator
+from hpcfl.errors import Interrupted, RunFailure
+from hpcfl.fleet import Fleet
+from hpcfl.methods.base import State
+from hpcfl.preparation import Prepared
+from hpcfl.signals import StopRequest
+from hpcfl.storage.checkpoint import Checkpoints
+from hpcfl.storage.metrics import MetricsWriter
+
+GO_ON, STOP, DIVERGED = 0, 1, 2  # what a rank wants after a round; the highest level of all ranks counts
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Federation:
+    """A run on this rank. ``server`` and ``metrics`` are rank 0's; ``report(round, values)`` shows progress there."""
+
+    communicator: Communicator
+    prepared: Prepared
+    server: State
+    checkpoints: Checkpoints
+    metrics: MetricsWriter | None
+    meta: dict[str, Any]
+    report: Callable[[int, dict[str, Any]], None]
+    _bytes: tuple[int, int] = field(default=(0, 0))
+
+    def run(self, done: int) -> None:
+        """The rounds after ``done``. Raises Interrupted after a stop signal, RunFailure when clients diverge."""
+        config = self.prepared.config
+        with StopRequest(lambda: self.communicator.abort(1)) as request:
+            for round in range(done + 1, config.rounds + 1):
+                level = self.play(round, request)
+                last = level == STOP or round == config.rounds
+                self.checkpoints.finish()  # the one begun in an earlier round, written meanwhile
+                if last or round % config.checkpoint.every == 0:
+                    self.checkpoint(round, wait=last)
+                if level == STOP and round < config.rounds:
+                    raise Interrupted(f"stopped after round {round} of {config.rounds}; the same command continues")
+        self.finish(config.rounds)
+
+    def play(self, round: int, request: StopRequest) -> int:
+        """One round; the level that the ranks agree on."""
+        config, method, watch = self.prepared.config, self.prepared.method, self.prepared.hardware.stopwatch
+        watch.seconds.clear()
+        cohort = self.select(round)
+        scored = round % config.evaluation.every == 0 or round == config.rounds
+        everyone = scored and config.evaluation.clients == "all"
+        audience = np.arange(config.partition.clients) if everyone else cohort
+        with watch.phase("send"):
+            inbox, floats_down = self.send(audience, round)
+        players = self.prepared.fleet(cohort, round, scored)
+        others = self.prepared.fleet(np.setdiff1d(audience, cohort), round, scored)
+        with watch.phase("train"):
+            uplink = method.update(players, self.pick(inbox, audience, players)) if len(players.ids) else {}
+            if len(others.ids):
+                method.observe(others, self.pick(inbox, audience, others))
+        with watch.phase("gather"):
+            arrived = exchange.gather(self.communicator, self.prepared.placement, cohort, uplink, CPU)
+            fine = record.healthy(players, uplink)
+            values = record.gather(
+                self.communicator, self.prepared.placement, audience, config.partition.clients,
+                [(players.ids, record.columns(players, uplink, fine)), (others.ids, record.columns(others, None, None))],
+                dict(watch.seconds))
+        diverged = np.flatnonzero(values.get("clients/diverged", np.zeros(0)) == 1)
+        stops = len(diverged) > 0 and config.training.on_divergence == "stop"
+        level = self.communicator.agree(DIVERGED if stops else STOP if request.received else GO_ON)
+        if level == DIVERGED:
+            raise RunFailure(f"round {round}: {_named(diverged)} diverged (NaN or Inf); lower training.lr, set "
+                             "training.clip, or leave such clients out with training.on_divergence = 'exclude'")
+        self.keep(players, fine.numpy())
+        with watch.phase("aggregate"):
+            if arrived is not None:
+                self.aggregate(round, cohort, arrived, diverged)
+        if self.metrics is not None:
+            values |= self.costs(floats_down)
+            self.metrics.record(round, values)
+            self.report(round, values)
+        return level
+
+    def select(self, round: int) -> np.ndarray:
+        """The cohort's ids [n], ascending: ⌊ρM⌋ clients, at least one, uniform without replacement (protocols.md E2)."""
+        config = self.prepared.config
+        count = max(1, int(config.participation.fraction * config.partition.clients + 1e-9))
+        return np.sort(randomness.permutation(config.partition.clients, config.seed, "cohort", round)[:count])
+
+    def send(self, audience: np.ndarray, round: int) -> tuple[State, float]:
+        """The method's message to ``audience``: this rank's fields, and floats per client."""
+        server = self.communicator.is_server
+        message = self.prepared.method.send(self.server, self.prepared.cohort(audience, round)) if server else None
+        device = self.prepared.hardware.device
+        return exchange.send(self.communicator, self.prepared.placement, audience, message, device)
+
+    def pick(self, inbox: State, audience: np.ndarray, fleet: Fleet) -> State:
+        """The rows of the fleet's clients from what this rank received for its part of the audience."""
+        mine = audience[self.prepared.placement.owner[audience] == self.communicator.rank]
+        if len(mine) == len(fleet.ids):
+            return inbox
+        chosen = torch.from_numpy(np.searchsorted(mine, fleet.ids))
+        return {name: rows if rows.dim() == 1 else rows[chosen.to(rows.device)] for name, rows in inbox.items()}
+
+    def keep(self, fleet: Fleet, fine: np.ndarray) -> None:
+        """Private state of the clients that took part; a diverged client's is rolled back by keeping the old."""
+        kept = torch.from_numpy(np.flatnonzero(fine)).to(self.prepared.hardware.device)
+        self.prepared.store.put(fleet.ids[fine].tolist(), {name: rows[kept] for name, rows in fleet.state.items()})
+
+    def aggregate(self, round: int, cohort: np.ndarray, uplink: State, diverged: np.ndarray) -> None:
+        """The server's step over those that arrived sound; with none, the server keeps its state."""
+        sound = ~np.isin(cohort, diverged)
+        if not sound.any():
+            return
+        if not sound.all():
+            uplink = {name: rows[torch.from_numpy(sound)] for name, rows in uplink.items()}
+        self.prepared.method.aggregate(self.server, self.prepared.cohort(cohort[sound], round), uplink)
+
+    def costs(self, floats_down: float) -> dict[str, float | int]:
+        """Bytes and seconds of the round on rank 0."""
+        sent, received = self.communicator.bytes_sent, self.communicator.bytes_received
+        moved = {"bytes_down": sent - self._bytes[0], "bytes_up": received - self._bytes[1], "floats_down": floats_down}
+        self._bytes = sent, received
+        seconds = self.prepared.hardware.stopwatch.seconds
+        return moved | {f"seconds/{phase}": seconds[phase] for phase in ("send", "gather", "aggregate", "checkpoint")}
+
+    def checkpoint(self, round: int, wait: bool) -> None:
+        """Publish the metrics and begin to save all state; with ``wait``, until it is on the disk."""
+        with self.prepared.hardware.stopwatch.phase("checkpoint"):
+            if self.metrics is not None:
+                self.metrics.fold()
+            server = self.server if self.communicator.is_server else None
+            self.checkpoints.start(round, server, self.prepared.store, self.meta)
+            if wait:
+                self.checkpoints.finish()
+
+    def finish(self, rounds: int) -> None:
+        """Score the models that the last aggregation made, recorded as the round after the last; state stays."""
+        everyone = np.arange(self.prepared.config.partition.clients)
+        audience = everyone if self.prepared.config.evaluation.clients == "all" else self.select(rounds)
+        inbox, _ = self.send(audience, rounds + 1)
+        fleet = self.prepared.fleet(audience, rounds + 1, scored=True)
+        if len(fleet.ids):
+            self.prepared.method.finish(fleet, self.pick(inbox, audience, fleet))
+        values = record.gather(self.communicator, self.prepared.placement, audience, len(everyone),
+                               [(fleet.ids, record.columns(fleet, None, None))], {})
+        if self.metrics is not None:
+            self.metrics.record(rounds + 1, values)
+            self.report(rounds + 1, values)
+            self.metrics.fold(finished=True)
+
+
+def _named(clients: np.ndarray) -> str:
+    shown = ", ".join(str(client) for client in clients[:10])
+    return f"client{'s' if len(clients) > 1 else ''} {shown}{' …' if len(clients) > 10 else ''}"

@@ -1,0 +1,109 @@
+"""From a configuration to everything a rank needs before the first round. Nothing is written; all bad input shows here."""
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpcfl import layout, placement, plugins, randomness
+from hpcfl.communicator import Communicator
+from hpcfl.config import Config
+from hpcfl.data import datasets, partition
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.partition import Split
+from hpcfl.data.partitions.base import Scheme
+from hpcfl.errors import UserError
+from hpcfl.fleet import Fleet, Hardware, buffer_name
+from hpcfl.fleet.kernels import choose
+from hpcfl.fleet.samples import Samples
+from hpcfl.methods.base import Cohort, Method, Setup, State
+from hpcfl.placement import Placement
+from hpcfl.stopwatch import Stopwatch
+from hpcfl.storage.clients import ClientStore
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What does not change during a run, and this rank's store of private client state."""
+
+    config: Config
+    method: Method
+    setup: Setup
+    split: Split
+    test_counts: Tensor  # [clients, classes]
+    placement: Placement
+    hardware: Hardware
+    store: ClientStore
+    server: State  # before round 1; empty on workers
+
+    def cohort(self, ids: np.ndarray, round: int) -> Cohort:
+        """What the method's server side knows of these clients."""
+        return Cohort(ids, self.setup.counts[ids], self.setup.layout, round, self.method.weights == "uniform")
+
+    def fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
+        """Those of ``ids`` that live on this rank, with their private state."""
+        own = ids[np.isin(ids, self.store.ids)]
+        state = {name: tensor.to(self.hardware.device) for name, tensor in self.store.get(own.tolist()).items()}
+        return Fleet(own, state, self.setup.counts[own], round, scored, self.method.loss, self.hardware)
+
+
+def prepare(config: Config, communicator: Communicator) -> Prepared:
+    """Load the data, draw the partition, build model and method. Raises UserError."""
+    torch.set_num_threads(config.runtime.threads)
+    method = cast(Method, config.method)
+    dataset = datasets.load(config.data)
+    split = partition.make(cast(Scheme, config.partition), dataset)
+    labels = dataset.y.numpy()
+    counts, test_counts = (torch.from_numpy(split.counts(labels, dataset.classes, part)).double()
+                           for part in ("train", "test"))
+    device = _device(config.runtime.device, communicator.local_rank)
+    module = _build(config, method, dataset)
+    with randomness.seeded(config.seed, "template"):
+        template = module()
+    parameters, buffers = layout.of_parameters(template), layout.of_buffers(template)
+    setup = Setup(parameters, counts, config.rounds, config.seed, module)
+    steps = torch.ceil(counts.sum(dim=1) / config.training.batch_size)
+    placed = placement.place(steps.tolist(), communicator.size)
+    own = placed.clients_of(communicator.rank).tolist()
+    kernel = choose(template.to(device), device, config.runtime.lanes)
+    samples = Samples(dataset, own, split.train, split.test, device, device.type == "cpu" and _convolves(template))
+    hardware = Hardware(samples, kernel, parameters, buffers, config.training, config.seed, device,
+                        communicator.beat, Stopwatch())
+    private = method.client_state(setup)
+    if buffers.width:
+        private |= {buffer_name(model): layout.to_row(buffers, template) for model in method.models}
+    server = method.server_state(setup) if communicator.is_server else {}
+    return Prepared(config, method, setup, split, test_counts, placed, hardware, ClientStore(own, private), server)
+
+
+def _build(config: Config, method: Method, dataset: Dataset):  # noqa: ANN202 - () -> nn.Module
+    """A function that makes one client's model with fresh parameters, adapted to the method."""
+    builder = plugins.find("hpcfl.models", "model.name", config.model.name)
+
+    def build() -> nn.Module:
+        module = builder(dataset.shape, dataset.classes, **config.model.options)
+        if not isinstance(module, nn.Module):
+            raise UserError(f"model.name = '{config.model.name}' made a {type(module).__name__}, not an nn.Module")
+        return method.adapt(module)
+
+    return build
+
+
+def _convolves(module: nn.Module) -> bool:
+    return any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
+
+
+def _device(wanted: str, local_rank: int) -> torch.device:
+    """``auto`` takes GPU number local_rank modulo the node's GPUs, else the CPU."""
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UserError(f"runtime.device = '{wanted}': this machine offers no GPU to torch; use 'cpu' or 'auto'")
+    if wanted in ("auto", "cuda"):
+        return torch.device("cuda", local_rank % torch.cuda.device_count())
+    index = int(wanted.partition(":")[2])
+    if index >= torch.cuda.device_count():
+        raise UserError(f"runtime.device = '{wanted}': this machine has {torch.cuda.device_count()} GPUs")
+    return torch.device("cuda", index)

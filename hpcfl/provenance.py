@@ -1,0 +1,50 @@
+"""Where a result comes from: versions, processor, command line, commit."""
+
+import platform
+import subprocess
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import hpcfl
+
+PACKAGES = ("numpy", "torch", "torchvision", "mpi4py", "h5py", "pydantic")
+
+
+def versions() -> dict[str, str]:
+    """Of hpcfl, Python and the packages that numbers depend on."""
+    found = {"hpcfl": hpcfl.__version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "none"
+    return found
+
+
+def processor() -> str:
+    """The CPU's model name: another type may round differently."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def commit() -> str | None:
+    """The commit of the source tree that runs, with '+' if it has changes; None for an installed package."""
+    here = Path(__file__).parent
+    try:
+        answer = subprocess.run(["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--dirty=+"],
+                                capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip()
+
+
+def header() -> dict[str, Any]:
+    """All of it, JSON-ready."""
+    return {"versions": versions(), "processor": processor(), "command": sys.argv, "commit": commit()}

@@ -1,0 +1,71 @@
+"""What a round leaves behind: every client's own numbers, gathered on rank 0, and their summary."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hpcfl.communicator import Communicator
+from hpcfl.evaluation import summary
+from hpcfl.fleet import Fleet
+from hpcfl.message import Message, fields
+from hpcfl.placement import Placement
+
+Columns = dict[str, NDArray[np.float64]]
+
+
+def healthy(fleet: Fleet, uplink: Message) -> Tensor:
+    """Which clients' messages, private state and loss are finite, bool [n]."""
+    fine = torch.ones(len(fleet.ids), dtype=torch.bool)
+    tensors = [field.tensor for field in fields(uplink).values() if not field.shared]
+    tensors += [*fleet.state.values(), *([] if fleet.losses is None else [fleet.losses[:, None]])]
+    for tensor in tensors:
+        if tensor.is_floating_point() and tensor.numel():
+            fine &= tensor.flatten(1).abs().amax(dim=1).isfinite().cpu()  # NaN passes through a maximum
+    return fine
+
+
+def columns(fleet: Fleet, uplink: Message | None, fine: Tensor | None) -> Columns:
+    """This rank's numbers, name → [n]: scores, and of clients that took part floats sent, training loss, divergence."""
+    found: Columns = {}
+    for name, score in fleet.scores.items():
+        for part in ("correct", "total", "loss"):
+            found[f"{name}/{part}"] = getattr(score, part).numpy()
+    if uplink is not None and fine is not None:
+        floats = sum((torch.as_tensor(field.logical_floats(), dtype=torch.float64)
+                      for field in fields(uplink).values()), torch.zeros(len(fleet.ids), dtype=torch.float64))
+        found["floats_up"] = floats.numpy()
+        found["diverged"] = (~fine).double().numpy()
+        if fleet.losses is not None:
+            found["train_loss"] = fleet.losses.double().cpu().numpy()
+    return found
+
+
+def gather(communicator: Communicator, placement: Placement, audience: np.ndarray, clients: int,
+           parts: Sequence[tuple[np.ndarray, Columns]], seconds: dict[str, float]) -> dict[str, Any]:
+    """Rank 0's record of the round: ``clients/NAME`` [clients], NaN where a client was not concerned, their summaries, and
+    the slowest worker's seconds; {} elsewhere. ``parts``: ids and columns of the fleets of this rank."""
+    headers = communicator.collect([sorted({name for _, found in parts for name in found}), seconds])
+    names = communicator.share(headers and sorted({name for own, _ in headers for name in own}))
+    order, counts = placement.route(audience)
+    mine = audience[placement.owner[audience] == communicator.rank]
+    table = np.full((len(mine), len(names)), np.nan)
+    for ids, found in parts:
+        for name, values in found.items():
+            table[np.searchsorted(mine, ids), names.index(name)] = values
+    total = communicator.gather(table, counts)
+    if total is None or headers is None:
+        return {}
+    record: dict[str, Any] = {}
+    for position, name in enumerate(names):
+        record[f"clients/{name}"] = np.full(clients, np.nan)
+        record[f"clients/{name}"][audience[order]] = total[:, position]
+    for name in {name.partition("/")[0] for name in names if "/" in name}:
+        correct, samples = record[f"clients/{name}/correct"], record[f"clients/{name}/total"]
+        record |= {f"{name}/{key}": value for key, value in summary(correct, samples).items()}
+    workers = [worker for _, worker in headers[min(1, len(headers) - 1):]]
+    record |= {f"seconds/{phase}": max(worker.get(phase, 0.0) for worker in workers) for phase in ("train", "score")}
+    return record

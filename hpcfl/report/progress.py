@@ -1,0 +1,76 @@
+"""The live line of a run: round, accuracy, seconds per round, time left."""
+
+import statistics
+import time
+from collections import deque
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+
+from hpcfl.communicator import Communicator
+from hpcfl.config import Config
+from hpcfl.preparation import Prepared
+
+PLAIN_INTERVAL = 5.0  # seconds between lines where the output is no terminal
+
+
+class Progress:
+    """On rank 0. A bar that moves on a terminal (under mpiexec too, with TTY_COMPATIBLE=1), else a line now and then."""
+
+    def __init__(self, config: Config, folder: Path, communicator: Communicator, prepared: Prepared):
+        self._config, self._folder = config, folder
+        self._console = Console(highlight=False)
+        self._primary = prepared.method.primary
+        self._hosts = f"{max(1, communicator.size - 1)} worker{'s' if communicator.size > 2 else ''}"
+        self._device = prepared.hardware.device
+        self._times: deque[float] = deque(maxlen=50)
+        self._accuracy = ""
+        self._last_line = 0.0
+        self._bar = Bar(TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[state]}"),
+                        console=self._console, disable=not self._console.is_terminal)
+
+    def __enter__(self) -> "Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
+                 traceback: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def start(self, done: int, notes: list[str]) -> None:
+        """Say what runs where, and every note."""
+        config = self._config
+        self._console.print(f"{config.name}: {config.method.name} on {config.data.dataset}, "  # type: ignore[attr-defined]
+                            f"{config.partition.clients} clients, {self._hosts}, {self._device} → {self._folder}"
+                            + (f"; continues after round {done}" if done else ""), soft_wrap=True)
+        for note in notes:
+            self._console.print(f"note: {note}", soft_wrap=True)
+        self._task = self._bar.add_task(config.name, total=config.rounds, completed=done, state="")
+        self._begun = time.perf_counter()
+
+    def round(self, round: int, values: dict[str, Any]) -> None:
+        """Show a finished round."""
+        now = time.perf_counter()
+        self._times.append(now - self._begun)
+        self._begun = now
+        accuracy = values.get(f"{self._primary}/weighted")
+        if accuracy is not None:
+            self._accuracy = f"accuracy {100 * accuracy:.2f} %"
+        pace = statistics.median(self._times)
+        shown = min(round, self._config.rounds)
+        left = pace * (self._config.rounds - shown)
+        state = f"round {shown}/{self._config.rounds}  {self._accuracy}  {pace:.3g} s/round  {_duration(left)} left"
+        self._bar.update(self._task, completed=shown, state=state)
+        if not self._console.is_terminal and (now - self._last_line > PLAIN_INTERVAL or round == self._config.rounds):
+            self._console.print(f"{self._config.name}: {state}", soft_wrap=True)
+            self._last_line = now
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,31 @@
+"""Seconds by phase: one phase runs at a time, an inner one pauses the outer."""
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Stopwatch:
+    """``with stopwatch.phase("train"): …`` adds to ``seconds["train"]`` what no inner phase claims."""
+
+    def __init__(self) -> None:
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._running: list[str] = []
+        self._since = time.perf_counter()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        self._lap()
+        self._running.append(name)
+        try:
+            yield
+        finally:
+            self._lap()
+            self._running.pop()
+
+    def _lap(self) -> None:
+        now = time.perf_counter()
+        if self._running:
+            self.seconds[self._running[-1]] += now - self._since
+        self._since = now

@@ -1,0 +1,88 @@
+"""The folder of one run: whose it is, and starting it over.
+
+``run.json`` (the resolved configuration), ``partition.h5``, ``metrics.h5`` with ``rounds/``, ``checkpoints/``, ``.lock``.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from hpcfl.config import Config
+from hpcfl.errors import UserError
+from hpcfl.storage import atomic
+from hpcfl.storage.lock import FolderLock
+
+RUN = "run.json"
+
+
+@contextmanager
+def claim(folder: Path, config: Config, fresh: bool) -> Iterator[None]:
+    """The folder, made where missing, is this configuration's and nobody else's inside the block.
+
+    ``fresh`` moves what is there aside first. Raises UserError if the folder belongs to another configuration or holds
+    something else, or is in use; RunFailure if the disk fails.
+    """
+    _check(folder, config, fresh)
+    with ExitStack() as locks:
+        with atomic.explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        locks.enter_context(FolderLock(folder))
+        if fresh and (folder / RUN).exists():
+            with atomic.explained(folder):
+                folder.rename(_aside(folder))
+                folder.mkdir()
+            locks.enter_context(FolderLock(folder))
+        text = json.dumps({"identity": config.identity(), "config": config.resolved()}, indent=1)
+        atomic.write(folder / RUN, text.encode())
+        yield
+
+
+def read(folder: Path) -> dict[str, Any] | None:
+    """``run.json`` of a folder, None where there is none. Raises UserError if it is damaged."""
+    try:
+        return json.loads((folder / RUN).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / RUN}: cannot be read ({error}); `--fresh` starts over") from None
+
+
+def _check(folder: Path, config: Config, fresh: bool) -> None:
+    """Refuse a folder that is not this run's, before anything is touched."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder}: is a file, not a folder; choose another --out")
+    try:
+        there = None if fresh else read(folder)
+        strangers = [entry.name for entry in folder.iterdir() if entry.name != ".lock"] if folder.exists() else []
+    except OSError as error:
+        raise UserError(f"{folder}: cannot be read ({error.strerror}); choose another --out") from None
+    if there is None:
+        if strangers and not (folder / RUN).exists():
+            raise UserError(f"{folder}: holds '{strangers[0]}' but no run of hpcfl; choose another --out")
+        return
+    if differences := _differences(_flat(there["identity"]), _flat(config.identity())):
+        raise UserError(f"{folder}: belongs to another configuration ({'; '.join(differences)}); "
+                        "choose another --out or name, or --fresh to move it aside")
+
+
+def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    missing = "(nothing)"
+    return [f"{key}: {there.get(key, missing)} there, {here.get(key, missing)} here"
+            for key in sorted(there.keys() | here.keys()) if there.get(key, missing) != here.get(key, missing)]
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return flat
+
+
+def _aside(folder: Path) -> Path:
+    """A free name beside the folder, with the time."""
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    names = [f"{folder.name}.{stamp}", *(f"{folder.name}.{stamp}-{n}" for n in range(2, 100))]
+    return next(path for name in names if not (path := folder.with_name(name)).exists())

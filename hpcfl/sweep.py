@@ -1,0 +1,77 @@
+"""A grid of experiments in one file: ``[sweep]`` becomes cells, each a configuration with a readable name.
+
+``[sweep]`` holds lists under any key of the file (``seed = [0, 1]``, ``method.name = ["fedavg", "fedala"]``); their product is the
+grid. ``[[sweep.cases]]`` tables are linked columns: each sets several keys at once and together they are one axis.
+"""
+
+import copy
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hpcfl.config import Config, assign, parse
+from hpcfl.errors import UserError
+
+Setting = dict[str, Any]  # dotted key → value
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One experiment of a sweep: its folder's name, what sets it apart, its configuration."""
+
+    name: str
+    setting: Setting
+    config: Config
+
+
+def expand(table: dict[str, Any], source: str) -> list[Cell]:
+    """The cells of an experiment file's table; one cell, named like the experiment, without ``[sweep]``. Raises UserError."""
+    base = {key: value for key, value in table.items() if key != "sweep"}
+    sweep = table.get("sweep")
+    if sweep is None:
+        config = parse(base, source)
+        return [Cell(config.name, {}, config)]
+    if not isinstance(sweep, dict) or not sweep:
+        raise UserError(f"{source}: sweep = {sweep!r}: must be a table of lists")
+    cells = []
+    for choice in itertools.product(*_axes(sweep, source)):
+        setting = {key: value for part in choice for key, value in part.items()}
+        cell = copy.deepcopy(base)
+        for key, value in setting.items():
+            assign(cell, key, value)
+        name = ",".join(_label(key, value) for key, value in setting.items())
+        config = parse(cell, f"{source} [sweep] {name}")
+        cells.append(Cell(name, setting, config.model_copy(update={"name": f"{config.name}-{name}"})))
+    names = [cell.name for cell in cells]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise UserError(f"{source}: sweep: two cells are '{sorted(twice)[0]}'")
+    return cells
+
+
+def _axes(sweep: dict[str, Any], source: str) -> Iterator[list[Setting]]:
+    for key, value in sweep.items():
+        if key == "cases":
+            if not isinstance(value, list) or not all(isinstance(case, dict) and case for case in value):
+                raise UserError(f"{source}: sweep.cases: must be tables, [[sweep.cases]]")
+            yield [_flat(case) for case in value]
+        else:
+            for path, values in _flat({key: value}).items():
+                if not isinstance(values, list) or not values:
+                    raise UserError(f"{source}: sweep.{path} = {values!r}: must be a list of values")
+                yield [{path: one} for one in values]
+
+
+def _flat(table: dict[str, Any], prefix: str = "") -> Setting:
+    flat: Setting = {}
+    for key, value in table.items():
+        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return flat
+
+
+def _label(key: str, value: Any) -> str:
+    """``fedavg`` for method.name = "fedavg", ``seed=0`` for others; safe as part of a folder's name."""
+    last = key.rpartition(".")[2]
+    text = str(value) if last in ("name", "dataset", "scheme") else f"{last}={value}"
+    return re.sub(r"[^\w.+=-]+", "_", text)
