@@ -83,7 +83,7 @@ class Fleet:
         step: what to do with ONE mini-batch instead of an optimiser step on ``loss`` (see Turn).
         model: which of a client's models this is, where a method keeps several (own buffers each).
         variables: per-client tensors [n, …], for the loss as ``lane.NAME``, for ``step`` as ``turn.variables[NAME]``;
-            those that a step changes are changed here, in place.
+            those that a step assigns anew are changed here, in place.
         """
         if phase in self._phases:
             raise ValueError(f"phase '{phase}' was trained already in this call; shuffles are keyed by phase")
@@ -100,14 +100,14 @@ class Fleet:
         for chunk in training.chunks(order, hardware.kernel.widest):
             lanes = torch.tensor(chunk, device=hardware.device)
             tensors = self.layout.stack(trained[lanes]) | self._buffers(model, lanes)
-            own = {name: value[lanes] for name, value in variables.items()}
+            own, changed = {name: value[lanes] for name, value in variables.items()}, set[str]()
             gradient = hardware.kernel.session(tensors, names, loss or self.loss)
             if step is None:
                 anchor = None if pull is None else Pull(pull[0], self.layout.stack(self.rows(pull[1])[lanes]))
                 rate = config.lr * config.lr_decay ** (self.round - 1)
                 advance = self._descend(Optimizer(config, rate, anchor), tensors, gradient, own)
             else:
-                advance = self._hand_over(step, names, tensors, gradient, own)
+                advance = self._hand_over(step, names, tensors, gradient, own, changed)
             history: list[Tensor] = []
             running = torch.ones(len(chunk), dtype=torch.bool)
             for epoch in range(epochs):
@@ -121,8 +121,8 @@ class Fleet:
                         break
             trained[lanes] = self.layout.flatten(tensors, trained[lanes])
             self._keep_buffers(model, lanes, tensors)
-            for name, value in own.items():
-                variables[name][lanes] = value
+            for name in changed:
+                variables[name][lanes] = own[name]
         self.losses = mean_losses
         return trained
 
@@ -190,14 +190,16 @@ class Fleet:
         return step
 
     def _hand_over(self, method_step: Callable[[Turn], None], names: list[str], tensors: Tensors, gradient: Callable,
-                   own: Tensors) -> training.Step:
-        """The method's own step on one mini-batch."""
+                   own: Tensors, changed: set[str]) -> training.Step:
+        """The method's own step on one mini-batch; notes the variables it assigns in ``changed``."""
         def step(lanes: training.Lanes, x: Tensor, y: Tensor) -> Tensor:
-            turn = Turn({name: value[lanes] for name, value in own.items()}, self.layout, names, tensors, lanes,
-                        (x, y), gradient)
+            given = {name: value[lanes] for name, value in own.items()}
+            turn = Turn(dict(given), names, tensors, lanes, (x, y), gradient)
             method_step(turn)
             for name, value in turn.variables.items():
-                own[name][lanes] = value
+                if value is not given[name]:
+                    own[name][lanes] = value
+                    changed.add(name)
             self.hardware.beat()
             return turn.losses
         return step

@@ -8,19 +8,17 @@ from torch import Tensor
 
 from hpcfl.fleet.kernels import Tensors
 from hpcfl.fleet.optimizers import Lanes
-from hpcfl.layout import Layout
 
 
 @dataclass
 class Turn:
     """What a method's ``step(turn)`` sees for ``a`` lanes on their next mini-batch.
 
-    ``variables`` holds the method's per-lane tensors ``[a, …]``; assign or change them in place, either is kept.
+    ``variables`` holds the method's per-lane tensors ``[a, …]``; assign a new tensor to change one.
     Rows cover the columns that are trained, ``[a, width]``.
     """
 
     variables: Tensors
-    _layout: Layout
     _names: list[str]
     _tensors: Tensors
     _lanes: Lanes
