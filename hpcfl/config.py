@@ -152,7 +152,7 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
     place = ""
     try:
         built = {}
-        for place, build in sections.items():  # noqa: B007 - the section at fault is named below
+        for place, build in sections.items():
             given = table.get(place, {})
             if not isinstance(given, dict):
                 raise UserError(f"{place} = {given!r}: must be a table, [{place}]")

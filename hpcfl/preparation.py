@@ -78,7 +78,7 @@ def prepare(config: Config, communicator: Communicator) -> Prepared:
     return Prepared(config, method, setup, split, test_counts, placed, hardware, ClientStore(own, private), server)
 
 
-def _build(config: Config, method: Method, dataset: Dataset):  # noqa: ANN202 - () -> nn.Module
+def _build(config: Config, method: Method, dataset: Dataset):
     """A function that makes one client's model with fresh parameters, adapted to the method."""
     builder = plugins.find("hpcfl.models", "model.name", config.model.name)
 

@@ -6,7 +6,7 @@ autograd. ``StackedKernel`` maps the same loss over stacked lanes with ``torch.f
 The rule that picks one is fixed (see ``choose``), never a timing: which kernel runs changes the last bits.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any

@@ -22,7 +22,7 @@ class Score:
 
 
 def outputs(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Samples, pools: list[Tensor],
-            variables: Tensors, function: Predict):  # noqa: ANN201 - a generator of (output, labels, mask)
+            variables: Tensors, function: Predict):
     """Run ``function`` over the pools of a chunk's lanes in blocks: yields output [L, b, …], y [L, b], mask [L, b].
 
     A serial lane's last block is as long as its pool; stacked lanes are padded to whole blocks and masked.
