@@ -12,9 +12,9 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.data.partitions.base import Scheme
 from hpcfl.errors import UserError
 from hpcfl.storage import atomic, hdf5
+from hpcfl.storage.atomic import Damaged
 
-_FORMAT = b"hpcfl partition 1"
-_USER_BLOCK = 512  # bytes, the least that HDF5 allows
+_KIND = "partition"
 _PARTS = ("train", "test")
 
 
@@ -46,7 +46,7 @@ class Split:
         arrays |= {f"{part}_offsets": np.cumsum([0, *map(len, getattr(self, part))]) for part in _PARTS}
         attributes = {key: value for key, value in vars(self).items() if key not in _PARTS}
         content = hdf5.encode(arrays, {"partition": json.dumps(attributes, sort_keys=True)})
-        atomic.write(Path(path), _user_block(content) + content)
+        atomic.write(Path(path), hdf5.seal(_KIND, content))
 
     @classmethod
     def load(cls, path: str | Path) -> "Split":
@@ -55,22 +55,12 @@ class Split:
             data = Path(path).read_bytes()
         except OSError as error:
             raise UserError(f"{path}: cannot be read as a partition file ({atomic.reason(error)})") from None
-        if not data.startswith(_FORMAT):
-            raise UserError(f"{path}: not a partition file of this version ('{_FORMAT.decode()}')")
-        content = data[_USER_BLOCK:]
-        if data[:_USER_BLOCK] != _user_block(content):
-            raise UserError(f"{path}: damaged, its checksum is wrong")
-        arrays, attributes = hdf5.decode(content)
+        try:
+            arrays, attributes = hdf5.decode(hdf5.unseal(_KIND, data))
+        except Damaged as error:
+            raise UserError(f"{path}: cannot be used as a partition file ({error})") from None
         parts = {part: np.split(arrays[part], arrays[f"{part}_offsets"][1:-1]) for part in _PARTS}
         return cls(**parts, **json.loads(attributes["partition"]))
-
-
-def _user_block(content: bytes | memoryview) -> bytes:
-    """What stands before the HDF5 content and HDF5 skips: the format and a checksum.
-
-    It is checked before HDF5 reads anything, because a single flipped bit can make HDF5 loop for ever.
-    """
-    return (_FORMAT + b" sha256=" + hashlib.sha256(content).hexdigest().encode() + b"\n").ljust(_USER_BLOCK, b"\0")
 
 
 def make(scheme: Scheme, dataset: Dataset) -> Split:

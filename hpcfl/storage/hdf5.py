@@ -2,6 +2,7 @@
 survive a full disk: after a failed write closing the file can end the process with a segmentation fault.
 """
 
+import hashlib
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,23 @@ from hpcfl.storage.atomic import Damaged, reason
 
 Result = TypeVar("Result")
 FORMAT = "v110"  # the oldest format whose metadata carry checksums: a flipped bit is an error, not a crash
+USER_BLOCK = 512  # bytes before the content that HDF5 skips, the least it allows
+
+
+def seal(kind: str, content: bytes | memoryview) -> bytes:
+    """The file with its kind and a checksum in HDF5's user block: h5py opens it as any other."""
+    note = f"hpcfl {kind} 1 sha256={hashlib.sha256(content).hexdigest()}\n".encode()
+    return note.ljust(USER_BLOCK, b"\0") + content
+
+
+def unseal(kind: str, data: bytes) -> bytes:
+    """What ``seal`` got. Raises Damaged; to be called before HDF5 reads anything, which one flipped bit can make loop."""
+    content = data[USER_BLOCK:]
+    if not data.startswith(f"hpcfl {kind} 1 ".encode()):
+        raise Damaged(f"not a file of hpcfl's kind '{kind}'")
+    if data[:USER_BLOCK] != seal(kind, content)[:USER_BLOCK]:
+        raise Damaged("its checksum is wrong")
+    return content
 
 
 def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memoryview:

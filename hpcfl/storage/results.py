@@ -12,6 +12,7 @@ from hpcfl.errors import UserError
 from hpcfl.storage import atomic, hdf5
 from hpcfl.storage.atomic import Damaged
 
+KIND = "metrics"
 MERGED = "metrics.h5"
 ROUNDS = "rounds"  # folder of the rounds that are not merged yet, one file each
 ATTEMPTS = 100  # a reader loses a race against merging at most once per checkpoint
@@ -40,12 +41,13 @@ def read(folder: str | Path) -> Results:
     raise UserError(f"{folder}: the results keep changing while they are read")
 
 
-def encode(results: Results) -> memoryview:
+def encode(results: Results) -> bytes:
     """The bytes of the file. Every header entry is a JSON text in an attribute of the root group."""
     attributes = {name: json.dumps(value) for name, value in results.header.items()}
     datasets = {f"partition/{name}": array for name, array in results.static.items()}
     datasets |= {f"values/{name}": array for name, array in results.values.items()}
-    return hdf5.encode({"rounds": results.rounds, "finished": np.array(results.finished), **datasets}, attributes)
+    content = hdf5.encode({"rounds": results.rounds, "finished": np.array(results.finished), **datasets}, attributes)
+    return hdf5.seal(KIND, content)
 
 
 def load(path: Path) -> Results:
@@ -56,7 +58,7 @@ def load(path: Path) -> Results:
         raise
     except OSError as error:
         raise Damaged(atomic.reason(error)) from error
-    datasets, attributes = hdf5.decode(data)
+    datasets, attributes = hdf5.decode(hdf5.unseal(KIND, data))
     try:
         rounds, finished = datasets["rounds"], bool(datasets["finished"])
         header = {name: json.loads(text) for name, text in attributes.items()}

@@ -119,7 +119,7 @@ def test_damaged_files_are_refused(tmp_path):
     flipped = whole[:2000] + bytes([whole[2000] ^ 1]) + whole[2001:]
     for damaged in (whole[:-1], whole[:600], flipped, whole.replace(b"sha256=", b"sha256=0")):
         path.write_bytes(damaged)
-        with pytest.raises(UserError, match=r"p\.h5: damaged, its checksum is wrong"):
+        with pytest.raises(UserError, match=r"p\.h5: .*its checksum is wrong"):
             partition.Split.load(path)
     path.write_text("something else")
     with pytest.raises(UserError, match=r"p\.h5: not a partition file of this version"):
