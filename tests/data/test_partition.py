@@ -122,7 +122,7 @@ def test_damaged_files_are_refused(tmp_path):
         with pytest.raises(UserError, match=r"p\.h5: .*its checksum is wrong"):
             partition.Split.load(path)
     path.write_text("something else")
-    with pytest.raises(UserError, match=r"p\.h5: not a partition file of this version"):
+    with pytest.raises(UserError, match=r"p\.h5: .*not a file of hpcfl's kind 'partition'"):
         partition.Split.load(path)
 
 
