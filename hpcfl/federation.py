@@ -39,7 +39,11 @@ class Federation:
         config = self.prepared.config
         with StopRequest(lambda: self.communicator.abort(1)) as request:
             for round in range(done + 1, config.rounds + 1):
-                level = self.play(round, request)
+                try:
+                    level = self.play(round, request)
+                except RunFailure:
+                    self.checkpoints.finish()  # all ranks fail together: commit what an earlier round began to save
+                    raise
                 last = level == STOP or round == config.rounds
                 self.checkpoints.finish()  # the one begun in an earlier round, written meanwhile
                 if last or round % config.checkpoint.every == 0:

@@ -31,7 +31,8 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
         checkpoints = Checkpoints(folder / "checkpoints", communicator)
         restored = checkpoints.restore(prepared.store)
         meta = {"fingerprint": config.fingerprint(), "rounds": config.rounds, "versions": provenance.versions(),
-                "processor": provenance.processor(), "threads": config.runtime.threads}
+                "processor": provenance.processor(), "threads": config.runtime.threads,
+                "kernel": [str(prepared.hardware.device.type), config.runtime.lanes]}
         progress = Progress(config, folder, communicator, prepared) if communicator.is_server else None
         with agreed(communicator):
             metrics = _metrics(config, folder, communicator, prepared)
@@ -72,7 +73,7 @@ def _notes(config: Config, restored: Restored | None, meta: dict[str, Any], prep
     if restored.round > config.rounds:
         raise UserError(f"rounds = {config.rounds}: this run has done {restored.round} already; ask for more, or --fresh")
     notes += restored.notes
-    for key in ("versions", "processor", "threads"):
+    for key in ("versions", "processor", "threads", "kernel"):
         if restored.meta[key] != meta[key]:
             notes.append(f"continued with other {key} ({restored.meta[key]} before, {meta[key]} now): "
                          "the last bits of results may differ from an undisturbed run")

@@ -10,11 +10,11 @@ A = Π·Q, so that no class model is ever built (``class_models`` builds them to
 (the code divides 0/0); partial participation follows the same formulas.
 """
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as functional
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from torch import Tensor, nn
 
 from hpcfl import mixing
@@ -53,7 +53,9 @@ class CwFedAvg(FedAvg):
     """
 
     reference = "Lee & Choi, ICCV 2025"
-    distribution: Literal["true", "norm", "wdr"] = Field("wdr", description="π̂: true counts, or norms without/with WDR")
+    # `--set method.distribution=true` reads as TOML's boolean; the word is meant.
+    distribution: Annotated[Literal["true", "norm", "wdr"], BeforeValidator(lambda v: "true" if v is True else v)] = Field(
+        "wdr", description="π̂: true counts, or norms without/with WDR")
     layers: Layers = Field("output", description="which layers are class-wise: all, output, or the upper n")
     wdr: float = Field(10.0, ge=0, description="strength λ of the regulariser as reported (10 CIFAR-10, 1000 CIFAR-100)")
     wdr_half: bool = Field(True, description="use λ/2, as the reference code does for the reported λ")
