@@ -31,6 +31,10 @@ class Section(BaseModel):
 class Data(Section):
     dataset: str = Field("digits", description="name of a data set; `hpcfl datasets` lists them")
     root: str | None = Field(None, description="folder that holds the data sets; default $HPCFL_DATA")
+    file: str | None = Field(None, description="your own data, for dataset = 'npz'")
+    normalise: Literal["half", "statistics"] = Field(
+        "half", description="subtract and divide by 0.5, or by the data set's own mean and standard deviation")
+    augment: bool = Field(False, description="train on images cropped at random after padding by 4, and flipped")
 
 
 class Partition(Section):
@@ -45,6 +49,8 @@ class Partition(Section):
 
 class Model(Section):
     name: str = Field("mlp", description="a built-in model or your own 'module:callable'")
+    head: Literal["linear", "cosine"] = Field("linear", description="cosine: features and rows of the head at unit length")
+    head_scale: float = Field(1.0, gt=0, description="initial scale of a cosine head's logits, learnable")
     options: dict[str, Any] = Field(default_factory=dict, description="the model's own keys, checked by its signature")
 
 
@@ -68,6 +74,10 @@ class Participation(Section):
 class Evaluation(Section):
     every: PositiveInt = Field(1, description="score every so many rounds, and the last")
     clients: Literal["all", "cohort"] = Field("all", description="score all clients, or only those of the round")
+    score: Literal["method", "pre", "post", "global"] = Field(
+        "method", description="which score `best` is about: before or after local training; default the method's own")
+    metric: Literal["weighted", "mean", "worst_tenth", "pm_v", "pm_l"] = Field(
+        "weighted", description="its summary over clients: by samples, plain mean, PM(V) and PM(L) on a global test set")
 
 
 class Checkpoint(Section):
@@ -90,10 +100,14 @@ def _options(function: Callable[..., Any], skip: int) -> type[BaseModel]:
     return pydantic.create_model("Options", __base__=Section, **fields)
 
 
+_COMMON_MODEL_KEYS = [key for key in Model.model_fields if key != "options"]
+
+
 def _model(**table: Any) -> Model:
-    """``name`` picks the callable; the remaining keys must fit its signature after (shape, classes)."""
-    name = table.pop("name", Model.model_fields["name"].default)
-    return Model(name=name, options=_model_keys(name)(**table).model_dump())
+    """``name`` picks the callable; keys that not all models have must fit its signature after (shape, classes)."""
+    common = {key: table.pop(key) for key in _COMMON_MODEL_KEYS if key in table}
+    name = common.get("name", Model.model_fields["name"].default)
+    return Model(**common, options=_model_keys(name)(**table).model_dump())
 
 
 def _model_keys(name: str) -> type[BaseModel]:
@@ -130,7 +144,7 @@ class Config(Section):
     def resolved(self) -> dict[str, Any]:
         """Every key with its value, JSON-ready, in the shape of the experiment file."""
         table = self.model_dump(mode="json")
-        table["model"] = {"name": self.model.name, **table["model"]["options"]}
+        table["model"] |= table["model"].pop("options")
         return table
 
     def identity(self) -> dict[str, Any]:
@@ -226,6 +240,6 @@ def _keys_of(location: list[str], table: dict[str, Any]) -> list[str]:
         return list(Config.model_fields)
     section, given = location[0], table.get(location[0], {})
     if section == "model":
-        return ["name", *_model_keys(given.get("name", Model.model_fields["name"].default)).model_fields]
+        return [*_COMMON_MODEL_KEYS, *_model_keys(given.get("name", Model.model_fields["name"].default)).model_fields]
     find = {"method": _method_class, "partition": _partition_class}.get(section)
     return list((find(given) if find else Config.model_fields[section].annotation).model_fields)

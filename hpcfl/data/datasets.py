@@ -1,7 +1,7 @@
 """Data sets in memory, loaded by name. Each comes from one file in ``sources/``; nothing is downloaded unasked."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,13 +12,33 @@ from hpcfl.errors import UserError
 _PACKAGE = "hpcfl.data.sources"
 
 
+@dataclass(frozen=True)
+class Normalisation:
+    """(x / scale − mean) / std; ``mean`` and ``std`` hold one value or one per channel."""
+
+    scale: float = 255.0
+    mean: tuple[float, ...] = (0.5,)
+    std: tuple[float, ...] = (0.5,)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Samples [batch, *shape] as a model takes them: float32 on their own device; token ids as they are."""
+        if x.dtype in (torch.int32, torch.int64):
+            return x
+        per_channel = (-1, *[1] * (x.ndim - 2))
+        factor = torch.tensor([1 / (self.scale * std) for std in self.std], device=x.device)
+        offset = torch.tensor([-mean / std for mean, std in zip(self.mean, self.std, strict=True)], device=x.device)
+        return x * factor.view(per_channel) + offset.view(per_channel)
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """All samples of a data set, the official training split first.
 
-    x: [samples, *shape], uint8 images, float32 values or int64 token ids. y: int64 [samples] in [0, classes).
+    x: [samples, *shape], uint8 images, float32 values, int32 or int64 token ids. y: int64 [samples] in [0, classes).
     official_test: how many samples at the end are the official test split, 0 where there is none.
-    scale, mean, std: the normalisation (x / scale − mean) / std; mean and std hold one value or one per channel.
+    scale, mean, std: the normalisation. statistics: mean and std of the training split by channel, where they are known.
+    vocabulary: how many token ids there are. merges: whether schemes that merge the official splits may do so here, or
+    deal out the training split alone. notes: one line each for what a user should know.
     """
 
     name: str
@@ -29,20 +49,20 @@ class Dataset:
     scale: float = 255.0
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
+    statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    vocabulary: int | None = None
+    merges: bool = True
+    notes: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
         """One sample's shape."""
         return tuple(self.x.shape[1:])
 
-    def normalise(self, x: torch.Tensor) -> torch.Tensor:
-        """Samples [batch, *shape] as a model takes them: float32 on their own device; token ids as they are."""
-        if x.dtype == torch.int64:
-            return x
-        per_channel = (-1, *[1] * (x.ndim - 2))
-        factor = torch.tensor([1 / (self.scale * std) for std in self.std], device=x.device)
-        offset = torch.tensor([-mean / std for mean, std in zip(self.mean, self.std, strict=True)], device=x.device)
-        return x * factor.view(per_channel) + offset.view(per_channel)
+    @property
+    def normalise(self) -> Normalisation:
+        """The normalisation as a function of samples, without the samples of the data set."""
+        return Normalisation(self.scale, self.mean, self.std)
 
 
 def names() -> list[str]:
@@ -53,14 +73,32 @@ def names() -> list[str]:
 def load(data: config.Data) -> Dataset:
     """The data set of the section ``[data]``, looked for in ``data.root``, else in $HPCFL_DATA.
 
-    Raises UserError for an unknown name, a missing root, a missing or damaged file.
+    Raises UserError for an unknown name, a missing root, a missing or damaged file, keys that do not fit the data set.
     """
     source = plugins.find(_PACKAGE, "data.dataset", data.dataset)
+    dataset = source.read(data.dataset, _place(data, source.built_in, source.own_file))
+    if data.augment and len(dataset.shape) != 3:
+        raise UserError(f"data.augment = true: '{data.dataset}' has no images to crop and flip")
+    if data.normalise == "half":
+        return dataset
+    if dataset.statistics is None:
+        raise UserError(f"data.normalise = 'statistics': those of '{data.dataset}' are not known; use 'half'")
+    mean, std = dataset.statistics
+    return replace(dataset, mean=mean, std=std)
+
+
+def _place(data: config.Data, built_in: bool, own_file: bool) -> Path:
+    """The folder or file that a source reads."""
+    if own_file != (data.file is not None):
+        raise UserError(f"data.dataset = '{data.dataset}' " + ("needs data.file, the path of your file" if own_file else
+                        f"does not read data.file = '{data.file}'; data.dataset = 'npz' does"))
+    if data.file is not None:
+        return Path(data.file).expanduser()
     root = data.root or os.environ.get("HPCFL_DATA")
-    if root is None and not source.built_in:
+    if root is None and not built_in:
         raise UserError(f"data.dataset = '{data.dataset}' is read from files: set data.root or $HPCFL_DATA to their "
                         f"folder; to fetch them: hpcfl data download {data.dataset} --root DIR")
-    return source.read(data.dataset, Path(root or ".").expanduser())
+    return Path(root or ".").expanduser()
 
 
 def download(name: str, root: str | Path) -> None:

@@ -7,5 +7,32 @@ and the keyword parameters become validated keys of ``[model]``. It returns a pl
 * ``features(x)``: the head's input [batch, width], and ``forward(x) = head(features(x))``;
 * its layers as direct children in order, because "the upper p layers" counts children that hold parameters.
 
-Everything in ``forward`` must run under ``torch.func.vmap``: no in-place change of the input, no branch on values.
+Everything in ``forward`` must run under ``torch.func.vmap``: no in-place change of the input, no branch on values. A model of
+tokens has the key ``vocabulary``; left out, it is the data set's.
 """
+
+from typing import Any
+
+from torch import nn
+
+from hpcfl import plugins
+from hpcfl.config import Model
+from hpcfl.errors import UserError
+from hpcfl.models._heads import CosineHead
+
+
+def build(model: Model, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
+    """The module of one client that ``[model]`` asks for, freshly initialised. Raises UserError where it does not fit."""
+    options: dict[str, Any] = dict(model.options)
+    if "vocabulary" in options and options["vocabulary"] is None:
+        options["vocabulary"] = vocabulary
+    module = plugins.find(__name__, "model.name", model.name)(shape, classes, **options)
+    if not isinstance(module, nn.Module):
+        raise UserError(f"model.name = '{model.name}' made a {type(module).__name__}, not an nn.Module")
+    if model.head == "cosine":
+        head = getattr(module, "head", None)
+        if not isinstance(head, nn.Linear):
+            raise UserError(f"model.head = 'cosine' needs a model whose output layer is the nn.Linear 'head'; "
+                            f"'{model.name}' has none")
+        module.head = CosineHead(head.in_features, head.out_features, model.head_scale)
+    return module

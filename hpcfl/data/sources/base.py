@@ -12,9 +12,10 @@ from hpcfl.errors import UserError
 
 
 class Source(ABC):
-    """One data set. ``built_in`` says that it needs no files of the user."""
+    """One data set. ``built_in`` says that it needs no files of the user, ``own_file`` that it reads ``data.file``."""
 
     built_in = False
+    own_file = False
 
     @abstractmethod
     def read(self, name: str, root: Path) -> Dataset:

@@ -1,0 +1,81 @@
+"""Residual networks of basic blocks (He et al., CVPR 2016): a stem, stages of which each but the first halves the image."""
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from hpcfl.errors import UserError
+
+Norm = Literal["batch", "group", "none"]
+GROUPS = 2
+
+
+class BasicBlock(nn.Module):
+    """relu(f(x) + shortcut(x)), f two 3×3 convolutions; the shortcut is a 1×1 convolution where shapes differ."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm):
+        super().__init__()
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.norm1 = _norm(norm, outputs)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.norm2 = _norm(norm, outputs)
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or inputs != outputs:  # a network without norm layers keeps them here, as FedNH's does
+            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False),
+                                          _norm("group" if norm == "none" else norm, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        inner = self.norm2(self.conv2(relu(self.norm1(self.conv1(x)))))
+        return relu(inner + self.shortcut(x))
+
+
+class ResidualNetwork(nn.Module):
+    """Children ``stem``, ``stage1`` …, ``head``: the layers that "the upper p" counts. Convolutions Kaiming normal (fan-out).
+
+    widths: channels of each stage. large_stem: 7×7/2 convolution and 3×3/2 pooling, else 3×3/1.
+    Raises UserError for samples that are not images.
+    """
+
+    def __init__(self, shape: tuple[int, ...], classes: int, widths: Sequence[int], blocks: int, norm: Norm,
+                 large_stem: bool, head_bias: bool):
+        super().__init__()
+        if len(shape) != 3:
+            raise UserError(f"model.name = '{type(self).__name__.lower()}' needs images [channels, height, width]; a "
+                            f"sample here has the shape {'×'.join(map(str, shape))}")
+        self.stem = _stem(shape[0], widths[0], norm, large_stem)
+        self._stages = [f"stage{position}" for position in range(1, len(widths) + 1)]
+        for name, inputs, outputs in zip(self._stages, [widths[0], *widths], widths, strict=False):
+            stride = 1 if name == "stage1" else 2
+            self.add_module(name, nn.Sequential(*(
+                BasicBlock(inputs if block == 0 else outputs, outputs, stride if block == 0 else 1, norm)
+                for block in range(blocks))))
+        self.head = nn.Linear(widths[-1], classes, bias=head_bias)
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+    def features(self, x: Tensor) -> Tensor:
+        """The head's input, float32 [batch, channels]: the mean over all positions."""
+        x = self.stem(x)
+        for name in self._stages:
+            x = self.get_submodule(name)(x)
+        return x.mean(dim=(2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits [batch, classes]."""
+        return self.head(self.features(x))
+
+
+def _norm(norm: Norm, channels: int) -> nn.Module:
+    layers: dict[str, Callable[[], nn.Module]] = {"batch": lambda: nn.BatchNorm2d(channels),
+                                                  "group": lambda: nn.GroupNorm(GROUPS, channels), "none": nn.Identity}
+    return layers[norm]()
+
+
+def _stem(inputs: int, width: int, norm: Norm, large: bool) -> nn.Sequential:
+    if large:
+        return nn.Sequential(nn.Conv2d(inputs, width, 7, 2, padding=3, bias=False), _norm(norm, width), nn.ReLU(),
+                             nn.MaxPool2d(3, 2, padding=1))
+    return nn.Sequential(nn.Conv2d(inputs, width, 3, padding=1, bias=False), _norm(norm, width), nn.ReLU())

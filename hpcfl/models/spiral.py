@@ -1,0 +1,31 @@
+"""The network of FedNH's spiral experiment (protocols.md B7): 230 parameters and a head of 12."""
+
+import math
+
+import torch
+from torch import nn
+from torch.nn.functional import relu
+
+
+class SpiralNetwork(nn.Module):
+    """Linear layers to 16, 8, 4 (ReLU after each) and 2 features, in which the classes can be drawn; a head without bias."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int):
+        super().__init__()
+        self.fc1 = nn.Linear(math.prod(shape), 16)
+        self.fc2 = nn.Linear(16, 8)
+        self.fc3 = nn.Linear(8, 4)
+        self.fc4 = nn.Linear(4, 2)
+        self.head = nn.Linear(2, classes, bias=False)
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """The head's input [batch, 2]."""
+        x = relu(self.fc1(x.flatten(1)))
+        return self.fc4(relu(self.fc3(relu(self.fc2(x)))))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Logits [batch, classes]."""
+        return self.head(self.features(x))
+
+
+plugin = SpiralNetwork
