@@ -24,7 +24,7 @@ def mixing_matrix(distances: Tensor, itself: Tensor, alpha: float, tau: float) -
     distances [m, n] from each receiver to each last upload; ``itself`` bool [m, n] marks its own upload. Own weight and
     β sum to one in each row; entries may be negative. With one other or none, β = 0.
     """
-    others = (~itself).sum(dim=1, keepdim=True)
+    others = (~itself).sum(dim=1, keepdim=True).double()  # an integer's inverse would be float32
     scaled = (distances / tau).masked_fill(itself, -torch.inf)
     attention = torch.where(others > 0, scaled.softmax(dim=1), 0)  # no other: a softmax over nothing
     acts = ~itself & (distances >= COINCIDE)

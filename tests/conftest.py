@@ -1,0 +1,98 @@
+"""Short federations in this process, and fleets made by hand."""
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl import config, layout
+from hpcfl.communicator import Communicator
+from hpcfl.config import Training
+from hpcfl.federation import Federation
+from hpcfl.fleet import Fleet
+from hpcfl.methods.base import Cohort
+from hpcfl.preparation import Prepared, prepare
+from hpcfl.setup import Setup
+from hpcfl.storage import digest, results
+from hpcfl.storage.checkpoint import Checkpoints
+from hpcfl.storage.metrics import MetricsWriter
+
+COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6], [0, 0, 5, 10], [5, 5, 5, 5]]  # of five clients
+
+
+def tiny_table(method: str | dict[str, Any], counts: list[list[int]] = COUNTS, **sections: Any) -> dict[str, Any]:
+    """An experiment on the tiny data; ``sections`` replace or extend its tables."""
+    table = {"seed": 3, "rounds": 3, "data": {"dataset": "tiny:blobs"},
+             "partition": {"scheme": "tiny:Counts", "clients": len(counts), "counts": counts},
+             "model": {"name": "mlp", "hidden": [6]}, "training": {"lr": 0.1, "batch_size": 4},
+             "method": {"name": method} if isinstance(method, str) else method}
+    for name, value in copy.deepcopy(sections).items():
+        table[name] = {**table.get(name, {}), **value} if isinstance(value, dict) else value
+    return table
+
+
+@dataclass(frozen=True)
+class Played:
+    """A federation that was run: all its state, its digest and what it recorded."""
+
+    prepared: Prepared
+    server: dict[str, torch.Tensor]
+    clients: dict[str, torch.Tensor]  # name → [M, …]
+    digest: str
+    values: dict[str, np.ndarray]  # name → [T, …], the last row from after the last round
+
+
+@pytest.fixture
+def federate(tmp_path: Path):
+    """``federate(method, counts, **sections)`` runs a federation on the tiny data from start to end."""
+    def play(method: str | dict[str, Any], *arguments: Any, **sections: Any) -> Played:
+        folder = tmp_path / f"run{len(list(tmp_path.glob('run*')))}"
+        alone = Communicator()
+        prepared = prepare(config.parse(tiny_table(method, *arguments, **sections)), alone)
+        metrics = MetricsWriter(folder, {}, {})
+        federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone), metrics, {},
+                                lambda round, values: None)
+        federation.run(0)
+        store = prepared.store
+        hashes = {client: row.digest for client, row in store.snapshot().items()}
+        return Played(prepared, federation.server, store.get(store.ids),
+                      digest.of_run(digest.of_tensors(federation.server), hashes), results.read(folder).values)
+    return play
+
+
+@pytest.fixture
+def make_fleet():
+    """``make_fleet(counts, …)``: the clients of one rank on the tiny data, each with an MLP, before they do anything."""
+    def make(counts: list[list[int]] = COUNTS, *, lanes: int | str = "auto", dtype: torch.dtype = torch.float32,
+             hidden: tuple[int, ...] = (6,), model: dict[str, Any] | None = None, round: int = 1, **training: Any) -> Fleet:
+        double = dtype == torch.float64
+        table = tiny_table("fedavg", counts, data={"dataset": "tiny:blobs64" if double else "tiny:blobs"},
+                           training=training, runtime={"lanes": lanes})
+        table["model"] = model or {"name": "tiny:mlp64" if double else "mlp", "hidden": list(hidden)}
+        return prepare(config.parse(table), Communicator()).fleet(np.arange(len(counts)), round, scored=True)
+    return make
+
+
+@pytest.fixture
+def rows_of():
+    """``rows_of(fleet)``: different random models ``[n, P]`` for the clients of a fleet."""
+    def draw(fleet: Fleet, seed: int = 1) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        dtype = next(fleet.hardware.kernel.module.parameters()).dtype
+        return torch.randn(len(fleet.ids), fleet.layout.width, generator=generator, dtype=dtype) / 3
+    return draw
+
+
+@pytest.fixture
+def cohort():
+    """``cohort(counts, layout, ids, …)``: what a method's server side knows of clients."""
+    def make(counts: Any, of: layout.Layout | None = None, ids: Any = None, round: int = 1, uniform: bool = False) -> Cohort:
+        counts = torch.as_tensor(counts).double()
+        ids = np.arange(len(counts)) if ids is None else np.asarray(ids)
+        setup = Setup(of or layout.Layout([]), counts, 3, 3, torch.nn.Identity, Training())
+        return Cohort(ids, counts, setup, round, uniform)
+    return make

@@ -1,0 +1,299 @@
+"""cwFedAvg: methods-1.md §5. π̂ [M, K] class distributions, p [M] data shares, Q [K, M], A = Π·Q."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from torch.nn.functional import cross_entropy, one_hot
+
+from hpcfl.config import parse
+from hpcfl.errors import UserError
+from hpcfl.fleet.kernels import Batch
+from hpcfl.methods.cwfedavg import CwFedAvg, class_models, class_weights, mixing_matrix, norm_distribution, true_distribution
+from hpcfl.models.mlp import MLP
+
+M, K = 7, 4
+
+
+class Lane:
+    def __init__(self, distribution):
+        self.distribution = distribution
+
+
+def draw(clients=M, classes=K, seed=0):
+    """Random π̂ and p, float64."""
+    generator = torch.Generator().manual_seed(seed)
+    pi = torch.rand(clients, classes, generator=generator, dtype=torch.float64) ** 3 + 1e-4
+    p = torch.rand(clients, generator=generator, dtype=torch.float64) + 0.1
+    return pi / pi.sum(1, keepdim=True), p / p.sum()
+
+
+def matrix(pi, p):
+    return mixing_matrix(pi, class_weights(pi, p), p)
+
+
+def loop(pi, receivers, p, models):
+    """The paper's two steps, one client and one class at a time, in float64 (item 5 with its pitfalls)."""
+    clients, classes = len(pi), len(pi[0])
+    mass = [sum(p[m] * pi[m][j] for m in range(clients)) for j in range(classes)]
+    of_class = {j: sum(p[m] * pi[m][j] / mass[j] * models[m] for m in range(clients)) for j in range(classes) if mass[j] > 0}
+    starts = []
+    for own in receivers:
+        total = sum(own[j] for j in of_class)
+        starts.append(sum(own[j] / total * of_class[j] for j in of_class) if total > 0
+                      else sum(p[m] * models[m] for m in range(clients)))
+    return np.stack(starts)
+
+
+def method(**keys):
+    return CwFedAvg(name="cwfedavg", **keys)
+
+
+@pytest.fixture
+def setup(federate):
+    """What a method knows of clients with MLPs and these counts."""
+    return lambda counts: replace(federate("local", rounds=1).prepared.setup, counts=torch.as_tensor(counts).double())
+
+
+def server_after(cw, cohort, models, setup, ids=None):
+    """The server's state after one aggregation of ``models`` [n, P]."""
+    server = cw.server_state(setup)
+    who = cohort(setup.counts if ids is None else setup.counts[ids], setup.layout, ids)
+    uplink = {"model": models}
+    if cw.distribution == "true":
+        uplink["distribution"] = true_distribution(who.counts).float()
+    cw.aggregate(server, who, uplink)
+    return server
+
+
+def starts_of(cw, server, receivers):
+    """What the receivers start from, [n, P]."""
+    message = cw.send(server, receivers)
+    return cw.received(None, message)
+
+
+def test_cwfedavg_by_hand():
+    # N = (2, 2), π_1 = (1, 0), π_2 = (½, ½): π̄ = (¾, ¼), so Q = [[½/¾, ¼/¾], [0, 1]] = [[⅔, ⅓], [0, 1]].
+    # Client 1 starts from G_1 = ⅔w_1 + ⅓w_2, client 2 from ½G_1 + ½G_2 = ⅓w_1 + ⅔w_2.
+    pi, p = torch.tensor([[1, 0], [0.5, 0.5]]).double(), torch.tensor([0.5, 0.5]).double()
+    torch.testing.assert_close(class_weights(pi, p), torch.tensor([[2 / 3, 1 / 3], [0, 1]]).double())
+    torch.testing.assert_close(matrix(pi, p), torch.tensor([[2 / 3, 1 / 3], [1 / 3, 2 / 3]]).double())
+
+
+@pytest.mark.parametrize("row", [[0.25] * 4, [0.7, 0.1, 0.1, 0.1], [1, 0, 0, 0]])
+def test_cwfedavg_10_identical_distributions_give_fedavgs_matrix(row):
+    p = draw()[1]
+    torch.testing.assert_close(matrix(torch.tensor(row).double().repeat(M, 1), p), p.repeat(M, 1), rtol=0, atol=1e-15)
+
+
+def test_cwfedavg_10_rows_sum_to_one_and_the_mean_model_stays():
+    for seed in range(10):
+        pi, p = draw(seed=seed)
+        a = matrix(pi, p)
+        torch.testing.assert_close(a.sum(1), torch.ones(M).double(), rtol=0, atol=1e-14)
+        torch.testing.assert_close(p @ a, p, rtol=0, atol=1e-14)
+
+
+def test_cwfedavg_6_the_matrix_is_reversible_of_rank_k_with_spectrum_in_the_unit_interval():
+    pi, p = draw()
+    a = matrix(pi, p)
+    torch.testing.assert_close(p[:, None] * a, (p[:, None] * a).T, rtol=0, atol=1e-15)
+    assert torch.linalg.matrix_rank(a) <= K
+    values = torch.linalg.eigvals(a)
+    assert values.imag.abs().max() < 1e-12
+    assert values.real.min() > -1e-12 and values.real.max() < 1 + 1e-12
+    torch.testing.assert_close(a, pi @ torch.diag(1 / (p @ pi)) @ pi.T @ torch.diag(p), rtol=1e-12, atol=1e-15)
+
+
+def test_cwfedavg_10_disjoint_supports_give_block_diagonal():
+    pi, p = draw()
+    pi[:3, 2:], pi[3:, :2] = 0, 0
+    a = matrix(pi / pi.sum(1, keepdim=True), p)
+    assert (a[:3, 3:] == 0).all() and (a[3:, :3] == 0).all()
+    assert (a[:3, :3] > 0).all() and (a[3:, 3:] > 0).all()
+
+
+def test_cwfedavg_10_scaling_the_head_leaves_the_estimate():
+    head = torch.randn(3, K, 8, dtype=torch.float64)
+    for scale in (1e-2, 3.0, 1e4):
+        torch.testing.assert_close(norm_distribution(scale * head), norm_distribution(head), rtol=1e-7, atol=0)
+
+
+def regulariser(head, pi):
+    return (pi - norm_distribution(head)).square().sum().sqrt()
+
+
+def test_cwfedavg_10_regularisers_gradient_is_orthogonal_to_the_head():
+    head, pi = torch.randn(K, 8, dtype=torch.float64, requires_grad=True), draw()[0][0]
+    gradient, = torch.autograd.grad(regulariser(head, pi), head)
+    assert gradient.norm() > 1e-3
+    assert abs((gradient * head).sum()) < 1e-11
+
+
+def test_cwfedavg_4_regularisers_gradient_in_closed_form_and_by_finite_differences():
+    head, pi = torch.randn(K, 8, dtype=torch.float64, requires_grad=True), draw()[0][0]
+    gradient, = torch.autograd.grad(regulariser(head, pi), head)
+    theta = head.detach()
+    norms = theta.norm(dim=1)
+    estimate = norms / norms.sum()
+    u = (estimate - pi) / (estimate - pi).norm()
+    closed = ((u - (u * estimate).sum()) / norms.sum() / norms)[:, None] * theta
+    torch.testing.assert_close(gradient, closed, rtol=1e-9, atol=1e-11)
+    assert torch.autograd.gradcheck(lambda weight: regulariser(weight, pi), head)
+
+
+@pytest.mark.parametrize(("half", "factor"), [(True, 0.5), (False, 1.0)])
+def test_cwfedavg_4_loss_is_cross_entropy_plus_the_regulariser(half, factor):
+    model, lane = MLP((5,), K, hidden=(6,)).double(), Lane(draw()[0][0])
+    batch = Batch(torch.randn(9, 5, dtype=torch.float64), torch.randint(K, (9,)))
+    cw = method(wdr=10.0, wdr_half=half)
+    expected = cross_entropy(model(batch.x), batch.y) + factor * 10 * regulariser(model.head.weight, lane.distribution)
+    torch.testing.assert_close(cw.loss(model, batch, lane), expected, rtol=1e-9, atol=0)
+    weights = tuple(p.detach().clone().requires_grad_() for p in model.parameters())
+    names = [name for name, _ in model.named_parameters()]
+
+    class Called(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self):
+            return cw.loss(self.model, batch, lane)
+
+    program = Called()
+    assert torch.autograd.gradcheck(
+        lambda *given: torch.func.functional_call(program, {f"model.{n}": g for n, g in zip(names, given, strict=True)}, ()),
+        weights)
+
+
+@pytest.mark.parametrize("zeros", [slice(0, K), slice(0, 2)])
+def test_cwfedavg_5_zero_head_rows_give_finite_estimates_and_gradients(zeros):
+    head, pi = torch.randn(K, 8), torch.tensor([0.5, 0.5, 0, 0])
+    head[zeros] = 0
+    head.requires_grad_()
+    estimate = norm_distribution(head)
+    gradient, = torch.autograd.grad((pi - estimate).square().sum().add(1e-12).sqrt(), head)
+    assert gradient.isfinite().all()
+    if zeros == slice(0, K):
+        torch.testing.assert_close(estimate, torch.full((K,), 1 / K))
+
+
+def test_cwfedavg_5_a_class_that_nobody_holds_is_left_out():
+    pi, p = draw()
+    present = pi.clone()
+    present[:, 2] = 0
+    shares = class_weights(present / present.sum(1, keepdim=True), p)
+    assert (shares[2] == 0).all()
+    # a receiver that holds class 2 gets what its other classes say; one that holds nothing else, the average
+    receivers = torch.cat([pi[:1], one_hot(torch.tensor([2]), K).double()])
+    a = mixing_matrix(receivers, shares, p)
+    others = receivers[0].clone()
+    others[2] = 0
+    torch.testing.assert_close(a[0], others / others.sum() @ shares)
+    torch.testing.assert_close(a[1], p)
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_cwfedavg_matrix_against_the_paper_client_by_client(absent):
+    pi, p = draw()
+    if absent:
+        pi[:, 1] = 0
+        pi /= pi.sum(1, keepdim=True)
+    receivers = draw(5, seed=9)[0]  # partial participation: others than those who sent
+    models = torch.randn(M, 50, dtype=torch.float64)
+    expected = loop(pi.tolist(), receivers.tolist(), p.tolist(), models.numpy())
+    np.testing.assert_allclose(mixing_matrix(receivers, class_weights(pi, p), p) @ models, expected, rtol=1e-12, atol=1e-14)
+
+
+def test_cwfedavg_true_distribution_weighs_by_counts():
+    counts = torch.randint(1, 30, (M, K)).double()
+    shares = class_weights(true_distribution(counts), counts.sum(1) / counts.sum())
+    torch.testing.assert_close(shares, (counts / counts.sum(0)).T)
+    assert true_distribution(torch.zeros(1, K).double()).tolist() == [[1 / K] * K]
+
+
+@pytest.mark.parametrize("distribution", ["true", "norm", "wdr"])
+@pytest.mark.parametrize("layers", ["all", "output", 1, 2])
+def test_cwfedavg_sends_the_mix_of_class_wise_layers_and_the_average_of_others(cohort, setup, distribution, layers):
+    counts, ids = np.random.default_rng(0).integers(0, 20, (M, K)) + 1, np.array([0, 2, 3, 6])
+    cw = method(distribution=distribution, layers=layers)
+    models = torch.randn(len(ids), 64, generator=torch.Generator().manual_seed(1))  # 5·6 + 6 + 6·4 + 4
+    setup = setup(counts)
+    server = server_after(cw, cohort, models, setup, ids)
+    everyone = cohort(setup.counts, setup.layout)
+    received = starts_of(cw, server, everyone).double().numpy()
+
+    p = (counts[ids].sum(1) / counts[ids].sum()).tolist()
+    head = setup.layout.split(models.double())["head.weight"]
+    norms = head.norm(dim=2)
+    pi = torch.tensor(counts[ids] / counts[ids].sum(1, keepdims=True)) if distribution == "true" else norms / norms.sum(1, True)
+    asked = torch.full((M, K), 1 / K).double()  # a client that was never seen
+    asked[ids] = pi
+    mixed = loop(pi.tolist(), asked.tolist(), p, models.double().numpy())
+    mean = np.repeat([np.average(models.double().numpy(), axis=0, weights=p)], M, axis=0)
+    classwise = setup.layout.columns(layers)
+    expected = np.concatenate([mean[:, :classwise.start], mixed[:, classwise]], axis=1)
+    np.testing.assert_allclose(received, expected, atol=2e-6)
+    assert (layers in ("all", 2)) == (classwise.start == 0)  # two layers in all
+
+
+def test_cwfedavg_10_class_models_agree_with_the_matrix(cohort, setup):
+    cw = method(layers="all")
+    setup = setup(torch.randint(1, 9, (M, K)))
+    server = server_after(cw, cohort, torch.randn(M, 64), setup)
+    by_classes = server["distributions"] @ class_models(server).double()
+    starts = starts_of(cw, server, cohort(setup.counts, setup.layout))
+    torch.testing.assert_close(by_classes.float(), starts, rtol=1e-5, atol=1e-6)
+
+
+def test_cwfedavg_10_equal_distributions_train_like_fedavg(federate):
+    counts = [[4, 2, 2, 0], [8, 4, 4, 0], [2, 1, 1, 0]]
+    average = federate("fedavg", counts)
+    cw = federate({"name": "cwfedavg", "distribution": "true", "layers": "all"}, counts)
+    starts = starts_of(cw.prepared.method, cw.server, cw.prepared.cohort(np.arange(3), 4))
+    torch.testing.assert_close(starts, average.server["model"].expand(3, -1), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(cw.values["clients/pre/loss"], average.values["clients/pre/loss"], rtol=1e-5)
+
+
+def test_cwfedavg_no_regulariser_is_the_norm_variant(federate):
+    assert (federate({"name": "cwfedavg", "distribution": "wdr", "wdr": 0.0}).digest
+            == federate({"name": "cwfedavg", "distribution": "norm"}).digest
+            != federate({"name": "cwfedavg", "distribution": "wdr", "wdr": 1.0}).digest)
+
+
+def test_cwfedavg_regulariser_makes_norms_follow_the_true_distribution(federate):
+    def distance(**keys):
+        played = federate({"name": "cwfedavg", **keys}, rounds=15, training={"epochs": 3})
+        return (played.server["distributions"] - true_distribution(played.prepared.setup.counts)).norm(dim=1).mean()
+    assert distance(distribution="wdr", wdr=20.0) < 0.4 * distance(distribution="norm")
+
+
+@pytest.mark.parametrize(("distribution", "extra"), [("true", K), ("norm", 0), ("wdr", 0)])
+def test_cwfedavg_3_floats_that_travel(federate, distribution, extra):
+    played = federate({"name": "cwfedavg", "distribution": distribution}, rounds=1)
+    width = played.prepared.setup.layout.width
+    assert played.values["floats_down"][0] == width
+    assert (played.values["clients/floats_up"][0] == width + extra).all()
+
+
+def test_cwfedavg_9_first_round_starts_from_the_shared_draw(federate):
+    played = federate("cwfedavg", rounds=1)
+    np.testing.assert_array_equal(played.values["clients/pre/loss"][0], federate("local", rounds=1).values["clients/pre/loss"][0])
+
+
+def test_cwfedavg_9_layers_are_named_exactly(federate):
+    with pytest.raises(UserError, match="layers = 3: this model has 1 to 2 upper layers"):
+        federate({"name": "cwfedavg", "layers": 3})
+    for wrong in (0, "outpu", "head1"):
+        with pytest.raises((UserError, ValidationError), match="layers"):
+            parse({"method": {"name": "cwfedavg", "layers": wrong}})
+
+
+def test_cwfedavg_regulariser_at_its_optimum_is_finite():
+    model = MLP((5,), K, hidden=(6,))
+    lane = Lane(norm_distribution(model.head.weight).detach())
+    loss = method().loss(model, Batch(torch.randn(3, 5), torch.tensor([0, 1, 2])), lane)
+    assert math.isfinite(loss.detach()) and all(g.isfinite().all() for g in torch.autograd.grad(loss, list(model.parameters())))

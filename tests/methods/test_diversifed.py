@@ -1,0 +1,147 @@
+"""DiversiFed: methods-1.md §7. D distances, d = D/τ, s = softmax of d over the others, β = α(1/n − s)/(τD)."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl import mixing
+from hpcfl.methods.diversifed import DiversiFed, mixing_matrix
+
+
+def full(models, alpha=1.0, tau=1.0):
+    """A [M, M] at full participation, and β, D."""
+    distances = mixing.distances(models, models)
+    beta, stay = mixing_matrix(distances, torch.eye(len(models), dtype=torch.bool), alpha, tau)
+    return beta + torch.diag(stay), beta, distances
+
+
+def draw(clients=6, width=12, spread=1.0):
+    return spread * torch.randn(clients, width, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+
+
+def diversity(own, others, tau):
+    """L_d(w_i) = (1/n) Σ_j log s_ij of one client, from the paper."""
+    scaled = torch.stack([(own - other).norm() / tau for other in others])
+    return (scaled - scaled.logsumexp(0)).mean()
+
+
+def test_diversifed_by_hand():
+    # On a line: w = 0, 1, 3 and τ = α = 1. Client 0: D = (1, 3), s = (e/(e+e³), e³/(e+e³)) = (0.1192, 0.8808), n = 2:
+    # β_01 = (½ − 0.1192)/1 = 0.3808, β_02 = (½ − 0.8808)/3 = −0.1269; z_0 = 0.3808·1 − 0.1269·3 = 0.0000 (they cancel).
+    a, beta, _ = full(torch.tensor([[0.0], [1.0], [3.0]]).double())
+    s = math.e / (math.e + math.e ** 3)
+    assert beta[0].tolist() == pytest.approx([0, 0.5 - s, (s - 0.5) / 3])
+    assert a[0].tolist() == pytest.approx([1 - (0.5 - s) * 2 / 3, 0.5 - s, (s - 0.5) / 3])
+    # Client 1: D = (1, 2), both sides: s = (e/(e+e²), e²/(e+e²)) = (0.2689, 0.7311)
+    s = math.e / (math.e + math.e ** 2)
+    assert beta[1].tolist() == pytest.approx([0.5 - s, 0, (s - 0.5) / 2])
+
+
+@pytest.mark.parametrize("tau", [0.5, 1.0, 3.0])
+def test_diversifed_10_rows_sum_to_one_and_forces_cancel(tau):
+    a, beta, distances = full(draw(), 0.7, tau)
+    torch.testing.assert_close(a.sum(1), torch.ones(6).double(), rtol=0, atol=1e-14)
+    torch.testing.assert_close((beta * tau * distances).sum(1), torch.zeros(6).double(), rtol=0, atol=1e-14)
+    assert (beta.diagonal() == 0).all()
+
+
+def test_diversifed_10_pulls_those_nearer_than_the_log_mean_exp():
+    _, beta, distances = full(draw())
+    others = ~torch.eye(6, dtype=torch.bool)
+    for i in range(6):
+        d = distances[i, others[i]]
+        assert torch.equal(beta[i, others[i]] > 0, d < d.logsumexp(0) - math.log(5))
+        assert (beta[i, others[i]] > 0).any() and (beta[i, others[i]] < 0).any()
+
+
+def test_diversifed_10_equidistant_models_stay():
+    a, _, _ = full(torch.eye(5).double() * 3)
+    torch.testing.assert_close(a, torch.eye(5).double(), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize(("alpha", "tau"), [(1.0, 1.0), (0.3, 0.5)])
+def test_diversifed_10_step_is_the_gradient_of_diversity(alpha, tau):
+    models = draw()
+    z = full(models, alpha, tau)[0] @ models
+    step = 1e-6
+    for i in range(6):
+        others = [models[j] for j in range(6) if j != i]
+        for place in range(12):
+            shift = torch.zeros(12).double()
+            shift[place] = step
+            slope = (diversity(models[i] + shift, others, tau) - diversity(models[i] - shift, others, tau)) / (2 * step)
+            assert abs((models[i] - z[i])[place] - alpha * slope) < 1e-9
+
+
+def test_diversifed_matrix_against_the_paper_client_by_client():
+    models, alpha, tau = draw(7, 20), 0.8, 0.6
+    expected = []
+    for i in range(7):
+        others = [j for j in range(7) if j != i]
+        distance = {j: math.dist(models[i].tolist(), models[j].tolist()) for j in others}
+        total = sum(math.exp(distance[j] / tau) for j in others)
+        beta = {j: alpha * (1 / 6 - math.exp(distance[j] / tau) / total) / (tau * distance[j]) for j in others}
+        expected.append((1 - sum(beta.values())) * models[i] + sum(beta[j] * models[j] for j in others))
+    torch.testing.assert_close(full(models, alpha, tau)[0] @ models, torch.stack(expected), rtol=1e-12, atol=1e-13)
+
+
+def test_diversifed_5_pitfalls():
+    far, _, _ = full(draw(spread=1e4))  # without the subtracted maximum exp overflows
+    assert far.isfinite().all()
+    twins = draw()
+    twins[1] = twins[0]
+    a, beta, _ = full(twins)
+    assert a.isfinite().all() and beta[0, 1] == beta[1, 0] == 0  # no force between models that coincide
+    assert torch.equal(full(draw(2))[0], torch.eye(2).double())  # one other: β = 0
+    assert torch.equal(full(draw(1))[0], torch.eye(1).double())  # none: z = w
+    same, _, _ = full(draw(1).repeat(4, 1))
+    assert torch.equal(same, torch.eye(4).double())
+
+
+def test_diversifed_10_lambda_zero_is_local(federate):
+    still, alone = federate({"name": "diversifed", "lam": 0.0}), federate("local")
+    assert torch.equal(still.clients["model"], alone.clients["model"])
+    for name in ("clients/pre/loss", "clients/post/loss"):
+        np.testing.assert_array_equal(still.values[name], alone.values[name])
+    assert not torch.equal(federate("diversifed").clients["model"], alone.clients["model"])
+
+
+def test_diversifed_first_round_has_no_anchor(federate):
+    assert torch.equal(federate("diversifed", rounds=1).clients["model"], federate("local", rounds=1).clients["model"])
+
+
+def test_diversifed_trains_from_its_own_model_towards_the_anchor(federate):
+    """Full batches: w ← w − γ(∇F + (λ/α)(w − z)); one epoch's first step knows no F here, since lr·∇F is compared away."""
+    whole = {"batch_size": 100, "lr": 0.1}
+    first = federate("diversifed", rounds=1, training=whole)
+    free = federate({"name": "diversifed", "lam": 0.0}, rounds=2, training=whole)
+    pulled = federate({"name": "diversifed", "lam": 2.0, "alpha": 0.5}, rounds=2, training=whole)
+    w = first.clients["model"].double()
+    z = full(w, alpha=0.5)[0] @ w
+    expected = free.clients["model"].double() - 0.1 * (2.0 / 0.5) * (w - z)
+    torch.testing.assert_close(pulled.clients["model"].double(), expected, rtol=0, atol=1e-6)
+
+
+def test_diversifed_9_others_are_the_last_uploads_and_absent_clients_use_their_stored_model(cohort):
+    method = DiversiFed(name="diversifed", alpha=0.5, tau=0.8)
+    models = draw(5).float()
+    server = {"models": torch.zeros(5, 12), "uploaded": torch.zeros(5, dtype=torch.bool)}
+    assert method.send(server, cohort([[1]] * 5)) == {}
+    method.aggregate(server, cohort([[1]] * 3, ids=[0, 2, 4]), {"model": models[[0, 2, 4]]})
+    method.aggregate(server, cohort([[1]] * 3, ids=[1, 2, 3]), {"model": models[[1, 2, 3]]})
+    assert torch.equal(server["models"], models)
+    anchors = method.send(server, cohort([[1]] * 2, ids=[0, 2]))["anchor"]
+    for client, others in ((0, [1, 2, 3]), (2, [1, 3])):
+        own = models[client].double().requires_grad_()
+        slope, = torch.autograd.grad(diversity(own, models[others].double(), 0.8), own)
+        torch.testing.assert_close(anchors[[0, 2].index(client)], (own - 0.5 * slope).detach().float(), rtol=1e-5, atol=1e-6)
+
+
+def test_diversifed_travels_p_each_way_and_is_scored_after_training(federate):
+    played = federate("diversifed")
+    width = played.prepared.setup.layout.width
+    assert DiversiFed.primary == "post"
+    assert played.values["floats_down"][:-1].tolist() == [0, width, width]
+    assert (played.values["clients/floats_up"][:-1] == width).all()

@@ -1,0 +1,184 @@
+"""FedALA and adaptive local aggregation: methods-1.md §6. v own old model, g received, Ω weights, ŵ = v + Ω⊙(g − v)."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.fleet import Fleet
+from hpcfl.methods._ala import AdaptiveLocalAggregation
+
+FEW = [[8, 3, 0, 0], [0, 9, 2, 0]]
+
+
+@pytest.fixture
+def activated(make_fleet, rows_of):
+    """A fleet whose clients have trained before: state with v, Ω, rounds; and a received model g ``[P]``."""
+    def make(counts=FEW, rounds=2, omega=0.5, layers=1, **keys):
+        fleet = make_fleet(counts, **{"dtype": torch.float64, "batch_size": 100, **keys})
+        upper = fleet.layout.columns(layers)
+        dtype = rows_of(fleet).dtype
+        fleet.state = {"model": rows_of(fleet, 1),
+                       "ala.weights": torch.full((len(counts), upper.stop - upper.start), omega, dtype=dtype),
+                       "ala.rounds": torch.full((len(counts), 1), rounds)}
+        return fleet, rows_of(fleet, 2)[0], upper
+    return make
+
+
+def loss_of(fleet, client, row):
+    samples = fleet.hardware.samples
+    x, y = samples.take(samples.train[client])
+    named = {name: tensor[0] for name, tensor in fleet.layout.stack(row[None]).items()}
+    return torch.nn.functional.cross_entropy(torch.func.functional_call(fleet.hardware.kernel.module, named, x), y)
+
+
+def test_ala_10_gradient_of_the_weights_against_finite_differences(activated):
+    fleet, g, upper = activated()
+    v = fleet.state["model"]
+    AdaptiveLocalAggregation(eta=1e-3, share=1.0).adapt(fleet, g)  # one batch, one epoch: one step
+    gradient = (0.5 - fleet.state["ala.weights"]) / 1e-3
+    step = 1e-6
+    for client in range(2):
+        for place in range(upper.stop - upper.start):
+            values = []
+            for sign in (1, -1):
+                omega = torch.full_like(gradient[client], 0.5)
+                omega[place] += sign * step
+                row = g.clone()
+                row[upper] = v[client, upper] + omega * (g[upper] - v[client, upper])
+                values.append(loss_of(fleet, client, row))
+            assert abs((values[0] - values[1]) / (2 * step) - gradient[client, place]) < 1e-8
+
+
+def test_ala_one_step_by_hand(make_fleet):
+    """A linear model of zeros as v and g = 1 in the biases: everything by hand for one sample.
+
+    Ω = ½, so the biases are ½ and all weights 0: the logits are equal, p = ¼ each, h = p − e_y for the biases. With
+    η = 1 and Δ = 1, Ω of the biases becomes ½ − (p − e_y) = ¼, and for class y ½ + ¾ → clipped to 1.
+    """
+    fleet = make_fleet([[0, 0, 1, 0]], hidden=(), batch_size=100)
+    width = fleet.layout.width
+    g = torch.zeros(width)
+    g[-4:] = 1
+    fleet.state = {"model": torch.zeros(1, width), "ala.weights": torch.full((1, width), 0.5),
+                   "ala.rounds": torch.full((1, 1), 2)}
+    blended = AdaptiveLocalAggregation().adapt(fleet, g)
+    expected = torch.tensor([0.25, 0.25, 1.0, 0.25])
+    torch.testing.assert_close(fleet.state["ala.weights"][0, -4:], expected)
+    torch.testing.assert_close(blended[0, -4:], expected)
+    assert (fleet.state["ala.weights"][0, :-4] == 0.5).all()  # Δ = 0 there
+
+
+def test_fedala_10_eta_zero_is_fedavg(federate):
+    plain, still = federate("fedavg"), federate({"name": "fedala", "eta": 0.0, "most_epochs": 12})
+    assert torch.equal(plain.server["model"], still.server["model"])
+    for name in ("clients/pre/loss", "clients/post/loss", "clients/pre/correct"):
+        np.testing.assert_array_equal(plain.values[name], still.values[name])
+    assert (still.clients["ala.weights"] == 1).all()
+
+
+def test_fedala_without_ala_is_fedavg(federate):
+    assert federate({"name": "fedala", "ala": False}).digest == federate("fedavg").digest
+
+
+def test_ala_10_weights_of_one_take_the_received_model_bit_for_bit(activated):
+    fleet, g, _ = activated(omega=1.0, dtype=torch.float32)
+    assert torch.equal(AdaptiveLocalAggregation(eta=0.0).adapt(fleet, g), g.expand(2, -1))
+
+
+@pytest.mark.parametrize("layers", ["all", "output", 1, 2])
+def test_ala_10_weights_stay_in_the_unit_interval_and_models_between_the_two(activated, layers):
+    fleet, g, upper = activated(layers=layers, batch_size=3)
+    v = fleet.state["model"].clone()
+    blended = AdaptiveLocalAggregation(eta=50.0, layers=layers).adapt(fleet, g)
+    omega = fleet.state["ala.weights"]
+    assert omega.min() == 0 and omega.max() == 1
+    assert torch.equal(blended[:, :upper.start], g[:upper.start].expand(2, -1))
+    assert (blended >= torch.minimum(v, g))[:, upper].all() and (blended <= torch.maximum(v, g))[:, upper].all()
+    torch.testing.assert_close(blended[:, upper], v[:, upper] + omega * (g - v)[:, upper])
+    assert torch.equal(fleet.state["model"], v)
+
+
+def test_ala_10_nothing_moves_where_the_models_agree(activated):
+    fleet, g, _ = activated()
+    fleet.state["model"] = g.repeat(2, 1)
+    assert torch.equal(AdaptiveLocalAggregation().adapt(fleet, g), g.repeat(2, 1))
+    assert (fleet.state["ala.weights"] == 0.5).all()
+
+
+def epochs_of(fleet, g, share=1.0, **keys):
+    """In how many mini-batches each client's blending weights learnt; one batch is one epoch unless it is said."""
+    count = torch.zeros(len(fleet.ids))
+    original = Fleet._hand_over
+
+    def counting(self, step, *rest):
+        def counted(turn):
+            for weights in turn.variables["own"]:
+                match = (fleet.state["model"][:, -weights.numel():] == weights).all(1)
+                count[match] += 1
+            step(turn)
+        return original(self, counted, *rest)
+
+    Fleet._hand_over = counting
+    try:
+        AdaptiveLocalAggregation(share=share, **keys).adapt(fleet, g)
+    finally:
+        Fleet._hand_over = original
+    return count.tolist()
+
+
+def test_ala_first_activation_ends_by_itself_after_eleven_epochs_or_more(activated):
+    assert epochs_of(*activated(rounds=1)[:2], threshold=1e9) == [11, 11]
+    assert epochs_of(*activated(rounds=1)[:2], threshold=0.0, most_epochs=30) == [30, 30]
+    ended = epochs_of(*activated(rounds=1)[:2], threshold=0.01, eta=5.0)
+    assert all(11 <= epochs <= 100 for epochs in ended)
+
+
+def test_ala_stops_where_the_last_ten_losses_vary_less_than_the_threshold(activated):
+    fleet, g, upper = activated(rounds=1)
+    v, threshold = fleet.state["model"].clone(), 0.02
+    ended = epochs_of(fleet, g, threshold=threshold, eta=5.0)
+    for client in range(2):
+        omega, losses = torch.full((upper.stop - upper.start,), 0.5, dtype=torch.float64), []
+        while len(losses) <= 10 or np.std(losses[-10:]) >= threshold:
+            upper_blend = v[client, upper] + omega * (g - v[client])[upper]
+            blended = torch.cat([g[:upper.start], upper_blend]).requires_grad_()
+            loss = loss_of(fleet, client, blended)
+            gradient, = torch.autograd.grad(loss, blended)
+            omega = (omega - 5 * gradient[upper] * (g - v[client])[upper]).clamp(0, 1)
+            losses.append(float(loss.detach()))
+        assert ended[client] == len(losses)
+        torch.testing.assert_close(fleet.state["ala.weights"][client], omega)
+
+
+def test_ala_is_off_in_a_clients_first_round_and_later_runs_one_epoch(activated):
+    assert epochs_of(*activated(rounds=0)[:2]) == [0, 0]
+    assert epochs_of(*activated(rounds=2)[:2]) == [1, 1]
+    fleet, g, _ = activated(rounds=2)
+    fleet.state["ala.rounds"] = torch.tensor([[0], [5]])
+    assert epochs_of(fleet, g) == [0, 1]
+    assert fleet.state["ala.rounds"].tolist() == [[1], [6]]
+
+
+def test_fedala_only_participants_adapt(federate):
+    played = federate("fedala", rounds=4, participation={"fraction": 0.4})
+    rounds = played.clients["ala.rounds"][:, 0]
+    assert rounds.sum() == 8 and rounds.max() > rounds.min()
+    never = rounds == 0
+    assert (played.clients["model"][never] == played.prepared.setup.initial()).all()
+
+
+@pytest.mark.parametrize(("share", "samples"), [(1.0, [11, 1]), (0.8, [8, 1]), (0.05, [1, 1])])
+def test_ala_learns_from_a_share_of_the_data_at_least_one_sample(activated, share, samples):
+    fleet, g, _ = activated(counts=[[8, 3, 0, 0], [0, 1, 0, 0]], batch_size=1)
+    assert epochs_of(fleet, g, share=share) == samples  # one sample a batch
+
+
+def test_fedala_trains_all_layers_from_the_blend_and_keeps_the_result(federate):
+    played = federate("fedala", rounds=2)
+    assert (played.clients["model"] != played.server["model"]).any(dim=1).all()
+    np.testing.assert_array_equal(played.values["clients/pre/loss"][0], played.values["clients/global/loss"][0])  # g = v
+    assert not np.array_equal(played.values["clients/pre/loss"][1], played.values["clients/global/loss"][1])
+
+
+def test_fedavg_with_ala_is_fedala(federate):
+    assert federate({"name": "fedavg", "ala": True}).digest == federate("fedala").digest

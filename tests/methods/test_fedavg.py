@@ -1,0 +1,67 @@
+"""FedAvg: methods-1.md §4."""
+
+import numpy as np
+import pytest
+import torch
+from test_local import softmax_step
+
+from hpcfl.methods.fedavg import FedAvg
+
+METHOD = FedAvg(name="fedavg")
+
+
+def aggregated(cohort, rows, method=METHOD):
+    server = {"model": torch.zeros(rows.shape[1])}
+    method.aggregate(server, cohort, {"model": rows})
+    return server["model"]
+
+
+def test_fedavg_by_hand(cohort):
+    # N = (1, 3): w = (1·0 + 3·4)/4 = 3, and (1·8 + 3·(−4))/4 = −1; unweighted 2 and 2
+    rows = torch.tensor([[0.0, 8.0], [4.0, -4.0]])
+    assert aggregated(cohort([[1, 0], [2, 1]]), rows).tolist() == [3.0, -1.0]
+    assert aggregated(cohort([[1, 0], [2, 1]], uniform=True), rows).tolist() == [2.0, 2.0]
+
+
+def test_fedavg_10_identical_uploads_are_the_average(cohort):
+    model = torch.randn(1000)
+    assert torch.equal(aggregated(cohort([[1, 2], [3, 4], [7, 7]]), model.repeat(3, 1)), model)
+
+
+def test_fedavg_10_one_participant_is_the_average(federate):
+    played = federate("fedavg", rounds=1, participation={"fraction": 0.2})
+    alone = federate("local", rounds=1, participation={"fraction": 0.2})
+    moved = (alone.clients["model"] != alone.prepared.setup.initial()).any(dim=1)
+    assert moved.sum() == 1
+    assert torch.equal(played.server["model"], alone.clients["model"][moved][0])
+
+
+def test_fedavg_10_one_full_batch_is_a_centralised_step(federate):
+    played = federate("fedavg", rounds=2, model={"hidden": []}, training={"batch_size": 100, "lr": 0.2})
+    samples, setup = played.prepared.hardware.samples, played.prepared.setup
+    start, ended = setup.layout.split(setup.initial().double()), setup.layout.split(played.server["model"])
+    x, y = samples.take(torch.cat([samples.train[client] for client in range(5)]))
+    weight, bias = softmax_step(x.double().numpy(), y.numpy(), start["head.weight"].numpy(), start["head.bias"].numpy(), 0.2, 2)
+    np.testing.assert_allclose(ended["head.weight"], weight, atol=1e-6)
+    np.testing.assert_allclose(ended["head.bias"], bias, atol=1e-6)
+
+
+def test_fedavg_10_weights_sum_to_one_over_those_who_upload(cohort):
+    weights = cohort([[1, 2], [3, 4], [7, 7]]).weights
+    assert weights.dtype == torch.float64
+    assert weights.tolist() == pytest.approx([3 / 24, 7 / 24, 14 / 24], abs=1e-15)
+
+
+def test_fedavg_scores_the_global_model_before_training(federate):
+    played = federate("fedavg", rounds=2)
+    np.testing.assert_array_equal(played.values["clients/pre/loss"], played.values["clients/global/loss"])
+    assert not np.array_equal(played.values["clients/pre/loss"][0], played.values["clients/post/loss"][0])
+    assert (played.values["floats_down"][:-1] == played.prepared.setup.layout.width).all()
+    assert (played.values["clients/floats_up"][:-1] == played.prepared.setup.layout.width).all()
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox"])
+def test_ala_is_an_option(federate, method):
+    plain, adaptive = federate(method), federate({"name": method, "ala": True})
+    assert "ala.weights" in adaptive.clients and plain.clients == {}
+    assert not torch.equal(plain.server["model"], adaptive.server["model"])

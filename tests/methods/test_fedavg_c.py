@@ -1,0 +1,57 @@
+"""FedAvg-C and FedProx-C: methods-1.md §4."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.fleet import Fleet
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox"])
+def test_c_10_no_fine_tuning_is_the_method_without_c(federate, method):
+    assert federate({"name": f"{method}-c", "tune_epochs": 0}).digest == federate(method).digest
+
+
+def test_c_10_mu_zero_makes_fedprox_c_fedavg_c(federate):
+    short = {"tune_epochs": 2}
+    plain = federate({"name": "fedavg-c", **short}).digest
+    assert federate({"name": "fedprox-c", "mu": 0.0, **short}).digest == plain
+    assert federate({"name": "fedprox-c", "mu": 1.0, **short}).digest != plain
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox"])
+def test_fine_tuned_model_that_is_only_scored_leaves_the_method_as_it_is(federate, method):
+    base = federate(method)
+    scored_only = federate({"name": f"{method}-c", "tune_epochs": 2, "tuned_upload": False})
+    assert scored_only.digest == base.digest
+    assert not np.array_equal(scored_only.values["clients/pre/loss"], base.values["clients/pre/loss"])
+    np.testing.assert_array_equal(scored_only.values["clients/post/loss"], base.values["clients/post/loss"])
+
+
+def test_pre_is_the_fine_tuned_model(federate):
+    """Two fine-tuning epochs of FedAvg-C in round 1 are two epochs of Local from the same start, but for the shuffles."""
+    whole = {"batch_size": 100}
+    tuned = federate({"name": "fedavg-c", "tune_epochs": 2}, rounds=1, training=whole)
+    alone = federate("local", rounds=1, training={**whole, "epochs": 2})
+    np.testing.assert_allclose(tuned.values["clients/pre/loss"][0], alone.values["clients/post/loss"][0], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("method", "strengths"), [("fedavg-c", None), ("fedprox-c", 0.5)])
+def test_epochs_add_up_and_the_proximal_term_acts_in_both_phases(federate, monkeypatch, method, strengths):
+    trained, original = [], Fleet.train
+
+    def train(self, rows, **how):
+        trained.append((how.get("phase"), how.get("epochs"), how.get("pull", (None,))[0]))
+        return original(self, rows, **how)
+
+    monkeypatch.setattr(Fleet, "train", train)
+    federate({"name": method, "tune_epochs": 3, **({} if strengths is None else {"mu": strengths})}, rounds=1)
+    assert trained[:2] == [("tune", 3, strengths), (None, None, strengths)]
+
+
+def test_fine_tuning_by_hand(federate):
+    """One client, full batches: tune_epochs + epochs steps of gradient descent a round, all uploaded."""
+    one = [[6, 3, 2, 1]]
+    tuned = federate({"name": "fedavg-c", "tune_epochs": 2}, one, rounds=1, training={"batch_size": 100})
+    plain = federate("fedavg", one, rounds=3, training={"batch_size": 100})
+    torch.testing.assert_close(tuned.server["model"], plain.server["model"], rtol=1e-5, atol=1e-6)

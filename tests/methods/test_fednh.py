@@ -1,0 +1,124 @@
+"""FedNH: methods-1.md §8. V [K, d] prototypes, unit rows; f unit features; logits s·V f."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.methods.fednh import FedNH, normalised_features
+from hpcfl.models._heads import CosineHead, spread
+
+
+def prototypes(played):
+    """V [K, d] of the server now and before round 1."""
+    setup = played.prepared.setup
+    return tuple(setup.layout.split(model)["head.weight"] for model in (played.server["model"], setup.initial()))
+
+
+def test_fednh_prototypes_by_hand():
+    # d = 2, ρ = ½, V_0 = (1, 0). Clients: N_0 = (1, 3), unit means (0, 1) and (1, 0): Σ = (3, 1), normalised (3, 1)/√10.
+    # ½(1, 0) + ½(3, 1)/√10 = (0.9743, 0.1581), normalised. Class 1 is held by nobody: V_1 stays.
+    old = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    means = torch.tensor([[0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
+    moved = FedNH(name="fednh", rho=0.5).moved(old, torch.tensor([[1.0, 0.0], [3.0, 0.0]]).double(), means)
+    expected = torch.tensor([0.5 + 1.5 / math.sqrt(10), 0.5 / math.sqrt(10)])
+    torch.testing.assert_close(moved[0], expected / expected.norm())
+    assert torch.equal(moved[1], old[1])
+
+
+def test_fednh_10_rows_of_v_are_unit_after_each_round(federate):
+    for rounds in (1, 2, 3):
+        moved, initial = prototypes(federate({"name": "fednh", "rho": 0.5}, rounds=rounds))
+        torch.testing.assert_close(moved.norm(dim=1), torch.ones(4))
+        assert not torch.allclose(moved, initial)
+
+
+def test_fednh_10_rho_one_keeps_v(federate):
+    moved, initial = prototypes(federate({"name": "fednh", "rho": 1.0}))
+    assert torch.equal(moved, initial)
+
+
+def test_fednh_10_prototype_of_an_absent_class_stays_bit_for_bit(federate):
+    moved, initial = prototypes(federate({"name": "fednh", "rho": 0.5}, [[5, 0, 3, 2], [1, 0, 0, 8]]))
+    assert torch.equal(moved[1], initial[1])
+    assert (moved[[0, 2, 3]] != initial[[0, 2, 3]]).any(dim=1).all()
+
+
+def test_fednh_10_logits_stay_within_the_scale():
+    head = CosineHead(6, 4, 30.0)
+    assert head(1e3 * torch.randn(500, 6)).abs().max() <= 30 * (1 + 1e-6)
+    assert (head(torch.zeros(2, 6)) == 0).all()  # a feature of zeros
+
+
+def test_fednh_10_initial_prototypes_are_orthonormal_where_they_fit(federate):
+    _, initial = prototypes(federate("fednh", rounds=1))
+    torch.testing.assert_close(initial @ initial.T, torch.eye(4), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 5])
+def test_fednh_2_more_classes_than_features_are_spread_as_far_as_they_can(width):
+    """K = d + 1 unit vectors are farthest apart as a simplex, at distance √(2K/(K − 1))."""
+    classes = width + 1
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        rows = spread(classes, width)
+    torch.testing.assert_close(rows.norm(dim=1), torch.ones(classes))
+    assert torch.pdist(rows).min() > 0.99 * math.sqrt(2 * classes / (classes - 1))
+
+
+@pytest.mark.parametrize("learn", [True, False])
+def test_fednh_trains_body_and_scale_and_averages_them_unweighted(federate, learn):
+    played = federate({"name": "fednh", "learn_scale": learn, "rho": 0.5}, rounds=1)
+    layout, initial = played.prepared.setup.layout, played.prepared.setup.initial()
+    body, scale, head = (layout.columns(group) for group in ("body", "head.scale", "head.weight"))
+    trained, server = played.clients["model"], played.server["model"]
+    torch.testing.assert_close(server[body], trained[:, body].double().mean(0).float(), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(server[scale], trained[:, scale].double().mean(0).float())
+    assert (trained[:, head] == initial[head]).all()
+    assert (trained[:, body] != initial[body]).any(1).all()
+    assert bool((trained[:, scale] != 1).all()) is learn
+
+
+def test_fednh_prototypes_follow_the_normalised_class_means_of_trained_clients(federate):
+    played = federate({"name": "fednh", "rho": 0.7}, rounds=1)
+    setup, samples = played.prepared.setup, played.prepared.hardware.samples
+    model, target = setup.build(), torch.zeros(4, 6).double()
+    for client, row in enumerate(played.clients["model"]):
+        torch.nn.utils.vector_to_parameters(_module_order(setup.layout, row, model), model.parameters())
+        x, y = samples.take(samples.train[client])
+        features = torch.nn.functional.normalize(model.features(x).detach(), dim=1).double()
+        for c in y.unique():
+            mean = features[y == c].mean(0)
+            target[c] += (y == c).sum() * mean / mean.norm()
+    moved, initial = prototypes(played)
+    expected = 0.7 * initial.double() + 0.3 * target / target.norm(dim=1, keepdim=True)
+    torch.testing.assert_close(moved, (expected / expected.norm(dim=1, keepdim=True)).float(), rtol=1e-5, atol=1e-6)
+
+
+def _module_order(layout, row, model):
+    views = layout.split(row)
+    return torch.cat([views[name].flatten() for name, _ in model.named_parameters()])
+
+
+def test_fednh_travels_prototypes_of_held_classes_only(federate):
+    counts = [[8, 3, 0, 0], [0, 9, 2, 1], [5, 5, 5, 5]]
+    played = federate("fednh", counts, rounds=1)
+    body = played.prepared.setup.layout.columns("body").stop
+    assert played.values["clients/floats_up"][0].tolist() == [body + 1 + held * (6 + 1) for held in (2, 3, 4)]
+    assert played.values["floats_down"][0] == played.prepared.setup.layout.width
+
+
+def test_fednh_scores_the_last_local_model_and_the_global_one(federate):
+    played = federate("fednh", rounds=2)
+    assert FedNH.primary == "post"
+    np.testing.assert_array_equal(played.values["clients/pre/loss"], played.values["clients/global/loss"])
+    # after the last round `post` is the latest local model, which that round scored already
+    np.testing.assert_array_equal(played.values["clients/post/loss"][-1], played.values["clients/post/loss"][-2])
+
+
+def test_fednh_features_are_unit(make_fleet):
+    model = make_fleet().hardware.kernel.module
+    features = normalised_features(model, torch.randn(50, 5), None)
+    torch.testing.assert_close(features.norm(dim=1), torch.ones(50))
+    assert (normalised_features(model, torch.full((1, 5), 0.0), None).isfinite()).all()

@@ -1,0 +1,59 @@
+"""FedProx: methods-1.md §4."""
+
+import numpy as np
+import torch
+
+
+def objective(fleet, client, row, anchor, mu):
+    """F(w) + (μ/2)‖w − anchor‖² on all of a client's samples, float64."""
+    samples = fleet.hardware.samples
+    x, y = samples.take(samples.train[client])
+    named = {name: tensor[0] for name, tensor in fleet.layout.stack(row[None]).items()}
+    logits = torch.func.functional_call(fleet.hardware.kernel.module, named, x)
+    return torch.nn.functional.cross_entropy(logits, y) + mu / 2 * (row - anchor).square().sum()
+
+
+def test_proximal_gradient_against_finite_differences(make_fleet, rows_of):
+    fleet = make_fleet(dtype=torch.float64, batch_size=100, lr=0.01)
+    rows, anchor, mu = rows_of(fleet, 1), rows_of(fleet, 2)[0], 0.7
+    direction = (rows - fleet.train(rows, pull=(mu, anchor))) / 0.01
+    step = 1e-6
+    for client in range(2):
+        for place in range(0, fleet.layout.width, 5):
+            shift = torch.zeros_like(anchor)
+            shift[place] = step
+            difference = (objective(fleet, client, rows[client] + shift, anchor, mu)
+                          - objective(fleet, client, rows[client] - shift, anchor, mu)) / (2 * step)
+            assert abs(difference - direction[client, place]) < 1e-7
+
+
+def test_fedprox_10_mu_zero_is_fedavg(federate):
+    assert federate({"name": "fedprox", "mu": 0.0}).digest == federate("fedavg").digest
+
+
+def test_fedprox_10_first_step_is_fedavgs(federate):
+    one_step = {"batch_size": 100}
+    prox = federate({"name": "fedprox", "mu": 5.0}, rounds=1, training=one_step)
+    assert prox.digest == federate("fedavg", rounds=1, training=one_step).digest
+    assert federate({"name": "fedprox", "mu": 5.0}, rounds=1).digest != federate("fedavg", rounds=1).digest
+
+
+def test_fedprox_10_larger_mu_stays_nearer_on_a_quadratic(make_fleet):
+    # F(w) = ½‖w − 1‖² and anchor 0: the minimum of F + (μ/2)‖w‖² is 1/(1 + μ) in every coordinate
+    fleet = make_fleet([[4, 0, 0, 0]], lr=0.1, lanes=1)
+    fleet.loss = lambda model, batch, lane: sum((p - 1).square().sum() / 2 for p in model.parameters())
+    anchor, ends = torch.zeros(fleet.layout.width), []
+    for mu in (0.0, 0.1, 1.0, 5.0):
+        ends.append(fleet.train(anchor, pull=(mu, anchor), epochs=200, phase=f"mu {mu}"))
+        np.testing.assert_allclose(ends[-1], 1 / (1 + mu), rtol=1e-5)
+    norms = [float(end.norm()) for end in ends]
+    assert norms == sorted(norms, reverse=True)
+
+
+def test_proximal_step_by_hand(make_fleet):
+    # w = 2, anchor 0.5, F(w) = ½w², μ = 3, γ = 0.1: w − γ(w + μ(w − 0.5)) = 2 − 0.1(2 + 4.5) = 1.35
+    fleet = make_fleet([[1, 0, 0, 0]], lr=0.1, lanes=1)
+    fleet.loss = lambda model, batch, lane: sum(p.square().sum() / 2 for p in model.parameters())
+    width = fleet.layout.width
+    ended = fleet.train(torch.full((width,), 2.0), pull=(3.0, torch.full((width,), 0.5)))
+    np.testing.assert_allclose(ended, 1.35, rtol=1e-6)

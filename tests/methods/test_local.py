@@ -1,0 +1,52 @@
+"""Local: methods-1.md §4."""
+
+import numpy as np
+import torch
+
+from hpcfl.methods.local import Local
+
+
+def softmax_step(x, y, weight, bias, lr, steps):
+    """Full-batch gradient descent on softmax regression, by hand in float64: ∇W = (1/N) Σ (p − e_y) xᵀ."""
+    for _ in range(steps):
+        logits = x @ weight.T + bias
+        error = np.exp(logits - logits.max(1, keepdims=True))
+        error /= error.sum(1, keepdims=True)
+        error[np.arange(len(y)), y] -= 1
+        weight, bias = weight - lr * error.T @ x / len(y), bias - lr * error.mean(0)
+    return weight, bias
+
+
+def test_local_trains_by_plain_gradient_descent(federate):
+    played = federate("local", model={"hidden": []}, training={"batch_size": 100, "lr": 0.2}, rounds=4)
+    samples, layout = played.prepared.hardware.samples, played.prepared.setup.layout
+    start = layout.split(played.prepared.setup.initial())
+    ended = layout.split(played.clients["model"])
+    for client in range(5):
+        x, y = samples.take(samples.train[client])
+        weight, bias = softmax_step(x.double().numpy(), y.numpy(), start["head.weight"].double().numpy(),
+                                    start["head.bias"].double().numpy(), 0.2, 4)
+        np.testing.assert_allclose(ended["head.weight"][client], weight, atol=1e-6)
+        np.testing.assert_allclose(ended["head.bias"][client], bias, atol=1e-6)
+
+
+def test_local_10_other_clients_data_change_nothing(federate):
+    first = federate("local", [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6]]).clients["model"]
+    other = federate("local", [[8, 3, 0, 0], [4, 0, 0, 7], [1, 0, 6, 6]]).clients["model"]
+    assert torch.equal(first[[0, 2]], other[[0, 2]])
+    assert not torch.equal(first[1], other[1])
+
+
+def test_local_sends_nothing_and_is_scored_after_training(federate):
+    played = federate("local")
+    assert Local.primary == "post"
+    assert played.server == {}
+    assert (played.values["floats_down"][:-1] == 0).all() and (played.values["clients/floats_up"][:-1] == 0).all()
+    # what a round leaves is what the next one starts from
+    assert np.array_equal(played.values["clients/post/loss"][:-1], played.values["clients/pre/loss"][1:])
+
+
+def test_local_trains_only_in_rounds_of_its_cohort(federate):
+    played = federate("local", rounds=1, participation={"fraction": 0.4})
+    untouched = (played.clients["model"] == played.prepared.setup.initial()).all(dim=1)
+    assert untouched.sum() == 3

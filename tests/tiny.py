@@ -1,0 +1,115 @@
+"""A tiny data set, a partition by class counts, and models and methods that misbehave, named in configurations as 'tiny:…'."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import nn
+
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.partitions.base import Draw, Scheme
+from hpcfl.data.sources.base import Source
+from hpcfl.methods.fedavg import FedAvg
+from hpcfl.models.mlp import MLP
+
+CLASSES, FEATURES, EACH = 4, 5, 60
+TEST = 40  # a class's samples from here on are for testing
+
+
+class Blobs(Source):
+    """Four overlapping normal clouds of 60 points each, sorted by class."""
+
+    built_in = True
+
+    def read(self, name, root):
+        generator = np.random.default_rng(7)
+        y = np.repeat(np.arange(CLASSES), EACH)
+        centres = 1.5 * generator.standard_normal((CLASSES, FEATURES))
+        x = centres[y] + generator.standard_normal((len(y), FEATURES))
+        return Dataset(name, torch.from_numpy(x).float(), torch.from_numpy(y), CLASSES, scale=1.0, mean=(0.0,), std=(1.0,))
+
+
+class Blobs64(Blobs):
+    """The same in double precision, for models in double precision."""
+
+    def read(self, name, root):
+        data = super().read(name, root)
+        return replace(data, x=data.x.double())
+
+
+blobs, blobs64 = Blobs(), Blobs64()
+
+
+class Counts(Scheme):
+    """Client i trains on the first ``counts[i][c]`` samples of class c: equal rows are identical clients."""
+
+    counts: list[list[int]] = Field(description="training samples by client and class")
+
+    def draw(self, labels, classes, official_test):
+        train = [np.concatenate([EACH * c + np.arange(n) for c, n in enumerate(row)]) for row in self.counts]
+        test = [np.concatenate([EACH * c + np.arange(TEST, EACH) for c, n in enumerate(row) if n]) for row in self.counts]
+        return Draw(train, test)
+
+
+def mlp64(shape, classes, *, hidden: list[int] = [6]):  # noqa: B006, the annotation of a configuration's key
+    """An MLP in double precision."""
+    return MLP(shape, classes, hidden=hidden).double()
+
+
+def zero_row(shape, classes, *, hidden: int = 6):
+    """An MLP whose output layer begins with a row of zeros."""
+    model = MLP(shape, classes, hidden=(hidden,))
+    nn.init.zeros_(model.head.weight[0])
+    return model
+
+
+class Diverges(FedAvg):
+    """FedAvg in which one client's loss is not a number from round ``since`` on; it counts its rounds in private."""
+
+    client: int = 1
+    since: int = 2
+    everyone: bool = False
+
+    def client_state(self, setup):
+        return {"rounds": torch.zeros(1)}
+
+    def fit(self, fleet, rows, inbox, **how):
+        ill = torch.from_numpy(fleet.ids == self.client) | self.everyone
+        factor = torch.where(ill & (fleet.round >= self.since), torch.nan, 1.0)
+        fleet.state["rounds"] = fleet.state["rounds"] + 1
+        return fleet.train(rows, factor=factor, **how)
+
+    def loss(self, model, batch, lane):
+        return lane.factor * super().loss(model, batch, lane)
+
+
+class Raises(FedAvg):
+    """FedAvg in which the rank of one client fails in round 2."""
+
+    client: int = 1
+
+    def fit(self, fleet, rows, inbox, **how):
+        if fleet.round == 2 and self.client in fleet.ids:
+            raise ZeroDivisionError("a bug in a method")
+        return super().fit(fleet, rows, inbox, **how)
+
+
+class Wide(FedAvg):
+    """FedAvg that sends every client a field of its own of ``width`` floats and gets its double back."""
+
+    width: int = 1
+
+    def send(self, server, cohort):
+        return {**super().send(server, cohort), "wide": torch.ones(len(cohort.ids), self.width)}
+
+    def update(self, fleet, inbox):
+        return {**super().update(fleet, inbox), "wide": inbox["wide"].mul_(2)}
+
+    def aggregate(self, server, cohort, uplink):
+        super().aggregate(server, cohort, uplink)
+        wide = uplink["wide"]
+        server["ends"] = torch.stack([wide[:, 0], wide[:, self.width // 2], wide[:, -1]])
+
+    def server_state(self, setup):
+        return {**super().server_state(setup), "ends": torch.zeros(3, setup.clients)}
