@@ -1,7 +1,7 @@
 """FedNH: a head of fixed, unit-norm, spread-out class prototypes that the server moves slowly towards class features.
 
-Dai et al., "Tackling data heterogeneity in federated learning with class prototypes", AAAI 2023. Features are normalised, logits are
-s·V f; clients train the body (and s), V is frozen. The server averages bodies and moves each prototype towards the
+Dai et al., "Tackling data heterogeneity in federated learning with class prototypes", AAAI 2023. Features are normalised, logits
+are s·V f; clients train the body (and s), V is frozen. The server averages bodies and moves each prototype towards the
 normalised mean of its class's features. As in the reference code rather than the text (methods-1.md §8, item 9): s is learnable,
 starts at 1 and is averaged; per-class counts weight normalised class means.
 """
@@ -17,30 +17,7 @@ from hpcfl import mixing
 from hpcfl.fleet import Fleet
 from hpcfl.message import Field, Message
 from hpcfl.methods.base import Cohort, Method, Setup, State, head_of
-
-
-class CosineHead(nn.Module):
-    """logits = scale · V f/‖f‖; ``weight`` is V [K, d], unit rows; ``scale`` [1]."""
-
-    def __init__(self, features: int, classes: int, scale: float):
-        super().__init__()
-        self.weight = nn.Parameter(spread(classes, features))
-        self.scale = nn.Parameter(torch.tensor([scale]))
-
-    def forward(self, features: Tensor) -> Tensor:
-        return self.scale * functional.linear(functional.normalize(features, eps=1e-12), self.weight)
-
-
-def spread(classes: int, width: int) -> Tensor:
-    """Unit rows [classes, width], far apart: orthonormal if they fit, else by descent on the log-sum-exp of cosines."""
-    rows = torch.empty(classes, width)
-    if classes <= width:
-        return nn.init.orthogonal_(rows)
-    rows = functional.normalize(rows.normal_(), dim=1)
-    for _ in range(500):  # ∂/∂V of Σ_i log Σ_j≠i exp(V_i·V_j/0.1) pushes each row away from its nearest ones
-        nearness = (rows @ rows.T / 0.1).fill_diagonal_(-torch.inf).softmax(dim=1)
-        rows = functional.normalize(rows - 0.1 * (nearness + nearness.T) @ rows, dim=1)
-    return rows
+from hpcfl.models._heads import CosineHead
 
 
 class FedNH(Method):
