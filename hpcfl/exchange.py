@@ -7,30 +7,32 @@ import torch
 from torch import Tensor
 
 from hpcfl.communicator import Communicator
-from hpcfl.message import Message, fields
+from hpcfl.message import Inbox, Message, Pool, fields, unwrap
 from hpcfl.placement import Placement
 
 
 def send(communicator: Communicator, placement: Placement, ids: np.ndarray, message: Message | None,
-         device: torch.device) -> tuple[dict[str, Tensor], float]:
+         device: torch.device) -> tuple[Inbox, float]:
     """Rank 0's message to the clients ``ids``: the fields for this rank's clients, and the floats per client.
 
-    A field of per-client rows arrives as [n_local, width] in ascending client order, a shared one as [width].
+    A field of per-client rows arrives as [n_local, width] in ascending client order, a shared one as [width], a pool with
+    all its rows and the picks of this rank's clients.
     """
     own = fields(message) if message is not None else {}
-    header = communicator.share([[name, field.shared, field.tensor.shape[-1], _dtype_name(field.tensor)]
-                                 for name, field in own.items()])
+    pools = {name: len(value.rows) for name, value in (message or {}).items() if isinstance(value, Pool)}
+    header, pools = communicator.share([[[name, field.shared, field.tensor.shape[-1], _dtype_name(field.tensor)]
+                                         for name, field in own.items()], pools])
     order, counts = placement.route(ids)
-    inbox = {}
+    arrived = {}
     for name, shared, width, dtype in header:
         array = _numpy(own[name].tensor) if own else None
         if shared:
             received = communicator.broadcast(array, width, dtype)
         else:
             received = communicator.scatter(None if array is None else array[order], counts, width, dtype)
-        inbox[name] = torch.from_numpy(received).to(device)
+        arrived[name] = torch.from_numpy(received).to(device)
     floats = sum(float(np.mean(np.asarray(field.logical_floats(), dtype=float))) for field in own.values())
-    return inbox, floats
+    return unwrap(arrived, pools), floats
 
 
 def gather(communicator: Communicator, placement: Placement, ids: np.ndarray, message: Message,

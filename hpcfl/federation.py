@@ -11,6 +11,7 @@ from hpcfl import exchange, randomness, record
 from hpcfl.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure
 from hpcfl.fleet import Fleet
+from hpcfl.message import Inbox, select
 from hpcfl.methods.base import State
 from hpcfl.preparation import Prepared
 from hpcfl.signals import StopRequest
@@ -97,20 +98,19 @@ class Federation:
         count = max(1, int(config.participation.fraction * config.partition.clients + 1e-9))
         return np.sort(randomness.permutation(config.partition.clients, config.seed, "cohort", round)[:count])
 
-    def send(self, audience: np.ndarray, round: int) -> tuple[State, float]:
+    def send(self, audience: np.ndarray, round: int) -> tuple[Inbox, float]:
         """The method's message to ``audience``: this rank's fields, and floats per client."""
         server = self.communicator.is_server
         message = self.prepared.method.send(self.server, self.prepared.cohort(audience, round)) if server else None
         device = self.prepared.hardware.device
         return exchange.send(self.communicator, self.prepared.placement, audience, message, device)
 
-    def pick(self, inbox: State, audience: np.ndarray, fleet: Fleet) -> State:
+    def pick(self, inbox: Inbox, audience: np.ndarray, fleet: Fleet) -> Inbox:
         """The rows of the fleet's clients from what this rank received for its part of the audience."""
         mine = audience[self.prepared.placement.owner[audience] == self.communicator.rank]
         if len(mine) == len(fleet.ids):
             return inbox
-        chosen = torch.from_numpy(np.searchsorted(mine, fleet.ids))
-        return {name: rows if rows.dim() == 1 else rows[chosen.to(rows.device)] for name, rows in inbox.items()}
+        return select(inbox, torch.from_numpy(np.searchsorted(mine, fleet.ids)))
 
     def keep(self, fleet: Fleet, fine: np.ndarray) -> None:
         """Private state of the clients that took part; a diverged client's is rolled back by keeping the old."""

@@ -1,6 +1,6 @@
 """From a configuration to everything a rank needs before the first round. Nothing is written; all bad input shows here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 import numpy as np
@@ -14,12 +14,14 @@ from hpcfl.data import datasets, partition
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.partition import Split
 from hpcfl.data.partitions.base import Scheme
+from hpcfl.data.validation import hold_out
 from hpcfl.errors import UserError
 from hpcfl.fleet import Fleet, Hardware, buffer_name
 from hpcfl.fleet.kernels import choose
 from hpcfl.fleet.samples import Samples
-from hpcfl.methods.base import Cohort, Method, Setup, State
+from hpcfl.methods.base import Cohort, Method, State
 from hpcfl.placement import Placement
+from hpcfl.setup import Setup
 from hpcfl.stopwatch import Stopwatch
 from hpcfl.storage.clients import ClientStore
 
@@ -40,7 +42,7 @@ class Prepared:
 
     def cohort(self, ids: np.ndarray, round: int) -> Cohort:
         """What the method's server side knows of these clients."""
-        return Cohort(ids, self.setup.counts[ids], self.setup.layout, round, self.method.weights == "uniform")
+        return Cohort(ids, self.setup.counts[ids], self.setup, round, self.method.weights == "uniform")
 
     def fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
         """Those of ``ids`` that live on this rank, with their private state."""
@@ -53,24 +55,27 @@ def prepare(config: Config, communicator: Communicator) -> Prepared:
     """Load the data, draw the partition, build model and method. Raises UserError."""
     torch.set_num_threads(config.runtime.threads)
     method = cast(Method, config.method)
+    if method.every_client and config.participation.fraction < 1:
+        raise UserError(f"method.name = '{method.name}' needs all clients in every round, as its paper does; "
+                        f"participation.fraction = {config.participation.fraction:g} must be 1")
     dataset = datasets.load(config.data)
     split = partition.make(cast(Scheme, config.partition), dataset)
     labels = dataset.y.numpy()
-    counts, test_counts = (torch.from_numpy(split.counts(labels, dataset.classes, part)).double()
+    train, validation = hold_out(split.train, labels, method.validation_share(), config.partition.seed)
+    counts, test_counts = (torch.from_numpy(replace(split, train=train).counts(labels, dataset.classes, part)).double()
                            for part in ("train", "test"))
     device = _device(config.runtime.device, communicator.local_rank)
     module = _build(config, method, dataset)
     with randomness.seeded(config.seed, "template"):
         template = module()
     parameters, buffers = layout.of_parameters(template), layout.of_buffers(template)
-    setup = Setup(parameters, counts, config.rounds, config.seed, module)
+    setup = Setup(parameters, counts, config.rounds, config.seed, module, config.training, config.participation.fraction)
     steps = torch.ceil(counts.sum(dim=1) / config.training.batch_size)
     placed = placement.place(steps.tolist(), communicator.size)
     own = placed.clients_of(communicator.rank).tolist()
     kernel = choose(template.to(device), device, config.runtime.lanes)
-    samples = Samples(dataset, own, split.train, split.test, device, device.type == "cpu" and _convolves(template))
-    hardware = Hardware(samples, kernel, parameters, buffers, config.training, config.seed, device,
-                        communicator.beat, Stopwatch())
+    samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and _convolves(template), validation)
+    hardware = Hardware(setup, samples, kernel, buffers, device, communicator.beat, Stopwatch())
     private = method.client_state(setup)
     if buffers.width:
         private |= {buffer_name(model): layout.to_row(buffers, template) for model in method.models}

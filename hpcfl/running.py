@@ -72,6 +72,9 @@ def _notes(config: Config, restored: Restored | None, meta: dict[str, Any], prep
         return notes
     if restored.round > config.rounds:
         raise UserError(f"rounds = {config.rounds}: this run has done {restored.round} already; ask for more, or --fresh")
+    if prepared.method.needs_rounds and restored.meta["rounds"] != config.rounds:
+        raise UserError(f"rounds = {config.rounds}: this run was begun for {restored.meta['rounds']} and every round of "
+                        f"{prepared.method.name} depends on that number; choose another --out or name, or --fresh")
     notes += restored.notes
     for key in ("versions", "processor", "threads", "kernel"):
         if restored.meta[key] != meta[key]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -10,27 +11,35 @@ from torch import Tensor, nn
 from hpcfl import randomness
 from hpcfl.config import Training
 from hpcfl.fleet import scoring, training
-from hpcfl.fleet.kernels import Loss, Predict, SerialKernel, StackedKernel, Tensors
+from hpcfl.fleet.kernels import Loss, Predict, SerialKernel, StackedKernel, Tensors, at
 from hpcfl.fleet.optimizers import Optimizer, Pull
 from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.turn import Turn
 from hpcfl.layout import Group, Layout
+from hpcfl.message import Pool
+from hpcfl.setup import Setup
 from hpcfl.stopwatch import Stopwatch
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """What all rounds of a rank share: its samples, its kernel, the layouts of parameters and of buffers."""
+    """What all rounds of a rank share: its samples, its kernel, the layout of buffers."""
 
+    setup: Setup
     samples: Samples
     kernel: SerialKernel | StackedKernel
-    layout: Layout
     buffers: Layout
-    training: Training
-    seed: int
     device: torch.device
     beat: Callable[[], None]  # heartbeat, called once a mini-batch
     stopwatch: Stopwatch
+
+    @property
+    def training(self) -> Training:
+        return self.setup.training
+
+    @property
+    def seed(self) -> int:
+        return self.setup.seed
 
 
 @dataclass
@@ -55,8 +64,17 @@ class Fleet:
     _last_scored: tuple[Tensor, scoring.Score] | None = None
 
     @property
+    def setup(self) -> Setup:
+        return self.hardware.setup
+
+    @property
     def layout(self) -> Layout:
-        return self.hardware.layout
+        return self.setup.layout
+
+    @property
+    def learning_rate(self) -> float:
+        """The local learning rate of this round, for a method's own steps."""
+        return self.setup.learning_rate(self.round)
 
     @property
     def samples(self) -> Tensor:
@@ -67,14 +85,26 @@ class Fleet:
         """``[P]`` or ``[n, P]`` as ``[n, P]``; a view, not to be written to."""
         return rows.expand(len(self.ids), -1) if rows.dim() == 1 else rows
 
+    def uniform(self, purpose: str, *shape: int) -> Tensor:
+        """Uniform numbers in [0, 1), ``[n, *shape]``, each client's own, keyed by purpose, round and client.
+
+        A longer first dimension only adds numbers: what a client draws does not depend on its neighbours' needs.
+        """
+        draws = [randomness.generator(self.setup.seed, "uniform", purpose, self.round, int(client)).random(shape)
+                 for client in self.ids]
+        return torch.from_numpy(np.stack(draws)).float().to(self.hardware.device)
+
     def train(self, rows: Tensor, *, loss: Loss | None = None, params: Sequence[Group] = ("all",),
-              epochs: int | None = None, pull: tuple[float, Tensor] | None = None, phase: str = "train",
-              share: float = 1.0, only: Tensor | None = None, until: Callable[[Tensor, Tensors], Tensor] | None = None,
-              step: Callable[[Turn], None] | None = None, model: str = "model", **variables: Tensor) -> Tensor:
+              epochs: int | None = None, steps: int | None = None, batches: int = 1, phase: str = "train",
+              pull: tuple[float, Tensor] | None = None, share: float = 1.0, only: Tensor | None = None,
+              until: Callable[[Tensor, Tensors], Tensor] | None = None, step: Callable[[Turn], None] | None = None,
+              model: str = "model", **variables: Tensor) -> Tensor:
         """Local training from ``rows``: returns the trained rows ``[n, P]``; the given ones stay as they are.
 
-        params: the groups of columns that move (layout.columns); the rest is frozen.
+        params: the groups of columns that move (layout.columns); the rest is frozen, its batch norm in evaluation mode.
         epochs: default ``training.epochs``; with ``until`` the most there may be.
+        steps: the most steps of an epoch.
+        batches: disjoint mini-batches that a ``step`` sees at once; a last step has them smaller, but never empty.
         pull: (strength, anchor rows): the proximal term strength/2·‖w − anchor‖².
         phase: names the shuffles, so that two phases of a round see different orders; each once a call.
         share: trains on a random share of a client's samples, fixed for the phase, at least one.
@@ -94,9 +124,10 @@ class Fleet:
         names = self.layout.members(params)
         schedule = training.Schedule(config.batch_size, hardware.seed, ("shuffle", phase, self.round))
         pools = [self._pool(client, share, phase) for client in self.ids]
+        size = config.batch_size * batches
+        lengths = [training.epoch_length(len(pool), size, batches, steps) for pool in pools]
         mean_losses = torch.zeros(len(self.ids), device=hardware.device)
-        order = training.by_length([len(pool) for pool in pools], config.batch_size)
-        order = [i for i in order if len(pools[i]) and (only is None or only[i])]
+        order = [i for i in training.by_length(lengths, size) if lengths[i] and (only is None or only[i])]
         for chunk in training.chunks(order, hardware.kernel.widest):
             lanes = torch.tensor(chunk, device=hardware.device)
             tensors = self.layout.stack(trained[lanes]) | self._buffers(model, lanes)
@@ -104,15 +135,14 @@ class Fleet:
             gradient = hardware.kernel.session(tensors, names, loss or self.loss)
             if step is None:
                 anchor = None if pull is None else Pull(pull[0], self.layout.stack(self.rows(pull[1])[lanes]))
-                rate = config.lr * config.lr_decay ** (self.round - 1)
-                advance = self._descend(Optimizer(config, rate, anchor), tensors, gradient, own)
+                advance = self._descend(Optimizer(config, self.learning_rate, anchor), tensors, gradient, own)
             else:
-                advance = self._hand_over(step, names, tensors, gradient, own, changed)
+                advance = self._hand_over(step, batches, names, tensors, gradient, own, changed)
             history: list[Tensor] = []
             running = torch.ones(len(chunk), dtype=torch.bool)
             for epoch in range(epochs):
-                orders = [schedule.order(int(self.ids[i]), pools[i], epoch) for i in chunk]
-                record = training.run_epoch(advance, hardware.samples, orders, config.batch_size, running)
+                orders = [schedule.order(int(self.ids[i]), pools[i], epoch)[:lengths[i]] for i in chunk]
+                record = training.run_epoch(advance, hardware.samples, orders, size, running)
                 mean_losses[lanes] = torch.where(running.to(hardware.device), record[:, 0], mean_losses[lanes])
                 history.append(record[:, 1])
                 if until is not None:
@@ -139,13 +169,26 @@ class Fleet:
             self.scores[name] = self._last_scored[1]
             return
         with self.hardware.stopwatch.phase("score"):
-            self.scores[name] = self._scored(rows, predict or (lambda network, x, lane: network(x)), model, variables)
+            self.scores[name] = self._scored("test", rows, predict or plainly, model, variables)
         self._last_scored = (rows, self.scores[name]) if plain else None
 
-    def _scored(self, rows: Tensor, predict: Predict, model: str, variables: Tensors) -> scoring.Score:
+    def loss_of(self, models: Tensor | Pool, on: Literal["train", "validation"] = "train", model: str = "model") -> Tensor:
+        """Mean cross-entropy of models on each client's own samples, in evaluation mode, float64.
+
+        ``[n]`` of rows ``[n, P]`` or ``[P]``; ``[n, m]`` of a pool, infinite where nothing was picked. Without samples 0.
+        """
+        if isinstance(models, Tensor):
+            score = self._scored(on, models, plainly, model, {})
+            return score.loss / score.total.clamp(min=1)
+        losses = torch.full(models.picks.shape, torch.inf, dtype=torch.float64)
+        for column, picks in enumerate(models.picks.T):
+            losses[:, column] = self.loss_of(models.rows[picks.clamp(min=0)], on, model)
+        return losses.masked_fill(models.picks.cpu() < 0, torch.inf)
+
+    def _scored(self, on: str, rows: Tensor, predict: Predict, model: str, variables: Tensors) -> scoring.Score:
         hardware = self.hardware
         parts = torch.zeros(3, len(self.ids), dtype=torch.float64)
-        pools = [hardware.samples.test[int(client)] for client in self.ids]
+        pools = [hardware.samples.parts[on][int(client)] for client in self.ids]
         for chunk in training.chunks(list(range(len(self.ids))), hardware.kernel.widest):
             lanes = torch.tensor(chunk, device=hardware.device)
             tensors = self.layout.stack(self.rows(rows)[lanes]) | self._buffers(model, lanes)
@@ -155,22 +198,36 @@ class Fleet:
             hardware.beat()
         return scoring.Score(*parts)
 
-    def class_means(self, rows: Tensor, function: Predict, model: str = "model") -> Tensor:
+    def class_means(self, rows: Tensor, function: Predict, model: str = "model",
+                    draws: tuple[int, int] | None = None) -> Tensor:
         """Each client's per-class mean over its training samples of ``function(model, x, lane)`` [batch, d], in
-        evaluation mode: ``[n, classes, d]``, zero for classes it does not hold."""
+        evaluation mode: ``[n, classes, d]``, zero for classes it does not hold.
+
+        draws: (times, size): instead of all samples of a class, the mean over so many random draws of at most ``size``.
+        """
         hardware, means = self.hardware, []
-        order = list(range(len(self.ids)))
-        for chunk in training.chunks(order, hardware.kernel.widest):
+        for chunk in training.chunks(list(range(len(self.ids))), hardware.kernel.widest):
             lanes = torch.tensor(chunk, device=hardware.device)
             tensors = self.layout.stack(self.rows(rows)[lanes]) | self._buffers(model, lanes)
-            pools = [hardware.samples.train[int(self.ids[i])] for i in chunk]
-            sums = None
+            pools = [self._drawn(self.ids[i], *draws) if draws else hardware.samples.train[int(self.ids[i])] for i in chunk]
+            sums, counts = torch.zeros(()), torch.zeros(())
             for output, y, mask in scoring.outputs(hardware.kernel, tensors, hardware.samples, pools, {}, function):
-                member = nn.functional.one_hot(y, hardware.samples.classes) * mask[..., None]
-                part = torch.einsum("lbk,lbd->lkd", member.double(), torch.where(mask[..., None], output, 0).double())
-                sums = part if sums is None else sums + part
-            means.append(sums / self.counts[lanes.cpu()].to(hardware.device).clamp(min=1)[..., None])
-        return torch.cat(means).float() if means else torch.zeros(0, hardware.samples.classes, 0)
+                member = (nn.functional.one_hot(y, hardware.samples.classes) * mask[..., None]).double()
+                sums = sums + torch.einsum("lbk,lbd->lkd", member, torch.where(mask[..., None], output, 0).double())
+                counts = counts + member.sum(dim=1)
+            means.append(sums / counts.clamp(min=1)[..., None])
+        return torch.cat(means).float()
+
+    def _drawn(self, client: int, times: int, size: int) -> Tensor:
+        """Positions of ``times`` draws of at most ``size`` samples from each class, one after the other."""
+        pool = self.hardware.samples.train[int(client)]
+        labels = self.hardware.samples.y[pool.to(self.hardware.device)].cpu()
+        drawn = []
+        for label in labels.unique():
+            held = pool[labels == label]
+            random = randomness.generator(self.setup.seed, "class draws", self.round, int(client), int(label))
+            drawn += [held[torch.from_numpy(random.permutation(len(held))[:size])] for _ in range(times)]
+        return torch.cat(drawn) if drawn else pool
 
     def _pool(self, client: int, share: float, phase: str) -> Tensor:
         pool = self.hardware.samples.train[int(client)]
@@ -189,12 +246,13 @@ class Fleet:
             return losses
         return step
 
-    def _hand_over(self, method_step: Callable[[Turn], None], names: list[str], tensors: Tensors, gradient: Callable,
-                   own: Tensors, changed: set[str]) -> training.Step:
-        """The method's own step on one mini-batch; notes the variables it assigns in ``changed``."""
+    def _hand_over(self, method_step: Callable[[Turn], None], batches: int, names: list[str], tensors: Tensors,
+                   gradient: Callable, own: Tensors, changed: set[str]) -> training.Step:
+        """The method's own step on its mini-batches; notes the variables it assigns in ``changed``."""
         def step(lanes: training.Lanes, x: Tensor, y: Tensor) -> Tensor:
             given = {name: value[lanes] for name, value in own.items()}
-            turn = Turn(dict(given), names, tensors, lanes, (x, y), gradient)
+            parts = list(zip(x.tensor_split(batches, dim=1), y.tensor_split(batches, dim=1), strict=True))
+            turn = Turn(dict(given), names, tensors, lanes, parts, gradient)
             method_step(turn)
             for name, value in turn.variables.items():
                 if value is not given[name]:
@@ -220,4 +278,9 @@ def buffer_name(model: str) -> str:
     return f"buffers.{model}"
 
 
-__all__ = ["Fleet", "Hardware", "Turn", "buffer_name"]
+def plainly(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+    """The prediction of a plain model."""
+    return model(x)
+
+
+__all__ = ["Fleet", "Hardware", "Pool", "Turn", "at", "buffer_name"]

@@ -65,7 +65,7 @@ class SerialKernel:
     def session(self, tensors: Tensors, trained: list[str], loss: Loss) -> Callable[..., tuple[Tensors, Tensor]]:
         """A gradient function bound to ``tensors`` [1, …], which later steps change in place."""
         leaves = self._bind(tensors, trained)
-        self.module.train()
+        _train_mode(self.module, trained)
 
         def gradient(lanes: slice | Tensor, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
             lane = SimpleNamespace(**{name: value[0] for name, value in variables.items()})
@@ -101,7 +101,7 @@ class StackedKernel:
 
         mapped = vmap(grad_and_value(single), randomness="error")
         fixed_names = [name for name in tensors if name not in trained]
-        self.module.train()
+        _train_mode(self.module, trained)
 
         def gradient(lanes: slice | Tensor, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
             free = {name: tensors[name][lanes] for name in trained}
@@ -121,6 +121,44 @@ class StackedKernel:
             return functional_call(program, {f"model.{name}": tensor for name, tensor in named.items()}, (x, lane))
 
         return vmap(single)(tensors, x, variables)
+
+
+def _train_mode(module: nn.Module, trained: list[str]) -> None:
+    """Training mode, except for modules whose parameters are all frozen: their batch norm stands still as well."""
+    module.train()
+    for name, part in module.named_modules():
+        own = [f"{name}.{parameter}" for parameter, _ in part.named_parameters()] if name else trained
+        if own and not any(parameter in trained for parameter in own):
+            part.eval()
+
+
+def at(model: nn.Module, row: Tensor, function: Callable[[nn.Module], Tensor]) -> Tensor:
+    """``function(model)`` with the parameters of ``row`` [P] instead, in evaluation mode: another model inside a loss.
+
+    For example ``at(model, lane.teacher, lambda teacher: teacher.features(batch.x))``. Its buffers are the model's.
+    """
+    named, start = {}, 0
+    for name, parameter in model.named_parameters():
+        named[f"model.{name}"] = row[start:start + parameter.numel()].view(parameter.shape)
+        start += parameter.numel()
+    modes = {part: part.training for part in model.modules()}
+    model.eval()
+    try:
+        return functional_call(_Program(model, function), named, ())
+    finally:
+        for part, mode in modes.items():
+            part.training = mode
+
+
+def descend(start: Tensors, loss: Callable[[Tensors], Tensor], lr: float, steps: int) -> Tensors:
+    """Plain gradient descent on free tensors instead of a model: ``steps`` steps from ``start``, which stays as it is."""
+    current = {name: tensor.clone() for name, tensor in start.items()}
+    for _ in range(steps):
+        leaves = {name: tensor.requires_grad_() for name, tensor in current.items()}
+        gradients = torch.autograd.grad(loss(leaves), list(leaves.values()))
+        current = {name: (leaf - lr * gradient).detach() for (name, leaf), gradient
+                   in zip(leaves.items(), gradients, strict=True)}
+    return current
 
 
 def choose(module: nn.Module, device: torch.device, lanes: int | str) -> SerialKernel | StackedKernel:

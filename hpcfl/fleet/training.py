@@ -33,6 +33,12 @@ class Schedule:
         return pool[torch.from_numpy(randomness.permutation(len(pool), self.seed, *self.key, client, epoch))]
 
 
+def epoch_length(samples: int, size: int, batches: int, steps: int | None) -> int:
+    """How many samples of an epoch are used in steps of ``size``: whole steps, and a tail that fills its batches."""
+    used = samples if samples % size >= batches else samples - samples % size
+    return used if steps is None else min(used, steps * size)
+
+
 def by_length(lengths: list[int], batch_size: int) -> list[int]:
     """Positions sorted by full batches, then tails, longest first: a chunk's running lanes are a prefix."""
     return sorted(range(len(lengths)), key=lambda i: (-(lengths[i] // batch_size), -(lengths[i] % batch_size), i))

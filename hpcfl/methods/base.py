@@ -16,40 +16,16 @@ import torch.nn.functional as functional
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from hpcfl import randomness
 from hpcfl.config import Section
 from hpcfl.errors import UserError
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
-from hpcfl.layout import Layout, to_row
-from hpcfl.message import Message
+from hpcfl.layout import Layout
+from hpcfl.message import Inbox, Message
+from hpcfl.setup import Setup
 
 State = dict[str, Tensor]
 Layers = Literal["all", "output"] | PositiveInt  # a suffix of the model: everything, the head, the upper n layers
-
-
-@dataclass(frozen=True)
-class Setup:
-    """What is known before the first round: ``counts`` [clients, classes] of training samples, the model's layout."""
-
-    layout: Layout
-    counts: Tensor
-    rounds: int
-    seed: int
-    build: Any  # () -> nn.Module, the adapted model of one client
-
-    @property
-    def clients(self) -> int:
-        return self.counts.shape[0]
-
-    @property
-    def classes(self) -> int:
-        return self.counts.shape[1]
-
-    def initial(self, draw: int = 0) -> Tensor:
-        """Initial parameters ``[P]``: the one draw shared by server and clients, or a further, different one."""
-        with randomness.seeded(self.seed, "model", draw):
-            return to_row(self.layout, self.build())
 
 
 def head_of(model: nn.Module, method: str) -> nn.Linear:
@@ -67,9 +43,13 @@ class Cohort:
 
     ids: np.ndarray
     counts: Tensor
-    layout: Layout
+    setup: Setup
     round: int
     uniform: bool = False
+
+    @property
+    def layout(self) -> Layout:
+        return self.setup.layout
 
     @property
     def weights(self) -> Tensor:
@@ -81,7 +61,11 @@ class Cohort:
 class Method(Section, ABC):
     """A federated learning method. Subclass it in one file, with ``plugin = YourMethod`` at its end.
 
-    ``primary`` names the score whose maximum over rounds is the method's result.
+    primary: the score whose maximum over rounds is the method's result.
+    reference, family: the paper, and the kind of method it is, for the table of methods.
+    models: a client's models that have buffers of their own; "model" is the one that local training starts from.
+    every_client: the paper needs all clients in every round; a smaller participation is refused.
+    needs_rounds: what a round does depends on how many there will be, so a finished run cannot be prolonged.
     """
 
     name: str = Field(description="name of the method's file, or your own 'module:Class'")
@@ -89,7 +73,14 @@ class Method(Section, ABC):
 
     primary: ClassVar[str] = "pre"
     reference: ClassVar[str] = ""
-    models: ClassVar[tuple[str, ...]] = ("model",)  # a client's models that have buffers of their own
+    family: ClassVar[str] = ""
+    models: ClassVar[tuple[str, ...]] = ("model",)
+    every_client: ClassVar[bool] = False
+    needs_rounds: ClassVar[bool] = False
+
+    def validation_share(self) -> float:
+        """The share of a client's training samples that is held out for validation: not trained on, not counted."""
+        return 0.0
 
     def adapt(self, model: nn.Module) -> nn.Module:
         """The model of one client, changed as the method needs (a head of its own, further blocks)."""
@@ -112,16 +103,16 @@ class Method(Section, ABC):
         """What goes to the cohort, rows in the order of ``cohort.ids``. Runs on rank 0; must not change ``server``."""
 
     @abstractmethod
-    def update(self, fleet: Fleet, inbox: State) -> Message:
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         """The clients' side of a round: score, train, and return what goes up, ``[n, width]`` each."""
 
     @abstractmethod
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         """Assign new values in ``server`` from what came up. Runs on rank 0."""
 
-    def observe(self, fleet: Fleet, inbox: State) -> None:
+    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
         """Score clients that do not take part in this round; what happens to their state is forgotten."""
 
-    def finish(self, fleet: Fleet, inbox: State) -> None:
+    def finish(self, fleet: Fleet, inbox: Inbox) -> None:
         """Score all clients after the last round, from one more ``send``; state is forgotten."""
         self.observe(fleet, inbox)

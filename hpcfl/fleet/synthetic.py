@@ -1,0 +1,44 @@
+"""The same training loop over tensors instead of a client's samples: what a server trains by itself."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as functional
+from torch import Tensor, nn
+
+from hpcfl import randomness
+from hpcfl.config import Training
+from hpcfl.data.datasets import Dataset
+from hpcfl.fleet import Fleet, Hardware
+from hpcfl.fleet.kernels import Batch, choose
+from hpcfl.fleet.samples import Samples
+from hpcfl.layout import of_buffers, of_parameters, to_row
+from hpcfl.setup import Setup
+from hpcfl.stopwatch import Stopwatch
+
+
+def fit(build: Callable[[], nn.Module], x: Tensor, y: Tensor, classes: int, training: Training, seed: int,
+        round: int) -> Tensor:
+    """A fresh model, trained on cross-entropy over ``x`` [samples, …], ``y`` [samples]: its row ``[P]``.
+
+    Its first parameters and the order of samples are keyed by (seed, round); no learning-rate decay.
+    """
+    with randomness.seeded(seed, "synthetic", round):
+        module = build()
+    device = x.device
+    samples = Samples(Dataset("synthetic", x, y, classes, scale=1.0, mean=(0.0,), std=(1.0,)), [0], [np.arange(len(y))],
+                      [np.zeros(0, np.int64)], device, False)
+    setup = Setup(of_parameters(module), samples.counts(0)[None], round, seed, build,
+                  training.model_copy(update={"lr_decay": 1.0}))
+    hardware = Hardware(setup, samples, choose(module.to(device), device, 1), of_buffers(module), device, _silent, Stopwatch())
+    fleet = Fleet(np.array([0]), {}, setup.counts, round, False, _cross_entropy, hardware)
+    return fleet.train(to_row(setup.layout, module), phase="synthetic")[0]
+
+
+def _cross_entropy(model: nn.Module, batch: Batch, lane: object) -> Tensor:
+    return functional.cross_entropy(model(batch.x), batch.y)
+
+
+def _silent() -> None:
+    """The server's own training sends no heartbeat."""
