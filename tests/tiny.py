@@ -64,6 +64,22 @@ def zero_row(shape, classes, *, hidden: int = 6):
     return model
 
 
+class Normalised(MLP):
+    """An MLP whose input is batch-normalised."""
+
+    def __init__(self, shape, classes, hidden):
+        super().__init__(shape, classes, hidden=(hidden,))
+        self.norm = nn.BatchNorm1d(FEATURES)
+        self.head = self._modules.pop("head")  # the head comes last
+
+    def features(self, x):
+        return super().features(self.norm(x))
+
+
+def normalised(shape, classes, *, hidden: int = 6):
+    return Normalised(shape, classes, hidden)
+
+
 class Diverges(FedAvg):
     """FedAvg in which one client's loss is not a number from round ``since`` on; it counts its rounds in private."""
 

@@ -1,0 +1,80 @@
+"""Scores and class means against plain loops."""
+
+import pytest
+import torch
+
+every_kernel = pytest.mark.parametrize("lanes", [1, 2, "auto"])
+
+
+def module_of(fleet, row):
+    module = fleet.setup.build()
+    with torch.no_grad():
+        for name, parameter in module.named_parameters():
+            parameter.copy_(fleet.layout.split(row)[name])
+    return module.eval()
+
+
+@every_kernel
+def test_score_against_a_loop(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    rows = rows_of(fleet)
+    fleet.score("pre", rows)
+    score = fleet.scores["pre"]
+    samples = fleet.hardware.samples
+    for client in range(5):
+        x, y = samples.take(samples.test[client])
+        logits = module_of(fleet, rows[client])(x).detach()
+        assert score.total[client] == len(y) == 20 * (fleet.counts[client] > 0).sum()
+        assert score.correct[client] == (logits.argmax(1) == y).sum()
+        torch.testing.assert_close(score.loss[client].float(), torch.nn.functional.cross_entropy(logits, y, reduction="sum"))
+
+
+@every_kernel
+def test_one_row_stands_for_all_clients(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    row = rows_of(fleet)[0]
+    fleet.score("one", row)
+    fleet.score("all", row.repeat(5, 1))
+    assert torch.equal(fleet.scores["one"].loss, fleet.scores["all"].loss)
+
+
+@every_kernel
+def test_a_prediction_of_ones_own_sees_the_lanes_variables(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    wanted = torch.tensor([0, 1, 2, 3, 0])
+    fleet.score("constant", rows_of(fleet), lambda model, x, lane: lane.wanted.expand(len(x), -1),
+                wanted=torch.nn.functional.one_hot(wanted, 4).float())
+    held = fleet.counts[torch.arange(5), wanted] > 0
+    assert torch.equal(fleet.scores["constant"].correct, 20.0 * held.double())
+
+
+def test_rounds_that_are_not_scored_cost_nothing(make_fleet, rows_of):
+    fleet = make_fleet()
+    fleet.scored = False
+    fleet.score("pre", rows_of(fleet), lambda model, x, lane: pytest.fail("was scored"))
+    assert fleet.scores == {}
+
+
+def test_a_model_that_was_just_scored_is_not_scored_again(make_fleet, rows_of):
+    fleet = make_fleet()
+    rows = rows_of(fleet)
+    fleet.score("pre", rows)
+    fleet.score("global", rows)
+    assert fleet.scores["global"] is fleet.scores["pre"]
+    fleet.score("post", rows.clone())
+    assert fleet.scores["post"] is not fleet.scores["pre"]
+
+
+@every_kernel
+def test_class_means_against_a_loop(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    rows = rows_of(fleet)
+    means = fleet.class_means(rows, lambda model, x, lane: model.features(x))
+    assert means.shape == (5, 4, 6)
+    samples = fleet.hardware.samples
+    for client in range(5):
+        x, y = samples.take(samples.train[client])
+        features = module_of(fleet, rows[client]).features(x).detach()
+        for c in range(4):
+            expected = features[y == c].mean(0) if (y == c).any() else torch.zeros(6)
+            torch.testing.assert_close(means[client, c], expected, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,180 @@
+"""Local training: real batches, the right clients, what is keyed and what stays as it is."""
+
+import pytest
+import torch
+
+COUNTS = [[8, 3, 0, 0], [0, 4, 0, 0], [1, 0, 6, 6], [0, 0, 1, 0], [7, 7, 7, 7]]  # 11, 4, 13, 1 and 28 samples
+
+every_kernel = pytest.mark.parametrize("lanes", [1, 2, "auto"])
+
+
+def batch_size(model, batch, lane):
+    """The number of samples as a loss, so that the mean of a client's losses tells its batches."""
+    return batch.x.shape[0] + 0 * sum(p.sum() for p in model.parameters())
+
+
+def mean_of_inputs(model, batch, lane):
+    return batch.x.mean() + 0 * sum(p.sum() for p in model.parameters())
+
+
+@every_kernel
+@pytest.mark.parametrize("size", [1, 4, 10, 100])
+def test_every_batch_is_a_real_batch(make_fleet, rows_of, lanes, size):
+    fleet = make_fleet(COUNTS, lanes=lanes, batch_size=size)
+    fleet.train(rows_of(fleet), loss=batch_size)
+    for client, samples in enumerate(map(sum, COUNTS)):
+        batches = [size] * (samples // size) + [samples % size] * (samples % size > 0)
+        assert fleet.losses[client] == pytest.approx(sum(b * b for b in batches) / samples)
+
+
+@every_kernel
+def test_an_epoch_sees_each_of_a_clients_own_samples_once(make_fleet, rows_of, lanes):
+    fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
+    fleet.train(rows_of(fleet), loss=mean_of_inputs)
+    samples = fleet.hardware.samples
+    for client in range(5):
+        x, _ = samples.take(samples.train[client])
+        assert fleet.losses[client] == pytest.approx(float(x.mean()), rel=1e-4, abs=1e-6)
+
+
+@every_kernel
+def test_the_given_rows_stay_as_they_are(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    rows = rows_of(fleet)
+    before = rows.clone()
+    assert not torch.equal(fleet.train(rows), rows)
+    assert torch.equal(rows, before)
+    shared = rows[0].clone()
+    fleet.train(shared, phase="shared")
+    assert torch.equal(shared, before[0])
+
+
+@every_kernel
+def test_a_client_without_samples_keeps_its_row(make_fleet, rows_of, lanes):
+    fleet = make_fleet(COUNTS, lanes=lanes)
+    rows = rows_of(fleet)
+    full = fleet.train(rows)
+    fleet.hardware.samples.train[2] = torch.zeros(0, dtype=torch.int64)
+    again = fleet.train(rows, phase="train again")
+    assert torch.equal(again[2], rows[2]) and not torch.equal(full[2], rows[2])
+    assert (again != rows).any(dim=1).tolist() == [True, True, False, True, True]
+
+
+@every_kernel
+def test_only_some_clients_train(make_fleet, rows_of, lanes):
+    fleet, other = make_fleet(lanes=lanes), make_fleet(lanes=lanes)
+    rows, only = rows_of(fleet), torch.tensor([True, False, True, False, True])
+    trained, everyone = fleet.train(rows, only=only), other.train(rows)
+    assert torch.equal(trained[~only], rows[~only])
+    assert torch.equal(trained[only], everyone[only])
+
+
+@every_kernel
+def test_until_ends_each_client_by_itself(make_fleet, rows_of, lanes):
+    limits = torch.tensor([[1], [3], [2], [5], [4]])
+    fleet = make_fleet(lanes=lanes)
+    rows = rows_of(fleet)
+
+    def until(losses, lane):
+        assert losses.shape[0] == len(lane["limit"])
+        return losses.shape[1] >= lane["limit"][:, 0]
+
+    ended = fleet.train(rows, until=until, epochs=9, limit=limits)
+    for client in range(5):
+        alone = make_fleet(lanes=lanes).train(rows, epochs=int(limits[client]))
+        assert torch.equal(ended[client], alone[client])
+
+
+def test_until_has_a_cap(make_fleet, rows_of):
+    fleet = make_fleet()
+    rows = rows_of(fleet)
+    capped = fleet.train(rows, until=lambda losses, lane: torch.zeros(len(losses), dtype=torch.bool), epochs=2)
+    assert torch.equal(capped, make_fleet().train(rows, epochs=2))
+
+
+@every_kernel
+def test_a_share_of_the_samples_is_fixed_for_the_phase(make_fleet, rows_of, lanes):
+    fleet = make_fleet(COUNTS, lanes=lanes, batch_size=100)
+    rows, seen = rows_of(fleet), []
+    fleet.train(rows, loss=batch_size, share=0.5)
+    assert fleet.losses.tolist() == [5, 2, 6, 1, 14]  # ⌊half⌋, at least one
+
+    def until(losses, lane):  # sees the mean input of every epoch
+        seen.append(losses)
+        return torch.zeros(len(losses), dtype=torch.bool)
+
+    fleet.train(rows, loss=mean_of_inputs, share=0.5, phase="another", until=until, epochs=4)
+    for history in seen:
+        torch.testing.assert_close(history, history[:, :1].expand_as(history), rtol=1e-4, atol=1e-6)
+
+
+def test_orders_are_keyed_by_phase_round_client_and_epoch(make_fleet, rows_of):
+    def trained(round=1, **how):
+        fleet = make_fleet([[5, 5, 5, 5], [5, 5, 5, 5]], round=round)
+        rows = rows_of(fleet)[:1].repeat(2, 1)
+        return fleet.train(rows, **how)
+
+    base = trained()
+    assert torch.equal(base, trained())
+    assert not torch.equal(base, trained(phase="other"))
+    assert not torch.equal(base, trained(round=2))
+    assert not torch.equal(base[0], base[1])
+
+
+def test_a_phase_is_trained_once(make_fleet, rows_of):
+    fleet = make_fleet()
+    fleet.train(rows_of(fleet))
+    with pytest.raises(ValueError, match="phase 'train' was trained already"):
+        fleet.train(rows_of(fleet))
+
+
+@every_kernel
+@pytest.mark.parametrize("params", [("body",), ("head",), (1,), ("head.bias",), ("hidden1.weight", "head.bias")])
+def test_only_the_named_columns_move(make_fleet, rows_of, lanes, params):
+    fleet = make_fleet(lanes=lanes)
+    rows = rows_of(fleet)
+    moved = (fleet.train(rows, params=params) != rows).any(dim=0)
+    expected = torch.zeros_like(moved)
+    for group in params:
+        expected[fleet.layout.columns(group)] = True
+    assert not (moved & ~expected).any()
+    assert moved[expected].float().mean() > 0.8  # a dead unit's weights may stay
+
+
+@every_kernel
+def test_a_step_of_ones_own_is_gradient_descent(make_fleet, rows_of, lanes):
+    fleet, other = make_fleet(lanes=lanes, lr=0.1), make_fleet(lanes=lanes, lr=0.1)
+    rows = rows_of(fleet)
+
+    def step(turn):
+        turn.write(turn.rows() - 0.1 * turn.gradient())
+
+    torch.testing.assert_close(fleet.train(rows, step=step, epochs=2), other.train(rows, epochs=2), rtol=1e-5, atol=1e-6)
+
+
+@every_kernel
+def test_variables_that_a_step_assigns_are_kept_others_are_not_touched(make_fleet, rows_of, lanes):
+    fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
+    taken, factor = torch.zeros(5, 1), torch.arange(5.0)[:, None]
+
+    def step(turn):
+        turn.variables["taken"] = turn.variables["taken"] + turn.variables["factor"]
+
+    fleet.train(rows_of(fleet), step=step, taken=taken, factor=factor)
+    assert taken[:, 0].tolist() == [0, 1, 8, 3, 28]  # 3, 1, 4, 1 and 7 batches
+    assert factor[:, 0].tolist() == [0, 1, 2, 3, 4]
+
+
+@every_kernel
+def test_a_loss_sees_the_lanes_variables(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    fleet.train(rows_of(fleet), loss=lambda model, batch, lane: lane.mine.sum() + 0 * sum(p.sum() for p in model.parameters()),
+                mine=torch.arange(10.0).view(5, 2))
+    assert fleet.losses.tolist() == [1, 5, 9, 13, 17]
+
+
+def test_learning_rate_decays_by_round(make_fleet, rows_of):
+    one = {"batch_size": 100, "lr_decay": 0.5, "lr": 0.1}
+    first, third = make_fleet(**one), make_fleet(round=3, **one)
+    rows = rows_of(first)
+    torch.testing.assert_close((third.train(rows) - rows) * 4, first.train(rows) - rows, rtol=1e-2, atol=1e-5)
