@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hpcfl import mixing
 from hpcfl.fleet import Fleet
-from hpcfl.message import Message
+from hpcfl.message import Inbox, Message
 from hpcfl.methods._ala import AdaptiveLocalAggregation
 from hpcfl.methods.base import Cohort, Method, Setup, State
 
@@ -34,38 +34,47 @@ class FedAvg(Method):
     def send(self, server: State, cohort: Cohort) -> Message:
         return {"model": server["model"]}
 
-    def received(self, fleet: Fleet, inbox: State) -> Tensor:
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The model that came down, ``[P]`` or ``[n, P]``."""
         return inbox["model"]
 
-    def start(self, fleet: Fleet, inbox: State) -> Tensor:
+    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The model that a client trains from and is scored with before, ``[P]`` or ``[n, P]``."""
         received = self.received(fleet, inbox)
         return self._adaptive().adapt(fleet, received) if self.ala else received
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: State, **how: Any) -> Tensor:
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
         """One local training as this method does it; ``how`` goes to ``fleet.train``."""
         return fleet.train(rows, **how)
 
-    def update(self, fleet: Fleet, inbox: State) -> Message:
-        start = self.start(fleet, inbox)
-        self._score(fleet, inbox, start)
-        trained = self.fit(fleet, start, inbox)
-        fleet.score("post", trained)
+    def keep(self, fleet: Fleet, trained: Tensor) -> None:
+        """What a client remembers of its trained model ``[n, P]``."""
         if self.ala:
             fleet.state["model"] = trained
+
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        start = self.start(fleet, inbox)
+        self.score_start(fleet, inbox, start)
+        trained = self.fit(fleet, start, inbox)
+        self.keep(fleet, trained)
+        self.score_trained(fleet, inbox, trained)
         return {"model": trained}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         server["model"] = mixing.average(cohort.weights, uplink["model"])
 
-    def observe(self, fleet: Fleet, inbox: State) -> None:
-        self._score(fleet, inbox, self.start(fleet, inbox))
+    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
+        self.score_start(fleet, inbox, self.start(fleet, inbox))
 
-    def _score(self, fleet: Fleet, inbox: State, start: Tensor) -> None:
+    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
+        """Score what a client has before it trains, and the server's one model where there is one."""
         fleet.score("pre", start)
         if (received := self.received(fleet, inbox)).dim() == 1:
             fleet.score("global", received)
+
+    def score_trained(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> None:
+        """Score what a client has after it trained."""
+        fleet.score("post", trained)
 
     def _adaptive(self) -> AdaptiveLocalAggregation:
         return AdaptiveLocalAggregation()
