@@ -1,6 +1,9 @@
 """The command line: commands and their options, no logic."""
 
+import json
 import sys
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,20 @@ def _say(communicator: Communicator, text: str, code: int) -> int:
     return code
 
 
+def on_server(work: Callable[..., None]) -> Callable[..., None]:
+    """A command that only rank 0 carries out; what fails there fails on all ranks."""
+    @click.pass_obj
+    @wraps(work)
+    def carry_out(communicator: Communicator, **arguments: Any) -> None:
+        from hpcfl.storage.agreement import agreed
+
+        with agreed(communicator):
+            if communicator.is_server:
+                work(**arguments)
+
+    return carry_out
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def cli() -> None:
@@ -55,7 +72,87 @@ def run(communicator: Communicator, file: Path, overrides: tuple[str, ...], out:
     run_file(file, overrides, out, fresh, communicator)
 
 
-def _json(value: Any) -> None:
-    import json
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the file.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Rounds to time, after one to warm up.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.pass_obj
+def bench(communicator: Communicator, file: Path, overrides: tuple[str, ...], rounds: int, as_json: bool) -> None:
+    """Time the experiment in FILE for a few rounds; nothing is kept."""
+    from hpcfl.bench import bench_file
 
-    print(json.dumps(value, indent=1))
+    bench_file(file, overrides, rounds, as_json, communicator)
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; of a sweep's folder one for each run in it.")
+@on_server
+def show(folder: Path, as_json: bool) -> None:
+    """Show what came out of the run or sweep in FOLDER, also while it is running."""
+    from hpcfl.report import summary, tables
+
+    if as_json:
+        print_json(summary.as_json(folder))
+    else:
+        tables.show(folder)
+
+
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the file.")
+@click.pass_obj
+def check(communicator: Communicator, file: Path, overrides: tuple[str, ...]) -> None:
+    """Check the experiment in FILE and say what it needs on as many ranks; nothing is run or written."""
+    from hpcfl.experiment import check_file
+
+    check_file(file, overrides, communicator)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print a list of JSON objects.")
+@on_server
+def methods(as_json: bool) -> None:
+    """List the methods with their keys."""
+    from hpcfl.report import catalogue
+
+    if as_json:
+        print_json(catalogue.methods())
+    else:
+        catalogue.show_methods()
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print a list of JSON objects.")
+@on_server
+def datasets(as_json: bool) -> None:
+    """List the data sets."""
+    from hpcfl.report import catalogue
+
+    if as_json:
+        print_json(catalogue.datasets())
+    else:
+        catalogue.show_datasets()
+
+
+@cli.group()
+def data() -> None:
+    """Files of data sets."""
+
+
+@data.command()
+@click.argument("name")
+@click.option("--root", type=click.Path(path_type=Path), required=True, help="Folder that holds the data sets.")
+@on_server
+def download(name: str, root: Path) -> None:
+    """Fetch the data set NAME into a folder and check it; a run never downloads."""
+    from hpcfl.data.datasets import download as fetch
+
+    fetch(name, root)
+    print(f"{name} is complete in {root}")
+
+
+def print_json(value: Any) -> None:
+    """The value alone on the standard output."""
+    print(json.dumps(value, indent=1, ensure_ascii=False))

@@ -12,19 +12,24 @@ class Stopwatch:
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
         self._running: list[str] = []
-        self._since = time.perf_counter()
+        self._since = self._last_lap = time.perf_counter()
+
+    def lap(self) -> float:
+        """Seconds since the last lap, whatever ran."""
+        before, self._last_lap = self._last_lap, time.perf_counter()
+        return self._last_lap - before
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        self._lap()
+        self._settle()
         self._running.append(name)
         try:
             yield
         finally:
-            self._lap()
+            self._settle()
             self._running.pop()
 
-    def _lap(self) -> None:
+    def _settle(self) -> None:
         now = time.perf_counter()
         if self._running:
             self.seconds[self._running[-1]] += now - self._since

@@ -4,6 +4,7 @@
 """
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -79,6 +80,11 @@ def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for key, value in table.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
+
+
+def is_aside(folder: Path) -> bool:
+    """Whether the folder's name says that ``--fresh`` moved it aside."""
+    return re.search(r"\.\d{8}-\d{6}(-\d+)?$", folder.name) is not None
 
 
 def _aside(folder: Path) -> Path:

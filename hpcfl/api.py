@@ -1,0 +1,42 @@
+"""hpcfl from Python: ``hpcfl.run(config)`` and ``hpcfl.load(DIR)``, what the commands run and show do."""
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hpcfl.communicator import Communicator, connect
+from hpcfl.config import Config
+from hpcfl.experiment import run_file, run_one, run_table
+from hpcfl.report import summary
+from hpcfl.report.summary import Run
+
+
+def run(config: Config | dict[str, Any] | str | Path, out: str | Path | None = None, fresh: bool = False) -> Run | dict[str, Run]:
+    """Run an experiment, or continue it where it stands, and return what ``load`` returns.
+
+    config: an experiment file, its content as a nested dictionary, or a Config. out: results folder, default runs/NAME.
+    fresh: move an old results folder aside and start over. Under mpiexec every rank calls this. Raises UserError for bad
+    input, RunFailure, or Interrupted after a stop signal, when the state is saved.
+    """
+    communicator, folder = _communicator(), None if out is None else Path(out)
+    if isinstance(config, Config):
+        folder = folder or Path("runs") / config.name
+        run_one(config, folder, fresh, communicator)
+    elif isinstance(config, dict):
+        folder = run_table(config, "configuration", folder, fresh, communicator)
+    else:
+        folder = run_file(Path(config), (), folder, fresh, communicator)
+    return load(folder)
+
+
+def load(folder: str | Path) -> Run | dict[str, Run]:
+    """The run in a folder, finished or not; of a sweep's folder its runs by name. Raises UserError where there is none."""
+    folder = Path(folder)
+    runs = summary.load_all(folder)
+    return {run.label: run for run in runs} if summary.is_sweep(folder, runs) else runs[0]
+
+
+@cache
+def _communicator() -> Communicator:
+    """The one of this process."""
+    return connect()

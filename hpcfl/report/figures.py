@@ -1,0 +1,97 @@
+"""Figures of a run or a sweep as PNG: accuracy curves, and which client holds how much of which class."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcfl.report.summary import Run, load_all
+from hpcfl.report.tables import best_first
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# Okabe and Ito's palette, distinct for all kinds of colour vision; with the line styles 28 looks before one repeats.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+STYLES = ("-", "--", ":", "-.")
+STYLE = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e4e4e4",
+         "grid.linewidth": 0.7, "axes.axisbelow": True, "axes.titlesize": 11, "axes.titlelocation": "left"}
+PANELS = (("pre", "before local training"), ("post", "after local training"))
+
+
+def draw(folder: Path) -> list[Path]:
+    """Write ``accuracy.png`` and ``clients.png`` (one for each partition that the runs use) into the folder; their paths."""
+    import matplotlib
+
+    runs = best_first(load_all(folder))
+    drawn = {"accuracy.png": curves(runs)}
+    partitions = _partitions(runs)
+    for label, counts in partitions.items():
+        name = "clients.png" if len(partitions) == 1 else f"clients-{label}.png"
+        drawn[name] = bubbles(counts)
+    for name, figure in drawn.items():
+        with matplotlib.rc_context({"savefig.bbox": "tight"}):
+            figure.savefig(folder / name, dpi=160)
+    return [folder / name for name in drawn]
+
+
+def curves(runs: list[Run]) -> "Figure":
+    """Accuracy over rounds before and after local training, a line for each run, best first."""
+    import matplotlib
+    from matplotlib.figure import Figure  # without pyplot no window system is touched
+
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(10, 4.2), layout="constrained")
+        panels = figure.subplots(1, 2, sharex=True, sharey=True)
+        for place, run in enumerate(runs):
+            style = {"color": COLOURS[place % len(COLOURS)], "linestyle": STYLES[place % len(STYLES)]}
+            for panel, (column, _) in zip(panels, PANELS, strict=True):
+                accuracy = run.accuracy(column)
+                known = ~np.isnan(accuracy)
+                panel.plot(run.results.rounds[known], 100 * accuracy[known], label=run.label, linewidth=1.8, **style)
+        for panel, (_, title) in zip(panels, PANELS, strict=True):
+            panel.set(title=title, xlabel="round")
+        panels[0].set_ylabel("accuracy on the clients' test samples (%)")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
+    return figure
+
+
+def bubbles(counts: np.ndarray) -> "Figure":
+    """Training samples of each client in each class, ``counts`` [clients, classes], as areas."""
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    clients, classes = counts.shape
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(np.clip(0.32 * clients, 4, 24) + 1.6, np.clip(0.32 * classes, 2.5, 24) + 0.8),
+                        layout="constrained")
+        axes = figure.subplots()
+        client, label = np.nonzero(counts)
+        held = counts[client, label]
+        scale = 230 / counts.max()  # points², so that the largest bubble just fits between the grid lines
+        axes.scatter(client, label, s=np.maximum(scale * held, 1), color=COLOURS[0], alpha=0.75, linewidth=0)
+        axes.set(xlabel="client", ylabel="class", xlim=(-0.8, clients - 0.2), ylim=(-0.8, classes - 0.2),
+                 title=f"training samples by client and class ({int(counts.sum()):,} in total)")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True, nbins=25, steps=[1, 2, 5, 10]))
+        for size in _legend_sizes(int(counts.max())):
+            axes.scatter([], [], s=scale * size, color=COLOURS[0], alpha=0.75, linewidth=0, label=str(size))
+        figure.legend(title="samples", loc="outside right upper", frameon=False, labelspacing=1.1, borderpad=0.8)
+    return figure
+
+
+def _legend_sizes(most: int) -> list[int]:
+    """Up to three round numbers from 1, 2, 5, 10 … that are at most ``most``, ascending."""
+    rounded = [step * 10 ** power for power in range(len(str(most))) for step in (1, 2, 5)]
+    return [size for size in rounded if size <= most][::-2][:3][::-1]
+
+
+def _partitions(runs: list[Run]) -> dict[str, np.ndarray]:
+    """The different class counts among the runs, by the label of the first run that has them."""
+    found: dict[str, np.ndarray] = {}
+    for run in sorted(runs, key=lambda run: run.label):
+        counts = run.results.static.get("train_counts")
+        if counts is not None and not any(np.array_equal(counts, known) for known in found.values()):
+            found[run.label] = counts
+    return found

@@ -1,0 +1,89 @@
+"""What an experiment will need in memory and on the disk, computed from what is prepared, without training."""
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from hpcfl.communicator import Communicator
+from hpcfl.config import Training
+from hpcfl.preparation import Prepared
+
+FLOAT = 4  # bytes
+COLUMNS = 9  # float64 numbers of a client and scored round: two models × (correct, total, loss), loss, floats, divergence
+KEPT = 3  # two checkpoints and the one being written
+
+
+@dataclass(frozen=True)
+class RankNeeds:
+    """One rank's share, in bytes. rows: client models of a round; lanes: what trains at once; both without activations."""
+
+    clients: int
+    samples: int
+    client_state: int
+    rows: int
+    lanes: int
+    server: int
+
+
+def of_rank(prepared: Prepared, communicator: Communicator) -> RankNeeds:
+    """This rank's needs in a round with all clients it may have to serve."""
+    config, hardware = prepared.config, prepared.hardware
+    model = FLOAT * prepared.setup.layout.width
+    cohort = max(1, int(config.participation.fraction * config.partition.clients + 1e-9))
+    own = len(prepared.store.ids)
+    playing = min(own, cohort)
+    server = sum(tensor.nbytes for tensor in prepared.server.values())
+    return RankNeeds(
+        clients=own,
+        samples=hardware.samples.x.nbytes + hardware.samples.y.nbytes,
+        client_state=own * client_bytes(prepared),
+        rows=2 * playing * model + playing * client_bytes(prepared),  # start and trained rows, and the state in use
+        lanes=min(playing, hardware.kernel.widest) * (2 + _moments(config.training)) * model,  # parameters, gradients
+        server=server + 2 * cohort * model if communicator.is_server else 0)  # what goes down and what comes up
+
+
+def _moments(training: Training) -> int:
+    """Rows that the optimiser keeps for each lane."""
+    return 2 if training.optimizer == "adam" else int(training.momentum > 0)
+
+
+def client_bytes(prepared: Prepared) -> int:
+    """Private state of one client."""
+    return sum(tensor.nbytes for tensor in prepared.store.template.values())
+
+
+def of_disk(prepared: Prepared) -> tuple[int, int]:
+    """Bytes of one checkpoint (the server's state may still grow by the uploads it keeps), and of the metrics."""
+    config = prepared.config
+    state = sum(tensor.nbytes for tensor in prepared.server.values()) + config.partition.clients * client_bytes(prepared)
+    scored = ceil(config.rounds / config.evaluation.every) + 1
+    return state, scored * config.partition.clients * COLUMNS * 8
+
+
+def show(prepared: Prepared, ranks: list[dict[str, Any]]) -> None:
+    """Print the table of all ranks, given as ``vars(RankNeeds)``, and the disk's line."""
+    console = Console(highlight=False)
+    found = Table("rank", "clients", "samples", "client state", "model rows", "lanes", "server", "sum", box=box.SIMPLE_HEAD,
+                  title="memory, beside Python, torch and activations", title_justify="left")
+    for column in found.columns:
+        column.justify = "right"
+    for rank, needs in enumerate(ranks):
+        sizes = [size for name, size in needs.items() if name != "clients"]
+        found.add_row(str(rank), str(needs["clients"]), *map(size_text, [*sizes, sum(sizes)]))
+    console.print(found)
+    checkpoint, metrics = of_disk(prepared)
+    console.print(f"disk: {size_text(checkpoint)} a checkpoint, {KEPT} at most; metrics {size_text(metrics)}")
+    console.print(f"model: {prepared.setup.layout.width:,} parameters")
+
+
+def size_text(size: float) -> str:
+    """Bytes in a unit that reads well."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if size < 1000:
+            return f"{size:.3g} {unit}"
+        size /= 1000
+    return f"{size:.3g} TB"

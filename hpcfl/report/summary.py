@@ -1,0 +1,159 @@
+"""What came out of a run, read from its folder: while it runs, after an interruption, and from what damage left."""
+
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hpcfl import plugins
+from hpcfl.errors import UserError
+from hpcfl.storage import results as recorded
+from hpcfl.storage import run_folder
+from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.results import Results
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run in a few numbers; None where nothing is known yet. Accuracies are in [0, 1], summed up over clients as
+    ``evaluation.metric`` says.
+
+    rounds: how many were played. best: the round with the highest accuracy in the column that counts, ``evaluation.score`` or
+    the method's own, last: the last round that has it: {"round", "pre", "post"}, before and after local training. The start
+    models that the last aggregation makes count as round R + 1, which most methods score only before training.
+    digest: of the state in the newest checkpoint. seconds_per_round: mean wall time without the first round.
+    floats_up, floats_down: per participating client and round.
+    """
+
+    method: str
+    dataset: str
+    rounds: int
+    finished: bool
+    best: dict[str, Any] | None
+    last: dict[str, Any] | None
+    digest: str | None
+    seconds_per_round: float | None
+    floats_up: float | None
+    floats_down: float | None
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run on the disk: its summary, its configuration in the shape of the experiment file, and everything recorded.
+
+    score, metric: the column that counts, ``pre``, ``post`` or ``global``, and how it is summed up over clients.
+    """
+
+    folder: Path
+    summary: Summary
+    config: dict[str, Any]
+    results: Results
+    score: str
+    metric: str
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def label(self) -> str:
+        """The folder's name, which for a cell of a sweep is what sets it apart."""
+        return self.folder.name
+
+    def accuracy(self, score: str) -> np.ndarray:
+        """Accuracy [T] of ``pre``, ``post`` or ``global``, NaN in rounds without it."""
+        return _column(self.results, f"{score}/{self.metric}")
+
+
+def load(folder: Path) -> Run:
+    """The run in a folder. Raises UserError where there is none."""
+    notes: list[str] = []
+    description = _description(folder, notes)
+    try:
+        results = recorded.read(folder)
+        notes += results.notes
+    except UserError as error:
+        if description is None:
+            raise UserError(f"{folder}: no run of hpcfl here") from None
+        notes.append(str(error))
+        results = Results()
+    config = results.header.get("config") or description
+    if config is None:
+        raise UserError("; ".join([f"{folder}: nothing says what this run is", *notes]))
+    evaluation = config["evaluation"]
+    own = results.header.get("primary") or _primary(config["method"]["name"])
+    score = own if evaluation["score"] == "method" else evaluation["score"]
+    summary = _summarise(folder, config, results, score, evaluation["metric"])
+    return Run(folder, summary, config, results, score, evaluation["metric"], notes)
+
+
+def load_all(folder: Path) -> list[Run]:
+    """The run in a folder, or the runs of a sweep's folder, by name. Raises UserError where there are none."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder")
+    cells = [] if _is_run(folder) else [cell for cell in sorted(folder.iterdir()) if _is_run(cell)]
+    current = [cell for cell in cells if not run_folder.is_aside(cell)]
+    return [load(cell) for cell in current or [folder]]
+
+
+def as_json(folder: Path) -> dict[str, Any]:
+    """What ``hpcfl show --json`` prints: the summary of a run, or the summaries of a sweep's runs by name."""
+    runs = load_all(folder)
+    return {run.label: asdict(run.summary) for run in runs} if is_sweep(folder, runs) else asdict(runs[0].summary)
+
+
+def is_sweep(folder: Path, runs: list[Run]) -> bool:
+    """Whether ``runs``, which ``load_all`` gave, are cells of the folder and not the folder itself."""
+    return runs[0].folder != folder
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / run_folder.RUN).exists() or (folder / recorded.MERGED).exists()
+
+
+def _description(folder: Path, notes: list[str]) -> dict[str, Any] | None:
+    """The configuration in ``run.json``, None where it is missing or damaged."""
+    try:
+        there = run_folder.read(folder)
+        return there and there["config"]
+    except (UserError, KeyError, TypeError) as error:
+        notes.append(str(error) if isinstance(error, UserError) else f"{folder / run_folder.RUN}: not a description of a run")
+        return None
+
+
+def _primary(method: str) -> str:
+    with suppress(UserError):  # a user's own method whose file is not here
+        return plugins.find("hpcfl.methods", "method.name", method).primary
+    return "pre"
+
+
+def _summarise(folder: Path, config: dict[str, Any], results: Results, score: str, metric: str) -> Summary:
+    played = results.rounds <= config["rounds"]
+    accuracy = _column(results, f"{score}/{metric}")
+    scored = np.flatnonzero(~np.isnan(accuracy))
+    checkpoint = latest(folder / "checkpoints")
+    return Summary(
+        method=config["method"]["name"],
+        dataset=config["data"]["dataset"],
+        rounds=int(results.rounds[played].max(initial=0)),
+        finished=results.finished,
+        best=_row(results, int(np.nanargmax(accuracy)), score, metric) if len(scored) else None,
+        last=_row(results, int(scored[-1]), score, metric) if len(scored) else None,
+        digest=checkpoint.digest if checkpoint else None,
+        seconds_per_round=_mean(_column(results, "seconds/round")[played][1:]),
+        floats_up=_mean(_column(results, "clients/floats_up")[played]),
+        floats_down=_mean(_column(results, "floats_down")[played]))
+
+
+def _row(results: Results, position: int, score: str, metric: str) -> dict[str, Any]:
+    accuracies = {name: float(_column(results, f"{name}/{metric}")[position]) for name in dict.fromkeys(("pre", "post", score))}
+    return {"round": int(results.rounds[position]),
+            **{name: None if np.isnan(value) else value for name, value in accuracies.items()}}
+
+
+def _column(results: Results, name: str) -> np.ndarray:
+    return results.values.get(name, np.full(len(results.rounds), np.nan))
+
+
+def _mean(values: np.ndarray) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if known.size else None
