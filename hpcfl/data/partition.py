@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.data.datasets import Dataset
-from hpcfl.data.partitions.base import Scheme
+from hpcfl.data.partitions.base import MergedScheme, Scheme
 from hpcfl.errors import UserError
 from hpcfl.storage import atomic, hdf5
 from hpcfl.storage.atomic import Damaged
@@ -72,13 +72,14 @@ def make(scheme: Scheme, dataset: Dataset) -> Split:
     checksum = hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
     if scheme.file is not None:
         return _read(scheme, dataset, checksum)
-    draw = scheme.draw(labels, dataset.classes, dataset.official_test)
+    held_back = 0 if dataset.merges or not isinstance(scheme, MergedScheme) else dataset.official_test
+    draw = scheme.draw(labels[:len(labels) - held_back], dataset.classes, dataset.official_test - held_back)
     for client, (train, test) in enumerate(zip(draw.train, draw.test, strict=True)):
         if not len(train) or not len(test):
             raise UserError(f"partition: client {client} gets {len(train)} samples to train and {len(test)} to test "
                             f"on, it needs at least one of each; {scheme.clients} clients share {len(labels)} samples")
     return Split(draw.train, draw.test, draw.attempts, dataset.name, len(labels), checksum,
-                 scheme.model_dump(mode="json"), draw.notes)
+                 scheme.model_dump(mode="json"), [*dataset.notes, *draw.notes])
 
 
 def _read(scheme: Scheme, dataset: Dataset, checksum: str) -> Split:

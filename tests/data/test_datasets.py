@@ -47,7 +47,8 @@ def tiny_cifar(tmp_path, monkeypatch):
     contents = {file: pickle.dumps({"data": images[2 * i:2 * i + 2], "labels": [i, 9]})
                 for i, file in enumerate(files)}
     write(tmp_path / "cifar", contents)
-    source = cifar_10.PickledBatches("CIFAR10", "cifar", md5(contents), labels="labels", classes=10)
+    source = cifar_10.PickledBatches("CIFAR10", "cifar", md5(contents), labels="labels", classes=10,
+                                    statistics=((0.1, 0.2, 0.3), (0.4, 0.5, 0.6)))
     monkeypatch.setattr(cifar_10, "plugin", source)
     return images
 
@@ -68,7 +69,9 @@ def test_digits_are_built_in(monkeypatch):
 
 
 def test_names_are_the_files():
-    assert datasets.names() == ["cifar-10", "cifar-100", "digits", "fashion-mnist", "mnist"]
+    assert datasets.names() == [
+        "ag-news", "cifar-10", "cifar-100", "digits", "fashion-mnist", "mnist", "npz", "pathmnist", "spiral", "spiral-imbalanced",
+        "tiny-imagenet"]
 
 
 @pytest.mark.parametrize("per_channel", [False, True])

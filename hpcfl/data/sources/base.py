@@ -28,9 +28,10 @@ class Source(ABC):
 
 @dataclass(frozen=True)
 class CheckedFiles(Source):
-    """Files in torchvision's layout, read only if their MD5 is right.
+    """Files whose MD5 is known, read only if it is right.
 
-    archive: class in ``torchvision.datasets`` that fetches them. folder: where they lie under the root.
+    archive: what fetches them, a class in ``torchvision.datasets`` or the address of a folder. folder: where they lie under
+    the root, in torchvision's layout if it has them.
     checksums: file name → MD5, hexadecimal, in reading order.
     """
 
@@ -61,7 +62,11 @@ class CheckedFiles(Source):
         try:
             for file in self.checksums:
                 self._discard_damaged(root / self.folder / file, self.checksums[file])
-            getattr(torchvision.datasets, self.archive)(root, download=True)
+            if "://" in self.archive:
+                for file, checksum in self.checksums.items():
+                    torchvision.datasets.utils.download_url(self.archive + file, root / self.folder, file, checksum)
+            else:
+                getattr(torchvision.datasets, self.archive)(root, download=True)
         except (OSError, RuntimeError, http.client.HTTPException) as error:
             raise UserError(f"{name} could not be downloaded to {root}: {' '.join(str(error).split())}") from None
         for file in self.checksums:

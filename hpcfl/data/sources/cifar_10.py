@@ -17,6 +17,7 @@ class PickledBatches(CheckedFiles):
 
     labels: str
     classes: int
+    statistics: tuple[tuple[float, ...], tuple[float, ...]]
 
     def read(self, name: str, root: Path) -> Dataset:
         images, labels = [], []
@@ -25,7 +26,7 @@ class PickledBatches(CheckedFiles):
             images.append(batch["data"].reshape(-1, 3, 32, 32))
             labels.append(np.array(batch[self.labels], dtype=np.int64))
         return Dataset(name, torch.from_numpy(np.concatenate(images)), torch.from_numpy(np.concatenate(labels)),
-                       self.classes, official_test=len(labels[-1]))
+                       self.classes, official_test=len(labels[-1]), statistics=self.statistics)
 
 
 plugin = PickledBatches("CIFAR10", "cifar-10-batches-py", {
@@ -35,4 +36,4 @@ plugin = PickledBatches("CIFAR10", "cifar-10-batches-py", {
     "data_batch_4": "634d18415352ddfa80567beed471001a",
     "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
     "test_batch": "40351d587109b95175f43aff81a1287e",
-}, labels="labels", classes=10)
+}, labels="labels", classes=10, statistics=((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)))

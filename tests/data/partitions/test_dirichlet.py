@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from hpcfl import randomness
-from hpcfl.data.partitions import dirichlet
+from hpcfl.data.partitions import _dirichlet, dirichlet
 from hpcfl.data.partitions.dirichlet import plugin
 from hpcfl.errors import UserError
 
@@ -25,13 +25,13 @@ def test_all_samples_go_to_one_client_each_and_none_is_too_small():
 
 
 def test_a_client_at_the_mean_gets_no_more():
-    shares = plugin(clients=3)._shares(np.array([True, False, True]), np.random.default_rng(0))
+    shares = _dirichlet.shares_of(np.array([True, False, True]), 0.1, np.random.default_rng(0))
     assert shares[1] == 0 and shares.sum() == pytest.approx(1)
 
 
 def test_shares_that_underflow_are_drawn_again():
-    scheme, open_clients = plugin(clients=20, beta=1e-4), np.arange(20) == 7
-    shares = scheme._shares(open_clients, np.random.default_rng(0))
+    open_clients = np.arange(20) == 7
+    shares = _dirichlet.shares_of(open_clients, 1e-4, np.random.default_rng(0))
     assert shares.tolist() == open_clients.tolist()
 
 
@@ -41,8 +41,9 @@ def test_small_draws_are_redrawn_and_counted():
 
 
 def test_giving_up_tells_the_numbers(monkeypatch):
-    monkeypatch.setattr(dirichlet, "_CAP", 20)
+    for module in (dirichlet, _dirichlet):
+        monkeypatch.setattr(module, "CAP", 20)
     with pytest.raises(UserError, match="in 20 attempts never did each of 90 clients get 2 of 100 samples"):
         plugin(clients=90).assign(np.arange(100) % 10, 10, np.random.default_rng(0))
     with pytest.raises(UserError, match="too small"):
-        plugin(clients=2)._shares(np.array([False, False]), np.random.default_rng(0))
+        _dirichlet.shares_of(np.array([False, False]), 0.1, np.random.default_rng(0))

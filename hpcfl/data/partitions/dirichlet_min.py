@@ -1,0 +1,50 @@
+"""FedNH's Dirichlet partition: the balanced spread of ``dirichlet`` with at least so many samples and classes for each client.
+
+Dai et al., AAAI 2023 (protocols.md D3). Only the official training split is dealt out; every client is tested on the whole
+official test split. From the third class on, a client that holds at most one class so far swaps its chunk with that of the last
+client, the next such client with the last but one, and so on. After three attempts the last draw counts, with a note.
+"""
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from hpcfl import randomness
+from hpcfl.data.partitions._dirichlet import Chunks, spread
+from hpcfl.data.partitions.base import Draw, Scheme
+from hpcfl.errors import UserError
+
+_ATTEMPTS = 3
+
+
+class DirichletMin(Scheme):
+    scheme: str = "dirichlet-min"
+    beta: float = Field(0.3, gt=0, description="concentration: the smaller, the fewer classes a client holds")
+    least_samples: PositiveInt = Field(10, description="training samples that each client should hold")
+    least_classes: PositiveInt = Field(2, description="classes that each client should hold")
+
+    def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
+        if not official_test:
+            raise UserError(f"partition.scheme = '{self.scheme}' tests on the official test split; this data has none")
+        end = len(labels) - official_test
+        generator = randomness.generator(self.seed, "partition")
+        for attempt in range(1, _ATTEMPTS + 1):
+            train = spread(labels[:end], classes, self.clients, self.beta, generator, swap)
+            samples, fewest = min(map(len, train)), min(len(np.unique(labels[held])) for held in train)
+            enough = samples >= self.least_samples and fewest >= self.least_classes
+            if enough or attempt == _ATTEMPTS:
+                break
+        notes = [] if enough else [f"after {attempt} draws some client still holds only {samples} samples or {fewest} classes"]
+        test = np.arange(end, len(labels))
+        return Draw([np.sort(held) for held in train], [test] * self.clients, attempt, notes)
+
+
+def swap(k: int, chunks: Chunks, held: np.ndarray) -> Chunks:
+    """The chunks of class k, those of clients with at most one class exchanged with the last clients' in turn."""
+    chunks = list(chunks)
+    if k >= 2:
+        for turn, client in enumerate(np.flatnonzero(held <= 1), start=1):
+            chunks[client], chunks[-turn] = chunks[-turn], chunks[client]
+    return chunks
+
+
+plugin = DirichletMin

@@ -1,0 +1,46 @@
+"""DiversiFed's practical partition: groups of clients, each with dominant classes of its own; no sample goes to two clients.
+
+Wu et al., "The Diversity Bonus", Table III (protocols.md D6). Classes fall into as many neighbouring blocks as there are groups;
+a client draws the dominant share of its samples uniformly from its block and the rest uniformly from all other classes' samples.
+"""
+
+import numpy as np
+from pydantic import Field, PositiveInt
+
+from hpcfl import randomness
+from hpcfl.data.partitions._fixed import FixedScheme
+from hpcfl.errors import UserError
+
+
+class Grouped(FixedScheme):
+    scheme: str = "grouped"
+    groups: list[PositiveInt] = Field([6, 6, 8], description="clients of each group, in index order")
+    dominant: float = Field(0.8, ge=0, le=1, description="share of a client's samples from its group's classes")
+
+    def deal(self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int, each: int) -> list[np.ndarray]:
+        if sum(self.groups) != self.clients or len(self.groups) > classes:
+            raise UserError(f"partition.groups = {self.groups}: must sum to partition.clients = {self.clients}, at most as "
+                            f"many as the {classes} classes")
+        blocks = np.array_split(np.arange(classes), len(self.groups))
+        group_of = np.repeat(np.arange(len(self.groups)), self.groups)
+        own = round(self.dominant * each)
+        left = np.ones(len(pool), bool)  # with replacement, what has been handed out may be drawn again once all is
+        drawn = []
+        for client, group in enumerate(group_of):
+            generator = randomness.generator(self.seed, "samples", part, client)
+            inside = np.isin(labels, blocks[group])
+            chosen = np.concatenate([self._positions(inside, left, own, generator, client),
+                                     self._positions(~inside, left, each - own, generator, client)])
+            left[chosen] = False
+            drawn.append(pool[chosen])
+        return drawn
+
+    def _positions(self, wanted: np.ndarray, left: np.ndarray, count: int, generator: np.random.Generator,
+                   client: int) -> np.ndarray:
+        """``count`` positions of the pool where ``wanted``, unused ones if they suffice."""
+        unused = np.flatnonzero(wanted & left)
+        enough = len(unused) >= count or not self.replacement
+        return self.pick(unused if enough else np.flatnonzero(wanted), count, generator, client=client)
+
+
+plugin = Grouped

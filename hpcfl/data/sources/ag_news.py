@@ -1,0 +1,60 @@
+"""AG News (Zhang et al., NeurIPS 2015): 120,000 + 7,600 news items in 4 classes, as 200 token ids, from two csv files.
+
+As at FedALA's time (protocols.md C): title and description, the tokens of torchtext's "basic_english", a vocabulary of the merged
+files ordered by frequency (ties alphabetically), 0 for unknown words and padding, cut or padded on the right. The test file alone
+is enough to run, with a note.
+"""
+
+import csv
+import io
+import re
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.sources.base import CheckedFiles
+
+POSITIONS = 200
+_BREAKS = re.compile(r"<br />|[;:]")  # read as blanks
+_TOKEN = re.compile(r"['.,()!?]|[^\s'.,()!?]+")  # these marks are tokens of their own
+
+
+def tokens(text: str) -> list[str]:
+    """A text in lower case without double quotes, cut at blanks and punctuation."""
+    return _TOKEN.findall(_BREAKS.sub(" ", text.lower().replace('"', "")))
+
+
+def encode(texts: list[list[str]]) -> tuple[np.ndarray, int]:
+    """Token ids, int32 [texts, 200], and how many there are."""
+    frequencies = Counter(word for text in texts for word in text)
+    ordered = sorted(frequencies, key=lambda word: (-frequencies[word], word))
+    numbers = {word: position for position, word in enumerate(ordered, start=1)}
+    ids = np.zeros((len(texts), POSITIONS), np.int32)
+    for row, text in zip(ids, texts, strict=True):
+        kept = text[:POSITIONS]
+        row[:len(kept)] = [numbers[word] for word in kept]
+    return ids, len(numbers) + 1
+
+
+class CsvFiles(CheckedFiles):
+    """Rows of class (1 … 4), title, description; listed as training file, test file."""
+
+    def read(self, name: str, root: Path) -> Dataset:
+        train, test = self.checksums
+        alone = not (root / self.folder / train).exists()
+        parts = [list(csv.reader(io.StringIO(self.content(name, root, file).decode(), newline="")))
+                 for file in ([test] if alone else [train, test])]
+        rows = [row for part in parts for row in part]
+        ids, vocabulary = encode([tokens(" ".join(row[1:])) for row in rows])
+        notes = (f"{root / self.folder}: {train} is not there; these are the {len(rows):,} samples of {test} alone",)
+        return Dataset(name, torch.from_numpy(ids), torch.tensor([int(row[0]) - 1 for row in rows]), classes=4,
+                       official_test=0 if alone else len(parts[1]), vocabulary=vocabulary, notes=notes if alone else ())
+
+
+plugin = CsvFiles("https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/", "ag_news_csv", {
+    "train.csv": "b1a00f826fdfbd249f79597b59e1dc12",
+    "test.csv": "d52ea96a97a2d943681189a97654912d",
+})

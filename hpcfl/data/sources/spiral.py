@@ -1,0 +1,46 @@
+"""FedNH's spiral (protocols.md B7): 6 arms in the plane, 3,000 training and 100 test points each; generated.
+
+The angles are those of the reference code: class k runs from 2πk/6 to 2π(k+1)/6 while the radius grows from 1 to 10, plus uniform
+noise. The formula printed in the paper gives class 0 no sweep and noise that mixes the arms.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hpcfl import randomness
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.sources.base import Source
+
+CLASSES = 6
+SEED = 2022
+NOISE = 0.5  # radians
+
+
+@dataclass(frozen=True)
+class Spiral(Source):
+    """train: training points of each class; all classes have 100 test points."""
+
+    train: Sequence[int] = (3000,) * CLASSES
+    built_in = True
+
+    def read(self, name: str, root: Path) -> Dataset:
+        generator = randomness.generator(SEED, "spiral")
+        sizes = [*self.train, *[100] * CLASSES]
+        classes = [*range(CLASSES), *range(CLASSES)]
+        points = np.concatenate([_arm(k, size, generator) for k, size in zip(classes, sizes, strict=True)])
+        return Dataset(name, torch.from_numpy(points).float(), torch.from_numpy(np.repeat(classes, sizes)), CLASSES,
+                       official_test=100 * CLASSES, scale=1.0, mean=(0.0,), std=(1.0,))
+
+
+def _arm(k: int, points: int, generator: np.random.Generator) -> np.ndarray:
+    """Points [points, 2] of class k, outwards."""
+    step = np.linspace(0, 1, points)
+    radius, angle = 1 + 9 * step, 2 * np.pi * (k + step) / CLASSES + NOISE * generator.random(points)
+    return np.stack([radius * np.sin(angle), radius * np.cos(angle)], axis=1)
+
+
+plugin = Spiral()

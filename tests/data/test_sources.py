@@ -1,0 +1,242 @@
+"""Tiny-ImageNet and its cache, AG News, PathMNIST, the spiral and a user's own file."""
+
+import hashlib
+import os
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from hpcfl import config
+from hpcfl.data import cache, datasets, partition
+from hpcfl.data.partitions.iid import Iid
+from hpcfl.data.sources import ag_news, pathmnist, tiny_imagenet
+from hpcfl.errors import RunFailure, UserError
+
+
+def load(name, root, **keys):
+    return datasets.load(config.Data(dataset=name, root=str(root), **keys))
+
+
+@pytest.fixture
+def tiny_images(tmp_path, monkeypatch):
+    """Two classes of three training images and four validation images; the colour of an image is its number."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    folder = tmp_path / "data" / tiny_imagenet.FOLDER
+    words = ["n02", "n01"]  # not in alphabetical order
+    (folder / "val" / "images").mkdir(parents=True)
+    (folder / "wnids.txt").write_text("\n".join(words) + "\n")
+    for word in words:
+        (folder / "train" / word / "images").mkdir(parents=True)
+        for i in range(3):
+            mode, colour = ("L", 10 * i + 100) if i == 1 else ("RGB", (10 * i + 100, 50, 200))
+            Image.new(mode, (64, 64), colour).save(folder / "train" / word / "images" / f"{word}_{i}.JPEG", quality=95)
+    for i in range(4):
+        Image.new("RGB", (64, 64), (20 * i, 0, 0)).save(folder / "val" / "images" / f"val_{i}.JPEG", quality=95)
+    (folder / "val" / "val_annotations.txt").write_text(
+        "".join(f"val_{i}.JPEG\t{word}\t0\t32\t44\t62\n" for i, word in enumerate(["n02", "n01", "n02", "n02"])))
+    return folder
+
+
+def test_tiny_imagenet_is_read_from_its_folders(tiny_images):
+    data = load("tiny-imagenet", tiny_images.parent)
+    assert data.shape == (3, 64, 64) and data.x.dtype == torch.uint8 and data.classes == 2 and data.official_test == 4
+    assert data.y.tolist() == [0, 0, 0, 1, 1, 1, 1, 0, 1, 1]  # n01 before n02; validation as annotated
+    assert abs(int(data.x[1, 0, 0, 0]) - 110) <= 2 and (data.x[1, 0] == data.x[1, 2]).all()  # a grey one
+    assert abs(int(data.x[8, 0, 5, 5]) - 40) <= 3 and abs(int(data.x[0, 2, 5, 5]) - 200) <= 3
+
+
+def test_schemes_that_merge_deal_out_the_training_folder_alone(tiny_images):
+    data = load("tiny-imagenet", tiny_images.parent)
+    split = partition.make(Iid(clients=2, train=0.5), data)
+    assert sorted(np.concatenate([*split.train, *split.test])) == list(range(6))
+
+
+def test_images_are_decoded_once(tiny_images, monkeypatch):
+    first = load("tiny-imagenet", tiny_images.parent)
+    monkeypatch.setattr(tiny_imagenet, "_decode", None)
+    again = load("tiny-imagenet", tiny_images.parent)
+    assert torch.equal(first.x, again.x) and torch.equal(first.y, again.y)
+    digest, file = (tiny_images / "hpcfl-decoded.npy.sha256").read_text().split()
+    assert hashlib.sha256((tiny_images / file).read_bytes()).hexdigest() == digest
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: content[:-9] + b"x" + content[-8:]])
+def test_a_damaged_cache_is_written_anew(tiny_images, damage):
+    first, path = load("tiny-imagenet", tiny_images.parent).x.clone(), tiny_images / "hpcfl-decoded.npy"
+    whole = path.read_bytes()
+    path.write_bytes(damage(whole))
+    assert torch.equal(load("tiny-imagenet", tiny_images.parent).x, first)
+    assert path.read_bytes() == whole
+
+
+def test_the_cache_is_private_to_a_process(tiny_images):
+    data = load("tiny-imagenet", tiny_images.parent)
+    data.x[0] = 7
+    assert not (load("tiny-imagenet", tiny_images.parent).x[0] == 7).any()
+
+
+@pytest.mark.parametrize("written", ["user", "nowhere"])
+def test_where_the_data_cannot_be_written_the_user_has_a_cache(tiny_images, monkeypatch, written):
+    real = cache._write
+
+    def refuse(path, *rest):
+        if path.parent == tiny_images:
+            raise PermissionError("read-only")
+        if written == "nowhere":
+            raise RunFailure("no space left")
+        return real(path, *rest)
+
+    monkeypatch.setattr(cache, "_write", refuse)
+    data = load("tiny-imagenet", tiny_images.parent)
+    assert len(data.y) == 10 and not (tiny_images / "hpcfl-decoded.npy").exists()
+    base = os.environ["XDG_CACHE_HOME"]
+    found = [name for _, _, files in os.walk(base) for name in files if name.endswith(".npy")]
+    assert found == (["hpcfl-decoded.npy"] if written == "user" else [])
+    if written == "user":
+        monkeypatch.setattr(tiny_imagenet, "_decode", None)
+        assert torch.equal(load("tiny-imagenet", tiny_images.parent).x, data.x)
+
+
+def test_an_image_that_is_none_is_named(tiny_images):
+    path = tiny_images / "train" / "n01" / "images" / "n01_0.JPEG"
+    path.write_bytes(b"not an image")
+    with pytest.raises(UserError, match=r"n01_0\.JPEG: cannot be read as an image"):
+        load("tiny-imagenet", tiny_images.parent)
+    Image.new("RGB", (64, 32)).save(path)
+    with pytest.raises(UserError, match=r"n01_0\.JPEG: 64×32 pixels, must be 64×64"):
+        load("tiny-imagenet", tiny_images.parent)
+    assert not list(tiny_images.glob(".*.tmp"))
+
+
+def test_missing_images_are_told(tmp_path):
+    with pytest.raises(UserError, match=r"no wnids\.txt there; to fetch it: hpcfl data download tiny-imagenet"):
+        load("tiny-imagenet", tmp_path)
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ('Wall St. Bears Claw Back Into the "Black" (Reuters)', "wall st . bears claw back into the black ( reuters )"),
+    ("it's 3:30; <br />really? yes, no! a-b", "it ' s 3 30 really ? yes , no ! a-b"),
+    ("  a\\b\tc ", "a\\b c"),
+])
+def test_tokens_follow_basic_english(text, expected):
+    assert ag_news.tokens(text) == expected.split()
+
+
+def test_a_vocabulary_is_ordered_by_frequency_then_alphabetically():
+    ids, vocabulary = ag_news.encode([["b", "a", "c", "c"], ["x"] * 201])
+    assert vocabulary == 5 and ids.shape == (2, 200)
+    assert ids[0].tolist() == [4, 3, 2, 2] + [0] * 196 and (ids[1] == 1).all()
+
+
+@pytest.fixture
+def news(tmp_path, monkeypatch):
+    parts = {"train.csv": b'"3","A title","Some ""words"", here"\n"1","B","more"\n', "test.csv": b'"4","C","some"\n'}
+    (tmp_path / "news").mkdir()
+    for file, content in parts.items():
+        (tmp_path / "news" / file).write_bytes(content)
+    checksums = {file: hashlib.md5(content).hexdigest() for file, content in parts.items()}
+    monkeypatch.setattr(ag_news, "plugin", ag_news.CsvFiles("", "news", checksums))
+    return tmp_path
+
+
+def test_ag_news_is_train_then_test(news):
+    data = load("ag-news", news)
+    assert data.y.tolist() == [2, 0, 3] and data.official_test == 1 and data.classes == 4 and not data.notes
+    assert data.x.dtype == torch.int32 and data.normalise(data.x) is data.x
+    assert data.x[0, :7].tolist() == [3, 8, 1, 9, 2, 6, 0]  # a title some words , here; "some" is the most frequent
+    assert data.vocabulary == 1 + len({"a", "title", "some", "words", ",", "here", "b", "more", "c"})
+
+
+def test_the_test_file_alone_is_enough_with_a_note(news):
+    (news / "news" / "train.csv").unlink()
+    data = load("ag-news", news)
+    assert data.y.tolist() == [3] and data.official_test == 0 and "1 samples of test.csv alone" in data.notes[0]
+
+
+def test_pathmnist_leaves_its_validation_part_out(tmp_path, monkeypatch):
+    images = np.arange(6 * 28 * 28 * 3, dtype=np.uint32).astype(np.uint8).reshape(6, 28, 28, 3)
+    labels = np.array([[0], [8], [2], [3], [1], [5]], np.uint8)
+    parts = {"train": slice(0, 3), "val": slice(3, 4), "test": slice(4, 6)}
+    np.savez(tmp_path / "pathmnist.npz", **{f"{part}_images": images[span] for part, span in parts.items()},
+             **{f"{part}_labels": labels[span] for part, span in parts.items()})
+    checksum = hashlib.md5((tmp_path / "pathmnist.npz").read_bytes()).hexdigest()
+    monkeypatch.setattr(pathmnist, "plugin", pathmnist.MedMnist("", ".", {"pathmnist.npz": checksum}))
+    data = load("pathmnist", tmp_path)
+    assert data.y.tolist() == [0, 8, 2, 1, 5] and data.official_test == 2 and data.classes == 9
+    assert data.x[3].tolist() == images[4].transpose(2, 0, 1).tolist()
+
+
+def test_the_spiral_has_arms_of_sixty_degrees():
+    data = load("spiral", ".")
+    assert data.y.bincount().tolist() == [3100] * 6 and data.official_test == 600
+    assert torch.equal(data.normalise(data.x[:5]), data.x[:5])
+    radius, angle = data.x.norm(dim=1), torch.atan2(data.x[:, 0], data.x[:, 1]) % (2 * torch.pi)
+    assert radius.min() == pytest.approx(1) and radius.max() == pytest.approx(10)
+    for k in range(6):
+        arm = data.y == k
+        for ring, expected in ((radius < 1.2, k), (radius > 9.8, k + 1)):
+            offset = (angle[arm & ring] - expected * torch.pi / 3 + torch.pi) % (2 * torch.pi) - torch.pi
+            assert offset.mean() == pytest.approx(0.25, abs=0.1) and offset.min() > -0.1 and offset.max() < 0.6
+
+
+def test_the_imbalanced_spiral_halves_class_by_class():
+    assert load("spiral-imbalanced", ".").y[:-600].bincount().tolist() == [3000, 1500, 750, 375, 187, 93]
+
+
+def own(tmp_path, **arrays):
+    np.savez(tmp_path / "own.npz", **arrays)
+    return datasets.load(config.Data(dataset="npz", file=str(tmp_path / "own.npz")))
+
+
+def test_own_images_values_and_tokens(tmp_path):
+    y = np.array([0, 2, 1], np.int8)
+    images = own(tmp_path, x=np.full((3, 1, 4, 4), 255, np.uint8), y=y)
+    assert images.classes == 3 and images.name == "own" and (images.normalise(images.x) == 1).all()
+    values = own(tmp_path, x=np.array([[0.5], [2.0], [-1.0]]), y=y)
+    assert values.x.dtype == torch.float32 and torch.equal(values.normalise(values.x), values.x)
+    ids = own(tmp_path, x=np.array([[3, 0], [4, 4], [1, 0]]), y=y)
+    assert ids.vocabulary == 5 and ids.normalise(ids.x) is ids.x
+
+
+@pytest.mark.parametrize(("arrays", "told"), [
+    ({"x": np.zeros((3, 2))}, "must hold the arrays 'x' and 'y'"),
+    ({"x": np.zeros((3, 2)), "y": np.zeros(2, int)}, r"x has the shape \(3, 2\) and y \(2,\)"),
+    ({"x": np.zeros((3, 2)), "y": np.zeros((3, 1), int)}, r"y \(3, 1\)"),
+    ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, "n at least 1"),
+    ({"x": np.zeros((3, 2)), "y": np.zeros(3)}, "y must hold class numbers 0, 1, …; it is float64"),
+    ({"x": np.zeros((3, 2)), "y": np.array([0, -1, 2])}, "it is int64 from -1"),
+    ({"x": np.full((3, 2), np.nan), "y": np.zeros(3, int)}, "NaN or infinities"),
+    ({"x": np.full((3, 2), -1), "y": np.zeros(3, int)}, "negative token ids"),
+    ({"x": np.full((3, 2), "a"), "y": np.zeros(3, int)}, "x must hold numbers"),
+])
+def test_own_files_are_checked(tmp_path, arrays, told):
+    with pytest.raises(UserError, match=told):
+        own(tmp_path, **arrays)
+
+
+def test_own_files_hold_no_pickles(tmp_path):
+    with pytest.raises(UserError, match=r"cannot be read as a \.npz file without pickled objects"):
+        own(tmp_path, x=np.array([{}, {}]), y=np.zeros(2, int))
+    (tmp_path / "own.npz").write_text("something else")
+    with pytest.raises(UserError, match="cannot be read as a"):
+        datasets.load(config.Data(dataset="npz", file=str(tmp_path / "own.npz")))
+
+
+def test_keys_that_do_not_fit_the_data_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"data\.dataset = 'npz' needs data\.file"):
+        datasets.load(config.Data(dataset="npz"))
+    with pytest.raises(UserError, match=r"'digits' does not read data\.file = 'x'; data\.dataset = 'npz' does"):
+        datasets.load(config.Data(file="x"))
+    with pytest.raises(UserError, match=r"data\.augment = true: 'spiral' has no images"):
+        load("spiral", ".", augment=True)
+    with pytest.raises(UserError, match=r"data\.normalise = 'statistics': those of 'digits' are not known"):
+        load("digits", ".", normalise="statistics")
+
+
+def test_statistics_of_the_data_set_normalise_by_channel(tiny_images):
+    data = load("tiny-imagenet", tiny_images.parent, normalise="statistics")
+    expected = (data.x / 255 - torch.tensor([0.485, 0.456, 0.406])[:, None, None]) / torch.tensor(
+        [0.229, 0.224, 0.225])[:, None, None]
+    torch.testing.assert_close(data.normalise(data.x), expected)
