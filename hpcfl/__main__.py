@@ -17,8 +17,7 @@ def main() -> None:
             raise
         import traceback
 
-        where = f"rank {communicator.rank} on {communicator.host}"
-        print(f"hpcfl: {where} failed:\n{traceback.format_exc()}", file=sys.stderr)
+        print(f"hpcfl: {communicator.ranks[communicator.rank]} failed:\n{traceback.format_exc()}", file=sys.stderr)
         communicator.abort(1)
     communicator.end(code)
 

@@ -153,6 +153,46 @@ def download(name: str, root: Path) -> None:
     print(f"{name} is complete in {root}")
 
 
+@cli.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--profile", required=True, metavar="NAME", help="A cluster profile, by name or as FILE.toml.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the file.")
+@click.option("--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME.")
+@click.option("--dry-run", is_flag=True, help="Print the batch script and what each rank needs; submit nothing.")
+@on_server
+def submit(file: Path, profile: str, overrides: tuple[str, ...], out: Path | None, dry_run: bool) -> None:
+    """Send the experiment in FILE to a cluster, a sweep as an array of jobs."""
+    from hpcfl.cluster.submission import submit
+
+    for line in submit(file, overrides, profile, out, dry_run):
+        print(line)
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--watch", is_flag=True, help="Keep it on the screen until nothing is under way.")
+@on_server
+def status(folder: Path, watch: bool) -> None:
+    """Where the runs in FOLDER stand."""
+    from hpcfl.report.status import show
+
+    show(folder, watch)
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--rows", default="", metavar="KEY,…", help="Keys of the configuration; default the method.")
+@click.option("--columns", default="", metavar="KEY,…", help="Keys of the configuration; default data set and partition.")
+@click.option("--metric", default="", metavar="NAME[@last]", help="A recorded number; default the accuracy that counts.")
+@click.option("--format", "form", default="terminal", type=click.Choice(["terminal", "markdown", "csv", "latex"]))
+@on_server
+def table(folder: Path, rows: str, columns: str, metric: str, form: str) -> None:
+    """The runs below FOLDER as rows × columns, mean ± standard deviation over seeds."""
+    from hpcfl.report.sweep_table import show
+
+    show(folder, [key for key in rows.split(",") if key], [key for key in columns.split(",") if key], metric, form)
+
+
 def print_json(value: Any) -> None:
     """The value alone on the standard output."""
     print(json.dumps(value, indent=1, ensure_ascii=False))

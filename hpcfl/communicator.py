@@ -34,6 +34,7 @@ class Communicator:
     def __init__(self) -> None:
         self.bytes_sent = 0  # by rank 0 to the workers, so far
         self.bytes_received = 0  # by rank 0 from the workers, so far
+        self.ranks = [f"rank {self.rank} on {self.host}"]
 
     @property
     def is_server(self) -> bool:
@@ -41,6 +42,10 @@ class Communicator:
 
     def watch(self, seconds: float) -> None:
         """From now on a rank that is silent for so many seconds ends the job."""
+
+    def introduce(self, ranks: list[str]) -> None:
+        """How error lines call each rank."""
+        self.ranks = ranks
 
     def beat(self) -> None:
         """Show that this rank is alive; cheap enough for every mini-batch."""
@@ -91,6 +96,7 @@ class World(Communicator):
         self._world = mpi.COMM_WORLD
         self.rank, self.size = self._world.rank, self._world.size
         self.local_rank = self._world.Split_type(mpi.COMM_TYPE_SHARED).rank
+        self.ranks = [f"rank {rank}{f' on {self.host}' if rank == self.rank else ''}" for rank in range(self.size)]
         self._hang_after = float("inf")
         self._heard = [time.monotonic()] * self.size
         self._last_beat = 0.0
@@ -130,7 +136,7 @@ class World(Communicator):
             watched = range(1, self.size) if self.rank == 0 else [0]
             silent = [r for r in watched if time.monotonic() - self._heard[r] > self._hang_after]
             if silent:
-                print(f"hpcfl: rank {silent[0]} has been silent for {self._hang_after:g} s (runtime.hang_after); "
+                print(f"hpcfl: {self.ranks[silent[0]]} has been silent for {self._hang_after:g} s (runtime.hang_after); "
                       "ending the job, the same command resumes it", file=sys.stderr)
                 self.abort(1)
         self._heard = [time.monotonic()] * self.size

@@ -81,7 +81,8 @@ class Evaluation(Section):
 
 
 class Checkpoint(Section):
-    every: PositiveInt = Field(50, description="rounds between checkpoints; the last round always has one")
+    every: PositiveInt | Literal["auto"] = Field(
+        "auto", description="rounds between checkpoints; auto: so rarely that they cost less than 2 % of the time")
 
 
 class Runtime(Section):
@@ -180,15 +181,17 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
 
 
 def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """The nested table of an experiment file with ``section.key=value`` overrides applied, not yet validated."""
+    """The nested table of an experiment file, TOML or what ``Config.resolved`` says as ``.json``, with ``section.key=value``
+    overrides applied, not yet validated."""
     try:
-        table = tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        text = Path(path).read_text(encoding="utf-8")
+        table = json.loads(text) if Path(path).suffix == ".json" else tomllib.loads(text)
     except FileNotFoundError:
         raise UserError(f"{path}: no such experiment file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UserError(f"{path}: not valid TOML ({error})") from None
+    except (tomllib.TOMLDecodeError, json.JSONDecodeError) as error:
+        raise UserError(f"{path}: not valid {'JSON' if Path(path).suffix == '.json' else 'TOML'} ({error})") from None
     for override in overrides:
         assign(table, *_split(override))
     return table

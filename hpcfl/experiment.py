@@ -1,14 +1,57 @@
 """An experiment file, run: one run, or the cells of its sweep one after the other with a table at the end."""
 
+import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcfl import config, sweep
 from hpcfl.communicator import Communicator
+from hpcfl.errors import RunFailure, UserError
 from hpcfl.preparation import prepare
 from hpcfl.running import check_world, finished, run
+from hpcfl.storage import atomic
 from hpcfl.storage.agreement import agreed
+from hpcfl.storage.run_folder import RUN
+
+SWEEP = "sweep.json"  # in a sweep's folder: the names of its cells, those too that nobody has started
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A cell: its name, its folder below that of the experiment ("." for a single run), its configuration."""
+
+    name: str
+    folder: str
+    config: config.Config
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an experiment file asks for, and where its results go."""
+
+    folder: Path
+    cells: list[Planned]
+    is_sweep: bool
+
+    def record(self) -> None:
+        """Write down a sweep's cells for those who look at the folder. Raises UserError, RunFailure."""
+        if not self.is_sweep:
+            return
+        if (self.folder / RUN).exists():
+            raise UserError(f"{self.folder}: holds a single run, not a sweep; choose another --out or name")
+        with atomic.explained(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        atomic.write(self.folder / SWEEP, json.dumps([cell.name for cell in self.cells], indent=1).encode())
+
+
+def plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
+    """What an experiment file's table asks for. Raises UserError."""
+    cells = sweep.expand(table, source)
+    is_sweep = "sweep" in table
+    folder = out or Path("runs") / table.get("name", cells[0].config.name)
+    return Plan(folder, [Planned(cell.name, cell.name if is_sweep else ".", cell.config) for cell in cells], is_sweep)
 
 
 def run_file(file: Path, overrides: Iterable[str], out: Path | None, fresh: bool, communicator: Communicator) -> Path:
@@ -21,16 +64,14 @@ def run_file(file: Path, overrides: Iterable[str], out: Path | None, fresh: bool
 def run_table(table: dict[str, Any], source: str, out: Path | None, fresh: bool, communicator: Communicator) -> Path:
     """Run what an experiment file's table says. Collective. Raises UserError, RunFailure or Interrupted, on all ranks."""
     with agreed(communicator):
-        cells = sweep.expand(table, source)
-        folder = out or Path("runs") / table.get("name", cells[0].config.name)
-    if "sweep" not in table:
-        run_one(cells[0].config, folder, fresh, communicator)
-        return folder
-    for cell in cells:
-        run_one(cell.config, folder / cell.name, fresh, communicator)
-    if communicator.is_server:
-        _report(folder)
-    return folder
+        planned = plan(table, source, out)
+        if communicator.is_server:
+            planned.record()
+    if planned.is_sweep:
+        _run_cells(planned, fresh, communicator)
+    else:
+        run_one(planned.cells[0].config, planned.folder, fresh, communicator)
+    return planned.folder
 
 
 def check_file(file: Path, overrides: Iterable[str], communicator: Communicator) -> None:
@@ -51,14 +92,6 @@ def check_file(file: Path, overrides: Iterable[str], communicator: Communicator)
             print(f"sweep: {len(cells)} valid cells, this is the first: {', '.join(cell.name for cell in cells)}")
 
 
-def _report(folder: Path) -> None:
-    from hpcfl.report import figures, tables
-
-    tables.show(folder)
-    for path in figures.draw(folder):
-        print(f"figure: {path}")
-
-
 def run_one(experiment: config.Config, folder: Path, fresh: bool, communicator: Communicator) -> None:
     """Run one configuration in ``folder``, unless it is complete there."""
     with agreed(communicator):
@@ -68,3 +101,29 @@ def run_one(experiment: config.Config, folder: Path, fresh: bool, communicator: 
             print(f"{experiment.name}: complete in {folder}; --fresh starts over")
         return
     run(experiment, folder, communicator, fresh)
+
+
+def _run_cells(planned: Plan, fresh: bool, communicator: Communicator) -> None:
+    """A cell that fails does not keep the others from running; the failures are told at the end."""
+    failures: dict[str, Exception] = {}
+    for cell in planned.cells:
+        try:
+            run_one(cell.config, planned.folder / cell.folder, fresh, communicator)
+        except (RunFailure, UserError) as error:
+            failures[cell.name] = error
+            if communicator.is_server:
+                print(f"{cell.name}: failed: {error}", flush=True)
+    if communicator.is_server and len(failures) < len(planned.cells):
+        _report(planned.folder)
+    if failures:
+        name, error = next(iter(failures.items()))
+        raise RunFailure(f"{len(failures)} of {len(planned.cells)} cells failed, first {name}: {error}")
+
+
+def _report(folder: Path) -> None:
+    from hpcfl.report import figures, sweep_table, tables
+
+    tables.show(folder)
+    sweep_table.show(folder)
+    for path in figures.draw(folder):
+        print(f"figure: {path}")

@@ -17,8 +17,9 @@ from hpcfl.preparation import Prepared
 from hpcfl.signals import StopRequest
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.schedule import Schedule
 
-GO_ON, STOP, DIVERGED = 0, 1, 2  # what a rank wants after a round; the highest level of all ranks counts
+GO_ON, SAVE, STOP, DIVERGED = 0, 1, 2, 3  # what a rank wants after a round; the highest level of all ranks counts
 CPU = torch.device("cpu")
 
 
@@ -33,7 +34,11 @@ class Federation:
     metrics: MetricsWriter | None
     meta: dict[str, Any]
     report: Callable[[int, dict[str, Any]], None]
+    schedule: Schedule = field(init=False)
     _bytes: tuple[int, int] = field(default=(0, 0))
+
+    def __post_init__(self) -> None:
+        self.schedule = Schedule(self.prepared.config.checkpoint.every)
 
     def run(self, done: int) -> None:
         """The rounds after ``done``. Raises Interrupted after a stop signal, RunFailure when clients diverge."""
@@ -46,8 +51,8 @@ class Federation:
                     self.checkpoints.finish()  # all ranks fail together: commit what an earlier round began to save
                     raise
                 last = level == STOP or round == config.rounds
-                self.checkpoints.finish()  # the one begun in an earlier round, written meanwhile
-                if last or round % config.checkpoint.every == 0:
+                self.finish_checkpoint()  # the one begun in an earlier round, written meanwhile
+                if last or level == SAVE:
                     self.checkpoint(round, wait=last)
                 if level == STOP and round < config.rounds:
                     raise Interrupted(f"stopped after round {round} of {config.rounds}; the same command continues")
@@ -56,7 +61,6 @@ class Federation:
     def play(self, round: int, request: StopRequest) -> int:
         """One round; the level that the ranks agree on."""
         config, method, watch = self.prepared.config, self.prepared.method, self.prepared.hardware.stopwatch
-        watch.seconds.clear()
         cohort = self.select(round)
         scored = round % config.evaluation.every == 0 or round == config.rounds
         everyone = scored and config.evaluation.clients == "all"
@@ -78,7 +82,8 @@ class Federation:
                 dict(watch.seconds))
         diverged = np.flatnonzero(values.get("clients/diverged", np.zeros(0)) == 1)
         stops = len(diverged) > 0 and config.training.on_divergence == "stop"
-        level = self.communicator.agree(DIVERGED if stops else STOP if request.received else GO_ON)
+        level = self.communicator.agree(DIVERGED if stops else STOP if request.received else SAVE if self.schedule.due(round)
+                                        else GO_ON)
         if level == DIVERGED:
             raise RunFailure(f"round {round}: {_named(diverged)} diverged (NaN or Inf); lower training.lr, set "
                              "training.clip, or leave such clients out with training.on_divergence = 'exclude'")
@@ -90,6 +95,7 @@ class Federation:
             values |= self.costs(floats_down)
             self.metrics.record(round, values)
             self.report(round, values)
+        watch.seconds.clear()  # a checkpoint's seconds count for the next round
         return level
 
     def select(self, round: int) -> np.ndarray:
@@ -136,13 +142,20 @@ class Federation:
 
     def checkpoint(self, round: int, wait: bool) -> None:
         """Publish the metrics and begin to save all state; with ``wait``, until it is on the disk."""
-        with self.prepared.hardware.stopwatch.phase("checkpoint"):
+        with self.prepared.hardware.stopwatch.phase("checkpoint"), self.schedule.waiting():
             if self.metrics is not None:
                 self.metrics.fold()
             server = self.server if self.communicator.is_server else None
             self.checkpoints.start(round, server, self.prepared.store, self.meta)
-            if wait:
-                self.checkpoints.finish()
+            self.schedule.begun()
+        if wait:
+            self.finish_checkpoint()
+
+    def finish_checkpoint(self) -> None:
+        """Wait until the checkpoint that was begun, if any, is on the disk, and note what it cost."""
+        with self.prepared.hardware.stopwatch.phase("checkpoint"), self.schedule.waiting():
+            self.checkpoints.finish()
+        self.schedule.finished(self.checkpoints.written_in)
 
     def finish(self, rounds: int) -> None:
         """Score the models that the last aggregation made, recorded as the round after the last; state stays."""

@@ -7,6 +7,7 @@ from typing import Any
 from hpcfl import provenance
 from hpcfl.communicator import Communicator, launched_world_size
 from hpcfl.config import Config
+from hpcfl.crew import muster
 from hpcfl.errors import UserError
 from hpcfl.federation import Federation
 from hpcfl.preparation import Prepared, prepare
@@ -22,6 +23,7 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
     with agreed(communicator):
         check_world(communicator)
         prepared = prepare(config, communicator)
+    communicator.introduce(muster(communicator, prepared))
     communicator.watch(config.runtime.hang_after)
     with ExitStack() as stack:
         with agreed(communicator):

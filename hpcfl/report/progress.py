@@ -24,6 +24,7 @@ class Progress:
     def __init__(self, config: Config, folder: Path, communicator: Communicator, prepared: Prepared):
         self._config, self._folder = config, folder
         self._console = Console(highlight=False)
+        self._ranks = communicator.ranks
         self._primary = prepared.method.primary
         self._hosts = f"{max(1, communicator.size - 1)} worker{'s' if communicator.size > 2 else ''}"
         self._device = prepared.hardware.device
@@ -44,6 +45,8 @@ class Progress:
     def start(self, done: int, notes: list[str]) -> None:
         """Say what runs where, and every note."""
         config = self._config
+        for rank in self._ranks:
+            self._console.print(rank, soft_wrap=True)
         self._console.print(f"{config.name}: {config.method.name} on {config.data.dataset}, "  # type: ignore[attr-defined]
                             f"{config.partition.clients} clients, {self._hosts}, {self._device} → {self._folder}"
                             + (f"; continues after round {done}" if done else ""), soft_wrap=True)
@@ -63,14 +66,15 @@ class Progress:
         pace = statistics.median(self._times)
         shown = min(round, self._config.rounds)
         left = pace * (self._config.rounds - shown)
-        state = f"round {shown}/{self._config.rounds}  {self._accuracy}  {pace:.3g} s/round  {_duration(left)} left"
+        state = f"round {shown}/{self._config.rounds}  {self._accuracy}  {pace:.3g} s/round  {duration(left)} left"
         self._bar.update(self._task, completed=shown, state=state)
         if not self._console.is_terminal and (now - self._last_line > PLAIN_INTERVAL or round == self._config.rounds):
             self._console.print(f"{self._config.name}: {state}", soft_wrap=True)
             self._last_line = now
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """``1:02:03``, or ``2:03`` below an hour."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,5 +1,6 @@
 """Checkpoints: written while training goes on, committed by one rename, read back by any number of ranks."""
 
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from copy import deepcopy
@@ -42,6 +43,7 @@ class Checkpoints:
         self._committed: dict[tuple[object, ...], Shard] = {}  # what the newest checkpoint holds, by content
         self._pending: tuple[int, dict[str, Any], Future[dict[str, Any]]] | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self.written_in = 0.0  # seconds that the slowest rank wrote in the background, of the last one finished; rank 0
         with atomic.explained(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -68,6 +70,7 @@ class Checkpoints:
         with agreed(self._communicator):
             report = future.result()
         reports = self._communicator.collect(report)
+        self.written_in = max(one["seconds"] for one in reports or [report])
         with agreed(self._communicator):
             committed = None if reports is None else self._commit(round, meta, reports)
         self._committed = {shard.content: shard for shard in _shards(report["files"])}
@@ -91,11 +94,12 @@ class Checkpoints:
         return Restored(chosen.round, server, chosen.digest, chosen.meta, told[1])
 
     def _write(self, server: dict[str, Tensor] | None, rows: dict[int, Row]) -> dict[str, Any]:
-        """In the background: this rank's files, and the hash of every client of it."""
+        """In the background: this rank's files, the hash of every client of it, and the seconds that took."""
+        begun = time.perf_counter()
         files = [self._clients_shard(group, rows) for group in shards.groups(rows)]
         if server is not None:
             files.append(self._server_shard(server))
-        return {"files": [asdict(shard) for shard in files],
+        return {"files": [asdict(shard) for shard in files], "seconds": time.perf_counter() - begun,
                 "clients": [[client, row.digest] for client, row in rows.items()]}
 
     def _clients_shard(self, ids: list[int], rows: dict[int, Row]) -> Shard:

@@ -7,16 +7,18 @@ import json
 import re
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from hpcfl.config import Config
-from hpcfl.errors import UserError
+from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.storage import atomic
 from hpcfl.storage.lock import FolderLock
 
 RUN = "run.json"
+FAILURE = "failure.txt"  # why the last attempt failed
+NO_RESULTS = (".lock", "jobs")  # may lie in a folder before its first run
 
 
 @contextmanager
@@ -38,7 +40,9 @@ def claim(folder: Path, config: Config, fresh: bool) -> Iterator[None]:
             locks.enter_context(FolderLock(folder))
         text = json.dumps({"identity": config.identity(), "config": config.resolved()}, indent=1)
         atomic.write(folder / RUN, text.encode())
-        yield
+        (folder / FAILURE).unlink(missing_ok=True)
+        with _failure_kept(folder / FAILURE):
+            yield
 
 
 def read(folder: Path) -> dict[str, Any] | None:
@@ -51,13 +55,32 @@ def read(folder: Path) -> dict[str, Any] | None:
         raise UserError(f"{folder / RUN}: cannot be read ({error}); `--fresh` starts over") from None
 
 
+def failure(folder: Path) -> str | None:
+    """Why the last attempt to run in the folder failed; None if it did not, or could not say."""
+    try:
+        return (folder / FAILURE).read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
+@contextmanager
+def _failure_kept(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if not isinstance(error, Interrupted):
+            with suppress(RunFailure):  # a full disk, perhaps, which is what failed
+                atomic.write(path, (" ".join(str(error).split()) or type(error).__name__).encode())
+        raise
+
+
 def _check(folder: Path, config: Config, fresh: bool) -> None:
     """Refuse a folder that is not this run's, before anything is touched."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is a file, not a folder; choose another --out")
     try:
         there = None if fresh else read(folder)
-        strangers = [entry.name for entry in folder.iterdir() if entry.name != ".lock"] if folder.exists() else []
+        strangers = [entry.name for entry in folder.iterdir() if entry.name not in NO_RESULTS] if folder.exists() else []
     except OSError as error:
         raise UserError(f"{folder}: cannot be read ({error.strerror}); choose another --out") from None
     if there is None:

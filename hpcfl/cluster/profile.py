@@ -1,0 +1,88 @@
+"""A cluster profile: what to ask a batch system for. TOML files, one for each kind of job, named by ``--profile``."""
+
+import os
+import re
+import tomllib
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pydantic
+from pydantic import Field, NonNegativeInt, PositiveInt
+
+from hpcfl import plugins
+from hpcfl.config import Section
+from hpcfl.errors import UserError
+
+Word = Annotated[str, Field(pattern=r"^[\w.,@:+/=-]+$")]
+Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]
+Option = Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")]
+TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
+
+
+class Profile(Section):
+    """All keys with their defaults; a job has ``nodes`` × ``ranks_per_node`` MPI ranks, the first of them the server."""
+
+    cluster: Literal["slurm", "local", "debug"] = Field(
+        "slurm", description="slurm; local: the same job on this machine without Slurm; debug: in this very process")
+    partition: Word | None = Field(None, description="Slurm's partition")
+    account: Word | None = Field(None, description="who pays")
+    qos: Word | None = Field(None, description="quality of service")
+    constraint: Line | None = Field(None, description="features that nodes must have")
+    nodes: PositiveInt = Field(1, description="nodes a job")
+    ranks_per_node: PositiveInt = Field(2, description="MPI ranks a node; with GPUs one a GPU, and one more for the server")
+    gpus_per_node: NonNegativeInt = Field(0, description="GPUs a node, shared out by node-local rank")
+    cores: PositiveInt = Field(1, description="CPU cores a rank; at least runtime.threads")
+    memory: str | None = Field(None, pattern=r"^\d+[KMGT]?$", description="memory a node, e.g. 64G")
+    time: str = Field("1:00:00", pattern=rf"^{TIME.pattern}$", description="time limit, [days-]hours:minutes:seconds")
+    mpi: Word = Field("pmi2", description="srun --mpi=…: pmi2 for MPICH, pmix for Open MPI; or mpiexec to start with that")
+    setup: list[Line] = Field(default_factory=list, description="shell commands to run first, e.g. 'module load mpich'")
+    warning: PositiveInt = Field(120, description="seconds before the time limit at which the job is told to stop; "
+                                                  "longer than a round, so that the round is not lost")
+    max_requeues: NonNegativeInt = Field(3, description="times a job returns to the queue without a new checkpoint")
+    at_once: PositiveInt = Field(8, description="cells of a sweep that run at the same time")
+    options: dict[Option, Line | bool | int] = Field(default_factory=dict, description="further options of sbatch")
+
+    @property
+    def ranks(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+    @property
+    def seconds(self) -> int:
+        """The time limit."""
+        days, hours, minutes, seconds = (int(part or 0) for part in TIME.fullmatch(self.time).groups())  # type: ignore[union-attr]
+        return ((24 * days + hours) * 60 + minutes) * 60 + seconds
+
+
+def folders() -> list[Path]:
+    """Where profiles are looked for by name: the user's own, then those of the current folder."""
+    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return [home / "hpcfl" / "profiles", Path("slurm") / "profiles"]
+
+
+def load(name: str) -> Profile:
+    """The profile ``NAME`` of one of ``folders``, or that in the file ``PATH.toml``. Raises UserError."""
+    path = Path(name) if name.endswith(".toml") else _find(name)
+    try:
+        return Profile(**tomllib.loads(path.read_text(encoding="utf-8")))
+    except pydantic.ValidationError as error:
+        raise UserError(f"{path}: {_explain(error)}") from None
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such profile") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({error})") from None
+
+
+def _find(name: str) -> Path:
+    known = {path.stem: path for folder in reversed(folders()) for path in sorted(folder.glob("*.toml"))}
+    if name not in known:
+        looked = " and ".join(str(folder) for folder in folders())
+        raise UserError(f"--profile {name}: no such profile in {looked}{plugins.nearest(name, known)}")
+    return known[name]
+
+
+def _explain(error: pydantic.ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"] if part != "[key]")
+    if first["type"] == "extra_forbidden":
+        return f"unknown key '{key}'{plugins.nearest(key, Profile.model_fields)}"
+    return f"{key} = {first['input']!r}: {first['msg'].replace('Input should', 'must')}"

@@ -1,0 +1,132 @@
+"""Sending an experiment file to a cluster through submitit: one job, or an array with one task for each cell of a sweep.
+
+What a job needs lies in ``OUT/jobs`` (``submission_folder``), with its logs; nothing of it depends on the experiment file
+any more, which may be edited while jobs wait.
+"""
+
+import json
+import shlex
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import submitit
+from submitit.core.utils import FailedJobError, FailedSubmissionError, UncompletedJobError
+from submitit.slurm.slurm import _make_sbatch_string  # the function that submitit itself makes its scripts with
+
+from hpcfl import config, experiment
+from hpcfl.cluster import batch, profile, slurm
+from hpcfl.cluster.profile import Profile
+from hpcfl.cluster.submission_folder import Submissions
+from hpcfl.cluster.supervisor import Supervisor
+from hpcfl.errors import RunFailure, UserError
+from hpcfl.running import finished
+from hpcfl.storage import atomic
+
+UNLIMITED = 10**6  # submitit's own limit on requeues; ours counts those without progress
+
+
+@dataclass(frozen=True)
+class Work:
+    """A cell that is to run: its name, what the job calls, and the texts that go beside it into ``OUT/jobs``."""
+
+    name: str
+    supervisor: Supervisor
+    files: dict[Path, str]
+
+
+def submit(file: Path, overrides: Iterable[str], profile_name: str, out: Path | None, dry_run: bool) -> list[str]:
+    """Submit what is not finished and not in the queue; lines that say what was done. Raises UserError, RunFailure."""
+    wanted = profile.load(profile_name)
+    plan = experiment.plan(config.read(file, overrides), str(file), out)
+    folder = plan.folder.resolve()
+    batch.check_folder(folder)
+    submissions = Submissions(folder)
+    open_cells = [cell for cell in plan.cells if not finished(cell.config, folder / cell.folder)]
+    _check_threads(wanted, open_cells)
+    queued = {} if dry_run else _in_queue(submissions)
+    work = [_work(wanted, submissions, folder / cell.folder, cell) for cell in open_cells if cell.name not in queued]
+    lines = [f"{len(plan.cells) - len(open_cells)} of {len(plan.cells)} complete"] if len(open_cells) < len(plan.cells) else []
+    lines += [f"{name}: in the queue as job {job}" for name, job in queued.items()]
+    if not work or dry_run:
+        return [*lines, *([script(wanted, work, submissions)] if work else [])]
+    plan.record()
+    with atomic.explained(submissions.folder):
+        submissions.folder.mkdir(parents=True, exist_ok=True)
+    for path, text in [item for one in work for item in one.files.items()]:
+        atomic.write(path, text.encode())
+    return [*lines, *_send(wanted, work, submissions)]
+
+
+def script(wanted: Profile, work: list[Work], submissions: Submissions) -> str:
+    """The batch script as submitit will send it; without Slurm the command that starts the ranks."""
+    if wanted.cluster != "slurm":
+        return shlex.join(work[0].supervisor.command)
+    many = {"map_count": len(work)} if len(work) > 1 else {}
+    command = f"{_python()} -u -m submitit.core._submit {shlex.quote(str(submissions.folder))}"
+    return _make_sbatch_string(command, submissions.folder, **_parameters(wanted, submissions.name), **many)
+
+
+def _work(wanted: Profile, submissions: Submissions, out: Path, cell: experiment.Planned) -> Work:
+    frozen, again = submissions.frozen(cell.name), submissions.script(cell.name)
+    command = [*batch.launcher(wanted), *batch.experiment(sys.executable, frozen, out)]
+    supervisor = Supervisor(command, str(out), str(submissions.record(cell.name)), wanted.warning, wanted.max_requeues,
+                            str(again))
+    chosen = batch.options(wanted, cell.config.name) | {"output": str(submissions.folder / "%j.log")}
+    text = batch.script(chosen, wanted.setup, batch.supervised(sys.executable, supervisor))
+    return Work(cell.name, supervisor, {frozen: json.dumps(cell.config.resolved(), indent=1), again: text})
+
+
+def _parameters(wanted: Profile, name: str) -> dict[str, object]:
+    """submitit's parameters. It spells options with '_' and sets some itself; ours replace them."""
+    chosen = {key.replace("-", "_"): value for key, value in batch.options(wanted, name).items()}
+    return {"additional_parameters": chosen, "setup": wanted.setup or None, "use_srun": False, "stderr_to_stdout": True,
+            "array_parallelism": wanted.at_once}
+
+
+def _python() -> str:
+    """``exec``, because Slurm sends its warning to the script's own process."""
+    return f"exec {shlex.quote(sys.executable)}"
+
+
+def _send(wanted: Profile, work: list[Work], submissions: Submissions) -> list[str]:
+    if wanted.cluster != "slurm":
+        return [_run_here(wanted, one, submissions) for one in work]
+    executor = submitit.SlurmExecutor(submissions.folder, max_num_timeout=UNLIMITED, python=_python())
+    executor.update_parameters(**_parameters(wanted, submissions.name))
+    try:
+        with executor.batch():
+            jobs = [executor.submit(one.supervisor) for one in work]
+    except (FailedJobError, FailedSubmissionError, OSError) as error:
+        raise RunFailure(f"Slurm did not take the job: {' '.join(str(error).split())}") from error
+    ids = {one.name: job.job_id for one, job in zip(work, jobs, strict=True)}
+    submissions.add(ids)
+    return [*(f"{name}: job {job}" for name, job in ids.items()),
+            f"follow with: hpcfl status {shlex.quote(str(submissions.folder.parent))} --watch"]
+
+
+def _run_here(wanted: Profile, one: Work, submissions: Submissions) -> str:
+    """Without Slurm cells run one after the other, and the command waits for each."""
+    executor = submitit.AutoExecutor(submissions.folder, cluster=wanted.cluster)
+    executor.update_parameters(timeout_min=max(1, wanted.seconds // 60))
+    job = executor.submit(one.supervisor)
+    try:
+        job.result()
+    except UncompletedJobError as error:
+        reason = str(error).strip().splitlines()[-1]
+        return f"{one.name}: failed, {reason}"
+    return f"{one.name}: finished"
+
+
+def _in_queue(submissions: Submissions) -> dict[str, str]:
+    """Cells whose last job is still waiting or running, with its id."""
+    queue = slurm.jobs(submissions.jobs.values()) or {}
+    return {name: job for name, job in submissions.jobs.items() if job in queue and queue[job].alive}
+
+
+def _check_threads(wanted: Profile, cells: list[experiment.Planned]) -> None:
+    for cell in cells:
+        if cell.config.runtime.threads > wanted.cores:
+            raise UserError(f"runtime.threads = {cell.config.runtime.threads} needs as many cores a rank, the profile has "
+                            f"cores = {wanted.cores}")

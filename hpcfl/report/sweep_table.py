@@ -1,0 +1,162 @@
+"""``hpcfl table``: runs as rows × columns by any key, mean ± standard deviation over seeds, the best of a column in bold."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from hpcfl import plugins
+from hpcfl.errors import UserError
+from hpcfl.report import summary, table_formats
+from hpcfl.report.summary import Run
+from hpcfl.storage import run_folder
+
+ROWS, COLUMNS = ("method.name",), ("data.dataset", "partition.scheme")
+SEEDS = ("seed", "partition.seed")  # runs that differ in nothing else are repetitions
+IGNORED = ("name", "runtime.", "checkpoint.", "data.root", "partition.file")
+ACCURACIES = ("weighted", "mean", "std", "worst_tenth")
+LOWER_IS_BETTER = ("seconds", "bytes", "floats", "std")
+Setting = dict[str, Any]  # dotted key → value
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Repetitions of one experiment: mean and sample standard deviation (NaN for a single run) over ``runs``."""
+
+    mean: float
+    std: float
+    runs: int
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Grid:
+    """``entries[row][column]``, None where nothing was run; ``percent``: the numbers are accuracies in %."""
+
+    metric: str
+    rows: list[str]
+    columns: list[str]
+    entries: list[list[Entry | None]]
+    percent: bool
+    notes: list[str]
+
+
+def show(folder: Path, rows: Sequence[str] = (), columns: Sequence[str] = (), metric: str = "",
+         form: str = "terminal") -> None:
+    """Print the table of the finished runs below a folder. Raises UserError."""
+    grid = make(runs_below(folder), rows, columns, metric)
+    if form == "terminal":
+        Console(highlight=False).print(table_formats.terminal(grid))
+    else:
+        print(table_formats.TEXTS[form](grid))
+
+
+def runs_below(folder: Path) -> list[Run]:
+    """The runs in a folder and the folders in it. Raises UserError where there are none."""
+    places = sorted(path.parent for path in folder.glob(f"**/{run_folder.RUN}"))
+    runs = [summary.load(place) for place in places if not any(run_folder.is_aside(part) for part in (place, *place.parents))]
+    if not runs:
+        raise UserError(f"{folder}: no run of hpcfl here")
+    return runs
+
+
+def make(runs: list[Run], rows: Sequence[str], columns: Sequence[str], metric: str) -> Grid:
+    """``rows`` and ``columns``: dotted keys of the configuration; without, method × data set and partition, and whatever else
+    differs between runs. ``metric``: see ``value``; without, that of the runs. Raises UserError."""
+    metric = metric or runs[0].metric
+    done = [run for run in runs if run.summary.finished]
+    notes = [f"{run.label}: left out, it stands at round {run.summary.rounds} of {run.config['rounds']}"
+             for run in runs if not run.summary.finished]
+    if not done:
+        raise UserError("; ".join(["no run is finished yet", *notes]))
+    settings = [_setting(run.config) for run in done]
+    down, across = _axes(settings, rows, columns)
+    groups: dict[tuple[str, str], list[float]] = {}
+    for run, setting in zip(done, settings, strict=True):
+        groups.setdefault((_label(setting, down), _label(setting, across)), []).append(value(run, metric))
+    percent = metric.partition("@")[0].rpartition("/")[2] in ACCURACIES
+    labels = [list(dict.fromkeys(label[axis] for label in groups)) for axis in (0, 1)]
+    entries = [[_entry(groups.get((row, column)), 100 if percent else 1) for column in labels[1]] for row in labels[0]]
+    return Grid(metric, *labels, _mark_best(entries, metric), percent, notes)
+
+
+def value(run: Run, metric: str) -> float:
+    """One number of a run. ``metric`` is NAME or NAME@last: a recorded column such as ``post/mean`` or ``seconds/round``, or
+    ``weighted``, ``mean``, ``std``, ``worst_tenth`` of the column that counts for the method; in its best round, or the last
+    that has a number. Raises UserError."""
+    name, _, at = metric.partition("@")
+    if at not in ("", "best", "last"):
+        raise UserError(f"--metric {metric}: what follows '@' must be best or last")
+    column = f"{run.score}/{name}" if name in ACCURACIES else name
+    known = {key: values for key, values in run.results.values.items() if values.ndim == 1}
+    if column not in known:
+        raise UserError(f"{run.folder}: --metric {metric}: not recorded{plugins.nearest(column, sorted(known))}")
+    scored = np.flatnonzero(~np.isnan(known[column].astype(float)))
+    best = run.summary.best
+    if not scored.size or best is None:
+        return float("nan")
+    place = int(scored[-1]) if at == "last" else int(np.flatnonzero(run.results.rounds == best["round"])[0])
+    return float(known[column][place])
+
+
+def _setting(config: dict[str, Any], prefix: str = "") -> Setting:
+    """The configuration as dotted keys, without what does not make another experiment."""
+    flat: Setting = {}
+    for key, one in config.items():
+        if not any(f"{prefix}{key}." == name or (prefix + key) == name for name in IGNORED):
+            flat |= _setting(one, f"{prefix}{key}.") if isinstance(one, dict) else {prefix + key: one}
+    return flat
+
+
+def _axes(settings: list[Setting], rows: Sequence[str], columns: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The keys of rows and columns, so that only seeds differ within an entry."""
+    known = sorted({key for setting in settings for key in setting})
+    for key in (*rows, *columns):
+        if key not in known:
+            raise UserError(f"'{key}' is no key of these runs{plugins.nearest(key, known)}")
+    down, across = list(rows or ROWS), list(columns or COLUMNS)
+    while key := _differing(settings, known, (*down, *across)):
+        of_columns = key.startswith(("data.", "partition."))
+        if columns if of_columns else rows:
+            raise UserError(f"runs of the same entry differ in {key}; add it to --rows or --columns")
+        (across if of_columns else down).append(key)
+    return down, across
+
+
+def _differing(settings: list[Setting], known: list[str], used: Iterable[str]) -> str | None:
+    """A key, other than seeds, in which runs differ that agree in all of ``used``."""
+    groups: dict[tuple[str, ...], Setting] = {}
+    for setting in settings:
+        first = groups.setdefault(tuple(repr(setting.get(key)) for key in used), setting)
+        for key in known:
+            if key not in SEEDS and first.get(key) != setting.get(key):
+                return key
+    return None
+
+
+def _label(setting: Setting, keys: Iterable[str]) -> str:
+    parts = []
+    for key in keys:
+        if (one := setting.get(key)) is not None:
+            last = key.rpartition(".")[2]
+            parts.append(str(one) if last in ("name", "dataset", "scheme") else f"{last}={one}")
+    return " ".join(parts)
+
+
+def _entry(values: list[float] | None, factor: float) -> Entry | None:
+    if values is None:
+        return None
+    numbers = factor * np.array(values)
+    return Entry(float(numbers.mean()), float(numbers.std(ddof=1)) if len(numbers) > 1 else float("nan"), len(numbers))
+
+
+def _mark_best(entries: list[list[Entry | None]], metric: str) -> list[list[Entry | None]]:
+    name = metric.partition("@")[0]
+    choose: Callable[..., Any] = min if name.endswith("loss") or any(word in name for word in LOWER_IS_BETTER) else max
+    best = [choose((entry.mean for entry in column if entry and entry.mean == entry.mean), default=None)
+            for column in zip(*entries, strict=True)]
+    return [[entry and Entry(entry.mean, entry.std, entry.runs, entry.mean == top)
+             for entry, top in zip(row, best, strict=True)] for row in entries]

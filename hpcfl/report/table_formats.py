@@ -1,0 +1,100 @@
+"""A grid of results as a terminal table, Markdown, CSV and LaTeX: pure functions to text."""
+
+import csv
+import io
+import re
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from hpcfl.report.sweep_table import Entry, Grid
+
+
+def terminal(grid: "Grid") -> RenderableType:
+    """A table of rich."""
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("")
+    for column in grid.columns:
+        table.add_column(escape(column), justify="right")
+    for row, entries in zip(grid.rows, grid.entries, strict=True):
+        texts = (_text(entry, grid, "±") for entry in entries)
+        table.add_row(escape(row), *(f"[bold]{text}[/]" if entry and entry.best else text
+                                     for entry, text in zip(entries, texts, strict=True)))
+    return Group(_title(grid), table, *(escape(note) for note in grid.notes))
+
+
+def markdown(grid: "Grid") -> str:
+    """A table of GitHub's Markdown, with a line about the metric above and what was left out below."""
+    lines = [_title(grid), "", _line(["", *map(_safe, grid.columns)]), _line(["---", *["---:"] * len(grid.columns)])]
+    for row, entries in zip(grid.rows, grid.entries, strict=True):
+        texts = (_text(entry, grid, "±") for entry in entries)
+        lines.append(_line([_safe(row), *(f"**{text}**" if entry and entry.best else text
+                                          for entry, text in zip(entries, texts, strict=True))]))
+    return "\n".join([*lines, *(f"\n{note}" for note in grid.notes)])
+
+
+def latex(grid: "Grid") -> str:
+    """A ``tabular`` for the package booktabs."""
+    lines = [rf"% {_title(grid)}", rf"\begin{{tabular}}{{l{'r' * len(grid.columns)}}}", r"\toprule",
+             " & ".join(["", *map(_tex, grid.columns)]) + r" \\", r"\midrule"]
+    for row, entries in zip(grid.rows, grid.entries, strict=True):
+        texts = (_text(entry, grid, r"\pm") for entry in entries)
+        cells = (f"$\\mathbf{{{text}}}$" if entry and entry.best else f"${text}$" if text else ""
+                 for entry, text in zip(entries, texts, strict=True))
+        lines.append(" & ".join([_tex(row), *cells]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in grid.notes)])
+
+
+def long_csv(grid: "Grid") -> str:
+    """One line an entry, in full precision: row, column, metric, mean, std, runs."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["row", "column", "metric", "mean", "std", "runs"])
+    for row, entries in zip(grid.rows, grid.entries, strict=True):
+        for column, entry in zip(grid.columns, entries, strict=True):
+            if entry is not None:
+                writer.writerow([row, column, grid.metric, repr(entry.mean), repr(entry.std), entry.runs])
+    return text.getvalue().rstrip("\n")
+
+
+TEXTS = {"markdown": markdown, "csv": long_csv, "latex": latex}
+
+
+def _title(grid: "Grid") -> str:
+    name, _, at = grid.metric.partition("@")
+    moment = "last round" if at == "last" else "best round"
+    return f"{name}{' in %' if grid.percent else ''} of the {moment}, mean ± standard deviation over {_seeds(grid)}"
+
+
+def _seeds(grid: "Grid") -> str:
+    most = _most(grid)
+    return f"{most} seed{'s' if most > 1 else ''}"
+
+
+def _most(grid: "Grid") -> int:
+    return max(entry.runs for row in grid.entries for entry in row if entry)
+
+
+def _text(entry: "Entry | None", grid: "Grid", sign: str) -> str:
+    """``85.31 ± 0.42``, with the number of runs where it is not that of the others."""
+    if entry is None:
+        return ""
+    form = ".2f" if grid.percent else ".4g"
+    spread = f" {sign} {entry.std:{form}}" if entry.runs > 1 else ""
+    return f"{entry.mean:{form}}{spread}{f' ({entry.runs})' if entry.runs < _most(grid) else ''}"
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _safe(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def _tex(text: str) -> str:
+    return re.sub(r"([&%$#_{}])", r"\\\1", text)
