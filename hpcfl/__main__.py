@@ -15,9 +15,9 @@ def main() -> None:
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
-        import traceback
+        from hpcfl.errors import explain
 
-        print(f"hpcfl: {communicator.ranks[communicator.rank]} failed:\n{traceback.format_exc()}", file=sys.stderr)
+        print(f"hpcfl: {communicator.ranks[communicator.rank]} failed: {explain(error)}", file=sys.stderr)
         communicator.abort(1)
     communicator.end(code)
 

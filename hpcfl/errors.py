@@ -1,5 +1,7 @@
 """The errors that a user meets: each one line that says what is wrong, where, and what to type next."""
 
+import traceback
+
 
 class UserError(Exception):
     """Bad input: a configuration, file or launch that cannot work. One line, no traceback, exit code 2."""
@@ -11,3 +13,16 @@ class RunFailure(Exception):
 
 class Interrupted(Exception):
     """A planned early end after a signal: state is saved and the same command continues. Exit code 75."""
+
+
+class RankFailure(Exception):
+    """What went wrong on one rank while the others wait for it: where, and by its cause what. Aborts the job."""
+
+
+def explain(error: BaseException) -> str:
+    """One line, and the traceback unless it is about input, the disk or a lost rank."""
+    cause = error.__cause__ if isinstance(error, RankFailure) and error.__cause__ else error
+    place = f"{error}: " if cause is not error else ""
+    if isinstance(cause, UserError | RunFailure):
+        return f"{place}{cause}"
+    return f"{place}{type(cause).__name__}: {cause}\n{''.join(traceback.format_exception(cause))}"

@@ -1,6 +1,7 @@
 """THE round loop: select the cohort, send, update, gather, aggregate, score, record, checkpoint; server and workers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 
 from hpcfl import exchange, randomness, record
 from hpcfl.communicator import Communicator
-from hpcfl.errors import Interrupted, RunFailure
+from hpcfl.errors import Interrupted, RankFailure, RunFailure
 from hpcfl.fleet import Fleet
 from hpcfl.message import Inbox, select
 from hpcfl.methods.base import State
@@ -70,9 +71,11 @@ class Federation:
         players = self.prepared.fleet(cohort, round, scored)
         others = self.prepared.fleet(np.setdiff1d(audience, cohort), round, scored)
         with watch.phase("train"):
-            uplink = method.update(players, self.pick(inbox, audience, players)) if len(players.ids) else {}
-            if len(others.ids):
-                method.observe(others, self.pick(inbox, audience, others))
+            with alone(f"round {round}, {_named(players.ids)}"):
+                uplink = method.update(players, self.pick(inbox, audience, players)) if len(players.ids) else {}
+            with alone(f"round {round}, {_named(others.ids)}"):
+                if len(others.ids):
+                    method.observe(others, self.pick(inbox, audience, others))
         with watch.phase("gather"):
             arrived = exchange.gather(self.communicator, self.prepared.placement, cohort, uplink, CPU)
             fine = record.healthy(players, uplink)
@@ -90,11 +93,13 @@ class Federation:
         self.keep(players, fine.numpy())
         with watch.phase("aggregate"):
             if arrived is not None:
-                self.aggregate(round, cohort, arrived, diverged)
+                with alone(f"round {round}, aggregation"):
+                    self.aggregate(round, cohort, arrived, diverged)
         if self.metrics is not None:
             values |= self.costs(floats_down)
-            self.metrics.record(round, values)
-            self.report(round, values)
+            with alone(f"round {round}, metrics"):
+                self.metrics.record(round, values)
+                self.report(round, values)
         watch.seconds.clear()  # a checkpoint's seconds count for the next round
         return level
 
@@ -107,7 +112,8 @@ class Federation:
     def send(self, audience: np.ndarray, round: int) -> tuple[Inbox, float]:
         """The method's message to ``audience``: this rank's fields, and floats per client."""
         server = self.communicator.is_server
-        message = self.prepared.method.send(self.server, self.prepared.cohort(audience, round)) if server else None
+        with alone(f"round {round}, what the server sends"):
+            message = self.prepared.method.send(self.server, self.prepared.cohort(audience, round)) if server else None
         device = self.prepared.hardware.device
         return exchange.send(self.communicator, self.prepared.placement, audience, message, device)
 
@@ -137,14 +143,16 @@ class Federation:
         sent, received = self.communicator.bytes_sent, self.communicator.bytes_received
         moved = {"bytes_down": sent - self._bytes[0], "bytes_up": received - self._bytes[1], "floats_down": floats_down}
         self._bytes = sent, received
-        seconds = self.prepared.hardware.stopwatch.seconds
-        return moved | {f"seconds/{phase}": seconds[phase] for phase in ("send", "gather", "aggregate", "checkpoint")}
+        watch = self.prepared.hardware.stopwatch
+        phases = {f"seconds/{phase}": watch.seconds[phase] for phase in ("send", "gather", "aggregate", "checkpoint")}
+        return moved | phases | {"seconds/round": watch.lap()}
 
     def checkpoint(self, round: int, wait: bool) -> None:
         """Publish the metrics and begin to save all state; with ``wait``, until it is on the disk."""
         with self.prepared.hardware.stopwatch.phase("checkpoint"), self.schedule.waiting():
             if self.metrics is not None:
-                self.metrics.fold()
+                with alone(f"round {round}, metrics"):
+                    self.metrics.fold()
             server = self.server if self.communicator.is_server else None
             self.checkpoints.start(round, server, self.prepared.store, self.meta)
             self.schedule.begun()
@@ -161,16 +169,28 @@ class Federation:
         """Score the models that the last aggregation made, recorded as the round after the last; state stays."""
         everyone = np.arange(self.prepared.config.partition.clients)
         audience = everyone if self.prepared.config.evaluation.clients == "all" else self.select(rounds)
-        inbox, _ = self.send(audience, rounds + 1)
+        inbox, floats_down = self.send(audience, rounds + 1)
         fleet = self.prepared.fleet(audience, rounds + 1, scored=True)
-        if len(fleet.ids):
-            self.prepared.method.finish(fleet, self.pick(inbox, audience, fleet))
+        with alone(f"after the last round, {_named(fleet.ids)}"):
+            if len(fleet.ids):
+                self.prepared.method.finish(fleet, self.pick(inbox, audience, fleet))
         values = record.gather(self.communicator, self.prepared.placement, audience, len(everyone),
                                [(fleet.ids, record.columns(fleet, None, None))], {})
         if self.metrics is not None:
-            self.metrics.record(rounds + 1, values)
-            self.report(rounds + 1, values)
-            self.metrics.fold(finished=True)
+            values |= self.costs(floats_down)
+            with alone("after the last round, metrics"):
+                self.metrics.record(rounds + 1, values)
+                self.report(rounds + 1, values)
+                self.metrics.fold(finished=True)
+
+
+@contextmanager
+def alone(where: str) -> Iterator[None]:
+    """What fails inside fails on this rank while the others go on: an end that all agree on is no longer possible."""
+    try:
+        yield
+    except Exception as error:
+        raise RankFailure(where) from error
 
 
 def _named(clients: np.ndarray) -> str:

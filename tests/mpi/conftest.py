@@ -1,0 +1,42 @@
+"""Experiment files and jobs that end with their test."""
+
+import random
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import EXPERIMENT, MPIEXEC, Job
+
+
+@pytest.fixture
+def experiment(tmp_path: Path):
+    """``experiment(text, rounds)``: a file on the tiny data with further tables."""
+    def write(text: str, rounds: int = 3) -> str:
+        path = tmp_path / "experiment.toml"
+        path.write_text(EXPERIMENT.format(rounds=rounds) + text)
+        return str(path)
+    return write
+
+
+@pytest.fixture
+def start():
+    """``start(ranks, *arguments)`` → Job, ended with the test whatever happens."""
+    jobs: list[Job] = []
+    if not MPIEXEC.exists():
+        pytest.skip("no mpiexec beside this Python")
+
+    def launch(ranks: int, *arguments: Any, **keys: Any) -> Job:
+        jobs.append(Job(ranks, [str(argument) for argument in arguments], **keys))
+        return jobs[-1]
+
+    yield launch
+    for job in jobs:
+        Job.signal(signal.SIGKILL, job.pids())
+        job.process.wait()
+
+
+@pytest.fixture
+def chance() -> random.Random:
+    """The same moments in every run of the tests, as far as the machine's speed allows."""
+    return random.Random(20)
