@@ -1,0 +1,42 @@
+"""Methods that average a part of the model only: its body, while the head is private or fixed."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from hpcfl import mixing
+from hpcfl.fleet import Fleet
+from hpcfl.layout import Group, Layout
+from hpcfl.message import Field, Inbox, Message
+from hpcfl.methods.base import Cohort, State
+from hpcfl.methods.fedavg import FedAvg
+
+
+class SharedBody(FedAvg):
+    """FedAvg of the body b ← Σ_S p_i b_i under a head that does not travel.
+
+    Server: ``model`` [P], the shared body before the initial head h⁰. Down P_b, up P_b. As it is, clients start from (b, h⁰).
+    """
+
+    shared: ClassVar[Group] = "body"  # a prefix of the columns
+
+    def private(self, layout: Layout) -> slice:
+        """The columns that do not travel: all after the shared ones."""
+        return slice(layout.columns(self.shared).stop, layout.width)
+
+    def send(self, server: State, cohort: Cohort) -> Message:
+        private = self.private(cohort.layout)
+        initial = server["model"][private]  # drawn from the seed: every client has it since before round 1
+        return {"body": server["model"][:private.start], "initial_head": Field(initial, floats=0)}
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        return torch.cat([inbox["body"], inbox["initial_head"]])
+
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        trained = super().update(fleet, inbox)["model"]
+        return {"body": trained[:, :self.private(fleet.layout).start]}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        initial = server["model"][self.private(cohort.layout)]
+        server["model"] = torch.cat([mixing.average(cohort.weights, uplink["body"]), initial])

@@ -1,0 +1,59 @@
+"""Ditto: FedAvg, and beside it a personal model of each client that is pulled to the shared one.
+
+Li et al., "Ditto: Fair and robust federated learning through personalization", ICML 2021. v_i ← v_i − η[∇F_i(v_i) + λ(v_i
+− w)] with the RECEIVED w, constant in the round, in plain steps whatever the optimiser. FedNH's code pulls to the
+client's trained model instead (``anchor = "trained"``); the authors' alternates the two models' steps on the same
+mini-batch; PFLlib reports the larger of both models' accuracies. Here v_i has shuffles of its own and alone is scored:
+``post``.
+"""
+
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, NonNegativeInt
+from torch import Tensor
+
+from hpcfl.fleet import Fleet, Turn
+from hpcfl.message import Inbox
+from hpcfl.methods.base import Setup, State
+from hpcfl.methods.fedavg import FedAvg
+
+
+class Ditto(FedAvg):
+    """Server: ``model`` [P]. Client: ``personal`` v_i [P]. Down P, up P. ``global``: w."""
+
+    primary = "post"
+    reference = "Li et al., ICML 2021"
+    models: ClassVar[tuple[str, ...]] = ("model", "personal")
+    lam: float = Field(0.1, ge=0, description="strength λ of the pull (FedNH 0.75); 0 is Local beside FedAvg")
+    personal_epochs: NonNegativeInt = Field(2, description="epochs s on the personal model (FedNH 5)")
+    anchor: Literal["received", "trained"] = Field("received", description="the model that pulls: w, or the trained w_i")
+
+    def client_state(self, setup: Setup) -> State:
+        return {**super().client_state(setup), "personal": setup.initial()}
+
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
+        trained = super().fit(fleet, rows, inbox, **how)
+        anchor = fleet.rows(self.received(fleet, inbox)) if self.anchor == "received" else trained
+        rate = fleet.learning_rate
+
+        def step(turn: Turn) -> None:
+            personal = turn.rows()
+            turn.write(personal - rate * (turn.gradient() + self.lam * (personal - turn.variables["anchor"])))
+
+        fleet.state["personal"] = fleet.train(fleet.state["personal"], step=step, epochs=self.personal_epochs,
+                                              phase="personal", model="personal", anchor=anchor)
+        return trained
+
+    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
+        super().observe(fleet, inbox)
+        fleet.score("post", fleet.state["personal"], model="personal")
+
+    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
+        fleet.score("pre", fleet.state["personal"], model="personal")
+        fleet.score("global", self.received(fleet, inbox))
+
+    def score_trained(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> None:
+        fleet.score("post", fleet.state["personal"], model="personal")
+
+
+plugin = Ditto

@@ -1,0 +1,50 @@
+"""FedBABU: only the body learns, under one random head that nobody ever changes; clients fine-tune at the end.
+
+Oh, Kim & Yun, "FedBABU: Toward enhanced representation for federated image classification", ICLR 2022. b ← Σ_S p_i b_i.
+After the last round every client fine-tunes body and head of (b, h⁰) and is scored: column ``tuned``, the method's
+result. FedNH's and PFLlib's code fine-tune each client's last local model instead (``tune_from = "local"``).
+"""
+
+from typing import Any, Literal
+
+from pydantic import Field, NonNegativeInt
+from torch import Tensor
+
+from hpcfl.fleet import Fleet
+from hpcfl.message import Inbox
+from hpcfl.methods._shared_body import SharedBody
+from hpcfl.methods.base import Setup, State
+
+
+class FedBABU(SharedBody):
+    """Server: ``model`` [P], the shared body before h⁰. Client: nothing; ``local`` [P], its last model, to fine-tune that.
+
+    Down P_b, up P_b.
+    """
+
+    primary = "tuned"
+    reference = "Oh et al., ICLR 2022"
+    tune_epochs: NonNegativeInt = Field(5, description="epochs of fine-tuning after the last round (FedNH 5, PFLlib 10)")
+    tune_from: Literal["global", "local"] = Field("global", description="which model a client fine-tunes")
+
+    def client_state(self, setup: Setup) -> State:
+        local = {"local": setup.initial()} if self.tune_from == "local" else {}
+        return {**super().client_state(setup), **local}
+
+    def keep(self, fleet: Fleet, trained: Tensor) -> None:
+        super().keep(fleet, trained)
+        if self.tune_from == "local":
+            fleet.state["local"] = trained
+
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
+        return fleet.train(rows, params=("body",), **how)
+
+    def finish(self, fleet: Fleet, inbox: Inbox) -> None:
+        start = self.received(fleet, inbox)
+        self.score_start(fleet, inbox, start)
+        tuned = fleet.train(fleet.state.get("local", start), epochs=self.tune_epochs, phase="tune")
+        for column in ("post", "tuned"):
+            fleet.score(column, tuned)
+
+
+plugin = FedBABU

@@ -1,0 +1,39 @@
+"""FedPer: the body of the model is shared, the head is each client's own; both are trained together.
+
+Arivazhagan et al., "Federated learning with personalization layers", 2019. b ← Σ_S p_i b_i; h_i never leaves its client.
+Private is the last linear layer. Scored before local training, as FedALA does; FedNH reads ``post``, and as ``global``
+the shared body under the initial head.
+"""
+
+import torch
+from torch import Tensor
+
+from hpcfl.fleet import Fleet
+from hpcfl.message import Inbox
+from hpcfl.methods._shared_body import SharedBody
+from hpcfl.methods.base import Setup, State
+
+
+class FedPer(SharedBody):
+    """Server: ``model`` [P], the shared body before the initial head. Client: ``head`` [P_h]. Down P_b, up P_b."""
+
+    reference = "Arivazhagan et al., arXiv 1912.00818"
+
+    def client_state(self, setup: Setup) -> State:
+        return {**super().client_state(setup), "head": setup.initial()[self.private(setup.layout)]}
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        """The shared body with each client's own head, ``[n, P]``."""
+        head = fleet.state["head"]
+        return torch.cat([inbox["body"].expand(len(head), -1), head], dim=1)
+
+    def keep(self, fleet: Fleet, trained: Tensor) -> None:
+        super().keep(fleet, trained)
+        fleet.state["head"] = trained[:, self.private(fleet.layout)]
+
+    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
+        fleet.score("pre", start)
+        fleet.score("global", super().received(fleet, inbox))
+
+
+plugin = FedPer

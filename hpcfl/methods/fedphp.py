@@ -1,0 +1,89 @@
+"""FedPHP: a client keeps a moving average of its own past models, and that one supervises each downloaded model.
+
+Li et al., "FedPHP: Federated personalization with inherited private models", ECML-PKDD 2021. From θ = w: min (1−λ)·CE(θ)
++ λ·MMD²(φ(θ; x), φ(q_i; x)) with the inherited model q_i constant; then q_i ← m q_i + (1−m) θ_i, m = min(μ c_i/⌊ρT⌋, μ)
+for a client that took part c_i times before in T rounds of which it is expected in ρT. ``variant = "pfllib"``: m =
+μ·round/T, and four fixed kernel widths. PFLlib also scores θ_i instead of q_i; that is the column ``trained``.
+"""
+
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as functional
+from pydantic import Field
+from torch import Tensor, nn
+
+from hpcfl.fleet import Fleet, at
+from hpcfl.fleet.kernels import Batch
+from hpcfl.message import Inbox
+from hpcfl.methods.base import Setup, State
+from hpcfl.methods.fedavg import FedAvg
+
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the mean squared distance: the five widths of the kernel
+WIDTHS = (20.0, 30.0, 40.0, 100.0)  # PFLlib's 2a for a = 10, 15, 20, 50
+
+
+def discrepancy(own: Tensor, others: Tensor, widths: tuple[float, ...] | None = None) -> Tensor:
+    """MMD² of features ``[b, d]`` and ``[b, d]`` over all pairs, under a sum of Gaussian kernels exp(−‖·‖²/width).
+
+    The widths are multiples of the mean squared distance between different samples of the pool, taken as a constant;
+    ``widths`` fixes them.
+    """
+    pooled = torch.cat([own, others])
+    squares = pooled.square().sum(dim=1)
+    apart = (squares[:, None] + squares - 2 * pooled @ pooled.T).clamp(min=0)
+    count = len(pooled)
+    mean = apart.detach().sum() / (count * (count - 1)) + 1e-8
+    kernel = sum(torch.exp(-apart / width) for width in widths or [mean * factor for factor in FACTORS])
+    half = len(own)
+    return kernel[:half, :half].mean() + kernel[half:, half:].mean() - 2 * kernel[:half, half:].mean()
+
+
+class FedPHP(FedAvg):
+    """Server: ``model`` [P]. Client: ``inherited`` [P], q_i, and ``count``, how often it took part. Down P, up P."""
+
+    primary = "post"
+    reference = "Li et al., ECML-PKDD 2021"
+    needs_rounds: ClassVar[bool] = True
+    mu: float = Field(0.9, ge=0, le=1, description="final weight μ of the past in the inherited model")
+    lam: float = Field(0.01, ge=0, le=1, description="weight λ of the inherited model's supervision; 0 trains like FedAvg")
+    variant: Literal["original", "pfllib"] = Field("original", description="schedule of m and widths of the kernel")
+
+    def client_state(self, setup: Setup) -> State:
+        return {**super().client_state(setup), "inherited": setup.initial(), "count": torch.zeros(1, dtype=torch.int64)}
+
+    def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        if not self.lam:
+            return super().loss(model, batch, lane)
+        features = model.features(batch.x)
+        inherited = at(model, lane.inherited, lambda teacher: teacher.features(batch.x)).detach()
+        widths = WIDTHS if self.variant == "pfllib" else None
+        fit = functional.cross_entropy(model.head(features), batch.y)
+        return (1 - self.lam) * fit + self.lam * discrepancy(features, inherited, widths)
+
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
+        return fleet.train(rows, inherited=fleet.state["inherited"], **how)
+
+    def keep(self, fleet: Fleet, trained: Tensor) -> None:
+        super().keep(fleet, trained)
+        fleet.state["inherited"] = torch.lerp(trained, fleet.state["inherited"], self.momentum(fleet)[:, None])
+        fleet.state["count"] = fleet.state["count"] + 1
+
+    def momentum(self, fleet: Fleet) -> Tensor:
+        """m [n], the weight of the past in this round."""
+        setup = fleet.setup
+        if self.variant == "pfllib":
+            return torch.full_like(fleet.state["inherited"][:, 0], self.mu * fleet.round / setup.rounds)
+        expected = max(int(setup.participation * setup.rounds + 1e-9), 1)
+        return (self.mu * fleet.state["count"][:, 0] / expected).clamp(0, self.mu)
+
+    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
+        super().observe(fleet, inbox)
+        fleet.score("post", fleet.state["inherited"])
+
+    def score_trained(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> None:
+        fleet.score("trained", trained)
+        fleet.score("post", fleet.state["inherited"])
+
+
+plugin = FedPHP

@@ -1,0 +1,113 @@
+"""FedRoD: a shared body and generic head trained for all classes alike, and a personal head that adds the client's own bias.
+
+Chen & Chao, "On bridging generic and personalized federated learning for image classification", ICLR 2022. (i) CE(g·φ +
+log π_i, y) on body and generic head g; (ii) CE(stop[g·φ] + r_i·stop[φ], y) on the personal head r_i, linear and private,
+or made by a shared hypernetwork H(π_i). ``together``: both in each step, from the same features; ``separate``: epochs of
+(i), then epochs of (ii) in plain steps. π_i are exact shares with a floor, where PFLlib takes log 0 of absent classes. φ
+is constant in (ii) and g·φ is part of it, which two known codes each miss.
+"""
+
+import copy
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as functional
+from pydantic import Field
+from torch import Tensor, nn
+
+from hpcfl.fleet import Fleet
+from hpcfl.fleet.kernels import Batch
+from hpcfl.layout import Layout
+from hpcfl.message import Inbox
+from hpcfl.methods._shared_body import SharedBody
+from hpcfl.methods.base import head_of
+from hpcfl.methods.fedper import FedPer
+
+FLOOR = 1e-12  # the share of an absent class
+
+
+class HyperHead(nn.Module):
+    """A bias-free linear head [K, d] made from a class distribution [K]: linear, ReLU, linear, hidden width d."""
+
+    def __init__(self, features: int, classes: int):
+        super().__init__()
+        self.hidden = nn.Linear(classes, features)
+        self.out = nn.Linear(features, classes * features)
+
+    def forward(self, features: Tensor, distribution: Tensor) -> Tensor:
+        weight = self.out(functional.relu(self.hidden(distribution)))
+        return functional.linear(features, weight.view(-1, features.shape[-1]))
+
+
+class FedRoD(FedPer):
+    """Server: ``model`` [P], the rest of it initial. Client: ``head`` the personal head. Down P, up P (linear), P + P_ψ (hyper).
+
+    ``pre`` and ``post``: (g + r_i)·φ. ``global``: g·φ.
+    """
+
+    primary = "post"
+    reference = "Chen & Chao, ICLR 2022"
+    personal: Literal["linear", "hyper"] = Field("linear", description="the personal head: a private layer, or a hypernetwork's")
+    order: Literal["together", "separate"] = Field("together", description="train both heads in each step, or in turn")
+
+    def adapt(self, model: nn.Module) -> nn.Module:
+        head = head_of(model, self.name)
+        linear = self.personal == "linear"
+        model.personal = copy.deepcopy(head) if linear else HyperHead(head.in_features, head.out_features)
+        return model
+
+    def private(self, layout: Layout) -> slice:
+        start = layout.columns("head").stop if self.personal == "linear" else layout.width
+        return slice(start, layout.width)
+
+    def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        features = model.features(batch.x)
+        return self.generic(model, features, batch.y, lane) + self.residual(model, features, batch.y, lane)
+
+    def generic(self, model: nn.Module, features: Tensor, y: Tensor, lane: Any) -> Tensor:
+        """(i) on body and generic head: cross-entropy balanced by the client's own distribution."""
+        return functional.cross_entropy(model.head(features) + lane.distribution.log(), y)
+
+    def residual(self, model: nn.Module, features: Tensor, y: Tensor, lane: Any) -> Tensor:
+        """(ii) on the personal head alone: cross-entropy of both heads' sum, features and generic logits constant."""
+        features = features.detach()
+        return functional.cross_entropy(model.head(features).detach() + self.extra(model, features, lane), y)
+
+    def extra(self, model: nn.Module, features: Tensor, lane: Any) -> Tensor:
+        """The personal head's logits r_i·φ."""
+        return model.personal(features) if self.personal == "linear" else model.personal(features, lane.distribution)
+
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
+        lane = {"distribution": floored_distribution(fleet.counts).to(rows)}
+        if self.order == "together":
+            return fleet.train(rows, **lane, **how)
+        rate = fleet.learning_rate
+        generic = fleet.train(rows, params=("body", "head"), loss=lambda model, batch, lane: self.generic(
+            model, model.features(batch.x), batch.y, lane), **lane, **how)
+        return fleet.train(generic, params=("personal",), phase="personal", loss=lambda model, batch, lane: self.residual(
+            model, model.features(batch.x), batch.y, lane),
+            step=lambda turn: turn.write(turn.rows() - rate * turn.gradient()), **lane)
+
+    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
+        self._score_both_heads(fleet, "pre", start)
+        fleet.score("global", SharedBody.received(self, fleet, inbox))
+
+    def score_trained(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> None:
+        self._score_both_heads(fleet, "post", trained)
+
+    def _score_both_heads(self, fleet: Fleet, column: str, rows: Tensor) -> None:
+        def both(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+            features = model.features(x)
+            return model.head(features) + self.extra(model, features, lane)
+
+        fleet.score(column, rows, both, distribution=floored_distribution(fleet.counts).to(rows))
+
+
+def floored_distribution(counts: Tensor) -> Tensor:
+    """π [n, K] of training counts ``[n, K]`` with shares of at least FLOOR; uniform without samples."""
+    shares = torch.where(counts.sum(dim=1, keepdim=True) > 0, counts, 1.0)
+    shares = (shares / shares.sum(dim=1, keepdim=True)).clamp(min=FLOOR)
+    return shares / shares.sum(dim=1, keepdim=True)
+
+
+plugin = FedRoD

@@ -1,0 +1,124 @@
+"""PartialFed-Adaptive: in every mini-batch each client draws, layer by layer, how much of the shared model it loads.
+
+Sun et al., "PartialFed: Cross-domain personalized federated learning via partial initialization", NeurIPS 2021, as FedALA
+describes it (methods-2.md §7; the paper's text was not at hand). After warm-up rounds that are FedAvg's: u^l ~
+GumbelSoftmax(a^l; T), θ̂^l = u^l_0 w^l + u^l_1 θ_i^l. Model batches: θ_i ← θ̂ − η∇f(θ̂). Strategy batches, other samples
+of the same epoch: a_i ← a_i − η_a∇_a f(θ̂), θ_i frozen. T decays each round, with a floor because the draw overflows as T
+→ 0. PFLlib's removed class overwrites what it learns with each draw; here a_i accumulates. Steps are plain, whatever the
+optimiser.
+"""
+
+from typing import Any
+
+import torch
+from pydantic import Field, NonNegativeInt
+from torch import Tensor
+
+from hpcfl.fleet import Fleet, Turn
+from hpcfl.layout import Layout
+from hpcfl.message import Inbox
+from hpcfl.methods.base import Setup, State
+from hpcfl.methods.fedavg import FedAvg
+
+COLDEST = 0.05  # smallest temperature
+SHARED, OWN = 0, 1
+
+
+class PartialFed(FedAvg):
+    """Server: ``model`` [P]. Client: ``model`` θ_i [P], ``strategy`` a_i [L, 2] of the L layers. Down P, up P.
+
+    ``pre`` and ``post``: each layer of w or of θ_i, whichever a_i prefers, before and after training.
+    """
+
+    primary = "post"
+    reference = "Sun et al., NeurIPS 2021"
+    warmup: NonNegativeInt = Field(20, description="first rounds in which all of the shared model is loaded")
+    temperature: float = Field(5.0, gt=0, description="temperature T of the first round after the warm-up")
+    decay: float = Field(0.965, gt=0, le=1, description="factor of the temperature in each round")
+    strategy_share: float = Field(0.2, ge=0, lt=1, description="share of mini-batches that train the strategy")
+    strategy_lr: float | None = Field(None, ge=0, description="learning rate η_a of the strategy; default: training.lr")
+
+    def client_state(self, setup: Setup) -> State:
+        return {**super().client_state(setup), "model": setup.initial(),
+                "strategy": torch.zeros(len(setup.layout.layers), 2)}
+
+    def keep(self, fleet: Fleet, trained: Tensor) -> None:
+        fleet.state["model"] = trained
+
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
+        return self.adapt_partially(fleet, fleet.rows(rows), **how) if self.adaptive(fleet) else fleet.train(rows, **how)
+
+    def adaptive(self, fleet: Fleet) -> bool:
+        """Whether the warm-up is over."""
+        return fleet.round > self.warmup
+
+    def adapt_partially(self, fleet: Fleet, shared: Tensor, **how: Any) -> Tensor:
+        """θ_i [n, P] after a round of model and strategy batches; changes the private strategies."""
+        layout, rate = fleet.layout, fleet.learning_rate
+        strategy_rate = rate if self.strategy_lr is None else self.strategy_lr
+        temperature = max(COLDEST, self.temperature * self.decay ** (fleet.round - self.warmup - 1))
+        training, largest = fleet.setup.training, int(fleet.samples.max())
+        steps = training.epochs * -(-largest // training.batch_size)
+        strategy = fleet.state["strategy"].clone()
+
+        def step(turn: Turn) -> None:
+            lane, own = turn.variables, turn.rows()
+            taken = lane["taken"]
+            noise = lane["noise"][torch.arange(len(own), device=own.device), taken]
+            choice = ((lane["strategy"] + noise) / temperature).softmax(dim=2)
+            mixed = by_layer(layout, choice[..., SHARED]) * lane["shared"] + by_layer(layout, choice[..., OWN]) * own
+            gradient = turn.gradient(mixed)
+            slope = torch.stack([within_layers(layout, gradient * lane["shared"]),
+                                 within_layers(layout, gradient * own)], dim=2)
+            slope = choice * (slope - (choice * slope).sum(dim=2, keepdim=True)) / temperature
+            learns = self.trains_strategy(taken, lane["offset"])[:, None]
+            turn.write(torch.where(learns, own, mixed - rate * gradient))
+            lane["strategy"] = torch.where(learns[..., None], lane["strategy"] - strategy_rate * slope, lane["strategy"])
+            lane["taken"] = taken + 1
+
+        gumbel = -(-fleet.uniform("gumbel", steps, len(layout.layers), 2).clamp(min=1e-20).log()).log()
+        offset = fleet.uniform("strategy batches")
+        trained = fleet.train(fleet.state["model"], step=step, shared=shared, strategy=strategy, noise=gumbel,
+                              offset=offset, taken=torch.zeros_like(offset, dtype=torch.int64), **how)
+        fleet.state["strategy"] = strategy
+        return trained
+
+    def trains_strategy(self, taken: Tensor, offset: Tensor) -> Tensor:
+        """Whether the mini-batch after ``taken`` ones trains the strategy: spread evenly from an ``offset`` in [0, 1)."""
+        before, after = (offset + count * self.strategy_share for count in (taken, taken + 1))
+        return after.floor() > before.floor()
+
+    def preferred(self, fleet: Fleet, shared: Tensor) -> Tensor:
+        """Each layer of ``shared`` or of θ_i, whichever is the more probable; θ_i where both are equally."""
+        strategy = fleet.state["strategy"]
+        keeps = by_layer(fleet.layout, (strategy[..., OWN] >= strategy[..., SHARED]).float())
+        return torch.where(keeps > 0, fleet.state["model"], shared)
+
+    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
+        super().observe(fleet, inbox)
+        self.score_trained(fleet, inbox, fleet.state["model"])
+
+    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
+        fleet.score("pre", self.preferred(fleet, start) if self.adaptive(fleet) else start)
+        fleet.score("global", self.received(fleet, inbox))
+
+    def score_trained(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> None:
+        fleet.score("post", self.preferred(fleet, self.received(fleet, inbox)))
+
+
+def by_layer(layout: Layout, values: Tensor) -> Tensor:
+    """A value of each layer ``[a, L]`` in each of its columns ``[a, P]``."""
+    return values.repeat_interleave(torch.tensor(sizes(layout), device=values.device), dim=1)
+
+
+def within_layers(layout: Layout, values: Tensor) -> Tensor:
+    """Sums of ``[a, P]`` over each layer's columns, ``[a, L]``."""
+    return torch.stack([part.sum(dim=1) for part in values.split(sizes(layout), dim=1)], dim=1)
+
+
+def sizes(layout: Layout) -> list[int]:
+    """Parameters of each layer."""
+    return [layer.stop - layer.start for layer in layout.layers]
+
+
+plugin = PartialFed

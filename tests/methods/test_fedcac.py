@@ -1,0 +1,126 @@
+"""FedCAC: methods-2.md §11."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hpcfl import layout
+from hpcfl.methods.fedcac import FedCAC, critical, groups, overlaps
+
+
+def aggregated(cohort, models, masks, ids=None, clients=None, round=1, beta=100.0):
+    """What clients restart from after an aggregation of these uploads."""
+    clients = clients or len(models)
+    method = FedCAC(name="fedcac", beta=beta)
+    server = {"model": torch.zeros(models.shape[1]), "custom": torch.zeros(clients, models.shape[1]),
+              "masks": torch.zeros(clients, models.shape[1], dtype=torch.bool)}
+    counts = torch.ones(len(models), 1)
+    method.aggregate(server, cohort(counts, ids=ids, round=round), {"model": models, "mask": masks})
+    return method.send(server, cohort(torch.ones(clients, 1), round=round + 1))["model"]
+
+
+def test_fedcac_10a_empty_masks_are_fedavg(federate):
+    part = {"participation": {"fraction": 0.6}}
+    played, average = federate({"name": "fedcac", "tau": 0.0}, **part), federate("fedavg", **part)
+    assert torch.equal(played.server["model"], average.server["model"])
+    np.testing.assert_array_equal(played.values["clients/pre/loss"], average.values["clients/pre/loss"])
+
+
+def test_fedcac_10b_full_masks_of_clients_alone_are_local_training(cohort):
+    models = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
+    overlap = torch.tensor([[0.0, 0.5, 0.4], [0.5, 0.0, 0.4], [0.4, 0.4, 0.0]], dtype=torch.float64)
+    assert torch.equal(groups(overlap, torch.ones(3, dtype=torch.bool), 2.0), torch.eye(3).double())
+    masks = torch.ones(3, 6, dtype=torch.bool)
+    server = {"model": torch.zeros(6), "custom": models, "masks": masks}
+    assert torch.equal(FedCAC(name="fedcac").send(server, cohort(torch.ones(3, 1)))["model"], models)
+
+
+def test_fedcac_10c_equal_mask_sizes_overlap_by_what_they_share():
+    # sizes 3; shared 2, 1, 1
+    masks = torch.tensor([[1, 1, 1, 0, 0, 0], [0, 1, 1, 1, 0, 0], [1, 0, 0, 1, 1, 0]]).bool()
+    expected = torch.tensor([[0, 2, 1], [2, 0, 1], [1, 1, 0]]) / 3
+    torch.testing.assert_close(overlaps(masks), expected.double())
+
+
+def test_fedcac_overlap_of_unequal_sizes_may_be_asymmetric_and_negative():
+    # m_1 has 1, m_2 has 4, none shared: O_12 = 1 − 5/2 = −1.5, O_21 = 1 − 5/8; an empty mask overlaps with nothing
+    masks = torch.tensor([[1, 0, 0, 0, 0], [0, 1, 1, 1, 1], [0, 0, 0, 0, 0]]).bool()
+    found = overlaps(masks)
+    assert found[0, 1] == -1.5 and found[1, 0] == 0.375
+    assert (found[2] == 0).all() and (found.diagonal() == 0).all()
+
+
+def test_fedcac_groups_narrow_with_the_rounds():
+    # mean 0.5, max 0.8: bounds 0.5, 0.65, 0.8 and beyond at t/β = 0, ½, 1, 2
+    overlap = torch.tensor([[0.0, 0.8, 0.2], [0.7, 0.0, 0.5], [0.3, 0.5, 0.0]], dtype=torch.float64)
+    marked = torch.ones(3, dtype=torch.bool)
+    expected = {0.0: [[1, 1, 0], [1, 1, 1], [0, 1, 1]], 0.5: [[1, 1, 0], [1, 1, 0], [0, 0, 1]],
+                1.0: [[1, 1, 0], [0, 1, 0], [0, 0, 1]], 2.0: [[1, 0, 0], [0, 1, 0], [0, 0, 1]]}
+    for progress, members in expected.items():
+        found = groups(overlap, marked, progress)
+        assert ((found > 0) == torch.tensor(members).bool()).all()
+        np.testing.assert_allclose(found.sum(dim=1), 1)
+    assert groups(overlap, torch.tensor([True, False, True]), 0.0)[1].tolist() == [0, 1, 0]
+    assert groups(torch.zeros(1, 1).double(), torch.ones(1, dtype=torch.bool), 0.5).tolist() == [[1.0]]
+
+
+class Net(nn.Module):
+    """Tensors of 4 and 2 entries."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+
+
+@pytest.mark.parametrize(("share", "expected"), [
+    # s = |(after − before)·after| is 0, 2, 6, 12 in the first tensor and 1, 3 in the second
+    (0.5, [0, 0, 1, 1, 0, 1]), (0.3, [0, 0, 0, 1, 0, 0]), (1.0, [0, 1, 1, 1, 1, 1]), (0.0, [0] * 6)])
+def test_fedcac_marks_the_most_sensitive_entries_of_each_tensor(share, expected):
+    before = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0, 2.0]])
+    after = torch.tensor([[1.0, 2.0, 3.0, 4.0, 1.0, 3.0]])
+    # share 1: the smallest of the first tensor is 0, so the smallest above 1e-20 takes its place
+    assert critical(layout.of_parameters(Net()), before, after, share).int().tolist() == [expected]
+
+
+def test_fedcac_marks_nothing_where_nothing_moved():
+    rows = torch.randn(2, 6)
+    assert not critical(layout.of_parameters(Net()), rows, rows, 0.5).any()
+
+
+def test_fedcac_first_round_mixes_uploads_not_initial_weights(cohort):
+    # everybody alike: group means 2 for marked entries, the global mean 2 elsewhere; never the initial 0
+    models = torch.tensor([[1.0, 1.0], [3.0, 3.0]])
+    masks = torch.tensor([[True, False], [True, False]])
+    assert aggregated(cohort, models, masks).tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+def test_fedcac_by_hand(cohort):
+    # masks 1 and 2 agree, 3 shares nothing: O = [[·,1,0],[1,·,0],[0,0,·]], mean ⅓, t/β = ½: bound ⅔. Groups {1,2}, {1,2}, {3}
+    models = torch.tensor([[1.0, 1.0, 1.0], [3.0, 3.0, 3.0], [11.0, 11.0, 11.0]])
+    masks = torch.tensor([[1, 0, 0], [1, 0, 0], [0, 0, 1]]).bool()
+    expected = [[2.0, 5.0, 5.0], [2.0, 5.0, 5.0], [5.0, 5.0, 11.0]]
+    assert aggregated(cohort, models, masks, round=50).tolist() == expected
+
+
+def test_fedcac_clients_outside_keep_their_marked_entries(cohort):
+    """Clients 0 and 2 upload; 1 never did and gets the average throughout."""
+    models, masks = torch.tensor([[1.0, 1.0], [5.0, 5.0]]), torch.tensor([[True, False], [False, True]])
+    method = FedCAC(name="fedcac")
+    server = {"model": torch.zeros(2), "custom": torch.zeros(3, 2), "masks": torch.zeros(3, 2, dtype=torch.bool)}
+    method.aggregate(server, cohort(torch.ones(2, 1), ids=[0, 2], round=200), {"model": models, "mask": masks})
+    everyone = cohort(torch.ones(3, 1))
+    before = method.send(server, everyone)["model"]
+    assert before.tolist() == [[3.0, 3.0]] * 3  # equal overlaps are one group whatever the round
+    method.aggregate(server, cohort(torch.ones(1, 1), ids=[2]), {"model": torch.tensor([[9.0, 9.0]]), "mask": masks[1:]})
+    assert method.send(server, everyone)["model"].tolist() == [[3.0, 9.0], [9.0, 9.0], [9.0, 9.0]]
+
+
+def test_fedcac_masks_cost_a_bit_each_and_all_clients_are_scored(federate):
+    played = federate("fedcac", rounds=2, participation={"fraction": 0.4})
+    width = played.prepared.setup.layout.width
+    values = played.values
+    assert FedCAC.primary == "post" and np.isfinite(values["clients/post/loss"]).all()
+    assert np.nanmax(values["clients/floats_up"]) == width + width / 32
+    assert (values["floats_down"][:-1] == width).all()
+    assert played.server["masks"].any(dim=1).sum() >= 2

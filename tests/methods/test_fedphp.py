@@ -1,0 +1,93 @@
+"""FedPHP: methods-2.md §6."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.methods.fedphp import FedPHP, discrepancy
+
+ONE = [[6, 3, 2, 1]]
+
+
+def test_fedphp_10a_mu_zero_inherits_the_last_model(federate):
+    played = federate({"name": "fedphp", "mu": 0.0}, ONE)
+    assert torch.equal(played.clients["inherited"][0], played.server["model"])
+
+
+def test_fedphp_10b_lambda_zero_walks_with_fedavg(federate):
+    part = {"participation": {"fraction": 0.6}, "training": {"momentum": 0.9}}
+    average = federate("fedavg", **part).server["model"]
+    assert torch.equal(federate({"name": "fedphp", "lam": 0.0}, **part).server["model"], average)
+    assert not torch.equal(federate({"name": "fedphp", "lam": 0.5}, **part).server["model"], average)
+
+
+@pytest.mark.parametrize("widths", [None, (20.0, 30.0)])
+def test_fedphp_10c_equal_features_have_no_discrepancy(widths):
+    features = torch.randn(10, 7, generator=torch.Generator().manual_seed(0))
+    assert abs(discrepancy(features, features, widths)) < 1e-6
+    same = torch.ones(4, 3, requires_grad=True)
+    value = discrepancy(same, same.detach(), widths)  # the mean distance is 0: widths fall to 1e-8
+    value.backward()
+    assert value == 0 and torch.isfinite(same.grad).all()
+
+
+def test_fedphp_discrepancy_by_hand():
+    # one sample each at distance 2: the mean squared distance is 4, so k(x, y) = Σ_f exp(−4/4f) and k(x, x) = 5
+    across = sum(math.exp(-1 / factor) for factor in (0.25, 0.5, 1, 2, 4))
+    value = discrepancy(torch.tensor([[0.0]]), torch.tensor([[2.0]]))
+    assert value.item() == pytest.approx(10 - 2 * across, rel=1e-6)
+    fixed = discrepancy(torch.tensor([[0.0]]), torch.tensor([[2.0]]), (20.0, 100.0))
+    assert fixed.item() == pytest.approx(4 - 2 * (math.exp(-0.2) + math.exp(-0.04)), rel=1e-5)
+
+
+def test_fedphp_widths_are_constants():
+    """∂/∂x of 10 − 2Σ exp(−d²/w) at d = 2 with w = 4f held fixed: −2Σ exp(−1/f)·(−2d/w)·∂d/∂x, ∂d/∂x = −1."""
+    own = torch.tensor([[0.0]], dtype=torch.float64, requires_grad=True)
+    discrepancy(own, torch.tensor([[2.0]], dtype=torch.float64)).backward()
+    expected = -2 * sum(math.exp(-1 / factor) / factor for factor in (0.25, 0.5, 1, 2, 4))
+    assert own.grad.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_fedphp_momentum_counts_participations(make_fleet):
+    """T = 3 rounds, ρ = 1, μ = 0.9: m = 0 at first, then 0.9/3, 1.8/3, and never above μ; PFLlib's: μ·round/T."""
+    fleet = make_fleet([[4, 0, 0, 0]] * 4, round=2)
+    fleet.state = {"count": torch.tensor([[0], [1], [2], [7]]), "inherited": torch.zeros(4, 1)}
+    np.testing.assert_allclose(FedPHP(name="fedphp").momentum(fleet), [0, 0.3, 0.6, 0.9], rtol=1e-6)
+    np.testing.assert_allclose(FedPHP(name="fedphp", variant="pfllib").momentum(fleet), [0.6] * 4, rtol=1e-6)
+
+
+def test_fedphp_inherits_by_hand(federate):
+    """λ = 0, one client: θ_r is the server's model after round r, q_1 = θ_1, q_2 = 0.45·q_1 + 0.55·θ_2 at μ = 0.9, T = 2."""
+    free = {"name": "fedphp", "lam": 0.0}
+    first, second = (federate(free, ONE, rounds=rounds) for rounds in (1, 2))
+    assert torch.equal(first.clients["inherited"][0], first.server["model"])
+    expected = 0.45 * first.server["model"] + 0.55 * second.server["model"]
+    torch.testing.assert_close(second.clients["inherited"][0], expected)
+    assert second.clients["count"].tolist() == [[2]]
+
+
+def test_fedphp_scores_the_inherited_model_of_all_clients(federate):
+    played = federate("fedphp", rounds=2, participation={"fraction": 0.4})
+    values = played.values
+    assert FedPHP.primary == "post" and FedPHP.needs_rounds
+    assert np.isfinite(values["clients/post/loss"]).all()
+    resting = (played.clients["count"] == 0).squeeze()
+    np.testing.assert_array_equal(values["clients/post/loss"][-1][resting], values["clients/global/loss"][0][resting])
+    trained = values["clients/trained/loss"]
+    assert np.array_equal(trained[0][~np.isnan(trained[0])], values["clients/post/loss"][0][~np.isnan(trained[0])])
+
+
+def test_fedphp_is_supervised_by_the_inherited_model(make_fleet, rows_of):
+    """The teacher's weights matter to the loss, its gradient is not followed, and head and body train on the whole."""
+    method = FedPHP(name="fedphp", lam=0.5)
+    ends = []
+    for seed in (5, 6):
+        fleet = make_fleet()
+        fleet.loss = method.loss
+        fleet.state = {"inherited": rows_of(fleet, seed)}
+        before = fleet.state["inherited"].clone()
+        ends.append(method.fit(fleet, rows_of(fleet), {}))
+        assert torch.equal(fleet.state["inherited"], before)
+    assert not torch.allclose(ends[0], ends[1])

@@ -1,0 +1,72 @@
+"""FedRep: methods-2.md §2."""
+
+import torch
+from torch import nn
+
+from hpcfl.fleet import Fleet
+from hpcfl.methods.fedrep import FedRep
+
+
+class Normed(nn.Module):
+    """A body with batch norm, as ``model.name = 'test_fedrep:Normed'``."""
+
+    def __init__(self, shape, classes, *, hidden=(6,)):
+        super().__init__()
+        self.fc, self.norm = nn.Linear(shape[0], hidden[0]), nn.BatchNorm1d(hidden[0])
+        self.head = nn.Linear(hidden[0], classes)
+
+    def features(self, x):
+        return self.norm(self.fc(x)).relu()
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
+def phases(federate, monkeypatch, **sections):
+    """What every call of ``train`` started from and ended with, in a federation."""
+    calls, original = [], Fleet.train
+
+    def train(self, rows, **how):
+        ended = original(self, rows, **how)
+        calls.append((self.rows(rows).clone(), ended.clone()))
+        return ended
+
+    monkeypatch.setattr(Fleet, "train", train)
+    played = federate(**sections)
+    monkeypatch.undo()
+    return played, calls
+
+
+def test_fedrep_10a_first_only_the_head_moves_then_only_the_body(federate, monkeypatch):
+    played, calls = phases(federate, monkeypatch, method={"name": "fedrep", "head_epochs": 2}, rounds=2)
+    body, head = (played.prepared.setup.layout.columns(group) for group in ("body", "head"))
+    for (start, fitted), (again, ended) in zip(calls[::2], calls[1::2], strict=True):
+        assert torch.equal(fitted, again)
+        assert torch.equal(start[:, body], fitted[:, body]) and torch.equal(fitted[:, head], ended[:, head])
+        assert (start[:, head] != fitted[:, head]).any(dim=1).all() and (fitted[:, body] != ended[:, body]).any(dim=1).all()
+    assert torch.equal(played.clients["head"], calls[-1][1][:, head])
+
+
+def test_fedrep_10b_the_server_never_has_a_head(federate):
+    played = federate("fedrep", participation={"fraction": 0.6})
+    head = played.prepared.setup.layout.columns("head")
+    assert torch.equal(played.server["model"][head], played.prepared.setup.initial()[head])
+    body = head.start
+    assert (played.values["floats_down"][:-1] == body).all()
+
+
+def test_fedrep_10c_without_head_epochs_it_walks_with_fedbabu(federate):
+    part = {"participation": {"fraction": 0.6}}
+    played, other = federate({"name": "fedrep", "head_epochs": 0}, **part), federate("fedbabu", **part)
+    head = played.prepared.setup.layout.columns("head")
+    assert (played.clients["head"] == played.prepared.setup.initial()[head]).all()
+    assert torch.equal(played.server["model"], other.server["model"])
+
+
+def test_fedrep_batch_norm_of_the_body_stands_still_in_the_head_phase(make_fleet):
+    fleet = make_fleet([[8, 3, 0, 0], [0, 9, 2, 0]], model={"name": "test_fedrep:Normed"})
+    before = fleet.state["buffers.model"].clone()
+    FedRep(name="fedrep", head_epochs=3).fit(fleet, fleet.setup.initial(), {}, epochs=0)
+    assert torch.equal(fleet.state["buffers.model"], before)
+    fleet.train(fleet.setup.initial(), phase="body")
+    assert not torch.equal(fleet.state["buffers.model"], before)

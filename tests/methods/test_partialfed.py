@@ -1,0 +1,121 @@
+"""PartialFed-Adaptive: methods-2.md §7."""
+
+import numpy as np
+import torch
+
+from hpcfl.methods.partialfed import PartialFed, by_layer, within_layers
+
+FAR = 1e4  # a logit so large that the draw is exact
+
+
+class Loads(PartialFed):
+    """PartialFed whose strategy begins with certainty: ``own`` = 1 keeps, 0 loads the shared model."""
+
+    own: int = 0
+
+    def client_state(self, setup):
+        state = super().client_state(setup)
+        state["strategy"][:, self.own] = FAR
+        return state
+
+
+def method(**keys):
+    return {"name": "partialfed", "warmup": 0, **keys}
+
+
+def test_partialfed_10a_keeping_everything_is_local_training(federate):
+    played = federate({"name": "test_partialfed:Loads", "own": 1, "warmup": 0, "strategy_share": 0.0})
+    torch.testing.assert_close(played.clients["model"], federate("local").clients["model"])
+
+
+def test_partialfed_10b_loading_everything_keeps_only_the_last_step(federate):
+    """One batch an epoch: however many epochs, θ = w − η∇f(w)."""
+    loads = {"name": "test_partialfed:Loads", "own": 0, "warmup": 0, "strategy_share": 0.0}
+    several = federate(loads, rounds=1, training={"batch_size": 100, "epochs": 4}).clients["model"]
+    single = federate("local", rounds=1, training={"batch_size": 100}).clients["model"]
+    torch.testing.assert_close(several, single)
+
+
+def test_partialfed_10c_strategy_batches_leave_the_model_as_it_is(make_fleet, rows_of):
+    fleet = make_fleet()
+    shared, own = rows_of(fleet, 1), rows_of(fleet, 2)
+    fleet.state = {"model": own.clone(), "strategy": torch.zeros(5, 2, 2)}
+    trained = PartialFed(**method(strategy_share=0.999)).fit(fleet, shared, {})
+    assert torch.equal(trained, own)
+    assert (fleet.state["strategy"] != 0).all()
+
+
+def test_partialfed_strategy_follows_the_gradient(make_fleet, rows_of):
+    """Δa = −η_a ∂f(θ̂(a))/∂a, against central differences with the same Gumbel noise."""
+    counts = [[2, 1, 0, 1], [0, 0, 3, 1]]
+    fleet = make_fleet(counts, dtype=torch.float64, batch_size=100)
+    shared, own, layers = rows_of(fleet, 1), rows_of(fleet, 2), len(fleet.layout.layers)
+    start = torch.linspace(-1, 1, 4 * layers).double().view(2, layers, 2)
+    fleet.state = {"model": own, "strategy": start}
+    PartialFed(**method(strategy_share=0.999, strategy_lr=1.0, temperature=0.8)).fit(fleet, shared, {})
+    noise = -(-fleet.uniform("gumbel", 1, layers, 2).log()).log()[:, 0].double()
+
+    def objective(client, strategy):
+        choice = ((strategy + noise[client]) / 0.8).softmax(dim=1)[None]
+        mixed = by_layer(fleet.layout, choice[..., 0]) * shared[client] + by_layer(fleet.layout, choice[..., 1]) * own[client]
+        named = {name: tensor[0] for name, tensor in fleet.layout.stack(mixed).items()}
+        x, y = fleet.hardware.samples.take(fleet.hardware.samples.train[client])
+        return torch.nn.functional.cross_entropy(torch.func.functional_call(fleet.hardware.kernel.module, named, x), y)
+
+    for client in range(2):
+        for layer in range(layers):
+            for option in range(2):
+                shift = torch.zeros(layers, 2).double()
+                shift[layer, option] = 1e-6
+                slope = (objective(client, start[client] + shift) - objective(client, start[client] - shift)) / 2e-6
+                moved = fleet.state["strategy"][client, layer, option] - start[client, layer, option]
+                assert abs(moved + slope) < 1e-6 and abs(slope) > 1e-5
+
+
+def test_partialfed_strategy_accumulates(federate):
+    """Draws are never written over what is learned: with η_a = 0 the strategy stays 0, with η_a > 0 it moves a little."""
+    assert (federate(method(strategy_lr=0.0, strategy_share=0.5)).clients["strategy"] == 0).all()
+    moved = federate(method(strategy_share=0.5)).clients["strategy"]
+    assert 0 < moved.abs().max() < 0.5
+
+
+def test_partialfed_warm_up_is_fedavg(federate):
+    part = {"participation": {"fraction": 0.6}}
+    warm, average = federate({"name": "partialfed", "warmup": 3}, **part), federate("fedavg", **part)
+    assert torch.equal(warm.server["model"], average.server["model"])
+    np.testing.assert_array_equal(warm.values["clients/pre/loss"][:-1], average.values["clients/pre/loss"][:-1])
+    assert not torch.equal(federate({"name": "partialfed", "warmup": 1}, **part).server["model"], average.server["model"])
+
+
+def test_partialfed_shares_out_the_batches_evenly():
+    counts = torch.arange(1000)
+    for share in (0.2, 0.5, 0.0):
+        for offset in (0.0, 0.37, 0.99):
+            learns = PartialFed(**method(strategy_share=share)).trains_strategy(counts, torch.tensor(offset))
+            assert abs(learns.sum() - share * 1000) <= 1
+            if share:
+                assert set(learns.nonzero().diff(dim=0).flatten().tolist()) == {round(1 / share)}
+
+
+def test_partialfed_prefers_layer_by_layer(make_fleet, rows_of):
+    fleet = make_fleet([[1, 0, 0, 0]])
+    own, shared = rows_of(fleet, 1), rows_of(fleet, 2)
+    fleet.state = {"model": own, "strategy": torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])}
+    chosen = PartialFed(**method()).preferred(fleet, shared)
+    first, second = fleet.layout.layers
+    assert torch.equal(chosen[:, first], shared[:, first]) and torch.equal(chosen[:, second], own[:, second])
+    fleet.state["strategy"] = torch.zeros(1, 2, 2)
+    assert torch.equal(PartialFed(**method()).preferred(fleet, shared), own)
+
+
+def test_partialfed_layers_hold_weight_and_bias(make_fleet):
+    layout = make_fleet().layout
+    assert len(layout.layers) == 2  # hidden 5·6 + 6, head 6·4 + 4
+    assert within_layers(layout, torch.ones(1, layout.width)).tolist() == [[36.0, 28.0]]
+    assert by_layer(layout, torch.tensor([[1.0, 2.0]])).sum() == 36 + 56
+
+
+def test_partialfed_survives_a_cold_draw(federate):
+    """Far into a run the temperature rests on its floor, and all stays finite."""
+    played = federate(method(temperature=5.0, decay=1e-6), rounds=3)
+    assert all(tensor.isfinite().all() for tensor in played.clients.values())
