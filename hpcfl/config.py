@@ -15,11 +15,11 @@ from typing import Any, Literal
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, SerializeAsAny
 
-from hpcfl import plugins
+from hpcfl import plugins, protocols
 from hpcfl.errors import UserError
 
 # Keys that do not belong to a run's identity: where and how fast it runs, not what it computes.
-NOT_IDENTITY = ("name", "runtime", "checkpoint", "rounds")
+NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
 
 
 class Section(BaseModel):
@@ -74,8 +74,7 @@ class Participation(Section):
 class Evaluation(Section):
     every: PositiveInt = Field(1, description="score every so many rounds, and the last")
     clients: Literal["all", "cohort"] = Field("all", description="score all clients, or only those of the round")
-    score: Literal["method", "pre", "post", "global"] = Field(
-        "method", description="which score `best` is about: before or after local training; default the method's own")
+    score: str = Field("method", description="the score that `best` is about: pre, post … (local training), or the method's own")
     metric: Literal["weighted", "mean", "worst_tenth", "pm_v", "pm_l"] = Field(
         "weighted", description="its summary over clients: by samples, plain mean, PM(V) and PM(L) on a global test set")
 
@@ -131,6 +130,7 @@ class Config(Section):
 
     name: str = Field("experiment", pattern=r"^[\w.+=,-]+$", description="names the results folder")
     seed: int = Field(0, ge=0, description="seed of everything but the partition")
+    protocol: str | None = Field(None, description="a paper's settings as defaults: cwfedavg, fedala, diversifed, fednh")
     rounds: PositiveInt = Field(100, description="federated rounds")
     data: Data = Data()
     partition: SerializeAsAny[Partition]
@@ -166,6 +166,7 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
                 "method": lambda given: _method_class(given)(**given)}
     place = ""
     try:
+        table = protocols.complete(table)
         built = {}
         for place, build in sections.items():
             given = table.get(place, {})

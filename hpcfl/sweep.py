@@ -1,7 +1,8 @@
 """A grid of experiments in one file: ``[sweep]`` becomes cells, each a configuration with a readable name.
 
-``[sweep]`` holds lists under any key of the file (``seed = [0, 1]``, ``method.name = ["fedavg", "fedala"]``); their product is the
-grid. ``[[sweep.cases]]`` tables are linked columns: each sets several keys at once and together they are one axis.
+``[sweep]`` holds lists under any key of the file (``seed = [0, 1]``, ``method.name = ["fedavg", "fedala"]``); their product is
+the grid. Tables such as ``[[sweep.cases]]`` (any name) are linked columns: each sets several keys at once and together they are
+one axis.
 """
 
 import copy
@@ -13,8 +14,7 @@ from typing import Any
 
 from hpcfl.config import Config, assign, parse
 from hpcfl.errors import UserError
-
-Setting = dict[str, Any]  # dotted key → value
+from hpcfl.protocols import Setting, flat
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def expand(table: dict[str, Any], source: str) -> list[Cell]:
         cell = copy.deepcopy(base)
         for key, value in setting.items():
             assign(cell, key, value)
-        name = ",".join(_label(key, value) for key, value in setting.items())
+        name = ",".join(_label(key, value, setting) for key, value in setting.items())
         config = parse(cell, f"{source} [sweep] {name}")
         cells.append(Cell(name, setting, config.model_copy(update={"name": f"{config.name}-{name}"})))
     names = [cell.name for cell in cells]
@@ -52,26 +52,21 @@ def expand(table: dict[str, Any], source: str) -> list[Cell]:
 
 def _axes(sweep: dict[str, Any], source: str) -> Iterator[list[Setting]]:
     for key, value in sweep.items():
-        if key == "cases":
-            if not isinstance(value, list) or not all(isinstance(case, dict) and case for case in value):
-                raise UserError(f"{source}: sweep.cases: must be tables, [[sweep.cases]]")
-            yield [_flat(case) for case in value]
+        if isinstance(value, list) and any(isinstance(case, dict) for case in value):
+            if not all(isinstance(case, dict) and case for case in value):
+                raise UserError(f"{source}: sweep.{key}: must be tables, [[sweep.{key}]], none empty")
+            yield [flat(case) for case in value]
         else:
-            for path, values in _flat({key: value}).items():
+            for path, values in flat({key: value}).items():
                 if not isinstance(values, list) or not values:
                     raise UserError(f"{source}: sweep.{path} = {values!r}: must be a list of values")
                 yield [{path: one} for one in values]
 
 
-def _flat(table: dict[str, Any], prefix: str = "") -> Setting:
-    flat: Setting = {}
-    for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
-
-
-def _label(key: str, value: Any) -> str:
-    """``fedavg`` for method.name = "fedavg", ``seed=0`` for others; safe as part of a folder's name."""
+def _label(key: str, value: Any, setting: Setting) -> str:
+    """``fedavg`` for method.name = "fedavg", ``beta=0.1`` for others, the whole key where two end alike; safe as part of a
+    folder's name."""
     last = key.rpartition(".")[2]
-    text = str(value) if last in ("name", "dataset", "scheme") else f"{last}={value}"
+    alike = sum(other.rpartition(".")[2] == last for other in setting) > 1
+    text = str(value) if last in ("name", "dataset", "scheme") else f"{key if alike else last}={value}"
     return re.sub(r"[^\w.+=-]+", "_", text)
