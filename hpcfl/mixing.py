@@ -31,7 +31,7 @@ def distances(rows: Tensor, others: Tensor) -> Tensor:
 
     The Gram expansion ‖a‖² + ‖b‖² − 2ab loses every digit for nearly equal models (methods-1.md §2).
     """
-    squares = torch.zeros(len(rows), len(others), dtype=torch.float64)
+    squares = torch.zeros(len(rows), len(others), dtype=torch.float64, device=rows.device)
     block = max(1, BLOCK_FLOATS // max(1, len(rows) + len(others)))
     for start in range(0, rows.shape[1], block):
         left, right = (part[:, start:start + block].to(torch.float64) for part in (rows, others))

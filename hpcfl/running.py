@@ -69,7 +69,7 @@ def _metrics(config: Config, folder: Path, communicator: Communicator, prepared:
 def _notes(config: Config, restored: Restored | None, meta: dict[str, Any], prepared: Prepared,
            metrics: MetricsWriter | None) -> list[str]:
     """What a user should know before training goes on. Raises UserError if the run is already longer than asked for."""
-    notes = [*prepared.split.notes, *(metrics.notes if metrics is not None else [])]
+    notes = [*prepared.split.notes, *prepared.method.notes(prepared.setup), *(metrics.notes if metrics is not None else [])]
     if restored is None:
         return notes
     if restored.round > config.rounds:

@@ -133,11 +133,10 @@ class Fleet:
             tensors = self.layout.stack(trained[lanes]) | self._buffers(model, lanes)
             own, changed = {name: value[lanes] for name, value in variables.items()}, set[str]()
             gradient = hardware.kernel.session(tensors, names, loss or self.loss)
-            if step is None:
-                anchor = None if pull is None else Pull(pull[0], self.layout.stack(self.rows(pull[1])[lanes]))
-                advance = self._descend(Optimizer(config, self.learning_rate, anchor), tensors, gradient, own)
-            else:
-                advance = self._hand_over(step, batches, names, tensors, gradient, own, changed)
+            anchor = None if pull is None else Pull(pull[0], self.layout.stack(self.rows(pull[1])[lanes]))
+            optimizer = Optimizer(config, self.learning_rate, anchor)
+            advance = (self._descend(optimizer, tensors, gradient, own) if step is None
+                       else self._hand_over(step, batches, names, tensors, gradient, optimizer, own, changed))
             history: list[Tensor] = []
             running = torch.ones(len(chunk), dtype=torch.bool)
             for epoch in range(epochs):
@@ -179,11 +178,11 @@ class Fleet:
         """
         if isinstance(models, Tensor):
             score = self._scored(on, models, plainly, model, {})
-            return score.loss / score.total.clamp(min=1)
-        losses = torch.full(models.picks.shape, torch.inf, dtype=torch.float64)
+            return (score.loss / score.total.clamp(min=1)).to(self.hardware.device)
+        losses = torch.full(models.picks.shape, torch.inf, dtype=torch.float64, device=self.hardware.device)
         for column, picks in enumerate(models.picks.T):
             losses[:, column] = self.loss_of(models.rows[picks.clamp(min=0)], on, model)
-        return losses.masked_fill(models.picks.cpu() < 0, torch.inf)
+        return losses.masked_fill(models.picks < 0, torch.inf)
 
     def _scored(self, on: str, rows: Tensor, predict: Predict, model: str, variables: Tensors) -> scoring.Score:
         hardware = self.hardware
@@ -247,12 +246,12 @@ class Fleet:
         return step
 
     def _hand_over(self, method_step: Callable[[Turn], None], batches: int, names: list[str], tensors: Tensors,
-                   gradient: Callable, own: Tensors, changed: set[str]) -> training.Step:
+                   gradient: Callable, optimizer: Optimizer, own: Tensors, changed: set[str]) -> training.Step:
         """The method's own step on its mini-batches; notes the variables it assigns in ``changed``."""
         def step(lanes: training.Lanes, x: Tensor, y: Tensor) -> Tensor:
             given = {name: value[lanes] for name, value in own.items()}
             parts = list(zip(x.tensor_split(batches, dim=1), y.tensor_split(batches, dim=1), strict=True))
-            turn = Turn(dict(given), names, tensors, lanes, parts, gradient)
+            turn = Turn(dict(given), names, tensors, lanes, parts, gradient, optimizer)
             method_step(turn)
             for name, value in turn.variables.items():
                 if value is not given[name]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.fleet.kernels import Tensors
-from hpcfl.fleet.optimizers import Lanes
+from hpcfl.fleet.optimizers import Lanes, Optimizer
 
 
 @dataclass
@@ -24,6 +24,7 @@ class Turn:
     _lanes: Lanes
     _batches: list[tuple[Tensor, Tensor]]
     _gradient: Callable[..., tuple[Tensors, Tensor]]
+    _optimizer: Optimizer
     losses: Tensor = field(default_factory=lambda: torch.zeros(()))
 
     def rows(self) -> Tensor:
@@ -32,12 +33,12 @@ class Turn:
 
     def write(self, rows: Tensor) -> None:
         """Replace the trained columns of the lanes' models."""
-        start = 0
-        for name in self._names:
-            shape = self._tensors[name].shape[1:]
-            size = shape.numel()
-            self._tensors[name][self._lanes] = rows[:, start:start + size].view(-1, *shape)
-            start += size
+        for name, part in self._split(rows).items():
+            self._tensors[name][self._lanes] = part
+
+    def descend(self, direction: Tensor) -> None:
+        """One step of the experiment's optimiser with ``direction`` [a, width] for a gradient."""
+        self._optimizer.step(self._tensors, self._lanes, self._split(direction))
 
     def gradient(self, rows: Tensor | None = None, batch: int = 0) -> Tensor:
         """∇ of the loss on a mini-batch, ``[a, width]``, at the lanes' models or at ``rows`` [a, width] instead.
@@ -55,3 +56,8 @@ class Turn:
 
     def _flat(self, tensors: Tensors) -> Tensor:
         return torch.cat([tensors[name].flatten(1) for name in self._names], dim=1)
+
+    def _split(self, rows: Tensor) -> Tensors:
+        shapes = [self._tensors[name].shape[1:] for name in self._names]
+        parts = rows.split([shape.numel() for shape in shapes], dim=1)
+        return {name: part.reshape(-1, *shape) for name, part, shape in zip(self._names, parts, shapes, strict=True)}

@@ -7,7 +7,7 @@ checkpoint.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -51,6 +51,10 @@ class Cohort:
     def layout(self) -> Layout:
         return self.setup.layout
 
+    def only(self, chosen: Tensor) -> "Cohort":
+        """Those of the cohort where ``chosen``, bool [n]; their weights sum to one again."""
+        return replace(self, ids=self.ids[chosen.numpy()], counts=self.counts[chosen])
+
     @property
     def weights(self) -> Tensor:
         """Weights of the average, float64 [n], summing to one: N_i/ΣN over the cohort, or 1/n if uniform."""
@@ -81,6 +85,10 @@ class Method(Section, ABC):
     def validation_share(self) -> float:
         """The share of a client's training samples that is held out for validation: not trained on, not counted."""
         return 0.0
+
+    def notes(self, setup: Setup) -> list[str]:
+        """Lines that a user should read before the first round, such as a doubtful choice of keys."""
+        return []
 
     def adapt(self, model: nn.Module) -> nn.Module:
         """The model of one client, changed as the method needs (a head of its own, further blocks)."""

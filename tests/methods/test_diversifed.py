@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from hpcfl import mixing
-from hpcfl.methods.diversifed import DiversiFed, mixing_matrix
+from hpcfl.methods.diversifed import DiversiFed, forces
 
 
 def full(models, alpha=1.0, tau=1.0):
     """A [M, M] at full participation, and β, D."""
     distances = mixing.distances(models, models)
-    beta, stay = mixing_matrix(distances, torch.eye(len(models), dtype=torch.bool), alpha, tau)
-    return beta + torch.diag(stay), beta, distances
+    beta = forces(distances, torch.eye(len(models), dtype=torch.bool), alpha, tau)
+    return beta + torch.diag(1 - beta.sum(1)), beta, distances
 
 
 def draw(clients=6, width=12, spread=1.0):

@@ -1,0 +1,77 @@
+"""Personalised models under an anchor: the server mixes the last uploads, clients stay near what they get.
+
+The frame that FedAMP and DiversiFed share. Client i keeps its model w_i, starts from it and minimises
+F_i(w) + (strength/2)‖w − z_i‖², with z_i = (1 − Σ_j β_ij) w_i + Σ_j β_ij w_j over the clients j that uploaded last; a method says
+what β is. In round 1 there is no anchor yet.
+"""
+
+from abc import abstractmethod
+from typing import ClassVar
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hpcfl import mixing
+from hpcfl.fleet import Fleet
+from hpcfl.message import Inbox, Message
+from hpcfl.methods._ala import AdaptiveLocalAggregation
+from hpcfl.methods.base import Cohort, Method, Setup, State
+
+
+class Anchored(Method):
+    """Server: ``models`` [M, P] last uploads, ``uploaded`` [M] who sent in the last round. Client: ``model`` [P].
+
+    Down P (the anchor z), up P. Scored after local training.
+    """
+
+    primary: ClassVar[str] = "post"
+    family: ClassVar[str] = "personal models, mixed on the server"
+    ala: bool = Field(False, description="blend own model and anchor by FedALA's module (s = 0.8, p = 1) before training")
+
+    @abstractmethod
+    def attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
+        """β [m, n], float64, from distances [m, n] of each receiver to each last upload; 0 where bool ``itself``."""
+
+    @abstractmethod
+    def strength(self) -> float:
+        """The strength of the proximal term."""
+
+    def server_state(self, setup: Setup) -> State:
+        return {"models": setup.initial().repeat(setup.clients, 1),
+                "uploaded": torch.zeros(setup.clients, dtype=torch.bool)}
+
+    def client_state(self, setup: Setup) -> State:
+        return {"model": setup.initial()} | (AdaptiveLocalAggregation().client_state(setup) if self.ala else {})
+
+    def send(self, server: State, cohort: Cohort) -> Message:
+        last = server["uploaded"].nonzero()[:, 0]
+        if not len(last):
+            return {}  # round 1: no anchor yet
+        receivers = torch.from_numpy(cohort.ids)
+        own, others = server["models"][receivers], server["models"][last]
+        beta = self.attraction(mixing.distances(own, others), receivers[:, None] == last)
+        stay = 1 - beta.sum(dim=1, keepdim=True)
+        return {"anchor": mixing.mix(beta, others).add_(own * stay.float())}
+
+    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        """The model that local training starts from, ``[n, P]``: one's own, with ``ala`` blended with the anchor."""
+        own = fleet.state["model"]
+        return AdaptiveLocalAggregation().adapt(fleet, inbox.get("anchor", own)) if self.ala else own
+
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        start = self.start(fleet, inbox)
+        fleet.score("pre", start)
+        pull = (self.strength(), inbox["anchor"]) if "anchor" in inbox else None
+        trained = fleet.state["model"] = fleet.train(start, pull=pull)
+        fleet.score("post", trained)
+        return {"model": trained}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        ids = torch.from_numpy(cohort.ids)
+        server["models"] = server["models"].index_copy(0, ids, uplink["model"])
+        server["uploaded"] = torch.zeros_like(server["uploaded"]).index_fill(0, ids, True)
+
+    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
+        fleet.score("pre", self.start(fleet, inbox))
+        fleet.score("post", fleet.state["model"])

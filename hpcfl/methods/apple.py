@@ -1,0 +1,100 @@
+"""APPLE: each client learns how to combine everybody's core models, mixing them anew for every mini-batch.
+
+Luo & Wu, "Adapt to adaptation: learning personalization for cross-silo federated learning", IJCAI 2022. Client i trains its core model
+C_i and its directed relationships a_i ∈ R^M on F_i(w_i) + λ_r (μ/2)‖a_i − p‖², w_i = Σ_j a_ij C_j: with g = ∇F_i(w_i),
+C_i moves along a_ii·g and a_ij ← a_ij − η₂(⟨g, C_j⟩ + λ_r μ (a_ij − p_j)); the other cores stand still. λ_r = (cos(πr/LR) + 1)/2 for
+the rounds r = 0, 1, … < LR, then 0. It uploads C_i, not w_i, and ⟨g, C_j⟩ is the inner product over all parameters: the widespread code
+errs in both (methods-1.md §11, item 9). The core's step is the experiment's optimiser; a_i starts at p, the shares of samples.
+"""
+
+import math
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hpcfl.fleet import Fleet, Turn
+from hpcfl.message import Inbox, Message, Pool
+from hpcfl.methods.base import Cohort, Method, Setup, State
+
+
+class Apple(Method):
+    """Server: ``cores`` [M, P]. Client: ``relations`` a_i [M]. Down (M − 1)·P (the others' cores), up P."""
+
+    primary = "post"
+    family = "personal models, mixed by clients"
+    reference = "Luo & Wu, IJCAI 2022"
+    every_client = True
+    needs_rounds = True
+    relation_lr: float = Field(0.01, ge=0, description="learning rate η₂ of the relationships")
+    mu: float = Field(0.1, ge=0, description="strength μ of the pull of the relationships towards the shares of samples")
+    period: float = Field(0.2, ge=0, le=1, description="share L of the rounds in which that pull fades out")
+    times_clients: bool = Field(False, description="multiply the core's gradient by M, as a_ii ≈ 1/M slows it down by M")
+
+    def server_state(self, setup: Setup) -> State:
+        return {"cores": setup.initial().repeat(setup.clients, 1)}
+
+    def client_state(self, setup: Setup) -> State:
+        return {"relations": shares(setup)}
+
+    def send(self, server: State, cohort: Cohort) -> Message:
+        everyone = torch.arange(len(server["cores"]))
+        others = [everyone[everyone != client] for client in cohort.ids.tolist()]
+        return {"cores": Pool(server["cores"], torch.stack(others))}
+
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        cores, target, rate = inbox["cores"].rows, shares(fleet.setup).to(inbox["cores"].rows), self.relation_lr
+        ids = torch.from_numpy(fleet.ids).to(cores.device)
+        own, itself = cores[ids], torch.nn.functional.one_hot(ids, len(cores)).bool()  # its last upload is its core
+        relations = fleet.state["relations"].clone()
+        pull, gain = self.mu * self.fading(fleet), len(cores) if self.times_clients else 1
+        fleet.score("pre", combined(relations, itself, own, cores))
+
+        def step(turn: Turn) -> None:
+            relation, itself, core = turn.variables["relations"], turn.variables["itself"], turn.rows()
+            gradient = turn.gradient(combined(relation, itself, core, cores))
+            descent = slopes(gradient, itself, core, cores) + pull * (relation - target)
+            turn.variables["relations"] = relation - rate * descent
+            turn.descend(gain * relation[itself][:, None] * gradient)
+
+        trained = fleet.train(own, step=step, relations=relations, itself=itself)
+        fleet.state["relations"] = relations
+        fleet.score("post", combined(relations, itself, trained, cores))
+        return {"core": trained}
+
+    def fading(self, fleet: Fleet) -> float:
+        """λ_r in this round."""
+        progress, length = fleet.round - 1, self.period * fleet.setup.rounds
+        return (math.cos(math.pi * progress / length) + 1) / 2 if progress < length else 0.0
+
+    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
+        cores = inbox["cores"].rows
+        ids = torch.from_numpy(fleet.ids).to(cores.device)
+        itself = torch.nn.functional.one_hot(ids, len(cores)).bool()
+        fleet.score("pre", combined(fleet.state["relations"], itself, cores[ids], cores))
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        server["cores"] = server["cores"].index_copy(0, torch.from_numpy(cohort.ids), uplink["core"])
+
+
+def combined(relations: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:
+    """w_i = Σ_j a_ij C_j ``[n, P]`` for relations [n, M], with the clients' own cores [n, P] where bool ``itself`` [n, M].
+
+    Client by client, so that its bits do not depend on its neighbours; a unit vector gives its core exactly.
+    """
+    others = torch.stack([row @ cores for row in relations.masked_fill(itself, 0)])
+    return others + relations[itself][:, None] * own
+
+
+def slopes(gradient: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:
+    """∂F_i/∂a_ij = ⟨∇F_i(w_i), C_j⟩ ``[n, M]``."""
+    others = torch.stack([cores @ row for row in gradient])
+    return torch.where(itself, (gradient * own).sum(dim=1, keepdim=True), others)
+
+
+def shares(setup: Setup) -> Tensor:
+    """p [M], every client's share of the training samples."""
+    return (setup.counts.sum(dim=1) / setup.counts.sum()).float()
+
+
+plugin = Apple

@@ -1,0 +1,82 @@
+"""CFL: FedAvg within clusters of clients; a cluster whose clients pull in opposite directions is split in two.
+
+Sattler, Müller & Samek, "Clustered federated learning: model-agnostic distributed multitask optimization under privacy constraints",
+IEEE TNNLS 2020. With Δ_i = w_i − w_c a cluster is split if ‖mean Δ‖ < ε₁ while max ‖Δ_i‖ > ε₂, by the cosine similarities of
+the Δ_i; then every new cluster averages its own models, so that one cluster is FedAvg bit for bit. As the paper, not the codes
+(methods-1.md §12, item 9): the cut minimises the largest similarity across it, which is single linkage, and averages are weighted by
+samples. A cluster is split only in a round in which all its clients took part.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import Field, NonNegativeInt
+from torch import Tensor
+
+from hpcfl import mixing
+from hpcfl.fleet import Fleet
+from hpcfl.message import Inbox, Message
+from hpcfl.methods.base import Cohort, Setup, State
+from hpcfl.methods.fedavg import FedAvg
+
+SMALLEST = 3  # a cluster of two is not split
+
+
+class CFL(FedAvg):
+    """Server: ``models`` [c, P], ``cluster`` [M] of each client, ``norms`` [c, 2] last ‖mean Δ‖ and max ‖Δ_i‖ (absolute: they
+    depend on learning rate, epochs and model). Client: nothing. Down P, up P.
+    """
+
+    reference = "Sattler et al., TNNLS 2020"
+    family = "clusters of clients"
+    eps1: float = Field(0.4, ge=0, description="split where the norm of the mean update is below ε₁; 0 is FedAvg")
+    eps2: float = Field(0.9, ge=0, description="and the largest norm of an update above ε₂ (1.6 in the authors' code)")
+    quiet_rounds: NonNegativeInt = Field(20, description="first rounds without a split")
+    linkage: Literal["single", "complete"] = Field("single", description="complete reproduces the published codes")
+
+    def server_state(self, setup: Setup) -> State:
+        return {"models": setup.initial()[None], "cluster": torch.zeros(setup.clients, dtype=torch.int64),
+                "norms": torch.zeros(1, 2).double()}
+
+    def send(self, server: State, cohort: Cohort) -> Message:
+        return {"model": server["models"][server["cluster"][torch.from_numpy(cohort.ids)]]}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        ids = torch.from_numpy(cohort.ids)
+        models, cluster, norms = list(server["models"]), server["cluster"].clone(), list(server["norms"])
+        for c in range(len(models)):
+            present = cluster[ids] == c
+            if not present.any():
+                continue
+            updates = uplink["model"][present].double() - models[c].double()
+            norms[c] = torch.stack([updates.mean(dim=0).norm(), updates.norm(dim=1).max()])
+            groups = [present]
+            if present.sum() == (cluster == c).sum() and self.splits(norms[c], len(updates), cohort.round):
+                second = torch.zeros_like(present).masked_scatter(present, bipartition(updates, self.linkage))
+                groups = [present & ~second, second]
+                cluster[ids[second]] = len(models)
+                models.append(models[c])
+                norms.append(norms[c])
+            for group, number in zip(groups, (c, len(models) - 1), strict=False):
+                models[number] = mixing.average(cohort.only(group).weights, uplink["model"][group])
+        server.update(models=torch.stack(models), cluster=cluster, norms=torch.stack(norms))
+
+    def splits(self, norms: Tensor, size: int, round: int) -> bool:
+        """Whether a cluster of ``size`` clients with these ``norms`` [2] is split in this round."""
+        return bool(norms[0] < self.eps1 and norms[1] > self.eps2 and size >= SMALLEST and round > self.quiet_rounds)
+
+    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
+        fleet.score("pre", start)
+
+
+def bipartition(updates: Tensor, linkage: str) -> Tensor:
+    """Which of the updates [n, P] form the second group, bool [n]; the first client is in the first."""
+    from sklearn.cluster import AgglomerativeClustering  # takes a second to import and is needed in few rounds only
+
+    directions = updates / (updates.norm(dim=1, keepdim=True) + 1e-12)
+    apart = (1 - directions @ directions.T).clamp(min=0).fill_diagonal_(0)
+    labels = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage=linkage).fit_predict(apart.numpy())
+    return torch.from_numpy(labels != labels[0])
+
+
+plugin = CFL

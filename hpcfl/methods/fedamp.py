@@ -1,0 +1,44 @@
+"""FedAMP: clients with similar models attract each other: attention-weighted personal anchors and proximal training.
+
+Huang et al., "Personalized cross-silo federated learning on non-IID data", AAAI 2021: ξ_ij = (α/σ)·exp(−‖w_i − w_j‖²/σ) for j ≠ i among
+the last uploads, u_i = (1 − Σ_j ξ_ij) w_i + Σ_j ξ_ij w_j, and clients minimise F_i(w) + (λ/2α)‖w − u_i‖² from their own w_i, without the
+term in round 1. The widespread code takes the term's gradient from detached tensors, where it is zero, and so trains Local; here it
+acts, squared (methods-1.md §9, item 9). Where models are close and α/σ is large Σ_j ξ_ij exceeds 1 and u_i extrapolates: ``cap``.
+"""
+
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from hpcfl.methods._anchored import Anchored
+
+
+class FedAMP(Anchored):
+    """Server: ``models`` [M, P], ``uploaded`` [M]. Client: ``model`` [P]. Down P (the anchor u), up P."""
+
+    reference = "Huang et al., AAAI 2021"
+    alpha: float = Field(1000.0, ge=0, description="step size α of the server")
+    lam: float = Field(1.0, ge=0, description="strength λ of the proximal term (λ/2α)‖w − u‖²; 0 is Local")
+    sigma: float = Field(0.1, gt=0, description="width σ of the attention exp(−D²/σ)")
+    relative: bool = Field(False, description="σ times the median squared distance between uploads, instead of σ")
+    cap: bool = Field(False, description="scale a client's ξ down where their sum exceeds 1, so that u is no extrapolation")
+    pull: float | None = Field(None, ge=0, description="strength of the proximal term where it is not λ/α; needed if α = 0")
+
+    @model_validator(mode="after")
+    def _strength_is_given(self) -> "FedAMP":
+        if self.alpha == 0 and self.pull is None:
+            raise ValueError("alpha = 0 leaves no strength λ/α; give 'pull'")
+        return self
+
+    def strength(self) -> float:
+        return self.lam / self.alpha if self.pull is None else self.pull
+
+    def attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
+        squares = distances.square()
+        width = self.sigma
+        if self.relative and (~itself).any():
+            width = self.sigma * float(squares[~itself].median().clamp(min=1e-300))
+        attention = (self.alpha / width * (-squares / width).exp()).masked_fill(itself, 0)
+        return attention / attention.sum(dim=1, keepdim=True).clamp(min=1) if self.cap else attention
+
+
+plugin = FedAMP

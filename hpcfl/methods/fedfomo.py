@@ -1,0 +1,103 @@
+"""FedFomo: each client weights the other clients' models by how much they help on its own validation samples.
+
+Zhang et al., "Personalized federated learning with first order model optimization", ICLR 2021. With b_i the model the client last
+started from and L_i the loss on its validation part, every received model and its own trained one gets
+ω_n = (L_i(b_i) − L_i(w_n)) / (‖w_n − b_i‖₂ + 1e-5); it starts from Σ max(ω_n, 0) w_n / Σ max(ω_n, 0), or from its own where no ω is
+positive. The server sends the models with the largest summed ω. Deviations from the reference codes (methods-1.md §10, item 9): the
+validation part is a seeded stratified sample that is neither trained on nor counted; its loss is a mean over samples in evaluation
+mode; only models that were uploaded are sent; no ε-greedy choice, which changes nothing where all models are sent (``received = "all"``).
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import Field, NonNegativeInt
+from torch import Tensor
+
+from hpcfl import mixing
+from hpcfl.fleet import Fleet
+from hpcfl.message import Field as Sent
+from hpcfl.message import Inbox, Message, Pool
+from hpcfl.methods.base import Cohort, Method, Setup, State
+
+NEAR = 1e-5  # keeps ω finite where a model is the base itself
+
+
+def usefulness(base_loss: Tensor, losses: Tensor, distances: Tensor) -> Tensor:
+    """ω [m], float64, of models with losses [m] at distances [m] from a base with its loss []."""
+    return (base_loss - losses) / (distances + NEAR)
+
+
+class FedFomo(Method):
+    """Server: ``models`` [M, P] last uploads, ``uploaded`` [M] who ever sent, ``affinity`` [M, M] summed ω.
+    Client: ``model`` [P], ``base`` [P] what it last started from. Down m·P (others' models), up P and m + 1 floats (ω).
+    """
+
+    primary = "post"
+    family = "personal models, mixed by clients"
+    reference = "Zhang et al., ICLR 2021"
+    received: NonNegativeInt | Literal["all"] = Field("all", description="most models of others sent to a client")
+    validation: float = Field(0.2, ge=0, lt=1, description="share of the training samples held out for validation")
+
+    def validation_share(self) -> float:
+        return self.validation
+
+    def server_state(self, setup: Setup) -> State:
+        return {"models": setup.initial().repeat(setup.clients, 1), "affinity": torch.eye(setup.clients).double(),
+                "uploaded": torch.zeros(setup.clients, dtype=torch.bool)}
+
+    def client_state(self, setup: Setup) -> State:
+        return {"model": setup.initial(), "base": setup.initial()}
+
+    def send(self, server: State, cohort: Cohort) -> Message:
+        there = server["uploaded"].nonzero()[:, 0]
+        if not len(there) or self.received == 0:
+            return {}
+        receivers = torch.from_numpy(cohort.ids)
+        most = len(there) if self.received == "all" else min(self.received, len(there))
+        affinity = server["affinity"][receivers][:, there].masked_fill(receivers[:, None] == there, -torch.inf)
+        ranked = affinity.sort(dim=1, descending=True, stable=True)
+        picks = torch.where(ranked.values > -torch.inf, ranked.indices, -1)[:, :most]
+        return {"models": Pool(server["models"][there], picks), "senders": Sent(there, 0)}
+
+    def start(self, fleet: Fleet, inbox: Inbox) -> tuple[Tensor, Tensor]:
+        """The model that local training starts from, ``[n, P]``, and ω of every client's model, ``[n, M]``."""
+        own, base = fleet.state["model"], fleet.state["base"]
+        omega = torch.zeros(len(own), fleet.setup.clients, dtype=torch.float64, device=own.device)
+        if "models" not in inbox:
+            return own, omega
+        pool, start = inbox["models"], own.clone()
+        losses = torch.cat([fleet.loss_of(pool, "validation"), fleet.loss_of(own, "validation")[:, None]], dim=1)
+        base_losses = fleet.loss_of(base, "validation")
+        for i, client in enumerate(fleet.ids.tolist()):  # one by one: a client's bits must not depend on its neighbours
+            there = pool.picks[i] >= 0
+            picks = pool.picks[i][there]
+            candidates = torch.cat([pool.rows[picks], own[i:i + 1]])
+            distances = mixing.distances(base[i:i + 1], candidates)[0]
+            found = usefulness(base_losses[i], losses[i][torch.cat([there, there.new_ones(1)])], distances)
+            if (found > 0).any():
+                start[i] = mixing.average(found.clamp(min=0) / found.clamp(min=0).sum(), candidates)
+            omega[i, torch.cat([inbox["senders"][picks], picks.new_tensor([client])])] = found
+        return start, omega
+
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        start, omega = self.start(fleet, inbox)
+        fleet.score("pre", start)
+        trained = fleet.train(start)
+        fleet.score("post", trained)
+        fleet.state["base"], fleet.state["model"] = fleet.rows(start).clone(), trained
+        judged = (inbox["models"].picks >= 0).sum(dim=1) + 1 if "models" in inbox else 0
+        return {"model": trained, "usefulness": Sent(omega, judged)}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        ids = torch.from_numpy(cohort.ids)
+        server["models"] = server["models"].index_copy(0, ids, uplink["model"])
+        server["uploaded"] = server["uploaded"].index_fill(0, ids, True)
+        server["affinity"] = server["affinity"].index_add(0, ids, uplink["usefulness"])
+
+    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
+        fleet.score("pre", self.start(fleet, inbox)[0])
+        fleet.score("post", fleet.state["model"])
+
+
+plugin = FedFomo

@@ -1,0 +1,57 @@
+"""IFCA: k cluster models; a client trains the one that fits its training data best.
+
+Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020, the variant that averages models. The client
+takes argmin_c F_i(Θ_c) on its training data in evaluation mode, ties to the lowest index; Θ_c becomes the weighted mean of the
+models trained from it and stays where nobody chose it. The authors' code chooses the scored model on test labels, which is not done
+here, and averages uniformly (methods-1.md §13).
+"""
+
+import torch
+from pydantic import Field, PositiveInt
+
+from hpcfl import mixing
+from hpcfl.fleet import Fleet
+from hpcfl.message import Field as Sent
+from hpcfl.message import Inbox, Message, Pool
+from hpcfl.methods.base import Cohort, Setup, State
+from hpcfl.methods.fedavg import FedAvg
+
+
+class IFCA(FedAvg):
+    """Server: ``models`` [k, P], different random draws; ``chosen`` [M] each client's last cluster, −1 before its first.
+
+    Client: nothing. Down k·P, up P + 1.
+    """
+
+    reference = "Ghosh et al., NeurIPS 2020"
+    family = "clusters of clients"
+    clusters: PositiveInt = Field(2, description="number k of models (4 MNIST, 2 CIFAR-10, 8 CIFAR-100); 1 is FedAvg")
+
+    def server_state(self, setup: Setup) -> State:
+        return {"models": torch.stack([setup.initial(draw) for draw in range(self.clusters)]),
+                "chosen": torch.full((setup.clients,), -1)}
+
+    def send(self, server: State, cohort: Cohort) -> Message:
+        return {"models": Pool(server["models"], torch.arange(self.clusters).repeat(len(cohort.ids), 1))}
+
+    def choose(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """What the client goes on with: ``model`` [n, P], ``cluster`` [n]."""
+        best = fleet.loss_of(inbox["models"], "train").argmin(dim=1)
+        return {"model": inbox["models"].rows[best], "cluster": best}
+
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        chosen = self.choose(fleet, inbox)
+        return {**super().update(fleet, chosen), "cluster": Sent(chosen["cluster"][:, None], 1)}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        clusters, models = uplink["cluster"][:, 0], server["models"].clone()
+        for c in clusters.unique().tolist():
+            models[c] = mixing.average(cohort.only(clusters == c).weights, uplink["model"][clusters == c])
+        server["models"] = models
+        server["chosen"] = server["chosen"].index_copy(0, torch.from_numpy(cohort.ids), clusters)
+
+    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
+        super().observe(fleet, self.choose(fleet, inbox))
+
+
+plugin = IFCA
