@@ -121,9 +121,11 @@ def _run_cells(planned: Plan, fresh: bool, communicator: Communicator) -> None:
 
 
 def _report(folder: Path) -> None:
-    from hpcfl.report import figures, sweep_table, tables
+    from hpcfl.report import figures, summary, sweep_table, tables
 
     tables.show(folder)
-    sweep_table.show(folder)
+    runs = summary.load_all(folder)
+    if len(runs) > len({run.summary.method for run in runs}):  # seeds to average over, or more to compare than methods
+        sweep_table.show(folder)
     for path in figures.draw(folder):
         print(f"figure: {path}")

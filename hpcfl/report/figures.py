@@ -1,5 +1,6 @@
 """Figures of a run or a sweep as PNG: accuracy curves, and which client holds how much of which class."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,9 @@ PANELS = (("pre", "before local training"), ("post", "after local training"))
 
 def draw(folder: Path) -> list[Path]:
     """Write ``accuracy.png`` and ``clients.png`` (one for each partition that the runs use) into the folder; their paths."""
+    if find_spec("matplotlib") is None:  # many compute nodes have just what training needs
+        print("note: no figures, matplotlib is not installed here")
+        return []
     import matplotlib
 
     runs = best_first(load_all(folder))

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
 
 from hpcfl.communicator import Communicator
 from hpcfl.config import Config
@@ -25,14 +26,16 @@ class Progress:
         self._config, self._folder = config, folder
         self._console = Console(highlight=False)
         self._ranks = communicator.ranks
-        self._primary = prepared.method.primary
+        score = config.evaluation.score
+        self._column = f"{prepared.method.primary if score == 'method' else score}/{config.evaluation.metric}"
         self._hosts = f"{max(1, communicator.size - 1)} worker{'s' if communicator.size > 2 else ''}"
         self._device = prepared.hardware.device
         self._times: deque[float] = deque(maxlen=50)
         self._accuracy = ""
         self._last_line = 0.0
-        self._bar = Bar(TextColumn("{task.description}"), BarColumn(20), TextColumn("{task.fields[state]}"),
-                        console=self._console, disable=not self._console.is_terminal)
+        name = TextColumn("{task.description}", table_column=Column(overflow="ellipsis"))  # gives way on narrow terminals
+        state = TextColumn("{task.fields[state]}", table_column=Column(no_wrap=True))
+        self._bar = Bar(name, BarColumn(10), state, console=self._console, disable=not self._console.is_terminal)
 
     def __enter__(self) -> "Progress":
         self._bar.start()
@@ -52,7 +55,7 @@ class Progress:
                             + (f"; continues after round {done}" if done else ""), soft_wrap=True)
         for note in notes:
             self._console.print(f"note: {note}", soft_wrap=True)
-        self._task = self._bar.add_task(config.name, total=config.rounds, completed=done, state="")
+        self._task = self._bar.add_task(self._folder.name, total=config.rounds, completed=done, state="")
         self._begun = time.perf_counter()
 
     def round(self, round: int, values: dict[str, Any]) -> None:
@@ -60,7 +63,7 @@ class Progress:
         now = time.perf_counter()
         self._times.append(now - self._begun)
         self._begun = now
-        accuracy = values.get(f"{self._primary}/weighted")
+        accuracy = values.get(self._column)
         if accuracy is not None:
             self._accuracy = f"accuracy {100 * accuracy:.2f} %"
         pace = statistics.median(self._times)

@@ -72,13 +72,11 @@ def load(folder: Path) -> Run:
         results = recorded.read(folder)
         notes += results.notes
     except UserError as error:
-        if description is None:
-            raise UserError(f"{folder}: no run of hpcfl here") from None
         notes.append(str(error))
         results = Results()
     config = results.header.get("config") or description
     if config is None:
-        raise UserError("; ".join([f"{folder}: nothing says what this run is", *notes]))
+        raise UserError("; ".join([f"{folder}: no run of hpcfl can be read here", *notes]))
     evaluation = config["evaluation"]
     own = results.header.get("primary") or _primary(config["method"]["name"])
     score = own if evaluation["score"] == "method" else evaluation["score"]

@@ -11,9 +11,9 @@ from hpcfl.report.summary import Run, is_sweep, load_all
 
 MOMENTS = (("pre", "before"), ("post", "after"))
 CAPTION = """\
-Models before and after local training, on the clients' own test samples (%), in the
-best round (at) of the column that counts (▸). accuracy: of all samples; mean ± standard
-deviation and worst tenth: over clients. floats: to and from a client in a round."""
+Models before and after local training on the clients' own test samples, in %,
+at the best round of the column that counts (▸). accuracy: of all samples;
+mean ± std, worst tenth: over clients; floats: to and from a client in a round."""
 
 
 def show(folder: Path) -> None:
@@ -36,7 +36,7 @@ def best_first(runs: list[Run]) -> list[Run]:
 
 def table(runs: list[Run]) -> Table:
     """Two lines for each run: its models before and after local training."""
-    found = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+    found = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     found.add_column("run", overflow="fold")
     found.add_column("models", no_wrap=True)
     for heading in ("accuracy", "mean ± std", "worst", "at", "floats", "s/round"):
@@ -53,7 +53,7 @@ def _title(run: Run) -> str:
     """What the run is called, and how far it is while it is not finished."""
     summary = run.summary
     title = run.label if summary.method in run.label else f"{run.label} {summary.method}"
-    return title if summary.finished else f"{title} ({summary.rounds} of {run.config['rounds']})"
+    return title if summary.finished else f"{title}\n{summary.rounds} of {run.config['rounds']}"
 
 
 def _accuracies(run: Run, column: str) -> tuple[str, str, str, str]:

@@ -1,0 +1,34 @@
+"""Numbers by hand: the linear classifier on digits has 64·10 + 10 = 650 parameters, 2,600 bytes."""
+
+from hpcfl import config
+from hpcfl.communicator import Communicator
+from hpcfl.preparation import prepare
+from hpcfl.report import needs
+
+
+def prepared(method, **training):
+    table = {"rounds": 9, "partition": {"scheme": "iid", "clients": 10}, "model": {"name": "mlp", "hidden": []},
+             "method": {"name": method}, "training": training, "participation": {"fraction": 0.4}, "evaluation": {"every": 2}}
+    return prepare(config.parse(table), Communicator())
+
+
+def test_what_the_single_process_needs():
+    found = needs.of_rank(prepared("fedavg"), Communicator())
+    assert found == needs.RankNeeds(clients=10, samples=1797 * (64 + 8), client_state=0, rows=2 * 4 * 2600,
+                                    lanes=4 * 2 * 2600, server=2600 + 2 * 4 * 2600)
+
+
+def test_private_state_and_the_optimisers():
+    assert needs.of_rank(prepared("local"), Communicator()).client_state == 10 * 2600
+    assert needs.of_rank(prepared("fedavg", momentum=0.9), Communicator()).lanes == 4 * 3 * 2600
+    assert needs.of_rank(prepared("fedavg", optimizer="adam"), Communicator()).lanes == 4 * 4 * 2600
+
+
+def test_the_disk():
+    checkpoint, metrics = needs.of_disk(prepared("local"))
+    assert checkpoint == 10 * 2600
+    assert metrics == 6 * 10 * 9 * 8  # rounds 2, 4, 6, 8, 9 and the state after the last
+
+
+def test_sizes_read_well():
+    assert [needs.size_text(size) for size in (999, 1500, 2_340_000, 5e12)] == ["999 B", "1.5 kB", "2.34 MB", "5 TB"]

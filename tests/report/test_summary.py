@@ -1,0 +1,74 @@
+import json
+
+import pytest
+
+from hpcfl.errors import UserError
+from hpcfl.report import summary
+
+
+def test_best_is_the_highest_of_the_column_that_counts_and_the_rest_is_read_from_its_round(make_run):
+    found = summary.load(make_run()).summary
+    assert (found.method, found.dataset, found.rounds, found.finished) == ("fedavg", "digits", 3, True)
+    assert found.best == {"round": 2, "pre": 0.75, "post": 0.625}
+    assert found.last == {"round": 4, "pre": 0.625, "post": None}
+
+
+def test_a_method_scored_after_training_counts_that_column(make_run):
+    found = summary.load(make_run(method="local", primary="post")).summary
+    assert found.best == found.last == {"round": 3, "pre": 0.5, "post": 0.875}
+
+
+def test_the_configuration_may_choose_another_column_and_another_mean(make_run):
+    found = summary.load(make_run(score="post", metric="worst_tenth")).summary
+    assert found.best == {"round": 3, "pre": pytest.approx(0.3), "post": pytest.approx(0.675)}
+
+
+def test_costs_leave_out_the_first_round_and_what_comes_after_the_last(make_run):
+    found = summary.load(make_run()).summary
+    assert (found.seconds_per_round, found.floats_up, found.floats_down) == (1.5, 10.0, 30.0)
+
+
+def test_an_interrupted_run_shows_what_it_has(make_run):
+    found = summary.load(make_run(rounds=9, finished=False)).summary
+    assert (found.rounds, found.finished, found.digest) == (3, False, None)
+    assert found.last == {"round": 3, "pre": 0.5, "post": 0.875}
+
+
+def test_a_run_without_a_round_shows_nothing_yet(make_run):
+    folder = make_run()
+    (folder / "metrics.h5").unlink()
+    run = summary.load(folder)
+    assert (run.summary.method, run.summary.rounds, run.summary.best) == ("fedavg", 0, None)
+    assert "no results here" in run.notes[0]
+
+
+@pytest.mark.parametrize("name", ["metrics.h5", "run.json"])
+def test_damage_is_noted_and_the_rest_is_shown(make_run, name):
+    folder = make_run(method="local", primary="post")
+    (folder / name).write_bytes(b"{ damaged")
+    run = summary.load(folder)
+    assert (run.summary.method, run.score) == ("local", "post")
+    assert name in "".join(run.notes)
+
+
+def test_where_nothing_is_readable_one_line_says_so(make_run, tmp_path):
+    folder = make_run()
+    for path in (folder / "metrics.h5", folder / "run.json"):
+        path.write_bytes(b"")
+    with pytest.raises(UserError, match=r"run\.json"):
+        summary.load(folder)
+    for empty in (tmp_path / "missing", tmp_path):
+        with pytest.raises(UserError, match="no "):
+            summary.load_all(empty / "nothing")
+
+
+def test_a_sweep_is_its_runs_without_those_moved_aside(make_run, tmp_path):
+    make_run("fedavg")
+    make_run("local", method="local", primary="post")
+    make_run("local.20260101-120000", method="local")
+    found = summary.as_json(tmp_path)
+    assert list(found) == ["fedavg", "local"]
+    assert found["fedavg"] == summary.as_json(tmp_path / "fedavg")
+    assert set(found["local"]) == {"method", "dataset", "rounds", "finished", "best", "last", "digest", "seconds_per_round",
+                                   "floats_up", "floats_down"}
+    assert json.loads(json.dumps(found, allow_nan=False)) == found

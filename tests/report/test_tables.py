@@ -1,0 +1,47 @@
+import pytest
+
+from hpcfl.report import tables
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def test_a_line_before_and_a_line_after_training(make_run, capsys):
+    tables.show(make_run("fedavg"))
+    lines = capsys.readouterr().out.splitlines()
+    [before] = [line.split() for line in lines if "▸before" in line]
+    [after] = [line.split() for line in lines if " after" in line and "±" in line]
+    assert before == ["fedavg", "▸before", "75.00", "74.00", "±", "5.00", "55.00", "2", "30", "↓", "1.500"]
+    assert after == ["after", "62.50", "61.50", "±", "5.00", "42.50", "2", "10", "↑"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_the_line_after_training_falls_back_to_the_round_before_when_start_models_are_best(make_run, capsys):
+    folder = make_run(rounds=3, score="pre")
+    tables.show(folder)
+    run = tables.load_all(folder)[0]
+    run.summary.best.update(round=4, pre=0.9, post=None)
+    assert tables._accuracies(run, "pre")[3] == "4"
+    assert tables._accuracies(run, "post")[3] == "3"
+
+
+def test_an_unfinished_run_says_how_far_it_is(make_run, capsys):
+    tables.show(make_run(rounds=9, finished=False))
+    assert "3 of 9" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_run_without_results_is_a_line_of_dashes(make_run, capsys):
+    folder = make_run()
+    (folder / "metrics.h5").unlink()
+    tables.show(folder)
+    assert capsys.readouterr().out.count("–") >= 8
+
+
+def test_a_sweep_is_ordered_by_accuracy(make_run, tmp_path, capsys):
+    for name, scale in (("a", 0.5), ("b", 1.0), ("c", 0.75)):
+        make_run(f"{name}-fedavg", scale=scale)
+    tables.show(tmp_path)
+    lines = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "▸" in line and "-fedavg" in line]
+    assert lines == ["b-fedavg", "c-fedavg", "a-fedavg"]

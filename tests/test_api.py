@@ -1,0 +1,46 @@
+import subprocess
+import sys
+
+import pytest
+
+import hpcfl
+from hpcfl import config
+
+TABLE = {"name": "small", "rounds": 2, "partition": {"scheme": "iid", "clients": 4}, "model": {"name": "mlp", "hidden": [8]},
+         "method": {"name": "fedavg"}}
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    loaded = subprocess.run([sys.executable, "-c", "import hpcfl, sys; print('torch' in sys.modules, 'numpy' in sys.modules)"],
+                            capture_output=True, text=True, check=True)
+    assert loaded.stdout.split() == ["False", "False"]
+
+
+def test_an_unknown_attribute_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'walk'"):
+        hpcfl.walk  # noqa: B018
+
+
+def test_a_table_a_file_and_a_config_are_the_same_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = hpcfl.run(TABLE)
+    assert first.folder.as_posix() == "runs/small" and first.summary.finished
+    assert len(first.accuracy("pre")) == 3
+
+    (tmp_path / "small.toml").write_text('name = "small"\nrounds = 2\nmethod.name = "fedavg"\nmodel.hidden = [8]\n'
+                                         'partition = { scheme = "iid", clients = 4 }')
+    assert hpcfl.run(tmp_path / "small.toml", out="elsewhere").summary.digest == first.summary.digest
+    assert hpcfl.run(config.parse(TABLE)).summary.digest == first.summary.digest
+    assert hpcfl.load("runs/small").summary == first.summary
+
+
+def test_a_sweep_gives_its_runs_by_name(tmp_path):
+    found = hpcfl.run({**TABLE, "sweep": {"seed": [0, 1]}}, out=tmp_path / "seeds")
+    assert list(found) == ["seed=0", "seed=1"]
+    assert found["seed=0"].summary.digest != found["seed=1"].summary.digest
+
+
+def test_fresh_starts_over(tmp_path):
+    hpcfl.run(TABLE, out=tmp_path / "run")
+    hpcfl.run(TABLE, out=tmp_path / "run", fresh=True)
+    assert len(list(tmp_path.iterdir())) == 2

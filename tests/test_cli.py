@@ -1,0 +1,79 @@
+"""The real commands, each a process or an MPI job of its own; the slow part is starting Python, so they are few."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SWEEP = """
+name = "both"
+rounds = 2
+[partition]
+scheme = "iid"
+clients = 4
+[model]
+hidden = [8]
+[sweep]
+method.name = ["local", "fedavg"]
+"""
+
+
+@pytest.fixture
+def call(tmp_path):
+    """``call("mpiexec -n 2 hpcfl …")`` in an empty folder, with the programs of this Python's environment."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "100"}
+
+    def run(line: str) -> subprocess.CompletedProcess:
+        return subprocess.run(line.split(), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    return run
+
+
+def test_a_sweep_over_mpi_ends_with_a_table_and_figures_and_is_not_repeated(call, tmp_path):
+    (tmp_path / "both.toml").write_text(SWEEP)
+    first = call("mpiexec -n 3 hpcfl run both.toml")
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.count("▸") >= 2 and "both-fedavg: round 2/2" in first.stdout
+    folder = tmp_path / "runs" / "both"
+    assert {path.name for path in folder.iterdir()} >= {"local", "fedavg", "accuracy.png", "clients.png"}
+    again = call("hpcfl run both.toml")
+    assert again.stdout.count("complete in") == 2
+
+    shown = call("mpiexec -n 2 hpcfl show runs/both --json")
+    summaries = json.loads(shown.stdout)
+    assert shown.stderr == ""
+    assert summaries["fedavg"]["finished"] and summaries["fedavg"]["rounds"] == 2
+    assert summaries["fedavg"]["seconds_per_round"] > 0 and len(summaries["fedavg"]["digest"]) == 64
+    assert summaries["fedavg"]["floats_up"] == summaries["fedavg"]["floats_down"] == 64 * 8 + 8 + 8 * 10 + 10
+    assert summaries["local"]["floats_up"] == summaries["local"]["floats_down"] == 0
+
+
+def test_check_writes_nothing_and_shows_every_rank(call, tmp_path):
+    (tmp_path / "both.toml").write_text(SWEEP)
+    done = call("mpiexec -n 3 hpcfl check both.toml --set training.lr=0.25")
+    assert done.returncode == 0, done.stderr
+    assert "lr = 0.25" in done.stdout and "2 valid cells" in done.stdout and "610 parameters" in done.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["both.toml"]
+
+
+@pytest.mark.parametrize("line, words", [
+    ("hpcfl show nothing", "nothing: no such folder"),
+    ("hpcfl show .", "no run of hpcfl"),
+    ("mpiexec -n 2 hpcfl run missing.toml", "missing.toml: no such experiment file"),
+    ("hpcfl check wrong.toml", "training.lr"),
+    ("hpcfl data download minst --root .", "did you mean 'mnist'?"),
+    ("hpcfl data download digits --root .", "built in"),
+])
+def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, line, words):
+    (tmp_path / "wrong.toml").write_text('method = { name = "fedavg" }\ntraining = { lr = nan }')
+    failed = call(line)
+    assert failed.returncode == 2
+    assert failed.stdout == ""
+    assert failed.stderr.startswith("hpcfl: ") and failed.stderr.count("\n") == 1 and words in failed.stderr
+
+
+def test_lists_are_json_alone(call):
+    assert {"fedavg", "cwfedavg"} <= {method["name"] for method in json.loads(call("hpcfl methods --json").stdout)}
+    assert "digits" in {dataset["name"] for dataset in json.loads(call("hpcfl datasets --json").stdout)}

@@ -1,0 +1,42 @@
+"""The README's files are written as it says, its commands and snippets run in order, in an empty folder."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcfl import plugins
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(toml|python|bash)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+FILE = re.compile(r"# (\w+\.\w+)\n")
+
+
+def test_files_commands_and_snippets_work(tmp_path):
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    ran = 0
+    for language, text in BLOCKS:
+        if name := FILE.match(text):
+            (tmp_path / name[1]).write_text(text, encoding="utf-8")
+            continue
+        arguments = [sys.executable, "-c", text] if language == "python" else ["bash", "-ec", text]
+        done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
+        ran += 1
+    assert ran >= 9
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"first", "three-ranks", "pulled", "own-model"}
+
+
+def test_the_methods_in_the_table_exist():
+    table = README.partition("## Methods")[2]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    named = [name for cell in cells for name in re.findall("`([^`]+)`", cell)]
+    assert len(named) >= 9 and set(named) <= set(plugins.names("hpcfl.methods"))
+
+
+@pytest.mark.parametrize("path", ["launch/quickstart.sh", "tests/run.sh", "launch/quickstart.toml", "hpcfl/README.md"])
+def test_the_files_it_names_exist(path):
+    assert path in README and (Path(__file__).parent.parent / path).exists()
