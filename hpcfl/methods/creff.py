@@ -1,0 +1,130 @@
+"""CReFF: FedAvg, whose classifier the server trains anew on synthetic features that stand for all classes alike.
+
+Shang et al., "Federated learning on heterogeneous and long-tailed data via classifier re-training with federated
+features", IJCAI 2022. Clients send, beside FedAvg's model, the mean gradient of each class they hold with respect to the
+retrained head h̃ on the received body. The server moves features Z until their gradients point the same way, min_Z Σ_c
+Σ_rows 1 − cos(∂CE(Z_c; h̃), G_c), a bias being one row, and trains a fresh head on Z. The next round of FedAvg starts
+from w with its OWN head. As FedNH's code does and the authors' does not, without differentiable augmentation; unlike
+FedNH's the head has a bias exactly where the model's has one. Classes that no participant holds keep their features.
+"""
+
+import torch
+from pydantic import Field as Key
+from pydantic import PositiveInt
+from torch import Tensor, nn
+
+from hpcfl.config import Training
+from hpcfl.fleet import Fleet, synthetic
+from hpcfl.fleet.kernels import descend
+from hpcfl.layout import Layout
+from hpcfl.message import Field, Inbox, Message
+from hpcfl.methods.base import Cohort, Setup, State, head_of
+from hpcfl.methods.fedavg import FedAvg
+
+DRAWS = 10  # of samples of a class, whose gradients are averaged
+GUARD = 1e-6
+
+
+class CReFF(FedAvg):
+    """Server: ``model`` [P], ``head`` h̃ [P_h], ``features`` Z [K·n_z, d], sorted by class. Client: nothing.
+
+    Down P + P_h; up P, and P_h for each class held. ``pre`` and ``global``: the body under h̃. ``post``: FedAvg's local model.
+    """
+
+    reference = "Shang et al., IJCAI 2022"
+    features_each: PositiveInt = Key(100, description="synthetic features n_z of each class")
+    match_steps: PositiveInt = Key(100, description="steps on the features in a round")
+    features_lr: float = Key(0.01, gt=0, description="learning rate η_z of the features (FedNH 0.01, the authors 0.1)")
+    head_epochs: PositiveInt = Key(300, description="epochs of the fresh head on the features")
+    head_lr: float = Key(0.01, gt=0, description="learning rate η_n of the fresh head")
+    class_batch: PositiveInt = Key(64, description="most samples in a draw of a class (FedNH 64, the authors 32)")
+
+    def adapt(self, model: nn.Module) -> nn.Module:
+        head_of(model, self.name)
+        return model
+
+    def server_state(self, setup: Setup) -> State:
+        layout, count = setup.layout, setup.classes * self.features_each
+        weight = layout.columns("head.weight")
+        width = (weight.stop - weight.start) // setup.classes
+        return {**super().server_state(setup), "head": setup.initial(1)[layout.columns("head")],
+                "features": setup.normal(count, width, key=("features",))}
+
+    def send(self, server: State, cohort: Cohort) -> Message:
+        return {**super().send(server, cohort), "head": server["head"]}
+
+    def rebalanced(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        """The received body under the retrained head, ``[P]``."""
+        return torch.cat([inbox["model"][fleet.layout.columns("body")], inbox["head"]])
+
+    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
+        model = self.rebalanced(fleet, inbox)
+        fleet.score("pre", model)
+        fleet.score("global", model)
+
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        outer = fleet.class_means(self.rebalanced(fleet, inbox), outer_products, draws=(DRAWS, self.class_batch))
+        gradients = class_gradients(outer, fleet.layout)
+        held = (fleet.counts > 0).sum(dim=1)
+        message = super().update(fleet, inbox)
+        return {**message, "gradients": Field(gradients.flatten(1), floats=held * gradients.shape[2])}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        super().aggregate(server, cohort, uplink)
+        setup, held = cohort.setup, cohort.counts > 0
+        sent = uplink["gradients"].view(*held.shape, -1).double()
+        wanted = torch.einsum("nk,nkp->kp", held.double(), sent) / held.sum(dim=0).clamp(min=1)[:, None]
+        features = server["features"].view(setup.classes, self.features_each, -1).clone()
+        present = held.any(dim=0).nonzero()[:, 0]
+        goal, head = wanted[present].float(), server["head"]
+        features[present] = descend({"features": features[present]}, lambda free: mismatch(
+            free["features"], present, setup.classes, head, goal), self.features_lr, self.match_steps)["features"]
+        server["features"] = features.flatten(0, 1)
+        server["head"] = self.retrained(setup, server["features"], cohort.round)
+
+    def retrained(self, setup: Setup, features: Tensor, round: int) -> Tensor:
+        """A fresh head trained on the synthetic features: its row [P_h]."""
+        labels = torch.arange(setup.classes).repeat_interleave(self.features_each)
+        bias = "head.bias" in setup.layout.names
+        training = Training(epochs=self.head_epochs, batch_size=setup.training.batch_size, lr=self.head_lr)
+        return synthetic.fit(lambda: nn.Linear(features.shape[1], setup.classes, bias=bias), features, labels,
+                             setup.classes, training, setup.seed, round)
+
+
+def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
+    """p ⊗ (φ, 1) for each sample, ``[batch, K·(d + 1)]``: its head gradient but for the label's own row."""
+    features = model.features(x)
+    extended = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
+    return (model.head(features).softmax(dim=1)[:, :, None] * extended[:, None]).flatten(1)
+
+
+def class_gradients(outer: Tensor, layout: Layout) -> Tensor:
+    """Gradients ``[n, K, P_h]`` of each class's mean cross-entropy from means of outer products ``[n, K, K·(d + 1)]``.
+
+    ∂CE/∂h = (p − e_y) ⊗ (φ, 1), and p sums to one, so that the rows of p ⊗ (φ, 1) sum to (φ, 1).
+    """
+    clients, classes, _ = outer.shape
+    rows = outer.view(clients, classes, classes, -1)
+    rows = rows - torch.eye(classes, device=rows.device)[:, :, None] * rows.sum(dim=2, keepdim=True)
+    weight, bias = rows[..., :-1].flatten(2), rows[..., -1]
+    return torch.cat([weight, bias], dim=2) if "head.bias" in layout.names else weight
+
+
+def mismatch(features: Tensor, labels: Tensor, classes: int, head: Tensor, wanted: Tensor) -> Tensor:
+    """Σ_c Σ_rows 1 − cos between the head's gradients on features ``[C, n_z, d]`` of the classes ``labels`` [C] and those
+    ``wanted`` [C, P_h]."""
+    size = classes * features.shape[2]
+    weight, bias = head[:size].view(classes, -1), head[size:]
+    errors = (features @ weight.T + (bias if len(bias) else 0)).softmax(dim=2)
+    errors = errors - nn.functional.one_hot(labels, classes)[:, None]
+    own = errors.transpose(1, 2) @ features / features.shape[1]
+    value = (1 - cosine(own, wanted[:, :size].view_as(own))).sum()
+    return value + (1 - cosine(errors.mean(dim=1), wanted[:, size:])).sum() if len(bias) else value
+
+
+def cosine(left: Tensor, right: Tensor) -> Tensor:
+    """Cosines over the last dimension, guarded against zeros."""
+    return (left * right).sum(dim=-1) / (left.norm(dim=-1) * right.norm(dim=-1) + GUARD)
+
+
+plugin = CReFF

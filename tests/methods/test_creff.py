@@ -1,0 +1,128 @@
+"""CReFF: methods-2.md §10."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy, one_hot
+
+from hpcfl.methods import creff
+from hpcfl.methods.creff import CReFF, mismatch
+
+QUICK = {"name": "creff", "features_each": 5, "match_steps": 3, "head_epochs": 4}
+
+
+def head_gradient(weight, bias, features, labels):
+    """∂CE/∂(weight, bias) as a row, by autograd."""
+    leaves = [weight.clone().requires_grad_(), *([] if bias is None else [bias.clone().requires_grad_()])]
+    logits = features @ leaves[0].T + (leaves[1] if bias is not None else 0)
+    return torch.cat([part.flatten() for part in torch.autograd.grad(cross_entropy(logits, labels), leaves)])
+
+
+@pytest.mark.parametrize("biased", [True, False])
+def test_creff_10a_the_batch_behind_a_gradient_matches_it(biased):
+    generator = torch.Generator().manual_seed(2)
+    classes, width, each = 7, 3, 5  # more classes than features
+    weight = torch.randn(classes, width, generator=generator)
+    bias = torch.randn(classes, generator=generator) if biased else None
+    head = torch.cat([weight.flatten(), *([bias] if biased else [])])
+    features, labels = torch.randn(2, each, width, generator=generator), torch.tensor([1, 4])
+    wanted = torch.stack([head_gradient(weight, bias, features[i], labels[i].repeat(each)) for i in range(2)])
+    size = classes * width
+    squares = [wanted[:, :size].view(2, classes, width).square().sum(dim=2), *([wanted[:, size:].square().sum(dim=1)] * biased)]
+    squares = torch.cat([part.flatten() for part in squares])
+    for scale in (1, 10):  # a scaled gradient points the same way; what is left is the guard beside each row's squares
+        guard = (1e-6 / (scale * squares + 1e-6)).sum()
+        assert mismatch(features, labels, classes, head, scale * wanted) == pytest.approx(guard.item(), abs=1e-5)
+        opposed = 2 * len(squares) - guard.item()
+        assert mismatch(features, labels, classes, head, -scale * wanted) == pytest.approx(opposed, abs=1e-5)
+    other = torch.randn(2, each, width, generator=generator)
+    assert mismatch(other, labels, classes, head, wanted) > 0.1
+
+
+def test_creff_10b_fedavgs_path_is_unchanged(federate):
+    part = {"participation": {"fraction": 0.6}}
+    played, average = federate(QUICK, **part), federate("fedavg", **part)
+    assert torch.equal(played.server["model"], average.server["model"])
+    np.testing.assert_array_equal(played.values["clients/post/loss"], average.values["clients/post/loss"])
+
+
+def test_creff_10c_features_of_absent_classes_are_unchanged(federate):
+    played = federate(QUICK, [[3, 0, 0, 2], [0, 0, 0, 4]], rounds=2)
+    features, setup = played.server["features"].view(4, 5, -1), played.prepared.setup
+    initial = setup.normal(20, 6, key=("features",)).view(4, 5, -1)
+    assert torch.equal(features[[1, 2]], initial[[1, 2]])
+    assert (features[[0, 3]] != initial[[0, 3]]).any(dim=2).all()
+
+
+def test_creff_clients_send_the_gradients_of_their_classes(make_fleet, rows_of):
+    """Few samples, so a draw is all of a class: against autograd on the received body under h̃."""
+    counts = [[3, 2, 0, 0], [0, 1, 4, 2]]
+    fleet = make_fleet(counts)
+    model, retrained = rows_of(fleet)[0], rows_of(fleet, 8)[0]
+    layout = fleet.layout
+    method = CReFF(name="creff")
+    message = method.update(fleet, {"model": model, "head": retrained[layout.columns("head")]})
+    sent = message["gradients"].tensor.view(2, 4, -1)
+    named = layout.split(torch.cat([model[layout.columns("body")], retrained[layout.columns("head")]]))
+    for client in range(2):
+        x, y = fleet.hardware.samples.take(fleet.hardware.samples.train[client])
+        hidden = (x @ named["hidden1.weight"].T + named["hidden1.bias"]).relu()
+        for label in range(4):
+            if counts[client][label]:
+                chosen = y == label
+                expected = head_gradient(named["head.weight"], named["head.bias"], hidden[chosen], y[chosen])
+                torch.testing.assert_close(sent[client, label], expected)
+            else:
+                assert (sent[client, label] == 0).all()
+    assert message["gradients"].floats.tolist() == [2 * 28, 3 * 28]
+
+
+def test_creff_averages_a_class_over_the_clients_that_hold_it(federate, monkeypatch):
+    """Unweighted, and only over owners: the goal of class c is Σ_i G_ic over owners / owners."""
+    goals = []
+    monkeypatch.setattr(creff, "mismatch", lambda *given: goals.append(given) or mismatch(*given))
+    uplinks, aggregate = [], CReFF.aggregate
+    monkeypatch.setattr(CReFF, "aggregate", lambda self, server, cohort, uplink: (
+        uplinks.append(uplink["gradients"].clone()), aggregate(self, server, cohort, uplink)))
+    federate(QUICK, [[3, 0, 0, 2], [9, 1, 0, 0]], rounds=1)
+    sent = uplinks[0].view(2, 4, -1)
+    _, present, _, _, goal = goals[0]
+    assert present.tolist() == [0, 1, 3]
+    torch.testing.assert_close(goal, torch.stack([(sent[0, 0] + sent[1, 0]) / 2, sent[1, 1], sent[0, 3]]))
+
+
+def test_creff_matching_brings_features_nearer(federate, monkeypatch):
+    values = []
+
+    def spied(*given):
+        value = mismatch(*given)
+        values.append(float(value.detach()))
+        return value
+
+    monkeypatch.setattr(creff, "mismatch", spied)
+    federate({**QUICK, "match_steps": 30, "features_lr": 0.1}, rounds=1)
+    assert len(values) == 30 and values[-1] < values[0] - 0.1
+
+
+def test_creff_fresh_head_learns_the_synthetic_features(make_fleet):
+    """Well separated features: the retrained head tells them apart, and is another one in another round."""
+    setup = make_fleet().setup
+    method = CReFF(name="creff", features_each=20, head_epochs=50, head_lr=0.1)
+    labels = torch.arange(4).repeat_interleave(20)
+    features = 5 * one_hot(labels, 6).float() + 0.1 * setup.normal(80, 6, key=("test",))
+    head = method.retrained(setup, features, 1)
+    weight, bias = head[:24].view(4, 6), head[24:]
+    assert torch.equal((features @ weight.T + bias).argmax(dim=1), labels)
+    assert torch.equal(head, method.retrained(setup, features, 1))
+    assert not torch.equal(head, method.retrained(setup, features, 2))
+
+
+def test_creff_scores_the_body_under_the_retrained_head(federate):
+    played = federate(QUICK, rounds=2)
+    values, average = played.values, federate("fedavg", rounds=2).values
+    assert CReFF.primary == "pre"
+    np.testing.assert_array_equal(values["clients/pre/loss"], values["clients/global/loss"])
+    assert (values["clients/pre/loss"] != average["clients/pre/loss"]).all()
+    layout = played.prepared.setup.layout
+    assert (values["floats_down"][:-1] == layout.width + 28).all()
+    assert not torch.equal(played.server["head"], played.server["model"][layout.columns("head")])

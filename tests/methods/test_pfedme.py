@@ -1,0 +1,96 @@
+"""pFedMe: methods-2.md §4."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.errors import UserError
+from hpcfl.methods.pfedme import PFedMe
+
+ONE = [[6, 3, 2, 1]]
+
+
+def quadratic(curvature, centre=0.0):
+    """The loss ½a‖θ − c‖²."""
+    return lambda model, batch, lane: sum(curvature / 2 * (p - centre).square().sum() for p in model.parameters())
+
+
+def test_pfedme_10a_lambda_zero_never_moves_the_shared_model(federate):
+    played = federate({"name": "pfedme", "lam": 0.0})
+    assert torch.equal(played.server["model"], played.prepared.setup.initial())
+    assert (played.clients["personal"] != played.server["model"]).any(dim=1).all()
+
+
+def test_pfedme_10b_eta_lambda_one_makes_w_theta_after_every_batch(federate):
+    played = federate({"name": "pfedme", "lam": 10.0}, ONE, training={"lr": 0.1})
+    assert torch.equal(played.server["model"], played.clients["personal"][0])
+
+
+def test_pfedme_10c_many_inner_steps_reach_the_proximal_point(make_fleet):
+    # f = ½a(θ − c)², a = 3, c = 2, λ = 5, w = −1: θ = (ac + λw)/(a + λ) = (6 − 5)/8 = 0.125
+    fleet = make_fleet([[4, 0, 0, 0]], lanes=1, lr=0.01)
+    fleet.loss = quadratic(3.0, 2.0)
+    method = PFedMe(name="pfedme", lam=5.0, inner_steps=300, personal_lr=0.1)
+    start = torch.full((fleet.layout.width,), -1.0)
+    message = method.update(fleet, {"model": start})
+    np.testing.assert_allclose(fleet.state["personal"], 0.125, rtol=1e-5)
+    # w_i ← w − ηλ(w − θ) = −1 − 0.05·(−1.125) = −0.94375
+    np.testing.assert_allclose(message["model"], -0.94375, rtol=1e-5)
+
+
+def test_pfedme_by_hand(make_fleet):
+    # f = ½·4·θ², w = 2, K = 2, η_p = 0.01, λ = 15, μ = 1, η = 0.02:
+    # θ₁ = 2 − 0.01(8 + 0 + 2) = 1.9;  θ₂ = 1.9 − 0.01(7.6 + 15(1.9 − 2) + 1.9) = 1.9 − 0.08 = 1.82;  w = 2 − 0.3·0.18 = 1.946
+    fleet = make_fleet([[3, 0, 0, 0]], lanes=1, lr=0.02)
+    fleet.loss = quadratic(4.0)
+    message = PFedMe(name="pfedme", inner_steps=2, mu=1.0).update(fleet, {"model": torch.full((fleet.layout.width,), 2.0)})
+    np.testing.assert_allclose(fleet.state["personal"], 1.82, rtol=1e-5)
+    np.testing.assert_allclose(message["model"], 1.946, rtol=1e-5)
+
+
+def test_pfedme_theta_starts_at_w_and_goes_on_from_batch_to_batch(make_fleet):
+    # two batches of f = ½θ², K = 1, η_p = 0.1, λ = 1, η = 0.5, w = 1:
+    # θ = 1 − 0.1 = 0.9, w = 1 − 0.5·0.1 = 0.95;  θ = 0.9 − 0.1(0.9 + (0.9 − 0.95)) = 0.815, w = 0.95 − 0.5·0.135 = 0.8825
+    fleet = make_fleet([[8, 0, 0, 0]], lanes=1, lr=0.5)
+    fleet.loss = quadratic(1.0)
+    fleet.state["personal"] = torch.full((1, fleet.layout.width), 77.0)
+    method = PFedMe(name="pfedme", inner_steps=1, personal_lr=0.1, lam=1.0)
+    message = method.update(fleet, {"model": torch.ones(fleet.layout.width)})
+    np.testing.assert_allclose(fleet.state["personal"], 0.815, rtol=1e-6)
+    np.testing.assert_allclose(message["model"], 0.8825, rtol=1e-6)
+
+
+def test_pfedme_beta_steps_and_extrapolates(cohort):
+    # w = 1, average (1·2 + 3·4)/4 = 3.5: β = 0.5 gives 2.25, β = 2 gives 6, β = 1 the average itself
+    for beta, expected in ((0.5, 2.25), (2.0, 6.0), (1.0, 3.5)):
+        server = {"model": torch.ones(1)}
+        PFedMe(name="pfedme", beta=beta).aggregate(server, cohort([[1, 0], [2, 1]]), {"model": torch.tensor([[2.0], [4.0]])})
+        assert server["model"].item() == expected
+
+
+def test_pfedme_scores_theta_of_a_copy_of_its_own(federate):
+    """θ is neither w_i nor the next w, and ``post`` is its score."""
+    played = federate("pfedme", ONE, rounds=2, training={"lr": 0.01})
+    assert PFedMe.primary == "post"
+    assert not torch.allclose(played.clients["personal"][0], played.server["model"])
+    values = played.values
+    assert values["clients/post/loss"][-2] == values["clients/post/loss"][-1]
+    assert values["clients/post/loss"][-1] != values["clients/pre/loss"][-1]
+
+
+def test_pfedme_only_the_cohort_trains(federate):
+    played = federate("pfedme", rounds=1, training={"lr": 0.01}, participation={"fraction": 0.4})
+    moved = (played.clients["personal"] != played.prepared.setup.initial()).any(dim=1)
+    assert moved.sum() == 2
+    assert np.isfinite(played.values["clients/post/loss"]).all()
+
+
+def test_pfedme_warns_of_a_step_that_overshoots(federate):
+    for lr, notes in ((0.05, 0), (0.1, 1)):
+        prepared = federate("pfedme", rounds=1, training={"lr": lr}).prepared
+        assert len(prepared.method.notes(prepared.setup)) == notes
+
+
+def test_pfedme_refuses_inner_steps_that_diverge(federate):
+    with pytest.raises(UserError, match=r"personal_lr · lam = 3 must be below 2"):
+        federate({"name": "pfedme", "personal_lr": 0.2})
