@@ -19,9 +19,9 @@ Group = str | int
 class Layout:
     """The order and shape of named tensors in a flat row of ``width`` floats.
 
-    Groups of columns: ``"all"``; ``"head"`` or ``"output"``, the module named head (else the last child); ``"body"``, all before it;
-    an integer p, the upper p layers, where a layer is a direct child that holds parameters (protocols.md B4); any module
-    or parameter by its dotted name.
+    Groups of columns: ``"all"``; ``"head"`` or ``"output"``, the module named head (else the last child); ``"body"``, all before
+    it; ``"neck"``, the body's last layer; an integer p, the upper p layers, where a layer is a direct child that holds
+    parameters (protocols.md B4); any module or parameter by its dotted name.
     """
 
     def __init__(self, named: Iterable[tuple[str, Tensor]]):
@@ -45,7 +45,7 @@ class Layout:
 
     def _groups(self) -> list[str]:
         modules = {name.rpartition(".")[0] for name in self.names} - {""}
-        return ["all", "body", "head", f"1 … {len(self.layers)}", *sorted(modules)]
+        return ["all", "body", "neck", "head", f"1 … {len(self.layers)}", *sorted(modules)]
 
     def columns(self, group: Group) -> slice:
         """The columns of a group as a slice. Raises UserError for an unknown one."""
@@ -59,6 +59,11 @@ class Layout:
             return self._span(self.head_name)
         if group == "body":
             return slice(0, self.columns("head").start)
+        if group == "neck":
+            below = [layer for layer in self.layers if layer.stop <= self.columns("head").start]
+            if not below:
+                raise UserError("layer group 'neck': this model has no layer below its head")
+            return below[-1]
         return self._span(group)
 
     def members(self, groups: Iterable[Group]) -> list[str]:

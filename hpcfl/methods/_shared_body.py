@@ -9,6 +9,7 @@ from hpcfl import mixing
 from hpcfl.fleet import Fleet
 from hpcfl.layout import Group, Layout
 from hpcfl.message import Field, Inbox, Message
+from hpcfl.methods._ala import AdaptiveLocalAggregation
 from hpcfl.methods.base import Cohort, State
 from hpcfl.methods.fedavg import FedAvg
 
@@ -19,6 +20,7 @@ class SharedBody(FedAvg):
     Server: ``model`` [P], the shared body before the initial head h⁰. Down P_b, up P_b. As it is, clients start from (b, h⁰).
     """
 
+    aggregation: Literal["average"] = Field("average", description="only the body is averaged")
     shared: ClassVar[Group] = "body"  # a prefix of the columns
 
     def private(self, layout: Layout) -> slice:
@@ -36,6 +38,9 @@ class SharedBody(FedAvg):
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         trained = super().update(fleet, inbox)["model"]
         return {"body": trained[:, :self.private(fleet.layout).start]}
+
+    def _adaptive(self) -> AdaptiveLocalAggregation:
+        return AdaptiveLocalAggregation(layers="neck")  # the upper layer of what is shared (methods-1.md §6)
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         initial = server["model"][self.private(cohort.layout)]

@@ -70,3 +70,16 @@ def test_fedrep_batch_norm_of_the_body_stands_still_in_the_head_phase(make_fleet
     assert torch.equal(fleet.state["buffers.model"], before)
     fleet.train(fleet.setup.initial(), phase="body")
     assert not torch.equal(fleet.state["buffers.model"], before)
+
+
+def test_fedrep_ala_blends_the_upper_layer_of_the_body(federate, monkeypatch):
+    """The interior columns between lower body and head: the own head and the received lower body stay as they are."""
+    played, calls = phases(federate, monkeypatch, method={"name": "fedrep", "ala": True}, rounds=2,
+                           model={"name": "mlp", "hidden": [7, 6]})
+    layout = played.prepared.setup.layout
+    neck, head = layout.columns("neck"), layout.columns("head")
+    assert neck == layout.columns("hidden2") and played.clients["ala.weights"].shape == (5, neck.stop - neck.start)
+    received, blended = calls[3]  # round 2: ala, head, body
+    assert torch.equal(blended[:, :neck.start], received[:, :neck.start]) and torch.equal(blended[:, head], received[:, head])
+    assert (blended[:, neck] != received[:, neck]).any(dim=1).all()
+    assert torch.equal(played.clients["model"], calls[5][1])
