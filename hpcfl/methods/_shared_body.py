@@ -1,8 +1,9 @@
 """Methods that average a part of the model only: its body, while the head is private or fixed."""
 
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
+from pydantic import Field as Key
 from torch import Tensor
 
 from hpcfl import mixing
@@ -20,7 +21,7 @@ class SharedBody(FedAvg):
     Server: ``model`` [P], the shared body before the initial head h⁰. Down P_b, up P_b. As it is, clients start from (b, h⁰).
     """
 
-    aggregation: Literal["average"] = Field("average", description="only the body is averaged")
+    aggregation: Literal["average"] = Key("average", description="only the body is averaged")
     shared: ClassVar[Group] = "body"  # a prefix of the columns
 
     def private(self, layout: Layout) -> slice:
