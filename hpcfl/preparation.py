@@ -48,7 +48,7 @@ class Prepared:
         """Those of ``ids`` that live on this rank, with their private state."""
         own = ids[np.isin(ids, self.store.ids)]
         state = {name: tensor.to(self.hardware.device) for name, tensor in self.store.get(own.tolist()).items()}
-        return Fleet(own, state, self.setup.counts[own], round, scored, self.method.loss, self.hardware)
+        return Fleet(own, state, self.setup.counts[own], round, scored, self.method.objective, self.hardware)
 
 
 def prepare(config: Config, communicator: Communicator) -> Prepared:

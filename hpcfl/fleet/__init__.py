@@ -60,6 +60,7 @@ class Fleet:
     hardware: Hardware
     scores: dict[str, scoring.Score] = field(default_factory=dict)
     losses: Tensor | None = None
+    notes: Tensors = field(default_factory=dict)
     _phases: set[str] = field(default_factory=set)
     _last_scored: tuple[Tensor, scoring.Score] | None = None
 
@@ -196,6 +197,10 @@ class Fleet:
             parts[:, lanes.cpu()] = torch.stack([result.correct, result.total, result.loss])
             hardware.beat()
         return scoring.Score(*parts)
+
+    def note(self, name: str, values: Tensor) -> None:
+        """Record a number of each client [n] as ``notes/NAME``, and its mean over clients."""
+        self.notes[name] = values
 
     def class_means(self, rows: Tensor, function: Predict, model: str = "model",
                     draws: tuple[int, int] | None = None) -> Tensor:

@@ -1,8 +1,8 @@
 """Personalised models under an anchor: the server mixes the last uploads, clients stay near what they get.
 
-The frame that FedAMP and DiversiFed share. Client i keeps its model w_i, starts from it and minimises
-F_i(w) + (strength/2)‖w − z_i‖², with z_i = (1 − Σ_j β_ij) w_i + Σ_j β_ij w_j over the clients j that uploaded last; a method says
-what β is. In round 1 there is no anchor yet.
+The frame that FedAMP and DiversiFed share. Client i keeps its model w_i, starts from it and minimises F_i(w) +
+(strength/2)‖w − z_i‖², with z_i = (1 − Σ_j β_ij) w_i + Σ_j β_ij w_j over the clients j that uploaded last; a method
+says what β is. In round 1 there is no anchor yet.
 """
 
 from abc import abstractmethod

@@ -1,10 +1,11 @@
 """APPLE: each client learns how to combine everybody's core models, mixing them anew for every mini-batch.
 
-Luo & Wu, "Adapt to adaptation: learning personalization for cross-silo federated learning", IJCAI 2022. Client i trains its core model
-C_i and its directed relationships a_i ∈ R^M on F_i(w_i) + λ_r (μ/2)‖a_i − p‖², w_i = Σ_j a_ij C_j: with g = ∇F_i(w_i),
-C_i moves along a_ii·g and a_ij ← a_ij − η₂(⟨g, C_j⟩ + λ_r μ (a_ij − p_j)); the other cores stand still. λ_r = (cos(πr/LR) + 1)/2 for
-the rounds r = 0, 1, … < LR, then 0. It uploads C_i, not w_i, and ⟨g, C_j⟩ is the inner product over all parameters: the widespread code
-errs in both (methods-1.md §11, item 9). The core's step is the experiment's optimiser; a_i starts at p, the shares of samples.
+Luo & Wu, "Adapt to adaptation: learning personalization for cross-silo federated learning", IJCAI 2022. Client i trains
+its core model C_i and its directed relationships a_i ∈ R^M on F_i(w_i) + λ_r (μ/2)‖a_i − p‖², w_i = Σ_j a_ij C_j: with
+g = ∇F_i(w_i), C_i moves along a_ii·g and a_ij ← a_ij − η₂(⟨g, C_j⟩ + λ_r μ (a_ij − p_j)); the other cores stand still.
+λ_r = (cos(πr/LR) + 1)/2 for the rounds r = 0, 1, … < LR, then 0. It uploads C_i, not w_i, and ⟨g, C_j⟩ is the inner
+product over all parameters: the widespread code errs in both (methods-1.md §11, item 9). The core's step is the
+experiment's optimiser; a_i starts at p, the shares of samples.
 """
 
 import math

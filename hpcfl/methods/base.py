@@ -98,6 +98,10 @@ class Method(Section, ABC):
         """The objective of ONE client on one mini-batch; ``lane`` holds the variables given to ``fleet.train``."""
         return functional.cross_entropy(model(batch.x), batch.y)
 
+    def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        """What local training minimises unless told otherwise: the loss, and what an option adds to it."""
+        return self.loss(model, batch, lane)
+
     def server_state(self, setup: Setup) -> State:
         """The server's state before round 1. Tensors may change their shape later."""
         return {}

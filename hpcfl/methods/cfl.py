@@ -1,10 +1,11 @@
 """CFL: FedAvg within clusters of clients; a cluster whose clients pull in opposite directions is split in two.
 
-Sattler, Müller & Samek, "Clustered federated learning: model-agnostic distributed multitask optimization under privacy constraints",
-IEEE TNNLS 2020. With Δ_i = w_i − w_c a cluster is split if ‖mean Δ‖ < ε₁ while max ‖Δ_i‖ > ε₂, by the cosine similarities of
-the Δ_i; then every new cluster averages its own models, so that one cluster is FedAvg bit for bit. As the paper, not the codes
-(methods-1.md §12, item 9): the cut minimises the largest similarity across it, which is single linkage, and averages are weighted by
-samples. A cluster is split only in a round in which all its clients took part.
+Sattler, Müller & Samek, "Clustered federated learning: model-agnostic distributed multitask optimization under privacy
+constraints", IEEE TNNLS 2020. With Δ_i = w_i − w_c a cluster is split if ‖mean Δ‖ < ε₁ while max ‖Δ_i‖ > ε₂, by the
+cosine similarities of the Δ_i; then every new cluster averages its own models, so that one cluster is FedAvg bit for
+bit. As the paper, not the codes (methods-1.md §12, item 9): the cut minimises the largest similarity across it, which
+is single linkage, and averages are weighted by samples. A cluster is split only in a round in which all its clients
+took part.
 """
 
 from typing import Literal
@@ -29,6 +30,7 @@ class CFL(FedAvg):
 
     reference = "Sattler et al., TNNLS 2020"
     family = "clusters of clients"
+    aggregation: Literal["average"] = Field("average", description="models are averaged within clusters")
     eps1: float = Field(0.4, ge=0, description="split where the norm of the mean update is below ε₁; 0 is FedAvg")
     eps2: float = Field(0.9, ge=0, description="and the largest norm of an update above ε₂ (1.6 in the authors' code)")
     quiet_rounds: NonNegativeInt = Field(20, description="first rounds without a split")

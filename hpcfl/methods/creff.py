@@ -8,6 +8,8 @@ from w with its OWN head. As FedNH's code does and the authors' does not, withou
 FedNH's the head has a bias exactly where the model's has one. Classes that no participant holds keep their features.
 """
 
+from typing import Literal
+
 import torch
 from pydantic import Field as Key
 from pydantic import PositiveInt
@@ -32,6 +34,7 @@ class CReFF(FedAvg):
     """
 
     reference = "Shang et al., IJCAI 2022"
+    aggregation: Literal["average"] = Key("average", description="the server's own head replaces the mean")
     features_each: PositiveInt = Key(100, description="synthetic features n_z of each class")
     match_steps: PositiveInt = Key(100, description="steps on the features in a round")
     features_lr: float = Key(0.01, gt=0, description="learning rate η_z of the features (FedNH 0.01, the authors 0.1)")

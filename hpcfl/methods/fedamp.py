@@ -1,9 +1,10 @@
 """FedAMP: clients with similar models attract each other: attention-weighted personal anchors and proximal training.
 
-Huang et al., "Personalized cross-silo federated learning on non-IID data", AAAI 2021: ξ_ij = (α/σ)·exp(−‖w_i − w_j‖²/σ) for j ≠ i among
-the last uploads, u_i = (1 − Σ_j ξ_ij) w_i + Σ_j ξ_ij w_j, and clients minimise F_i(w) + (λ/2α)‖w − u_i‖² from their own w_i, without the
-term in round 1. The widespread code takes the term's gradient from detached tensors, where it is zero, and so trains Local; here it
-acts, squared (methods-1.md §9, item 9). Where models are close and α/σ is large Σ_j ξ_ij exceeds 1 and u_i extrapolates: ``cap``.
+Huang et al., "Personalized cross-silo federated learning on non-IID data", AAAI 2021: ξ_ij = (α/σ)·exp(−‖w_i − w_j‖²/σ)
+for j ≠ i among the last uploads, u_i = (1 − Σ_j ξ_ij) w_i + Σ_j ξ_ij w_j, and clients minimise F_i(w) + (λ/2α)‖w −
+u_i‖² from their own w_i, without the term in round 1. The widespread code takes the term's gradient from detached
+tensors, where it is zero, and so trains Local; here it acts, squared (methods-1.md §9, item 9). Where models are close
+and α/σ is large Σ_j ξ_ij exceeds 1 and u_i extrapolates: ``cap``.
 """
 
 from pydantic import Field, model_validator

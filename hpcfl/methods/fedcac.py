@@ -8,6 +8,8 @@ average. Only those who uploaded form groups; others keep their marked entries. 
 weights in marked entries; here nothing is mixed before the first upload.
 """
 
+from typing import Literal
+
 import torch
 from pydantic import Field as Key
 from torch import Tensor
@@ -68,6 +70,7 @@ class FedCAC(FedAvg):
 
     primary = "post"
     reference = "Wu et al., ICCV 2023"
+    aggregation: Literal["average"] = Key("average", description="the server mixes by groups of clients")
     tau: float = Key(0.5, ge=0, le=1, description="share τ of critical entries in each tensor (0.4 for CIFAR-100); 0 is FedAvg")
     beta: float = Key(100.0, gt=0, description="round β from which groups are single clients (170 for CIFAR-100)")
 

@@ -1,11 +1,12 @@
 """FedFomo: each client weights the other clients' models by how much they help on its own validation samples.
 
-Zhang et al., "Personalized federated learning with first order model optimization", ICLR 2021. With b_i the model the client last
-started from and L_i the loss on its validation part, every received model and its own trained one gets
-ω_n = (L_i(b_i) − L_i(w_n)) / (‖w_n − b_i‖₂ + 1e-5); it starts from Σ max(ω_n, 0) w_n / Σ max(ω_n, 0), or from its own where no ω is
-positive. The server sends the models with the largest summed ω. Deviations from the reference codes (methods-1.md §10, item 9): the
-validation part is a seeded stratified sample that is neither trained on nor counted; its loss is a mean over samples in evaluation
-mode; only models that were uploaded are sent; no ε-greedy choice, which changes nothing where all models are sent (``received = "all"``).
+Zhang et al., "Personalized federated learning with first order model optimization", ICLR 2021. With b_i the model the
+client last started from and L_i the loss on its validation part, every received model and its own trained one gets ω_n
+= (L_i(b_i) − L_i(w_n)) / (‖w_n − b_i‖₂ + 1e-5); it starts from Σ max(ω_n, 0) w_n / Σ max(ω_n, 0), or from its own where
+no ω is positive. The server sends the models with the largest summed ω. Deviations from the reference codes
+(methods-1.md §10, item 9): the validation part is a seeded stratified sample that is neither trained on nor counted;
+its loss is a mean over samples in evaluation mode; only models that were uploaded are sent; no ε-greedy choice, which
+changes nothing where all models are sent (``received = "all"``).
 """
 
 from typing import Literal

@@ -1,10 +1,11 @@
 """FedProto: clients exchange the mean features of their classes instead of weights.
 
-Tan et al., "FedProto: federated prototype learning across heterogeneous clients", AAAI 2022. Client i minimises CE + λ·mean over batch and
-coordinates of (f(x) − C_y)², samples of classes without a prototype adding nothing, and then sends its class means, taken in one extra
-pass in evaluation mode; C_j is their mean over the clients that hold j. Choices where codes differ (methods-1.md §15, item 9): the mean is
-unweighted, ``weights = "samples"`` weights by samples of the class; classes that nobody of the cohort holds keep their prototype, and a mask
-says which classes have one. ``pre`` and ``post`` predict the nearest prototype, before the first exchange as the classifier does.
+Tan et al., "FedProto: federated prototype learning across heterogeneous clients", AAAI 2022. Client i minimises CE +
+λ·mean over batch and coordinates of (f(x) − C_y)², samples of classes without a prototype adding nothing, and then
+sends its class means, taken in one extra pass in evaluation mode; C_j is their mean over the clients that hold j.
+Choices where codes differ (methods-1.md §15, item 9): the mean is unweighted, ``weights = "samples"`` weights by
+samples of the class; classes that nobody of the cohort holds keep their prototype, and a mask says which classes have
+one. ``pre`` and ``post`` predict the nearest prototype, before the first exchange as the classifier does.
 """
 
 from typing import Any, Literal

@@ -1,10 +1,12 @@
 """IFCA: k cluster models; a client trains the one that fits its training data best.
 
-Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020, the variant that averages models. The client
-takes argmin_c F_i(Θ_c) on its training data in evaluation mode, ties to the lowest index; Θ_c becomes the weighted mean of the
-models trained from it and stays where nobody chose it. The authors' code chooses the scored model on test labels, which is not done
-here, and averages uniformly (methods-1.md §13).
+Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020, the variant that averages models.
+The client takes argmin_c F_i(Θ_c) on its training data in evaluation mode, ties to the lowest index; Θ_c becomes the
+weighted mean of the models trained from it and stays where nobody chose it. The authors' code chooses the scored model
+on test labels, which is not done here, and averages uniformly (methods-1.md §13).
 """
+
+from typing import Literal
 
 import torch
 from pydantic import Field, PositiveInt
@@ -25,6 +27,7 @@ class IFCA(FedAvg):
 
     reference = "Ghosh et al., NeurIPS 2020"
     family = "clusters of clients"
+    aggregation: Literal["average"] = Field("average", description="models are averaged within clusters")
     clusters: PositiveInt = Field(2, description="number k of models (4 MNIST, 2 CIFAR-10, 8 CIFAR-100); 1 is FedAvg")
 
     def server_state(self, setup: Setup) -> State:

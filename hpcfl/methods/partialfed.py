@@ -46,7 +46,9 @@ class PartialFed(FedAvg):
         fleet.state["model"] = trained
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
-        return self.adapt_partially(fleet, fleet.rows(rows), **how) if self.adaptive(fleet) else fleet.train(rows, **how)
+        if self.adaptive(fleet):
+            return self.adapt_partially(fleet, fleet.rows(rows), **how)
+        return super().fit(fleet, rows, inbox, **how)
 
     def adaptive(self, fleet: Fleet) -> bool:
         """Whether the warm-up is over."""

@@ -12,7 +12,8 @@ from torch.nn.functional import cross_entropy, one_hot
 from hpcfl.config import parse
 from hpcfl.errors import UserError
 from hpcfl.fleet.kernels import Batch
-from hpcfl.methods.cwfedavg import CwFedAvg, class_models, class_weights, mixing_matrix, norm_distribution, true_distribution
+from hpcfl.methods._classwise import class_models, class_weights, mixing_matrix, norm_distribution, true_distribution
+from hpcfl.methods.cwfedavg import CwFedAvg
 from hpcfl.models.mlp import MLP
 
 M, K = 7, 4
@@ -151,7 +152,7 @@ def test_cwfedavg_4_loss_is_cross_entropy_plus_the_regulariser(half, factor):
     batch = Batch(torch.randn(9, 5, dtype=torch.float64), torch.randint(K, (9,)))
     cw = method(wdr=10.0, wdr_half=half)
     expected = cross_entropy(model(batch.x), batch.y) + factor * 10 * regulariser(model.head.weight, lane.distribution)
-    torch.testing.assert_close(cw.loss(model, batch, lane), expected, rtol=1e-9, atol=0)
+    torch.testing.assert_close(cw.objective(model, batch, lane), expected, rtol=1e-9, atol=0)
     weights = tuple(p.detach().clone().requires_grad_() for p in model.parameters())
     names = [name for name, _ in model.named_parameters()]
 
@@ -161,7 +162,7 @@ def test_cwfedavg_4_loss_is_cross_entropy_plus_the_regulariser(half, factor):
             self.model = model
 
         def forward(self):
-            return cw.loss(self.model, batch, lane)
+            return cw.objective(self.model, batch, lane)
 
     program = Called()
     assert torch.autograd.gradcheck(
@@ -295,5 +296,5 @@ def test_cwfedavg_9_layers_are_named_exactly(federate):
 def test_cwfedavg_regulariser_at_its_optimum_is_finite():
     model = MLP((5,), K, hidden=(6,))
     lane = Lane(norm_distribution(model.head.weight).detach())
-    loss = method().loss(model, Batch(torch.randn(3, 5), torch.tensor([0, 1, 2])), lane)
+    loss = method().objective(model, Batch(torch.randn(3, 5), torch.tensor([0, 1, 2])), lane)
     assert math.isfinite(loss.detach()) and all(g.isfinite().all() for g in torch.autograd.grad(loss, list(model.parameters())))
