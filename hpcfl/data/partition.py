@@ -40,6 +40,11 @@ class Split:
         indices = {"train": self.train, "test": self.test}[part]
         return np.stack([np.bincount(labels[held], minlength=classes) for held in indices])
 
+    @property
+    def global_test(self) -> bool:
+        """Whether all clients are tested on the same samples."""
+        return all(np.array_equal(held, self.test[0]) for held in self.test)
+
     def save(self, path: str | Path) -> None:
         """Write an HDF5 file: indices of all clients one after the other, and offsets; whole or not at all."""
         arrays = {part: np.concatenate(getattr(self, part)) for part in _PARTS}

@@ -6,7 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcfl import randomness
 from hpcfl.data.datasets import Dataset
+from hpcfl.fleet import augmentation
 
 
 class Samples:
@@ -15,11 +17,13 @@ class Samples:
     ``train[client]`` and ``test[client]`` are positions in this rank's own tensors; ``parts`` has those held
     out for validation too. Batches come out normalised, float32,
     as ``[count, *shape]``; images for a convolution on a CPU are laid out channels-last, which it runs 1.5 times faster.
+
+    augment: whether ``vary`` makes training images differ. global_test: whether all clients are tested on the same samples.
     """
 
     def __init__(self, dataset: Dataset, clients: Sequence[int], train: Sequence[np.ndarray],
                  test: Sequence[np.ndarray], device: torch.device, channels_last: bool,
-                 validation: Sequence[np.ndarray] | None = None):
+                 validation: Sequence[np.ndarray] | None = None, augment: bool = False, global_test: bool = False):
         held_out = [part[:0] for part in train] if validation is None else validation
         given = {"train": train, "test": test, "validation": held_out}
         wanted = [np.asarray(part[client]) for part in given.values() for client in clients]
@@ -32,16 +36,30 @@ class Samples:
         self.x, self.y = dataset.x[index].to(device), dataset.y[index].to(device)
         self.device = device
         self.classes = dataset.classes
+        self.augment, self.global_test = augment, global_test
         self._normalise = dataset.normalise
         self._channels_last = channels_last and self.x.dim() == 4
 
     def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Samples at positions ``index`` [count] → x [count, *shape] normalised, y [count]."""
         index = index.to(self.device)
-        x = self._normalise(self.x[index])
+        if self.augment:
+            variants, index = index // len(self.y), index % len(self.y)
+            x = self._normalise(augmentation.apply(self.x[index], variants))
+        else:
+            x = self._normalise(self.x[index])
         if self._channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         return x, self.y[index]
+
+    def vary(self, index: Tensor, seed: int, *key: int | str) -> Tensor:
+        """Positions of the same samples, each cropped and flipped at random as the key decides; unchanged without ``augment``.
+
+        A position beyond the samples says how: it is number of samples × variant + position.
+        """
+        if not self.augment:
+            return index
+        return index + len(self.y) * augmentation.draw(len(index), randomness.generator(seed, "augment", *key))
 
     def counts(self, client: int) -> Tensor:
         """How many training samples of each class a client holds, float64 [classes]."""

@@ -1,0 +1,91 @@
+"""Every model trains for a round with a method of each family."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl import config
+from hpcfl.communicator import Communicator
+from hpcfl.federation import Federation
+from hpcfl.preparation import prepare
+from hpcfl.storage.checkpoint import Checkpoints
+from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.results import read
+
+METHODS = [{"name": name} for name in ("fedavg", "cwfedavg", "fednh", "diversifed", "local")] + [
+    {"name": "fedala", "most_epochs": 1}]
+IMAGES, SMALL_IMAGES, TINY_IMAGES = (3, 32, 32), (3, 16, 16), (3, 8, 8)
+MODELS = [({"name": "mlp"}, IMAGES), ({"name": "cnn"}, IMAGES), ({"name": "lenet"}, (3, 28, 28)),
+          ({"name": "conv2cifar"}, IMAGES), ({"name": "resnet8"}, SMALL_IMAGES), ({"name": "resnet18"}, SMALL_IMAGES),
+          ({"name": "resnet18", "norm": "group"}, TINY_IMAGES), ({"name": "resnet18", "norm": "none"}, TINY_IMAGES),
+          ({"name": "fasttext"}, (200,)), ({"name": "spiral"}, (2,)), ({"name": "cnn", "head": "cosine"}, IMAGES)]
+CLIENTS, EACH, CLASSES = 3, 9, 3  # training samples of each client
+every_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
+
+
+@pytest.fixture(scope="module")
+def own_data(tmp_path_factory):
+    """``own_data(shape)``: a file of 36 random samples: images, tokens of a vocabulary of 500, or points."""
+    folder, generator = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+
+    def make(shape):
+        path, size = folder / f"{len(shape)}-{shape[-1]}.npz", (CLIENTS * EACH * 4 // 3, *shape)
+        x = {3: lambda: generator.integers(0, 256, size, np.uint8), 2: lambda: generator.standard_normal(size),
+             1: lambda: generator.integers(0, 500, size) if shape[0] > 2 else generator.standard_normal(size)}[len(shape)]()
+        if not path.exists():
+            np.savez(path, x=x, y=np.arange(size[0]) % CLASSES)
+        return str(path)
+    return make
+
+
+@pytest.fixture
+def play(tmp_path, own_data):
+    """``play(model, shape, method, …)``: one round with all clients; what was prepared and what was recorded."""
+    def run(model, shape, method=METHODS[0], batch_size=5, **runtime):
+        table = {"rounds": 1, "data": {"dataset": "npz", "file": own_data(shape)}, "model": model, "method": method,
+                 "partition": {"scheme": "iid", "clients": CLIENTS},
+                 "training": {"batch_size": batch_size, "lr": 0.01}, "runtime": runtime}
+        alone, folder = Communicator(), tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        prepared = prepare(config.parse(table), alone)
+        metrics = MetricsWriter(folder, {}, {})
+        Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone), metrics, {},
+                   lambda round, values: None).run(0)
+        return prepared, read(folder).values
+    return run
+
+
+@every_method
+@pytest.mark.parametrize(("model", "shape"), MODELS, ids=["-".join(model.values()) for model, _ in MODELS])
+def test_a_round(play, model, shape, method):
+    prepared, values = play(model, shape, method)
+    assert np.isfinite(values["clients/train_loss"][0]).all() and values["clients/train_loss"][0].min() > 0
+    score = prepared.method.primary
+    assert np.isfinite(values[f"clients/{score}/loss"][0]).all() and values[f"{score}/weighted"][0] >= 0
+    state = prepared.store.get(prepared.store.ids)
+    assert all(tensor.isfinite().all() for tensor in state.values() if tensor.is_floating_point())
+
+
+def statistics_of(prepared):
+    return prepared.store.get(prepared.store.ids)["buffers.model"]
+
+
+@every_method
+def test_batch_norm_statistics_stay_with_each_client(play, method):
+    prepared, _ = play({"name": "resnet8"}, SMALL_IMAGES, method)
+    kept = statistics_of(prepared)
+    assert kept.shape == (CLIENTS, prepared.hardware.buffers.width)
+    means = kept[:, prepared.hardware.buffers.columns("stem.1.running_mean")]
+    assert (means != 0).all() and not torch.equal(means[0], means[1]) and not torch.equal(means[1], means[2])
+    assert prepared.setup.layout.width == sum(p.numel() for p in prepared.setup.build().parameters())  # they never travel
+
+
+def test_stacked_lanes_keep_the_same_statistics(play):
+    one, _ = play({"name": "resnet8"}, SMALL_IMAGES, lanes=1)
+    many, _ = play({"name": "resnet8"}, SMALL_IMAGES, lanes=8)
+    torch.testing.assert_close(statistics_of(one), statistics_of(many), rtol=1e-3, atol=1e-4)
+
+
+def test_batch_norm_never_sees_a_single_sample(play):
+    prepared, values = play({"name": "resnet8"}, TINY_IMAGES, batch_size=4)  # 4 + 4 + 1: one position a channel at the end
+    counted = statistics_of(prepared)[:, prepared.hardware.buffers.columns("stem.1.num_batches_tracked")]
+    assert (counted == 2).all() and np.isfinite(values["clients/train_loss"][0]).all()
