@@ -36,6 +36,10 @@ class SharedBody(FedAvg):
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         return torch.cat([inbox["body"], inbox["initial_head"]])
 
+    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
+        fleet.score("pre", start)
+        fleet.score("global", start if start.dim() == 1 else SharedBody.received(self, fleet, inbox))
+
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         trained = super().update(fleet, inbox)["model"]
         return {"body": trained[:, :self.private(fleet.layout).start]}

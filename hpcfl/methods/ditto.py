@@ -50,7 +50,7 @@ class Ditto(FedAvg):
 
     def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
         fleet.score("pre", fleet.state["personal"], model="personal")
-        fleet.score("global", self.received(fleet, inbox))
+        self.score_global(fleet, inbox)
 
     def score_trained(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> None:
         fleet.score("post", fleet.state["personal"], model="personal")

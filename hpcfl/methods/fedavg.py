@@ -90,8 +90,12 @@ class FedAvg(Method):
         self.score_start(fleet, inbox, self.start(fleet, inbox))
 
     def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
-        """Score what a client has before it trains, and the server's one model where there is one."""
+        """Score what a client has before it trains, and the server's model."""
         fleet.score("pre", start)
+        self.score_global(fleet, inbox)
+
+    def score_global(self, fleet: Fleet, inbox: Inbox) -> None:
+        """Score the server's one model, where there is one."""
         if (received := self.received(fleet, inbox)).dim() == 1:
             fleet.score("global", received)
 

@@ -31,9 +31,5 @@ class FedPer(SharedBody):
         super().keep(fleet, trained)
         fleet.state["head"] = trained[:, self.private(fleet.layout)]
 
-    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
-        fleet.score("pre", start)
-        fleet.score("global", super().received(fleet, inbox))
-
 
 plugin = FedPer

@@ -46,44 +46,33 @@ class PartialFed(FedAvg):
         fleet.state["model"] = trained
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
-        if self.adaptive(fleet):
-            return self.adapt_partially(fleet, fleet.rows(rows), **how)
-        return super().fit(fleet, rows, inbox, **how)
+        if not self.adaptive(fleet):
+            return super().fit(fleet, rows, inbox, **how)
+        rate, strategy = fleet.learning_rate, fleet.state["strategy"].clone()
+        strategy_rate = rate if self.strategy_lr is None else self.strategy_lr
+        temperature = max(COLDEST, self.temperature * self.decay ** (fleet.round - self.warmup - 1))
+
+        def step(turn: Turn) -> None:
+            lane, own = turn.variables, turn.rows()
+            noise = lane["noise"][torch.arange(len(own), device=own.device), lane["taken"]]
+            choice = ((lane["strategy"] + noise) / temperature).softmax(dim=2)
+            mixed = mix(fleet.layout, choice, lane["shared"], own)
+            gradient = turn.gradient(mixed)
+            slope = slopes(fleet.layout, choice, gradient, lane["shared"], own) / temperature
+            learns = self.trains_strategy(lane["taken"], lane["offset"])[:, None]
+            turn.write(torch.where(learns, own, mixed - rate * gradient))
+            lane["strategy"] = torch.where(learns[..., None], lane["strategy"] - strategy_rate * slope, lane["strategy"])
+            lane["taken"] = lane["taken"] + 1
+
+        offset = fleet.uniform("strategy batches")
+        trained = super().fit(fleet, fleet.state["model"], inbox, step=step, shared=fleet.rows(rows), strategy=strategy,
+                              noise=gumbel(fleet), offset=offset, taken=torch.zeros_like(offset, dtype=torch.int64), **how)
+        fleet.state["strategy"] = strategy
+        return trained
 
     def adaptive(self, fleet: Fleet) -> bool:
         """Whether the warm-up is over."""
         return fleet.round > self.warmup
-
-    def adapt_partially(self, fleet: Fleet, shared: Tensor, **how: Any) -> Tensor:
-        """θ_i [n, P] after a round of model and strategy batches; changes the private strategies."""
-        layout, rate = fleet.layout, fleet.learning_rate
-        strategy_rate = rate if self.strategy_lr is None else self.strategy_lr
-        temperature = max(COLDEST, self.temperature * self.decay ** (fleet.round - self.warmup - 1))
-        training, largest = fleet.setup.training, int(fleet.samples.max())
-        steps = training.epochs * -(-largest // training.batch_size)
-        strategy = fleet.state["strategy"].clone()
-
-        def step(turn: Turn) -> None:
-            lane, own = turn.variables, turn.rows()
-            taken = lane["taken"]
-            noise = lane["noise"][torch.arange(len(own), device=own.device), taken]
-            choice = ((lane["strategy"] + noise) / temperature).softmax(dim=2)
-            mixed = by_layer(layout, choice[..., SHARED]) * lane["shared"] + by_layer(layout, choice[..., OWN]) * own
-            gradient = turn.gradient(mixed)
-            slope = torch.stack([within_layers(layout, gradient * lane["shared"]),
-                                 within_layers(layout, gradient * own)], dim=2)
-            slope = choice * (slope - (choice * slope).sum(dim=2, keepdim=True)) / temperature
-            learns = self.trains_strategy(taken, lane["offset"])[:, None]
-            turn.write(torch.where(learns, own, mixed - rate * gradient))
-            lane["strategy"] = torch.where(learns[..., None], lane["strategy"] - strategy_rate * slope, lane["strategy"])
-            lane["taken"] = taken + 1
-
-        gumbel = -(-fleet.uniform("gumbel", steps, len(layout.layers), 2).clamp(min=1e-20).log()).log()
-        offset = fleet.uniform("strategy batches")
-        trained = fleet.train(fleet.state["model"], step=step, shared=shared, strategy=strategy, noise=gumbel,
-                              offset=offset, taken=torch.zeros_like(offset, dtype=torch.int64), **how)
-        fleet.state["strategy"] = strategy
-        return trained
 
     def trains_strategy(self, taken: Tensor, offset: Tensor) -> Tensor:
         """Whether the mini-batch after ``taken`` ones trains the strategy: spread evenly from an ``offset`` in [0, 1)."""
@@ -102,10 +91,29 @@ class PartialFed(FedAvg):
 
     def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
         fleet.score("pre", self.preferred(fleet, start) if self.adaptive(fleet) else start)
-        fleet.score("global", self.received(fleet, inbox))
+        self.score_global(fleet, inbox)
 
     def score_trained(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> None:
         fleet.score("post", self.preferred(fleet, self.received(fleet, inbox)))
+
+
+def gumbel(fleet: Fleet) -> Tensor:
+    """Gumbel noise for every step of the round and both choices of every layer, [n, steps, L, 2]."""
+    training = fleet.setup.training
+    steps = training.epochs * -(-int(fleet.samples.max()) // training.batch_size)
+    inside = fleet.uniform("gumbel", steps, len(fleet.layout.layers), 2).clamp(1e-20, 1 - 2 ** -24)  # float32 rounds up to 1
+    return -(-inside.log()).log()
+
+
+def mix(layout: Layout, choice: Tensor, shared: Tensor, own: Tensor) -> Tensor:
+    """θ̂ [a, P] of a choice [a, L, 2] between two rows in each layer."""
+    return by_layer(layout, choice[..., SHARED]) * shared + by_layer(layout, choice[..., OWN]) * own
+
+
+def slopes(layout: Layout, choice: Tensor, gradient: Tensor, shared: Tensor, own: Tensor) -> Tensor:
+    """T·∂f/∂a [a, L, 2] from ∂f/∂θ̂ [a, P], through θ̂ and the softmax."""
+    direct = torch.stack([within_layers(layout, gradient * shared), within_layers(layout, gradient * own)], dim=2)
+    return choice * (direct - (choice * direct).sum(dim=2, keepdim=True))
 
 
 def by_layer(layout: Layout, values: Tensor) -> Tensor:
