@@ -1,15 +1,14 @@
 """All MPI of the project. Rank 0 is the server; the other ranks are workers; alone, one process is both.
 
 Ranks wait by polling with a short sleep: a Python signal handler cannot run inside a blocking MPI call, and idle ranks leave
-their core to others. Only when all ranks have arrived does the bulk move, by blocking ``Scatterv``/``Gatherv``/``Bcast`` at full
-speed. While they wait and while they train, ranks send heartbeats; one that stays silent too long ends the job.
+their core to others. Only when all ranks have arrived does the bulk move, by blocking calls at full speed. While they wait and
+while they train, ranks send heartbeats; one that stays silent too long ends the job.
 """
 
 import json
 import os
 import sys
 import time
-from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -17,8 +16,9 @@ from numpy.typing import NDArray
 
 LAUNCHED_BY = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "SLURM_PROCID", "PALS_RANKID")
 SHORTEST_PAUSE, LONGEST_PAUSE = 2e-5, 2e-3  # seconds between two looks at who has arrived
-BLOCK_BYTES = 1 << 28  # the most that one collective moves in total: bounds staging memory and 32-bit counts
-HEARTBEAT = 77  # message tag
+BLOCK_BYTES = 1 << 28  # the most that one broadcast moves: 32-bit counts
+WIDE_BYTES = 1 << 16  # rows from here on travel one by one, which costs 2 µs each; narrower ones together
+HEARTBEAT, ROW = 77, 78  # message tags
 
 Array = NDArray[Any]
 
@@ -67,13 +67,13 @@ class Communicator:
         assert row is not None
         return row
 
-    def scatter(self, rows: Array | None, counts: Sequence[int], width: int, dtype: Any) -> Array:
-        """Rank 0's rows [Σ counts, width], cut by rank: this rank's ``counts[rank]`` rows."""
+    def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any) -> Array:
+        """Rank 0's rows [n, width], each to the rank that ``owner`` [n] names: this rank's rows, in their order."""
         assert rows is not None
         return rows
 
-    def gather(self, rows: Array, counts: Sequence[int]) -> Array | None:
-        """Every rank's rows [counts[rank], width], in rank order [Σ counts, width], on rank 0; None elsewhere."""
+    def gather(self, rows: Array, owner: Array) -> Array | None:
+        """The reverse of ``scatter``: rows [n, width] on rank 0, row i from the rank ``owner[i]``; None elsewhere."""
         return rows
 
     def end(self, code: int) -> NoReturn:
@@ -163,33 +163,48 @@ class World(Communicator):
         self.bytes_sent += row.nbytes * (self.size - 1)
         return row
 
-    def scatter(self, rows: Array | None, counts: Sequence[int], width: int, dtype: Any) -> Array:
+    def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any) -> Array:
         self._meet()
-        mine = np.empty((counts[self.rank], width), dtype)
-        for columns in _column_blocks(sum(counts), width, mine.itemsize):
-            block = None if rows is None else np.ascontiguousarray(rows[:, columns])
-            part = np.ascontiguousarray(mine[:, columns])  # `mine` itself where one block is all
-            sizes = [count * part.shape[1] * part.itemsize for count in counts]
-            self._world.Scatterv(None if block is None else [_bytes(block), sizes, None, self._mpi.BYTE],
-                                 _bytes(part), root=0)
-            if not np.shares_memory(part, mine):
-                mine[:, columns] = part
-        self.bytes_sent += sum(counts) * width * mine.itemsize
+        mine = np.empty((int((owner == self.rank).sum()), width), dtype)
+        if width * mine.itemsize >= WIDE_BYTES:
+            self._each_row(rows, mine, owner, down=True)
+        else:
+            order, sizes = _route(owner, self.size, width * mine.itemsize)
+            block = None if rows is None else [_bytes(np.ascontiguousarray(rows[order])), sizes, None, self._mpi.BYTE]
+            self._world.Scatterv(block, _bytes(mine), root=0)
+        self.bytes_sent += len(owner) * width * mine.itemsize
         return mine
 
-    def gather(self, rows: Array, counts: Sequence[int]) -> Array | None:
+    def gather(self, rows: Array, owner: Array) -> Array | None:
         self._meet()
-        width = rows.shape[1]
-        total = np.empty((sum(counts), width), rows.dtype) if self.rank == 0 else None
-        for columns in _column_blocks(sum(counts), width, rows.itemsize):
-            sizes = [count * (columns.stop - columns.start) * rows.itemsize for count in counts]
-            block = None if total is None else np.ascontiguousarray(total[:, columns])  # `total` where one block is all
-            self._world.Gatherv(_bytes(np.ascontiguousarray(rows[:, columns])),
-                                None if block is None else [_bytes(block), sizes, None, self._mpi.BYTE], root=0)
-            if total is not None and not np.shares_memory(block, total):
-                total[:, columns] = block
-        self.bytes_received += sum(counts) * width * rows.itemsize
+        rows, width = np.ascontiguousarray(rows), rows.shape[1]
+        total = np.empty((len(owner), width), rows.dtype) if self.rank == 0 else None
+        if width * rows.itemsize >= WIDE_BYTES:
+            self._each_row(total, rows, owner, down=False)
+        else:
+            order, sizes = _route(owner, self.size, width * rows.itemsize)
+            block = None if total is None else np.empty_like(total)
+            self._world.Gatherv(_bytes(rows), None if block is None else [_bytes(block), sizes, None, self._mpi.BYTE], root=0)
+            if total is not None:
+                total[order] = block
+        self.bytes_received += len(owner) * width * rows.itemsize
         return total
+
+    def _each_row(self, all_rows: Array | None, mine: Array, owner: Array, down: bool) -> None:
+        """A message for each row, straight from its place to its place: nothing is staged or put in order first."""
+        requests, own = [], iter(mine)
+        for position, rank in enumerate(owner.tolist()):
+            here = next(own) if rank == self.rank else None
+            there = None if all_rows is None else all_rows[position]
+            if here is not None and there is not None:
+                np.copyto(*((here, there) if down else (there, here)))
+            elif there is not None:
+                move = self._world.Isend if down else self._world.Irecv
+                requests.append(move([_bytes(there), self._mpi.BYTE], rank, ROW))
+            elif here is not None:
+                move = self._world.Irecv if down else self._world.Isend
+                requests.append(move([_bytes(here), self._mpi.BYTE], 0, ROW))
+        self._mpi.Request.Waitall(requests)
 
     def end(self, code: int) -> NoReturn:
         _flush()
@@ -215,10 +230,9 @@ def _bytes(array: Array) -> Any:
     return array.reshape(-1).view(np.uint8)
 
 
-def _column_blocks(rows: int, width: int, itemsize: int) -> list[slice]:
-    """Cuts of the columns so that a block of all rows stays within BLOCK_BYTES."""
-    step = max(1, BLOCK_BYTES // max(1, rows * itemsize))
-    return [slice(start, min(start + step, width)) for start in range(0, width, step)]
+def _route(owner: Array, size: int, row_bytes: int) -> tuple[Array, list[int]]:
+    """Rows in rank order: their positions [n], and the bytes for each rank."""
+    return np.argsort(owner, kind="stable"), (np.bincount(owner, minlength=size) * row_bytes).tolist()
 
 
 def launched_world_size() -> int | None:

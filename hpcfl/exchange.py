@@ -22,14 +22,12 @@ def send(communicator: Communicator, placement: Placement, ids: np.ndarray, mess
     pools = {name: len(value.rows) for name, value in (message or {}).items() if isinstance(value, Pool)}
     header, pools = communicator.share([[[name, field.shared, field.tensor.shape[-1], _dtype_name(field.tensor)]
                                          for name, field in own.items()], pools])
-    order, counts = placement.route(ids)
+    owner = placement.owner[ids]
     arrived = {}
     for name, shared, width, dtype in header:
         array = _numpy(own[name].tensor) if own else None
-        if shared:
-            received = communicator.broadcast(array, width, dtype)
-        else:
-            received = communicator.scatter(None if array is None else array[order], counts, width, dtype)
+        received = (communicator.broadcast(array, width, dtype) if shared
+                    else communicator.scatter(array, owner, width, dtype))
         arrived[name] = torch.from_numpy(received).to(device)
     floats = sum(float(np.mean(np.asarray(field.logical_floats(), dtype=float))) for field in own.values())
     return unwrap(arrived, pools), floats
@@ -42,15 +40,13 @@ def gather(communicator: Communicator, placement: Placement, ids: np.ndarray, me
     headers = communicator.collect([[name, field.tensor.shape[1], _dtype_name(field.tensor)]
                                     for name, field in own.items()])
     header: list[list[Any]] = communicator.share(_common(headers) if headers is not None else None)
-    order, counts = placement.route(ids)
+    owner = placement.owner[ids]
     uplink: dict[str, Tensor] = {}
     for name, width, dtype in header:
         rows = _numpy(own[name].tensor) if name in own else np.empty((0, width), dtype)
-        total = communicator.gather(rows, counts)
+        total = communicator.gather(rows, owner)
         if total is not None:
-            restored = np.empty_like(total)
-            restored[order] = total
-            uplink[name] = torch.from_numpy(restored).to(device)
+            uplink[name] = torch.from_numpy(total).to(device)
     return uplink if communicator.is_server else None
 
 

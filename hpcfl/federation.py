@@ -70,6 +70,7 @@ class Federation:
             inbox, floats_down = self.send(audience, round)
         players = self.prepared.fleet(cohort, round, scored)
         others = self.prepared.fleet(np.setdiff1d(audience, cohort), round, scored)
+        self.prepared.store.read_ahead(self.select(round + 1).tolist())
         with watch.phase("train"):
             with alone(f"round {round}, {_named(players.ids)}"):
                 uplink = method.update(players, self.pick(inbox, audience, players)) if len(players.ids) else {}

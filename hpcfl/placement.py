@@ -18,11 +18,6 @@ class Placement:
         """The ids of a rank's clients, ascending."""
         return np.flatnonzero(self.owner == rank)
 
-    def route(self, ids: np.ndarray) -> tuple[np.ndarray, list[int]]:
-        """How rows of ``ids`` are cut over ranks: positions in rank order [n], and how many go to each rank."""
-        owner = self.owner[ids]
-        return np.argsort(owner, kind="stable"), np.bincount(owner, minlength=self.size).tolist()
-
 
 def place(cost: Sequence[float], size: int) -> Placement:
     """Clients with costs (local steps a round) on the worker ranks 1 … size − 1; alone, on rank 0.

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl import layout, placement, plugins, randomness
+from hpcfl import layout, models, placement, randomness
 from hpcfl.communicator import Communicator
 from hpcfl.config import Config
 from hpcfl.data import datasets, partition
@@ -17,7 +17,7 @@ from hpcfl.data.partitions.base import Scheme
 from hpcfl.data.validation import hold_out
 from hpcfl.errors import UserError
 from hpcfl.fleet import Fleet, Hardware, buffer_name
-from hpcfl.fleet.kernels import choose
+from hpcfl.fleet.kernels import choose, convolves
 from hpcfl.fleet.samples import Samples
 from hpcfl.methods.base import Cohort, Method, State
 from hpcfl.placement import Placement
@@ -60,6 +60,9 @@ def prepare(config: Config, communicator: Communicator) -> Prepared:
                         f"participation.fraction = {config.participation.fraction:g} must be 1")
     dataset = datasets.load(config.data)
     split = partition.make(cast(Scheme, config.partition), dataset)
+    if config.evaluation.metric.startswith("pm") and not split.global_test:
+        raise UserError(f"evaluation.metric = '{config.evaluation.metric}' needs all clients tested on the same samples, as with "
+                        f"partition.scheme = 'dirichlet-min'; '{config.partition.scheme}' gives each its own")
     labels = dataset.y.numpy()
     train, validation = hold_out(split.train, labels, method.validation_share(), config.partition.seed)
     counts, test_counts = (torch.from_numpy(replace(split, train=train).counts(labels, dataset.classes, part)).double()
@@ -74,30 +77,24 @@ def prepare(config: Config, communicator: Communicator) -> Prepared:
     placed = placement.place(steps.tolist(), communicator.size)
     own = placed.clients_of(communicator.rank).tolist()
     kernel = choose(template.to(device), device, config.runtime.lanes)
-    samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and _convolves(template), validation)
+    samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and convolves(template), validation,
+                      config.data.augment, split.global_test)
     hardware = Hardware(setup, samples, kernel, buffers, device, communicator.beat, Stopwatch())
     private = method.client_state(setup)
     if buffers.width:
         private |= {buffer_name(model): layout.to_row(buffers, template) for model in method.models}
     server = method.server_state(setup) if communicator.is_server else {}
-    return Prepared(config, method, setup, split, test_counts, placed, hardware, ClientStore(own, private), server)
+    return Prepared(config, method, setup, split, test_counts, placed, hardware, ClientStore(own, private, config.runtime.memory * 1e6), server)
 
 
 def _build(config: Config, method: Method, dataset: Dataset):
     """A function that makes one client's model with fresh parameters, adapted to the method."""
-    builder = plugins.find("hpcfl.models", "model.name", config.model.name)
+    shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary  # the samples themselves are not kept
 
     def build() -> nn.Module:
-        module = builder(dataset.shape, dataset.classes, **config.model.options)
-        if not isinstance(module, nn.Module):
-            raise UserError(f"model.name = '{config.model.name}' made a {type(module).__name__}, not an nn.Module")
-        return method.adapt(module)
+        return method.adapt(models.build(config.model, shape, classes, vocabulary))
 
     return build
-
-
-def _convolves(module: nn.Module) -> bool:
-    return any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
 
 
 def _device(wanted: str, local_rank: int) -> torch.device:

@@ -9,12 +9,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hpcfl.communicator import Communicator
-from hpcfl.evaluation import summary
+from hpcfl.evaluation import mean_and_std, personalised, summary
 from hpcfl.fleet import Fleet
 from hpcfl.message import Message, fields
 from hpcfl.placement import Placement
 
 Columns = dict[str, NDArray[np.float64]]
+SCORED = ("correct", "total", "loss")
 
 
 def healthy(fleet: Fleet, uplink: Message) -> Tensor:
@@ -32,16 +33,26 @@ def columns(fleet: Fleet, uplink: Message | None, fine: Tensor | None) -> Column
     """This rank's numbers, name → [n]: scores, and of clients that took part floats sent, training loss, divergence."""
     found: Columns = {}
     for name, score in fleet.scores.items():
-        for part in ("correct", "total", "loss"):
+        for part in SCORED:
             found[f"{name}/{part}"] = getattr(score, part).numpy()
+        if score.by_class.shape[1]:
+            found |= {f"{name}/{key}": value for key, value in personalised(score.by_class, tested(fleet), fleet.counts).items()}
+    found |= {f"notes/{name}": values.detach().double().cpu().numpy() for name, values in fleet.notes.items()}
     if uplink is not None and fine is not None:
         floats = sum((torch.as_tensor(field.logical_floats(), dtype=torch.float64)
                       for field in fields(uplink).values()), torch.zeros(len(fleet.ids), dtype=torch.float64))
         found["floats_up"] = floats.numpy()
         found["diverged"] = (~fine).double().numpy()
         if fleet.losses is not None:
-            found["train_loss"] = fleet.losses.double().cpu().numpy()
+            found["train_loss"] = fleet.losses.cpu().numpy()
     return found
+
+
+def tested(fleet: Fleet) -> Tensor:
+    """Test samples of each class, the same for all clients, float64 [classes]."""
+    samples = fleet.hardware.samples
+    labels = samples.y[samples.test[int(fleet.ids[0])].to(samples.device)]
+    return torch.bincount(labels, minlength=samples.classes).double().cpu()
 
 
 def gather(communicator: Communicator, placement: Placement, audience: np.ndarray, clients: int,
@@ -50,22 +61,25 @@ def gather(communicator: Communicator, placement: Placement, audience: np.ndarra
     the slowest worker's seconds; {} elsewhere. ``parts``: ids and columns of the fleets of this rank."""
     headers = communicator.collect([sorted({name for _, found in parts for name in found}), seconds])
     names = communicator.share(headers and sorted({name for own, _ in headers for name in own}))
-    order, counts = placement.route(audience)
     mine = audience[placement.owner[audience] == communicator.rank]
     table = np.full((len(mine), len(names)), np.nan)
     for ids, found in parts:
         for name, values in found.items():
             table[np.searchsorted(mine, ids), names.index(name)] = values
-    total = communicator.gather(table, counts)
+    total = communicator.gather(table, placement.owner[audience])
     if total is None or headers is None:
         return {}
     record: dict[str, Any] = {}
     for position, name in enumerate(names):
         record[f"clients/{name}"] = np.full(clients, np.nan)
-        record[f"clients/{name}"][audience[order]] = total[:, position]
-    for name in {name.partition("/")[0] for name in names if "/" in name}:
-        correct, samples = record[f"clients/{name}/correct"], record[f"clients/{name}/total"]
-        record |= {f"{name}/{key}": value for key, value in summary(correct, samples).items()}
+        record[f"clients/{name}"][audience] = total[:, position]
+    for name in (name for name in names if "/" in name):
+        score, _, part = name.partition("/")
+        if part == "correct":
+            samples = record[f"clients/{score}/total"]
+            record |= {f"{score}/{key}": value for key, value in summary(record[f"clients/{name}"], samples).items()}
+        elif part not in SCORED:
+            record[name], record[f"{name}_std"] = mean_and_std(record[f"clients/{name}"])
     workers = [worker for _, worker in headers[min(1, len(headers) - 1):]]
     record |= {f"seconds/{phase}": max(worker.get(phase, 0.0) for worker in workers) for phase in ("train", "score")}
     return record

@@ -1,6 +1,7 @@
 """The fleet: the clients of one rank that a round concerns; trains and scores them for the method."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -20,6 +21,8 @@ from hpcfl.message import Pool
 from hpcfl.setup import Setup
 from hpcfl.stopwatch import Stopwatch
 
+BUFFERS = "buffers."
+
 
 @dataclass(frozen=True)
 class Hardware:
@@ -32,6 +35,7 @@ class Hardware:
     device: torch.device
     beat: Callable[[], None]  # heartbeat, called once a mini-batch
     stopwatch: Stopwatch
+    work: training.Work = field(default_factory=training.Work)
 
     @property
     def training(self) -> Training:
@@ -59,8 +63,8 @@ class Fleet:
     loss: Loss
     hardware: Hardware
     scores: dict[str, scoring.Score] = field(default_factory=dict)
-    losses: Tensor | None = None
     notes: Tensors = field(default_factory=dict)
+    losses: Tensor | None = None
     _phases: set[str] = field(default_factory=set)
     _last_scored: tuple[Tensor, scoring.Score] | None = None
 
@@ -126,23 +130,26 @@ class Fleet:
         schedule = training.Schedule(config.batch_size, hardware.seed, ("shuffle", phase, self.round))
         pools = [self._pool(client, share, phase) for client in self.ids]
         size = config.batch_size * batches
-        lengths = [training.epoch_length(len(pool), size, batches, steps) for pool in pools]
-        mean_losses = torch.zeros(len(self.ids), device=hardware.device)
+        fewest = batches * (2 if hardware.buffers.width else 1)  # batch norm has no statistics of a single sample
+        lengths = [training.epoch_length(len(pool), size, fewest, steps) for pool in pools]
+        mean_losses = torch.zeros(len(self.ids), dtype=torch.float64, device=hardware.device)
         order = [i for i in training.by_length(lengths, size) if lengths[i] and (only is None or only[i])]
         for chunk in training.chunks(order, hardware.kernel.widest):
             lanes = torch.tensor(chunk, device=hardware.device)
-            tensors = self.layout.stack(trained[lanes]) | self._buffers(model, lanes)
+            tensors = self._stacked(trained, model, lanes)
             own, changed = {name: value[lanes] for name, value in variables.items()}, set[str]()
             gradient = hardware.kernel.session(tensors, names, loss or self.loss)
-            anchor = None if pull is None else Pull(pull[0], self.layout.stack(self.rows(pull[1])[lanes]))
+            anchor = None if pull is None else Pull(
+                pull[0], hardware.kernel.lay_out(self.layout.stack(self.rows(pull[1])[lanes])))
             optimizer = Optimizer(config, self.learning_rate, anchor)
             advance = (self._descend(optimizer, tensors, gradient, own) if step is None
                        else self._hand_over(step, batches, names, tensors, gradient, optimizer, own, changed))
             history: list[Tensor] = []
             running = torch.ones(len(chunk), dtype=torch.bool)
             for epoch in range(epochs):
-                orders = [schedule.order(int(self.ids[i]), pools[i], epoch)[:lengths[i]] for i in chunk]
-                record = training.run_epoch(advance, hardware.samples, orders, size, running)
+                orders = [hardware.samples.vary(schedule.order(int(self.ids[i]), pools[i], epoch)[:lengths[i]], hardware.seed,
+                                                phase, self.round, int(self.ids[i]), epoch) for i in chunk]
+                record = training.run_epoch(advance, hardware.samples, orders, size, running, hardware.work)
                 mean_losses[lanes] = torch.where(running.to(hardware.device), record[:, 0], mean_losses[lanes])
                 history.append(record[:, 1])
                 if until is not None:
@@ -155,6 +162,15 @@ class Fleet:
                 variables[name][lanes] = own[name]
         self.losses = mean_losses
         return trained
+
+    @contextmanager
+    def trial(self) -> Iterator[None]:
+        """Training inside is for a score alone: it moves no private state and leaves the recorded loss as it was."""
+        state, losses = self.state, self.losses
+        self.state = {name: tensor.clone() for name, tensor in state.items() if name.startswith(BUFFERS)} | {
+            name: tensor for name, tensor in state.items() if not name.startswith(BUFFERS)}
+        yield
+        self.state, self.losses = state, losses
 
     def score(self, name: str, rows: Tensor, predict: Predict | None = None, model: str = "model",
               **variables: Tensor) -> None:
@@ -187,16 +203,19 @@ class Fleet:
 
     def _scored(self, on: str, rows: Tensor, predict: Predict, model: str, variables: Tensors) -> scoring.Score:
         hardware = self.hardware
-        parts = torch.zeros(3, len(self.ids), dtype=torch.float64)
+        found, order = [], list[int]()
         pools = [hardware.samples.parts[on][int(client)] for client in self.ids]
-        for chunk in training.chunks(list(range(len(self.ids))), hardware.kernel.widest):
+        once = rows.dim() == 1 and on == "test" and hardware.samples.global_test and not variables and not hardware.buffers.width
+        for chunk in scoring.groups(pools[:1] if once else pools, hardware.kernel.widest):
             lanes = torch.tensor(chunk, device=hardware.device)
-            tensors = self.layout.stack(self.rows(rows)[lanes]) | self._buffers(model, lanes)
+            tensors = self._stacked(rows, model, lanes)
             own = {key: value[lanes] for key, value in variables.items()}
-            result = scoring.score(hardware.kernel, tensors, hardware.samples, [pools[i] for i in chunk], own, predict)
-            parts[:, lanes.cpu()] = torch.stack([result.correct, result.total, result.loss])
+            found.append(scoring.score(hardware.kernel, tensors, hardware.samples, [pools[i] for i in chunk], own, predict))
+            order += chunk
             hardware.beat()
-        return scoring.Score(*parts)
+        if once:  # one model on the same samples for all
+            return scoring.merge(found * len(self.ids), list(range(len(self.ids))))
+        return scoring.merge(found, order)
 
     def note(self, name: str, values: Tensor) -> None:
         """Record a number of each client [n] as ``notes/NAME``, and its mean over clients."""
@@ -209,18 +228,22 @@ class Fleet:
 
         draws: (times, size): instead of all samples of a class, the mean over so many random draws of at most ``size``.
         """
-        hardware, means = self.hardware, []
-        for chunk in training.chunks(list(range(len(self.ids))), hardware.kernel.widest):
+        hardware, means, order = self.hardware, [], list[int]()
+        pools = [self._drawn(client, *draws) if draws else hardware.samples.train[int(client)] for client in self.ids]
+        pools = [hardware.samples.vary(pool, self.setup.seed, "class means", self.round, int(client))
+                 for client, pool in zip(self.ids, pools, strict=True)]
+        for chunk in scoring.groups(pools, hardware.kernel.widest):
             lanes = torch.tensor(chunk, device=hardware.device)
-            tensors = self.layout.stack(self.rows(rows)[lanes]) | self._buffers(model, lanes)
-            pools = [self._drawn(self.ids[i], *draws) if draws else hardware.samples.train[int(self.ids[i])] for i in chunk]
+            tensors = self._stacked(rows, model, lanes)
             sums, counts = torch.zeros(()), torch.zeros(())
-            for output, y, mask in scoring.outputs(hardware.kernel, tensors, hardware.samples, pools, {}, function):
+            for output, y, mask in scoring.outputs(hardware.kernel, tensors, hardware.samples, [pools[i] for i in chunk], {},
+                                                   function):
                 member = (nn.functional.one_hot(y, hardware.samples.classes) * mask[..., None]).double()
                 sums = sums + torch.einsum("lbk,lbd->lkd", member, torch.where(mask[..., None], output, 0).double())
                 counts = counts + member.sum(dim=1)
             means.append(sums / counts.clamp(min=1)[..., None])
-        return torch.cat(means).float()
+            order += chunk
+        return torch.cat(means).float()[torch.tensor(order, device=hardware.device).argsort()]
 
     def _drawn(self, client: int, times: int, size: int) -> Tensor:
         """Positions of ``times`` draws of at most ``size`` samples from each class, one after the other."""
@@ -266,10 +289,12 @@ class Fleet:
             return turn.losses
         return step
 
-    def _buffers(self, model: str, lanes: Tensor) -> Tensors:
-        if not self.hardware.buffers.width:
-            return {}
-        return self.hardware.buffers.stack(self.state[buffer_name(model)][lanes])
+    def _stacked(self, rows: Tensor, model: str, lanes: Tensor) -> Tensors:
+        """Copies of these clients' parameters and buffers, ``[L, *shape]`` by name, laid out as the kernel likes them."""
+        tensors = self.layout.stack(self.rows(rows)[lanes])
+        if self.hardware.buffers.width:
+            tensors |= self.hardware.buffers.stack(self.state[buffer_name(model)][lanes])
+        return self.hardware.kernel.lay_out(tensors)
 
     def _keep_buffers(self, model: str, lanes: Tensor, tensors: Tensors) -> None:
         if self.hardware.buffers.width:
@@ -279,7 +304,7 @@ class Fleet:
 
 def buffer_name(model: str) -> str:
     """The private-state name of a model's buffers: batch-norm statistics stay with the client."""
-    return f"buffers.{model}"
+    return f"{BUFFERS}{model}"
 
 
 def plainly(model: nn.Module, x: Tensor, lane: Any) -> Tensor:

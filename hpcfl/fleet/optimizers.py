@@ -31,37 +31,33 @@ class Optimizer:
     lr: float
     pull: Pull | None = None
     _state: dict[str, Tensors] = field(default_factory=dict)
-    _scratch: Tensors = field(default_factory=dict)
 
     def step(self, tensors: Tensors, lanes: Lanes, gradients: Tensors) -> None:
-        """Change ``tensors`` in place on the selected lanes; ``gradients`` holds just those lanes and is consumed."""
+        """Change ``tensors`` in place on the selected lanes; ``gradients`` holds just those lanes."""
         names = list(gradients)
         weights = [tensors[name][lanes] for name in names]
-        directions = [gradients[name].contiguous() for name in names]  # autograd may hand out expanded views
+        directions = list(gradients.values())
+        # Gradients are never changed in place: autograd may hand out expanded views, or one tensor for two leaves.
         if self.training.clip is not None:
-            _clip(directions, self.training.clip)
-        if self.pull is not None and self.pull.strength:
-            for name, weight, direction in zip(names, weights, directions, strict=True):
-                offset = torch.sub(weight, self.pull.anchor[name][lanes], out=self._like(name, weight))
-                direction.add_(offset, alpha=self.pull.strength)
+            directions = _clipped(directions, self.training.clip)
         if self.training.weight_decay:
-            torch._foreach_add_(directions, weights, alpha=self.training.weight_decay)
+            directions = torch._foreach_add(directions, weights, alpha=self.training.weight_decay)
+        strength = self.pull.strength if self.pull is not None else 0.0
+        anchors = [self.pull.anchor[name][lanes] for name in names] if self.pull is not None and strength else []
+        plain = self.training.optimizer == "sgd" and not self.training.momentum
+        if anchors and not plain:
+            directions = torch._foreach_add(directions, torch._foreach_sub(weights, anchors), alpha=strength)
         if self.training.optimizer == "adam":
             self._adam(names, tensors, lanes, weights, directions)
         else:
             if self.training.momentum:
                 directions = self._momentum(names, tensors, lanes, directions)
+            if anchors and plain:  # w − lr·strength·(w − anchor) in one pass over memory
+                torch._foreach_lerp_(weights, anchors, self.lr * strength)
             torch._foreach_add_(weights, directions, alpha=-self.lr)
         if isinstance(lanes, Tensor):
             for name, weight in zip(names, weights, strict=True):
                 tensors[name].index_copy_(0, lanes, weight)
-
-    def _like(self, name: str, weight: Tensor) -> Tensor:
-        """A scratch tensor of a weight's shape, allocated once."""
-        kept = self._scratch.get(name)
-        if kept is None or kept.shape != weight.shape:
-            kept = self._scratch[name] = torch.empty_like(weight)
-        return kept
 
     def _kept(self, key: str, names: list[str], tensors: Tensors) -> Tensors:
         kept = self._state.setdefault(key, {})
@@ -98,12 +94,11 @@ class Optimizer:
             weight.sub_(rate.view(lead) * mean / (square.sqrt() / root.view(lead) + 1e-8))
 
 
-def _clip(directions: list[Tensor], largest: float) -> None:
-    """Scale each lane's whole gradient to a norm of at most ``largest``, as ``torch.nn.utils.clip_grad_norm_``."""
+def _clipped(directions: list[Tensor], largest: float) -> list[Tensor]:
+    """Each lane's whole gradient scaled to a norm of at most ``largest``, as ``torch.nn.utils.clip_grad_norm_``."""
     norms = torch.stack([torch.linalg.vector_norm(d.flatten(1), dim=1) for d in directions], dim=1)
     factor = (largest / (torch.linalg.vector_norm(norms, dim=1) + 1e-6)).clamp(max=1.0)
-    for direction in directions:
-        direction.mul_(factor.view(-1, *[1] * (direction.dim() - 1)))
+    return [direction * factor.view(-1, *[1] * (direction.dim() - 1)) for direction in directions]
 
 
 def _write_back(kept: Tensors, names: list[str], lanes: Lanes, changed: list[Tensor]) -> None:

@@ -1,6 +1,7 @@
 """Scoring: large blocks of each client's own samples through each client's own model."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 
 import torch
 import torch.nn.functional as functional
@@ -14,22 +15,46 @@ BLOCK = 256  # samples of one client at once; fixed, so that a client's numbers 
 
 @dataclass(frozen=True)
 class Score:
-    """What a model did on each client's samples: correct answers, samples, summed cross-entropy, each [n]."""
+    """What a model did on each client's samples: correct answers, samples, summed cross-entropy, each [n].
+
+    by_class: correct answers of each class [n, classes], where all clients are tested on the same samples; else [n, 0].
+    """
 
     correct: Tensor
     total: Tensor
     loss: Tensor
+    by_class: Tensor
+
+
+def groups(pools: list[Tensor], widest: int) -> Iterator[list[int]]:
+    """Positions of clients whose pools are padded to the same length, at most ``widest`` at a time.
+
+    Like the block, the padded length follows from a client's own pool alone.
+    """
+    alike: dict[int, list[int]] = {}
+    for position, pool in enumerate(pools):
+        alike.setdefault(_padded(len(pool)), []).append(position)
+    for _, positions in sorted(alike.items()):
+        for start in range(0, len(positions), widest):
+            yield positions[start:start + widest]
+
+
+def _padded(length: int) -> int:
+    """Whole blocks, and the rest rounded up to a power of two: at most twice the work."""
+    whole, rest = divmod(length, BLOCK)
+    return whole * BLOCK + (1 << (rest - 1).bit_length() if rest else 0)
 
 
 def outputs(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Samples, pools: list[Tensor],
-            variables: Tensors, function: Predict):
-    """Run ``function`` over the pools of a chunk's lanes in blocks: yields output [L, b, …], y [L, b], mask [L, b].
+            variables: Tensors, function: Predict) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Run ``function`` over the pools of one of ``groups`` in blocks: yields output [L, b, …], y [L, b], mask [L, b].
 
-    A serial lane's last block is as long as its pool; stacked lanes are padded to whole blocks and masked.
+    A serial lane's last block is as long as its pool; stacked lanes are padded and masked.
     """
-    longest = max((len(pool) for pool in pools), default=0)
+    longest = max(map(len, pools), default=0)
+    longest = longest if kernel.widest == 1 else _padded(longest)
     for start in range(0, longest, BLOCK):
-        width = min(BLOCK, longest - start) if kernel.widest == 1 else BLOCK
+        width = min(BLOCK, longest - start)
         index = torch.zeros(len(pools), width, dtype=torch.int64)
         mask = torch.zeros(len(pools), width, dtype=torch.bool)
         for lane, pool in enumerate(pools):
@@ -45,8 +70,17 @@ def score(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Sampl
           variables: Tensors, predict: Predict) -> Score:
     """Accuracy and loss of a chunk of lanes on their pools."""
     sums = torch.zeros(3, len(pools), dtype=torch.float64, device=samples.device)
+    by_class = sums.new_zeros(len(pools), samples.classes if samples.global_test else 0)
     for logits, y, mask in outputs(kernel, tensors, samples, pools, variables, predict):
         right = (logits.argmax(dim=2) == y) & mask
         loss = functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(mask)
         sums += torch.stack([right.double().sum(1), mask.double().sum(1), torch.where(mask, loss, 0).double().sum(1)])
-    return Score(*sums.cpu())
+        if samples.global_test:
+            by_class.scatter_add_(1, y, right.double())
+    return Score(*sums.cpu(), by_class.cpu())
+
+
+def merge(scores: Sequence[Score], order: list[int]) -> Score:
+    """The scores of several groups as one, clients in ascending order; ``order`` has their positions group by group."""
+    back = torch.tensor(order).argsort()
+    return Score(*(torch.cat([getattr(score, part.name) for score in scores])[back] for part in fields(Score)))

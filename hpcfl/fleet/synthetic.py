@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import numpy as np
-import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 

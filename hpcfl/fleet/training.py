@@ -12,12 +12,29 @@ import torch
 from torch import Tensor
 
 from hpcfl import randomness
-from hpcfl.fleet.kernels import SerialKernel, StackedKernel, Tensors
 from hpcfl.fleet.optimizers import Lanes
 from hpcfl.fleet.samples import Samples
 
 Step = Callable[[Lanes, Tensor, Tensor], Tensor]  # one mini-batch on the selected lanes → losses [lanes]
 BLOCK_SAMPLES = 2048  # samples gathered and normalised at once
+
+
+@dataclass
+class Work:
+    """What a rank's lanes have done: ``steps`` of the ``slots`` in which a lane of the chunk could have stepped, ``samples``."""
+
+    steps: int = 0
+    slots: int = 0
+    samples: int = 0
+
+    def add(self, index: Tensor, batches: int, width: int) -> None:
+        """Count ``batches`` steps on ``index`` [lanes, …] samples beside ``width`` − lanes idle lanes."""
+        self.steps += batches * len(index)
+        self.slots += batches * width
+        self.samples += index.numel()
+
+    def clear(self) -> None:
+        self.steps = self.slots = self.samples = 0
 
 
 @dataclass(frozen=True)
@@ -33,9 +50,9 @@ class Schedule:
         return pool[torch.from_numpy(randomness.permutation(len(pool), self.seed, *self.key, client, epoch))]
 
 
-def epoch_length(samples: int, size: int, batches: int, steps: int | None) -> int:
-    """How many samples of an epoch are used in steps of ``size``: whole steps, and a tail that fills its batches."""
-    used = samples if samples % size >= batches else samples - samples % size
+def epoch_length(samples: int, size: int, fewest: int, steps: int | None) -> int:
+    """How many samples of an epoch are used in steps of ``size``: whole steps, and a tail of at least ``fewest``."""
+    used = samples if samples % size >= fewest else samples - samples % size
     return used if steps is None else min(used, steps * size)
 
 
@@ -50,22 +67,21 @@ def chunks(order: list[int], widest: int) -> Iterator[list[int]]:
         yield order[start:start + widest]
 
 
-def run_epoch(step: Step, samples: Samples, orders: list[Tensor], batch_size: int, running: Tensor) -> Tensor:
+def run_epoch(step: Step, samples: Samples, orders: list[Tensor], batch_size: int, running: Tensor, work: Work) -> Tensor:
     """One epoch over the lanes of a chunk, sorted by ``by_length``; lanes where ``running`` is False stay as they are.
 
     Returns each lane's mean and last loss, [L, 2].
     """
-    record = torch.zeros(len(orders), 2, device=samples.device)
+    record = torch.zeros(len(orders), 2, dtype=torch.float64, device=samples.device)
     lanes = [i for i in range(len(orders)) if running[i]]
-    whole = len(lanes) == len(orders)
     full = [len(orders[i]) // batch_size for i in lanes]
     done = 0
     while full and full[0] > done:  # `active` lanes have a full batch at position `done`
         active = sum(count > done for count in full)
         stop = min(full[active - 1], done + max(1, BLOCK_SAMPLES // (active * batch_size)))
-        chosen: Lanes = slice(0, active) if whole else torch.tensor(lanes[:active], device=samples.device)
         index = torch.stack([orders[i][done * batch_size:stop * batch_size] for i in lanes[:active]])
-        _steps(step, samples, chosen, index, batch_size, record)
+        _steps(step, samples, _selection(lanes[:active], samples.device), index, batch_size, record)
+        work.add(index, stop - done, len(orders))
         done = stop
     tails: dict[int, list[int]] = {}
     for i in lanes:
@@ -73,10 +89,9 @@ def run_epoch(step: Step, samples: Samples, orders: list[Tensor], batch_size: in
             tails.setdefault(tail, []).append(i)
     for tail, group in sorted(tails.items(), reverse=True):
         index = torch.stack([orders[i][-tail:] for i in group])
-        chosen = _selection(group, samples.device)
-        _steps(step, samples, chosen, index, tail, record)
-    lengths = torch.tensor([max(1, len(order)) for order in orders], device=samples.device)
-    record[:, 0] /= lengths
+        _steps(step, samples, _selection(group, samples.device), index, tail, record)
+        work.add(index, 1, len(orders))
+    record[:, 0] /= torch.tensor([max(1, len(order)) for order in orders], device=samples.device)
     return record
 
 
@@ -91,19 +106,10 @@ def _steps(step: Step, samples: Samples, lanes: Lanes, index: Tensor, size: int,
     """The batches in ``index`` [lanes, batches·size], one after the other; losses join ``record`` [L, 2]."""
     width, span = index.shape
     x, y = samples.take(index.reshape(-1))
-    y = y.view(width, span)
-    for start in range(0, span, size):
-        # One lane's batch is a slice of the gathered block, which keeps its memory layout.
-        batch = (x[start:start + size][None] if width == 1
-                 else x.view(width, span, *x.shape[1:])[:, start:start + size])
-        losses = step(lanes, batch, y[:, start:start + size])
-        record[lanes, 0] += losses * size
-        record[lanes, 1] = losses
-
-
-Kernel = SerialKernel | StackedKernel
-
-
-def take(tensors: Tensors, positions: Tensor) -> Tensors:
-    """Rows of every tensor at ``positions``, contiguous copies."""
-    return {name: tensor[positions] for name, tensor in tensors.items()}
+    # One lane's batch is a slice of the gathered block, which keeps its memory layout.
+    x, y = x[None] if width == 1 else x.view(width, span, *x.shape[1:]), y.view(width, span)
+    losses = torch.stack([step(lanes, x[:, start:start + size], y[:, start:start + size]).expand(width)
+                          for start in range(0, span, size)]).to(record)
+    # One by one in double precision: a lane's sum may not depend on how many lanes, so how many steps, a block holds.
+    record[lanes, 0] = torch.cat([record[lanes, 0][None], losses * size]).cumsum(dim=0)[-1]
+    record[lanes, 1] = losses[-1]

@@ -1,36 +1,68 @@
-"""The private state of the clients of one rank."""
+"""The private state of the clients of one rank: the most recent in memory, the rest in a file on node-local storage."""
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 import torch
 from torch import Tensor
 
 from hpcfl.storage import digest
+from hpcfl.storage.overflow import Overflow, Slot
 
 
-@dataclass(frozen=True)
 class Row:
-    """State of one client: CPU tensors that nobody changes; a client that changes gets a new row."""
+    """State of one client: CPU tensors that nobody changes; a client that changes gets a new row.
 
-    tensors: Mapping[str, Tensor]
-    written: bool = True  # False: the client never wrote and shares the template's row
+    ``written`` is False for a client that never wrote and shares the template's row.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], written: bool = True) -> None:
+        self.written = written
+        self.size = sum(tensor.nbytes for tensor in tensors.values())  # bytes
+        self._memory: Mapping[str, Tensor] | None = tensors
+        self._slot: Slot | None = None
+
+    @property
+    def tensors(self) -> Mapping[str, Tensor]:
+        """The state; read from the file if it was moved there."""
+        memory, slot = self._memory, self._slot  # another thread may be moving it: either is whole
+        if memory is not None:
+            return memory
+        assert slot is not None
+        return slot.read()
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the state, computed once."""
         return digest.of_tensors(self.tensors)
 
+    def move(self, overflow: Overflow) -> None:
+        """Out of memory into the file. Raises RunFailure."""
+        self._slot = overflow.write(self.tensors)
+        self._memory = None
+
+    def read_ahead(self) -> None:
+        """Ask the system to have the state in its cache soon."""
+        if self._slot is not None:
+            self._slot.read_ahead()
+
 
 class ClientStore:
     """Private state by client id. Clients that never wrote all share one row, the template."""
 
-    def __init__(self, ids: Iterable[int], template: Mapping[str, Tensor]) -> None:
-        """``template``: the state of ONE client that has never written, name → tensor [*shape] on any device."""
+    def __init__(self, ids: Iterable[int], template: Mapping[str, Tensor], memory: float = inf) -> None:
+        """``template``: the state of ONE client that has never written, name → tensor [*shape] on any device.
+
+        memory: bytes of rows that stay in memory; those put longest ago lie in a file in $TMPDIR.
+        """
         row = Row({name: _private(tensor.detach().cpu()) for name, tensor in template.items()}, written=False)
         self.template = row.tensors
         self._rows = dict.fromkeys(sorted(ids), row)
+        self._memory, self._held = memory, 0
+        self._recent: OrderedDict[int, Row] = OrderedDict()  # rows in memory, the one put last at the end
+        self._overflow = Overflow(self.template)
 
     @property
     def ids(self) -> list[int]:
@@ -40,18 +72,38 @@ class ClientStore:
     def get(self, ids: Sequence[int]) -> dict[str, Tensor]:
         """Copies of the state of these clients, name → CPU tensor [n, *shape]. Raises ValueError."""
         self._check_ids(ids)
-        return {name: torch.stack([self._rows[client].tensors[name] for client in ids])
-                if len(ids) else empty.new_empty((0, *empty.shape)) for name, empty in self.template.items()}
+        found = {name: empty.new_empty((len(ids), *empty.shape)) for name, empty in self.template.items()}
+        for position, client in enumerate(ids):
+            for name, tensor in self._rows[client].tensors.items():
+                found[name][position] = tensor
+        return found
 
     def put(self, ids: Sequence[int], state: Mapping[str, Tensor]) -> None:
-        """Replace the whole state of these clients; ``state`` as ``get`` gives it, on any device. Raises ValueError."""
+        """Replace the whole state of these clients; ``state`` as ``get`` gives it, on any device.
+
+        Raises ValueError, or RunFailure where the file system is full.
+        """
         self._check_ids(ids)
         self._check_state(len(ids), state)
         if not self.template:
             return  # nothing to keep, so nothing to store either
         local = {name: tensor.detach().cpu() for name, tensor in state.items()}
         for position, client in enumerate(ids):
-            self._rows[client] = Row({name: _private(tensor[position]) for name, tensor in local.items()})
+            row = self._rows[client] = Row({name: _private(tensor[position]) for name, tensor in local.items()})
+            if client in self._recent:
+                self._held -= self._recent.pop(client).size
+            self._recent[client] = row
+            self._held += row.size
+            while self._held > self._memory:
+                _, oldest = self._recent.popitem(last=False)
+                self._held -= oldest.size
+                oldest.move(self._overflow)
+
+    def read_ahead(self, ids: Iterable[int]) -> None:
+        """Announce that the state of those of ``ids`` that live here will be asked for soon."""
+        for client in ids:
+            if client in self._rows:
+                self._rows[client].read_ahead()
 
     def snapshot(self) -> dict[int, Row]:
         """The state of all clients as of now, by ascending id; later puts do not show in it. Costs no tensor copy."""

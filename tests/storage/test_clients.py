@@ -90,3 +90,30 @@ def test_digest_ignores_order_and_strides():
             == digest.of_tensors({"b": square, "a": square.T.contiguous()}))
     assert digest.of_run("00" * 32, {2: "22" * 32, 1: "11" * 32}) == digest.of_run(
         "00" * 32, {1: "11" * 32, 2: "22" * 32}) != digest.of_run("00" * 32, {1: "22" * 32, 2: "11" * 32})
+
+
+def test_rows_beyond_the_memory_lie_in_a_file_and_come_back_bit_for_bit():
+    one = sum(tensor.nbytes for tensor in TEMPLATE.values())
+    store, plain = ClientStore(range(20), TEMPLATE, memory=3 * one), ClientStore(range(20), TEMPLATE)
+    for round in range(1, 8):
+        ids = [(3 * round + step) % 20 for step in range(5)]
+        state = {name: torch.stack([(tensor + round + client).to(tensor.dtype) for client in ids])
+                 for name, tensor in TEMPLATE.items()}
+        store.put(ids, state)
+        plain.put(ids, state)
+        store.read_ahead(range(100))
+        for name, tensor in plain.get(plain.ids).items():
+            assert torch.equal(store.get(store.ids)[name], tensor)
+    moved = [row for row in store.snapshot().values() if row._slot is not None]
+    assert len(moved) >= 10 and sum(row._memory is not None for row in set(store.snapshot().values()) if row.written) <= 3
+    assert [row.digest for row in store.snapshot().values()] == [row.digest for row in plain.snapshot().values()]
+
+
+def test_a_snapshot_keeps_its_rows_when_their_clients_write_again_and_places_are_used_again():
+    store = ClientStore([0, 1], {"row": torch.zeros(4)}, memory=16)
+    store.put([0, 1], {"row": torch.ones(2, 4)})
+    snapshot = store.snapshot()
+    for value in range(2, 40):
+        store.put([0, 1], {"row": torch.full((2, 4), float(value))})
+    assert all(torch.equal(row.tensors["row"], torch.ones(4)) for row in snapshot.values())
+    assert store._overflow._end <= 5 * 16

@@ -1,0 +1,79 @@
+"""Rows of state in a file without a name: whatever ends the process, nothing stays on the disk."""
+
+import os
+import tempfile
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import BinaryIO, cast
+
+import torch
+from torch import Tensor
+
+from hpcfl.storage import atomic
+
+
+@dataclass(eq=False)
+class Slot:
+    """One row's place in the file; free for another row when nobody holds this object any more."""
+
+    overflow: "Overflow"
+    offset: int
+
+    def read(self) -> dict[str, Tensor]:
+        """The row. Raises RunFailure."""
+        with atomic.explained(self.overflow.place):
+            data = bytearray(os.pread(self.overflow.descriptor, self.overflow.size, self.offset))
+        start, found = 0, {}
+        for name, like in self.overflow.template.items():
+            piece = torch.frombuffer(data, dtype=torch.uint8, count=like.nbytes, offset=start) if like.nbytes else None
+            found[name] = torch.empty_like(like) if piece is None else piece.view(like.dtype).view(like.shape)
+            start += _aligned(like.nbytes)
+        return found
+
+    def read_ahead(self) -> None:
+        """A hint to the system; it does nothing where there is no such hint."""
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self.overflow.descriptor, self.offset, self.overflow.size, os.POSIX_FADV_WILLNEED)
+
+
+class Overflow:
+    """A file in $TMPDIR for rows that all look like ``template``, made when the first row comes."""
+
+    def __init__(self, template: Mapping[str, Tensor]) -> None:
+        self.template = template
+        self.size = sum(_aligned(tensor.nbytes) for tensor in template.values())  # bytes of a row
+        self.place = tempfile.gettempdir()
+        self._file: BinaryIO | None = None
+        self._free: list[int] = []
+        self._end = 0
+
+    @property
+    def descriptor(self) -> int:
+        if self._file is None:
+            self._file = cast(BinaryIO, tempfile.TemporaryFile(prefix="hpcfl-", buffering=0))  # noqa: SIM115
+            weakref.finalize(self, self._file.close)
+        return self._file.fileno()
+
+    def write(self, row: Mapping[str, Tensor]) -> Slot:
+        """Store a row. Raises RunFailure where the file system is full."""
+        offset = self._free.pop() if self._free else self._end
+        position = offset
+        with atomic.explained(self.place):
+            for name, like in self.template.items():
+                data = memoryview(row[name].reshape(-1).view(torch.uint8).numpy()) if like.nbytes else memoryview(b"")
+                while data:
+                    written = os.pwrite(self.descriptor, data, position)
+                    data, position = data[written:], position + written
+                position += _aligned(like.nbytes) - like.nbytes
+            if position > self._end:
+                os.ftruncate(self.descriptor, position)  # padding at the end is never written
+        self._end = max(self._end, position)
+        slot = Slot(self, offset)
+        weakref.finalize(slot, self._free.append, offset)
+        return slot
+
+
+def _aligned(size: int) -> int:
+    """Where the next tensor starts: every dtype needs at most 16 bytes of alignment."""
+    return -(-size // 16) * 16

@@ -1,0 +1,77 @@
+"""The yardstick: FedAvg as an expert would write it for just this experiment, run as ``mpiexec -n CORES python by_hand.py``.
+
+One process per core with one thread, clients split by size, the whole normalised data in a tensor (channels_last with the
+weights for convolutions), batches are index slices, pooling before the ReLU (in ``hpcfl.models.cnn``), one Allreduce a
+round, no scoring. On a GPU: the same loop with everything on the device.
+"""
+
+import argparse
+import json
+import time
+
+import torch
+import torch.nn.functional as functional
+from mpi4py import MPI
+from workloads import ROOT_OPTIONS, Workload, load
+
+torch.set_num_threads(1)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(parents=[ROOT_OPTIONS]).parse_args()
+    workload, world = load(options.folder), MPI.COMM_WORLD
+    device = torch.device(options.device)
+    mine = split_by_size([len(part) for part in workload.train], world.size)[world.rank]
+    images = workload.x.dim() == 4 and workload.convolves
+    layout = torch.channels_last if images else torch.contiguous_format
+    model = workload.model().to(device, memory_format=layout)
+    x, y = workload.x.to(device).contiguous(memory_format=layout), workload.y.to(device)
+    average = [parameter.detach().clone() for parameter in model.parameters()]
+    seconds = []
+    for _ in range(options.rounds + 1):
+        world.Barrier()
+        begun = time.perf_counter()
+        average = one_round(model, average, x, y, workload, mine, world)
+        seconds.append(time.perf_counter() - begun)
+    if world.rank == 0:
+        print(json.dumps(seconds[1:]))
+
+
+def one_round(model: torch.nn.Module, average: list[torch.Tensor], x: torch.Tensor, y: torch.Tensor, workload: Workload,
+              mine: list[int], world: MPI.Comm) -> list[torch.Tensor]:
+    """Train this rank's clients one after the other and average all models by their samples."""
+    parameters, size = list(model.parameters()), workload.batch_size
+    total = sum(len(part) for part in workload.train)
+    summed = [torch.zeros_like(tensor) for tensor in average]
+    for client in mine:
+        with torch.no_grad():
+            torch._foreach_copy_(parameters, average)
+        pool = workload.train[client].to(x.device)
+        for _ in range(workload.epochs):
+            order = pool[torch.randperm(len(pool), device=x.device)]
+            for start in range(0, len(order), size):
+                index = order[start:start + size]
+                loss = functional.cross_entropy(model(x[index]), y[index])
+                gradients = torch.autograd.grad(loss, parameters)
+                with torch.no_grad():
+                    torch._foreach_add_(parameters, gradients, alpha=-workload.lr)
+        with torch.no_grad():
+            torch._foreach_add_(summed, parameters, alpha=len(pool) / total)
+    flat = torch.cat([tensor.flatten() for tensor in summed]).cpu().numpy()
+    world.Allreduce(MPI.IN_PLACE, flat)
+    pieces = torch.from_numpy(flat).to(x.device).split([tensor.numel() for tensor in summed])
+    return [tensor.copy_(piece.view(tensor.shape)) for tensor, piece in zip(summed, pieces, strict=True)]
+
+
+def split_by_size(sizes: list[int], ranks: int) -> list[list[int]]:
+    """Clients to ranks, largest first, each to the least loaded."""
+    loads, clients = [0] * ranks, [[] for _ in range(ranks)]
+    for client in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        rank = loads.index(min(loads))
+        loads[rank] += sizes[client]
+        clients[rank].append(client)
+    return clients
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""Seconds per round against two yardsticks: ``python tests/benchmarks/rounds.py [--quick] [--only W1 …] [--device cuda]``.
+
+Contenders of a row run in turn, several times, so that a noisy neighbour meets all of them; compared are the medians of all their
+rounds. Writes ``results/benchmarks/DEVICE.json`` (rows not run stay as they were) and the table in the README beside it.
+Data sets are looked for in $HPCFL_DATA.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import table
+import workloads
+
+from hpcfl import provenance
+
+HERE, RESULTS = Path(__file__).parent, Path(__file__).parents[2] / "results" / "benchmarks"
+METHODS = ("fedavg", "fedprox", "cwfedavg", "fednh", "diversifed", "fedala")
+UNSCORED = [f"evaluation.every={workloads.NEVER}"]
+
+
+class Bench:
+    """Runs contenders in a scratch folder. ``rounds`` timed rounds a run, ``repeats`` runs of each."""
+
+    def __init__(self, scratch: Path, device: str, cores: int, quick: bool):
+        self.scratch, self.device, self.cores, self.quick = scratch, device, cores, quick
+        self.repeats = 1 if quick else 3
+
+    def folder(self, name: str) -> Path:
+        folder = self.scratch / name
+        if not folder.exists():
+            workloads.write(name, folder)
+        return folder
+
+    def compete(self, contenders: dict[str, Callable[[], list[float]]]) -> dict[str, float]:
+        """The median of each contender's rounds."""
+        seconds: dict[str, list[float]] = {name: [] for name in contenders}
+        for _ in range(self.repeats):
+            for name, contender in contenders.items():
+                seconds[name] += contender()
+        return {name: statistics.median(rounds) for name, rounds in seconds.items()}
+
+    def hpcfl(self, name: str, rounds: int, *overrides: str) -> dict[str, object]:
+        """``hpcfl bench`` of a workload: a worker for each core (one GPU: one worker) and the server."""
+        folder, workers = self.folder(name), self.cores if self.device == "cpu" else 1
+        settings = [f"partition.file={folder}/partition.h5", f"runtime.device={self.device}", *overrides]
+        return json.loads(self.run("mpiexec", "-n", workers + 1, "hpcfl", "bench", folder / "experiment.toml", "--json",
+                                   "--rounds", rounds, *(word for one in settings for word in ("--set", one))))
+
+    def by_hand(self, name: str, rounds: int) -> list[float]:
+        ranks = self.cores if self.device == "cpu" else 1
+        return json.loads(self.run("mpiexec", "-n", ranks, sys.executable, HERE / "by_hand.py", self.folder(name),
+                                   "--rounds", rounds, "--device", self.device))
+
+    def reference(self, name: str, rounds: int) -> list[float]:
+        return json.loads(self.run(sys.executable, HERE / "reference.py", self.folder(name), "--score",
+                                   "--rounds", rounds, "--device", self.device))
+
+    @staticmethod
+    def run(*command: object) -> str:
+        beside = Path(sys.executable).parent
+        environment = {**os.environ, "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}"}
+        words = [str(word) for word in command]
+        done = subprocess.run(words, capture_output=True, text=True, env=environment)
+        if done.returncode:
+            sys.exit(f"{' '.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+        return done.stdout
+
+
+def training_only(bench: Bench, name: str) -> dict[str, float]:
+    return bench.compete({"hpcfl": lambda: bench.hpcfl(name, 2, *UNSCORED)["rounds"],
+                          "by hand": lambda: bench.by_hand(name, 2)})
+
+
+def scored(bench: Bench, name: str) -> dict[str, float]:
+    return bench.compete({"hpcfl": lambda: bench.hpcfl(name, 1)["rounds"], "reference": lambda: bench.reference(name, 1)})
+
+
+def small(bench: Bench, name: str) -> dict[str, float]:
+    return bench.compete({"hpcfl": lambda: bench.hpcfl(name, 30)["rounds"], "by hand": lambda: bench.by_hand(name, 10),
+                          "reference": lambda: bench.reference(name, 1 if bench.quick else 2)})
+
+
+def methods(bench: Bench, name: str) -> dict[str, float]:
+    """FedALA's first activation, in round 2, is cut to the one epoch of its later ones."""
+    extra = {"fedala": ["method.most_epochs=1"]}
+    return bench.compete({method: lambda m=method: bench.hpcfl(name, 2, *UNSCORED, f"method.name={m}", *extra.get(m, []))["rounds"]
+                          for method in METHODS})
+
+
+def exchange(bench: Bench, name: str) -> dict[str, float]:
+    found = json.loads(bench.run("mpiexec", "-n", 3, sys.executable, HERE / "exchange_speed.py"))
+    return {"hpcfl": statistics.median(found["ours"]), "bare": statistics.median(found["bare"])}
+
+
+def server_step(bench: Bench, name: str) -> dict[str, float]:
+    found = json.loads(bench.run(sys.executable, HERE / "server_step.py", bench.folder(name), "cwfedavg", "diversifed"))
+    return {**found["seconds"], "round": bench.hpcfl(name, 1, *UNSCORED)["seconds_per_round"]}
+
+
+def scaling(bench: Bench, name: str) -> dict[str, float]:
+    """Microseconds of a rank for a client's step; the most memory of a worker with 10,000 stateful clients, of whom 1 % take part."""
+    found = {}
+    for clients in (20, 100, 1000):
+        report = bench.hpcfl(f"{name}-{clients}", 4, *UNSCORED)
+        steps = clients * workloads.STEPS_OF_A_CLIENT
+        found[f"{clients} clients"] = 1e6 * report["seconds_per_round"] * bench.cores / steps
+    few = ["participation.fraction=0.01", "method.name=fedala", "method.most_epochs=1", "evaluation.clients=cohort"]
+    report = bench.hpcfl(f"{name}-10000", 4, *UNSCORED, *few, "runtime.memory=64")
+    found["10,000 clients, 1 %"] = 1e6 * report["seconds_per_round"] * bench.cores / (100 * workloads.STEPS_OF_A_CLIENT)
+    found["memory MB"] = max(report["memory_mb"][1:])
+    return found
+
+
+ROWS: dict[str, tuple[Callable[[Bench, str], dict[str, float]], str]] = {
+    "W1": (training_only, "W1"), "W1-scored": (scored, "W1"), "W2": (small, "W2"), "W3": (small, "W3"),
+    "methods": (methods, "W1"), "exchange": (exchange, ""), "server": (server_step, "CIFAR-100"), "scaling": (scaling, "scaling")}
+GPU_ROWS = {"CIFAR-20": (training_only, "CIFAR-20"), "CIFAR-100": (training_only, "CIFAR-100"),
+            "ResNet": (training_only, "ResNet")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", nargs="+", choices=[*ROWS, *GPU_ROWS], metavar="ROW", help=", ".join([*ROWS, *GPU_ROWS]))
+    parser.add_argument("--quick", action="store_true", help="each contender once")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda for the rows of one GPU")
+    parser.add_argument("--cores", type=int, default=2, help="workers on the CPU")
+    options = parser.parse_args()
+    rows = ROWS if options.device == "cpu" else GPU_ROWS
+    path = RESULTS / f"{'cpu' if options.device == 'cpu' else 'gpu'}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    results = json.loads(path.read_text()) if path.exists() else {}
+    with tempfile.TemporaryDirectory() as scratch:
+        bench = Bench(Path(scratch), options.device, options.cores, options.quick)
+        for row in options.only or rows:
+            measure, name = rows[row]
+            results[row] = {"values": measure(bench, name), "load": os.getloadavg()[1], "quick": options.quick,
+                            "when": time.strftime("%Y-%m-%d"), "machine": machine(options.device),
+                            "versions": provenance.versions(), "commit": provenance.commit()}
+            path.write_text(json.dumps(results, indent=1) + "\n")
+            print(row, json.dumps(results[row]["values"]), flush=True)
+    table.update(RESULTS)
+
+
+def machine(device: str) -> str:
+    if device != "cpu":
+        import torch
+
+        return torch.cuda.get_device_name()
+    return f"{provenance.processor()}, {os.cpu_count()} cores"
+
+
+if __name__ == "__main__":
+    main()

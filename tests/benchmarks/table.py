@@ -1,0 +1,73 @@
+"""The table of ``results/benchmarks/README.md`` from the measured values."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+BEGIN, END = "<!-- table: written by tests/benchmarks/rounds.py -->\n", "<!-- end of table -->\n"
+Values = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A line of the table: ``ratio`` of a row's values and the bound that it should keep."""
+
+    row: str
+    what: str
+    ratio: Callable[[Values], float]
+    bound: float
+    least: bool = False
+
+    def line(self, results: dict[str, dict]) -> str:
+        sign = "≥" if self.least else "≤"
+        if self.row not in results:
+            return f"| {self.what} | {sign} {self.bound:.3g} | not measured | | |"
+        found = results[self.row]
+        value = self.ratio(found["values"])
+        kept = value >= self.bound if self.least else value <= self.bound
+        seconds = ", ".join(f"{name} {number:.3g}" for name, number in found["values"].items())
+        noise = f"load {found['load']:.1f}{', quick' if found['quick'] else ''}"
+        return f"| {self.what} | {sign} {self.bound:.3g} | **{value:.3g}** {'' if kept else 'missed'} | {seconds} | {noise} |"
+
+
+def against(contender: str, yardstick: str) -> Callable[[Values], float]:
+    return lambda values: values[contender] / values[yardstick]
+
+
+METHODS = {"fedprox": 1.10, "cwfedavg": 1.05, "fednh": 1.15, "diversifed": 1.10, "fedala": 1.35}
+TARGETS = [
+    Target("W1", "W1, training only, against by hand", against("hpcfl", "by hand"), 1.05),
+    Target("W1-scored", "W1, start and trained models scored, against the reference", against("hpcfl", "reference"), 0.50),
+    Target("W2", "W2, scored, against by hand", against("hpcfl", "by hand"), 1.15),
+    Target("W2", "W2, scored, against the reference", against("hpcfl", "reference"), 0.40),
+    Target("W3", "W3, scored, against the reference", against("hpcfl", "reference"), 0.15),
+    *(Target("methods", f"{method} on W1, against FedAvg", against(method, "fedavg"), bound)
+      for method, bound in METHODS.items()),
+    Target("exchange", "exchange of 100 MB a rank, bare MPI's time against ours", against("bare", "hpcfl"), 0.70, least=True),
+    *(Target("server", f"server step of {method}, 100 × 878,538, share of a round", against(method, "round"), 0.05)
+      for method in ("cwfedavg", "diversifed")),
+    *(Target("server", f"server step of {method}, against copying all models", against(method, "copy"), 2.0)
+      for method in ("cwfedavg", "diversifed")),
+    Target("scaling", "a client's step among 1,000 clients, against 20", against("1000 clients", "20 clients"), 1.10),
+    Target("scaling", "a client's step, 1 % of 10,000 stateful clients, against 100", against("10,000 clients, 1 %", "100 clients"),
+           1.10),
+    *(Target(row, f"one GPU, {what}, against by hand", against("hpcfl", "by hand"), bound)
+      for row, what, bound in (("CIFAR-20", "CIFAR-10, 20 clients", 1 / 25), ("CIFAR-100", "CIFAR-10, 100 clients", 1 / 25),
+                               ("ResNet", "ResNet-18, 20 clients", 1 / 3)))]
+
+
+def render(results: dict[str, dict]) -> str:
+    """The table as Markdown."""
+    machines = sorted({f"{found['machine']}, torch {found['versions']['torch']}" for found in results.values()})
+    head = ["", f"Measured on: {'; '.join(machines)}.", "", "| row | target | ratio | medians, seconds a round | noise |",
+            "|---|---|---|---|---|"]
+    return "\n".join([*head, *(target.line(results) for target in TARGETS), "", ""])
+
+
+def update(folder: Path) -> None:
+    """Replace the table in the folder's README.md by one of the folder's measurements."""
+    results = {row: found for path in sorted(folder.glob("?pu.json")) for row, found in json.loads(path.read_text()).items()}
+    readme = folder / "README.md"
+    before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
+    readme.write_text(before + BEGIN + render(results) + END + rest.partition(END)[2], encoding="utf-8")

@@ -1,0 +1,138 @@
+"""What is measured: experiments as ``hpcfl`` reads them, and the same data, partition and model for the two yardsticks."""
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from hpcfl import config, plugins
+from hpcfl.data import datasets, partition
+from hpcfl.data.partition import Split
+
+ROOT_OPTIONS = argparse.ArgumentParser(add_help=False)
+ROOT_OPTIONS.add_argument("folder", type=Path, help="holds experiment.toml and partition.h5")
+ROOT_OPTIONS.add_argument("--rounds", type=int, default=1, help="timed rounds, after one to warm up")
+ROOT_OPTIONS.add_argument("--device", default="cpu")
+ROOT_OPTIONS.add_argument("--score", action="store_true")
+
+NEVER = 1_000_000  # evaluation.every of a workload without scoring
+
+W1 = """
+[data]
+dataset = "mnist"
+[partition]
+scheme = "dirichlet"
+clients = 20
+beta = 0.1
+[model]
+name = "cnn"
+[training]
+batch_size = 10
+lr = 0.005
+"""
+
+W2 = """
+[data]
+dataset = "fashion-mnist"
+[partition]
+scheme = "iid"
+clients = 40
+[model]
+name = "mlp"
+hidden = [64]
+[training]
+batch_size = 100
+epochs = 10
+lr = 0.005
+"""
+
+W3 = """
+[data]
+dataset = "digits"
+[partition]
+scheme = "dirichlet"
+clients = 100
+beta = 1.0
+[model]
+name = "mlp"
+hidden = [32]
+[training]
+batch_size = 10
+lr = 0.005
+"""
+
+SCALING = """
+[data]
+dataset = "fashion-mnist"
+[partition]
+scheme = "iid"
+clients = {}
+[model]
+name = "mlp"
+hidden = [64]
+[training]
+batch_size = 5
+lr = 0.005
+"""
+STEPS_OF_A_CLIENT = 1  # the seven samples of 10,000 clients: five to train on, two to test
+
+CIFAR = W1.replace("mnist", "cifar-10")
+EXPERIMENTS = {"W1": W1, "W2": W2, "W3": W3, "CIFAR-20": CIFAR, "CIFAR-100": CIFAR.replace("clients = 20", "clients = 100"),
+               "ResNet": CIFAR.replace('"cnn"', '"resnet18"'),
+               **{f"scaling-{clients}": SCALING.format(clients) for clients in (20, 100, 1000, 10_000)}}
+SAMPLES_OF_A_CLIENT = {"W2": 300, **{f"scaling-{clients}": 7 for clients in (20, 100, 1000, 10_000)}}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Normalised samples ``x``, ``y``; indices of each client; ``model()`` draws one."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    train: list[torch.Tensor]
+    test: list[torch.Tensor]
+    model: Callable[[], nn.Module]
+    batch_size: int
+    epochs: int
+    lr: float
+    convolves: bool
+
+
+def write(name: str, folder: Path) -> None:
+    """The experiment file and the partition of a workload, in a new folder."""
+    folder.mkdir(parents=True)
+    (folder / "experiment.toml").write_text(f'name = "{name}"\nrounds = {NEVER - 1}\n{EXPERIMENTS[name]}'
+                                            '[method]\nname = "fedavg"\n')
+    experiment = config.load(folder / "experiment.toml")
+    dataset = datasets.load(experiment.data)
+    split = partition.make(experiment.partition, dataset)
+    if name in SAMPLES_OF_A_CLIENT:
+        _cut(split, experiment.partition.train, SAMPLES_OF_A_CLIENT[name])
+    split.save(folder / "partition.h5")
+
+
+def _cut(split: Split, share: float, each: int) -> None:
+    """Leave each client so many samples and no more."""
+    train = round(share * each)
+    split.train[:] = [part[:train] for part in split.train]
+    split.test[:] = [part[:each - train] for part in split.test]
+
+
+def load(folder: Path) -> Workload:
+    """What ``write`` wrote, for a yardstick."""
+    experiment = config.load(folder / "experiment.toml")
+    dataset, split = datasets.load(experiment.data), Split.load(folder / "partition.h5")
+    builder = plugins.find("hpcfl.models", "model.name", experiment.model.name)
+
+    def model() -> nn.Module:
+        return builder(dataset.shape, dataset.classes, **experiment.model.options)
+
+    torch.manual_seed(0)
+    training = experiment.training
+    return Workload(dataset.normalise(dataset.x), dataset.y, *([torch.from_numpy(part) for part in parts]
+                                                               for parts in (split.train, split.test)),
+                    model, training.batch_size, training.epochs, training.lr,
+                    any(isinstance(part, nn.Conv2d) for part in model().modules()))
