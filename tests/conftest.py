@@ -1,6 +1,8 @@
 """Short federations in this process, and fleets made by hand."""
 
 import copy
+import os
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,3 +98,15 @@ def cohort():
         setup = Setup(of or layout.Layout([]), counts, 3, 3, torch.nn.Identity, Training())
         return Cohort(ids, counts, setup, round, uniform)
     return make
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder on a real file system of 1 MB."""
+    folder = tmp_path / "small"
+    folder.mkdir()
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder],
+                                      capture_output=True).returncode:
+        pytest.skip("mounting needs root")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)

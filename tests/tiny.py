@@ -1,5 +1,7 @@
 """A tiny data set, a partition by class counts, and models and methods that misbehave, named in configurations as 'tiny:…'."""
 
+import os
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -111,21 +113,33 @@ class Raises(FedAvg):
         return super().fit(fleet, rows, inbox, **how)
 
 
+class Stops(FedAvg):
+    """FedAvg in which the rank of one client is asked to stop in round 2."""
+
+    client: int = 1
+
+    def fit(self, fleet, rows, inbox, **how):
+        if fleet.round == 2 and self.client in fleet.ids:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return super().fit(fleet, rows, inbox, **how)
+
+
 class Wide(FedAvg):
-    """FedAvg that sends every client a field of its own of ``width`` floats and gets its double back."""
+    """FedAvg that in round 1 sends every client a field of its own of ``width`` floats and gets its double back."""
 
     width: int = 1
 
     def send(self, server, cohort):
-        return {**super().send(server, cohort), "wide": torch.ones(len(cohort.ids), self.width)}
+        wide = {"wide": torch.ones(len(cohort.ids), self.width)} if cohort.round == 1 else {}
+        return {**super().send(server, cohort), **wide}
 
     def update(self, fleet, inbox):
-        return {**super().update(fleet, inbox), "wide": inbox["wide"].mul_(2)}
+        return super().update(fleet, inbox) | ({"wide": inbox["wide"].mul_(2)} if fleet.round == 1 else {})
 
     def aggregate(self, server, cohort, uplink):
         super().aggregate(server, cohort, uplink)
-        wide = uplink["wide"]
-        server["ends"] = torch.stack([wide[:, 0], wide[:, self.width // 2], wide[:, -1]])
+        if (wide := uplink.get("wide")) is not None:
+            server["ends"] = torch.stack([wide[:, 0], wide[:, self.width // 2], wide[:, -1]])
 
     def server_state(self, setup):
         return {**super().server_state(setup), "ends": torch.zeros(3, setup.clients)}

@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from jobs import EXPERIMENT, MPIEXEC, Job
 
+from hpcfl.cli import command
+from hpcfl.communicator import Communicator
+
 
 @pytest.fixture
 def experiment(tmp_path: Path):
@@ -40,3 +43,9 @@ def start():
 def chance() -> random.Random:
     """The same moments in every run of the tests, as far as the machine's speed allows."""
     return random.Random(20)
+
+
+@pytest.fixture
+def alone():
+    """``alone(file, folder)`` runs an experiment in this process, which saves starting one; the exit code."""
+    return lambda file, folder: command(["run", file, "--out", str(folder)], Communicator())

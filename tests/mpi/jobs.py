@@ -12,7 +12,7 @@ from hpcfl.storage.checkpoint import latest
 
 TESTS = Path(__file__).parents[1]
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
-PATIENCE = 240  # seconds; generous, because a loaded machine takes long to start processes
+PATIENCE = 120  # seconds; generous, because a loaded machine takes long to start processes
 
 EXPERIMENT = """
 name = "t"
@@ -38,13 +38,12 @@ every = 2
 class Job:
     """A started command. ``ranks`` 0 is one process without mpiexec."""
 
-    def __init__(self, ranks: int, arguments: list[str], shell: str = "{}", **environment: str):
+    def __init__(self, ranks: int, arguments: list[str], program: tuple[str, ...] = ("-m", "hpcfl"), **environment: str):
         self.mark = uuid.uuid4().hex
-        command = [sys.executable, "-m", "hpcfl", "run", *arguments]
         launcher = [str(MPIEXEC), "-n", str(ranks)] if ranks else []
         self.process = subprocess.Popen(
-            [*launcher, *command] if shell == "{}" else [*launcher, "sh", "-c", shell, "sh", *command],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
+            [*launcher, sys.executable, *program, "run", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, start_new_session=True,
             env={**os.environ, "PYTHONPATH": str(TESTS), "HPCFL_TEST_JOB": self.mark, **environment})
 
     def wait(self) -> tuple[int, str]:

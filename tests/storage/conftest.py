@@ -1,8 +1,6 @@
 """Simulated ranks: threads of this process that talk through JSON, as the real ones do."""
 
 import json
-import os
-import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -57,15 +55,3 @@ def on_ranks():
 @pytest.fixture
 def alone():
     return FakeCommunicator(0, 1, Board(1))
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A folder on a real file system of 1 MB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder],
-                                      capture_output=True).returncode:
-        pytest.skip("mounting needs root")
-    yield folder
-    subprocess.run(["umount", "-l", folder], check=True)

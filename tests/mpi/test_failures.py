@@ -1,0 +1,77 @@
+"""One failure ends the job, on all ranks, within seconds, with words that name it; nobody is left waiting."""
+
+import re
+import signal
+import time
+from pathlib import Path
+
+import jobs
+import pytest
+
+from hpcfl.communicator import Communicator
+from hpcfl.storage.checkpoint import Checkpoints
+from hpcfl.storage.clients import ClientStore
+
+NOTING = str(Path(__file__).with_name("noting.py"))
+
+
+def test_an_exception_in_a_method_ends_all_ranks_and_names_rank_round_and_clients(start, experiment, tmp_path):
+    code, output = start(3, experiment("[method]\nname = 'tiny:Raises'\nclient = 3\n"), "--out", tmp_path / "out").wait()
+    assert code not in (0, 2, 75)
+    line = next(line for line in output.splitlines() if line.startswith("hpcfl: rank"))
+    assert re.match(r"hpcfl: rank [12] on .* failed: round 2, clients? [0-4, ]*3[0-4, ]*: ZeroDivisionError: a bug", line)
+    assert "raise ZeroDivisionError" in output
+
+
+@pytest.mark.parametrize("stopped", [0, 2])
+def test_a_rank_that_says_nothing_ends_the_job(start, experiment, tmp_path, stopped):
+    file = experiment("[method]\nname = 'fedavg'\n[runtime]\nhang_after = 3.0\n", 100_000)
+    job = start(3, file, "--out", tmp_path / "out")
+    jobs.wait_for_round(job, tmp_path / "out", 2)
+    job.signal(signal.SIGSTOP, [job.pids(ranks_only=True)[stopped]])
+    began = time.monotonic()
+    code, output = job.wait()
+    assert code not in (0, 75) and time.monotonic() - began < 30
+    assert re.search(rf"hpcfl: rank {stopped} on .* has been silent for 3 s \(runtime.hang_after\)", output), output
+
+
+@pytest.mark.parametrize(("text", "code", "line"), [
+    ("[method]\nname = 'fedavg'\n", 0, ""),
+    ("[method]\nname = 'fedavgg'\n", 2, "did you mean 'fedavg'?"),
+    ("[method]\nname = 'tiny:Stops'\nclient = 3\n", 75, "stopped after round 2 of 3; the same command continues"),
+    ("[method]\nname = 'tiny:Diverges'\nclient = 3\n", 1, "round 2: client 3 diverged (NaN or Inf)"),
+])
+def test_all_ranks_leave_with_the_same_code_and_only_one_speaks(start, experiment, tmp_path, text, code, line):
+    _, output = start(3, experiment(text), "--out", tmp_path / "out", program=(NOTING,), CODES=str(tmp_path)).wait()
+    assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == [str(code)] * 3, output
+    assert output.count(line) == 1 or not line
+    assert len([spoken for spoken in output.splitlines() if spoken.startswith("hpcfl:")]) == (code != 0)
+
+
+def test_a_full_disk_ends_all_ranks(start, experiment, small_disk):
+    file = experiment("[method]\nname = 'tiny:Wide'\n", 10_000)
+    (small_disk / "filler").write_bytes(bytes(900_000))
+    code, output = start(3, file, "--out", small_disk / "out").wait()
+    assert code not in (0, 2, 75)
+    assert "No space left on device" in output and "Traceback" not in output
+
+
+def test_worlds_of_one_rank_each_are_refused(start, experiment, tmp_path):
+    """As srun with the wrong MPI flavour starts them."""
+    file = experiment("[method]\nname = 'fedavg'\n")
+    code, output = start(0, file, "--out", tmp_path / "out", SLURM_NTASKS="4", SLURM_PROCID="0").wait()
+    assert code == 2
+    assert "hpcfl: the launcher started 4 ranks but MPI sees a world of 1" in output and "srun --mpi=pmi2" in output
+    assert not (tmp_path / "out").exists()
+
+
+def test_more_than_two_gigabytes_in_one_exchange(start, experiment, tmp_path):
+    available = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if "MemAvailable" in line)
+    if available < 12 << 20:
+        pytest.skip("needs 12 GB of memory")
+    width = (1 << 31) // (5 * 4) + 5  # five clients
+    file = experiment(f"[method]\nname = 'tiny:Wide'\nwidth = {width}\n[evaluation]\nclients = 'cohort'\n", 1)
+    code, output = start(2, file, "--out", tmp_path / "out").wait()
+    assert code == 0, output
+    restored = Checkpoints(tmp_path / "out" / "checkpoints", Communicator()).restore(ClientStore(range(5), {}))
+    assert (restored.server["ends"] == 2).all()

@@ -1,0 +1,67 @@
+"""Killed or signalled at random moments, then resumed by the same command, perhaps with other ranks: the same bits."""
+
+import signal
+import time
+
+import jobs
+import numpy as np
+import pytest
+
+from hpcfl.storage import results
+
+ROUNDS = 24
+HALF = "[participation]\nfraction = 0.5\n"
+METHODS = {"fedala": "[method]\nname = 'fedala'\nmost_epochs = 12\n" + HALF, "cwfedavg": "[method]\nname = 'cwfedavg'\n",
+           "diversifed": "[method]\nname = 'diversifed'\n" + HALF, "fednh": "[method]\nname = 'fednh'\n"}
+KINDS = ["one rank", "all ranks", "SIGTERM", "SIGUSR1", "one rank"]  # twenty in all
+
+
+def interrupt(kind, job, chance):
+    """Disturb a running job."""
+    if kind == "one rank":
+        job.signal(signal.SIGKILL, [chance.choice(job.pids(ranks_only=True))])
+    elif kind == "all ranks":
+        job.signal(signal.SIGKILL, job.pids(ranks_only=True))
+    else:
+        job.signal(getattr(signal, kind), [job.process.pid])  # mpiexec hands it on
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_resumed_runs_end_with_the_digest_of_the_undisturbed_one(start, alone, experiment, tmp_path, chance, method):
+    file, folder = experiment(METHODS[method], ROUNDS), tmp_path / "disturbed"
+    chance.seed(method)
+    assert alone(file, tmp_path / "calm") == 0
+    for kind in KINDS:
+        before = jobs.round_of(folder)
+        job = start(chance.choice([2, 2, 3]), file, "--out", folder)
+        jobs.wait_for_round(job, folder, before + 2)
+        time.sleep(chance.uniform(0, 0.03))
+        interrupt(kind, job, chance)
+        code, output = job.wait()
+        assert code != 0, f"{kind} came after the end; more rounds are needed\n{output}"
+        if kind.startswith("SIG"):
+            assert code == 75 and "the same command continues" in output, output
+    assert alone(file, folder) == 0
+    assert jobs.digest(folder) == jobs.digest(tmp_path / "calm")
+    same_metrics(tmp_path / "calm", folder)
+
+
+def same_metrics(calm, disturbed):
+    """Every round once, with the numbers of the undisturbed run."""
+    one, other = results.read(calm), results.read(disturbed)
+    assert other.finished and other.rounds.tolist() == list(range(1, ROUNDS + 2))
+    for name, values in one.values.items():
+        if not name.startswith(("seconds", "bytes")):
+            np.testing.assert_array_equal(values, other.values[name], err_msg=name)
+
+
+def test_killed_at_any_moment_from_the_start_on(start, alone, experiment, tmp_path, chance):
+    """Also before the first checkpoint: while ranks start, prepare, claim the folder."""
+    file, folder = experiment(METHODS["cwfedavg"], 6), tmp_path / "killed"
+    for _ in range(3):
+        job = start(2, file, "--out", folder)
+        time.sleep(chance.uniform(0.2, 3.0))
+        job.signal(signal.SIGKILL, job.pids())
+        job.wait()
+    assert alone(file, folder) == alone(file, tmp_path / "calm") == 0
+    assert jobs.digest(folder) == jobs.digest(tmp_path / "calm")

@@ -1,0 +1,53 @@
+"""The server's products against plain loops."""
+
+import pytest
+import torch
+
+from hpcfl import mixing
+
+
+@pytest.mark.parametrize("block", [1, 7, 100, 1 << 22])
+def test_mix_in_blocks_of_any_size_is_the_product(monkeypatch, block):
+    matrix, rows = torch.randn(3, 5, dtype=torch.float64), torch.randn(5, 101)
+    monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
+    mixed = mixing.mix(matrix, rows)
+    assert mixed.dtype == torch.float32 and mixed.shape == (3, 101)
+    torch.testing.assert_close(mixed, (matrix @ rows.double()).float(), rtol=0, atol=0)
+
+
+def test_equal_models_mix_to_themselves_bit_for_bit():
+    for clients in (1, 3, 7, 20, 100):
+        weights = torch.rand(clients, dtype=torch.float64)
+        model = torch.randn(1000)
+        assert torch.equal(mixing.average(weights / weights.sum(), model.repeat(clients, 1)), model)
+
+
+def test_average_by_hand():
+    weights = torch.tensor([0.25, 0.75]).double()
+    assert mixing.average(weights, torch.tensor([[0.0, 4.0], [4.0, -4.0]])).tolist() == [3.0, -2.0]
+
+
+def test_average_keeps_what_float32_sums_would_lose():
+    rows = torch.tensor([[1e8], [1.0], [-1e8]])
+    assert mixing.average(torch.full((3,), 1 / 3, dtype=torch.float64), rows).item() == pytest.approx(1 / 3, rel=1e-6)
+
+
+def test_a_zero_weight_does_not_hide_a_nan():
+    assert mixing.average(torch.tensor([1.0, 0.0]).double(), torch.tensor([[1.0], [torch.nan]])).isnan()
+
+
+@pytest.mark.parametrize("block", [1, 10, 1 << 22])
+def test_distances_against_a_loop(monkeypatch, block):
+    monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
+    rows, others = torch.randn(3, 50), torch.randn(4, 50)
+    expected = [[(a.double() - b.double()).norm() for b in others] for a in rows]
+    torch.testing.assert_close(mixing.distances(rows, others), torch.tensor(expected, dtype=torch.float64), rtol=1e-13, atol=0)
+
+
+def test_distances_of_nearly_equal_models_keep_their_digits():
+    """The Gram expansion would give 0 or noise here."""
+    row = 1000 * torch.ones(1, 10_000)
+    near = row.clone()
+    near[0, 3] += 2 ** -10
+    assert mixing.distances(row, near).item() == 2 ** -10
+    assert mixing.distances(row, row).item() == 0
