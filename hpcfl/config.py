@@ -8,7 +8,7 @@ import hashlib
 import inspect
 import json
 import tomllib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,6 +63,7 @@ class Training(Section):
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty added to the gradient")
     clip: float | None = Field(None, gt=0, description="largest norm of a client's gradient")
+    buffers: Literal["local", "average"] = Field("local", description="batch-norm statistics: each client's own, or averaged")
     on_divergence: Literal["stop", "exclude"] = Field(
         "stop", description="a client with NaN or Inf: stop the run, or leave the client out of the round")
 
@@ -121,7 +122,7 @@ def _partition_class(table: dict[str, Any]) -> type[Partition]:
 
 
 def _method_class(table: dict[str, Any]) -> type[Section]:
-    if not isinstance(table.get("name"), str):
+    if "name" not in table:
         raise UserError(f"'method.name' is missing; allowed: {', '.join(plugins.names('hpcfl.methods'))}")
     return plugins.find("hpcfl.methods", "method.name", table["name"])
 
@@ -227,24 +228,45 @@ def _split(override: str) -> tuple[str, Any]:
 
 def _explain(error: pydantic.ValidationError, place: str, table: dict[str, Any]) -> str:
     """One line for the first thing that is wrong in the section ``place`` ("" for the whole file)."""
-    first = error.errors(include_url=False)[0]
-    location = [*([place] if place else []), *(str(part) for part in first["loc"])]
+    errors = error.errors(include_url=False)
+    first = errors[0]
+    location = _location(first["loc"], place, table)
     key = ".".join(location)
     if first["type"] == "extra_forbidden":
         kind = "section" if isinstance(first["input"], dict) and len(location) == 1 else "key"
-        return f"unknown {kind} '{key}'{plugins.nearest(location[-1], _keys_of(location[:-1], table))}"
+        return f"unknown {kind} '{key}'{plugins.nearest(location[-1], _fields_of(location[:-1], table))}"
     if first["type"] == "missing":
         return f"'{key}' is missing"
-    message = first["msg"].removeprefix("Value error, ").replace("Input should", "must")
-    return f"{key} = {first['input']!r}: {message}"
+    if first["type"] in ("model_type", "dict_type"):
+        return f"{key} = {first['input']!r}: must be a table, [{key}]"
+    wanted = [_wanted(one) for one in errors if _location(one["loc"], place, table) == location]  # several for a union
+    field = _fields_of(location[:1], table).get(location[1]) if len(location) > 1 else Config.model_fields[key]
+    meaning = f" ({field.description})" if field is not None and field.description else ""
+    return f"{key} = {first['input']!r}: must be {' or '.join(wanted)}{meaning}"
 
 
-def _keys_of(location: list[str], table: dict[str, Any]) -> list[str]:
-    """The valid keys of the section at ``location``."""
+def _wanted(error: Any) -> str:
+    """What would be allowed, to stand after "must be"."""
+    if error["type"] in ("sequence_str", "list_type"):
+        return "a list"
+    words = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ").removeprefix("String should ")
+    return words.replace("match pattern", "of the form").replace("a valid ", "a ").replace("a integer", "an integer")
+
+
+def _location(loc: tuple[int | str, ...], place: str, table: dict[str, Any]) -> list[str]:
+    """The key that an error is about, without the members of a union that pydantic tries."""
+    whole = [*([place] if place else []), *loc]
+    depth = 2 if isinstance(table.get(str(whole[0])), dict) else 1
+    return [str(part) for part in [*whole[:depth], *(part for part in whole[depth:] if isinstance(part, int))]]
+
+
+def _fields_of(location: list[str], table: dict[str, Any]) -> Mapping[str, Any]:
+    """The valid keys of the section at ``location``, each with its pydantic field where it has one."""
     if not location:
-        return list(Config.model_fields)
+        return Config.model_fields
     section, given = location[0], table.get(location[0], {})
     if section == "model":
-        return [*_COMMON_MODEL_KEYS, *_model_keys(given.get("name", Model.model_fields["name"].default)).model_fields]
+        own = _model_keys(given.get("name", Model.model_fields["name"].default)).model_fields
+        return {**dict.fromkeys(_COMMON_MODEL_KEYS), **own}
     find = {"method": _method_class, "partition": _partition_class}.get(section)
-    return list((find(given) if find else Config.model_fields[section].annotation).model_fields)
+    return (find(given) if find else Config.model_fields[section].annotation).model_fields

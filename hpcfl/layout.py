@@ -100,6 +100,13 @@ def of_buffers(module: nn.Module) -> Layout:
     return Layout(module.named_buffers())
 
 
+def floating(layout: Layout, module: nn.Module) -> Tensor:
+    """Which columns of a row of buffers hold floating-point numbers, bool [width]; the others are counters."""
+    buffers = dict(module.named_buffers())
+    return torch.cat([torch.full((size,), buffers[name].is_floating_point()) for name, size
+                      in zip(layout.names, layout.sizes, strict=True)])
+
+
 def to_row(layout: Layout, module: nn.Module) -> Tensor:
     """A module's parameters (or buffers) as one float32 row ``[width]``."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}

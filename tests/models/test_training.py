@@ -40,24 +40,26 @@ def own_data(tmp_path_factory):
 
 @pytest.fixture
 def play(tmp_path, own_data):
-    """``play(model, shape, method, …)``: one round with all clients; what was prepared and what was recorded."""
-    def run(model, shape, method=METHODS[0], batch_size=5, **runtime):
+    """``play(model, shape, method, …)``: one round with all clients; the federation and what was recorded."""
+    def run(model, shape, method=METHODS[0], batch_size=5, buffers="local", **runtime):
         table = {"rounds": 1, "data": {"dataset": "npz", "file": own_data(shape)}, "model": model, "method": method,
                  "partition": {"scheme": "iid", "clients": CLIENTS},
-                 "training": {"batch_size": batch_size, "lr": 0.01}, "runtime": runtime}
+                 "training": {"batch_size": batch_size, "lr": 0.01, "buffers": buffers}, "runtime": runtime}
         alone, folder = Communicator(), tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         prepared = prepare(config.parse(table), alone)
         metrics = MetricsWriter(folder, {}, {})
-        Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone), metrics, {},
-                   lambda round, values: None).run(0)
-        return prepared, read(folder).values
+        federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone), metrics, {},
+                                lambda round, values: None)
+        federation.run(0)
+        return federation, read(folder).values
     return run
 
 
 @every_method
 @pytest.mark.parametrize(("model", "shape"), MODELS, ids=["-".join(model.values()) for model, _ in MODELS])
 def test_a_round(play, model, shape, method):
-    prepared, values = play(model, shape, method)
+    federation, values = play(model, shape, method)
+    prepared = federation.prepared
     assert np.isfinite(values["clients/train_loss"][0]).all() and values["clients/train_loss"][0].min() > 0
     score = prepared.method.primary
     assert np.isfinite(values[f"clients/{score}/loss"][0]).all() and values[f"{score}/weighted"][0] >= 0
@@ -65,14 +67,15 @@ def test_a_round(play, model, shape, method):
     assert all(tensor.isfinite().all() for tensor in state.values() if tensor.is_floating_point())
 
 
-def statistics_of(prepared):
+def statistics_of(federation):
+    prepared = federation.prepared
     return prepared.store.get(prepared.store.ids)["buffers.model"]
 
 
 @every_method
 def test_batch_norm_statistics_stay_with_each_client(play, method):
-    prepared, _ = play({"name": "resnet8"}, SMALL_IMAGES, method)
-    kept = statistics_of(prepared)
+    federation, _ = play({"name": "resnet8"}, SMALL_IMAGES, method)
+    kept, prepared = statistics_of(federation), federation.prepared
     assert kept.shape == (CLIENTS, prepared.hardware.buffers.width)
     means = kept[:, prepared.hardware.buffers.columns("stem.1.running_mean")]
     assert (means != 0).all() and not torch.equal(means[0], means[1]) and not torch.equal(means[1], means[2])
@@ -86,6 +89,29 @@ def test_stacked_lanes_keep_the_same_statistics(play):
 
 
 def test_batch_norm_never_sees_a_single_sample(play):
-    prepared, values = play({"name": "resnet8"}, TINY_IMAGES, batch_size=4)  # 4 + 4 + 1: one position a channel at the end
-    counted = statistics_of(prepared)[:, prepared.hardware.buffers.columns("stem.1.num_batches_tracked")]
+    federation, values = play({"name": "resnet8"}, TINY_IMAGES, batch_size=4)  # 4 + 4 + 1: one position a channel at the end
+    counted = statistics_of(federation)[:, federation.prepared.hardware.buffers.columns("stem.1.num_batches_tracked")]
     assert (counted == 2).all() and np.isfinite(values["clients/train_loss"][0]).all()
+
+
+@every_method
+def test_batch_norm_statistics_can_be_averaged(play, method):
+    local, _ = play({"name": "resnet8"}, SMALL_IMAGES, method)
+    averaged, values = play({"name": "resnet8"}, SMALL_IMAGES, method, buffers="average")
+    trained = statistics_of(averaged)
+    assert torch.equal(trained, statistics_of(local))  # the first round starts from the same
+    weights = averaged.prepared.cohort(np.arange(CLIENTS), 1).weights[:, None]
+    torch.testing.assert_close(averaged.server["buffers.model"], (weights * trained.double()).sum(0).float())
+    assert (values["clients/floats_up"][0] >= trained.shape[1]).all()
+
+
+def test_received_statistics_replace_the_clients_own_but_for_counters(play):
+    federation, _ = play({"name": "resnet8"}, SMALL_IMAGES, buffers="average")
+    inbox, _ = federation.send(np.arange(CLIENTS), 2)
+    fleet = federation.prepared.fleet(np.arange(CLIENTS), 2, True)
+    fleet.state["buffers.model"] = torch.full_like(fleet.state["buffers.model"], 7.0)
+    federation.prepared.method.observe(fleet, inbox)
+    columns = federation.prepared.hardware.buffers.columns
+    assert (fleet.state["buffers.model"][:, columns("stem.1.num_batches_tracked")] == 7).all()
+    expected = federation.server["buffers.model"][columns("stem.1.running_var")]
+    assert torch.equal(fleet.state["buffers.model"][:, columns("stem.1.running_var")], expected.expand(CLIENTS, -1))
