@@ -1,0 +1,130 @@
+"""APPLE: methods-1.md §11. w_i = Σ_j a_ij C_j, mixed for every mini-batch."""
+
+import math
+
+import pytest
+import torch
+
+from hpcfl import config, running
+from hpcfl.communicator import Communicator
+from hpcfl.errors import UserError
+from hpcfl.message import Pool
+from hpcfl.methods.apple import Apple, combined, shares
+
+CLIENTS = 5
+
+
+def method(**keys):
+    return Apple(name="apple", **keys)
+
+
+def inbox_of(cores):
+    everyone = torch.arange(len(cores))
+    return {"cores": Pool(cores, torch.stack([everyone[everyone != i] for i in everyone]))}
+
+
+@pytest.fixture
+def started(make_fleet, rows_of):
+    """A fleet with given relations, and different core models."""
+    def make(relations=None, **keys):
+        fleet = make_fleet(**keys)
+        fleet.state["relations"] = shares(fleet.setup).repeat(CLIENTS, 1) if relations is None else relations
+        return fleet, rows_of(fleet)
+    return make
+
+
+@pytest.mark.parametrize("training", [{}, {"optimizer": "adam"}, {"momentum": 0.9, "epochs": 2}])
+def test_apple_10_unit_relations_that_stay_are_local(started, training):
+    fleet, cores = started(torch.eye(CLIENTS), **training)
+    uplink = method(relation_lr=0.0).update(fleet, inbox_of(cores))
+    alone, _ = started(**training)
+    assert torch.equal(uplink["core"], alone.train(cores))
+    assert torch.equal(fleet.state["relations"], torch.eye(CLIENTS))
+
+
+def test_apple_10_gradient_of_relations_by_finite_differences(started):
+    """One full batch and μ = 0: the relations move by −η₂ ∂F_i/∂a_ij."""
+    relations = torch.rand(CLIENTS, CLIENTS, generator=torch.Generator().manual_seed(1), dtype=torch.float64) / 2
+    fleet, cores = started(relations.clone(), dtype=torch.float64, batch_size=100)
+    itself = torch.eye(CLIENTS).bool()
+
+    def losses(relations):
+        return fleet.loss_of(combined(relations, itself, cores, cores))
+    method(relation_lr=0.25, mu=0.0).update(fleet, inbox_of(cores))
+    slopes = (relations - fleet.state["relations"]) / 0.25
+    for j in range(CLIENTS):
+        step = torch.zeros_like(relations).index_fill(1, torch.tensor([j]), 1e-5)
+        numeric = (losses(relations + step) - losses(relations - step)) / 2e-5
+        torch.testing.assert_close(slopes[:, j], numeric, rtol=1e-5, atol=1e-8)
+
+
+def test_apple_4_the_core_moves_along_its_share_of_the_gradient(started):
+    """One full batch: C_i ← C_i − η₁ a_ii ∇F_i(w_i), and a_ii·M with ``times_clients``."""
+    relations = torch.full((CLIENTS, CLIENTS), 0.2, dtype=torch.float64)
+    fleet, cores = started(relations, dtype=torch.float64, batch_size=100, lr=0.1)
+    start = combined(relations, torch.eye(CLIENTS).bool(), cores, cores)
+    gradient = (start - fleet.train(start, phase="reference")) / 0.1
+    moved = method().update(fleet, inbox_of(cores))["core"]
+    torch.testing.assert_close(moved, cores - 0.1 * 0.2 * gradient, rtol=1e-9, atol=1e-12)
+    fleet, _ = started(relations, dtype=torch.float64, batch_size=100, lr=0.1)
+    faster = method(times_clients=True).update(fleet, inbox_of(cores))["core"]
+    torch.testing.assert_close(faster, cores - 0.1 * gradient, rtol=1e-9, atol=1e-12)
+
+
+def test_apple_10_a_strong_pull_brings_relations_to_the_shares(started):
+    """η₂ λ μ = 1: one step lands on p but for η₂ times the data's gradient."""
+    fleet, cores = started(torch.eye(CLIENTS), batch_size=100)
+    method(relation_lr=1e-4, mu=1e4).update(fleet, inbox_of(cores))
+    torch.testing.assert_close(fleet.state["relations"], shares(fleet.setup).repeat(CLIENTS, 1), rtol=0, atol=2e-3)
+
+
+def test_apple_10_others_cores_stand_still(started, cohort):
+    fleet, cores = started()
+    given = cores.clone()
+    uplink = method().update(fleet, inbox_of(cores))
+    assert torch.equal(cores, given)
+    server = {"cores": given.clone()}
+    method().aggregate(server, cohort(fleet.counts), uplink)
+    assert torch.equal(server["cores"], uplink["core"])
+
+
+def test_apple_9_uploads_the_core_not_the_personal_model(started):
+    fleet, cores = started()
+    core = method().update(fleet, inbox_of(cores))["core"]
+    personal = combined(fleet.state["relations"], torch.eye(CLIENTS).bool(), core, cores)
+    assert (core - cores).norm() < 0.2 * (personal - cores).norm()
+
+
+def test_apple_8_scored_with_the_final_relations_and_core(started):
+    fleet, cores = started()
+    core = method().update(fleet, inbox_of(cores))["core"]
+    fleet.score("again", combined(fleet.state["relations"], torch.eye(CLIENTS).bool(), core, cores))
+    assert torch.equal(fleet.scores["again"].loss, fleet.scores["post"].loss)
+
+
+def test_apple_9_the_pull_fades_without_lag(make_fleet):
+    """3 rounds in all: L = 1 gives (cos(πr/3) + 1)/2 for r = 0, 1, 2."""
+    fading = [method(period=1.0).fading(make_fleet(round=round)) for round in (1, 2, 3)]
+    assert fading == pytest.approx([1, (math.cos(math.pi / 3) + 1) / 2, (math.cos(2 * math.pi / 3) + 1) / 2])
+    assert [method(period=0.5).fading(make_fleet(round=round)) for round in (1, 2, 3)] == pytest.approx([1, 0.25, 0])
+    assert method(period=0.0).fading(make_fleet(round=1)) == 0
+
+
+def test_apple_needs_all_clients(federate):
+    with pytest.raises(UserError, match=r"needs all clients in every round.*participation.fraction = 0.5"):
+        federate("apple", participation={"fraction": 0.5})
+
+
+def test_apple_cannot_be_prolonged(tmp_path):
+    def run(rounds):
+        table = {"rounds": rounds, "partition": {"clients": 4}, "method": {"name": "apple"}}
+        running.run(config.parse(table), tmp_path / "run", Communicator())
+    run(1)
+    with pytest.raises(UserError, match="begun for 1 and every round of apple depends on that number"):
+        run(2)
+
+
+def test_apple_floats(federate):
+    values = federate("apple", rounds=1).values
+    width = federate("fedavg", rounds=1).values["floats_down"][0]
+    assert values["floats_down"][0] == 4 * width and (values["clients/floats_up"][0] == width).all()

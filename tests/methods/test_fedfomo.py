@@ -1,0 +1,118 @@
+"""FedFomo: methods-1.md §10. ω_n = (L(b) − L(w_n)) / (‖w_n − b‖ + 1e-5) on the client's validation samples."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.message import Pool
+from hpcfl.methods.fedfomo import FedFomo, usefulness
+
+
+def method(**keys):
+    return FedFomo(name="fedfomo", **keys)
+
+
+def judged(fleet, losses):
+    """The fleet, to which the models whose first parameters are the keys have these losses."""
+    def loss_of(models, on="train", model="model"):
+        assert on == "validation"
+        if isinstance(models, Pool):
+            return torch.stack([loss_of(models.rows[picks], on) for picks in models.picks.T], dim=1)
+        return torch.tensor([losses[round(float(row[0]), 3)] for row in models]).double()
+    fleet.loss_of = loss_of
+    return fleet
+
+
+def constant(fleet, *values):
+    return torch.stack([torch.full((fleet.layout.width,), float(value)) for value in values])
+
+
+@pytest.fixture
+def one(make_fleet):
+    """One client with base 0 and own model 2 that receives the models 1 and 4 of clients 1 and 2; √P = r."""
+    def make(losses):
+        fleet = judged(make_fleet([[4, 4, 0, 0]]), losses)
+        fleet.state.update(model=constant(fleet, 2), base=constant(fleet, 0))
+        object.__setattr__(fleet.setup, "counts", torch.ones(3, 4).double())  # of a federation of three
+        pool = Pool(constant(fleet, 1, 4), torch.tensor([[0, 1]]))
+        return fleet, {"models": pool, "senders": torch.tensor([1, 2])}
+    return make
+
+
+def test_fedfomo_by_hand(one):
+    # Distances from the base are r, 4r and 2r (own). ω = (1 − 0.5)/r, (1 − 2)/4r, (1 − 0.6)/2r: positive 0.5 and 0.2.
+    fleet, inbox = one({0: 1.0, 1: 0.5, 4: 2.0, 2: 0.6})
+    start, omega = method().start(fleet, inbox)
+    r = fleet.layout.width ** 0.5
+    assert omega[0].tolist() == pytest.approx([0.2 / r, 0.5 / r, -0.25 / r], rel=1e-4)
+    torch.testing.assert_close(start, constant(fleet, (0.5 * 1 + 0.2 * 2) / 0.7), rtol=1e-5, atol=0)
+
+
+def test_fedfomo_10_without_a_better_candidate_the_own_model_stays(one):
+    """The authors' code would go back to the base."""
+    fleet, inbox = one({0: 1.0, 1: 1.5, 4: 2.0, 2: 1.0})
+    assert torch.equal(method().start(fleet, inbox)[0], fleet.state["model"])
+
+
+def test_fedfomo_10_own_model_is_a_candidate(one):
+    fleet, inbox = one({0: 1.0, 1: 1.5, 4: 2.0, 2: 0.5})
+    assert torch.equal(method().start(fleet, inbox)[0], fleet.state["model"])
+    assert float(method().start(fleet, inbox)[1][0, 0]) > 0
+
+
+def test_fedfomo_10_a_constant_on_all_losses_changes_nothing():
+    losses, distances = torch.tensor([0.5, 2.0, 0.25]).double(), torch.tensor([1.0, 2.0, 3.0]).double()
+    assert torch.equal(usefulness(torch.tensor(1.0).double() + 8, losses + 8, distances),
+                       usefulness(torch.tensor(1.0).double(), losses, distances))
+
+
+def test_fedfomo_10_weights_lie_in_the_simplex(federate):
+    """The start model of round 2 lies between the candidates, the uploads of round 1, in every coordinate."""
+    bases = federate("fedfomo", rounds=2).clients["base"]
+    uploads = federate("fedfomo", rounds=1).server["models"]
+    assert ((bases <= uploads.amax(0) + 1e-6) & (bases >= uploads.amin(0) - 1e-6)).all()
+
+
+@pytest.mark.parametrize("keys", [{"received": 0, "validation": 0.0}, {"validation": 0.0}])
+def test_fedfomo_10_the_candidate_itself_alone_is_local(federate, keys):
+    """Also without validation samples: every loss is then 0 and no model better than another."""
+    assert torch.equal(federate({"name": "fedfomo", **keys}).clients["model"], federate("local").clients["model"])
+
+
+def test_fedfomo_9_validation_samples_are_not_trained_on_nor_counted(federate):
+    counts = [[10, 5, 0, 0], [0, 20, 5, 5], [1, 0, 0, 1], [0, 0, 0, 1]]
+    prepared = federate({"name": "fedfomo", "validation": 0.2}, counts, rounds=1).prepared
+    samples = prepared.hardware.samples
+    for client, expected in enumerate(([8, 4, 0, 0], [0, 16, 4, 4], [1, 0, 0, 1], [0, 0, 0, 1])):
+        train, held_out = (set(samples.parts[part][client].tolist()) for part in ("train", "validation"))
+        assert not train & held_out and len(train | held_out) == sum(counts[client])
+        if sum(counts[client]) > 2:
+            assert prepared.setup.counts[client].tolist() == expected
+    assert prepared.setup.counts[2].sum() == 1 and prepared.setup.counts[3].sum() == 1
+
+
+def test_fedfomo_5_sends_the_most_useful_uploaded_models_of_others(cohort):
+    server = {"models": torch.arange(5.0)[:, None], "uploaded": torch.tensor([1, 1, 0, 1, 1]).bool(),
+              "affinity": torch.tensor([[9, 1, 5, 2, 1], [1, 9, 5, 1, 1], [0, 0, 9, 0, 3.0]]).double()}
+    server["affinity"] = torch.cat([server["affinity"], torch.zeros(2, 5).double()])
+    message = method(received=2).send(server, cohort(np.ones((3, 2)), ids=[0, 1, 2]))
+    pool = message["models"]
+    received = [[float(pool.rows[pick, 0]) for pick in picks] for picks in pool.picks]
+    assert received == [[3, 1], [0, 3], [4, 0]]  # neither one's own nor client 2's, which never came; ties to the lower id
+    everything = method().send(server, cohort(np.ones((3, 2)), ids=[0, 1, 2]))["models"]
+    assert (everything.picks >= 0).sum(1).tolist() == [3, 3, 4]
+    assert everything.logical_floats().tolist() == [3, 3, 4]
+
+
+def test_fedfomo_5_affinity_sums_signed_usefulness(cohort):
+    server = {"models": torch.zeros(3, 2), "uploaded": torch.zeros(3, dtype=torch.bool), "affinity": torch.eye(3).double()}
+    uplink = {"model": torch.ones(2, 2), "usefulness": torch.tensor([[0.5, -2, 0], [1, 0, -1]]).double()}
+    method().aggregate(server, cohort(np.ones((2, 2)), ids=[0, 2]), uplink)
+    method().aggregate(server, cohort(np.ones((2, 2)), ids=[0, 2]), uplink)
+    assert server["affinity"].tolist() == [[2, -4, 0], [0, 1, 0], [2, 0, -1]]
+    assert server["uploaded"].tolist() == [True, False, True]
+
+
+def test_fedfomo_round_1_only_trains(cohort):
+    server = {"models": torch.zeros(2, 3), "uploaded": torch.zeros(2, dtype=torch.bool), "affinity": torch.eye(2).double()}
+    assert method().send(server, cohort(np.ones((2, 2)))) == {}

@@ -1,0 +1,116 @@
+"""FedProto: methods-1.md §15. Mean features of classes travel instead of weights."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from hpcfl.fleet.kernels import Batch
+from hpcfl.methods.fedproto import FedProto, features, nearest
+from hpcfl.models.mlp import MLP
+
+COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 0]]
+
+
+def method(**keys):
+    return FedProto(name="fedproto", **keys)
+
+
+def prototypes(classes=3, width=2):
+    return {"prototypes": torch.full((classes, width), 7.0), "present": torch.zeros(classes, dtype=torch.bool)}
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.4])
+def test_fedproto_10_lambda_zero_trains_as_local(federate, fraction):
+    sections = {"participation": {"fraction": fraction}}
+    free = federate({"name": "fedproto", "lam": 0.0}, **sections).clients["model"]
+    assert torch.equal(free, federate("local", **sections).clients["model"])
+    assert not torch.equal(free, federate("fedproto", **sections).clients["model"])
+
+
+def test_fedproto_4_no_term_in_round_1(federate):
+    torch.testing.assert_close(federate("fedproto", rounds=1).clients["model"], federate("local", rounds=1).clients["model"])
+
+
+def test_fedproto_4_loss_by_hand():
+    model, x, y = MLP((5,), 3, hidden=(4,)), torch.randn(3, 5), torch.tensor([0, 2, 2])
+    lane = SimpleNamespace(prototypes=torch.randn(3, 4), present=torch.tensor([True, True, False]))
+    # Only the first sample's class has a prototype; the mean is over 3 samples and 4 coordinates.
+    expected = cross_entropy(model(x), y) + 0.5 * (model.features(x)[0] - lane.prototypes[0]).square().sum() / (3 * 4)
+    torch.testing.assert_close(method(lam=0.5).loss(model, Batch(x, y), lane), expected)
+
+
+def test_fedproto_5_mean_over_clients_that_hold_the_class(cohort):
+    server = prototypes()
+    uplink = {"prototypes": torch.tensor([[1.0, 2, 0, 0, 0, 0], [3, 4, 5, 6, 0, 0]])}
+    method().aggregate(server, cohort([[8, 0, 0], [2, 1, 0]], uniform=True), uplink)
+    assert server["prototypes"].tolist() == [[2, 3], [5, 6], [7, 7]]  # a class that nobody holds keeps its own
+    assert server["present"].tolist() == [True, True, False]
+
+
+def test_fedproto_9_weighted_by_samples_if_asked(cohort):
+    server = prototypes()
+    uplink = {"prototypes": torch.tensor([[1.0, 2, 0, 0, 0, 0], [3, 4, 5, 6, 0, 0]])}
+    method(weights="samples").aggregate(server, cohort([[3, 0, 0], [1, 1, 0]]), uplink)
+    assert server["prototypes"][0].tolist() == [1.5, 2.5]
+
+
+def test_fedproto_9_a_class_missing_from_a_round_keeps_its_prototype(cohort):
+    server = {"prototypes": torch.tensor([[1.0, 1], [2, 2], [3, 3]]), "present": torch.tensor([True, True, False])}
+    method().aggregate(server, cohort([[0, 0, 4]], ids=[1], uniform=True), {"prototypes": torch.tensor([[0.0, 0, 0, 0, 9, 9]])})
+    assert server["prototypes"].tolist() == [[1, 1], [2, 2], [9, 9]] and server["present"].all()
+
+
+def test_fedproto_10_a_class_of_one_client_has_that_clients_mean(federate):
+    """Only client 0 holds class 0: its prototype is the mean over its training samples under its final model."""
+    played = federate({"name": "fedproto"}, [[8, 3, 0, 0], [0, 9, 2, 0], [0, 1, 6, 0]], rounds=1)
+    samples = played.prepared.hardware.samples
+    x, y = samples.take(samples.train[0])
+    model = played.prepared.setup.build()
+    row = played.prepared.setup.layout.split(played.clients["model"][0])
+    model.load_state_dict(row)
+    torch.testing.assert_close(played.server["prototypes"][0], model.features(x[y == 0]).mean(0))
+    assert played.server["present"].tolist() == [True, True, True, False]
+
+
+def test_fedproto_10_permuting_clients_changes_nothing(cohort):
+    means, counts = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([[1, 0, 2]] * 4)
+    order, (first, other) = [2, 0, 3, 1], (prototypes(), prototypes())
+    method().aggregate(first, cohort(counts, uniform=True), {"prototypes": means})
+    method().aggregate(other, cohort(counts[order], uniform=True), {"prototypes": means[order]})
+    torch.testing.assert_close(first["prototypes"], other["prototypes"])
+
+
+def test_fedproto_8_predicts_the_nearest_present_prototype():
+    model, x = MLP((2,), 3, hidden=(2,)), torch.randn(6, 2, generator=torch.Generator().manual_seed(1))
+    found = model.features(x)
+    lane = SimpleNamespace(prototypes=torch.stack([found[0], found[1] + 0.01, found[2]]),
+                           present=torch.tensor([False, True, True]))
+    scores = nearest(model, x, lane)
+    distances = torch.cdist(found, lane.prototypes)
+    assert torch.equal(scores.argmax(1), distances[:, 1:].argmin(1) + 1) and scores.isfinite().all()
+
+
+def test_fedproto_9_before_the_first_exchange_the_classifier_predicts():
+    """The widespread code scores 0 then."""
+    model, x = MLP((5,), 3, hidden=(4,)), torch.randn(6, 5)
+    lane = SimpleNamespace(prototypes=torch.zeros(3, 4), present=torch.zeros(3, dtype=torch.bool))
+    assert torch.equal(nearest(model, x, lane), model(x))
+
+
+def test_fedproto_prototypes_come_from_the_trained_model(make_fleet, rows_of):
+    """One extra pass after training; accumulating features while the model moves gives others."""
+    fleet = make_fleet()
+    fleet.state["model"] = rows_of(fleet)
+    inbox = {"prototypes": torch.zeros(4 * 6), "present": torch.zeros(4, dtype=torch.bool)}
+    sent = method().update(fleet, inbox)["prototypes"].tensor
+    torch.testing.assert_close(sent, fleet.class_means(fleet.state["model"], features).flatten(1))
+
+
+def test_fedproto_floats(federate):
+    values = federate("fedproto", COUNTS, rounds=2).values  # 6 features; 2 classes each; 3 of 4 classes exist
+    assert values["floats_down"].tolist()[:2] == [4 / 32, 3 * 6 + 4 / 32]
+    np.testing.assert_allclose(values["clients/floats_up"][0], 2 * 6 + 4 / 32)
+    assert "classifier/mean" in values

@@ -1,0 +1,80 @@
+"""IFCA: methods-1.md §13. k cluster models; a client trains the one with the least loss on its training data."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.message import Pool
+from hpcfl.methods.ifca import IFCA
+
+
+def method(**keys):
+    return IFCA(**{"name": "ifca", **keys})
+
+
+def everyone(models, clients):
+    return {"models": Pool(models, torch.arange(len(models)).repeat(clients, 1))}
+
+
+@pytest.mark.parametrize("fraction", [1.0, 0.4])
+def test_ifca_10_one_cluster_is_fedavg(federate, fraction):
+    sections = {"participation": {"fraction": fraction}}
+    one = federate({"name": "ifca", "clusters": 1}, **sections)
+    assert torch.equal(one.server["models"], federate("fedavg", **sections).server["model"][None])
+
+
+def test_ifca_10_of_identical_models_only_the_first_moves(make_fleet, cohort):
+    fleet = make_fleet()
+    model = fleet.setup.initial()
+    uplink = method(clusters=3).update(fleet, everyone(model.repeat(3, 1), 5))
+    assert uplink["cluster"].tensor.tolist() == [[0]] * 5
+    server = {"models": model.repeat(3, 1), "chosen": torch.full((5,), -1)}
+    method(clusters=3).aggregate(server, cohort(fleet.counts), {"model": uplink["model"], "cluster": uplink["cluster"].tensor})
+    assert not torch.equal(server["models"][0], model) and torch.equal(server["models"][1:], model.repeat(2, 1))
+
+
+def test_ifca_10_relabelling_permutes_results(make_fleet, rows_of, cohort):
+    models, order = rows_of(make_fleet())[:3], torch.tensor([2, 0, 1])
+
+    def played(models):
+        fleet = make_fleet()
+        uplink = method(clusters=3).update(fleet, everyone(models, 5))
+        server = {"models": models, "chosen": torch.full((5,), -1)}
+        method(clusters=3).aggregate(server, cohort(fleet.counts), {**uplink, "cluster": uplink["cluster"].tensor})
+        return server
+    first, other = played(models), played(models[order])
+    assert torch.equal(first["models"][order], other["models"]) and torch.equal(order[other["chosen"]], first["chosen"])
+    assert len(first["chosen"].unique()) > 1
+
+
+def test_ifca_chooses_by_the_training_data(make_fleet, rows_of):
+    """The authors' code scores the model that is best on test labels. The loss here is by a loop over each client's samples."""
+    fleet, models = make_fleet(), rows_of(make_fleet())[:4]
+    samples, module = fleet.hardware.samples, fleet.setup.build()
+    for client, chosen in enumerate(method(clusters=4).choose(fleet, everyone(models, 5))["cluster"].tolist()):
+        x, y = samples.take(samples.train[client])
+        losses = [torch.nn.functional.cross_entropy(
+            torch.func.functional_call(module, fleet.layout.split(row), x), y).item() for row in models]
+        assert losses[chosen] == min(losses)
+
+
+def test_ifca_a_cluster_is_the_weighted_mean_of_those_who_chose_it(cohort):
+    server = {"models": torch.tensor([[9.0], [8.0], [7.0]]), "chosen": torch.full((4,), -1)}
+    uplink = {"model": torch.tensor([[1.0], [2.0], [4.0]]), "cluster": torch.tensor([[2], [0], [2]])}
+    method(clusters=3).aggregate(server, cohort([[1, 0], [0, 5], [1, 2]], ids=[0, 2, 3]), uplink)
+    assert server["models"].tolist() == [[2.0], [8.0], [(1 * 1 + 3 * 4) / 4]]  # cluster 1 is empty and stays
+    assert server["chosen"].tolist() == [2, -1, 0, 2]
+
+
+def test_ifca_starts_from_different_draws(federate):
+    setup = federate({"name": "ifca", "clusters": 3}, rounds=1).prepared.setup
+    models = method(clusters=3).server_state(setup)["models"]
+    assert torch.equal(models[0], setup.initial())
+    assert not any((models[i] == models[j]).any() for i, j in [(0, 1), (0, 2), (1, 2)])
+
+
+def test_ifca_floats(federate):
+    values = federate({"name": "ifca", "clusters": 3}, rounds=1).values
+    width = federate("fedavg", rounds=1).values["floats_down"][0]
+    assert values["floats_down"][0] == 3 * width
+    assert np.nanmean(values["clients/floats_up"][0]) == width + 1
