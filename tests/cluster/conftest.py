@@ -1,0 +1,156 @@
+"""A real Slurm of two nodes on this machine, and what tests do with it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+TESTBED = Path(__file__).parents[2] / "slurm" / "testbed"
+METHODS = Path(__file__).with_name("methods_for_jobs.py")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "srun")
+ENDS = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY")
+PATIENCE = 300  # seconds to wait for anything
+
+EXPERIMENT = """
+name = "e"
+rounds = 20
+[partition]
+clients = 6
+[model]
+name = "mlp"
+hidden = [16]
+[training]
+lr = 0.1
+[method]
+name = "methods_for_jobs:Slow"
+{pause}
+[checkpoint]
+every = {every}
+"""
+
+
+@dataclass
+class Cluster:
+    """Commands on the test Slurm, run in ``folder``, with a profile named "bed" in it."""
+
+    folder: Path
+    environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+
+    def run(self, *command: str, check: bool = True, stderr: int | None = None) -> str:
+        """A command's standard output."""
+        answer = subprocess.run(command, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=stderr, timeout=PATIENCE,
+                                env=self.environment)
+        assert not check or answer.returncode == 0, f"{command}: {answer.returncode}\n{answer.stdout}"
+        return answer.stdout
+
+    def hpcfl(self, *arguments: str, check: bool = True) -> str:
+        """An hpcfl command's output, errors too."""
+        return self.run(sys.executable, "-m", "hpcfl", *arguments, check=check, stderr=subprocess.STDOUT)
+
+    def write(self, name: str, text: str) -> str:
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / name).write_text(text)
+        return name
+
+    def experiment(self, pause: float = 0.0, every: int | str = 1, sweep: str = "") -> str:
+        """An experiment file of 20 rounds; ``pause``: seconds of a round in which nothing is computed."""
+        text = EXPERIMENT.format(pause=f"pause = {pause}" if pause else "", every=json.dumps(every))
+        return self.write("e.toml", text + sweep)
+
+    def profile(self, **keys: object) -> None:
+        values = {"nodes": 2, "ranks_per_node": 2, "time": "0:10:00", "warning": 60, **keys}
+        self.write("slurm/profiles/bed.toml", "".join(
+            f"{key} = {value if isinstance(value, int) else repr(value)}\n" for key, value in values.items()))
+
+    def submit(self, *arguments: str) -> list[str]:
+        """The ids of the jobs."""
+        output = self.hpcfl("submit", "e.toml", "--profile", "bed", "--out", "out", *arguments)
+        return [line.rpartition(" ")[2] for line in output.splitlines() if ": job " in line]
+
+    def state(self, job: str) -> str:
+        """Slurm's word for it, e.g. PENDING; requeued jobs, which Slurm holds back for two minutes, are let go at once."""
+        state = self.run("squeue", "--noheader", "--states=all", "--array", "--jobs", job, "--Format=State:|").strip().strip("| ")
+        if state == "PENDING":
+            self.run("scontrol", "update", f"jobid={job}", "StartTime=now", check=False, stderr=subprocess.DEVNULL)
+        return state
+
+    def restarts(self, job: str) -> int:
+        return int(self.run("squeue", "--noheader", "--states=all", "--jobs", job, "--Format=RestartCnt:|").strip().strip("| "))
+
+    def wait(self, job: str, end: str = "COMPLETED") -> None:
+        """Until the job has ended, in this state."""
+        self.until(lambda: self.state(job) in ENDS, f"the end of job {job}")
+        assert self.state(job) == end, self.log()
+
+    def wait_for_round(self, number: int) -> None:
+        """Until round ``number`` of the run in ``out`` is recorded."""
+        self.until(lambda: any(self.folder.glob(f"out/rounds/*{number}.h5")) or self.rounds() >= number, f"round {number}")
+
+    def until(self, happened: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not happened():
+            assert time.monotonic() < deadline, f"{what}: not within {PATIENCE} s\n{self.run('squeue')}\n{self.log()}"
+            time.sleep(0.5)
+
+    def rounds(self, out: str = "out") -> int:
+        """Of the newest checkpoint of a run."""
+        found = sorted(self.folder.glob(f"{out}/checkpoints/manifest-*.json"))
+        return int(found[-1].stem.rpartition("-")[2]) if found else 0
+
+    def log(self) -> str:
+        """All that the jobs of ``out`` said."""
+        return "\n".join(path.read_text() for path in sorted(self.folder.glob("out/jobs/*.out")))
+
+    def digest(self, out: str = "out") -> str:
+        """Of the state in the newest checkpoint of a finished run."""
+        assert self.rounds(out) == 20
+        (newest,) = self.folder.glob(f"{out}/checkpoints/manifest-00000020.json")
+        return json.loads(newest.read_text())["manifest"]["digest"]
+
+
+@pytest.fixture(scope="session")
+def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment in which Slurm's commands find the test Slurm."""
+    os.environ["PATH"] += os.pathsep + "/usr/sbin"
+    if any(shutil.which(program) is None for program in PROGRAMS):
+        installed = subprocess.run([TESTBED / "install"], capture_output=True, text=True)
+        if installed.returncode:
+            pytest.skip(f"Slurm is not installed and cannot be: {installed.stderr.strip().splitlines()[-1]}")
+    folder = Path(f"/tmp/hpcfl-testbed-{os.getpid()}")  # a socket's path must be short
+    started = subprocess.run([TESTBED / "start", folder], capture_output=True, text=True,
+                             env={**os.environ, "HPCFL_TESTBED_PORT": str(20000 + os.getpid() % 10000 * 3)})
+    if started.returncode:
+        pytest.skip(f"Slurm does not start here: {started.stderr.strip()}")
+    try:
+        yield {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+    finally:
+        subprocess.run([TESTBED / "stop", folder], check=True)
+
+
+@pytest.fixture
+def cluster(testbed: dict[str, str], tmp_path: Path) -> Iterator[Cluster]:
+    """The test Slurm, empty again afterwards."""
+    shutil.copy(METHODS, tmp_path)
+    found = Cluster(tmp_path, testbed)
+    found.profile()
+    yield found
+    found.run("scancel", "--full", "--signal=KILL", "--user", str(os.getuid()), check=False, stderr=subprocess.DEVNULL)
+    found.run("scancel", "--user", str(os.getuid()), check=False, stderr=subprocess.DEVNULL)
+    found.until(lambda: not found.run("squeue", "--noheader").strip(), "an empty queue")
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The digest of the experiment run by one process without pauses."""
+    plain = Cluster(tmp_path_factory.mktemp("plain"))
+    shutil.copy(METHODS, plain.folder)
+    plain.experiment()
+    plain.hpcfl("run", "e.toml", "--out", "out")
+    return plain.digest()

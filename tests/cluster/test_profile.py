@@ -1,0 +1,72 @@
+"""Profiles: found by name, checked once, and nothing hostile gets through."""
+
+from pathlib import Path
+
+import pytest
+
+from hpcfl.cluster import profile
+from hpcfl.cluster.profile import Profile
+from hpcfl.errors import UserError
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "slurm" / "profiles").glob("*.toml"))
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+    def to(path: str, text: str) -> None:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    return to
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_are_valid(path):
+    assert profile.load(str(path)).ranks > 1
+
+
+def test_the_users_own_comes_first(write):
+    write("slurm/profiles/mine.toml", "nodes = 1")
+    write("config/hpcfl/profiles/mine.toml", "nodes = 5\nranks_per_node = 3")
+    assert profile.load("mine").ranks == 15
+    assert profile.load("slurm/profiles/mine.toml").nodes == 1
+
+
+def test_unknown_name_is_answered_with_the_known(write):
+    write("slurm/profiles/gpu.toml", "")
+    with pytest.raises(UserError, match=r"--profile gpuu: no such profile in .*did you mean 'gpu'\?"):
+        profile.load("gpuu")
+
+
+def test_unknown_key_is_answered_with_the_valid_ones(write):
+    write("p.toml", "node = 3")
+    with pytest.raises(UserError, match=r"p.toml: unknown key 'node'; did you mean 'nodes'\? allowed: cluster, partition"):
+        profile.load("p.toml")
+
+
+@pytest.mark.parametrize(("text", "complaint"), [
+    ("nodes = 0", "nodes = 0: must be greater than 0"),
+    ("time = 'tomorrow'", "time = 'tomorrow'"),
+    ("time = '0:10'", "time"),
+    ("partition = 'low; rm -rf ~'", "partition"),
+    ("partition = \"low\\n#SBATCH --uid=0\"", "partition"),
+    ("account = '$(id)'", "account"),
+    ("mpi = 'pmi2 --uid=0'", "mpi"),
+    ("setup = [\"true\\nfalse\"]", "setup.0"),
+    ("memory = '1G 2'", "memory"),
+    ("[options]\n'x y' = 1", "options.x y"),
+    ("[options]\nmail-user = \"a\\nb\"", "options.mail-user"),
+    ("nodes = ", "cannot be read"),
+])
+def test_bad_values_get_one_line(write, text, complaint):
+    write("p.toml", text)
+    with pytest.raises(UserError) as caught:
+        profile.load("p.toml")
+    assert complaint in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0:01:30", 90), ("12:00:00", 43200), ("2-01:00:00", 176400)])
+def test_seconds_of_a_time_limit(text, seconds):
+    assert Profile(time=text).seconds == seconds

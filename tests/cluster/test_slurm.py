@@ -1,0 +1,110 @@
+"""Runs in a real Slurm: submitted, interrupted in every way Slurm knows, and always finished with the same bits."""
+
+import os
+import re
+import signal
+
+
+def test_job_on_two_nodes_gives_the_digest_of_one_process(cluster, undisturbed):
+    cluster.experiment()
+    dry = cluster.hpcfl("submit", "e.toml", "--profile", "bed", "--out", "out", "--dry-run")
+    assert "#SBATCH --nodes=2" in dry and "#SBATCH --ntasks-per-node=2" in dry and not (cluster.folder / "out").exists()
+    (job,) = cluster.submit()
+    cluster.wait(job)
+    assert cluster.digest() == undisturbed
+    log = cluster.log()
+    assert "the server" in log and all(re.search(rf"rank {rank} on .*cores .*clients ", log) for rank in (1, 2, 3))
+    assert "finished" in cluster.hpcfl("status", "out")
+    assert "1 of 1 complete" in cluster.hpcfl("submit", "e.toml", "--profile", "bed", "--out", "out")
+
+
+def test_time_limit_hit_twice(cluster, undisturbed):
+    """A limit of a minute, of which Slurm warns at once: every start gets only some seconds."""
+    cluster.experiment(pause=3, every="auto")
+    cluster.profile(time="0:01:00", warning=55)
+    (job,) = cluster.submit()
+    cluster.wait(job)
+    assert cluster.restarts(job) >= 2
+    assert "requeued, stopped in time" in cluster.log()
+    assert cluster.digest() == undisturbed
+
+
+def test_preempted_by_a_higher_partition(cluster, undisturbed):
+    cluster.experiment(pause=1)
+    cluster.profile(ranks_per_node=1)
+    (job,) = cluster.submit()
+    cluster.wait_for_round(3)
+    other = cluster.run("sbatch", "--parsable", "--partition=high", "--nodes=2", "--exclusive", "--wrap=sleep 2").strip()
+    cluster.until(lambda: cluster.restarts(job) == 1, "the preemption")
+    assert re.search(r"queued +.*requeued 1 time", cluster.hpcfl("status", "out"))
+    cluster.wait(other)
+    cluster.wait(job)
+    assert cluster.digest() == undisturbed
+
+
+def test_scontrol_requeue(cluster, undisturbed):
+    cluster.experiment(pause=0.5)
+    cluster.profile(ranks_per_node=1)
+    (job,) = cluster.submit()
+    cluster.wait_for_round(3)
+    cluster.run("scontrol", "requeue", job)
+    cluster.wait(job)
+    assert cluster.restarts(job) == 1
+    assert cluster.digest() == undisturbed
+
+
+def test_killed_rank_ends_the_job_and_the_next_one_resumes(cluster, undisturbed):
+    cluster.experiment(pause=0.5)
+    (job,) = cluster.submit()
+    cluster.wait_for_round(3)
+    pid = re.search(r"rank 2 on \S+ \(pid (\d+)", cluster.log()).group(1)
+    os.kill(int(pid), signal.SIGKILL)
+    cluster.wait(job, "FAILED")
+    assert re.search(r"task 2: Killed", cluster.log())
+    assert re.search(r"failed +.*the ranks ended with code", cluster.hpcfl("status", "out"))
+    done = cluster.rounds()
+    assert 3 <= done < 20
+    (job,) = cluster.submit()
+    cluster.wait(job)
+    assert f"continues after round {done}" in cluster.log()
+    assert cluster.digest() == undisturbed
+
+
+def test_cancelled_job_is_not_requeued(cluster):
+    cluster.experiment(pause=1)
+    (job,) = cluster.submit()
+    cluster.wait_for_round(2)
+    cluster.run("scancel", job)
+    cluster.wait(job, "CANCELLED")
+    assert cluster.restarts(job) == 0
+
+
+def test_rounds_longer_than_a_job_do_not_go_round_for_ever(cluster):
+    cluster.experiment(pause=1000)
+    cluster.profile(time="0:01:00", warning=20, max_requeues=0)
+    (job,) = cluster.submit()
+    cluster.until(lambda: "rank 1 on" in cluster.log(), "the start")
+    cluster.run("scancel", "--batch", "--signal=USR2", job)  # the warning, without waiting for it
+    cluster.wait(job, "FAILED")
+    assert "in the middle of a round" in cluster.log()
+    assert "without a new checkpoint (round 0), more than max_requeues = 0" in cluster.hpcfl("status", "out")
+
+
+def test_sweep_with_a_failing_cell(cluster):
+    cluster.experiment(sweep='[sweep]\nmethod.name = ["fedavg", "methods_for_jobs:Slow"]\nseed = [0, 1, 2]\n')
+    cluster.profile(ranks_per_node=1, at_once=3)
+    (cluster.folder / "broken-1").touch()
+    jobs = cluster.submit()
+    assert len(jobs) == 6 and len({job.partition("_")[0] for job in jobs}) == 1  # one array
+    for job in jobs:
+        cluster.until(lambda job=job: cluster.state(job) in ("COMPLETED", "FAILED"), f"the end of {job}")
+    status = cluster.hpcfl("status", "out")
+    assert "5 finished, 1 failed" in status and re.search(r"methods_for_jobs_Slow,seed=1 +failed", status)
+    (cluster.folder / "broken-1").unlink()
+    (job,) = cluster.submit()
+    cluster.wait(job)
+    table = cluster.hpcfl("table", "out", "--format", "csv")
+    rows = [line.split(",") for line in table.splitlines()]
+    assert [(row[0], row[1], row[-1]) for row in rows[1:]] == [
+        ("fedavg", "digits dirichlet", "3"), ("methods_for_jobs:Slow", "digits dirichlet", "3")]
+    assert rows[1][3:5] == rows[2][3:5]  # without a pause the two are the same method
