@@ -38,13 +38,13 @@ def launcher(profile: Profile) -> list[str]:
     if profile.mpi == "mpiexec":
         return ["mpiexec", "-n", str(profile.ranks)]
     binding = ["--gpu-bind=none"] if profile.gpus_per_node else []
-    return ["srun", f"--mpi={profile.mpi}", "--unbuffered", "--wait=10", "--kill-on-bad-exit=0",
+    return ["srun", f"--mpi={profile.mpi}", "--wait=10", "--kill-on-bad-exit=0",
             f"--cpus-per-task={profile.cores}", "--cpu-bind=cores", *binding]
 
 
 def experiment(python: str, file: Path, out: Path) -> list[str]:
     """What every rank runs."""
-    return [python, "-m", "hpcfl", "run", str(file), "--out", str(out)]
+    return [python, "-u", "-m", "hpcfl", "run", str(file), "--out", str(out)]
 
 
 def script(chosen: Options, setup: Sequence[str], command: Sequence[str]) -> str:

@@ -24,8 +24,8 @@ def test_options_of_a_gpu_job():
 
 
 @pytest.mark.parametrize(("profile", "line"), [
-    (Profile(nodes=2, cores=3), "srun --mpi=pmi2 --unbuffered --wait=10 --kill-on-bad-exit=0 --cpus-per-task=3 --cpu-bind=cores"),
-    (Profile(mpi="pmix", gpus_per_node=4), "srun --mpi=pmix --unbuffered --wait=10 --kill-on-bad-exit=0 --cpus-per-task=1 "
+    (Profile(nodes=2, cores=3), "srun --mpi=pmi2 --wait=10 --kill-on-bad-exit=0 --cpus-per-task=3 --cpu-bind=cores"),
+    (Profile(mpi="pmix", gpus_per_node=4), "srun --mpi=pmix --wait=10 --kill-on-bad-exit=0 --cpus-per-task=1 "
                                            "--cpu-bind=cores --gpu-bind=none"),
     (Profile(mpi="mpiexec", nodes=2, ranks_per_node=4), "mpiexec -n 8"),
     (Profile(cluster="local"), "mpiexec -n 2"),
