@@ -19,6 +19,7 @@ from hpcfl.errors import UserError
 from hpcfl.fleet import Fleet, Hardware, buffer_name
 from hpcfl.fleet.kernels import choose, convolves
 from hpcfl.fleet.samples import Samples
+from hpcfl.methods._averaged_buffers import AveragedBuffers
 from hpcfl.methods.base import Cohort, Method, State
 from hpcfl.placement import Placement
 from hpcfl.setup import Setup
@@ -82,9 +83,13 @@ def prepare(config: Config, communicator: Communicator) -> Prepared:
     hardware = Hardware(setup, samples, kernel, buffers, device, communicator.beat, Stopwatch())
     private = method.client_state(setup)
     if buffers.width:
-        private |= {buffer_name(model): layout.to_row(buffers, template) for model in method.models}
+        statistics = {buffer_name(model): layout.to_row(buffers, template) for model in method.models}
+        private |= statistics
+        if config.training.buffers == "average":
+            method = cast(Method, AveragedBuffers(method, statistics, layout.floating(buffers, template)))
     server = method.server_state(setup) if communicator.is_server else {}
-    return Prepared(config, method, setup, split, test_counts, placed, hardware, ClientStore(own, private, config.runtime.memory * 1e6), server)
+    store = ClientStore(own, private, config.runtime.memory * 1e6)
+    return Prepared(config, method, setup, split, test_counts, placed, hardware, store, server)
 
 
 def _build(config: Config, method: Method, dataset: Dataset):
