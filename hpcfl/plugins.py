@@ -32,6 +32,8 @@ def find(package: str, key: str, name: str) -> Any:
     A built-in name ``fedavg-c`` is ``package.fedavg_c``'s attribute ``plugin``; ``module:object`` is imported as
     written, with the current folder importable. Raises UserError with the nearest valid name.
     """
+    if not isinstance(name, str):
+        raise UserError(f"{key} = {name!r}: must be a string; allowed: {', '.join(names(package))}, or your own 'module:object'")
     if ":" in name:
         return _user_object(key, name)
     if name not in names(package):

@@ -1,6 +1,5 @@
 """Short federations in this process, and fleets made by hand."""
 
-import copy
 import os
 import subprocess
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
 from hpcfl import config, layout
@@ -22,19 +22,6 @@ from hpcfl.setup import Setup
 from hpcfl.storage import digest, results
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
-
-COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6], [0, 0, 5, 10], [5, 5, 5, 5]]  # of five clients
-
-
-def tiny_table(method: str | dict[str, Any], counts: list[list[int]] = COUNTS, **sections: Any) -> dict[str, Any]:
-    """An experiment on the tiny data; ``sections`` replace or extend its tables."""
-    table = {"seed": 3, "rounds": 3, "data": {"dataset": "tiny:blobs"},
-             "partition": {"scheme": "tiny:Counts", "clients": len(counts), "counts": counts},
-             "model": {"name": "mlp", "hidden": [6]}, "training": {"lr": 0.1, "batch_size": 4},
-             "method": {"name": method} if isinstance(method, str) else method}
-    for name, value in copy.deepcopy(sections).items():
-        table[name] = {**table.get(name, {}), **value} if isinstance(value, dict) else value
-    return table
 
 
 @dataclass(frozen=True)
@@ -54,7 +41,7 @@ def federate(tmp_path: Path):
     def play(method: str | dict[str, Any], *arguments: Any, **sections: Any) -> Played:
         folder = tmp_path / f"run{len(list(tmp_path.glob('run*')))}"
         alone = Communicator()
-        prepared = prepare(config.parse(tiny_table(method, *arguments, **sections)), alone)
+        prepared = prepare(config.parse(tiny.table(method, *arguments, **sections)), alone)
         metrics = MetricsWriter(folder, {}, {})
         federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone), metrics, {},
                                 lambda round, values: None)
@@ -69,13 +56,13 @@ def federate(tmp_path: Path):
 @pytest.fixture
 def make_fleet():
     """``make_fleet(counts, …)``: the clients of one rank on the tiny data, each with an MLP, before they do anything."""
-    def make(counts: list[list[int]] = COUNTS, *, lanes: int | str = "auto", dtype: torch.dtype = torch.float32,
+    def make(counts: list[list[int]] = tiny.COUNTS, *, lanes: int | str = "auto", dtype: torch.dtype = torch.float32,
              hidden: tuple[int, ...] = (6,), model: dict[str, Any] | None = None, round: int = 1, **training: Any) -> Fleet:
         double = dtype == torch.float64
-        table = tiny_table("fedavg", counts, data={"dataset": "tiny:blobs64" if double else "tiny:blobs"},
+        experiment = tiny.table("fedavg", counts, data={"dataset": "tiny:blobs64" if double else "tiny:blobs"},
                            training=training, runtime={"lanes": lanes})
-        table["model"] = model or {"name": "tiny:mlp64" if double else "mlp", "hidden": list(hidden)}
-        return prepare(config.parse(table), Communicator()).fleet(np.arange(len(counts)), round, scored=True)
+        experiment["model"] = model or {"name": "tiny:mlp64" if double else "mlp", "hidden": list(hidden)}
+        return prepare(config.parse(experiment), Communicator()).fleet(np.arange(len(counts)), round, scored=True)
     return make
 
 

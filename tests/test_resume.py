@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from conftest import tiny_table
+import tiny
 
 from hpcfl import config
 from hpcfl.communicator import Communicator
@@ -15,7 +15,7 @@ from hpcfl.storage.checkpoint import latest
 
 def play(folder, method="cwfedavg", rounds=6, fresh=False, **sections):
     """Run to ``rounds`` with a checkpoint every second; the digest."""
-    table = tiny_table(method, rounds=rounds, checkpoint={"every": 2}, **sections)
+    table = tiny.table(method, rounds=rounds, checkpoint={"every": 2}, **sections)
     run(config.parse(table), folder, Communicator(), fresh)
     return latest(folder / "checkpoints").digest
 
@@ -80,6 +80,6 @@ def test_another_configuration_is_refused_saying_what_differs_and_fresh_moves_th
                                       {"checkpoint": {"every": 1}}])
 def test_where_and_how_fast_it_runs_is_not_the_runs_identity(tmp_path, sections):
     play(tmp_path / "run", rounds=2)
-    table = tiny_table("cwfedavg", rounds=4, **{"checkpoint": {"every": 2}, **sections})
+    table = tiny.table("cwfedavg", rounds=4, **{"checkpoint": {"every": 2}, **sections})
     run(config.parse(table), tmp_path / "run", Communicator(), False)
     assert latest(tmp_path / "run" / "checkpoints").digest == play(tmp_path / "calm", rounds=4)

@@ -1,8 +1,10 @@
 """A tiny data set, a partition by class counts, and models and methods that misbehave, named in configurations as 'tiny:…'."""
 
+import copy
 import os
 import signal
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -143,3 +145,17 @@ class Wide(FedAvg):
 
     def server_state(self, setup):
         return {**super().server_state(setup), "ends": torch.zeros(3, setup.clients)}
+
+
+COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6], [0, 0, 5, 10], [5, 5, 5, 5]]  # of five clients
+
+
+def table(method: str | dict[str, Any], counts: list[list[int]] = COUNTS, **sections: Any) -> dict[str, Any]:
+    """An experiment on the tiny data; ``sections`` replace or extend its tables."""
+    found = {"seed": 3, "rounds": 3, "data": {"dataset": "tiny:blobs"},
+             "partition": {"scheme": "tiny:Counts", "clients": len(counts), "counts": counts},
+             "model": {"name": "mlp", "hidden": [6]}, "training": {"lr": 0.1, "batch_size": 4},
+             "method": {"name": method} if isinstance(method, str) else method}
+    for name, value in copy.deepcopy(sections).items():
+        found[name] = {**found.get(name, {}), **value} if isinstance(value, dict) else value
+    return found

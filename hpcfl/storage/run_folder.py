@@ -26,23 +26,38 @@ def claim(folder: Path, config: Config, fresh: bool) -> Iterator[None]:
     """The folder, made where missing, is this configuration's and nobody else's inside the block.
 
     ``fresh`` moves what is there aside first. Raises UserError if the folder belongs to another configuration or holds
-    something else, or is in use; RunFailure if the disk fails.
+    something else, is in use or cannot be written: a disk that is full now is bad input, one that fills up later a failure.
     """
     _check(folder, config, fresh)
     with ExitStack() as locks:
-        with atomic.explained(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        locks.enter_context(FolderLock(folder))
-        if fresh and (folder / RUN).exists():
-            with atomic.explained(folder):
-                folder.rename(_aside(folder))
-                folder.mkdir()
-            locks.enter_context(FolderLock(folder))
-        text = json.dumps({"identity": config.identity(), "config": config.resolved()}, indent=1)
-        atomic.write(folder / RUN, text.encode())
-        (folder / FAILURE).unlink(missing_ok=True)
+        with _usable():
+            _take(folder, config, fresh, locks)
         with _failure_kept(folder / FAILURE):
             yield
+
+
+def _take(folder: Path, config: Config, fresh: bool, locks: ExitStack) -> None:
+    """Make and lock the folder, with an old run moved aside if ``fresh``, and say whose it is."""
+    with atomic.explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    locks.enter_context(FolderLock(folder))
+    if fresh and (folder / RUN).exists():
+        with atomic.explained(folder):
+            folder.rename(_aside(folder))
+            folder.mkdir()
+        locks.enter_context(FolderLock(folder))
+    text = json.dumps({"identity": config.identity(), "config": config.resolved()}, indent=1)
+    atomic.write(folder / RUN, text.encode())
+    (folder / FAILURE).unlink(missing_ok=True)
+
+
+@contextmanager
+def _usable() -> Iterator[None]:
+    """What the disk refuses before the run begins is bad input."""
+    try:
+        yield
+    except RunFailure as error:
+        raise UserError(f"{error}; choose another --out, or make this one writable and free some space") from error
 
 
 def read(folder: Path) -> dict[str, Any] | None:
@@ -76,16 +91,20 @@ def _failure_kept(path: Path) -> Iterator[None]:
 
 def _check(folder: Path, config: Config, fresh: bool) -> None:
     """Refuse a folder that is not this run's, before anything is touched."""
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder}: is a file, not a folder; choose another --out")
     try:
-        there = None if fresh else read(folder)
-        strangers = [entry.name for entry in folder.iterdir() if entry.name not in NO_RESULTS] if folder.exists() else []
+        entries = [entry.name for entry in folder.iterdir()]
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        raise UserError(f"{folder}: is a file, not a folder; choose another --out") from None
     except OSError as error:
         raise UserError(f"{folder}: cannot be read ({error.strerror}); choose another --out") from None
-    if there is None:
-        if strangers and not (folder / RUN).exists():
+    if RUN not in entries:
+        if strangers := [name for name in entries if name != ".lock"]:
             raise UserError(f"{folder}: holds '{strangers[0]}' but no run of hpcfl; choose another --out")
+        return
+    there = None if fresh else read(folder)
+    if there is None:
         return
     if differences := _differences(_flat(there["identity"]), _flat(config.identity())):
         raise UserError(f"{folder}: belongs to another configuration ({'; '.join(differences)}); "

@@ -1,0 +1,113 @@
+"""Whose a results folder is; one that cannot be used is refused in one line before anything is touched."""
+
+import os
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import tiny
+
+from hpcfl import config
+from hpcfl.errors import UserError
+from hpcfl.storage import run_folder
+
+CONFIG = config.parse(tiny.table("fedavg"))
+
+
+def claim(folder, configuration=CONFIG, fresh=False):
+    with run_folder.claim(folder, configuration, fresh):
+        return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_new_folder_is_made_with_its_parents_and_says_whose_it_is(tmp_path):
+    folder = tmp_path / "a path with spaces" / "run"
+    assert run_folder.read(folder) is None
+    assert claim(folder) == [".lock", "run.json"]
+    assert run_folder.read(folder)["identity"] == CONFIG.identity()
+    assert claim(folder) == [".lock", "run.json"]
+
+
+def test_a_folder_of_another_configuration_says_every_difference(tmp_path):
+    claim(tmp_path / "run")
+    before = (tmp_path / "run" / "run.json").read_bytes()
+    other = config.parse(tiny.table({"name": "fedprox", "mu": 0.5}, seed=4))
+    with pytest.raises(UserError) as refusal:
+        claim(tmp_path / "run", other)
+    for difference in ("method.name: fedavg there, fedprox here", "method.mu: (nothing) there, 0.5 here",
+                       "seed: 3 there, 4 here", "--fresh"):
+        assert difference in str(refusal.value)
+    assert (tmp_path / "run" / "run.json").read_bytes() == before
+
+
+def test_fresh_moves_the_old_run_aside_twice_in_a_second(tmp_path):
+    folder = tmp_path / "run"
+    claim(folder)
+    for moved in (1, 2):
+        (folder / "metrics.h5").write_text(f"old {moved}")
+        assert claim(folder, fresh=True) == [".lock", "run.json"]
+        assert len(list(tmp_path.iterdir())) == 1 + moved
+    assert {path.read_text() for path in tmp_path.glob("run.*/metrics.h5")} == {"old 1", "old 2"}
+
+
+def test_strangers_files_are_not_touched(tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    for fresh in (False, True):
+        with pytest.raises(UserError, match=r"holds 'thesis.tex' but no run of hpcfl; choose another --out"):
+            claim(tmp_path, fresh=fresh)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_a_file_in_the_folders_place(tmp_path):
+    (tmp_path / "run").write_text("")
+    with pytest.raises(UserError, match="is a file, not a folder; choose another --out"):
+        claim(tmp_path / "run")
+
+
+def test_a_damaged_description(tmp_path):
+    claim(tmp_path / "run")
+    (tmp_path / "run" / "run.json").write_text("{")
+    with pytest.raises(UserError, match=r"run.json: cannot be read .*`--fresh` starts over"):
+        claim(tmp_path / "run")
+    claim(tmp_path / "run", fresh=True)
+
+
+def test_a_folder_in_use(tmp_path, monkeypatch):
+    monkeypatch.setattr("hpcfl.storage.lock.PATIENCE", 0.1)
+    with run_folder.claim(tmp_path / "run", CONFIG, False), pytest.raises(UserError, match="another run is using this folder"):
+        claim(tmp_path / "run")
+
+
+def test_a_disk_that_is_full_from_the_start_is_bad_input(small_disk):
+    with suppress(OSError), open(small_disk / "filler", "wb", buffering=0) as file:
+        while True:
+            file.write(bytes(512))
+    with pytest.raises(UserError, match="No space left on device; choose another --out"):
+        claim(small_disk / "run")
+
+
+@pytest.fixture
+def somebody():
+    """A folder of a user who is not root, who reads everything; the test runs with that user's rights."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        before = os.geteuid()
+        if before == 0:
+            os.seteuid(65534)
+        yield Path(folder)
+        os.seteuid(before)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+@pytest.mark.parametrize("inside", ["", "run"])
+@pytest.mark.parametrize("mode", [0o000, 0o500])
+def test_a_folder_that_may_not_be_read_or_written(somebody, fresh, inside, mode):
+    closed = somebody / "closed"
+    closed.mkdir()
+    closed.chmod(mode)
+    try:
+        with pytest.raises(UserError, match=r"closed.*Permission denied.*; choose another --out"):
+            claim(closed / inside if inside else closed, fresh=fresh)
+    finally:
+        closed.chmod(0o700)
+    assert not list(closed.iterdir())

@@ -1,0 +1,53 @@
+"""A grid of experiments in one file."""
+
+import pytest
+import tiny
+
+from hpcfl.errors import UserError
+from hpcfl.sweep import expand
+
+
+def names(**sweep):
+    return [cell.name for cell in expand(tiny.table("fedavg", sweep=sweep), "f.toml")]
+
+
+def test_without_a_sweep_one_cell_with_the_experiments_name():
+    cell, = expand(tiny.table("fedavg", name="mine"), "f.toml")
+    assert cell.name == cell.config.name == "mine" and cell.setting == {}
+
+
+def test_lists_are_multiplied_in_their_order():
+    cells = expand(tiny.table("fedavg", sweep={"seed": [0, 1], "method": {"name": ["fedavg", "local"]}}), "f.toml")
+    assert [cell.name for cell in cells] == ["seed=0,fedavg", "seed=0,local", "seed=1,fedavg", "seed=1,local"]
+    assert [(cell.config.seed, cell.config.method.name) for cell in cells] == [(0, "fedavg"), (0, "local"), (1, "fedavg"),
+                                                                               (1, "local")]
+    assert cells[0].config.name == "experiment-seed=0,fedavg"
+    assert len({cell.config.fingerprint() for cell in cells}) == 4
+
+
+def test_cases_are_linked_columns():
+    cases = [{"method": {"name": "fedprox", "mu": 0.5}, "training": {"lr": 0.1}}, {"method": {"name": "local"}}]
+    cells = expand(tiny.table("fedavg", sweep={"cases": cases, "seed": [7, 8]}), "f.toml")
+    assert [(cell.config.method.name, cell.config.seed) for cell in cells] == [("fedprox", 7), ("fedprox", 8), ("local", 7),
+                                                                               ("local", 8)]
+    assert cells[0].config.method.mu == 0.5
+
+
+def test_cells_do_not_share_what_they_set():
+    cells = expand(tiny.table("fedavg", sweep={"training": {"lr": [0.1, 0.2]}}), "f.toml")
+    assert [cell.config.training.lr for cell in cells] == [0.1, 0.2]
+
+
+def test_names_are_safe_as_folders():
+    assert names(model={"hidden": [[4], [4, 8]]}) == ["hidden=_4_", "hidden=_4_8_"]
+
+
+@pytest.mark.parametrize(("sweep", "message"), [
+    ({}, r"f.toml: sweep = \{\}: must be a table of lists"), ({"seed": 3}, "f.toml: sweep.seed = 3: must be a list of values"),
+    ({"seed": []}, r"f.toml: sweep.seed = \[\]: must be a list"), ({"seed": [1, 1]}, "f.toml: sweep: two cells are 'seed=1'"),
+    ({"cases": [{}, {"seed": 1}]}, "sweep.cases: must be tables"),
+    ({"training": {"lrr": [1]}}, "lrr=1: unknown key 'training.lrr'; did you mean 'lr'?"),
+    ({"method": {"name": ["fedavg", "fedalla"]}}, "fedalla: method.name = 'fedalla' is unknown; did you mean 'fedala'?")])
+def test_bad_sweeps_are_found_before_the_first_cell_runs(sweep, message):
+    with pytest.raises(UserError, match=message.replace("?", "[?]")):
+        names(**sweep)
