@@ -16,10 +16,11 @@ from submitit.core.utils import FailedJobError, FailedSubmissionError, Uncomplet
 from submitit.slurm.slurm import _make_sbatch_string  # the function that submitit itself makes its scripts with
 
 from hpcfl import config, experiment
-from hpcfl.cluster import batch, profile, slurm
+from hpcfl.cluster import batch, forecast, profile, slurm
 from hpcfl.cluster.profile import Profile
 from hpcfl.cluster.submission_folder import Submissions
 from hpcfl.cluster.supervisor import Supervisor
+from hpcfl.config import Config
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.running import finished
 from hpcfl.storage import atomic
@@ -32,6 +33,7 @@ class Work:
     """A cell that is to run: its name, what the job calls, and the texts that go beside it into ``OUT/jobs``."""
 
     name: str
+    config: Config
     supervisor: Supervisor
     files: dict[Path, str]
 
@@ -49,8 +51,11 @@ def submit(file: Path, overrides: Iterable[str], profile_name: str, out: Path | 
     work = [_work(wanted, submissions, folder / cell.folder, cell) for cell in open_cells if cell.name not in queued]
     lines = [f"{len(plan.cells) - len(open_cells)} of {len(plan.cells)} complete"] if len(open_cells) < len(plan.cells) else []
     lines += [f"{name}: in the queue as job {job}" for name, job in queued.items()]
-    if not work or dry_run:
-        return [*lines, *([script(wanted, work, submissions)] if work else [])]
+    if dry_run and work:
+        forecast.show(work[0].config, wanted.ranks)
+        lines.append(script(wanted, work, submissions))
+    if dry_run or not work:
+        return lines
     plan.record()
     with atomic.explained(submissions.folder):
         submissions.folder.mkdir(parents=True, exist_ok=True)
@@ -75,7 +80,7 @@ def _work(wanted: Profile, submissions: Submissions, out: Path, cell: experiment
                             str(again))
     chosen = batch.options(wanted, cell.config.name) | {"output": str(submissions.folder / "%j.log")}
     text = batch.script(chosen, wanted.setup, batch.supervised(sys.executable, supervisor))
-    return Work(cell.name, supervisor, {frozen: json.dumps(cell.config.resolved(), indent=1), again: text})
+    return Work(cell.name, cell.config, supervisor, {frozen: json.dumps(cell.config.resolved(), indent=1), again: text})
 
 
 def _parameters(wanted: Profile, name: str) -> dict[str, object]:
