@@ -56,7 +56,7 @@ class FedPHP(FedAvg):
         if not self.lam:
             return super().loss(model, batch, lane)
         features = model.features(batch.x)
-        inherited = at(model, lane.inherited, lambda teacher: teacher.features(batch.x)).detach()
+        inherited = at(model, lane.inherited, lambda teacher: teacher.features(batch.x))
         widths = WIDTHS if self.variant == "pfllib" else None
         fit = functional.cross_entropy(model.head(features), batch.y)
         return (1 - self.lam) * fit + self.lam * discrepancy(features, inherited, widths)

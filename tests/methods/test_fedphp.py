@@ -1,11 +1,14 @@
 """FedPHP: methods-2.md §6."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
+from hpcfl.fleet.kernels import Batch
 from hpcfl.methods.fedphp import FedPHP, discrepancy
 
 ONE = [[6, 3, 2, 1]]
@@ -91,3 +94,17 @@ def test_fedphp_is_supervised_by_the_inherited_model(make_fleet, rows_of):
         ends.append(method.fit(fleet, rows_of(fleet), {}))
         assert torch.equal(fleet.state["inherited"], before)
     assert not torch.allclose(ends[0], ends[1])
+
+
+def test_fedphp_loss_by_hand(make_fleet, rows_of):
+    """(1 − λ)·CE(θ) + λ·MMD² of the features of θ and of the inherited model."""
+    fleet = make_fleet()
+    module, layout = fleet.hardware.kernel.module, fleet.layout
+    own, inherited = (layout.split(rows_of(fleet, seed)[0]) for seed in (1, 2))
+    x, y = fleet.hardware.samples.take(fleet.hardware.samples.train[0])
+    module.load_state_dict(own)
+    lane = SimpleNamespace(inherited=rows_of(fleet, 2)[0])
+    loss = FedPHP(name="fedphp", lam=0.3).loss(module, Batch(x, y), lane)
+    features = [(x @ named["hidden1.weight"].T + named["hidden1.bias"]).relu() for named in (own, inherited)]
+    expected = 0.7 * cross_entropy(features[0] @ own["head.weight"].T + own["head.bias"], y) + 0.3 * discrepancy(*features)
+    torch.testing.assert_close(loss, expected)

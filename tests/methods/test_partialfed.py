@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from hpcfl.methods.partialfed import PartialFed, by_layer, within_layers
+from hpcfl.methods.partialfed import PartialFed, by_layer, gumbel, within_layers
 
 FAR = 1e4  # a logit so large that the draw is exact
 
@@ -70,6 +70,18 @@ def test_partialfed_strategy_follows_the_gradient(make_fleet, rows_of):
                 slope = (objective(client, start[client] + shift) - objective(client, start[client] - shift)) / 2e-6
                 moved = fleet.state["strategy"][client, layer, option] - start[client, layer, option]
                 assert abs(moved + slope) < 1e-6 and abs(slope) > 1e-5
+
+
+def test_partialfed_draws_anew_in_every_batch(make_fleet, rows_of, monkeypatch):
+    """Ten samples are three batches an epoch: the steps of two epochs are counted from 0 to 5, a row of noise for each."""
+    fleet, counted = make_fleet([[10, 0, 0, 0]], epochs=2), []
+    original = PartialFed.trains_strategy
+    monkeypatch.setattr(PartialFed, "trains_strategy", lambda self, taken, offset: (
+        counted.append(int(taken)), original(self, taken, offset))[1])
+    fleet.state = {"model": rows_of(fleet, 1), "strategy": torch.zeros(1, 2, 2)}
+    PartialFed(**method()).fit(fleet, rows_of(fleet, 2), {})
+    noise = gumbel(fleet)
+    assert counted == [0, 1, 2, 3, 4, 5] and noise.shape == (1, 6, 2, 2) and len(noise.unique()) == 24
 
 
 def test_partialfed_strategy_accumulates(federate):

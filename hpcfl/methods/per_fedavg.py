@@ -1,0 +1,69 @@
+"""Per-FedAvg: one shared model that is good after a single gradient step on a client's own data.
+
+Fallah, Mokhtari & Ozdaglar, "Personalized federated learning with theoretical guarantees", NeurIPS 2020. Each local step
+takes disjoint mini-batches D, D′ (, D″): θ′ = θ − α∇f(θ; D), g = ∇f(θ′; D′), then, first order, θ ← θ − βg; Hessian-free,
+θ ← θ − β(g − αc) with c = [∇f(θ + δg; D″) − ∇f(θ − δg; D″)]/2δ. As many passes over the data as batches in a step, so
+that an epoch has as many steps as elsewhere. δ is relative to ‖g‖, because δg underflows where the gradient is tiny.
+Scored after one step of size α on a mini-batch of TRAINING data; the reference code adapts on test data, and twice.
+"""
+
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hpcfl.fleet import Fleet, Turn
+from hpcfl.message import Inbox
+from hpcfl.methods.fedavg import FedAvg
+
+
+class PerFedAvg(FedAvg):
+    """Server: ``model`` [P]. Client: nothing. Down P, up P. ``pre`` is the received model after one step."""
+
+    reference = "Fallah et al., NeurIPS 2020"
+    variant: Literal["first-order", "hessian-free"] = Field("first-order", description="how the second derivative is had")
+    alpha: float | None = Field(None, ge=0, description="size α of the adapting step; default: training.lr")
+    beta: float | None = Field(None, ge=0, description="size β of the outer step; default: training.lr")
+    delta: float = Field(1e-3, gt=0, description="length δ of the difference, relative to max(1, ‖θ‖)")
+
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
+        batches = 2 if self.variant == "first-order" else 3
+        alpha, beta = self._step_sizes(fleet)
+
+        def step(turn: Turn) -> None:
+            theta = turn.rows()
+            direction = turn.gradient(theta - alpha * turn.gradient(batch=0), batch=1)
+            if self.variant == "hessian-free":
+                direction = direction - alpha * self.curvature(turn, theta, direction)
+            turn.write(theta - beta * direction)
+
+        epochs = batches * how.pop("epochs", fleet.setup.training.epochs)
+        return super().fit(fleet, rows, inbox, step=step, batches=batches, epochs=epochs, **how)
+
+    def curvature(self, turn: Turn, theta: Tensor, direction: Tensor) -> Tensor:
+        """∇²f(θ; D″)·g [a, P] by a central difference along g; 0 for a g of length 0."""
+        length = direction.norm(dim=1, keepdim=True)
+        shift = self.delta * theta.norm(dim=1, keepdim=True).clamp(min=1)
+        along = torch.where(length > 0, direction / length, 0) * shift
+        change = turn.gradient(theta + along, batch=2) - turn.gradient(theta - along, batch=2)
+        return change * length / (2 * shift)
+
+    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
+        self.score_global(fleet, inbox)
+        if fleet.scored:
+            with fleet.trial():
+                fleet.score("pre", self.adapted(fleet, start))
+
+    def adapted(self, fleet: Fleet, rows: Tensor) -> Tensor:
+        """The models after one gradient step of size α on one random mini-batch of training data."""
+        alpha, _ = self._step_sizes(fleet)
+        return fleet.train(rows, epochs=1, steps=1, phase="adapt",
+                           step=lambda turn: turn.write(turn.rows() - alpha * turn.gradient()))
+
+    def _step_sizes(self, fleet: Fleet) -> tuple[float, float]:
+        rate = fleet.learning_rate
+        return (rate if self.alpha is None else self.alpha), (rate if self.beta is None else self.beta)
+
+
+plugin = PerFedAvg
