@@ -48,11 +48,11 @@ class Anchored(Method):
         last = server["uploaded"].nonzero()[:, 0]
         if not len(last):
             return {}  # round 1: no anchor yet
-        receivers = torch.from_numpy(cohort.ids)
-        own, others = server["models"][receivers], server["models"][last]
-        beta = self.attraction(mixing.distances(own, others), receivers[:, None] == last)
-        stay = 1 - beta.sum(dim=1, keepdim=True)
-        return {"anchor": mixing.mix(beta, others).add_(own * stay.float())}
+        receivers, models = torch.from_numpy(cohort.ids), server["models"]
+        beta = self.attraction(mixing.distances(models[receivers], models[last]), receivers[:, None] == last)
+        matrix = torch.zeros(len(receivers), len(models), dtype=torch.float64).index_copy(1, last, beta)
+        matrix[torch.arange(len(receivers)), receivers] = 1 - beta.sum(dim=1)
+        return {"anchor": mixing.mix(matrix, models)}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The model that local training starts from, ``[n, P]``: one's own, with ``ala`` blended with the anchor."""

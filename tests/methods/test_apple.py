@@ -128,3 +128,11 @@ def test_apple_floats(federate):
     values = federate("apple", rounds=1).values
     width = federate("fedavg", rounds=1).values["floats_down"][0]
     assert values["floats_down"][0] == 4 * width and (values["clients/floats_up"][0] == width).all()
+
+
+def test_apple_renumbering_clients_permutes_results(federate):
+    counts, order, whole = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 6]], [2, 0, 1], {"batch_size": 100}
+    first = federate("apple", counts, training=whole)
+    other = federate("apple", [counts[client] for client in order], training=whole)
+    torch.testing.assert_close(other.clients["relations"], first.clients["relations"][order][:, order], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(other.server["cores"], first.server["cores"][order], rtol=1e-4, atol=1e-5)

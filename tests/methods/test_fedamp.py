@@ -116,3 +116,9 @@ def test_fedamp_with_ala_trains_from_the_blend(federate):
     plain, blended = (federate({"name": "fedamp", "alpha": 1.0, "sigma": 3.0, "ala": ala}) for ala in (False, True))
     assert not torch.equal(plain.clients["model"], blended.clients["model"])
     assert ((blended.clients["ala.weights"] >= 0) & (blended.clients["ala.weights"] <= 1)).all()
+
+
+def test_fedamp_those_who_uploaded_last_are_those_of_the_last_cohort(cohort):
+    server = {"models": torch.zeros(3, 1), "uploaded": torch.ones(3, dtype=torch.bool)}
+    method().aggregate(server, cohort(np.ones((2, 2)), ids=[0, 2]), {"model": torch.ones(2, 1)})
+    assert server["uploaded"].tolist() == [True, False, True] and server["models"][:, 0].tolist() == [1, 0, 1]
