@@ -21,6 +21,7 @@ class SharedBody(FedAvg):
     Server: ``model`` [P], the shared body before the initial head h⁰. Down P_b, up P_b. As it is, clients start from (b, h⁰).
     """
 
+    family = "a shared body"
     aggregation: Literal["average"] = Key("average", description="only the body is averaged")
     shared: ClassVar[Group] = "body"  # a prefix of the columns
 

@@ -22,6 +22,7 @@ class Ditto(FedAvg):
     """Server: ``model`` [P]. Client: ``personal`` v_i [P]. Down P, up P. ``global``: w."""
 
     primary = "post"
+    family = "a personal model beside the global one"
     reference = "Li et al., ICML 2021"
     models: ClassVar[tuple[str, ...]] = ("model", "personal")
     lam: float = Field(0.1, ge=0, description="strength λ of the pull (FedNH 0.75); 0 is Local beside FedAvg")

@@ -69,6 +69,7 @@ class FedCAC(FedAvg):
     """
 
     primary = "post"
+    family = "personal models, mixed on the server"
     reference = "Wu et al., ICCV 2023"
     aggregation: Literal["average"] = Key("average", description="the server mixes by groups of clients")
     tau: float = Key(0.5, ge=0, le=1, description="share τ of critical entries in each tensor (0.4 for CIFAR-100); 0 is FedAvg")

@@ -43,6 +43,7 @@ class FedPHP(FedAvg):
     """Server: ``model`` [P]. Client: ``inherited`` [P], q_i, and ``count``, how often it took part. Down P, up P."""
 
     primary = "post"
+    family = "a personal model beside the global one"
     reference = "Li et al., ECML-PKDD 2021"
     needs_rounds: ClassVar[bool] = True
     mu: float = Field(0.9, ge=0, le=1, description="final weight μ of the past in the inherited model")

@@ -31,6 +31,7 @@ class PartialFed(FedAvg):
     """
 
     primary = "post"
+    family = "a personal model beside the global one"
     reference = "Sun et al., NeurIPS 2021"
     warmup: NonNegativeInt = Field(20, description="first rounds in which all of the shared model is loaded")
     temperature: float = Field(5.0, gt=0, description="temperature T of the first round after the warm-up")

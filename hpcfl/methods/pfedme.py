@@ -23,6 +23,7 @@ class PFedMe(FedAvg):
     """Server: ``model`` [P]. Client: ``personal`` [P], θ of its last round. Down P, up P (w_i)."""
 
     primary = "post"
+    family = "a personal model beside the global one"
     reference = "Dinh et al., NeurIPS 2020"
     aggregation: Literal["average"] = Field("average", description="the server's step is its own")
     lam: float = Field(15.0, ge=0, description="strength λ of the pull between θ and w_i; 0 never moves w_i")
