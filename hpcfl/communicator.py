@@ -8,7 +8,10 @@ while they train, ranks send heartbeats; one that stays silent too long ends the
 import json
 import os
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
@@ -99,13 +102,28 @@ class World(Communicator):
         self.ranks = [f"rank {rank}{f' on {self.host}' if rank == self.rank else ''}" for rank in range(self.size)]
         self._hang_after = float("inf")
         self._heard = [time.monotonic()] * self.size
+        self._blocked_since = float("inf")  # when the main thread entered a blocking call
         self._last_beat = 0.0
         self._pending: list[Any] = []
         self._sent, self._received = [0] * self.size, [0] * self.size  # heartbeats, by the other rank
 
     def watch(self, seconds: float) -> None:
+        first = self._hang_after == float("inf")
         self._hang_after = seconds
         self._heard = [time.monotonic()] * self.size
+        if first:
+            threading.Thread(target=self._guard, daemon=True).start()
+
+    def _guard(self) -> None:
+        """In a thread of its own: no polling helps a rank whose partner stops in the middle of a blocking call."""
+        while time.monotonic() - self._blocked_since < self._hang_after:
+            time.sleep(min(1.0, self._hang_after / 10))
+        self._give_up("a rank that this one exchanges with")
+
+    def _give_up(self, lost: str) -> NoReturn:
+        print(f"hpcfl: {lost} has been silent for {self._hang_after:g} s (runtime.hang_after); "
+              "ending the job, the same command resumes it", file=sys.stderr)
+        self.abort(1)
 
     def beat(self) -> None:
         now = time.monotonic()
@@ -136,57 +154,65 @@ class World(Communicator):
             watched = range(1, self.size) if self.rank == 0 else [0]
             silent = [r for r in watched if time.monotonic() - self._heard[r] > self._hang_after]
             if silent:
-                print(f"hpcfl: {self.ranks[silent[0]]} has been silent for {self._hang_after:g} s (runtime.hang_after); "
-                      "ending the job, the same command resumes it", file=sys.stderr)
-                self.abort(1)
+                self._give_up(self.ranks[silent[0]])
         self._heard = [time.monotonic()] * self.size
 
-    def share(self, value: Any) -> Any:
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """Blocking calls, once every rank is here."""
         self._meet()
-        return json.loads(self._world.bcast(json.dumps(value) if self.rank == 0 else None, root=0))
+        self._blocked_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._blocked_since = float("inf")
+
+    def share(self, value: Any) -> Any:
+        with self._together():
+            return json.loads(self._world.bcast(json.dumps(value) if self.rank == 0 else None, root=0))
 
     def collect(self, value: Any) -> list[Any] | None:
-        self._meet()
-        texts = self._world.gather(json.dumps(value), root=0)
+        with self._together():
+            texts = self._world.gather(json.dumps(value), root=0)
         return None if texts is None else [json.loads(text) for text in texts]
 
     def agree(self, level: int) -> int:
-        self._meet()
-        return self._world.allreduce(level, op=self._mpi.MAX)
+        with self._together():
+            return self._world.allreduce(level, op=self._mpi.MAX)
 
     def broadcast(self, row: Array | None, width: int, dtype: Any) -> Array:
-        self._meet()
         row = np.empty(width, dtype) if row is None else np.ascontiguousarray(row)
         step = max(1, BLOCK_BYTES // row.itemsize)
-        for start in range(0, width, step):
-            self._world.Bcast(_bytes(row[start:start + step]), root=0)
+        with self._together():
+            for start in range(0, width, step):
+                self._world.Bcast(_bytes(row[start:start + step]), root=0)
         self.bytes_sent += row.nbytes * (self.size - 1)
         return row
 
     def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any) -> Array:
-        self._meet()
         mine = np.empty((int((owner == self.rank).sum()), width), dtype)
-        if width * mine.itemsize >= WIDE_BYTES:
-            self._each_row(rows, mine, owner, down=True)
-        else:
-            order, sizes = _route(owner, self.size, width * mine.itemsize)
-            block = None if rows is None else [_bytes(np.ascontiguousarray(rows[order])), sizes, None, self._mpi.BYTE]
-            self._world.Scatterv(block, _bytes(mine), root=0)
+        with self._together():
+            if width * mine.itemsize >= WIDE_BYTES:
+                self._each_row(rows, mine, owner, down=True)
+            else:
+                order, sizes = _route(owner, self.size, width * mine.itemsize)
+                block = None if rows is None else [_bytes(np.ascontiguousarray(rows[order])), sizes, None, self._mpi.BYTE]
+                self._world.Scatterv(block, _bytes(mine), root=0)
         self.bytes_sent += len(owner) * width * mine.itemsize
         return mine
 
     def gather(self, rows: Array, owner: Array) -> Array | None:
-        self._meet()
         rows, width = np.ascontiguousarray(rows), rows.shape[1]
         total = np.empty((len(owner), width), rows.dtype) if self.rank == 0 else None
-        if width * rows.itemsize >= WIDE_BYTES:
-            self._each_row(total, rows, owner, down=False)
-        else:
-            order, sizes = _route(owner, self.size, width * rows.itemsize)
-            block = None if total is None else np.empty_like(total)
-            self._world.Gatherv(_bytes(rows), None if block is None else [_bytes(block), sizes, None, self._mpi.BYTE], root=0)
-            if total is not None:
-                total[order] = block
+        with self._together():
+            if width * rows.itemsize >= WIDE_BYTES:
+                self._each_row(total, rows, owner, down=False)
+            else:
+                order, sizes = _route(owner, self.size, width * rows.itemsize)
+                block = None if total is None else np.empty_like(total)
+                self._world.Gatherv(_bytes(rows), None if block is None else [_bytes(block), sizes, None, self._mpi.BYTE], root=0)
+                if total is not None:
+                    total[order] = block
         self.bytes_received += len(owner) * width * rows.itemsize
         return total
 
@@ -208,10 +234,10 @@ class World(Communicator):
 
     def end(self, code: int) -> NoReturn:
         _flush()
-        self._meet()
-        expected = self._world.alltoall(self._sent)
-        while self._received != expected:  # MPI may not be finalised with a message under way
-            self._listen()
+        with self._together():
+            expected = self._world.alltoall(self._sent)
+            while self._received != expected:  # MPI may not be finalised with a message under way
+                self._listen()
         self._mpi.Finalize()
         os._exit(code)  # after Finalize nothing may call MPI again, not even a library's exit hook
 
