@@ -86,7 +86,8 @@ def prepare(config: Config, communicator: Communicator) -> Prepared:
         statistics = {buffer_name(model): layout.to_row(buffers, template) for model in method.models}
         private |= statistics
         if config.training.buffers == "average":
-            method = cast(Method, AveragedBuffers(method, statistics, layout.floating(buffers, template)))
+            shared = {name: row for name, row in statistics.items() if name == buffer_name("model")}  # the one that travels
+            method = cast(Method, AveragedBuffers(method, shared, layout.floating(buffers, template)))
     server = method.server_state(setup) if communicator.is_server else {}
     store = ClientStore(own, private, config.runtime.memory * 1e6)
     return Prepared(config, method, setup, split, test_counts, placed, hardware, store, server)

@@ -59,3 +59,9 @@ def test_ditto_scores_personal_models_of_all_clients(federate):
     np.testing.assert_array_equal(values["clients/post/loss"][-1], values["clients/post/loss"][-2])
     np.testing.assert_array_equal(values["clients/global/loss"],
                                   federate("fedavg", rounds=2, participation={"fraction": 0.4}).values["clients/global/loss"])
+
+
+def test_ditto_personal_statistics_stay_private_also_where_statistics_are_averaged(federate):
+    played = federate("ditto", rounds=1, model={"name": "test_fedrep:Normed"}, training={"buffers": "average"})
+    assert "buffers.model" in played.server and "buffers.personal" not in played.server
+    assert len(played.clients["buffers.personal"].unique(dim=0)) == 5
