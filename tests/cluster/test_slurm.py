@@ -21,7 +21,7 @@ def test_job_on_two_nodes_gives_the_digest_of_one_process(cluster, undisturbed):
 def test_time_limit_hit_twice(cluster, undisturbed):
     """A limit of a minute, of which Slurm warns at once: every start gets only some seconds."""
     cluster.experiment(pause=3, every="auto")
-    cluster.profile(time="0:01:00", warning=55)
+    cluster.profile(time="0:01:00", warning=55, ranks_per_node=1)
     (job,) = cluster.submit()
     cluster.wait(job)
     assert cluster.restarts(job) >= 2
