@@ -100,7 +100,7 @@ def _check(folder: Path, config: Config, fresh: bool) -> None:
     except OSError as error:
         raise UserError(f"{folder}: cannot be read ({error.strerror}); choose another --out") from None
     if RUN not in entries:
-        if strangers := [name for name in entries if name != ".lock"]:
+        if strangers := [name for name in entries if name not in NO_RESULTS]:
             raise UserError(f"{folder}: holds '{strangers[0]}' but no run of hpcfl; choose another --out")
         return
     there = None if fresh else read(folder)

@@ -71,29 +71,29 @@ class Campaign:
     chance: random.Random
     events: list[Event] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
+    _expected: str | None = None  # the digest of the undisturbed run
+    _deck: list[str] = field(default_factory=list)  # kinds that are still to come, before all come again
 
     def method(self, name: str, count: int) -> None:
         """``count`` faults in one run, which then finishes undisturbed."""
         file = self.folder / f"{name}.toml"
         file.write_text(EXPERIMENT.format(method=name, rounds=self.rounds, hang_after=HANG_AFTER))
-        expected = self.finish(file, self.folder / f"{name}-plain")
+        self._expected = self.finish(file, self.folder / f"{name}-plain")
         folder = self.results / name
         for _ in range(count):
             self.strike(file, folder, name)
-        if self.finish(file, folder) != expected:
-            self.wrong.append(f"{name}: not the digest of the undisturbed run")
+        self.complete(file, folder)
 
     def strike(self, file: Path, folder: Path, method: str) -> None:
         """One start and one fault at a random moment; a run that ends before it starts over."""
-        kind = self.chance.choice(self.kinds)
         job = Job(file, folder, self.chance.choice([2, 3]))
         if not job.wait_for_rounds(self.chance.randrange(4)):
             code = job.end(0)
             if code != 0:
                 self.wrong.append(f"{method}: did not start again, code {code}: {job.said()[-300:]}")
-            return self.finish_and_start_over(file, folder, method)
+            return self.complete(file, folder)
         time.sleep(self.chance.uniform(0, 0.3))
-        before = len(job.manifests())
+        before, kind = len(job.manifests()), self.draw()
         begun = time.monotonic()
         try:
             detail = faults.ALL[kind](job, self.chance)
@@ -107,18 +107,22 @@ class Campaign:
         print(f"{len(self.events):4} {method:12} {kind:26} {detail:24} code {code} after {event.seconds:.1f} s {event.wrong}",
               flush=True)
 
-    def finish_and_start_over(self, file: Path, folder: Path, method: str) -> None:
-        """The run was complete before the fault came."""
-        expected, found = self.finish(file, self.folder / f"{method}-plain"), self.finish(file, folder)
-        if found != expected:
-            self.wrong.append(f"{method}: not the digest of the undisturbed run")
-        subprocess.run(["rm", "-r", folder], check=True)
+    def draw(self) -> str:
+        """A kind of fault; all kinds come equally often."""
+        self._deck = self._deck or self.chance.sample(self.kinds, len(self.kinds))
+        return self._deck.pop()
+
+    def complete(self, file: Path, folder: Path) -> None:
+        """Let the run finish and compare it; the next fault strikes a new one."""
+        if self.finish(file, folder) != self._expected:
+            self.wrong.append(f"{file.stem}: not the digest of the undisturbed run")
+        subprocess.run(["rm", "-rf", folder], check=True)
 
     def judge(self, event: Event, job: Job, before: int) -> str:
         """What is wrong with how the job ended; nothing for what was promised."""
         if event.code is None:
             return f"still running after {GRACE:g} s: {job.said()[-300:]}"
-        if before and not job.manifests():
+        if before > event.fault.endswith("checkpoint") and not job.manifests():
             return "no intact checkpoint is left"
         if event.fault == "full disk" and event.code not in (0, 1):
             return f"a full disk must end a run with code 1: {job.said()[-300:]}"
@@ -162,7 +166,6 @@ def run(methods: Sequence[str], count: int, rounds: int, seed: int) -> Campaign:
         for position, method in enumerate(methods):
             while len(campaign.events) < count * (position + 1) // len(methods):
                 campaign.method(method, count * (position + 1) // len(methods) - len(campaign.events))
-                subprocess.run(["rm", "-rf", campaign.results / method], check=True)
         return campaign
 
 
