@@ -6,7 +6,9 @@ import numpy as np
 from hpcfl.storage import results
 
 METHODS = {"local": "", "fedavg": "", "fedprox": "", "fedavg-c": "method.tune_epochs = 1", "fedprox-c": "method.tune_epochs = 1",
-           "cwfedavg": "", "fedala": "method.most_epochs = 12", "diversifed": "", "fednh": ""}
+           "cwfedavg": "", "fedala": "method.most_epochs = 12", "diversifed": "", "fednh": "",
+           "fedamp": "", "fedfomo": "", "ifca": "", "feduv": "", "fedproto": "",
+           "cfl": "method.quiet_rounds = 0\nmethod.eps1 = 10.0\nmethod.eps2 = 0.0"}
 SWEEP = """
 [sweep]
 participation.fraction = [1.0, 0.5]

@@ -1,0 +1,164 @@
+"""What the fleet offers methods beyond plain training: steps of their own, other models in a loss, losses of models, draws."""
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from hpcfl.fleet import Pool, at
+from hpcfl.fleet.kernels import descend
+from hpcfl.fleet.synthetic import fit
+from hpcfl.models.mlp import MLP
+
+every_lanes = pytest.mark.parametrize("lanes", [1, 3, "auto"])
+
+
+@every_lanes
+def test_batches_of_a_step_are_disjoint_and_never_empty(make_fleet, rows_of, lanes):
+    """Batches of 4, two a step: 21 samples are steps of 4 + 4, 4 + 4 and 3 + 2; 9 are 4 + 4, the last one is left out."""
+    fleet = make_fleet([[21, 0, 0, 0], [4, 5, 0, 0], [1, 0, 0, 0]], lanes=lanes)
+    seen = []
+
+    def step(turn):
+        seen.extend([len(y[lane]) for _, y in turn._batches] for lane in range(len(turn.rows())))
+        gradients = [turn.gradient(batch=batch) for batch in (0, 1)]
+        assert not torch.equal(*gradients)
+    rows = rows_of(fleet)
+    assert torch.equal(fleet.train(rows, step=step, batches=2), rows)
+    assert sorted(seen) == [[3, 2], [4, 4], [4, 4], [4, 4]]
+
+
+@every_lanes
+def test_steps_cap_an_epoch(make_fleet, rows_of, lanes):
+    fleet, sizes = make_fleet([[9, 0, 0, 0], [2, 0, 0, 0]], lanes=lanes), []
+    fleet.train(rows_of(fleet), steps=1, step=lambda turn: (turn.gradient(), sizes.append(turn._batches[0][0].shape[:2])))
+    assert sum(lanes for lanes, _ in sizes) == 2 and {size for _, size in sizes} == {4, 2}
+
+
+@every_lanes
+def test_gradient_at_other_rows_leaves_the_model(make_fleet, rows_of, lanes):
+    fleet, found = make_fleet(lanes=lanes, batch_size=100), {}
+    rows, others = rows_of(fleet), rows_of(fleet, seed=2)
+
+    def step(turn):
+        before = turn.rows()
+        gradient = turn.gradient(turn.variables["others"])
+        assert torch.equal(turn.rows(), before)
+        for other, row in zip(turn.variables["others"], gradient, strict=True):
+            found[float(other[0])] = row
+    fleet.train(rows, step=step, others=others)
+    direct = {}
+    fleet.train(others, phase="direct", step=lambda turn: direct.update(
+        {float(row[0]): g for row, g in zip(turn.rows(), turn.gradient(), strict=True)}))
+    assert found.keys() == direct.keys() and len(found) == 5
+    for key, gradient in found.items():
+        torch.testing.assert_close(gradient, direct[key], rtol=1e-4, atol=1e-6)
+
+
+@every_lanes
+@pytest.mark.parametrize("training", [{}, {"optimizer": "adam"}, {"momentum": 0.9, "weight_decay": 0.1, "clip": 0.5}])
+def test_descend_is_a_step_of_the_experiments_optimiser(make_fleet, rows_of, lanes, training):
+    fleet = make_fleet(lanes=lanes, epochs=2, **training)
+    rows = rows_of(fleet)
+    plain = fleet.train(rows)
+    again = make_fleet(lanes=lanes, epochs=2, **training)
+    assert torch.equal(again.train(rows, step=lambda turn: turn.descend(turn.gradient())), plain)
+
+
+@every_lanes
+def test_another_model_inside_a_loss(make_fleet, rows_of, lanes):
+    """Its features are its own, it has no gradient, and the model is as before."""
+    fleet = make_fleet(lanes=lanes, batch_size=100)
+    rows, teachers = rows_of(fleet), rows_of(fleet, seed=2)
+
+    def loss(model, batch, lane):
+        taught = at(model, lane.teacher, lambda teacher: teacher.features(batch.x))
+        assert model.training
+        return (model.features(batch.x) - taught).square().mean()
+    trained = fleet.train(rows, loss=loss, teacher=teachers)
+    module, samples = fleet.setup.build(), fleet.hardware.samples
+    for client in range(len(rows)):
+        x, _ = samples.take(samples.train[client])
+        module.load_state_dict(fleet.layout.split(teachers[client]))
+        taught = module.features(x).detach()
+        module.load_state_dict(fleet.layout.split(rows[client]))
+        (module.features(x) - taught).square().mean().backward()
+        gradient = torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in module.parameters()])
+        module.zero_grad(set_to_none=True)
+        torch.testing.assert_close(trained[client], rows[client] - 0.1 * gradient, rtol=1e-4, atol=1e-6)
+
+
+@every_lanes
+def test_losses_of_models_on_ones_own_samples(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    models, samples, module = rows_of(fleet)[:3], fleet.hardware.samples, fleet.setup.build()
+    picks = torch.tensor([[0, 1], [2, 0], [1, -1], [-1, -1], [2, 2]])
+    found = fleet.loss_of(Pool(models, picks))
+    for client in range(5):
+        x, y = samples.take(samples.train[client])
+        for column, pick in enumerate(picks[client].tolist()):
+            output = torch.func.functional_call(module, fleet.layout.split(models[pick]), x)
+            expected = float(cross_entropy(output, y)) if pick >= 0 else float("inf")
+            assert float(found[client, column]) == pytest.approx(expected, rel=1e-5)
+    assert torch.equal(fleet.loss_of(models[0]), fleet.loss_of(Pool(models, torch.zeros(5, 1, dtype=torch.int64)))[:, 0])
+    assert fleet.loss_of(models[0], "validation").tolist() == [0] * 5  # nothing is held out
+
+
+def test_frozen_layers_keep_their_batch_norm(make_fleet):
+    """The norm is a frozen layer when only the head is trained."""
+    fleet = make_fleet(model={"name": "tiny:normalised", "hidden": 6})
+    before = fleet.state["buffers.model"].clone()
+    fleet.train(fleet.setup.initial(), params=("head",), phase="head")
+    assert torch.equal(fleet.state["buffers.model"], before)
+    fleet.train(fleet.setup.initial(), params=("body",), phase="body")
+    assert not torch.equal(fleet.state["buffers.model"], before)
+
+
+def test_uniform_draws_are_each_clients_own(make_fleet):
+    draws = make_fleet().uniform("noise", 4, 3)
+    assert draws.shape == (5, 4, 3) and (draws >= 0).all() and (draws < 1).all()
+    assert len(draws.unique()) == draws.numel()
+    assert torch.equal(make_fleet().uniform("noise", 4, 3), draws)
+    assert torch.equal(make_fleet().uniform("noise", 9, 3)[:, :4], draws)  # more steps only add numbers
+    assert not torch.equal(make_fleet(round=2).uniform("noise", 4, 3), draws)
+    assert not torch.equal(make_fleet().uniform("other", 4, 3), draws)
+
+
+def test_class_means_over_draws(make_fleet, rows_of):
+    """Of a class with no more samples than a draw takes, every draw is the class; of larger ones a sample."""
+    fleet = make_fleet([[3, 12, 0, 0]])
+    rows = rows_of(fleet)
+    exact = fleet.class_means(rows, lambda model, x, lane: model.features(x))
+    drawn = fleet.class_means(rows, lambda model, x, lane: model.features(x), draws=(10, 4))
+    torch.testing.assert_close(drawn[:, 0], exact[:, 0])
+    assert not torch.allclose(drawn[:, 1], exact[:, 1]) and torch.equal(drawn[:, 2:], exact[:, 2:])
+    again = fleet.class_means(rows, lambda model, x, lane: model.features(x), draws=(10, 4))
+    assert torch.equal(drawn, again)
+
+
+def test_descend_on_free_tensors():
+    """f = ½(z − 3)²: every step of rate r leaves (1 − r) of the distance."""
+    start = {"z": torch.tensor([7.0, 3.0])}
+    end = descend(start, lambda free: 0.5 * (free["z"] - 3).square().sum(), 0.25, 3)
+    assert end["z"].tolist() == pytest.approx([3 + 4 * 0.75 ** 3, 3]) and start["z"].tolist() == [7, 3]
+
+
+def test_fit_trains_a_fresh_model_on_tensors(make_fleet):
+    """As torch's own SGD does on one full batch, from parameters keyed by seed and round."""
+    x, y = torch.randn(12, 5, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
+    training = make_fleet(lr=0.5, batch_size=12, epochs=3, lr_decay=0.5).setup.training
+
+    def build():
+        return MLP((5,), 3, hidden=())
+    fitted = [fit(build, x, y, 3, training, 0, round) for round in (1, 1, 2)]
+    assert torch.equal(fitted[0], fitted[1]) and not torch.allclose(fitted[0], fitted[2])
+    untrained = fit(build, x, y, 3, training.model_copy(update={"lr": 1e-30}), 0, 1)
+    head = torch.nn.Linear(5, 3)
+    torch.nn.utils.vector_to_parameters(untrained, head.parameters())
+    optimizer = torch.optim.SGD(head.parameters(), lr=0.5)
+    for _ in range(3):
+        optimizer.zero_grad()
+        cross_entropy(head(x), y).backward()
+        optimizer.step()
+    reached = torch.nn.utils.parameters_to_vector(head.parameters())
+    np.testing.assert_allclose(fitted[0].numpy(), reached.detach().numpy(), rtol=1e-4, atol=1e-6)
