@@ -6,8 +6,9 @@ autograd. ``StackedKernel`` maps the same loss over stacked lanes with ``torch.f
 The rule that picks one is fixed (see ``choose``), never a timing: which kernel runs changes the last bits.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from hpcfl.fleet.replay import Function, Replayed
+
 Tensors = dict[str, Tensor]
+RECORDINGS = 16  # losses of a run that are kept recorded; a closure made anew every round is a new loss
 
 
 @dataclass
@@ -98,6 +102,7 @@ class StackedKernel:
     def __init__(self, module: nn.Module, widest: int):
         self.module = module
         self.widest = widest
+        self._recordings: dict[Hashable, Replayed] = {}
 
     def lay_out(self, tensors: Tensors) -> Tensors:
         """Tensors ``[L, …]`` as they are."""
@@ -111,21 +116,40 @@ class StackedKernel:
             return functional_call(program, {f"model.{name}": tensor for name, tensor in named.items()}, (x, y, variables))
 
         mapped = vmap(single, randomness="error")
-        buffers = [name for name, _ in self.module.named_buffers()]
+        names = [*trained, *(name for name in tensors if name not in trained)]
+        buffers = {name for name, _ in self.module.named_buffers()}
         _train_mode(self.module, trained)
 
-        def gradient(lanes: slice | Tensor, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
-            named = {name: tensor[lanes] for name, tensor in tensors.items()}
-            leaves = [named[name].requires_grad_() for name in trained]
-            values = mapped(named, x, y, variables)
+        def compute(*given: Tensor, own: list[str]) -> tuple[Tensor, ...]:
+            """Gradients and losses from the tensors of ``names``, x, y and the variables called ``own``."""
+            named = dict(zip(names, given, strict=False))
+            leaves = [named[name].detach().requires_grad_() for name in trained]
+            x, y, *variables = given[len(names):]
+            values = mapped(named | dict(zip(trained, leaves, strict=True)), x, y, dict(zip(own, variables, strict=True)))
             # A lane's loss depends on its own tensors alone, so the gradient of the sum holds every lane's own gradient.
-            gradients = torch.autograd.grad(values.sum(), leaves, materialize_grads=True)
+            return (*torch.autograd.grad(values.sum(), leaves, materialize_grads=True), values.detach())
+
+        def gradient(lanes: slice | Tensor, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
+            given, own = [tensors[name][lanes] for name in names], sorted(variables)
+            run = partial(compute, own=own)
+            if not buffers:  # batch norm changes its buffers on the way
+                run = self._replayed((_identity(loss), len(trained), *names, *own), run)
+            *gradients, values = run(*given, x, y, *(variables[name] for name in own))
             if isinstance(lanes, Tensor):
-                for name in buffers:
-                    tensors[name].index_copy_(0, lanes, named[name])
-            return dict(zip(trained, gradients, strict=True)), values.detach()
+                for name, tensor in zip(names, given, strict=True):
+                    if name in buffers:
+                        tensors[name].index_copy_(0, lanes, tensor)
+            return dict(zip(trained, gradients, strict=True)), values
 
         return gradient
+
+    def _replayed(self, key: Hashable, function: Function) -> Replayed:
+        """The recordings of a function that was asked for under this key before; the oldest give way."""
+        if key not in self._recordings:
+            if len(self._recordings) == RECORDINGS:
+                self._recordings.pop(next(iter(self._recordings)))
+            self._recordings[key] = Replayed(function)
+        return self._recordings[key]
 
     @torch.no_grad()
     def predict(self, tensors: Tensors, x: Tensor, variables: Tensors, function: Predict) -> Tensor:
@@ -137,6 +161,11 @@ class StackedKernel:
             return functional_call(program, {f"model.{name}": tensor for name, tensor in named.items()}, (x, lane))
 
         return vmap(single)(tensors, x, variables)
+
+
+def _identity(loss: Loss) -> Hashable:
+    """The same for one method's loss in every round; a recording keeps it alive, so that no other takes its id."""
+    return getattr(loss, "__func__", loss), id(getattr(loss, "__self__", None))
 
 
 def _train_mode(module: nn.Module, trained: list[str]) -> None:

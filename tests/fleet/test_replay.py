@@ -1,0 +1,40 @@
+"""Recorded functions give the same bits."""
+
+import pytest
+import torch
+
+from hpcfl.fleet import replay
+from hpcfl.fleet.replay import Replayed
+
+
+def test_a_recording_replaces_a_function_that_runs_often_and_gives_its_bits(monkeypatch):
+    monkeypatch.setattr(replay, "OFTEN", 3)
+    calls = []
+
+    def function(x, y):
+        calls.append(x.shape)
+        return torch.tanh(x.view(2, 3).expand(2, 3) @ y), (x * 2).sum() + (x * 2).sum()
+
+    replayed = Replayed(function)
+    for step in range(8):
+        x, y = torch.randn(2, 3, generator=torch.Generator().manual_seed(step)), torch.ones(3, 2) * step
+        for one, other in zip(replayed(x, y), function(x, y), strict=True):
+            assert torch.equal(one, other)
+    assert len(calls) == 8 + 4  # three plain calls and the recorded one
+    assert replayed(torch.ones(2, 3).T.contiguous().T, torch.ones(3, 2))[0].shape == (2, 2)
+    assert len(calls) == 8 + 5  # another memory layout is another signature
+
+
+@pytest.mark.parametrize("lanes", [2, "all"])
+@pytest.mark.parametrize("training", [{}, {"momentum": 0.9}], ids=["plain", "momentum"])
+def test_training_has_the_same_bits_replayed_and_not(make_fleet, rows_of, monkeypatch, lanes, training):
+    found = []
+    for often in (1, 10**9):
+        monkeypatch.setattr(replay, "OFTEN", often)
+        fleet = make_fleet(lanes=1 << 30 if lanes == "all" else lanes, **training)
+        rows = rows_of(fleet)
+        for phase in ("one", "two", "three"):
+            rows = fleet.train(rows, epochs=2, phase=phase)
+        found.append((rows, fleet.losses, fleet.hardware.kernel._recordings))
+    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+    assert any(entry._recorded for entry in found[0][2].values())
