@@ -1,7 +1,7 @@
 """``hpcfl bench`` plays the real rounds and reports what they were."""
 
 import pytest
-from conftest import tiny_table
+import tiny
 
 from hpcfl import bench, config
 from hpcfl.communicator import Communicator
@@ -9,13 +9,13 @@ from hpcfl.communicator import Communicator
 
 @pytest.mark.parametrize(("every", "rounds", "plan"), [(1, 2, [1, 2, 3]), (5, 2, [1, 2, 3, 5]), (90, 1, [1, 2])])
 def test_scoring_is_timed_where_the_run_scores(every, rounds, plan):
-    experiment = config.parse(tiny_table("fedavg", rounds=50, evaluation={"every": every}))
+    experiment = config.parse(tiny.table("fedavg", rounds=50, evaluation={"every": every}))
     assert bench._plan(experiment, rounds) == plan
 
 
 def test_the_report_counts_samples_and_lanes_and_projects_the_run():
     counts = [[8, 0, 0, 0], [4, 0, 0, 0]]  # batches of 4: two steps and one, side by side
-    experiment = config.parse(tiny_table("fedavg", counts, rounds=1000, training={"batch_size": 4}))
+    experiment = config.parse(tiny.table("fedavg", counts, rounds=1000, training={"batch_size": 4}))
     report = bench.measure(experiment, 3, Communicator())
     assert len(report.rounds) == 3 and report.scoring_measured
     assert report.lane_occupancy == 3 / 4
