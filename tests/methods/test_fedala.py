@@ -133,21 +133,32 @@ def test_ala_first_activation_ends_by_itself_after_eleven_epochs_or_more(activat
     assert all(11 <= epochs <= 100 for epochs in ended)
 
 
-def test_ala_stops_where_the_last_ten_losses_vary_less_than_the_threshold(activated):
+def alone(fleet, g, upper, client, ended):
+    """Ω of one client and its losses, learnt by plain gradient descent with η = 5 until ``ended`` of the losses."""
+    v, omega, losses = fleet.state["model"][client], torch.full((upper.stop - upper.start,), 0.5, dtype=torch.float64), []
+    while not ended(losses):
+        blended = torch.cat([g[:upper.start], v[upper] + omega * (g - v)[upper]]).requires_grad_()
+        loss = loss_of(fleet, client, blended)
+        gradient, = torch.autograd.grad(loss, blended)
+        omega = (omega - 5 * gradient[upper] * (g - v)[upper]).clamp(0, 1)
+        losses.append(float(loss.detach()))
+    return omega, losses
+
+
+@pytest.mark.parametrize("threshold", [0.05, 0.02, 0.005])
+def test_ala_stops_where_the_last_ten_losses_vary_less_than_the_threshold(activated, threshold):
     fleet, g, upper = activated(rounds=1)
-    v, threshold = fleet.state["model"].clone(), 0.02
-    ended = epochs_of(fleet, g, threshold=threshold, eta=5.0)
-    for client in range(2):
-        omega, losses = torch.full((upper.stop - upper.start,), 0.5, dtype=torch.float64), []
-        while len(losses) <= 10 or np.std(losses[-10:]) >= threshold:
-            upper_blend = v[client, upper] + omega * (g - v[client])[upper]
-            blended = torch.cat([g[:upper.start], upper_blend]).requires_grad_()
-            loss = loss_of(fleet, client, blended)
-            gradient, = torch.autograd.grad(loss, blended)
-            omega = (omega - 5 * gradient[upper] * (g - v[client])[upper]).clamp(0, 1)
-            losses.append(float(loss.detach()))
-        assert ended[client] == len(losses)
-        torch.testing.assert_close(fleet.state["ala.weights"][client], omega)
+    expected = [alone(fleet, g, upper, client, lambda losses: len(losses) > 10 and np.std(losses[-10:]) < threshold)
+                for client in range(2)]
+    assert epochs_of(fleet, g, threshold=threshold, eta=5.0) == [len(losses) for _, losses in expected]
+    torch.testing.assert_close(fleet.state["ala.weights"], torch.stack([omega for omega, _ in expected]))
+
+
+def test_ala_takes_the_population_standard_deviation_as_the_reference_code(activated):
+    fleet, g, upper = activated(rounds=1)
+    losses = alone(fleet, g, upper, 0, lambda losses: len(losses) == 11)[1][-10:]
+    between = (np.std(losses) + np.std(losses, ddof=1)) / 2
+    assert epochs_of(fleet, g, threshold=between, eta=5.0)[0] == 11
 
 
 def test_ala_is_off_in_a_clients_first_round_and_later_runs_one_epoch(activated):

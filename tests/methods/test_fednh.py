@@ -18,8 +18,8 @@ def prototypes(played):
 
 def test_fednh_prototypes_by_hand():
     # d = 2, ρ = ½, V_0 = (1, 0). Clients: N_0 = (1, 3), unit means (0, 1) and (1, 0): Σ = (3, 1), normalised (3, 1)/√10.
-    # ½(1, 0) + ½(3, 1)/√10 = (0.9743, 0.1581), normalised. Class 1 is held by nobody: V_1 stays.
-    old = torch.tensor([[1.0, 0.0], [0.0, 1.0]])
+    # ½(1, 0) + ½(3, 1)/√10 = (0.9743, 0.1581), normalised. Class 1 is held by nobody: V_1 stays, not even normalised anew.
+    old = torch.tensor([[1.0, 0.0], [0.6, 0.9]])
     means = torch.tensor([[0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
     moved = FedNH(name="fednh", rho=0.5).moved(old, torch.tensor([[1.0, 0.0], [3.0, 0.0]]).double(), means)
     expected = torch.tensor([0.5 + 1.5 / math.sqrt(10), 0.5 / math.sqrt(10)])
