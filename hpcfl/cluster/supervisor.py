@@ -105,6 +105,7 @@ class Supervisor:
         when = "in time" if code == CONTINUE else "in the middle of a round, which will be repeated"
         if slurm.requeue(job):
             _say(f"job {job} requeued, stopped {when}")
+            time.sleep(RESERVE)  # Slurm ends the job; one that ends by itself meanwhile may count as failed
         elif follower := slurm.submit_after(job, self.script, slurm.restarts() + 1):
             _say(f"job {job} cannot be requeued from here; job {follower} follows it, stopped {when}")
         else:

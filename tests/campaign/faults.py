@@ -4,12 +4,13 @@ import os
 import random
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from job import Job
 
 Strike = Callable[[Job, random.Random], str]
-RESERVE = 4096  # bytes left on a full disk
+BLOCK = 4096  # bytes
 
 
 def kill_rank(job: Job, chance: random.Random) -> str:
@@ -41,8 +42,9 @@ def stop_rank(job: Job, chance: random.Random) -> str:
 
 def fill_disk(job: Job, chance: random.Random) -> str:
     """Only where the folder has a small disk of its own; the driver frees it when the job has ended."""
-    disk = os.statvfs(job.folder)
-    job.ballast.write_bytes(bytes(max(0, disk.f_bavail * disk.f_frsize - RESERVE)))
+    with suppress(OSError), open(job.ballast, "wb", buffering=0) as ballast:
+        while True:
+            ballast.write(bytes(BLOCK))
     return "no space left"
 
 

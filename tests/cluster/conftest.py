@@ -86,8 +86,15 @@ class Cluster:
 
     def wait(self, job: str, end: str = "COMPLETED") -> None:
         """Until the job has ended, in this state."""
-        self.until(lambda: self.state(job) in ENDS, f"the end of job {job}")
+        self.until(lambda: self.ended(job), f"the end of job {job}")
         assert self.state(job) == end, self.log()
+
+    def ended(self, job: str) -> bool:
+        """Whether it has, for good: a job that is being requeued passes through such a state."""
+        if self.state(job) not in ENDS:
+            return False
+        time.sleep(2)
+        return self.state(job) in ENDS
 
     def wait_for_round(self, number: int) -> None:
         """Until round ``number`` of the run in ``out`` is recorded."""

@@ -97,7 +97,7 @@ def test_sweep_with_a_failing_cell(cluster):
     jobs = cluster.submit()
     assert len(jobs) == 6 and len({job.partition("_")[0] for job in jobs}) == 1  # one array
     for job in jobs:
-        cluster.until(lambda job=job: cluster.state(job) in ("COMPLETED", "FAILED"), f"the end of {job}")
+        cluster.until(lambda job=job: cluster.ended(job), f"the end of {job}")
     status = cluster.hpcfl("status", "out")
     assert "5 finished, 1 failed" in status and re.search(r"methods_for_jobs_Slow,seed=1 +failed", status)
     (cluster.folder / "broken-1").unlink()

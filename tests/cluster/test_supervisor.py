@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 RANKS = "trap 'exit 75' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
+REQUEUES = "(sleep 0.3; kill -9 $PPID) >/dev/null 2>&1 &"  # the job that asks for it is killed
+REQUEUED = -9
 DEAF = "trap '' USR1; touch started; sleep 30"
 
 
@@ -64,23 +66,23 @@ def test_a_complete_run_is_left_alone(tmp_path, slurm):
 
 
 def test_a_warning_is_passed_on_and_the_job_requeued(tmp_path, slurm):
-    slurm(scontrol="exit 0")
+    slurm(scontrol=REQUEUES)
     code, said = supervise(tmp_path, RANKS, signal.SIGUSR2)
-    assert code == 75 and "job 7 requeued, stopped in time" in said
+    assert code == REQUEUED and "job 7 requeued, stopped in time" in said
     assert calls(tmp_path) == ["scontrol requeue 7 restarts="]
 
 
 def test_ranks_that_stop_by_themselves_are_requeued(tmp_path, slurm):
     """Slurm told them directly."""
-    slurm(scontrol="exit 0")
-    assert supervise(tmp_path, "exit 75")[0] == 75
+    slurm(scontrol=REQUEUES)
+    assert supervise(tmp_path, "exit 75")[0] == REQUEUED
     assert calls(tmp_path) == ["scontrol requeue 7 restarts="]
 
 
 def test_ranks_that_are_too_slow_are_requeued_all_the_same(tmp_path, slurm):
-    slurm(scontrol="exit 0")
+    slurm(scontrol=REQUEUES)
     code, said = supervise(tmp_path, DEAF, signal.SIGUSR2, warning=2)
-    assert code == 75 and "in the middle of a round" in said
+    assert code == REQUEUED and "in the middle of a round" in said
 
 
 def test_without_scontrol_another_job_follows(tmp_path, slurm):
@@ -118,10 +120,10 @@ def test_outside_slurm_nothing_is_requeued(tmp_path, slurm, monkeypatch):
 
 
 def test_requeues_without_a_new_checkpoint_are_counted(tmp_path, slurm, monkeypatch):
-    slurm(scontrol="exit 0")
-    assert supervise(tmp_path, "exit 75")[0] == 75
+    slurm(scontrol=REQUEUES)
+    assert supervise(tmp_path, "exit 75")[0] == REQUEUED
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert supervise(tmp_path, "exit 75")[0] == 75  # the one that max_requeues allows
+    assert supervise(tmp_path, "exit 75")[0] == REQUEUED  # the one that max_requeues allows
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     code, said = supervise(tmp_path, "touch ran; exit 75")
     assert code == 1 and "requeued 2 times without a new checkpoint (round 0), more than max_requeues = 1" in said
@@ -129,14 +131,14 @@ def test_requeues_without_a_new_checkpoint_are_counted(tmp_path, slurm, monkeypa
 
 
 def test_a_new_checkpoint_starts_the_count_again(tmp_path, slurm, monkeypatch):
-    slurm(scontrol="exit 0")
+    slurm(scontrol=REQUEUES)
     for restart in range(6):
         monkeypatch.setenv("SLURM_RESTART_COUNT", str(restart))
         checkpoint(tmp_path, 1 + restart // 2)
-        assert supervise(tmp_path, "exit 75")[0] == 75
+        assert supervise(tmp_path, "exit 75")[0] == REQUEUED
 
 
 def test_submitting_again_starts_the_count_again(tmp_path, slurm):
-    slurm(scontrol="exit 0")
+    slurm(scontrol=REQUEUES)
     for _ in range(4):
-        assert supervise(tmp_path, "exit 75")[0] == 75
+        assert supervise(tmp_path, "exit 75")[0] == REQUEUED
