@@ -14,6 +14,7 @@ from hpcfl.methods.fedavg import FedAvg
 class FedALA(FedAvg):
     """Server: ``model`` [P]. Client: own model, Ω, rounds trained (see ``_ala``). Down P, up P. Scored after ALA."""
 
+    family = "personal models, blended by clients"
     reference = "Zhang et al., AAAI 2023"
     ala: bool = Field(True, description="without it this is FedAvg")
     eta: float = Field(1.0, ge=0, description="learning rate of the blending weights Ω")

@@ -26,6 +26,7 @@ class FedNH(Method):
     Down P; up body, scale, and for each class held its prototype and count.
     """
 
+    family = "prototypes as a shared head"
     primary = "post"
     reference = "Dai et al., AAAI 2023"
     weights: Literal["samples", "uniform"] = Key("uniform", description="weights of the clients' bodies")

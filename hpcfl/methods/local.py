@@ -12,6 +12,7 @@ from hpcfl.methods.base import Cohort, Method, Setup, State
 class Local(Method):
     """Server: nothing. Client: ``model`` [P]. Down 0, up 0."""
 
+    family = "no exchange"
     primary = "post"
 
     def client_state(self, setup: Setup) -> State:
