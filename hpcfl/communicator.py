@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 LAUNCHED_BY = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "SLURM_PROCID", "PALS_RANKID")
 SHORTEST_PAUSE, LONGEST_PAUSE = 2e-5, 2e-3  # seconds between two looks at who has arrived
 BLOCK_BYTES = 1 << 28  # the most that one broadcast moves: 32-bit counts
-WIDE_BYTES = 1 << 16  # rows from here on travel one by one, which costs 2 µs each; narrower ones together
-HEARTBEAT, ROW = 77, 78  # message tags
+WIDE_BYTES = 1 << 16  # rows from here on travel one a rank at a time, unstaged; narrower ones all together, put in order
+HEARTBEAT = 77  # message tag
 
 Array = NDArray[Any]
 
@@ -193,7 +193,7 @@ class World(Communicator):
         mine = np.empty((int((owner == self.rank).sum()), width), dtype)
         with self._together():
             if width * mine.itemsize >= WIDE_BYTES:
-                self._each_row(rows, mine, owner, down=True)
+                self._each_row(None if rows is None else np.ascontiguousarray(rows), mine, owner, down=True)
             else:
                 order, sizes = _route(owner, self.size, width * mine.itemsize)
                 block = None if rows is None else [_bytes(np.ascontiguousarray(rows[order])), sizes, None, self._mpi.BYTE]
@@ -217,20 +217,19 @@ class World(Communicator):
         return total
 
     def _each_row(self, all_rows: Array | None, mine: Array, owner: Array, down: bool) -> None:
-        """A message for each row, straight from its place to its place: nothing is staged or put in order first."""
-        requests, own = [], iter(mine)
-        for position, rank in enumerate(owner.tolist()):
-            here = next(own) if rank == self.rank else None
-            there = None if all_rows is None else all_rows[position]
-            if here is not None and there is not None:
-                np.copyto(*((here, there) if down else (there, here)))
-            elif there is not None:
-                move = self._world.Isend if down else self._world.Irecv
-                requests.append(move([_bytes(there), self._mpi.BYTE], rank, ROW))
-            elif here is not None:
-                move = self._world.Irecv if down else self._world.Isend
-                requests.append(move([_bytes(here), self._mpi.BYTE], 0, ROW))
+        """One scatter or gather for the first row of every rank, one for the second …, straight from place to place:
+        nothing is staged or put in order first."""
+        positions = [np.flatnonzero(owner == rank) for rank in range(self.size)]
+        row, requests = self._mpi.BYTE.Create_contiguous(mine.shape[1] * mine.itemsize).Commit(), []
+        for wave in range(max(map(len, positions))):
+            counts = [int(wave < len(own)) for own in positions]
+            places = [int(own[wave]) if wave < len(own) else 0 for own in positions]
+            outer = None if all_rows is None else [_bytes(all_rows), (counts, places), row]
+            inner = [_bytes(mine[wave:wave + 1]), counts[self.rank], row]
+            ends = (outer, inner) if down else (inner, outer)
+            requests.append((self._world.Iscatterv if down else self._world.Igatherv)(*ends, root=0))
         self._mpi.Request.Waitall(requests)
+        row.Free()
 
     def end(self, code: int) -> NoReturn:
         _flush()
