@@ -67,6 +67,9 @@ def cli() -> None:
 @click.pass_obj
 def run(communicator: Communicator, file: Path, overrides: tuple[str, ...], out: Path | None, fresh: bool) -> None:
     """Run the experiment in FILE, or continue it where it stands."""
+    from hpcfl import signals
+
+    signals.remember()  # before the imports that take seconds
     from hpcfl.experiment import run_file
 
     run_file(file, overrides, out, fresh, communicator)

@@ -56,7 +56,7 @@ def script(chosen: Options, setup: Sequence[str], command: Sequence[str]) -> str
 def supervised(python: str, supervisor: Supervisor) -> list[str]:
     """The supervisor as the last command of a batch script."""
     return [python, "-m", "hpcfl.cluster.supervisor", "--out", supervisor.folder, "--record", supervisor.record,
-            "--script", supervisor.script, "--warning", f"{supervisor.warning:g}",
+            "--again", shlex.join(supervisor.again), "--warning", f"{supervisor.warning:g}",
             "--max-requeues", str(supervisor.max_requeues), "--", *supervisor.command]
 
 

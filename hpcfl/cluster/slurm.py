@@ -53,9 +53,10 @@ def requeue(job: str) -> bool:
     return _ask(["scontrol", "requeue", job]) is not None
 
 
-def submit_after(job: str, script: str, restarts: int) -> str | None:
-    """Submit a batch script that starts when ``job`` has ended; the new job's id, None if that failed."""
-    answer = _ask(["sbatch", "--parsable", f"--dependency=afterany:{job}", script], {"HPCFL_RESTARTS": str(restarts)})
+def submit_after(job: str, again: list[str], restarts: int) -> str | None:
+    """Submit a batch script with its arguments that starts when ``job`` has ended; the new job's id, None if that failed."""
+    answer = _ask(["sbatch", "--parsable", f"--dependency=afterany:{job}", *again],
+                  {"HPCFL_RESTARTS": str(restarts)})
     return None if answer is None else answer.strip().partition(";")[0]
 
 

@@ -77,7 +77,7 @@ def _work(wanted: Profile, submissions: Submissions, out: Path, cell: experiment
     frozen, again = submissions.frozen(cell.name), submissions.script(cell.name)
     command = [*batch.launcher(wanted), *batch.experiment(sys.executable, frozen, out)]
     supervisor = Supervisor(command, str(out), str(submissions.record(cell.name)), wanted.warning, wanted.max_requeues,
-                            str(again))
+                            [str(again)])
     chosen = batch.options(wanted, cell.config.name) | {"output": str(submissions.folder / "%j.log")}
     text = batch.script(chosen, wanted.setup, batch.supervised(sys.executable, supervisor))
     return Work(cell.name, cell.config, supervisor, {frozen: json.dumps(cell.config.resolved(), indent=1), again: text})
@@ -113,14 +113,15 @@ def _send(wanted: Profile, work: list[Work], submissions: Submissions) -> list[s
 
 def _run_here(wanted: Profile, one: Work, submissions: Submissions) -> str:
     """Without Slurm cells run one after the other, and the command waits for each."""
-    executor = submitit.AutoExecutor(submissions.folder, cluster=wanted.cluster)
-    executor.update_parameters(timeout_min=max(1, wanted.seconds // 60))
-    job = executor.submit(one.supervisor)
     try:
-        job.result()
-    except UncompletedJobError as error:
-        reason = str(error).strip().splitlines()[-1]
-        return f"{one.name}: failed, {reason}"
+        if wanted.cluster == "debug":
+            one.supervisor()
+        else:
+            executor = submitit.LocalExecutor(submissions.folder)
+            executor.update_parameters(timeout_min=max(1, wanted.seconds // 60))
+            executor.submit(one.supervisor).result()
+    except (RunFailure, UncompletedJobError) as error:
+        return f"{one.name}: failed, {str(error).strip().splitlines()[-1]}"
     return f"{one.name}: finished"
 
 

@@ -7,6 +7,7 @@ its last checkpoint. A failure is not requeued. ``python -m hpcfl.cluster.superv
 
 import argparse
 import json
+import shlex
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from hpcfl.storage import atomic
 CONTINUE = 75
 RESERVE = 30.0  # seconds that requeueing itself may take
 TICK = 0.2  # seconds between two looks at the ranks
+REPEAT = 5.0  # seconds after which the ranks are told again
 WARNINGS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGXCPU)
 
 
@@ -32,7 +34,8 @@ WARNINGS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGXCPU)
 class Supervisor:
     """``command`` starts the ranks, ``folder`` holds their results, ``record`` is a file for the count of requeues.
 
-    ``warning``: seconds between Slurm's signal and the end; ``script``: a batch script for a job that follows this one.
+    ``warning``: seconds between Slurm's signal and the end; ``again``: a batch script and its arguments, for a job that follows
+    this one.
     """
 
     command: list[str]
@@ -40,7 +43,7 @@ class Supervisor:
     record: str
     warning: float
     max_requeues: int
-    script: str
+    again: list[str]
     _warned: float | None = None
 
     def __call__(self) -> None:
@@ -54,19 +57,25 @@ class Supervisor:
     def _run(self) -> None:
         self._count()
         with _handling(self._warn):
-            process = subprocess.Popen(self.command)
-            told = False
-            while process.poll() is None and not self._too_late():
-                if self._warned is not None and not told:
-                    process.send_signal(signal.SIGUSR1)  # srun and mpiexec both pass it on to the ranks
-                    told = True
-                time.sleep(TICK)
-            code = process.returncode
-            if code in (None, CONTINUE):
+            code = self._watch(subprocess.Popen(self.command))
+            if code in (None, CONTINUE) or (code and self._warned is not None):
                 self._continue(code)
         if code:
             raise RunFailure(f"{_ending(code)}; what the ranks said is above, and the same command continues from round "
                              f"{progress(Path(self.folder))}")
+
+    def _watch(self, process: "subprocess.Popen[bytes]") -> int | None:
+        """Until the ranks have left: their code; None if they are still there when the time is up.
+
+        They are told of a warning again and again, because a launcher that is just starting them passes nothing on.
+        """
+        told = 0.0
+        while process.poll() is None and not self._too_late():
+            if self._warned is not None and time.monotonic() - told > REPEAT:
+                process.send_signal(signal.SIGUSR1)  # srun and mpiexec both pass it on to the ranks
+                told = time.monotonic()
+            time.sleep(TICK)
+        return process.returncode
 
     def _warn(self, number: int, frame: FrameType | None) -> None:
         if self._warned is None:
@@ -102,11 +111,12 @@ class Supervisor:
             raise RunFailure("stopped early; the same command continues")
         if waiting is not None and waiting.get(job) and waiting[job].state not in ("RUNNING", "PREEMPTED", "SUSPENDED"):
             raise RunFailure(f"job {job} is {waiting[job].state.lower()} and not requeued; the same command continues")
-        when = "in time" if code == CONTINUE else "in the middle of a round, which will be repeated"
+        when = "in time" if code == CONTINUE else "in the middle of a round, which will be repeated" if code is None else (
+            f"by the warning before the ranks could take it ({_ending(code)})")
         if slurm.requeue(job):
             _say(f"job {job} requeued, stopped {when}")
             time.sleep(RESERVE)  # Slurm ends the job; one that ends by itself meanwhile may count as failed
-        elif follower := slurm.submit_after(job, self.script, slurm.restarts() + 1):
+        elif follower := slurm.submit_after(job, self.again, slurm.restarts() + 1):
             _say(f"job {job} cannot be requeued from here; job {follower} follows it, stopped {when}")
         else:
             raise RunFailure(f"job {job} stopped {when}, but neither scontrol nor sbatch works on this node; "
@@ -155,12 +165,13 @@ def main() -> None:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", required=True, metavar="DIR", help="the results folder that the command writes")
     parser.add_argument("--record", required=True, metavar="FILE", help="where requeues are counted; made where missing")
-    parser.add_argument("--script", required=True, help="this batch script, submitted again where requeueing is impossible")
+    parser.add_argument("--again", required=True, metavar="WORDS", type=shlex.split,
+                        help="this batch script and its arguments, quoted, submitted again where requeueing is impossible")
     parser.add_argument("--warning", type=float, default=120.0, help="seconds, as in '#SBATCH --signal=B:USR2@SECONDS'")
     parser.add_argument("--max-requeues", type=int, default=3, help="times without a new checkpoint")
     parser.add_argument("command", nargs="+", help="starts the ranks")
     given = parser.parse_args()
-    supervisor = Supervisor(given.command, given.out, given.record, given.warning, given.max_requeues, given.script)
+    supervisor = Supervisor(given.command, given.out, given.record, given.warning, given.max_requeues, given.again)
     try:
         supervisor()
     except RunFailure as error:

@@ -60,18 +60,22 @@ class Cluster:
         return name
 
     def experiment(self, pause: float = 0.0, every: int | str = 1, sweep: str = "") -> str:
-        """An experiment file of 20 rounds; ``pause``: seconds of a round in which nothing is computed."""
+        """An experiment file of 20 rounds; ``pause``: seconds of a round in which nothing is computed, until ``hurry``."""
+        self.write("slow", "")
         text = EXPERIMENT.format(pause=f"pause = {pause}" if pause else "", every=json.dumps(every))
         return self.write("e.toml", text + sweep)
+
+    def hurry(self) -> None:
+        (self.folder / "slow").unlink()
 
     def profile(self, **keys: object) -> None:
         values = {"nodes": 2, "ranks_per_node": 2, "time": "0:10:00", "warning": 60, **keys}
         self.write("slurm/profiles/bed.toml", "".join(
             f"{key} = {value if isinstance(value, int) else repr(value)}\n" for key, value in values.items()))
 
-    def submit(self, *arguments: str) -> list[str]:
+    def submit(self, out: str = "out") -> list[str]:
         """The ids of the jobs."""
-        output = self.hpcfl("submit", "e.toml", "--profile", "bed", "--out", "out", *arguments)
+        output = self.hpcfl("submit", "e.toml", "--profile", "bed", "--out", out)
         return [line.rpartition(" ")[2] for line in output.splitlines() if ": job " in line]
 
     def state(self, job: str) -> str:

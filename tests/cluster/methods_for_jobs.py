@@ -9,7 +9,8 @@ from hpcfl.methods.fedavg import FedAvg
 
 
 class Slow(FedAvg):
-    """FedAvg with a pause before each aggregation; it raises where a file ``broken-SEED`` lies in the working folder."""
+    """FedAvg with a pause before each aggregation while a file ``slow`` lies in the working folder; it raises where one
+    ``broken-SEED`` does."""
 
     pause: float = Field(0.0, description="seconds")
 
@@ -19,5 +20,6 @@ class Slow(FedAvg):
         return super().server_state(setup)
 
     def aggregate(self, server, cohort, uplink):
-        time.sleep(self.pause)
+        if Path("slow").exists():
+            time.sleep(self.pause)
         super().aggregate(server, cohort, uplink)

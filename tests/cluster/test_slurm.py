@@ -20,9 +20,11 @@ def test_job_on_two_nodes_gives_the_digest_of_one_process(cluster, undisturbed):
 
 def test_time_limit_hit_twice(cluster, undisturbed):
     """A limit of a minute, of which Slurm warns at once: every start gets only some seconds."""
-    cluster.experiment(pause=3, every="auto")
+    cluster.experiment(pause=5, every="auto")
     cluster.profile(time="0:01:00", warning=55, ranks_per_node=1)
     (job,) = cluster.submit()
+    cluster.until(lambda: cluster.restarts(job) >= 2, "the second time limit")
+    cluster.hurry()
     cluster.wait(job)
     assert cluster.restarts(job) >= 2
     assert "requeued, stopped in time" in cluster.log()
@@ -37,9 +39,20 @@ def test_preempted_by_a_higher_partition(cluster, undisturbed):
     other = cluster.run("sbatch", "--parsable", "--partition=high", "--nodes=2", "--exclusive", "--wrap=sleep 2").strip()
     cluster.until(lambda: cluster.restarts(job) == 1, "the preemption")
     assert re.search(r"queued +.*requeued 1 time", cluster.hpcfl("status", "out"))
+    cluster.hurry()
     cluster.wait(other)
     cluster.wait(job)
     assert cluster.digest() == undisturbed
+
+
+def test_odd_folder_name(cluster):
+    cluster.experiment()
+    cluster.profile(ranks_per_node=1)
+    out = "two words; 'quoted' $HOME"
+    (job,) = cluster.submit(out)
+    cluster.wait(job)
+    assert cluster.rounds(out) == 20
+    assert sorted(path.name for path in cluster.folder.iterdir() if path.is_dir()) == sorted(["__pycache__", "slurm", out])
 
 
 def test_scontrol_requeue(cluster, undisturbed):
@@ -48,6 +61,7 @@ def test_scontrol_requeue(cluster, undisturbed):
     (job,) = cluster.submit()
     cluster.wait_for_round(3)
     cluster.run("scontrol", "requeue", job)
+    cluster.hurry()
     cluster.wait(job)
     assert cluster.restarts(job) == 1
     assert cluster.digest() == undisturbed
@@ -64,6 +78,7 @@ def test_killed_rank_ends_the_job_and_the_next_one_resumes(cluster, undisturbed)
     assert re.search(r"failed +.*the ranks ended with code", cluster.hpcfl("status", "out"))
     done = cluster.rounds()
     assert 3 <= done < 20
+    cluster.hurry()
     (job,) = cluster.submit()
     cluster.wait(job)
     assert f"continues after round {done}" in cluster.log()

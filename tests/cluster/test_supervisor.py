@@ -13,6 +13,7 @@ import pytest
 RANKS = "trap 'exit 75' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
 REQUEUES = "(sleep 0.3; kill -9 $PPID) >/dev/null 2>&1 &"  # the job that asks for it is killed
 REQUEUED = -9
+TOO_EARLY = "trap 'exit 138' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
 DEAF = "trap '' USR1; touch started; sleep 30"
 
 
@@ -37,7 +38,8 @@ def slurm(tmp_path, monkeypatch):
 def supervise(folder: Path, ranks: str, send: int | None = None, warning: float = 60, max_requeues: int = 1):
     """Exit code and what was said; ``send``: a signal once the ranks have started."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "hpcfl.cluster.supervisor", "--out", "out", "--record", "out.requeues", "--script", "again.sbatch",
+        [sys.executable, "-m", "hpcfl.cluster.supervisor", "--out", "out", "--record", "out.requeues",
+         "--again", "again.sbatch 'two words' b",
          "--warning", str(warning), "--max-requeues", str(max_requeues), "--", "bash", "-c", ranks],
         cwd=folder, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
     if send is not None:
@@ -85,11 +87,25 @@ def test_ranks_that_are_too_slow_are_requeued_all_the_same(tmp_path, slurm):
     assert code == REQUEUED and "in the middle of a round" in said
 
 
+def test_ranks_that_die_of_the_warning_are_requeued(tmp_path, slurm):
+    """It came before they could take it."""
+    slurm(scontrol=REQUEUES)
+    code, said = supervise(tmp_path, TOO_EARLY, signal.SIGUSR2)
+    assert code == REQUEUED and "before the ranks could take it (the ranks ended with code 138)" in said
+
+
+def test_ranks_are_told_again(tmp_path, slurm):
+    slurm(scontrol=REQUEUES)
+    once = "trap 'trap \"exit 75\" USR1' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
+    code, said = supervise(tmp_path, once, signal.SIGUSR2)
+    assert code == REQUEUED and "stopped in time" in said
+
+
 def test_without_scontrol_another_job_follows(tmp_path, slurm):
     slurm(scontrol="exit 1", sbatch="echo '8;testbed'")
     code, said = supervise(tmp_path, "exit 75")
     assert code == 75 and "job 8 follows it" in said
-    assert calls(tmp_path)[-1] == "sbatch --parsable --dependency=afterany:7 again.sbatch restarts=1"
+    assert calls(tmp_path)[-1] == "sbatch --parsable --dependency=afterany:7 again.sbatch two words b restarts=1"
 
 
 def test_without_any_command_it_says_what_to_do(tmp_path, slurm):

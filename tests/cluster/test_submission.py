@@ -1,0 +1,87 @@
+"""Submission without Slurm's help: profiles that run here, what is printed, what is left in the folder."""
+
+import json
+import shlex
+
+import pytest
+
+from hpcfl.cluster.submission import submit
+from hpcfl.errors import UserError
+
+EXPERIMENT = """
+name = "t"
+rounds = 2
+[data]
+dataset = "digits"
+[partition]
+clients = 2
+[model]
+name = "mlp"
+hidden = [4]
+[method]
+name = "fedavg"
+[sweep]
+seed = [0, 1]
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The current folder, with an experiment file and the profiles ``local``, ``debug`` and ``slurm``."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    (tmp_path / "e.toml").write_text(EXPERIMENT)
+    (tmp_path / "slurm" / "profiles").mkdir(parents=True)
+    texts = {"local": 'cluster = "local"', "debug": 'cluster = "debug"\nranks_per_node = 1', "slurm": "nodes = 2"}
+    for name, text in texts.items():
+        (tmp_path / "slurm" / "profiles" / f"{name}.toml").write_text(text)
+    return tmp_path
+
+
+def send(here, name, *overrides, out="out", dry_run=False):
+    return submit(here / "e.toml", overrides, name, here / out, dry_run)
+
+
+@pytest.mark.parametrize("name", ["local", "debug"])
+def test_the_same_without_slurm(here, name):
+    assert send(here, name) == ["seed=0: finished", "seed=1: finished"]
+    assert (here / "out" / "seed=1" / "metrics.h5").exists()
+    assert send(here, name) == ["2 of 2 complete"]
+    assert send(here, name, "sweep.seed=[0, 1, 2]") == ["2 of 3 complete", "seed=2: finished"]
+
+
+def test_a_failing_cell_does_not_stop_the_others(here):
+    (here / "out").mkdir()
+    (here / "out" / "seed=0").write_text("in the way")
+    first, second = send(here, "debug")
+    assert first.startswith("seed=0: failed, ") and "the ranks ended with code 2" in first
+    assert second == "seed=1: finished"
+
+
+def test_a_dry_run_shows_the_script_and_writes_nothing(here, capsys):
+    (text,) = send(here, "slurm", out="two words; it's", dry_run=True)
+    assert "#SBATCH --nodes=2" in text and "#SBATCH --array=0-1%2" in text
+    last = text.strip().splitlines()[-1]
+    assert shlex.split(last)[-1] == str(here / "two words; it's" / "jobs") and last.startswith("exec ")
+    assert "memory" in capsys.readouterr().out
+    assert not (here / "two words; it's").exists()
+
+
+def test_configurations_are_frozen(here):
+    send(here, "debug", "rounds=1")
+    frozen = json.loads((here / "out" / "jobs" / "seed=1.json").read_text())
+    assert (frozen["rounds"], frozen["seed"], frozen["name"]) == (1, 1, "t-seed=1")
+    script = (here / "out" / "jobs" / "seed=1.sbatch").read_text()
+    assert script.startswith("#!/bin/bash\n#SBATCH --job-name=t-seed=1\n") and "hpcfl.cluster.supervisor" in script
+
+
+@pytest.mark.parametrize(("name", "overrides", "out", "complaint"), [
+    ("slurm", ("runtime.threads=4",), "out", "runtime.threads = 4 needs as many cores a rank, the profile has cores = 1"),
+    ("slurm", ("method.name='fedavgg'",), "out", "did you mean 'fedavg'"),
+    ("slurm", (), "new\nline", "choose another --out"),
+    ("nowhere", (), "out", "no such profile"),
+])
+def test_bad_input_comes_before_anything_is_written(here, name, overrides, out, complaint):
+    with pytest.raises(UserError, match=complaint):
+        send(here, name, *overrides, out=out)
+    assert not (here / out).exists()
