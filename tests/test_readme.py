@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hpcfl import plugins
+from hpcfl.report import catalogue
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(toml|python|bash)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
@@ -30,13 +30,16 @@ def test_files_commands_and_snippets_work(tmp_path):
     assert {path.name for path in (tmp_path / "runs").iterdir()} == {"first", "three-ranks", "pulled", "own-model"}
 
 
-def test_the_methods_in_the_table_exist():
-    table = README.partition("## Methods")[2]
-    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    named = [name for cell in cells for name in re.findall("`([^`]+)`", cell)]
-    assert len(named) >= 9 and set(named) <= set(plugins.names("hpcfl.methods"))
+@pytest.mark.parametrize(("chapter", "entries"), [("Methods", catalogue.methods), ("Data sets", catalogue.datasets)])
+def test_tables_say_what_the_code_says(chapter, entries):
+    table = README.partition(f"## {chapter}\n")[2].partition("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| `")]
+    assert [row[0].strip("`") for row in rows] == [entry["name"] for entry in entries()]
+    for row, entry in zip(rows, entries(), strict=True):
+        assert row[-1] in entry["description"] and row[1] in (entry.get("reference"), row[-1])
 
 
-@pytest.mark.parametrize("path", ["launch/quickstart.sh", "tests/run.sh", "launch/quickstart.toml", "hpcfl/README.md"])
+@pytest.mark.parametrize("path", ["launch/quickstart.sh", "tests/run.sh", "launch/quickstart.toml", "hpcfl/README.md",
+                                  "launch/papers", "slurm/profiles", "slurm/README.md"])
 def test_the_files_it_names_exist(path):
     assert path in README and (Path(__file__).parent.parent / path).exists()
