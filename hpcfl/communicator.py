@@ -242,6 +242,7 @@ class World(Communicator):
 
     def abort(self, code: int) -> NoReturn:
         _flush()
+        time.sleep(0.3)  # mpiexec drops what it has not passed on yet when it kills the ranks
         self._world.Abort(code)
         os._exit(code)
 
