@@ -10,40 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl import randomness
-from hpcfl.config import Training
 from hpcfl.fleet import scoring, training
-from hpcfl.fleet.kernels import Loss, Predict, SerialKernel, StackedKernel, Tensors, at
+from hpcfl.fleet.hardware import Hardware
+from hpcfl.fleet.kernels import Loss, Predict, Tensors, at
 from hpcfl.fleet.optimizers import Optimizer, Pull
-from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.turn import Turn
 from hpcfl.layout import Group, Layout
 from hpcfl.message import Pool
 from hpcfl.setup import Setup
-from hpcfl.stopwatch import Stopwatch
 
 BUFFERS = "buffers."
-
-
-@dataclass(frozen=True)
-class Hardware:
-    """What all rounds of a rank share: its samples, its kernel, the layout of buffers."""
-
-    setup: Setup
-    samples: Samples
-    kernel: SerialKernel | StackedKernel
-    buffers: Layout
-    device: torch.device
-    beat: Callable[[], None]  # heartbeat, called once a mini-batch
-    stopwatch: Stopwatch
-    work: training.Work = field(default_factory=training.Work)
-
-    @property
-    def training(self) -> Training:
-        return self.setup.training
-
-    @property
-    def seed(self) -> int:
-        return self.setup.seed
 
 
 @dataclass

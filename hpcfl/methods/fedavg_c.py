@@ -26,7 +26,9 @@ class FedAvgC(FedAvg):
     def update(self, fleet: Fleet, inbox: State) -> Message:
         if self.tuned_upload:
             return super().update(fleet, inbox)
-        self.observe(fleet, inbox)
+        if fleet.scored:
+            with fleet.trial():
+                self.observe(fleet, inbox)
         trained = self.fit(fleet, self.received(fleet, inbox), inbox)
         fleet.score("post", trained)
         return {"model": trained}
