@@ -3,6 +3,9 @@
 import os
 import re
 import signal
+from pathlib import Path
+
+SCRIPT = Path(__file__).parents[2] / "slurm" / "job.sbatch"
 
 
 def test_job_on_two_nodes_gives_the_digest_of_one_process(cluster, undisturbed):
@@ -52,7 +55,7 @@ def test_odd_folder_name(cluster):
     (job,) = cluster.submit(out)
     cluster.wait(job)
     assert cluster.rounds(out) == 20
-    assert sorted(path.name for path in cluster.folder.iterdir() if path.is_dir()) == sorted(["__pycache__", "slurm", out])
+    assert {path.name for path in cluster.folder.iterdir() if path.is_dir()} - {"__pycache__"} == {"slurm", out}
 
 
 def test_scontrol_requeue(cluster, undisturbed):
@@ -67,6 +70,18 @@ def test_scontrol_requeue(cluster, undisturbed):
     assert cluster.digest() == undisturbed
 
 
+def test_plain_batch_script(cluster, undisturbed):
+    cluster.experiment(pause=0.5)
+    job = cluster.run("sbatch", "--parsable", str(SCRIPT), "e.toml", "out").strip()
+    cluster.wait_for_round(3)
+    cluster.run("scancel", "--batch", "--signal=USR2", job)  # Slurm's warning, early
+    cluster.until(lambda: cluster.restarts(job) == 1, "the requeue")
+    cluster.hurry()
+    cluster.wait(job)
+    assert "requeued, stopped in time" in (cluster.folder / f"hpcfl-{job}.log").read_text()
+    assert cluster.digest() == undisturbed
+
+
 def test_killed_rank_ends_the_job_and_the_next_one_resumes(cluster, undisturbed):
     cluster.experiment(pause=0.5)
     (job,) = cluster.submit()
@@ -77,7 +92,7 @@ def test_killed_rank_ends_the_job_and_the_next_one_resumes(cluster, undisturbed)
     assert re.search(r"task 2: Killed", cluster.log())
     assert re.search(r"failed +.*the ranks ended with code", cluster.hpcfl("status", "out"))
     done = cluster.rounds()
-    assert 3 <= done < 20
+    assert 2 <= done < 20  # that of round 3 may not be complete
     cluster.hurry()
     (job,) = cluster.submit()
     cluster.wait(job)
