@@ -20,12 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import faults
-from job import START, Job
+from job import Job
 
 from hpcfl import plugins, provenance
 
-HANG_AFTER = 5  # seconds of silence; runtime.hang_after
+HANG_AFTER = 10  # seconds of silence; runtime.hang_after
 GRACE = 45.0  # seconds from a fault to the end of the job, on a loaded machine
+FINISH = 600.0  # seconds that an undisturbed run may take
 DISK = "64m"  # size of the file system for results, where one can be mounted
 EXPERIMENT = """
 name = "campaign"
@@ -136,7 +137,7 @@ class Campaign:
         """Run to the end; the digest. A run whose only checkpoint is damaged says so and is started over."""
         for options in ((), ("--fresh",)):
             job = Job(file, folder, 2, *options)
-            code = job.end(START)
+            code = job.end(FINISH)
             if code == 0:
                 return job.manifests()[0][1].digest
             if "no checkpoint is left to continue from" not in job.said():
