@@ -18,6 +18,7 @@ from hpcfl import config, sweep
 from hpcfl.communicator import Communicator
 from hpcfl.config import Config
 from hpcfl.federation import Federation
+from hpcfl.fleet.kernels import SerialKernel
 from hpcfl.fleet.training import Work
 from hpcfl.preparation import Prepared, prepare
 from hpcfl.running import check_world
@@ -38,7 +39,8 @@ class Report:
     rounds: list[float]  # seconds of each
     phases: dict[str, float]  # seconds: train and score of the slowest worker, the rest of rank 0
     samples_per_second: float  # trained
-    lane_occupancy: float  # share of lane-steps that did work
+    lane_occupancy: float  # share of lane-steps that did work, where a lane that has finished counts as idle
+    lanes_per_step: float  # how many clients a step advanced, on average; finished lanes cost nothing
     share_of_peak: float  # of the float32 matrix product that all workers reach side by side
     peak_gflops: float
     memory_mb: list[float]  # the most each rank held, resident
@@ -53,7 +55,7 @@ class Report:
         scoring = "" if self.scoring_measured else " without scoring"
         return (f"seconds per round   {self.seconds_per_round:.3g}   ({phases})\n"
                 f"samples per second  {self.samples_per_second:,.0f}\n"
-                f"lane occupancy      {100 * self.lane_occupancy:.0f} %\n"
+                f"lane occupancy      {100 * self.lane_occupancy:.0f} %, {self.lanes_per_step:.3g} lanes a step\n"
                 f"share of peak       {100 * self.share_of_peak:.1f} % of {self.peak_gflops:,.0f} GFLOP/s\n"
                 f"memory by rank, MB  {memory}{device}\n"
                 f"the whole run       {self.projected_seconds / 3600:.2f} h{scoring}")
@@ -96,7 +98,7 @@ def _plan(experiment: Config, rounds: int) -> list[int]:
 
 
 def _play(prepared: Prepared, communicator: Communicator, plan: list[int]) -> tuple[list[dict[str, Any]], Work]:
-    """The rounds of the plan; what rank 0 recorded of each but the first, with ``seconds``, and this rank's work in them."""
+    """The rounds of the plan; what rank 0 recorded of each but the first, and this rank's work in them."""
     lines: list[dict[str, Any]] = []
     with TemporaryDirectory() as scratch, StopRequest(lambda: communicator.abort(1)) as request:
         folder = Path(scratch)
@@ -106,25 +108,23 @@ def _play(prepared: Prepared, communicator: Communicator, plan: list[int]) -> tu
         for number in plan:
             if number == plan[1]:
                 prepared.hardware.work.clear()
-            begun = time.perf_counter()
             federation.play(number, request)
-            if communicator.is_server:
-                lines[-1]["seconds"] = time.perf_counter() - begun
+        federation.record()
     return lines[1:], prepared.hardware.work
 
 
 def _report(experiment: Config, lines: list[dict[str, Any]], ranks: list[list[Any]]) -> Report:
     peaks, flops, works, resident, device = zip(*ranks, strict=True)
     work = Work(**{name: sum(one[name] for one in works) for name in works[0]})
-    seconds = [line["seconds"] for line in lines]
+    seconds = [line["seconds/round"] for line in lines]
     phases = {name: statistics.median(line[f"seconds/{name}"] for line in lines) for name in PHASES}
     scored = [line["seconds/score"] for line in lines if line["seconds/score"] > 0]
     phases["score"] = statistics.median(scored) if scored else 0.0
-    plain = statistics.median(line["seconds"] - line["seconds/score"] for line in lines)
+    plain = statistics.median(line["seconds/round"] - line["seconds/score"] for line in lines)
     times = -(-experiment.rounds // experiment.evaluation.every) + 1  # scored rounds, and the last models
     rate = work.samples / sum(seconds)
     return Report(statistics.median(seconds), seconds, phases, rate, work.steps / max(1, work.slots),
-                  rate * max(flops) / sum(peaks), sum(peaks) / 1e9, list(resident), list(device),
+                  work.steps / max(1, work.turns), rate * max(flops) / sum(peaks), sum(peaks) / 1e9, list(resident), list(device),
                   experiment.rounds * plain + times * phases["score"], bool(scored))
 
 
@@ -142,8 +142,11 @@ def _peak(device: torch.device) -> float:
 
 def _flops(prepared: Prepared) -> float:
     """Floating-point operations to train on one sample: the model forward and backward."""
-    batch = torch.zeros(8, dtype=torch.int64)
-    module = prepared.setup.build().to(prepared.hardware.device)
+    kernel = SerialKernel(prepared.setup.build().to(prepared.hardware.device))
+    parameters = {name: tensor.detach()[None] for name, tensor in kernel.module.named_parameters()}
+    buffers = {name: tensor[None] for name, tensor in kernel.module.named_buffers()}
+    x, y = prepared.hardware.samples.take(torch.zeros(8, dtype=torch.int64))
+    gradient = kernel.session(parameters | buffers, list(parameters), lambda model, batch, lane: model(batch.x).sum())
     with FlopCounterMode(display=False) as counter:
-        module(prepared.hardware.samples.take(batch)[0]).sum().backward()
-    return counter.get_total_flops() / len(batch)
+        gradient(slice(None), x[None], y[None], {})
+    return counter.get_total_flops() / len(y)

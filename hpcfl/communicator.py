@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
@@ -18,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 LAUNCHED_BY = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "SLURM_PROCID", "PALS_RANKID")
-SHORTEST_PAUSE, LONGEST_PAUSE = 2e-5, 2e-3  # seconds between two looks at who has arrived
+SHORTEST_PAUSE = 5e-5  # seconds between two looks at who has arrived
+PAUSES = ((0.1, 2e-3), (0.005, 2e-2))  # (share of the time waited so far, the most seconds): the longer of both
 BLOCK_BYTES = 1 << 28  # the most that one broadcast moves: 32-bit counts
 WIDE_BYTES = 1 << 16  # rows from here on travel one a rank at a time, unstaged; narrower ones all together, put in order
 HEARTBEAT = 77  # message tag
 
 Array = NDArray[Any]
+Empty = Callable[[Any, Any], Array]  # of shape and dtype
 
 
 class Communicator:
@@ -31,7 +33,7 @@ class Communicator:
 
     rank = 0
     size = 1
-    local_rank = 0  # among the ranks of this host
+    local_rank, local_size = 0, 1  # among the ranks of this host
     host = os.uname().nodename
 
     def __init__(self) -> None:
@@ -46,12 +48,18 @@ class Communicator:
     def watch(self, seconds: float) -> None:
         """From now on a rank that is silent for so many seconds ends the job."""
 
-    def introduce(self, ranks: list[str]) -> None:
-        """How error lines call each rank."""
-        self.ranks = ranks
+    def introduce(self, ranks: list[str]) -> list[str]:
+        """How error lines call each rank from now on; those that were not called so before."""
+        before, self.ranks = self.ranks, ranks
+        return [rank for rank in ranks if rank not in before]
 
     def beat(self) -> None:
         """Show that this rank is alive; cheap enough for every mini-batch."""
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Collective. For exchanges that follow each other at once: the ranks wait for each other before the first only."""
+        yield
 
     def share(self, value: Any) -> Any:
         """Rank 0's JSON-able value, on every rank."""
@@ -61,16 +69,20 @@ class Communicator:
         """Every rank's JSON-able value in rank order, on rank 0; None elsewhere."""
         return [value]
 
+    def allgather(self, value: Any) -> list[Any]:
+        """Every rank's JSON-able value in rank order, on every rank."""
+        return [value]
+
     def agree(self, level: int) -> int:
         """The highest level that any rank gives, on every rank."""
         return level
 
-    def broadcast(self, row: Array | None, width: int, dtype: Any) -> Array:
-        """Rank 0's array [width], on every rank."""
+    def broadcast(self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
+        """Rank 0's array [width], on every rank; ``empty(shape, dtype)`` makes what it arrives in."""
         assert row is not None
         return row
 
-    def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any) -> Array:
+    def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
         """Rank 0's rows [n, width], each to the rank that ``owner`` [n] names: this rank's rows, in their order."""
         assert rows is not None
         return rows
@@ -98,7 +110,8 @@ class World(Communicator):
         self._mpi = mpi
         self._world = mpi.COMM_WORLD
         self.rank, self.size = self._world.rank, self._world.size
-        self.local_rank = self._world.Split_type(mpi.COMM_TYPE_SHARED).rank
+        host = self._world.Split_type(mpi.COMM_TYPE_SHARED)
+        self.local_rank, self.local_size = host.rank, host.size
         self.ranks = [f"rank {rank}{f' on {self.host}' if rank == self.rank else ''}" for rank in range(self.size)]
         self._hang_after = float("inf")
         self._heard = [time.monotonic()] * self.size
@@ -146,10 +159,10 @@ class World(Communicator):
 
     def _meet(self) -> None:
         """Wait until every rank is here, polling; ends the job if one stays silent."""
-        request, pause = self._world.Ibarrier(), SHORTEST_PAUSE
+        request, begun = self._world.Ibarrier(), time.monotonic()
         while not request.Test():
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            waited = time.monotonic() - begun
+            time.sleep(max(SHORTEST_PAUSE, *(min(share * waited, longest) for share, longest in PAUSES)))
             self.beat()
             watched = range(1, self.size) if self.rank == 0 else [0]
             silent = [r for r in watched if time.monotonic() - self._heard[r] > self._hang_after]
@@ -158,40 +171,46 @@ class World(Communicator):
         self._heard = [time.monotonic()] * self.size
 
     @contextmanager
-    def _together(self) -> Iterator[None]:
-        """Blocking calls, once every rank is here."""
-        self._meet()
+    def together(self) -> Iterator[None]:
+        first = self._blocked_since == float("inf")
+        if first:
+            self._meet()
         self._blocked_since = time.monotonic()
         try:
             yield
         finally:
-            self._blocked_since = float("inf")
+            if first:
+                self._blocked_since = float("inf")
 
     def share(self, value: Any) -> Any:
-        with self._together():
+        with self.together():
             return json.loads(self._world.bcast(json.dumps(value) if self.rank == 0 else None, root=0))
 
     def collect(self, value: Any) -> list[Any] | None:
-        with self._together():
+        with self.together():
             texts = self._world.gather(json.dumps(value), root=0)
         return None if texts is None else [json.loads(text) for text in texts]
 
+    def allgather(self, value: Any) -> list[Any]:
+        with self.together():
+            return [json.loads(text) for text in self._world.allgather(json.dumps(value))]
+
     def agree(self, level: int) -> int:
-        with self._together():
+        with self.together():
             return self._world.allreduce(level, op=self._mpi.MAX)
 
-    def broadcast(self, row: Array | None, width: int, dtype: Any) -> Array:
-        row = np.empty(width, dtype) if row is None else np.ascontiguousarray(row)
+    def broadcast(self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
+        row = empty(width, dtype) if row is None else np.ascontiguousarray(row)
         step = max(1, BLOCK_BYTES // row.itemsize)
-        with self._together():
+        with self.together():
             for start in range(0, width, step):
                 self._world.Bcast(_bytes(row[start:start + step]), root=0)
         self.bytes_sent += row.nbytes * (self.size - 1)
         return row
 
-    def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any) -> Array:
-        mine = np.empty((int((owner == self.rank).sum()), width), dtype)
-        with self._together():
+    def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
+        mine = empty((int((owner == self.rank).sum()), width), dtype)
+        with self.together():
             if width * mine.itemsize >= WIDE_BYTES:
                 self._each_row(None if rows is None else np.ascontiguousarray(rows), mine, owner, down=True)
             else:
@@ -204,7 +223,7 @@ class World(Communicator):
     def gather(self, rows: Array, owner: Array) -> Array | None:
         rows, width = np.ascontiguousarray(rows), rows.shape[1]
         total = np.empty((len(owner), width), rows.dtype) if self.rank == 0 else None
-        with self._together():
+        with self.together():
             if width * rows.itemsize >= WIDE_BYTES:
                 self._each_row(total, rows, owner, down=False)
             else:
@@ -233,7 +252,7 @@ class World(Communicator):
 
     def end(self, code: int) -> NoReturn:
         _flush()
-        with self._together():
+        with self.together():
             expected = self._world.alltoall(self._sent)
             while self._received != expected:  # MPI may not be finalised with a message under way
                 self._listen()

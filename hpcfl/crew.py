@@ -19,7 +19,7 @@ def muster(communicator: Communicator, prepared: Prepared) -> list[str]:
     threads = torch.get_num_threads()
     line = (f"rank {communicator.rank} on {communicator.host} (pid {os.getpid()}, cores {cores}, {threads} "
             f"thread{'s' if threads > 1 else ''}, {_device(prepared.hardware.device)}, {hosts})")
-    return communicator.share(communicator.collect(line))
+    return communicator.allgather(line)
 
 
 def _device(device: torch.device) -> str:

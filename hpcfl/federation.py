@@ -10,7 +10,7 @@ import torch
 
 from hpcfl import exchange, randomness, record
 from hpcfl.communicator import Communicator
-from hpcfl.errors import Interrupted, RankFailure, RunFailure
+from hpcfl.errors import Interrupted, RankFailure, RunFailure, UserError
 from hpcfl.fleet import Fleet
 from hpcfl.message import Inbox, select
 from hpcfl.methods.base import State
@@ -20,7 +20,7 @@ from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.schedule import Schedule
 
-GO_ON, SAVE, STOP, DIVERGED = 0, 1, 2, 3  # what a rank wants after a round; the highest level of all ranks counts
+GO_ON, SAVE, STOP, DIVERGED, UNSCORED = 0, 1, 2, 3, 4  # what a rank wants after a round; the highest level of all ranks counts
 CPU = torch.device("cpu")
 
 
@@ -37,6 +37,7 @@ class Federation:
     report: Callable[[int, dict[str, Any]], None]
     schedule: Schedule = field(init=False)
     _bytes: tuple[int, int] = field(default=(0, 0))
+    _unrecorded: tuple[int, dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         self.schedule = Schedule(self.prepared.config.checkpoint.every)
@@ -48,7 +49,7 @@ class Federation:
             for round in range(done + 1, config.rounds + 1):
                 try:
                     level = self.play(round, request)
-                except RunFailure:
+                except (RunFailure, UserError):
                     self.checkpoints.finish()  # all ranks fail together: commit what an earlier round began to save
                     raise
                 last = level == STOP or round == config.rounds
@@ -68,6 +69,7 @@ class Federation:
         audience = np.arange(config.partition.clients) if everyone else cohort
         with watch.phase("send"):
             inbox, floats_down = self.send(audience, round)
+        self.record()  # the round before, while the workers are busy with this one
         players = self.prepared.fleet(cohort, round, scored)
         others = self.prepared.fleet(np.setdiff1d(audience, cohort), round, scored)
         self.prepared.store.read_ahead(self.select(round + 1).tolist())
@@ -77,17 +79,21 @@ class Federation:
             with alone(f"round {round}, {_named(others.ids)}"):
                 if len(others.ids):
                     method.observe(others, self.pick(inbox, audience, others))
-        with watch.phase("gather"):
+        fine = record.healthy(players, uplink)
+        columns = [(players.ids, record.columns(players, uplink, fine)), (others.ids, record.columns(others, None, None))]
+        with watch.phase("gather"), self.communicator.together():
             arrived = exchange.gather(self.communicator, self.prepared.placement, cohort, uplink, CPU)
-            fine = record.healthy(players, uplink)
-            values = record.gather(
-                self.communicator, self.prepared.placement, audience, config.partition.clients,
-                [(players.ids, record.columns(players, uplink, fine)), (others.ids, record.columns(others, None, None))],
-                dict(watch.seconds))
-        diverged = np.flatnonzero(values.get("clients/diverged", np.zeros(0)) == 1)
-        stops = len(diverged) > 0 and config.training.on_divergence == "stop"
-        level = self.communicator.agree(DIVERGED if stops else STOP if request.received else SAVE if self.schedule.due(round)
-                                        else GO_ON)
+            values = record.gather(self.communicator, self.prepared.placement, audience, config.partition.clients, columns,
+                                   dict(watch.seconds))
+            known = {"method", method.primary, *_scores(values)}  # the method's own score may come at the end only
+            unscored = scored and self.communicator.is_server and config.evaluation.score not in known
+            diverged = np.flatnonzero(values.get("clients/diverged", np.zeros(0)) == 1)
+            stops = len(diverged) > 0 and config.training.on_divergence == "stop"
+            level = self.communicator.agree(UNSCORED if unscored else DIVERGED if stops else STOP if request.received
+                                            else SAVE if self.schedule.due(round) else GO_ON)
+        if level == UNSCORED:
+            raise UserError(f"evaluation.score = '{config.evaluation.score}': {method.name} records "
+                            f"{', '.join(_scores(values))}; 'method' takes its own, {method.primary}")
         if level == DIVERGED:
             raise RunFailure(f"round {round}: {_named(diverged)} diverged (NaN or Inf); lower training.lr, set "
                              "training.clip, or leave such clients out with training.on_divergence = 'exclude'")
@@ -97,10 +103,7 @@ class Federation:
                 with alone(f"round {round}, aggregation"):
                     self.aggregate(round, cohort, arrived, diverged)
         if self.metrics is not None:
-            values |= self.costs(floats_down)
-            with alone(f"round {round}, metrics"):
-                self.metrics.record(round, values)
-                self.report(round, values)
+            self._unrecorded = round, values | self.costs(floats_down)
         watch.seconds.clear()  # a checkpoint's seconds count for the next round
         return level
 
@@ -127,8 +130,11 @@ class Federation:
 
     def keep(self, fleet: Fleet, fine: np.ndarray) -> None:
         """Private state of the clients that took part; a diverged client's is rolled back by keeping the old."""
-        kept = torch.from_numpy(np.flatnonzero(fine)).to(self.prepared.hardware.device)
-        self.prepared.store.put(fleet.ids[fine].tolist(), {name: rows[kept] for name, rows in fleet.state.items()})
+        state = fleet.state
+        if not fine.all():  # else there is nothing to leave out, and no reason to copy the rest
+            kept = torch.from_numpy(np.flatnonzero(fine)).to(self.prepared.hardware.device)
+            state = {name: rows[kept] for name, rows in state.items()}
+        self.prepared.store.put(fleet.ids[fine].tolist(), state)
 
     def aggregate(self, round: int, cohort: np.ndarray, uplink: State, diverged: np.ndarray) -> None:
         """The server's step over those that arrived sound; with none, the server keeps its state."""
@@ -148,8 +154,17 @@ class Federation:
         phases = {f"seconds/{phase}": watch.seconds[phase] for phase in ("send", "gather", "aggregate", "checkpoint")}
         return moved | phases | {"seconds/round": watch.lap()}
 
+    def record(self) -> None:
+        """Publish and report the last round, once: nobody should wait for it."""
+        if self.metrics is not None and self._unrecorded is not None:
+            (round, values), self._unrecorded = self._unrecorded, None
+            with alone(f"round {round}, metrics"):
+                self.metrics.record(round, values)
+                self.report(round, values)
+
     def checkpoint(self, round: int, wait: bool) -> None:
         """Publish the metrics and begin to save all state; with ``wait``, until it is on the disk."""
+        self.record()
         with self.prepared.hardware.stopwatch.phase("checkpoint"), self.schedule.waiting():
             if self.metrics is not None:
                 with alone(f"round {round}, metrics"):
@@ -178,10 +193,9 @@ class Federation:
         values = record.gather(self.communicator, self.prepared.placement, audience, len(everyone),
                                [(fleet.ids, record.columns(fleet, None, None))], {})
         if self.metrics is not None:
-            values |= self.costs(floats_down)
+            self._unrecorded = rounds + 1, values | self.costs(floats_down)
+            self.record()
             with alone("after the last round, metrics"):
-                self.metrics.record(rounds + 1, values)
-                self.report(rounds + 1, values)
                 self.metrics.fold(finished=True)
 
 
@@ -192,6 +206,11 @@ def alone(where: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise RankFailure(where) from error
+
+
+def _scores(values: dict[str, Any]) -> list[str]:
+    """The names of the scores in a round's record."""
+    return sorted(name.removesuffix("/weighted") for name in values if name.endswith("/weighted"))
 
 
 def _named(clients: np.ndarray) -> str:

@@ -16,7 +16,7 @@ from hpcfl.data.partition import Split
 from hpcfl.data.partitions.base import Scheme
 from hpcfl.data.validation import hold_out
 from hpcfl.errors import UserError
-from hpcfl.fleet import Fleet, Hardware, buffer_name
+from hpcfl.fleet import Fleet, Hardware, buffer_name, memory
 from hpcfl.fleet.kernels import choose, convolves
 from hpcfl.fleet.samples import Samples
 from hpcfl.methods._averaged_buffers import AveragedBuffers
@@ -43,7 +43,7 @@ class Prepared:
 
     def cohort(self, ids: np.ndarray, round: int) -> Cohort:
         """What the method's server side knows of these clients."""
-        return Cohort(ids, self.setup.counts[ids], self.setup, round, self.method.weights == "uniform")
+        return Cohort(ids, self.setup.counts[ids], self.setup, round, self.method.weights == "uniform", self.hardware.beat)
 
     def fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
         """Those of ``ids`` that live on this rank, with their private state."""
@@ -56,9 +56,6 @@ def prepare(config: Config, communicator: Communicator) -> Prepared:
     """Load the data, draw the partition, build model and method. Raises UserError."""
     torch.set_num_threads(config.runtime.threads)
     method = cast(Method, config.method)
-    if method.every_client and config.participation.fraction < 1:
-        raise UserError(f"method.name = '{method.name}' needs all clients in every round, as its paper does; "
-                        f"participation.fraction = {config.participation.fraction:g} must be 1")
     dataset = datasets.load(config.data)
     split = partition.make(cast(Scheme, config.partition), dataset)
     if config.evaluation.metric.startswith("pm") and not split.global_test:
@@ -77,9 +74,10 @@ def prepare(config: Config, communicator: Communicator) -> Prepared:
     steps = torch.ceil(counts.sum(dim=1) / config.training.batch_size)
     placed = placement.place(steps.tolist(), communicator.size)
     own = placed.clients_of(communicator.rank).tolist()
-    kernel = choose(template.to(device), device, config.runtime.lanes)
     samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and convolves(template), validation,
                       config.data.augment, split.global_test)
+    lanes = _lanes(config, communicator, template.to(device), samples, dataset)
+    kernel = choose(template, device, lanes)
     hardware = Hardware(setup, samples, kernel, buffers, device, communicator.beat, Stopwatch())
     private = method.client_state(setup)
     if buffers.width:
@@ -101,6 +99,15 @@ def _build(config: Config, method: Method, dataset: Dataset):
         return method.adapt(models.build(config.model, shape, classes, vocabulary))
 
     return build
+
+
+def _lanes(config: Config, communicator: Communicator, template: nn.Module, samples: Samples, dataset: Dataset) -> int | str:
+    """``auto`` on a GPU: as many as fit into a rank's part of it, the same number on every rank."""
+    if config.runtime.lanes != "auto" or samples.device.type != "cuda":
+        return config.runtime.lanes
+    sharing = -(-communicator.local_size // torch.cuda.device_count())
+    part = torch.cuda.get_device_properties(samples.device).total_memory / sharing - dataset.x.nbytes
+    return memory.most_lanes(template, dataset.normalise(dataset.x[:1].to(samples.device)), config.training, part)
 
 
 def _device(wanted: str, local_rank: int) -> torch.device:

@@ -19,7 +19,7 @@ def _digest(seed: int, key: tuple[int | str, ...]) -> bytes:
 
 def generator(seed: int, *key: int | str) -> np.random.Generator:
     """A NumPy generator for one purpose, e.g. ``generator(seed, "shuffle", round, client)``."""
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(_digest(seed, key), "little")))
+    return np.random.Generator(np.random.Philox(key=np.frombuffer(_digest(seed, key), "<u8")))
 
 
 def permutation(size: int, seed: int, *key: int | str) -> np.ndarray:

@@ -59,15 +59,15 @@ def gather(communicator: Communicator, placement: Placement, audience: np.ndarra
            parts: Sequence[tuple[np.ndarray, Columns]], seconds: dict[str, float]) -> dict[str, Any]:
     """Rank 0's record of the round: ``clients/NAME`` [clients], NaN where a client was not concerned, their summaries, and
     the slowest worker's seconds; {} elsewhere. ``parts``: ids and columns of the fleets of this rank."""
-    headers = communicator.collect([sorted({name for _, found in parts for name in found}), seconds])
-    names = communicator.share(headers and sorted({name for own, _ in headers for name in own}))
+    headers = communicator.allgather([sorted({name for _, found in parts for name in found}), seconds])
+    names = sorted({name for own, _ in headers for name in own})
     mine = audience[placement.owner[audience] == communicator.rank]
     table = np.full((len(mine), len(names)), np.nan)
     for ids, found in parts:
         for name, values in found.items():
             table[np.searchsorted(mine, ids), names.index(name)] = values
     total = communicator.gather(table, placement.owner[audience])
-    if total is None or headers is None:
+    if total is None:
         return {}
     record: dict[str, Any] = {}
     for position, name in enumerate(names):

@@ -23,7 +23,7 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
     with agreed(communicator):
         check_world(communicator)
         prepared = prepare(config, communicator)
-    communicator.introduce(muster(communicator, prepared))
+    introduced = communicator.introduce(muster(communicator, prepared))
     communicator.watch(config.runtime.hang_after)
     with ExitStack() as stack:
         with agreed(communicator):
@@ -45,7 +45,7 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
             Federation(communicator, prepared, server, checkpoints, None, meta, _silent).run(done)
             return
         with progress:
-            progress.start(done, notes)
+            progress.start(done, introduced, notes)
             Federation(communicator, prepared, server, checkpoints, metrics, meta, progress.round).run(done)
 
 

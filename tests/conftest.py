@@ -35,6 +35,12 @@ class Played:
     values: dict[str, np.ndarray]  # name → [T, …], the last row from after the last round
 
 
+@pytest.fixture(autouse=True)
+def _same_draws():
+    """What a test draws from torch without a key is the same in every run, whatever ran before."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def federate(tmp_path: Path):
     """``federate(method, counts, **sections)`` runs a federation on the tiny data from start to end."""

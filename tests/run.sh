@@ -6,5 +6,7 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/../launch/environment.sh"
 
 cd -- "$project"
-echo "Running: python -m pytest $*"
-exec python -m pytest "$@"
+# Two files at a time, in their order: those of tests/cluster mostly wait for Slurm, so they may not come last and alone.
+parallel=(-n 2 --dist loadfile --no-loadscope-reorder)
+echo "Running: python -m pytest ${parallel[*]} $*"
+exec python -m pytest "${parallel[@]}" "$@"

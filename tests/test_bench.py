@@ -22,4 +22,4 @@ def test_the_report_counts_samples_and_lanes_and_projects_the_run():
     assert report.samples_per_second == pytest.approx(3 * 12 / sum(report.rounds))
     assert 0 < report.share_of_peak < 1 and report.memory_mb[0] > 10
     assert report.projected_seconds == pytest.approx(1000 * report.seconds_per_round, rel=1)
-    assert "lane occupancy      75 %" in report.text()
+    assert report.lanes_per_step == 3 / 2 and "lane occupancy      75 %, 1.5 lanes a step" in report.text()

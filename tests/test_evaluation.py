@@ -1,3 +1,5 @@
+"""Accuracies of a round, fairness, distances of distributions: protocols.md E2."""
+
 import math
 
 import numpy as np
@@ -16,7 +18,7 @@ from hpcfl.storage.results import read
 NAN = math.nan
 
 
-def test_the_summary_over_clients():
+def test_e2_the_summary_over_clients():
     correct, total = np.array([9.0, 1.0, NAN, 0.0, 0.0]), np.array([10.0, 2.0, NAN, 0.0, 5.0])
     assert evaluation.summary(correct, total) == pytest.approx(
         {"weighted": 10 / 17, "mean": 1.4 / 3, "std": math.sqrt((0.9 ** 2 + 0.5 ** 2) / 3 - (1.4 / 3) ** 2), "worst_tenth": 0.0})
@@ -25,7 +27,7 @@ def test_the_summary_over_clients():
     assert all(math.isnan(value) for value in evaluation.summary(np.array([NAN]), np.array([NAN])).values())
 
 
-def test_personalised_accuracies_are_the_papers():
+def test_e2_personalised_accuracies_are_the_papers():
     by_class = torch.tensor([[8.0, 5.0, 0.0], [2.0, 2.0, 10.0]])
     tested, trained = torch.tensor([10.0, 10.0, 10.0]), torch.tensor([[30.0, 10.0, 0.0], [0.0, 0.0, 7.0]])
     found = evaluation.personalised(by_class, tested, trained)
@@ -53,7 +55,7 @@ def spiral(tmp_path):
     return run
 
 
-def test_a_global_test_set_gives_personalised_accuracies(spiral):
+def test_e2_a_global_test_set_gives_personalised_accuracies(spiral):
     prepared, values = spiral("local", metric="pm_l")
     assert prepared.split.global_test and prepared.test_counts.tolist() == [[100] * 6] * 6
     models = prepared.store.get(prepared.store.ids)["model"]
@@ -95,9 +97,18 @@ def test_local_test_sets_have_no_personalised_accuracies(spiral):
     assert "post/weighted" in values and not [name for name in values if "pm_" in name]
 
 
-def test_cwfedavg_notes_how_far_its_distributions_are_off(spiral):
+def test_e2_cwfedavg_notes_how_far_its_distributions_are_off(spiral):
     prepared, values = spiral({"name": "cwfedavg", "distribution": "norm"})
     truth = prepared.setup.counts / prepared.setup.counts.sum(dim=1, keepdim=True)
     distance = (prepared.server["distributions"] - truth).norm(dim=1)  # of the last uploads
     assert values["clients/notes/distribution_distance"][1].tolist() == pytest.approx(distance.tolist())
     assert values["notes/distribution_distance"][1] == pytest.approx(distance.mean().item())
+
+
+def test_an_unknown_score_ends_the_run_with_those_there_are(federate):
+    with pytest.raises(UserError, match="'pots': ditto records global, post, pre; 'method' takes its own, post"):
+        federate("ditto", evaluation={"score": "pots", "every": 2}, rounds=3)
+
+
+def test_a_methods_own_score_may_come_at_the_end_only(federate):
+    assert "tuned/weighted" in federate("fedbabu", evaluation={"score": "tuned"}).values

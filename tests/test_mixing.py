@@ -51,3 +51,19 @@ def test_distances_of_nearly_equal_models_keep_their_digits():
     near[0, 3] += 2 ** -10
     assert mixing.distances(row, near).item() == 2 ** -10
     assert mixing.distances(row, row).item() == 0
+
+
+@pytest.mark.parametrize("block", [1, 10, 1 << 22])
+@pytest.mark.parametrize("second", [[0, 2, 3], [3, 1], [2]], ids=["the same", "others", "one"])
+def test_distances_within_are_those_of_the_chosen_rows(monkeypatch, block, second):
+    monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
+    rows, first, second = torch.randn(5, 50), torch.tensor([0, 2, 3]), torch.tensor(second)
+    found = mixing.distances_within(rows, first, second)
+    torch.testing.assert_close(found, mixing.distances(rows[first], rows[second]), rtol=1e-13, atol=1e-13)
+
+
+def test_replaced_rows():
+    rows, new = torch.zeros(3, 2), torch.ones(2, 2)
+    assert mixing.replaced(rows, torch.tensor([0, 2]), new)[:, 0].tolist() == [1, 0, 1]
+    assert not rows.any()
+    assert torch.equal(mixing.replaced(rows, torch.arange(3), torch.ones(3, 2)), torch.ones(3, 2))

@@ -39,6 +39,14 @@ def test_tables_say_what_the_code_says(chapter, entries):
         assert row[-1] in entry["description"] and row[1] in (entry.get("reference"), row[-1])
 
 
+def test_the_speeds_are_those_that_were_measured(monkeypatch):
+    root = Path(__file__).parent.parent
+    monkeypatch.syspath_prepend(str(root / "tests" / "benchmarks"))
+    import table
+
+    assert table.render_short(table.measured(root / "results" / "benchmarks")) in README
+
+
 @pytest.mark.parametrize("path", ["launch/quickstart.sh", "tests/run.sh", "launch/quickstart.toml", "hpcfl/README.md",
                                   "launch/papers", "slurm/profiles", "slurm/README.md"])
 def test_the_files_it_names_exist(path):

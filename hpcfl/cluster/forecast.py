@@ -24,3 +24,5 @@ def show(config: Config, ranks: int) -> None:
     world = [Imagined(rank, ranks) for rank in range(min(ranks, 2))]
     prepared = [prepare(config, rank) for rank in world]
     needs.show(prepared[0], [vars(needs.of_rank(one, rank)) for one, rank in zip(prepared, world, strict=True)])
+    if ranks > len(world):
+        print(f"ranks 2 to {ranks - 1}: much like rank 1")

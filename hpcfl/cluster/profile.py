@@ -23,7 +23,7 @@ class Profile(Section):
     """All keys with their defaults; a job has ``nodes`` × ``ranks_per_node`` MPI ranks, the first of them the server."""
 
     cluster: Literal["slurm", "local", "debug"] = Field(
-        "slurm", description="slurm; local: the same job on this machine without Slurm; debug: in this very process")
+        "slurm", description="slurm; local: the same job on this machine without Slurm; debug: one rank, in this very process")
     partition: Word | None = Field(None, description="Slurm's partition")
     account: Word | None = Field(None, description="who pays")
     qos: Word | None = Field(None, description="quality of service")
@@ -44,7 +44,7 @@ class Profile(Section):
 
     @property
     def ranks(self) -> int:
-        return self.nodes * self.ranks_per_node
+        return 1 if self.cluster == "debug" else self.nodes * self.ranks_per_node
 
     @property
     def seconds(self) -> int:

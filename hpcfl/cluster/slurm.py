@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 TIMEOUT = 20  # seconds for an answer of the controller
+OWN = ("SLURM_ARRAY_", "SLURM_RESTART_COUNT")  # variables that Slurm does not replace in a job that has none of its own
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,10 @@ def requeue(job: str) -> bool:
 
 def submit_after(job: str, again: list[str], restarts: int) -> str | None:
     """Submit a batch script with its arguments that starts when ``job`` has ended; the new job's id, None if that failed."""
+    # sbatch hands this environment on, and the new job is no task of this one's array.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
     answer = _ask(["sbatch", "--parsable", f"--dependency=afterany:{job}", *again],
-                  {"HPCFL_RESTARTS": str(restarts)})
+                  environment | {"HPCFL_RESTARTS": str(restarts)})
     return None if answer is None else answer.strip().partition(";")[0]
 
 
@@ -69,8 +72,7 @@ def _ask(command: list[str], environment: dict[str, str] | None = None) -> str |
     if shutil.which(command[0]) is None:
         return None
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=True,
-                                env={**os.environ, **(environment or {})})
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=True, env=environment)
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout

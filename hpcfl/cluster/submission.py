@@ -20,6 +20,7 @@ from hpcfl.cluster import batch, forecast, profile, slurm
 from hpcfl.cluster.profile import Profile
 from hpcfl.cluster.submission_folder import Submissions
 from hpcfl.cluster.supervisor import Supervisor
+from hpcfl.communicator import Communicator
 from hpcfl.config import Config
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.running import finished
@@ -112,16 +113,18 @@ def _send(wanted: Profile, work: list[Work], submissions: Submissions) -> list[s
 
 
 def _run_here(wanted: Profile, one: Work, submissions: Submissions) -> str:
-    """Without Slurm cells run one after the other, and the command waits for each."""
+    """Without Slurm cells run one after the other, and the command waits for each. Raises Interrupted."""
     try:
         if wanted.cluster == "debug":
-            one.supervisor()
+            experiment.run_one(one.config, Path(one.supervisor.folder), False, Communicator())
         else:
             executor = submitit.LocalExecutor(submissions.folder)
             executor.update_parameters(timeout_min=max(1, wanted.seconds // 60))
             executor.submit(one.supervisor).result()
-    except (RunFailure, UncompletedJobError) as error:
-        return f"{one.name}: failed, {str(error).strip().splitlines()[-1]}"
+    except (UserError, RunFailure) as error:
+        return f"{one.name}: failed, {error}"
+    except UncompletedJobError as error:
+        return f"{one.name}: failed, {submissions.failure(one.name) or error}"
     return f"{one.name}: finished"
 
 

@@ -11,12 +11,12 @@ SUBMITTED = "submitted.json"
 
 
 class Submissions:
-    """``jobs``: the last job of each cell, name → id."""
+    """``jobs``: the last job of each cell, name → id; one that a job sent after itself counts as well."""
 
     def __init__(self, out: Path) -> None:
         self.folder = out / JOBS
         self.name = out.name or "hpcfl"
-        self.jobs: dict[str, str] = _read(self.folder / SUBMITTED)
+        self.jobs: dict[str, str] = {cell: self._last(cell, job) for cell, job in _read(self.folder / SUBMITTED).items()}
 
     def frozen(self, cell: str) -> Path:
         """The cell's resolved configuration, as it was when it was submitted."""
@@ -27,7 +27,7 @@ class Submissions:
         return self.folder / f"{cell}.sbatch"
 
     def record(self, cell: str) -> Path:
-        """How often the cell's job was requeued, and why it failed."""
+        """How often the cell's job was requeued, which job follows which, and why the last failed."""
         return self.folder / f"{cell}.requeues"
 
     def failure(self, cell: str) -> str | None:
@@ -38,6 +38,12 @@ class Submissions:
         """Note new jobs. Raises RunFailure."""
         self.jobs = self.jobs | jobs
         atomic.write(self.folder / SUBMITTED, json.dumps(self.jobs, indent=1).encode())
+
+    def _last(self, cell: str, job: str) -> str:
+        followers = _read(self.record(cell)).get("followers", {})
+        while job in followers:
+            job = followers[job]
+        return job
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from hpcfl.cluster import slurm
+from hpcfl.cluster.witness import Witness
 from hpcfl.errors import RunFailure
 from hpcfl.storage import atomic
 
@@ -57,14 +58,16 @@ class Supervisor:
     def _run(self) -> None:
         self._count()
         with _handling(self._warn):
-            code = self._watch(subprocess.Popen(self.command))
+            witness = Witness(self.command)
+            code = self._watch(witness.process)
+            said = "" if code is None else witness.testimony()
             if code in (None, CONTINUE) or (code and self._warned is not None):
                 self._continue(code)
         if code:
-            raise RunFailure(f"{_ending(code)}; what the ranks said is above, and the same command continues from round "
-                             f"{progress(Path(self.folder))}")
+            why = f"{_ending(code)}: {said}" if said else _ending(code)
+            raise RunFailure(f"{why}; submitted again it continues from round {progress(Path(self.folder))}")
 
-    def _watch(self, process: "subprocess.Popen[bytes]") -> int | None:
+    def _watch(self, process: "subprocess.Popen[str]") -> int | None:
         """Until the ranks have left: their code; None if they are still there when the time is up.
 
         They are told of a warning again and again, because a launcher that is just starting them passes nothing on.
@@ -104,19 +107,20 @@ class Supervisor:
             atomic.write(path, json.dumps(_read(path) | entries).encode())
 
     def _continue(self, code: int | None) -> NoReturn:
-        """Back to the queue, unless the user has cancelled the job or there is no queue."""
+        """Back to the queue, unless the user has ended the job or there is no queue."""
         job = slurm.own_job()
         waiting = slurm.jobs([job]) if job else {}
         if job is None:
             raise RunFailure("stopped early; the same command continues")
-        if waiting is not None and waiting.get(job) and waiting[job].state not in ("RUNNING", "PREEMPTED", "SUSPENDED"):
-            raise RunFailure(f"job {job} is {waiting[job].state.lower()} and not requeued; the same command continues")
         when = "in time" if code == CONTINUE else "in the middle of a round, which will be repeated" if code is None else (
             f"by the warning before the ranks could take it ({_ending(code)})")
-        if slurm.requeue(job):
+        if waiting is not None and waiting.get(job) and waiting[job].state not in ("RUNNING", "PREEMPTED", "SUSPENDED"):
+            _say(f"job {job} is ended by scancel or scontrol requeue, stopped {when}")
+        elif slurm.requeue(job):
             _say(f"job {job} requeued, stopped {when}")
             time.sleep(RESERVE)  # Slurm ends the job; one that ends by itself meanwhile may count as failed
         elif follower := slurm.submit_after(job, self.again, slurm.restarts() + 1):
+            self._note(followers=_read(Path(self.record)).get("followers", {}) | {job: follower})
             _say(f"job {job} cannot be requeued from here; job {follower} follows it, stopped {when}")
         else:
             raise RunFailure(f"job {job} stopped {when}, but neither scontrol nor sbatch works on this node; "

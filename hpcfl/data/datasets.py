@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -24,10 +25,18 @@ class Normalisation:
         """Samples [batch, *shape] as a model takes them: float32 on their own device; token ids as they are."""
         if x.dtype in (torch.int32, torch.int64):
             return x
+        # Converted first, then in place: a third of the time that bytes times floats would take.
+        own = x.to(torch.promote_types(x.dtype, torch.get_default_dtype()), copy=True)
+        factor, offset = self._line(own.dtype, own.device)
         per_channel = (-1, *[1] * (x.ndim - 2))
-        factor = torch.tensor([1 / (self.scale * std) for std in self.std], device=x.device)
-        offset = torch.tensor([-mean / std for mean, std in zip(self.mean, self.std, strict=True)], device=x.device)
-        return x * factor.view(per_channel) + offset.view(per_channel)
+        return own.mul_(factor.view(per_channel)).add_(offset.view(per_channel))
+
+    @cache  # noqa: B019 - a few small tensors; made anew for every batch they would have a GPU wait for the host
+    def _line(self, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """Factor and offset, a value or one per channel."""
+        factor = [1 / (self.scale * std) for std in self.std]
+        offset = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
+        return torch.tensor(factor, dtype=dtype, device=device), torch.tensor(offset, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True, eq=False)

@@ -144,11 +144,10 @@ class StackedKernel:
         return gradient
 
     def _replayed(self, key: Hashable, function: Function) -> Replayed:
-        """The recordings of a function that was asked for under this key before; the oldest give way."""
-        if key not in self._recordings:
-            if len(self._recordings) == RECORDINGS:
-                self._recordings.pop(next(iter(self._recordings)))
-            self._recordings[key] = Replayed(function)
+        """The recordings of a function that was asked for under this key before; those used longest ago give way."""
+        self._recordings[key] = self._recordings.pop(key, None) or Replayed(function)  # the one used last at the end
+        if len(self._recordings) > RECORDINGS:
+            self._recordings.pop(next(iter(self._recordings)))
         return self._recordings[key]
 
     @torch.no_grad()
@@ -156,14 +155,22 @@ class StackedKernel:
         """``function``'s output ``[L, batch, …]`` in evaluation mode."""
         self.module.eval()
         program = _Program(self.module, lambda model, x, lane: function(model, x, SimpleNamespace(**lane)))
+        names, own = list(tensors), sorted(variables)
 
         def single(named: Tensors, x: Tensor, lane: Tensors) -> Tensor:
             return functional_call(program, {f"model.{name}": tensor for name, tensor in named.items()}, (x, lane))
 
-        return vmap(single)(tensors, x, variables)
+        def compute(*given: Tensor) -> tuple[Tensor, ...]:
+            named, (x, *values) = dict(zip(names, given, strict=False)), given[len(names):]
+            return vmap(single)(named, x, dict(zip(own, values, strict=True))),
+
+        given = (*tensors.values(), x, *(variables[name] for name in own))
+        if x.is_cuda:  # blocks are large there: a graph of its own for each would only hold memory
+            return compute(*given)[0]
+        return self._replayed(("predict", _identity(function), *names, *own), compute)(*given)[0]
 
 
-def _identity(loss: Loss) -> Hashable:
+def _identity(loss: Loss | Predict) -> Hashable:
     """The same for one method's loss in every round; a recording keeps it alive, so that no other takes its id."""
     return getattr(loss, "__func__", loss), id(getattr(loss, "__self__", None))
 
@@ -195,14 +202,18 @@ def at(model: nn.Module, row: Tensor, function: Callable[[nn.Module], Tensor]) -
             part.training = mode
 
 
-def descend(start: Tensors, loss: Callable[[Tensors], Tensor], lr: float, steps: int) -> Tensors:
-    """Plain gradient descent on free tensors instead of a model: ``steps`` steps from ``start``, which stays as it is."""
+def descend(start: Tensors, loss: Callable[[Tensors], Tensor], lr: float, steps: int, beat: Callable[[], None]) -> Tensors:
+    """Plain gradient descent on free tensors instead of a model: ``steps`` steps from ``start``, which stays as it is.
+
+    ``beat`` is called once a step.
+    """
     current = {name: tensor.clone() for name, tensor in start.items()}
     for _ in range(steps):
         leaves = {name: tensor.requires_grad_() for name, tensor in current.items()}
         gradients = torch.autograd.grad(loss(leaves), list(leaves.values()))
         current = {name: (leaf - lr * gradient).detach() for (name, leaf), gradient
                    in zip(leaves.items(), gradients, strict=True)}
+        beat()
     return current
 
 
@@ -216,7 +227,7 @@ def choose(module: nn.Module, device: torch.device, lanes: int | str) -> SerialK
 
     ``lanes = 1`` is serial. ``"auto"`` on a CPU stacks models without convolutions, whose batched matrix products give a
     lane the same bits whatever runs beside it and win by 10× for small dense models, and runs others serially, where
-    channels-last convolutions are faster than any batched form; on a GPU all are stacked.
+    channels-last convolutions are faster than any batched form; on a GPU all are stacked (``memory`` says how many fit).
     """
     if lanes == "auto":
         lanes = 1 if device.type == "cpu" and convolves(module) else 1 << 30

@@ -94,6 +94,11 @@ class Optimizer:
             weight.sub_(rate.view(lead) * mean / (square.sqrt() / root.view(lead) + 1e-8))
 
 
+def moments(training: Training) -> int:
+    """How many tensors of a model's size the optimiser keeps for each lane."""
+    return 2 if training.optimizer == "adam" else int(training.momentum > 0)
+
+
 def _clipped(directions: list[Tensor], largest: float) -> list[Tensor]:
     """Each lane's whole gradient scaled to a norm of at most ``largest``, as ``torch.nn.utils.clip_grad_norm_``."""
     norms = torch.stack([torch.linalg.vector_norm(d.flatten(1), dim=1) for d in directions], dim=1)

@@ -45,9 +45,8 @@ class Samples:
         index = index.to(self.device)
         if self.augment:
             variants, index = index // len(self.y), index % len(self.y)
-            x = self._normalise(augmentation.apply(self.x[index], variants))
-        else:
-            x = self._normalise(self.x[index])
+        x = self.x.index_select(0, index)  # several times faster than x[index] for bytes
+        x = self._normalise(augmentation.apply(x, variants) if self.augment else x)
         if self._channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         return x, self.y[index]

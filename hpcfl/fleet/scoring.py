@@ -6,11 +6,12 @@ from dataclasses import dataclass, fields
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from hpcfl.fleet.kernels import Predict, SerialKernel, StackedKernel, Tensors
 from hpcfl.fleet.samples import Samples
 
-BLOCK = 256  # samples of one client at once; fixed, so that a client's numbers do not depend on its neighbours
+BLOCK = 128  # samples of one client at once; fixed, so that a client's numbers do not depend on its neighbours
 
 
 @dataclass(frozen=True)
@@ -51,19 +52,15 @@ def outputs(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Sam
 
     A serial lane's last block is as long as its pool; stacked lanes are padded and masked.
     """
-    longest = max(map(len, pools), default=0)
-    longest = longest if kernel.widest == 1 else _padded(longest)
-    for start in range(0, longest, BLOCK):
-        width = min(BLOCK, longest - start)
-        index = torch.zeros(len(pools), width, dtype=torch.int64)
-        mask = torch.zeros(len(pools), width, dtype=torch.bool)
-        for lane, pool in enumerate(pools):
-            part = pool[start:start + width]
-            index[lane, :len(part)] = part
-            mask[lane, :len(part)] = True
-        x, y = samples.take(index.reshape(-1))
-        x = x[None] if len(pools) == 1 else x.view(len(pools), width, *x.shape[1:])
-        yield (kernel.predict(tensors, x, variables, function), y.view(len(pools), width), mask.to(samples.device))
+    lengths = torch.tensor([len(pool) for pool in pools])
+    index = pad_sequence(pools, batch_first=True)
+    if kernel.widest > 1:
+        index = functional.pad(index, (0, _padded(index.shape[1]) - index.shape[1]))
+    held = (torch.arange(index.shape[1]) < lengths[:, None]).to(samples.device)
+    for part, mask in zip(index.to(samples.device).split(BLOCK, dim=1), held.split(BLOCK, dim=1), strict=True):
+        x, y = samples.take(part.reshape(-1))
+        x = x[None] if len(pools) == 1 else x.view(*part.shape, *x.shape[1:])
+        yield kernel.predict(tensors, x, variables, function), y.view(part.shape), mask
 
 
 def score(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Samples, pools: list[Tensor],

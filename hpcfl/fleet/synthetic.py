@@ -18,10 +18,11 @@ from hpcfl.stopwatch import Stopwatch
 
 
 def fit(build: Callable[[], nn.Module], x: Tensor, y: Tensor, classes: int, training: Training, seed: int,
-        round: int) -> Tensor:
+        round: int, beat: Callable[[], None]) -> Tensor:
     """A fresh model, trained on cross-entropy over ``x`` [samples, …], ``y`` [samples]: its row ``[P]``.
 
-    Its first parameters and the order of samples are keyed by (seed, round); no learning-rate decay.
+    Its first parameters and the order of samples are keyed by (seed, round); no learning-rate decay. ``beat`` is called once a
+    mini-batch.
     """
     with randomness.seeded(seed, "synthetic", round):
         module = build()
@@ -30,14 +31,10 @@ def fit(build: Callable[[], nn.Module], x: Tensor, y: Tensor, classes: int, trai
                       [np.zeros(0, np.int64)], device, False)
     setup = Setup(of_parameters(module), samples.counts(0)[None], round, seed, build,
                   training.model_copy(update={"lr_decay": 1.0}))
-    hardware = Hardware(setup, samples, choose(module.to(device), device, 1), of_buffers(module), device, _silent, Stopwatch())
+    hardware = Hardware(setup, samples, choose(module.to(device), device, 1), of_buffers(module), device, beat, Stopwatch())
     fleet = Fleet(np.array([0]), {}, setup.counts, round, False, _cross_entropy, hardware)
     return fleet.train(to_row(setup.layout, module), phase="synthetic")[0]
 
 
 def _cross_entropy(model: nn.Module, batch: Batch, lane: object) -> Tensor:
     return functional.cross_entropy(model(batch.x), batch.y)
-
-
-def _silent() -> None:
-    """The server's own training sends no heartbeat."""

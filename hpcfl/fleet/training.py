@@ -21,20 +21,23 @@ BLOCK_SAMPLES = 2048  # samples gathered and normalised at once
 
 @dataclass
 class Work:
-    """What a rank's lanes have done: ``steps`` of the ``slots`` in which a lane of the chunk could have stepped, ``samples``."""
+    """What a rank's lanes have done: ``steps`` of the ``slots`` in which a lane of the chunk could have stepped, in ``turns`` of
+    all lanes at work side by side; ``samples``. A lane that has finished costs nothing: the turns get narrower."""
 
     steps: int = 0
     slots: int = 0
+    turns: int = 0
     samples: int = 0
 
     def add(self, index: Tensor, batches: int, width: int) -> None:
-        """Count ``batches`` steps on ``index`` [lanes, …] samples beside ``width`` − lanes idle lanes."""
+        """Count ``batches`` turns on ``index`` [lanes, …] samples while ``width`` − lanes have finished."""
         self.steps += batches * len(index)
         self.slots += batches * width
+        self.turns += batches
         self.samples += index.numel()
 
     def clear(self) -> None:
-        self.steps = self.slots = self.samples = 0
+        self.steps = self.slots = self.turns = self.samples = 0
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,11 @@ def run_epoch(step: Step, samples: Samples, orders: list[Tensor], batch_size: in
     Returns each lane's mean and last loss, [L, 2].
     """
     record = torch.zeros(len(orders), 2, dtype=torch.float64, device=samples.device)
-    lanes = [i for i in range(len(orders)) if running[i]]
-    full = [len(orders[i]) // batch_size for i in lanes]
+    # One transfer for the whole epoch: any other from the host would make it wait for the device.
+    lengths = [len(order) for order in orders]
+    orders = list(torch.cat(orders).to(samples.device).split(lengths))
+    lanes = [i for i, runs in enumerate(running.tolist()) if runs]
+    full = [lengths[i] // batch_size for i in lanes]
     done = 0
     while full and full[0] > done:  # `active` lanes have a full batch at position `done`
         active = sum(count > done for count in full)
@@ -85,13 +91,13 @@ def run_epoch(step: Step, samples: Samples, orders: list[Tensor], batch_size: in
         done = stop
     tails: dict[int, list[int]] = {}
     for i in lanes:
-        if tail := len(orders[i]) % batch_size:
+        if tail := lengths[i] % batch_size:
             tails.setdefault(tail, []).append(i)
     for tail, group in sorted(tails.items(), reverse=True):
         index = torch.stack([orders[i][-tail:] for i in group])
         _steps(step, samples, _selection(group, samples.device), index, tail, record)
         work.add(index, 1, len(orders))
-    record[:, 0] /= torch.tensor([max(1, len(order)) for order in orders], device=samples.device)
+    record[:, 0] /= torch.tensor(lengths, device=samples.device).clamp(min=1)
     return record
 
 
@@ -99,7 +105,7 @@ def _selection(group: list[int], device: torch.device) -> Lanes:
     """Neighbouring lanes as a slice, whose steps change views in place; others as indices."""
     if group[-1] - group[0] == len(group) - 1:
         return slice(group[0], group[-1] + 1)
-    return torch.tensor(group, device=device)
+    return torch.tensor(group).to(device, non_blocking=True)
 
 
 def _steps(step: Step, samples: Samples, lanes: Lanes, index: Tensor, size: int, record: Tensor) -> None:

@@ -49,7 +49,7 @@ class Anchored(Method):
         if not len(last):
             return {}  # round 1: no anchor yet
         receivers, models = torch.from_numpy(cohort.ids), server["models"]
-        beta = self.attraction(mixing.distances(models[receivers], models[last]), receivers[:, None] == last)
+        beta = self.attraction(mixing.distances_within(models, receivers, last), receivers[:, None] == last)
         matrix = torch.zeros(len(receivers), len(models), dtype=torch.float64).index_copy(1, last, beta)
         matrix[torch.arange(len(receivers)), receivers] = 1 - beta.sum(dim=1)
         return {"anchor": mixing.mix(matrix, models)}
@@ -69,7 +69,7 @@ class Anchored(Method):
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)
-        server["models"] = server["models"].index_copy(0, ids, uplink["model"])
+        server["models"] = mixing.replaced(server["models"], ids, uplink["model"])
         server["uploaded"] = torch.zeros_like(server["uploaded"]).index_fill(0, ids, True)
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:

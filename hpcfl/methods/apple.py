@@ -5,7 +5,8 @@ its core model C_i and its directed relationships a_i ∈ R^M on F_i(w_i) + λ_r
 g = ∇F_i(w_i), C_i moves along a_ii·g and a_ij ← a_ij − η₂(⟨g, C_j⟩ + λ_r μ (a_ij − p_j)); the other cores stand still.
 λ_r = (cos(πr/LR) + 1)/2 for the rounds r = 0, 1, … < LR, then 0. It uploads C_i, not w_i, and ⟨g, C_j⟩ is the inner
 product over all parameters: the widespread code errs in both (methods-1.md §11, item 9). The core's step is the
-experiment's optimiser; a_i starts at p, the shares of samples.
+experiment's optimiser; a_i starts at p, the shares of samples. In the paper all clients take part in every
+round; here the cores of absent ones stay as they were last uploaded, as DiversiFed's Table VII needs it.
 """
 
 import math
@@ -14,6 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from hpcfl import mixing
 from hpcfl.fleet import Fleet, Turn
 from hpcfl.message import Inbox, Message, Pool
 from hpcfl.methods.base import Cohort, Method, Setup, State
@@ -25,7 +27,6 @@ class Apple(Method):
     primary = "post"
     family = "personal models, mixed by clients"
     reference = "Luo & Wu, IJCAI 2022"
-    every_client = True
     needs_rounds = True
     relation_lr: float = Field(0.01, ge=0, description="learning rate η₂ of the relationships")
     mu: float = Field(0.1, ge=0, description="strength μ of the pull of the relationships towards the shares of samples")
@@ -56,7 +57,7 @@ class Apple(Method):
             gradient = turn.gradient(combined(relation, itself, core, cores))
             descent = slopes(gradient, itself, core, cores) + pull * (relation - target)
             turn.variables["relations"] = relation - rate * descent
-            turn.descend(gain * relation[itself][:, None] * gradient)
+            turn.descend(gain * own_share(relation, itself) * gradient)
 
         trained = fleet.train(own, step=step, relations=relations, itself=itself)
         fleet.state["relations"] = relations
@@ -75,7 +76,7 @@ class Apple(Method):
         fleet.score("pre", combined(fleet.state["relations"], itself, cores[ids], cores))
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        server["cores"] = server["cores"].index_copy(0, torch.from_numpy(cohort.ids), uplink["core"])
+        server["cores"] = mixing.replaced(server["cores"], torch.from_numpy(cohort.ids), uplink["core"])
 
 
 def combined(relations: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:
@@ -84,7 +85,12 @@ def combined(relations: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> T
     Client by client, so that its bits do not depend on its neighbours; a unit vector gives its core exactly.
     """
     others = torch.stack([row @ cores for row in relations.masked_fill(itself, 0)])
-    return others + relations[itself][:, None] * own
+    return others + own_share(relations, itself) * own
+
+
+def own_share(relations: Tensor, itself: Tensor) -> Tensor:
+    """a_ii ``[n, 1]``; a choice by a mask would make a GPU's host wait for the number of choices."""
+    return relations.where(itself, 0).sum(dim=1, keepdim=True)
 
 
 def slopes(gradient: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:

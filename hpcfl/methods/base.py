@@ -7,6 +7,7 @@ checkpoint.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -39,13 +40,17 @@ def head_of(model: nn.Module, method: str) -> nn.Linear:
 
 @dataclass(frozen=True)
 class Cohort:
-    """The clients of a round, or those whose messages arrived: ``ids`` [n] ascending, ``counts`` [n, classes]."""
+    """The clients of a round, or those whose messages arrived: ``ids`` [n] ascending, ``counts`` [n, classes].
+
+    beat: to be called now and then in computations of many seconds, so that the server does not seem lost.
+    """
 
     ids: np.ndarray
     counts: Tensor
     setup: Setup
     round: int
     uniform: bool = False
+    beat: Callable[[], None] = lambda: None
 
     @property
     def layout(self) -> Layout:
@@ -68,7 +73,6 @@ class Method(Section, ABC):
     primary: the score whose maximum over rounds is the method's result.
     reference, family: the paper, and the kind of method it is, for the table of methods.
     models: a client's models that have buffers of their own; "model" is the one that local training starts from.
-    every_client: the paper needs all clients in every round; a smaller participation is refused.
     needs_rounds: what a round does depends on how many there will be, so a finished run cannot be prolonged.
     """
 
@@ -79,7 +83,6 @@ class Method(Section, ABC):
     reference: ClassVar[str] = ""
     family: ClassVar[str] = ""
     models: ClassVar[tuple[str, ...]] = ("model",)
-    every_client: ClassVar[bool] = False
     needs_rounds: ClassVar[bool] = False
 
     def validation_share(self) -> float:

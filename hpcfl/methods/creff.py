@@ -81,17 +81,18 @@ class CReFF(FedAvg):
         present = held.any(dim=0).nonzero()[:, 0]
         goal, head = wanted[present].float(), server["head"]
         features[present] = descend({"features": features[present]}, lambda free: mismatch(
-            free["features"], present, setup.classes, head, goal), self.features_lr, self.match_steps)["features"]
+            free["features"], present, setup.classes, head, goal), self.features_lr, self.match_steps, cohort.beat)["features"]
         server["features"] = features.flatten(0, 1)
-        server["head"] = self.retrained(setup, server["features"], cohort.round)
+        server["head"] = self.retrained(cohort, server["features"])
 
-    def retrained(self, setup: Setup, features: Tensor, round: int) -> Tensor:
+    def retrained(self, cohort: Cohort, features: Tensor) -> Tensor:
         """A fresh head trained on the synthetic features: its row [P_h]."""
+        setup = cohort.setup
         labels = torch.arange(setup.classes).repeat_interleave(self.features_each)
         bias = "head.bias" in setup.layout.names
         training = Training(epochs=self.head_epochs, batch_size=setup.training.batch_size, lr=self.head_lr)
         return synthetic.fit(lambda: nn.Linear(features.shape[1], setup.classes, bias=bias), features, labels,
-                             setup.classes, training, setup.seed, round)
+                             setup.classes, training, setup.seed, cohort.round, cohort.beat)
 
 
 def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:

@@ -8,7 +8,6 @@ from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
 from hpcfl.fleet import Fleet
-from hpcfl.message import Message
 from hpcfl.methods.base import State
 from hpcfl.methods.fedavg import FedAvg
 
@@ -20,18 +19,20 @@ class FedAvgC(FedAvg):
     tune_epochs: NonNegativeInt = Field(10, description="epochs of fine-tuning; 0 is the method without -C")
     tuned_upload: bool = Field(True, description="train on from the fine-tuned model; else it is only scored")
 
-    def start(self, fleet: Fleet, inbox: State) -> Tensor:
-        return self.fit(fleet, super().start(fleet, inbox), inbox, phase="tune", epochs=self.tune_epochs)
+    def tuned(self, fleet: Fleet, rows: Tensor, inbox: State) -> Tensor:
+        """The models after fine-tuning, ``[n, P]``."""
+        return self.fit(fleet, rows, inbox, phase="tune", epochs=self.tune_epochs)
 
-    def update(self, fleet: Fleet, inbox: State) -> Message:
+    def start(self, fleet: Fleet, inbox: State) -> Tensor:
+        start = super().start(fleet, inbox)
+        return self.tuned(fleet, start, inbox) if self.tuned_upload else start
+
+    def score_start(self, fleet: Fleet, inbox: State, start: Tensor) -> None:
         if self.tuned_upload:
-            return super().update(fleet, inbox)
-        if fleet.scored:
+            super().score_start(fleet, inbox, start)
+        elif fleet.scored:
             with fleet.trial():
-                self.observe(fleet, inbox)
-        trained = self.fit(fleet, self.received(fleet, inbox), inbox)
-        fleet.score("post", trained)
-        return {"model": trained}
+                super().score_start(fleet, inbox, self.tuned(fleet, start, inbox))
 
 
 plugin = FedAvgC

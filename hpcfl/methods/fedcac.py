@@ -99,7 +99,7 @@ class FedCAC(FedAvg):
         super().aggregate(server, cohort, uplink)
         ids, models, masks = torch.from_numpy(cohort.ids), uplink["model"], uplink["mask"]
         matrix = groups(overlaps(masks), masks.any(dim=1), cohort.round / self.beta)
-        server["custom"] = server["custom"].index_copy(0, ids, mixing.mix(matrix, models))
+        server["custom"] = mixing.replaced(server["custom"], ids, mixing.mix(matrix, models))
         server["masks"] = server["masks"].index_copy(0, ids, masks)
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:

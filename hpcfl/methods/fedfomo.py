@@ -92,7 +92,7 @@ class FedFomo(Method):
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)
-        server["models"] = server["models"].index_copy(0, ids, uplink["model"])
+        server["models"] = mixing.replaced(server["models"], ids, uplink["model"])
         server["uploaded"] = server["uploaded"].index_fill(0, ids, True)
         server["affinity"] = server["affinity"].index_add(0, ids, uplink["usefulness"])
 

@@ -8,7 +8,7 @@ from hpcfl.methods.fedprox import FedProx
 
 
 class FedProxC(FedAvgC, FedProx):
-    """FedAvg-C's rounds with FedProx's local objective. μ = 0 is FedAvg-C."""
+    """FedAvg-C's rounds with FedProx's local objective; state and messages are theirs. μ = 0 is FedAvg-C."""
 
 
 plugin = FedProxC

@@ -4,7 +4,8 @@ Son et al., "FedUV: uniformity and variance for heterogeneous federated learning
 probabilities Q [b, K] and features X [b, d]: CE + λ·V + μ·U, V = (1/K) Σ_j max(0, 1/√K − std(Q_·j)), unbiased, and U =
 mean over pairs of exp(−‖x_a − x_b‖²/σ²), σ² the median of the non-zero squared distances. As the authors' code:
 features are not normalised though the paper calls them hyperspherical, and the median takes part in the gradient; both
-are keys (methods-1.md §14, item 9). A batch of one has neither term.
+are keys (methods-1.md §14, item 9). A batch of one has neither term. Their code averages batch-norm statistics too, as
+``training.buffers = "average"`` does.
 """
 
 from typing import Any

@@ -3,7 +3,8 @@
 Fallah, Mokhtari & Ozdaglar, "Personalized federated learning with theoretical guarantees", NeurIPS 2020. Each local step
 takes disjoint mini-batches D, D′ (, D″): θ′ = θ − α∇f(θ; D), g = ∇f(θ′; D′), then, first order, θ ← θ − βg; Hessian-free,
 θ ← θ − β(g − αc) with c = [∇f(θ + δg; D″) − ∇f(θ − δg; D″)]/2δ. As many passes over the data as batches in a step, so
-that an epoch has as many steps as elsewhere. δ is relative to ‖g‖, because δg underflows where the gradient is tiny.
+that an epoch has as many steps as elsewhere; they are plain, whatever the optimiser. δ is relative to ‖g‖, because δg
+underflows where the gradient is tiny.
 Scored after one step of size α on a mini-batch of TRAINING data; the reference code adapts on test data, and twice.
 """
 

@@ -3,6 +3,7 @@
 from typing import Annotated
 
 import torch
+import torch.nn.functional as functional
 from pydantic import Field, PositiveInt
 from torch import nn
 
@@ -29,7 +30,9 @@ class FastText(nn.Module):
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """The head's input [batch, 32] for token ids [batch, positions]."""
-        return self.hidden(self.embedding(x).mean(dim=1))
+        words = functional.embedding(x, self.embedding.weight)
+        # Not by padding_idx: under vmap only the first lane's padding would stand still (torch 2.13).
+        return self.hidden(torch.where((x == 0)[..., None], 0, words).mean(dim=1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits [batch, classes]."""

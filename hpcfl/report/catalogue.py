@@ -2,47 +2,53 @@
 
 import importlib
 import inspect
+from dataclasses import asdict
 from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from hpcfl import plugins
+from hpcfl.report import traffic
 
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
 
 
 def methods() -> list[dict[str, Any]]:
-    """Every built-in method: name, description, reference, family, primary column, and its own keys as JSON schemas."""
+    """Every built-in method: name, description, reference, family, primary column, what travels in a round, and its own keys as
+    JSON schemas."""
     return [_method(name) for name in plugins.names("hpcfl.methods")]
 
 
 def datasets() -> list[dict[str, Any]]:
-    """Every built-in data set: name, description, and whether it needs no files."""
-    package = "hpcfl.data.sources"
-    return [{"name": name, "description": _first_line(_module(package, name)), "built_in": _module(package, name).plugin.built_in}
-            for name in plugins.names(package)]
+    """Every built-in data set: name, description, whether it needs no files, and where they come from."""
+    return [_dataset(name) for name in plugins.names("hpcfl.data.sources")]
 
 
 def show_methods() -> None:
-    """Print a table of the methods and their keys."""
-    found = Table("method", "reference", "key", "values", "default", "meaning", box=box.SIMPLE_HEAD)
-    for method in methods():
-        rows = [(key, type_name(schema), str(schema.get("default", "–")), schema.get("description", ""))
-                for key, schema in method["keys"].items()] or [("", "", "", "")]
-        for position, row in enumerate(rows):
-            first = (method["name"], method["reference"]) if position == 0 else ("", "")
-            found.add_row(*first, *row, end_section=position == len(rows) - 1)
-    Console(highlight=False).print(found)
+    """Print a table of the methods and what travels, and one of their keys."""
+    listed = methods()
+    found = Table("method", "reference", "family", Column("down", justify="right"), Column("up", justify="right"),
+                  "FedALA, Table 3", box=box.SIMPLE_HEAD, caption=traffic.EXPLAINED, caption_justify="left")
+    keys = Table("method", "key", "values", "default", "meaning", box=box.SIMPLE_HEAD)
+    for method in listed:
+        moved = method["traffic"]
+        paper = f"{moved['paper'][0]} = {moved['paper'][1]:.2f}" if moved["paper"] else ""
+        found.add_row(method["name"], method["reference"], method["family"], f"{moved['down']:.2f}", f"{moved['up']:.2f}", paper)
+        for key, schema in method["keys"].items():
+            keys.add_row(method["name"], key, type_name(schema), str(schema.get("default", "–")), schema.get("description", ""),
+                         end_section=key == list(method["keys"])[-1])
+    console = Console(highlight=False)
+    console.print(found)
+    console.print(keys)
 
 
 def show_datasets() -> None:
     """Print a table of the data sets."""
     found = Table("data set", "files", "description", box=box.SIMPLE_HEAD)
     for dataset in datasets():
-        files = "built in" if dataset["built_in"] else f"hpcfl data download {dataset['name']} --root DIR"
-        found.add_row(dataset["name"], files, dataset["description"])
+        found.add_row(dataset["name"], dataset["files"], dataset["description"])
     Console(highlight=False).print(found)
 
 
@@ -64,7 +70,14 @@ def _method(name: str) -> dict[str, Any]:
     keys = {key: {part: value for part, value in schema.items() if part != "title"}
             for key, schema in method.model_json_schema()["properties"].items() if key != "name"}
     return {"name": name, "description": _first_line(module), "reference": method.reference, "family": method.family,
-            "primary": method.primary, "keys": keys}
+            "primary": method.primary, "traffic": asdict(traffic.of(name)), "keys": keys}
+
+
+def _dataset(name: str) -> dict[str, Any]:
+    module = _module("hpcfl.data.sources", name)
+    files = ("built in" if module.plugin.built_in else "your own: data.file" if module.plugin.own_file
+             else f"hpcfl data download {name} --root DIR")
+    return {"name": name, "description": _first_line(module), "built_in": module.plugin.built_in, "files": files}
 
 
 def _module(package: str, name: str) -> Any:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hpcfl.communicator import Communicator
-from hpcfl.config import Training
+from hpcfl.fleet.optimizers import moments
 from hpcfl.preparation import Prepared
 
 FLOAT = 4  # bytes
@@ -42,13 +42,8 @@ def of_rank(prepared: Prepared, communicator: Communicator) -> RankNeeds:
         samples=hardware.samples.x.nbytes + hardware.samples.y.nbytes,
         client_state=own * client_bytes(prepared),
         rows=2 * playing * model + playing * client_bytes(prepared),  # start and trained rows, and the state in use
-        lanes=min(playing, hardware.kernel.widest) * (2 + _moments(config.training)) * model,  # parameters, gradients
+        lanes=min(playing, hardware.kernel.widest) * (2 + moments(config.training)) * model,  # parameters, gradients
         server=server + 2 * cohort * model if communicator.is_server else 0)  # what goes down and what comes up
-
-
-def _moments(training: Training) -> int:
-    """Rows that the optimiser keeps for each lane."""
-    return 2 if training.optimizer == "adam" else int(training.momentum > 0)
 
 
 def client_bytes(prepared: Prepared) -> int:

@@ -25,7 +25,6 @@ class Progress:
     def __init__(self, config: Config, folder: Path, communicator: Communicator, prepared: Prepared):
         self._config, self._folder = config, folder
         self._console = Console(highlight=False)
-        self._ranks = communicator.ranks
         score = config.evaluation.score
         self._column = f"{prepared.method.primary if score == 'method' else score}/{config.evaluation.metric}"
         self._hosts = f"{max(1, communicator.size - 1)} worker{'s' if communicator.size > 2 else ''}"
@@ -45,10 +44,10 @@ class Progress:
                  traceback: TracebackType | None) -> None:
         self._bar.stop()
 
-    def start(self, done: int, notes: list[str]) -> None:
-        """Say what runs where, and every note."""
+    def start(self, done: int, ranks: list[str], notes: list[str]) -> None:
+        """Say what runs where, as far as it is new, and every note."""
         config = self._config
-        for rank in self._ranks:
+        for rank in ranks:
             self._console.print(rank, soft_wrap=True)
         self._console.print(f"{config.name}: {config.method.name} on {config.data.dataset}, "  # type: ignore[attr-defined]
                             f"{config.partition.clients} clients, {self._hosts}, {self._device} → {self._folder}"

@@ -64,6 +64,8 @@ def show(folder: Path, watch: bool) -> None:
             time.sleep(INTERVAL)
             cells = look(folder)
             live.update(_table(cells), refresh=True)
+    if not console.is_terminal:
+        console.print()  # rich ends its last line on terminals only
 
 
 def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]:
@@ -121,6 +123,8 @@ def _state(name: str, folder: Path, run: Run | None, submissions: Submissions,
         return "queued", ", ".join(part for part in (again, queued.reason) if part and part != "None")
     if failure := run_folder.failure(folder) or submissions.failure(name):
         return "failed", failure
+    if queued is not None and queued.state not in ("COMPLETED", "CANCELLED"):
+        return "failed", f"{queued.state} is all that Slurm says; the log is in {submissions.folder}"
     if run is not None:
         return "stopped", "the same command continues"
     return "waiting", ""

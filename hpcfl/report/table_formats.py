@@ -67,12 +67,9 @@ TEXTS = {"markdown": markdown, "csv": long_csv, "latex": latex}
 def _title(grid: "Grid") -> str:
     name, _, at = grid.metric.partition("@")
     moment = "last round" if at == "last" else "best round"
-    return f"{name}{' in %' if grid.percent else ''} of the {moment}, mean ± standard deviation over {_seeds(grid)}"
-
-
-def _seeds(grid: "Grid") -> str:
     most = _most(grid)
-    return f"{most} seed{'s' if most > 1 else ''}"
+    over = f"mean ± standard deviation over {most} seeds" if most > 1 else "one seed"
+    return f"{name}{' in %' if grid.percent else ''} of the {moment}, {over}"
 
 
 def _most(grid: "Grid") -> int:

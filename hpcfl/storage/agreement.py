@@ -8,13 +8,15 @@ from hpcfl.errors import RunFailure, UserError
 
 
 class Communicator(Protocol):
-    """What storage needs of the ranks: JSON-able objects to and from rank 0."""
+    """What storage needs of the ranks: JSON-able objects between them."""
 
     rank: int
     size: int
     is_server: bool
 
     def collect(self, value: Any) -> list[Any] | None: ...
+
+    def allgather(self, value: Any) -> list[Any]: ...
 
     def share(self, value: Any) -> Any: ...
 
@@ -30,8 +32,7 @@ def agreed(communicator: Communicator) -> Iterator[None]:
     except Exception as error:
         failure = error
     told = None if failure is None else [isinstance(failure, UserError), str(failure) or type(failure).__name__]
-    collected = communicator.collect(told)
-    first = communicator.share(collected and _first(collected))
+    first = _first(communicator.allgather(told))
     if failure is not None:
         raise failure
     if first:

@@ -41,7 +41,7 @@ class MetricsWriter:
         Raises ValueError for another shape, RunFailure.
         """
         columns = {name: self._column(name, value) for name, value in values.items()}
-        data = results.encode(Results(rounds=np.array([round]), values=columns))
+        data = results.encode(Results(rounds=np.array([round]), values=columns), packed=True)
         # A crash of the node may take this file, but then the rounds after the checkpoint are computed again anyway.
         atomic.write(self.folder / results.ROUNDS / f"{round:08d}.h5", data, durable=False)
 

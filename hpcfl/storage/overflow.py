@@ -22,12 +22,13 @@ class Slot:
 
     def read(self) -> dict[str, Tensor]:
         """The row. Raises RunFailure."""
+        data = torch.empty(self.overflow.size, dtype=torch.uint8)
         with atomic.explained(self.overflow.place):
-            data = bytearray(os.pread(self.overflow.descriptor, self.overflow.size, self.offset))
+            if data.nbytes:
+                os.preadv(self.overflow.descriptor, [data.numpy()], self.offset)
         start, found = 0, {}
         for name, like in self.overflow.template.items():
-            piece = torch.frombuffer(data, dtype=torch.uint8, count=like.nbytes, offset=start) if like.nbytes else None
-            found[name] = torch.empty_like(like) if piece is None else piece.view(like.dtype).view(like.shape)
+            found[name] = data[start:start + like.nbytes].view(like.dtype).view(like.shape)
             start += _aligned(like.nbytes)
         return found
 

@@ -14,6 +14,7 @@ from hpcfl.storage.atomic import Damaged
 
 KIND = "metrics"
 MERGED = "metrics.h5"
+PACKED = "packed"  # what lies in one dataset, and the attribute that names it
 ROUNDS = "rounds"  # folder of the rounds that are not merged yet, one file each
 ATTEMPTS = 100  # a reader loses a race against merging at most once per checkpoint
 
@@ -41,11 +42,21 @@ def read(folder: str | Path) -> Results:
     raise UserError(f"{folder}: the results keep changing while they are read")
 
 
-def encode(results: Results) -> bytes:
-    """The bytes of the file. Every header entry is a JSON text in an attribute of the root group."""
+def encode(results: Results, packed: bool = False) -> bytes:
+    """The bytes of the file. Every header entry is a JSON text in an attribute of the root group.
+
+    packed: values of the same type and shape are one dataset, for files that are merged soon: HDF5 takes 0.1 ms for each.
+    """
     attributes = {name: json.dumps(value) for name, value in results.header.items()}
     datasets = {f"partition/{name}": array for name, array in results.static.items()}
-    datasets |= {f"values/{name}": array for name, array in results.values.items()}
+    values = {f"values/{name}": array for name, array in results.values.items()}
+    if packed:
+        alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+        for name, array in values.items():
+            alike.setdefault((array.dtype.str, array.shape), []).append(name)
+        attributes[PACKED] = json.dumps(list(alike.values()))
+        values = {f"{PACKED}/{i}": np.stack([values[name] for name in names]) for i, names in enumerate(alike.values())}
+    datasets |= values
     content = hdf5.encode({"rounds": results.rounds, "finished": np.array(results.finished), **datasets}, attributes)
     return hdf5.seal(KIND, content)
 
@@ -61,6 +72,8 @@ def load(path: Path) -> Results:
     datasets, attributes = hdf5.decode(hdf5.unseal(KIND, data))
     try:
         rounds, finished = datasets["rounds"], bool(datasets["finished"])
+        for i, names in enumerate(json.loads(attributes.pop(PACKED, "[]"))):
+            datasets |= dict(zip(names, datasets[f"{PACKED}/{i}"], strict=True))
         header = {name: json.loads(text) for name, text in attributes.items()}
     except (KeyError, ValueError, TypeError) as error:
         raise Damaged("not a complete file of results") from error

@@ -1,4 +1,4 @@
-"""The table of ``results/benchmarks/README.md`` from the measured values."""
+"""The tables of ``results/benchmarks/README.md`` and, in short, of the project's README from the measured values."""
 
 import json
 from collections.abc import Callable
@@ -19,17 +19,22 @@ class Target:
     bound: float
     least: bool = False
 
-    def line(self, results: dict[str, dict]) -> str:
-        sign = "≥" if self.least else "≤"
+    def short(self, results: dict[str, dict]) -> str:
+        """What was measured, the target, the ratio."""
+        start = f"| {self.what} | {'≥' if self.least else '≤'} {self.bound:.3g} |"
         if self.row not in results:
-            return f"| {self.what} | {sign} {self.bound:.3g} | not measured | | |"
-        found = results[self.row]
-        value = self.ratio(found["values"])
+            return f"{start} not measured |"
+        value = self.ratio(results[self.row]["values"])
         kept = value >= self.bound if self.least else value <= self.bound
+        return f"{start} **{value:.3g}**{'' if kept else ' missed'} |"
+
+    def line(self, results: dict[str, dict]) -> str:
+        """The same with the medians and how noisy they are."""
+        if self.row not in results:
+            return f"{self.short(results)} | |"
+        found = results[self.row]
         seconds = ", ".join(f"{name} {number:.3g}" for name, number in found["values"].items())
-        noise = f"load {found['load']:.1f}{', quick' if found['quick'] else ''}"
-        kept = "" if kept else " missed"
-        return f"| {self.what} | {sign} {self.bound:.3g} | **{value:.3g}**{kept} | {seconds} | {noise} |"
+        return f"{self.short(results)} {seconds} | load {found['load']:.1f}{', quick' if found['quick'] else ''} |"
 
 
 def against(contender: str, yardstick: str) -> Callable[[Values], float]:
@@ -59,16 +64,27 @@ TARGETS = [
 
 
 def render(results: dict[str, dict]) -> str:
-    """The table as Markdown."""
+    """The whole table as Markdown."""
     machines = sorted({f"{found['machine']}, torch {found['versions']['torch']}" for found in results.values()})
     head = ["", f"Measured on: {'; '.join(machines)}.", "", "| row | target | ratio | medians, seconds a round | noise |",
             "|---|---|---|---|---|"]
     return "\n".join([*head, *(target.line(results) for target in TARGETS), "", ""])
 
 
+def render_short(results: dict[str, dict]) -> str:
+    """The table's first three columns as Markdown."""
+    return "\n".join(["", "| seconds a round, and other measures | target | ratio |", "|---|---|---|",
+                      *(target.short(results) for target in TARGETS), "", ""])
+
+
+def measured(folder: Path) -> dict[str, dict]:
+    """All rows that the folder's files hold."""
+    return {row: found for path in sorted(folder.glob("?pu.json")) for row, found in json.loads(path.read_text()).items()}
+
+
 def update(folder: Path) -> None:
-    """Replace the table in the folder's README.md by one of the folder's measurements."""
-    results = {row: found for path in sorted(folder.glob("?pu.json")) for row, found in json.loads(path.read_text()).items()}
-    readme = folder / "README.md"
-    before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-    readme.write_text(before + BEGIN + render(results) + END + rest.partition(END)[2], encoding="utf-8")
+    """Replace the tables in the folder's README.md and in the project's by those of the folder's measurements."""
+    results = measured(folder)
+    for readme, text in ((folder / "README.md", render(results)), (folder.parents[1] / "README.md", render_short(results))):
+        before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
+        readme.write_text(before + BEGIN + text + END + rest.partition(END)[2], encoding="utf-8")

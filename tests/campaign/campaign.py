@@ -27,6 +27,7 @@ from hpcfl import plugins, provenance
 HANG_AFTER = 10  # seconds of silence; runtime.hang_after
 GRACE = 45.0  # seconds from a fault to the end of the job, on a loaded machine
 FINISH = 600.0  # seconds that an undisturbed run may take
+NO_CHECKPOINT = "no checkpoint is left to continue from"  # the only one there was had been damaged
 DISK = "64m"  # size of the file system for results, where one can be mounted
 EXPERIMENT = """
 name = "campaign"
@@ -90,7 +91,7 @@ class Campaign:
         job = Job(file, folder, self.chance.choice([2, 3]))
         if not job.wait_for_rounds(self.chance.randrange(4)):
             code = job.end(0)
-            if code != 0:
+            if code != 0 and NO_CHECKPOINT not in job.said():
                 self.wrong.append(f"{method}: did not start again, code {code}: {job.said()[-300:]}")
             return self.complete(file, folder)
         time.sleep(self.chance.uniform(0, 0.3))
@@ -140,7 +141,7 @@ class Campaign:
             code = job.end(FINISH)
             if code == 0:
                 return job.manifests()[0][1].digest
-            if "no checkpoint is left to continue from" not in job.said():
+            if NO_CHECKPOINT not in job.said():
                 self.wrong.append(f"{file.stem}: does not finish, code {code}: {job.said()[-300:]}")
                 return None
         return None

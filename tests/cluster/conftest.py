@@ -74,9 +74,9 @@ class Cluster:
             f"{key} = {value if isinstance(value, int) else repr(value)}\n" for key, value in values.items()))
 
     def submit(self, out: str = "out") -> list[str]:
-        """The ids of the jobs."""
+        """The ids of the jobs, in the order of their cells those too that were in the queue."""
         output = self.hpcfl("submit", "e.toml", "--profile", "bed", "--out", out)
-        return [line.rpartition(" ")[2] for line in output.splitlines() if ": job " in line]
+        return [line.rpartition(" ")[2] for line in output.splitlines() if " job " in line]
 
     def state(self, job: str) -> str:
         """Slurm's word for it, e.g. PENDING; requeued jobs, which Slurm holds back for two minutes, are let go at once."""

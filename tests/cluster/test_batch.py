@@ -29,7 +29,8 @@ def test_options_of_a_gpu_job():
                                            "--cpu-bind=cores --gpu-bind=none"),
     (Profile(mpi="mpiexec", nodes=2, ranks_per_node=4), "mpiexec -n 8"),
     (Profile(cluster="local"), "mpiexec -n 2"),
-    (Profile(cluster="debug", ranks_per_node=1), "")])
+    (Profile(cluster="local", ranks_per_node=1), ""),
+    (Profile(cluster="debug", nodes=3), "")])
 def test_what_starts_the_ranks(profile, line):
     assert shlex.join(batch.launcher(profile)) == line
 

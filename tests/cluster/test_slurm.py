@@ -2,7 +2,9 @@
 
 import os
 import re
+import shutil
 import signal
+import sys
 from pathlib import Path
 
 SCRIPT = Path(__file__).parents[2] / "slurm" / "job.sbatch"
@@ -19,6 +21,21 @@ def test_job_on_two_nodes_gives_the_digest_of_one_process(cluster, undisturbed):
     assert "the server" in log and all(re.search(rf"rank {rank} on .*cores .*clients ", log) for rank in (1, 2, 3))
     assert "finished" in cluster.hpcfl("status", "out")
     assert "1 of 1 complete" in cluster.hpcfl("submit", "e.toml", "--profile", "bed", "--out", "out")
+
+
+def test_the_readme_word_for_word(cluster):
+    """All that it lets one type once the test cluster is up, in a folder with nothing but ``slurm/``."""
+    shutil.copytree(SCRIPT.parent, cluster.folder / "slurm", dirs_exist_ok=True)
+    path = f"{Path(sys.executable).parent}:{cluster.environment['PATH']}"
+    cluster.environment = {**cluster.environment, "PATH": path}
+    chapter = SCRIPT.with_name("README.md").read_text().partition("## Submit")[2]
+    dry, sent, watched, table, by_hand = (cluster.run("bash", "-ec", line.strip()) for line in chapter.splitlines()
+                                          if line.startswith("    "))
+    assert "#SBATCH --array=0-5%6" in dry and "memory" in dry
+    assert sent.count(": job ") == 6 and watched.strip().endswith("6 finished")
+    assert all(re.search(rf"{method} +\d\d\.\d\d ± ", table) for method in ("fedavg", "local"))
+    cluster.wait(by_hand.split()[-1])
+    assert "6 finished" in cluster.hpcfl("status", "runs/by-hand")
 
 
 def test_time_limit_hit_twice(cluster, undisturbed):
@@ -82,6 +99,27 @@ def test_plain_batch_script(cluster, undisturbed):
     assert cluster.digest() == undisturbed
 
 
+def test_without_scontrol_jobs_follow_each_other(cluster, undisturbed):
+    """A task of an array is told to stop, then the job that follows it, which is no task."""
+    (cluster.folder / "bin").mkdir()
+    for program in ("sbatch", "squeue", "srun"):
+        (cluster.folder / "bin" / program).symlink_to(shutil.which(program))
+    cluster.experiment(pause=0.5, sweep="[sweep]\nseed = [0, 1]\n")
+    cluster.profile(ranks_per_node=1, setup=[f"export PATH={cluster.folder}/bin"])
+    job, other = cluster.submit()
+    for done in (2, 4):
+        cluster.until(lambda done=done: cluster.rounds("out/seed=0") > done, f"round {done} of job {job}")
+        cluster.run("scancel", "--batch", "--signal=USR2", job)
+        cluster.until(lambda job=job: cluster.ended(job), f"the end of {job}")
+        assert re.search(r"seed=0 +(queued|starting|running) ", cluster.hpcfl("status", "out"))
+        job = cluster.submit()[0]  # already in the queue
+        assert "_" not in job
+    cluster.hurry()
+    cluster.wait(other)
+    cluster.wait(job)
+    assert cluster.digest("out/seed=0") == undisturbed
+
+
 def test_killed_rank_ends_the_job_and_the_next_one_resumes(cluster, undisturbed):
     cluster.experiment(pause=0.5)
     (job,) = cluster.submit()
@@ -90,7 +128,8 @@ def test_killed_rank_ends_the_job_and_the_next_one_resumes(cluster, undisturbed)
     os.kill(int(pid), signal.SIGKILL)
     cluster.wait(job, "FAILED")
     assert re.search(r"task 2: Killed", cluster.log())
-    assert re.search(r"failed +.*the ranks ended with code", cluster.hpcfl("status", "out"))
+    assert re.search(r"failed +.*the ranks ended with code 137: rank 2 on \S+ \(pid \d+, .*, clients .*\): Killed; submitted",
+                     cluster.hpcfl("status", "out"))
     done = cluster.rounds()
     assert 2 <= done < 20  # that of round 3 may not be complete
     cluster.hurry()
@@ -107,6 +146,7 @@ def test_cancelled_job_is_not_requeued(cluster):
     cluster.run("scancel", job)
     cluster.wait(job, "CANCELLED")
     assert cluster.restarts(job) == 0
+    assert re.search(r"e +stopped +.*the same command continues", cluster.hpcfl("status", "out"))
 
 
 def test_rounds_longer_than_a_job_do_not_go_round_for_ever(cluster):
@@ -129,7 +169,7 @@ def test_sweep_with_a_failing_cell(cluster):
     for job in jobs:
         cluster.until(lambda job=job: cluster.ended(job), f"the end of {job}")
     status = cluster.hpcfl("status", "out")
-    assert "5 finished, 1 failed" in status and re.search(r"methods_for_jobs_Slow,seed=1 +failed", status)
+    assert "5 finished, 1 failed" in status and re.search(r"methods_for_jobs_Slow,seed=1 +failed .*broken on purpose", status)
     (cluster.folder / "broken-1").unlink()
     (job,) = cluster.submit()
     cluster.wait(job)

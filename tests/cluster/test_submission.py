@@ -32,7 +32,7 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "e.toml").write_text(EXPERIMENT)
     (tmp_path / "slurm" / "profiles").mkdir(parents=True)
-    texts = {"local": 'cluster = "local"', "debug": 'cluster = "debug"\nranks_per_node = 1', "slurm": "nodes = 2"}
+    texts = {"local": 'cluster = "local"', "debug": 'cluster = "debug"', "slurm": "nodes = 2"}
     for name, text in texts.items():
         (tmp_path / "slurm" / "profiles" / f"{name}.toml").write_text(text)
     return tmp_path
@@ -50,11 +50,15 @@ def test_the_same_without_slurm(here, name):
     assert send(here, name, "sweep.seed=[0, 1, 2]") == ["2 of 3 complete", "seed=2: finished"]
 
 
-def test_a_failing_cell_does_not_stop_the_others(here):
+@pytest.mark.parametrize(("name", "said"), [
+    ("local", "the ranks ended with code 2: {}/out/seed=0: is a file, not a folder; choose another --out; submitted again "
+              "it continues from round 0"),
+    ("debug", "{}/out/seed=0: is a file, not a folder; choose another --out")])
+def test_a_failing_cell_does_not_stop_the_others(here, name, said):
     (here / "out").mkdir()
     (here / "out" / "seed=0").write_text("in the way")
-    first, second = send(here, "debug")
-    assert first.startswith("seed=0: failed, ") and "the ranks ended with code 2" in first
+    first, second = send(here, name)
+    assert first == f"seed=0: failed, {said.format(here)}"
     assert second == "seed=1: finished"
 
 
@@ -63,7 +67,8 @@ def test_a_dry_run_shows_the_script_and_writes_nothing(here, capsys):
     assert "#SBATCH --nodes=2" in text and "#SBATCH --array=0-1%2" in text
     last = text.strip().splitlines()[-1]
     assert shlex.split(last)[-1] == str(here / "two words; it's" / "jobs") and last.startswith("exec ")
-    assert "memory" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "memory" in said and "ranks 2 to 3: much like rank 1" in said
     assert not (here / "two words; it's").exists()
 
 

@@ -35,13 +35,19 @@ def slurm(tmp_path, monkeypatch):
     return put
 
 
-def supervise(folder: Path, ranks: str, send: int | None = None, warning: float = 60, max_requeues: int = 1):
-    """Exit code and what was said; ``send``: a signal once the ranks have started."""
-    process = subprocess.Popen(
+def run_supervisor(folder: Path, ranks: str, warning: float = 60, max_requeues: int = 1,
+                   launcher: str = "bash") -> "subprocess.Popen[str]":
+    return subprocess.Popen(
         [sys.executable, "-m", "hpcfl.cluster.supervisor", "--out", "out", "--record", "out.requeues",
          "--again", "again.sbatch 'two words' b",
-         "--warning", str(warning), "--max-requeues", str(max_requeues), "--", "bash", "-c", ranks],
-        cwd=folder, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+         "--warning", str(warning), "--max-requeues", str(max_requeues), "--", launcher, "-c", ranks],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+
+
+def supervise(folder: Path, ranks: str, send: int | None = None, warning: float = 60, max_requeues: int = 1):
+    """Exit code and what the supervisor said; ``send``: a signal once the ranks have started."""
+    process = run_supervisor(folder, ranks, warning, max_requeues)
     if send is not None:
         while not (folder / "started").exists():
             time.sleep(0.05)
@@ -53,6 +59,10 @@ def supervise(folder: Path, ranks: str, send: int | None = None, warning: float 
 def calls(folder: Path) -> list[str]:
     path = folder / "calls"
     return [line for line in path.read_text().splitlines() if not line.startswith("squeue")] if path.exists() else []
+
+
+def noted(folder: Path) -> dict:
+    return json.loads((folder / "out.requeues").read_text())
 
 
 def checkpoint(folder: Path, round: int) -> None:
@@ -106,6 +116,18 @@ def test_without_scontrol_another_job_follows(tmp_path, slurm):
     code, said = supervise(tmp_path, "exit 75")
     assert code == 75 and "job 8 follows it" in said
     assert calls(tmp_path)[-1] == "sbatch --parsable --dependency=afterany:7 again.sbatch two words b restarts=1"
+    assert noted(tmp_path)["followers"] == {"7": "8"}
+
+
+def test_the_job_that_follows_a_task_of_an_array_is_none(tmp_path, slurm, monkeypatch):
+    for name, value in {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "1", "SLURM_RESTART_COUNT": "2"}.items():
+        monkeypatch.setenv(name, value)
+    slurm(scontrol="exit 1", sbatch=f"env > {tmp_path}/handed-on; echo 8")
+    assert supervise(tmp_path, "exit 75")[0] == 75
+    assert calls(tmp_path)[-1].startswith("sbatch --parsable --dependency=afterany:5_1 again.sbatch")
+    handed_on = (tmp_path / "handed-on").read_text()
+    assert "HPCFL_RESTARTS=3" in handed_on and "SLURM_JOB_ID=7" in handed_on
+    assert "SLURM_ARRAY" not in handed_on and "SLURM_RESTART" not in handed_on
 
 
 def test_without_any_command_it_says_what_to_do(tmp_path, slurm):
@@ -116,8 +138,8 @@ def test_without_any_command_it_says_what_to_do(tmp_path, slurm):
 def test_a_cancelled_job_stays_cancelled(tmp_path, slurm):
     slurm(scontrol="exit 0", squeue="echo '7|CANCELLED|None|0|'")
     code, said = supervise(tmp_path, "exit 75")
-    assert code == 1 and "job 7 is cancelled and not requeued" in said
-    assert calls(tmp_path) == []
+    assert code == 75 and "job 7 is ended by scancel or scontrol requeue, stopped in time" in said
+    assert calls(tmp_path) == [] and noted(tmp_path)["failure"] is None
 
 
 def test_a_failure_is_not_requeued_and_noted(tmp_path, slurm):
@@ -126,7 +148,24 @@ def test_a_failure_is_not_requeued_and_noted(tmp_path, slurm):
     code, said = supervise(tmp_path, "kill -9 $$")
     assert code == 1 and "the ranks were ended by SIGKILL" in said and "continues from round 4" in said
     assert calls(tmp_path) == []
-    assert "SIGKILL" in json.loads((tmp_path / "out.requeues").read_text())["failure"]
+    assert "SIGKILL" in noted(tmp_path)["failure"]
+
+
+@pytest.mark.parametrize(("said", "why"), [
+    ("srun: error: n2: task 2: Killed\nsrun: error: n1: tasks 0-1,3: Killed", "rank 2 on n2 (pid 5, cpu, clients 3-4): Killed"),
+    ("srun: error: n1: tasks 1,3: Killed", "rank 1: Killed"),
+    ("hpcfl: rank 1 on n1 failed: a bug\nsrun: error: n1: task 1: Aborted", "rank 1 on n1 failed: a bug")])
+def test_who_died_is_noted_in_one_line_and_all_that_was_said_is_passed_on(tmp_path, slurm, said, why):
+    (tmp_path / "said").write_text(f"rank 2 on n2 (pid 5, cpu, clients 3-4)\n{said}\n")
+    process = run_supervisor(tmp_path, "cat said; exit 137")
+    assert process.communicate(timeout=60)[0] == (tmp_path / "said").read_text() and process.returncode == 1
+    assert noted(tmp_path)["failure"] == f"the ranks ended with code 137: {why}; submitted again it continues from round 0"
+
+
+def test_a_launcher_that_is_not_there_is_one_line(tmp_path, slurm):
+    process = run_supervisor(tmp_path, "", launcher="nothing")
+    assert process.communicate(timeout=60)[1] == "hpcfl: nothing: No such file or directory\n" and process.returncode == 1
+    assert noted(tmp_path)["failure"] == "nothing: No such file or directory"
 
 
 def test_outside_slurm_nothing_is_requeued(tmp_path, slurm, monkeypatch):

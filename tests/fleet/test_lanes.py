@@ -102,7 +102,7 @@ def test_work_counts_lanes_that_waited(make_fleet, rows_of):
     fleet = make_fleet([[8, 0, 0, 0], [4, 0, 0, 0], [5, 0, 0, 0]])  # batches of 4: 2, 1 and 1 with a tail of one
     fleet.train(rows_of(fleet), epochs=1)
     work = fleet.hardware.work
-    assert (work.steps, work.slots, work.samples) == (2 + 1 + 2, 3 * 3, 17)
+    assert (work.steps, work.slots, work.turns, work.samples) == (2 + 1 + 2, 3 * 3, 3, 17)
 
 
 @pytest.mark.parametrize("lanes", LANES)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hpcfl.fleet import replay
+from hpcfl.fleet import kernels, replay
 from hpcfl.fleet.replay import Replayed
 
 
@@ -25,6 +25,15 @@ def test_a_recording_replaces_a_function_that_runs_often_and_gives_its_bits(monk
     assert len(calls) == 8 + 5  # another memory layout is another signature
 
 
+def test_equal_tensors_that_are_written_to_stay_apart():
+    def sums(x):
+        one, other = x.new_zeros(3), x.new_zeros(3)
+        return one.add_(x), other.add_(x * 2)
+
+    recorded = replay.record(sums, (torch.ones(3),))
+    assert [part.tolist() for part in recorded(torch.ones(3))] == [[1.0] * 3, [2.0] * 3]
+
+
 @pytest.mark.parametrize("lanes", [2, "all"])
 @pytest.mark.parametrize("training", [{}, {"momentum": 0.9}], ids=["plain", "momentum"])
 def test_training_has_the_same_bits_replayed_and_not(make_fleet, rows_of, monkeypatch, lanes, training):
@@ -38,3 +47,30 @@ def test_training_has_the_same_bits_replayed_and_not(make_fleet, rows_of, monkey
         found.append((rows, fleet.losses, fleet.hardware.kernel._recordings))
     assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
     assert any(entry._recorded for entry in found[0][2].values())
+
+
+def test_scoring_has_the_same_bits_replayed_and_not(make_fleet, rows_of, monkeypatch):
+    monkeypatch.setattr(replay, "OFTEN", 0)
+    replayed, plain = make_fleet(), make_fleet(lanes=5)
+    recorded = []
+    monkeypatch.setattr(replay, "record", lambda function, tensors, record=replay.record: recorded.append(1) or record(
+        function, tensors))
+    for seed in (1, 2):  # the second time with other models
+        replayed.score(f"column {seed}", rows_of(replayed, seed))
+    monkeypatch.setattr(replay, "OFTEN", 1000)
+    for seed in (1, 2):
+        plain.score(f"column {seed}", rows_of(plain, seed))
+        one, other = replayed.scores[f"column {seed}"], plain.scores[f"column {seed}"]
+        assert torch.equal(one.loss, other.loss) and torch.equal(one.correct, other.correct)
+    assert recorded
+
+
+def test_recordings_that_are_used_outlive_those_that_are_not(make_fleet, rows_of):
+    fleet = make_fleet()
+    fleet.score("used", rows_of(fleet))
+    used = dict(fleet.hardware.kernel._recordings)
+    for seed in range(2 * kernels.RECORDINGS):
+        fleet.score("passing", rows_of(fleet, seed), lambda model, x, lane: model(x))
+        fleet.score("used", rows_of(fleet, seed))
+    kept = fleet.hardware.kernel._recordings
+    assert len(kept) == kernels.RECORDINGS and used.items() <= kept.items()

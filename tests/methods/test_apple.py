@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -110,9 +111,13 @@ def test_apple_9_the_pull_fades_without_lag(make_fleet):
     assert method(period=0.0).fading(make_fleet(round=1)) == 0
 
 
-def test_apple_needs_all_clients(federate):
-    with pytest.raises(UserError, match=r"needs all clients in every round.*participation.fraction = 0.5"):
-        federate("apple", participation={"fraction": 0.5})
+def test_apple_cores_of_absent_clients_stay_and_are_still_sent(federate):
+    first, second = (federate("apple", rounds=rounds, participation={"fraction": 0.5}) for rounds in (1, 2))
+    present = torch.from_numpy(np.isfinite(second.values["clients/floats_up"][1]))
+    assert 0 < present.sum() < len(present)
+    assert torch.equal((first.server["cores"] != second.server["cores"]).any(dim=1), present)
+    width = first.server["cores"].shape[1]
+    assert second.values["floats_down"][1] == (len(present) - 1) * width
 
 
 def test_apple_cannot_be_prolonged(tmp_path):
@@ -136,3 +141,31 @@ def test_apple_renumbering_clients_permutes_results(federate):
     other = federate("apple", [counts[client] for client in order], training=whole)
     torch.testing.assert_close(other.clients["relations"], first.clients["relations"][order][:, order], rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(other.server["cores"], first.server["cores"][order], rtol=1e-4, atol=1e-5)
+
+
+def test_apple_9_relations_begin_at_the_shares_of_samples_and_cores_alike(federate):
+    played = federate({"name": "apple", "relation_lr": 0.0}, [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 0]])
+    torch.testing.assert_close(played.clients["relations"], torch.tensor([12.0, 13.0, 7.0]).div(32).repeat(3, 1))
+    setup = played.prepared.setup
+    assert torch.equal(method().server_state(setup)["cores"], setup.initial().repeat(3, 1))
+
+
+def test_apple_4_mixes_anew_for_every_mini_batch_by_hand(make_fleet):
+    """F = ½‖w‖², so ∇F = w = a₀C₀ + a₁C₁, over two batches with η₁ = 0.1, η₂ = 0.1/P and μ = 0."""
+    fleet = make_fleet([[8, 0, 0, 0], [8, 0, 0, 0]], lanes=1, lr=0.1, dtype=torch.float64)
+    fleet.loss = lambda model, batch, lane: sum(p.square().sum() / 2 for p in model.parameters())
+    width, expected = fleet.layout.width, []
+    given = torch.tensor([[0.6, 0.5], [0.2, 0.9]], dtype=torch.float64)
+    for i in range(2):
+        a, c = given[i].tolist(), [1.0, -2.0]
+        for _ in range(2):
+            w = a[0] * c[0] + a[1] * c[1]
+            slopes = [w * c[0], w * c[1]]
+            c[i] -= 0.1 * a[i] * w
+            a = [a[0] - 0.1 * slopes[0], a[1] - 0.1 * slopes[1]]
+        expected.append((a, c[i]))
+    fleet.state["relations"] = given.clone()
+    cores = torch.tensor([[1.0], [-2.0]]).double().repeat(1, width)
+    core = method(relation_lr=0.1 / width, mu=0.0).update(fleet, inbox_of(cores))["core"]
+    torch.testing.assert_close(fleet.state["relations"], torch.tensor([a for a, _ in expected]).double())
+    torch.testing.assert_close(core, torch.tensor([[c] for _, c in expected]).double().repeat(1, width))

@@ -38,39 +38,39 @@ def test_cfl_10_opposite_groups_are_separated_and_averaged_apart(cohort):
     assert state["norms"][0].tolist() == pytest.approx([0.025, 1.01 ** 0.5], rel=1e-6)
 
 
-def test_cfl_send_gives_each_client_its_clusters_model(cohort):
+def test_cfl_4_send_gives_each_client_its_clusters_model(cohort):
     state = server() | {"models": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "cluster": torch.tensor([0, 1, 1, 0])}
     message = method().send(state, cohort(np.ones((2, 2)), ids=[1, 3]))
     assert message["model"].tolist() == [[3, 4], [1, 2]]
 
 
 @pytest.mark.parametrize("keys", [{"eps1": 0.02}, {"eps2": 1.1}, {"quiet_rounds": 1}])
-def test_cfl_splits_only_where_the_mean_is_small_an_update_large_and_the_first_rounds_over(cohort, keys):
+def test_cfl_5_splits_only_where_the_mean_is_small_an_update_large_and_the_first_rounds_over(cohort, keys):
     state = server()
     method(**keys).aggregate(state, cohort(COUNTS), {"model": OPPOSITE})
     assert state["cluster"].tolist() == [0, 0, 0, 0] and len(state["models"]) == 1
 
 
-def test_cfl_splits_after_the_quiet_rounds(cohort):
+def test_cfl_5_splits_after_the_quiet_rounds(cohort):
     state = server()
     method(quiet_rounds=1).aggregate(state, cohort(COUNTS, round=2), {"model": OPPOSITE})
     assert len(state["models"]) == 2
 
 
-def test_cfl_does_not_split_two_clients(cohort):
+def test_cfl_5_does_not_split_two_clients(cohort):
     state = server(clients=2)
     method().aggregate(state, cohort(COUNTS[:2]), {"model": OPPOSITE[:2]})
     assert state["cluster"].tolist() == [0, 0]
 
 
-def test_cfl_postpones_a_split_until_every_member_takes_part(cohort):
+def test_cfl_5_postpones_a_split_until_every_member_takes_part(cohort):
     """Zeros for absent clients would make clusters of their own."""
     state = server()
     method().aggregate(state, cohort(COUNTS[:3], ids=[0, 1, 2]), {"model": OPPOSITE[:3]})
     assert state["cluster"].tolist() == [0, 0, 0, 0]
 
 
-def test_cfl_a_cluster_without_participants_stays(cohort):
+def test_cfl_5_a_cluster_without_participants_stays(cohort):
     state = server() | {"models": torch.tensor([[0.0, 0.0], [5.0, 5.0]]), "cluster": torch.tensor([0, 1, 1, 0]),
                         "norms": torch.ones(2, 2).double()}
     method().aggregate(state, cohort(COUNTS[:1], ids=[0]), {"model": torch.ones(1, 2)})
@@ -107,3 +107,11 @@ def test_cfl_9_the_cut_minimises_the_largest_similarity_across_it(seed):
 def test_cfl_9_complete_linkage_differs():
     draws = [torch.randn(6, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in range(30)]
     assert sum(not torch.equal(bipartition(draw, "single"), bipartition(draw, "complete")) for draw in draws) > 5
+
+
+def test_cfl_4_updates_are_differences_to_the_clusters_own_model(cohort):
+    """Uploads that all point away from 0 the same way, and opposite ways from the cluster's model."""
+    state = server() | {"models": torch.tensor([[50.0, 50.0]])}
+    method().aggregate(state, cohort(COUNTS), {"model": OPPOSITE + 50})
+    assert state["cluster"].tolist() == [0, 1, 1, 0]
+    assert state["norms"][0].tolist() == pytest.approx([0.025, 1.01 ** 0.5], rel=1e-3)

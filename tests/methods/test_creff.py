@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+import tiny
 import torch
+from torch import nn
 from torch.nn.functional import cross_entropy, one_hot
 
 from hpcfl.methods import creff
+from hpcfl.methods.base import Cohort
 from hpcfl.methods.creff import CReFF, mismatch
 
 QUICK = {"name": "creff", "features_each": 5, "match_steps": 3, "head_epochs": 4}
@@ -54,7 +57,7 @@ def test_creff_10c_features_of_absent_classes_are_unchanged(federate):
     assert (features[[0, 3]] != initial[[0, 3]]).any(dim=2).all()
 
 
-def test_creff_clients_send_the_gradients_of_their_classes(make_fleet, rows_of):
+def test_creff_4_clients_send_the_gradients_of_their_classes(make_fleet, rows_of):
     """Few samples, so a draw is all of a class: against autograd on the received body under h̃."""
     counts = [[3, 2, 0, 0], [0, 1, 4, 2]]
     fleet = make_fleet(counts)
@@ -77,7 +80,7 @@ def test_creff_clients_send_the_gradients_of_their_classes(make_fleet, rows_of):
     assert message["gradients"].floats.tolist() == [2 * 28, 3 * 28]
 
 
-def test_creff_averages_a_class_over_the_clients_that_hold_it(federate, monkeypatch):
+def test_creff_5_averages_a_class_over_the_clients_that_hold_it(federate, monkeypatch):
     """Unweighted, and only over owners: the goal of class c is Σ_i G_ic over owners / owners."""
     goals = []
     monkeypatch.setattr(creff, "mismatch", lambda *given: goals.append(given) or mismatch(*given))
@@ -106,18 +109,21 @@ def test_creff_matching_brings_features_nearer(federate, monkeypatch):
 
 def test_creff_fresh_head_learns_the_synthetic_features(make_fleet):
     """Well separated features: the retrained head tells them apart, and is another one in another round."""
-    setup = make_fleet().setup
+    fleet, beats = make_fleet(), []
+    setup = fleet.setup
     method = CReFF(name="creff", features_each=20, head_epochs=50, head_lr=0.1)
+    first, second = (Cohort(fleet.ids, fleet.counts, setup, round, beat=lambda: beats.append(1)) for round in (1, 2))
     labels = torch.arange(4).repeat_interleave(20)
     features = 5 * one_hot(labels, 6).float() + 0.1 * setup.normal(80, 6, key=("test",))
-    head = method.retrained(setup, features, 1)
+    head = method.retrained(first, features)
     weight, bias = head[:24].view(4, 6), head[24:]
+    assert len(beats) == 50 * 80 // setup.training.batch_size  # a heartbeat a mini-batch
     assert torch.equal((features @ weight.T + bias).argmax(dim=1), labels)
-    assert torch.equal(head, method.retrained(setup, features, 1))
-    assert not torch.equal(head, method.retrained(setup, features, 2))
+    assert torch.equal(head, method.retrained(first, features))
+    assert not torch.equal(head, method.retrained(second, features))
 
 
-def test_creff_scores_the_body_under_the_retrained_head(federate):
+def test_creff_8_scores_the_body_under_the_retrained_head(federate):
     played = federate(QUICK, rounds=2)
     values, average = played.values, federate("fedavg", rounds=2).values
     assert CReFF.primary == "pre"
@@ -126,3 +132,29 @@ def test_creff_scores_the_body_under_the_retrained_head(federate):
     layout = played.prepared.setup.layout
     assert (values["floats_down"][:-1] == layout.width + 28).all()
     assert not torch.equal(played.server["head"], played.server["model"][layout.columns("head")])
+
+
+class BiasFree(nn.Module):
+    """A model whose head has no bias, as ``model.name = 'test_creff:BiasFree'``."""
+
+    def __init__(self, shape, classes, *, hidden=(6,)):
+        super().__init__()
+        self.fc, self.head = nn.Linear(shape[0], hidden[0]), nn.Linear(hidden[0], classes, bias=False)
+
+    def features(self, x):
+        return self.fc(x).relu()
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
+def test_creff_9_a_model_without_a_bias_has_none_in_the_fresh_head(federate, monkeypatch):
+    """FedNH's code retrains one with a bias and then drops it; gradients are of the weights alone too."""
+    built, fit = [], creff.synthetic.fit
+    monkeypatch.setattr(creff.synthetic, "fit", lambda build, *rest: built.append(build()) or fit(build, *rest))
+    played = federate(QUICK, rounds=2, model={"name": "test_creff:BiasFree"})
+    assert played.server["head"].shape == (4 * 6,) and [head.bias for head in built] == [None, None]
+    average = federate("fedavg", rounds=2, model={"name": "test_creff:BiasFree"})
+    assert torch.equal(played.server["model"], average.server["model"])
+    held = (torch.tensor(tiny.COUNTS) > 0).sum(1)
+    assert played.values["clients/floats_up"][0].tolist() == (played.prepared.setup.layout.width + 24 * held).tolist()

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from pydantic import ValidationError
 from torch.nn.functional import cross_entropy, one_hot
@@ -76,7 +77,7 @@ def starts_of(cw, server, receivers):
     return cw.received(None, message)
 
 
-def test_cwfedavg_by_hand():
+def test_cwfedavg_5_by_hand():
     # N = (2, 2), π_1 = (1, 0), π_2 = (½, ½): π̄ = (¾, ¼), so Q = [[½/¾, ¼/¾], [0, 1]] = [[⅔, ⅓], [0, 1]].
     # Client 1 starts from G_1 = ⅔w_1 + ⅓w_2, client 2 from ½G_1 + ½G_2 = ⅓w_1 + ⅔w_2.
     pi, p = torch.tensor([[1, 0], [0.5, 0.5]]).double(), torch.tensor([0.5, 0.5]).double()
@@ -198,7 +199,7 @@ def test_cwfedavg_5_a_class_that_nobody_holds_is_left_out():
 
 
 @pytest.mark.parametrize("absent", [False, True])
-def test_cwfedavg_matrix_against_the_paper_client_by_client(absent):
+def test_cwfedavg_5_matrix_against_the_paper_client_by_client(absent):
     pi, p = draw()
     if absent:
         pi[:, 1] = 0
@@ -209,7 +210,7 @@ def test_cwfedavg_matrix_against_the_paper_client_by_client(absent):
     np.testing.assert_allclose(mixing_matrix(receivers, class_weights(pi, p), p) @ models, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_cwfedavg_true_distribution_weighs_by_counts():
+def test_cwfedavg_5_true_distribution_weighs_by_counts():
     counts = torch.randint(1, 30, (M, K)).double()
     shares = class_weights(true_distribution(counts), counts.sum(1) / counts.sum())
     torch.testing.assert_close(shares, (counts / counts.sum(0)).T)
@@ -298,3 +299,10 @@ def test_cwfedavg_regulariser_at_its_optimum_is_finite():
     lane = Lane(norm_distribution(model.head.weight).detach())
     loss = method().objective(model, Batch(torch.randn(3, 5), torch.tensor([0, 1, 2])), lane)
     assert math.isfinite(loss.detach()) and all(g.isfinite().all() for g in torch.autograd.grad(loss, list(model.parameters())))
+
+
+def test_cwfedavg_9_distributions_count_training_samples_only(federate):
+    """Every client is tested on 20 samples of each class it holds, which would even out its counts."""
+    played = federate({"name": "cwfedavg", "distribution": "true"}, rounds=1)
+    counts = torch.tensor(tiny.COUNTS).double()
+    torch.testing.assert_close(played.server["distributions"], counts / counts.sum(1, keepdim=True), rtol=1e-6, atol=0)

@@ -34,7 +34,7 @@ def test_ditto_10c_without_gradient_the_distance_shrinks_by_one_minus_eta_lambda
     assert torch.equal(message["model"], torch.ones(1, width))
 
 
-def test_ditto_is_pulled_to_the_received_model_not_to_the_trained_one(federate):
+def test_ditto_9_is_pulled_to_the_received_model_not_to_the_trained_one(federate):
     """In round 1 v = w, so the first personal step feels no pull whatever λ is."""
     one = {"rounds": 1, "training": WHOLE}
     weak, strong = ({"name": "ditto", "personal_epochs": 1, "lam": lam} for lam in (0.0, 5.0))
@@ -43,13 +43,13 @@ def test_ditto_is_pulled_to_the_received_model_not_to_the_trained_one(federate):
     assert not torch.allclose(local, federate(weak, **one).clients["personal"])
 
 
-def test_ditto_personal_steps_are_plain(federate):
+def test_ditto_4_personal_steps_are_plain(federate):
     personal = [federate({"name": "ditto", "lam": 0.5}, rounds=1, training=extra).clients["personal"]
                 for extra in ({}, {"momentum": 0.9, "weight_decay": 0.1, "clip": 0.01}, {"optimizer": "adam"})]
     assert torch.equal(personal[0], personal[1]) and torch.equal(personal[0], personal[2])
 
 
-def test_ditto_scores_personal_models_of_all_clients(federate):
+def test_ditto_9_scores_personal_models_of_all_clients(federate):
     played = federate("ditto", rounds=2, participation={"fraction": 0.4})
     values = played.values
     assert Ditto.primary == "post" and np.isfinite(values["clients/post/loss"]).all()
@@ -57,6 +57,7 @@ def test_ditto_scores_personal_models_of_all_clients(federate):
     assert resting.sum() == 3
     np.testing.assert_array_equal(values["clients/post/loss"][1][resting], values["clients/post/loss"][0][resting])
     np.testing.assert_array_equal(values["clients/post/loss"][-1], values["clients/post/loss"][-2])
+    np.testing.assert_array_equal(values["clients/pre/loss"][1:], values["clients/post/loss"][:-1])
     np.testing.assert_array_equal(values["clients/global/loss"],
                                   federate("fedavg", rounds=2, participation={"fraction": 0.4}).values["clients/global/loss"])
 

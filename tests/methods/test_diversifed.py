@@ -27,7 +27,7 @@ def diversity(own, others, tau):
     return (scaled - scaled.logsumexp(0)).mean()
 
 
-def test_diversifed_by_hand():
+def test_diversifed_5_by_hand():
     # On a line: w = 0, 1, 3 and τ = α = 1. Client 0: D = (1, 3), s = (e/(e+e³), e³/(e+e³)) = (0.1192, 0.8808), n = 2:
     # β_01 = (½ − 0.1192)/1 = 0.3808, β_02 = (½ − 0.8808)/3 = −0.1269; z_0 = 0.3808·1 − 0.1269·3 = 0.0000 (they cancel).
     a, beta, _ = full(torch.tensor([[0.0], [1.0], [3.0]]).double())
@@ -75,7 +75,7 @@ def test_diversifed_10_step_is_the_gradient_of_diversity(alpha, tau):
             assert abs((models[i] - z[i])[place] - alpha * slope) < 1e-9
 
 
-def test_diversifed_matrix_against_the_paper_client_by_client():
+def test_diversifed_5_matrix_against_the_paper_client_by_client():
     models, alpha, tau = draw(7, 20), 0.8, 0.6
     expected = []
     for i in range(7):
@@ -108,11 +108,11 @@ def test_diversifed_10_lambda_zero_is_local(federate):
     assert not torch.equal(federate("diversifed").clients["model"], alone.clients["model"])
 
 
-def test_diversifed_first_round_has_no_anchor(federate):
+def test_diversifed_4_first_round_has_no_anchor(federate):
     assert torch.equal(federate("diversifed", rounds=1).clients["model"], federate("local", rounds=1).clients["model"])
 
 
-def test_diversifed_trains_from_its_own_model_towards_the_anchor(federate):
+def test_diversifed_9_trains_from_its_own_model_towards_the_anchor(federate):
     """Full batches: w ← w − γ(∇F + (λ/α)(w − z)); one epoch's first step knows no F here, since lr·∇F is compared away."""
     whole = {"batch_size": 100, "lr": 0.1}
     first = federate("diversifed", rounds=1, training=whole)

@@ -49,7 +49,7 @@ def test_ala_10_gradient_of_the_weights_against_finite_differences(activated):
             assert abs((values[0] - values[1]) / (2 * step) - gradient[client, place]) < 1e-8
 
 
-def test_ala_one_step_by_hand(make_fleet):
+def test_ala_4_one_step_by_hand(make_fleet):
     """A linear model of zeros as v and g = 1 in the biases: everything by hand for one sample.
 
     Ω = ½, so the biases are ½ and all weights 0: the logits are equal, p = ¼ each, h = p − e_y for the biases. With
@@ -126,7 +126,7 @@ def epochs_of(fleet, g, share=1.0, **keys):
     return count.tolist()
 
 
-def test_ala_first_activation_ends_by_itself_after_eleven_epochs_or_more(activated):
+def test_ala_9_first_activation_ends_by_itself_after_eleven_epochs_or_more(activated):
     assert epochs_of(*activated(rounds=1)[:2], threshold=1e9) == [11, 11]
     assert epochs_of(*activated(rounds=1)[:2], threshold=0.0, most_epochs=30) == [30, 30]
     ended = epochs_of(*activated(rounds=1)[:2], threshold=0.01, eta=5.0)
@@ -146,7 +146,7 @@ def alone(fleet, g, upper, client, ended):
 
 
 @pytest.mark.parametrize("threshold", [0.05, 0.02, 0.005])
-def test_ala_stops_where_the_last_ten_losses_vary_less_than_the_threshold(activated, threshold):
+def test_ala_4_stops_where_the_last_ten_losses_vary_less_than_the_threshold(activated, threshold):
     fleet, g, upper = activated(rounds=1)
     expected = [alone(fleet, g, upper, client, lambda losses: len(losses) > 10 and np.std(losses[-10:]) < threshold)
                 for client in range(2)]
@@ -154,14 +154,14 @@ def test_ala_stops_where_the_last_ten_losses_vary_less_than_the_threshold(activa
     torch.testing.assert_close(fleet.state["ala.weights"], torch.stack([omega for omega, _ in expected]))
 
 
-def test_ala_takes_the_population_standard_deviation_as_the_reference_code(activated):
+def test_ala_9_takes_the_population_standard_deviation_as_the_reference_code(activated):
     fleet, g, upper = activated(rounds=1)
     losses = alone(fleet, g, upper, 0, lambda losses: len(losses) == 11)[1][-10:]
     between = (np.std(losses) + np.std(losses, ddof=1)) / 2
     assert epochs_of(fleet, g, threshold=between, eta=5.0)[0] == 11
 
 
-def test_ala_is_off_in_a_clients_first_round_and_later_runs_one_epoch(activated):
+def test_ala_9_is_off_in_a_clients_first_round_and_later_runs_one_epoch(activated):
     assert epochs_of(*activated(rounds=0)[:2]) == [0, 0]
     assert epochs_of(*activated(rounds=2)[:2]) == [1, 1]
     fleet, g, _ = activated(rounds=2)
@@ -170,7 +170,7 @@ def test_ala_is_off_in_a_clients_first_round_and_later_runs_one_epoch(activated)
     assert fleet.state["ala.rounds"].tolist() == [[1], [6]]
 
 
-def test_fedala_only_participants_adapt(federate):
+def test_fedala_9_only_participants_adapt(federate):
     played = federate("fedala", rounds=4, participation={"fraction": 0.4})
     rounds = played.clients["ala.rounds"][:, 0]
     assert rounds.sum() == 8 and rounds.max() > rounds.min()
@@ -179,12 +179,12 @@ def test_fedala_only_participants_adapt(federate):
 
 
 @pytest.mark.parametrize(("share", "samples"), [(1.0, [11, 1]), (0.8, [8, 1]), (0.05, [1, 1])])
-def test_ala_learns_from_a_share_of_the_data_at_least_one_sample(activated, share, samples):
+def test_ala_9_learns_from_a_share_of_the_data_at_least_one_sample(activated, share, samples):
     fleet, g, _ = activated(counts=[[8, 3, 0, 0], [0, 1, 0, 0]], batch_size=1)
     assert epochs_of(fleet, g, share=share) == samples  # one sample a batch
 
 
-def test_fedala_trains_all_layers_from_the_blend_and_keeps_the_result(federate):
+def test_fedala_4_trains_all_layers_from_the_blend_and_keeps_the_result(federate):
     played = federate("fedala", rounds=2)
     assert (played.clients["model"] != played.server["model"]).any(dim=1).all()
     np.testing.assert_array_equal(played.values["clients/pre/loss"][0], played.values["clients/global/loss"][0])  # g = v
@@ -193,3 +193,55 @@ def test_fedala_trains_all_layers_from_the_blend_and_keeps_the_result(federate):
 
 def test_fedavg_with_ala_is_fedala(federate):
     assert federate({"name": "fedavg", "ala": True}).digest == federate("fedala").digest
+
+
+def test_ala_6_learns_by_cross_entropy_whatever_the_objective(activated):
+    """The loss inside ALA has no regulariser of the method it serves."""
+    weights = []
+    for objective in (None, lambda model, batch, lane: sum(p.square().sum() for p in model.parameters())):
+        fleet, g, _ = activated()
+        fleet.loss = objective or fleet.loss
+        AdaptiveLocalAggregation().adapt(fleet, g)
+        weights.append(fleet.state["ala.weights"])
+    assert torch.equal(*weights) and (weights[0] != 0.5).any()
+
+
+def test_ala_9_records_the_last_batchs_loss_of_an_epoch(activated):
+    """A threshold between the deviations of the last batches' losses and of the epochs' means decides after 11 epochs."""
+    losses, original = [], Fleet._hand_over
+
+    def noting(self, step, *rest):
+        def noted(turn):
+            step(turn)
+            losses.append(float(turn.losses[0]))
+        return original(self, noted, *rest)
+
+    def run(threshold):
+        losses.clear()
+        fleet, g, _ = activated(counts=[[8, 3, 0, 0]], rounds=1, batch_size=6)  # 6 + 5 of 11 samples
+        AdaptiveLocalAggregation(eta=5.0, share=1.0, threshold=threshold, most_epochs=12).adapt(fleet, g)
+        return len(losses) // 2
+
+    Fleet._hand_over = noting
+    try:
+        run(0.0)
+        pairs = np.array(losses[:22]).reshape(11, 2)[-10:]
+        last, mean = np.std(pairs[:, 1]), np.std(pairs @ [6 / 11, 5 / 11])
+        assert last > 1.2 * mean
+        assert run(1.01 * last) == 11 and run((last + mean) / 2) == 12
+    finally:
+        Fleet._hand_over = original
+
+
+def test_ala_9_learns_from_a_random_subset_that_stays_for_the_phase(activated):
+    """Not from a slice of neighbours, as the reference code; 30 of 60 samples, another half in another round."""
+    halves = []
+    for round in (1, 2):
+        fleet, g, _ = activated(counts=[[60, 0, 0, 0]], rounds=1, round=round)
+        seen, take = [], fleet.hardware.samples.take
+        fleet.hardware.samples.take = lambda index, seen=seen, take=take: seen.append(sorted(index.tolist())) or take(index)
+        AdaptiveLocalAggregation(share=0.5, most_epochs=12, threshold=0.0).adapt(fleet, g)
+        assert len(seen) == 12 and all(samples == seen[0] for samples in seen) and len(set(seen[0])) == 30
+        assert np.ptp(seen[0]) > 30
+        halves.append(seen[0])
+    assert halves[0] != halves[1]

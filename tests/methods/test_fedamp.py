@@ -23,7 +23,7 @@ def draw(clients=6, width=12):
     return torch.randn(clients, width, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
 
 
-def test_fedamp_by_hand(cohort):
+def test_fedamp_5_by_hand(cohort):
     # On a line: w = 0, 1, 3 with α = ½, σ = 2: ξ = ¼ e^(−D²/2), so ξ_01 = ¼e^(−½), ξ_02 = ¼e^(−4.5), ξ_12 = ¼e^(−2).
     near, far, middle = (0.25 * math.exp(-x) for x in (0.5, 4.5, 2.0))
     server = {"models": torch.tensor([[0.0], [1.0], [3.0]]), "uploaded": torch.ones(3, dtype=torch.bool)}
@@ -98,11 +98,11 @@ def test_fedamp_relative_width_does_not_depend_on_the_scale():
     torch.testing.assert_close(xi, larger)
 
 
-def test_fedamp_underflows_to_zero_for_distant_models():
+def test_fedamp_5_underflows_to_zero_for_distant_models():
     assert torch.equal(attention(100 * draw()), torch.zeros(6, 6).double())
 
 
-def test_fedamp_attends_to_the_last_uploads_only(cohort):
+def test_fedamp_5_attends_to_the_last_uploads_only(cohort):
     server = {"models": draw().float(), "uploaded": torch.tensor([1, 0, 0, 1, 0, 0]).bool()}
     keys = {"alpha": 3.0, "sigma": 9.0}
     anchor = method(**keys).send(server, cohort(np.ones((6, 2))))["anchor"]
@@ -118,7 +118,7 @@ def test_fedamp_with_ala_trains_from_the_blend(federate):
     assert ((blended.clients["ala.weights"] >= 0) & (blended.clients["ala.weights"] <= 1)).all()
 
 
-def test_fedamp_those_who_uploaded_last_are_those_of_the_last_cohort(cohort):
+def test_fedamp_5_those_who_uploaded_last_are_those_of_the_last_cohort(cohort):
     server = {"models": torch.zeros(3, 1), "uploaded": torch.ones(3, dtype=torch.bool)}
     method().aggregate(server, cohort(np.ones((2, 2)), ids=[0, 2]), {"model": torch.ones(2, 1)})
     assert server["uploaded"].tolist() == [True, False, True] and server["models"][:, 0].tolist() == [1, 0, 1]

@@ -16,7 +16,7 @@ def aggregated(cohort, rows, method=METHOD):
     return server["model"]
 
 
-def test_fedavg_by_hand(cohort):
+def test_fedavg_9_by_hand(cohort):
     # N = (1, 3): w = (1·0 + 3·4)/4 = 3, and (1·8 + 3·(−4))/4 = −1; unweighted 2 and 2
     rows = torch.tensor([[0.0, 8.0], [4.0, -4.0]])
     assert aggregated(cohort([[1, 0], [2, 1]]), rows).tolist() == [3.0, -1.0]
@@ -52,7 +52,7 @@ def test_fedavg_10_weights_sum_to_one_over_those_who_upload(cohort):
     assert weights.tolist() == pytest.approx([3 / 24, 7 / 24, 14 / 24], abs=1e-15)
 
 
-def test_fedavg_scores_the_global_model_before_training(federate):
+def test_fedavg_8_scores_the_global_model_before_training(federate):
     played = federate("fedavg", rounds=2)
     np.testing.assert_array_equal(played.values["clients/pre/loss"], played.values["clients/global/loss"])
     assert not np.array_equal(played.values["clients/pre/loss"][0], played.values["clients/post/loss"][0])

@@ -20,9 +20,12 @@ def test_c_10_mu_zero_makes_fedprox_c_fedavg_c(federate):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
-def test_fine_tuned_model_that_is_only_scored_leaves_the_method_as_it_is(federate, method):
-    base = federate(method)
-    scored_only = federate({"name": f"{method}-c", "tune_epochs": 2, "tuned_upload": False})
+@pytest.mark.parametrize(("options", "model"), [({}, "mlp"), ({}, "test_fedrep:Normed"), ({"ala": True}, "mlp"),
+                                                ({"aggregation": "class-wise"}, "mlp")])
+def test_c_ii_a_fine_tuned_model_that_is_only_scored_leaves_the_method_as_it_is(federate, method, options, model):
+    base = federate({"name": method, **options}, model={"name": model})
+    tuned = {"name": f"{method}-c", "tune_epochs": 2, "tuned_upload": False}
+    scored_only = federate({**tuned, **options}, model={"name": model})
     assert scored_only.digest == base.digest
     assert not np.array_equal(scored_only.values["clients/pre/loss"], base.values["clients/pre/loss"])
     np.testing.assert_array_equal(scored_only.values["clients/post/loss"], base.values["clients/post/loss"])

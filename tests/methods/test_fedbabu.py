@@ -35,7 +35,7 @@ def test_fedbabu_10c_fine_tuning_moves_body_and_head(federate, monkeypatch):
     assert (start[:, :head.start] != ended[:, :head.start]).any(dim=1).all()
 
 
-def test_fedbabu_fine_tunes_the_global_model_also_of_clients_never_sampled(federate, monkeypatch):
+def test_fedbabu_9_fine_tunes_the_global_model_also_of_clients_never_sampled(federate, monkeypatch):
     part = {"rounds": 2, "participation": {"fraction": 0.4}}
     played, calls = phases(federate, monkeypatch, method="fedbabu", **part)
     assert (calls[-1][0] == played.server["model"]).all()
@@ -45,13 +45,13 @@ def test_fedbabu_fine_tunes_the_global_model_also_of_clients_never_sampled(feder
     assert (calls[-1][0] == played.prepared.setup.initial()).all(dim=1).any()
 
 
-def test_fedbabu_result_is_the_fine_tuned_column_of_the_last_round(federate):
+def test_fedbabu_8_result_is_the_fine_tuned_column_of_the_last_round(federate):
     values = federate("fedbabu", rounds=2).values
     assert FedBABU.primary == "tuned"
     assert np.isnan(values["clients/tuned/loss"][:-1]).all() and np.isfinite(values["clients/tuned/loss"][-1]).all()
 
 
-def test_fedbabu_fine_tuning_uses_the_next_rounds_learning_rate(federate, monkeypatch):
+def test_fedbabu_7_fine_tuning_uses_the_next_rounds_learning_rate(federate, monkeypatch):
     """One full batch: a single step of gradient descent at η_3 = 0.1·0.5² = 0.025."""
     played, calls = phases(federate, monkeypatch, method={"name": "fedbabu", "tune_epochs": 1}, counts=[[6, 3, 2, 1]],
                            rounds=2, training={"batch_size": 100, "lr": 0.1, "lr_decay": 0.5})

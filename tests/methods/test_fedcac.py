@@ -43,7 +43,7 @@ def test_fedcac_10c_equal_mask_sizes_overlap_by_what_they_share():
     torch.testing.assert_close(overlaps(masks), expected.double())
 
 
-def test_fedcac_overlap_of_unequal_sizes_may_be_asymmetric_and_negative():
+def test_fedcac_9_overlap_of_unequal_sizes_may_be_asymmetric_and_negative():
     # m_1 has 1, m_2 has 4, none shared: O_12 = 1 − 5/2 = −1.5, O_21 = 1 − 5/8; an empty mask overlaps with nothing
     masks = torch.tensor([[1, 0, 0, 0, 0], [0, 1, 1, 1, 1], [0, 0, 0, 0, 0]]).bool()
     found = overlaps(masks)
@@ -51,7 +51,7 @@ def test_fedcac_overlap_of_unequal_sizes_may_be_asymmetric_and_negative():
     assert (found[2] == 0).all() and (found.diagonal() == 0).all()
 
 
-def test_fedcac_groups_narrow_with_the_rounds():
+def test_fedcac_9_groups_narrow_with_the_rounds():
     # mean 0.5, max 0.8: bounds 0.5, 0.65, 0.8 and beyond at t/β = 0, ½, 1, 2
     overlap = torch.tensor([[0.0, 0.8, 0.2], [0.7, 0.0, 0.5], [0.3, 0.5, 0.0]], dtype=torch.float64)
     marked = torch.ones(3, dtype=torch.bool)
@@ -74,28 +74,28 @@ class Net(nn.Module):
 
 
 @pytest.mark.parametrize(("share", "expected"), [
-    # s = |(after − before)·after| is 0, 2, 6, 12 in the first tensor and 1, 3 in the second
+    # s = |(after − before)·after| is 0, 2, 6, 12 in the first tensor and 0.01, 0.03 in the second
     (0.5, [0, 0, 1, 1, 0, 1]), (0.3, [0, 0, 0, 1, 0, 0]), (1.0, [0, 1, 1, 1, 1, 1]), (0.0, [0] * 6)])
-def test_fedcac_marks_the_most_sensitive_entries_of_each_tensor(share, expected):
-    before = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0, 2.0]])
-    after = torch.tensor([[1.0, 2.0, 3.0, 4.0, 1.0, 3.0]])
+def test_fedcac_4_marks_the_most_sensitive_entries_of_each_tensor(share, expected):
+    before = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0, 0.2]])
+    after = torch.tensor([[1.0, 2.0, 3.0, 4.0, 0.1, 0.3]])
     # share 1: the smallest of the first tensor is 0, so the smallest above 1e-20 takes its place
     assert critical(layout.of_parameters(Net()), before, after, share).int().tolist() == [expected]
 
 
-def test_fedcac_marks_nothing_where_nothing_moved():
+def test_fedcac_4_marks_nothing_where_nothing_moved():
     rows = torch.randn(2, 6)
     assert not critical(layout.of_parameters(Net()), rows, rows, 0.5).any()
 
 
-def test_fedcac_first_round_mixes_uploads_not_initial_weights(cohort):
+def test_fedcac_9_first_round_mixes_uploads_not_initial_weights(cohort):
     # everybody alike: group means 2 for marked entries, the global mean 2 elsewhere; never the initial 0
     models = torch.tensor([[1.0, 1.0], [3.0, 3.0]])
     masks = torch.tensor([[True, False], [True, False]])
     assert aggregated(cohort, models, masks).tolist() == [[2.0, 2.0], [2.0, 2.0]]
 
 
-def test_fedcac_by_hand(cohort):
+def test_fedcac_5_by_hand(cohort):
     # masks 1 and 2 agree, 3 shares nothing: O = [[·,1,0],[1,·,0],[0,0,·]], mean ⅓, t/β = ½: bound ⅔. Groups {1,2}, {1,2}, {3}
     models = torch.tensor([[1.0, 1.0, 1.0], [3.0, 3.0, 3.0], [11.0, 11.0, 11.0]])
     masks = torch.tensor([[1, 0, 0], [1, 0, 0], [0, 0, 1]]).bool()
@@ -103,7 +103,7 @@ def test_fedcac_by_hand(cohort):
     assert aggregated(cohort, models, masks, round=50).tolist() == expected
 
 
-def test_fedcac_clients_outside_keep_their_marked_entries(cohort):
+def test_fedcac_9_clients_outside_keep_their_marked_entries(cohort):
     """Clients 0 and 2 upload; 1 never did and gets the average throughout."""
     models, masks = torch.tensor([[1.0, 1.0], [5.0, 5.0]]), torch.tensor([[True, False], [False, True]])
     method = FedCAC(name="fedcac")
@@ -116,7 +116,7 @@ def test_fedcac_clients_outside_keep_their_marked_entries(cohort):
     assert method.send(server, everyone)["model"].tolist() == [[3.0, 9.0], [9.0, 9.0], [9.0, 9.0]]
 
 
-def test_fedcac_masks_cost_a_bit_each_and_all_clients_are_scored(federate):
+def test_fedcac_3_masks_cost_a_bit_each_and_all_clients_are_scored(federate):
     played = federate("fedcac", rounds=2, participation={"fraction": 0.4})
     width = played.prepared.setup.layout.width
     values = played.values
@@ -124,3 +124,9 @@ def test_fedcac_masks_cost_a_bit_each_and_all_clients_are_scored(federate):
     assert np.nanmax(values["clients/floats_up"]) == width + width / 32
     assert (values["floats_down"][:-1] == width).all()
     assert played.server["masks"].any(dim=1).sum() >= 2
+
+
+def test_fedcac_8_the_trained_model_counts(federate):
+    values = federate("fedcac", rounds=2).values
+    np.testing.assert_array_equal(values["clients/post/loss"][-1], values["clients/post/loss"][-2])
+    assert (values["clients/pre/loss"] != values["clients/post/loss"]).all()

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from hpcfl.fleet import scoring
 from hpcfl.message import Pool
 from hpcfl.methods.fedfomo import FedFomo, usefulness
 
@@ -39,7 +40,7 @@ def one(make_fleet):
     return make
 
 
-def test_fedfomo_by_hand(one):
+def test_fedfomo_4_by_hand(one):
     # Distances from the base are r, 4r and 2r (own). ω = (1 − 0.5)/r, (1 − 2)/4r, (1 − 0.6)/2r: positive 0.5 and 0.2.
     fleet, inbox = one({0: 1.0, 1: 0.5, 4: 2.0, 2: 0.6})
     start, omega = method().start(fleet, inbox)
@@ -113,6 +114,32 @@ def test_fedfomo_5_affinity_sums_signed_usefulness(cohort):
     assert server["uploaded"].tolist() == [True, False, True]
 
 
-def test_fedfomo_round_1_only_trains(cohort):
+def test_fedfomo_4_round_1_only_trains(cohort):
     server = {"models": torch.zeros(2, 3), "uploaded": torch.zeros(2, dtype=torch.bool), "affinity": torch.eye(2).double()}
     assert method().send(server, cohort(np.ones((2, 2)))) == {}
+
+
+def test_fedfomo_9_validation_loss_is_a_mean_over_samples_in_evaluation_mode(make_fleet, rows_of, monkeypatch):
+    """Ten samples in blocks of four; batch norm in training mode would take each block's own statistics."""
+    monkeypatch.setattr(scoring, "BLOCK", 4)
+    fleet = make_fleet([[7, 3, 0, 0]], model={"name": "tiny:normalised", "hidden": 6})
+    samples, rows, kept = fleet.hardware.samples, rows_of(fleet), fleet.state["buffers.model"].clone()
+    samples.parts["validation"] = samples.train
+    model = fleet.setup.build().eval()
+    model.load_state_dict(fleet.layout.split(rows[0]), strict=False)
+    x, y = samples.take(samples.train[0])
+    found = fleet.loss_of(Pool(rows, torch.tensor([[0]])), "validation")
+    torch.testing.assert_close(found[0, 0].float(), torch.nn.functional.cross_entropy(model(x), y))
+    assert torch.equal(fleet.state["buffers.model"], kept)
+
+
+def test_fedfomo_16_1_identical_candidates_are_the_start(one):
+    fleet, inbox = one({0: 1.0, 2: 0.5})
+    inbox["models"] = Pool(constant(fleet, 2, 2), torch.tensor([[0, 1]]))
+    assert torch.equal(method().start(fleet, inbox)[0], fleet.state["model"])
+
+
+def test_fedfomo_8_the_trained_model_counts(federate):
+    values = federate("fedfomo", rounds=2).values
+    np.testing.assert_array_equal(values["clients/post/loss"][-1], values["clients/post/loss"][-2])
+    assert (values["clients/pre/loss"][1] != values["clients/post/loss"][1]).all()

@@ -16,7 +16,7 @@ def prototypes(played):
     return tuple(setup.layout.split(model)["head.weight"] for model in (played.server["model"], setup.initial()))
 
 
-def test_fednh_prototypes_by_hand():
+def test_fednh_5_prototypes_by_hand():
     # d = 2, ρ = ½, V_0 = (1, 0). Clients: N_0 = (1, 3), unit means (0, 1) and (1, 0): Σ = (3, 1), normalised (3, 1)/√10.
     # ½(1, 0) + ½(3, 1)/√10 = (0.9743, 0.1581), normalised. Class 1 is held by nobody: V_1 stays, not even normalised anew.
     old = torch.tensor([[1.0, 0.0], [0.6, 0.9]])
@@ -68,7 +68,7 @@ def test_fednh_2_more_classes_than_features_are_spread_as_far_as_they_can(width)
 
 
 @pytest.mark.parametrize("learn", [True, False])
-def test_fednh_trains_body_and_scale_and_averages_them_unweighted(federate, learn):
+def test_fednh_9_trains_body_and_scale_and_averages_them_unweighted(federate, learn):
     played = federate({"name": "fednh", "learn_scale": learn, "rho": 0.5}, rounds=1)
     layout, initial = played.prepared.setup.layout, played.prepared.setup.initial()
     body, scale, head = (layout.columns(group) for group in ("body", "head.scale", "head.weight"))
@@ -80,7 +80,7 @@ def test_fednh_trains_body_and_scale_and_averages_them_unweighted(federate, lear
     assert bool((trained[:, scale] != 1).all()) is learn
 
 
-def test_fednh_prototypes_follow_the_normalised_class_means_of_trained_clients(federate):
+def test_fednh_9_prototypes_follow_the_normalised_class_means_of_trained_clients(federate):
     played = federate({"name": "fednh", "rho": 0.7}, rounds=1)
     setup, samples = played.prepared.setup, played.prepared.hardware.samples
     model, target = setup.build(), torch.zeros(4, 6).double()
@@ -101,7 +101,7 @@ def _module_order(layout, row, model):
     return torch.cat([views[name].flatten() for name, _ in model.named_parameters()])
 
 
-def test_fednh_travels_prototypes_of_held_classes_only(federate):
+def test_fednh_3_travels_prototypes_of_held_classes_only(federate):
     counts = [[8, 3, 0, 0], [0, 9, 2, 1], [5, 5, 5, 5]]
     played = federate("fednh", counts, rounds=1)
     body = played.prepared.setup.layout.columns("body").stop
@@ -109,7 +109,7 @@ def test_fednh_travels_prototypes_of_held_classes_only(federate):
     assert played.values["floats_down"][0] == played.prepared.setup.layout.width
 
 
-def test_fednh_scores_the_last_local_model_and_the_global_one(federate):
+def test_fednh_8_scores_the_last_local_model_and_the_global_one(federate):
     played = federate("fednh", rounds=2)
     assert FedNH.primary == "post"
     np.testing.assert_array_equal(played.values["clients/pre/loss"], played.values["clients/global/loss"])
@@ -118,7 +118,31 @@ def test_fednh_scores_the_last_local_model_and_the_global_one(federate):
 
 
 def test_fednh_features_are_unit(make_fleet):
-    model = make_fleet().hardware.kernel.module
+    model = make_fleet(hidden=(30,)).hardware.kernel.module  # so wide that no sample leaves all units at 0
     features = normalised_features(model, torch.randn(50, 5), None)
     torch.testing.assert_close(features.norm(dim=1), torch.ones(50))
     assert (normalised_features(model, torch.full((1, 5), 0.0), None).isfinite()).all()
+
+
+def test_fednh_4_prototypes_are_taken_in_evaluation_mode(make_fleet):
+    """Batch norm would otherwise see the pass's own statistics and move its running ones."""
+    fleet = make_fleet(model={"name": "tiny:normalised", "hidden": 6})
+    row, kept = fleet.setup.initial(), fleet.state["buffers.model"].clone()
+    means = fleet.class_means(row, normalised_features)
+    assert torch.equal(fleet.state["buffers.model"], kept)
+    model = fleet.setup.build().eval()  # running statistics as before round 1: mean 0, variance 1
+    torch.nn.utils.vector_to_parameters(_module_order(fleet.layout, row, model), model.parameters())
+    for client in range(5):
+        x, y = fleet.hardware.samples.take(fleet.hardware.samples.train[client])
+        for c in y.unique():
+            torch.testing.assert_close(means[client, c], normalised_features(model, x[y == c], None).detach().mean(0))
+
+
+@pytest.mark.parametrize("name", ["fednh", "creff"])
+def test_fednh_4_prototypes_and_creffs_gradients_are_of_augmented_images(make_fleet, monkeypatch, name):
+    """As in the reference code (protocols.md C): the pass over a class's samples varies them as training does."""
+    fleet = make_fleet()
+    varied = []
+    monkeypatch.setattr(fleet.hardware.samples, "vary", lambda pool, seed, *key: varied.append(key) or pool)
+    fleet.class_means(fleet.setup.initial(), normalised_features, draws=(2, 3) if name == "creff" else None)
+    assert varied == [("class means", 1, client) for client in range(5)]

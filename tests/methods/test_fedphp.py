@@ -36,7 +36,7 @@ def test_fedphp_10c_equal_features_have_no_discrepancy(widths):
     assert value == 0 and torch.isfinite(same.grad).all()
 
 
-def test_fedphp_discrepancy_by_hand():
+def test_fedphp_4_discrepancy_by_hand():
     # one sample each at distance 2: the mean squared distance is 4, so k(x, y) = Σ_f exp(−4/4f) and k(x, x) = 5
     across = sum(math.exp(-1 / factor) for factor in (0.25, 0.5, 1, 2, 4))
     value = discrepancy(torch.tensor([[0.0]]), torch.tensor([[2.0]]))
@@ -45,7 +45,7 @@ def test_fedphp_discrepancy_by_hand():
     assert fixed.item() == pytest.approx(4 - 2 * (math.exp(-0.2) + math.exp(-0.04)), rel=1e-5)
 
 
-def test_fedphp_widths_are_constants():
+def test_fedphp_4_widths_are_constants():
     """∂/∂x of 10 − 2Σ exp(−d²/w) at d = 2 with w = 4f held fixed: −2Σ exp(−1/f)·(−2d/w)·∂d/∂x, ∂d/∂x = −1."""
     own = torch.tensor([[0.0]], dtype=torch.float64, requires_grad=True)
     discrepancy(own, torch.tensor([[2.0]], dtype=torch.float64)).backward()
@@ -53,15 +53,21 @@ def test_fedphp_widths_are_constants():
     assert own.grad.item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_fedphp_momentum_counts_participations(make_fleet):
-    """T = 3 rounds, ρ = 1, μ = 0.9: m = 0 at first, then 0.9/3, 1.8/3, and never above μ; PFLlib's: μ·round/T."""
+def test_fedphp_9_momentum_counts_participations(make_fleet):
+    """T = 3 rounds, ρ = 1, μ = 0.9: m = 0 at first, then 0.9/3, 1.8/3, and never above μ; PFLlib's: μ·round/T.
+
+    A client is expected in ⌊ρT⌋ rounds, at least one.
+    """
     fleet = make_fleet([[4, 0, 0, 0]] * 4, round=2)
     fleet.state = {"count": torch.tensor([[0], [1], [2], [7]]), "inherited": torch.zeros(4, 1)}
     np.testing.assert_allclose(FedPHP(name="fedphp").momentum(fleet), [0, 0.3, 0.6, 0.9], rtol=1e-6)
     np.testing.assert_allclose(FedPHP(name="fedphp", variant="pfllib").momentum(fleet), [0.6] * 4, rtol=1e-6)
+    for participation, expected in ((0.7, [0, 0.45, 0.9, 0.9]), (0.1, [0, 0.9, 0.9, 0.9])):
+        object.__setattr__(fleet.setup, "participation", participation)
+        np.testing.assert_allclose(FedPHP(name="fedphp").momentum(fleet), expected, rtol=1e-6)
 
 
-def test_fedphp_inherits_by_hand(federate):
+def test_fedphp_4_inherits_by_hand(federate):
     """λ = 0, one client: θ_r is the server's model after round r, q_1 = θ_1, q_2 = 0.45·q_1 + 0.55·θ_2 at μ = 0.9, T = 2."""
     free = {"name": "fedphp", "lam": 0.0}
     first, second = (federate(free, ONE, rounds=rounds) for rounds in (1, 2))
@@ -96,7 +102,7 @@ def test_fedphp_is_supervised_by_the_inherited_model(make_fleet, rows_of):
     assert not torch.allclose(ends[0], ends[1])
 
 
-def test_fedphp_loss_by_hand(make_fleet, rows_of):
+def test_fedphp_4_loss_by_hand(make_fleet, rows_of):
     """(1 − λ)·CE(θ) + λ·MMD² of the features of θ and of the inherited model."""
     fleet = make_fleet()
     module, layout = fleet.hardware.kernel.module, fleet.layout
@@ -108,3 +114,10 @@ def test_fedphp_loss_by_hand(make_fleet, rows_of):
     features = [(x @ named["hidden1.weight"].T + named["hidden1.bias"]).relu() for named in (own, inherited)]
     expected = 0.7 * cross_entropy(features[0] @ own["head.weight"].T + own["head.bias"], y) + 0.3 * discrepancy(*features)
     torch.testing.assert_close(loss, expected)
+
+
+def test_fedphp_9_counts_the_inherited_model_not_the_trained_one(federate):
+    """They are the same in a client's first round only; PFLlib scores the trained one."""
+    values = federate("fedphp", rounds=2).values
+    np.testing.assert_array_equal(values["clients/post/loss"][-1], values["clients/post/loss"][-2])
+    assert (values["clients/trained/loss"][1] != values["clients/post/loss"][1]).all()

@@ -100,7 +100,7 @@ def test_fedproto_9_before_the_first_exchange_the_classifier_predicts():
     assert torch.equal(nearest(model, x, lane), model(x))
 
 
-def test_fedproto_prototypes_come_from_the_trained_model(make_fleet, rows_of):
+def test_fedproto_9_prototypes_come_from_the_trained_model(make_fleet, rows_of):
     """One extra pass after training; accumulating features while the model moves gives others."""
     fleet = make_fleet()
     fleet.state["model"] = rows_of(fleet)
@@ -114,3 +114,12 @@ def test_fedproto_floats(federate):
     assert values["floats_down"].tolist()[:2] == [4 / 32, 3 * 6 + 4 / 32]
     np.testing.assert_allclose(values["clients/floats_up"][0], 2 * 6 + 4 / 32)
     assert "classifier/mean" in values
+
+
+def test_fedproto_8_prototypes_and_the_classifier_are_both_scored(federate):
+    """After the first exchange they predict differently; the last ``post`` is by the prototypes of the last aggregation."""
+    values = federate("fedproto", rounds=2).values
+    post, classifier = values["clients/post/loss"], values["clients/classifier/loss"]
+    np.testing.assert_array_equal(post[0], classifier[0])
+    assert (post[1:] != classifier[1:]).all() and (post[-1] != post[-2]).all()
+    np.testing.assert_array_equal(classifier[-1], classifier[-2])

@@ -57,3 +57,14 @@ def test_proximal_step_by_hand(make_fleet):
     width = fleet.layout.width
     ended = fleet.train(torch.full((width,), 2.0), pull=(3.0, torch.full((width,), 0.5)))
     np.testing.assert_allclose(ended, 1.35, rtol=1e-6)
+
+
+def test_fedprox_9_the_recorded_loss_is_without_the_proximal_term(make_fleet, rows_of):
+    """Two full-batch epochs: the loss of the last one, at the model after the first step, however strong the pull is."""
+    def trained(epochs):
+        fleet = make_fleet(dtype=torch.float64, batch_size=100)
+        return fleet, fleet.train(rows_of(fleet), pull=(3.0, torch.zeros(fleet.layout.width).double()), epochs=epochs)
+    fleet, start = trained(1)
+    anchor = torch.zeros(fleet.layout.width).double()
+    expected = torch.stack([objective(fleet, client, start[client], anchor, 0.0) for client in range(5)])
+    torch.testing.assert_close(trained(2)[0].losses, expected)

@@ -63,7 +63,7 @@ def test_fedrep_10c_without_head_epochs_it_walks_with_fedbabu(federate):
     assert torch.equal(played.server["model"], other.server["model"])
 
 
-def test_fedrep_batch_norm_of_the_body_stands_still_in_the_head_phase(make_fleet):
+def test_fedrep_9_batch_norm_of_the_body_stands_still_in_the_head_phase(make_fleet):
     fleet = make_fleet([[8, 3, 0, 0], [0, 9, 2, 0]], model={"name": "test_fedrep:Normed"})
     before = fleet.state["buffers.model"].clone()
     FedRep(name="fedrep", head_epochs=3).fit(fleet, fleet.setup.initial(), {}, epochs=0)
@@ -83,3 +83,11 @@ def test_fedrep_ala_blends_the_upper_layer_of_the_body(federate, monkeypatch):
     assert torch.equal(blended[:, :neck.start], received[:, :neck.start]) and torch.equal(blended[:, head], received[:, head])
     assert (blended[:, neck] != received[:, neck]).any(dim=1).all()
     assert torch.equal(played.clients["model"], calls[5][1])
+
+
+def test_fedrep_9_epochs_are_not_split_between_the_phases_and_nobody_trains_at_the_end(federate, monkeypatch, make_fleet):
+    """τ epochs on the head and then all of the experiment's on the body; two phases in each of the rounds."""
+    assert len(phases(federate, monkeypatch, method="fedrep", rounds=2)[1]) == 4
+    fleet = make_fleet([[8, 0, 0, 0]], batch_size=4, epochs=3)
+    FedRep(name="fedrep", head_epochs=2).fit(fleet, fleet.setup.initial(), {})
+    assert fleet.hardware.work.steps == 2 * (2 + 3)

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from test_fedrep import phases
 from torch.nn.functional import cross_entropy
 
 from hpcfl.fleet.kernels import Batch
@@ -57,13 +58,13 @@ def test_fedrod_10c_absent_classes_leave_their_row_alone(case):
     assert all(found[name] is None for name in found if name.startswith("personal"))
 
 
-def test_fedrod_personal_loss_adds_both_heads(case):
+def test_fedrod_9_personal_loss_adds_both_heads(case):
     method, model, batch, lane = case
     logits = model(batch.x) + method.extra(model, model.features(batch.x), lane)
     torch.testing.assert_close(method.residual(model, model.features(batch.x), batch.y, lane), cross_entropy(logits, batch.y))
 
 
-def test_fedrod_distributions_have_a_floor_and_no_infinity():
+def test_fedrod_9_distributions_have_a_floor_and_no_infinity():
     shares = floored_distribution(torch.tensor([[6.0, 2.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]).double())
     np.testing.assert_allclose(shares[0, :2], [0.75, 0.25])
     assert (shares[0, 2:] > 0).all() and shares.log().isfinite().all()
@@ -81,7 +82,7 @@ def test_fedrod_both_orders_walk_the_same_shared_model(federate, method):
     assert not torch.equal(together.server["model"][generic], together.prepared.setup.initial()[generic])
 
 
-def test_fedrod_linear_head_is_private_and_begins_as_the_generic_one(federate):
+def test_fedrod_2_linear_head_is_private_and_begins_as_the_generic_one(federate):
     played = federate(LINEAR, rounds=1, participation={"fraction": 0.4})
     layout, initial = played.prepared.setup.layout, played.prepared.setup.initial()
     head, personal = layout.columns("head"), layout.columns("personal")
@@ -91,20 +92,21 @@ def test_fedrod_linear_head_is_private_and_begins_as_the_generic_one(federate):
     assert (played.values["floats_down"][:-1] == personal.start).all()
 
 
-def test_fedrod_hypernetwork_is_shared_and_counted(federate):
-    """P_ψ = (K + 1)d + d·dK + dK; 372,672 for d = 192, K = 10."""
+def test_fedrod_3_hypernetwork_is_shared_and_counted(federate):
+    """P_ψ = (K + 1)d + d·dK + dK; with d = 192 that is CIFAR's."""
     played = federate(HYPER, rounds=1)
     layout, initial = played.prepared.setup.layout, played.prepared.setup.initial()
     hyper = layout.columns("personal")
     assert hyper.stop - hyper.start == 5 * 6 + 6 * 24 + 24
     assert not torch.equal(played.server["model"][hyper], initial[hyper])
     assert (played.values["clients/floats_up"][:-1] == layout.width).all()
-    model = FedRoD(**HYPER).adapt(MLP((3,), 10, hidden=(192,)))
-    assert sum(p.numel() for p in model.personal.parameters()) == 372_672
+    for classes, expected in ((10, 372_672), (100, 3_724_992)):
+        model = FedRoD(**HYPER).adapt(MLP((3,), classes, hidden=(192,)))
+        assert sum(p.numel() for p in model.personal.parameters()) == expected
 
 
 @pytest.mark.parametrize("method", [LINEAR, HYPER])
-def test_fedrod_scores_both_heads_and_the_generic_one(federate, method):
+def test_fedrod_8_scores_both_heads_and_the_generic_one(federate, method):
     played = federate(method, rounds=2)
     values = played.values
     assert FedRoD.primary == "post"
@@ -113,7 +115,21 @@ def test_fedrod_scores_both_heads_and_the_generic_one(federate, method):
     assert (values["clients/pre/loss"] != values["clients/global/loss"]).all()
 
 
-def test_fedrod_separate_personal_steps_are_plain(federate):
-    heads = [federate({**LINEAR, "order": "separate"}, rounds=1, training={"epochs": 1, **extra}).clients["head"]
-             for extra in ({"lr": 1e-9}, {"lr": 1e-9, "momentum": 0.9, "weight_decay": 0.9, "clip": 1e-3})]
-    torch.testing.assert_close(heads[0], heads[1], rtol=0, atol=1e-8)
+def test_fedrod_4_separate_personal_steps_are_plain(federate, monkeypatch):
+    """One full batch: r ← r − η∇(ii) at the body and generic head just trained, without decay, clipping or momentum."""
+    training = {"batch_size": 100, "lr": 0.1, "weight_decay": 0.9, "clip": 1e-3, "momentum": 0.9, "epochs": 2}
+    played, calls = phases(federate, monkeypatch, method={**LINEAR, "order": "separate"}, rounds=1, training=training)
+    assert len(calls) == 2
+    (_, generic), (start, ended) = calls
+    assert torch.equal(generic, start)
+    setup, samples, method = played.prepared.setup, played.prepared.hardware.samples, played.prepared.method
+    personal, lane = setup.layout.columns("personal"), SimpleNamespace()
+    for client, row in enumerate(start):
+        x, y = samples.take(samples.train[client])
+        model = setup.build()
+        for _ in range(2):
+            model.load_state_dict(setup.layout.split(row))
+            slopes = gradients(model, method.residual(model, model.features(x), y, lane))
+            step = torch.cat([slopes[f"personal.{name}"].flatten() for name in ("weight", "bias")])
+            row = torch.cat([row[:personal.start], row[personal] - 0.1 * step])
+        torch.testing.assert_close(ended[client], row, rtol=1e-5, atol=1e-6)

@@ -35,12 +35,12 @@ def test_feduv_10_one_hot_predictions_of_each_class_once_have_no_gap():
     assert variance_gap(torch.eye(7)) == 0
 
 
-def test_feduv_variance_by_hand():
+def test_feduv_4_variance_by_hand():
     # Two samples, two classes: a column (0.9, 0.5) has the unbiased standard deviation 0.4/√2; 1/√2 − 0.4/√2 = 0.6/√2.
     assert float(variance_gap(torch.tensor([[0.9, 0.1], [0.5, 0.5]]).double())) == pytest.approx(0.6 / math.sqrt(2))
 
 
-def test_feduv_uniformity_by_hand():
+def test_feduv_4_uniformity_by_hand():
     # Points 0, 1, 3 on a line: squared distances 1, 9, 4, their median 4: (e^−¼ + e^−9/4 + e^−1)/3.
     expected = (math.exp(-0.25) + math.exp(-2.25) + math.exp(-1)) / 3
     assert float(closeness(torch.tensor([[0.0], [1.0], [3.0]]).double(), detach=False)) == pytest.approx(expected)
@@ -66,7 +66,7 @@ def test_feduv_9_the_median_takes_part_in_the_gradient_unless_detached():
     assert not torch.allclose(part, whole)
 
 
-def test_feduv_loss_is_the_sum_of_its_parts():
+def test_feduv_4_loss_is_the_sum_of_its_parts():
     model, x, y = MLP((5,), 4, hidden=(6,)).double(), draw(8, 5), torch.tensor([0, 1, 2, 3, 0, 1, 2, 3])
     features = model.features(x)
     parts = cross_entropy(model(x), y) + 2 * variance_gap(model(x).softmax(1))

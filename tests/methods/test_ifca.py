@@ -62,7 +62,7 @@ def test_ifca_9_chooses_by_the_training_data(make_fleet, rows_of):
     assert chosen != [best("test", client) for client in range(5)]
 
 
-def test_ifca_a_cluster_is_the_weighted_mean_of_those_who_chose_it(cohort):
+def test_ifca_5_a_cluster_is_the_weighted_mean_of_those_who_chose_it(cohort):
     server = {"models": torch.tensor([[9.0], [8.0], [7.0]]), "chosen": torch.full((4,), -1)}
     uplink = {"model": torch.tensor([[1.0], [2.0], [4.0]]), "cluster": torch.tensor([[2], [0], [2]])}
     method(clusters=3).aggregate(server, cohort([[1, 0], [0, 5], [1, 2]], ids=[0, 2, 3]), uplink)
@@ -70,7 +70,7 @@ def test_ifca_a_cluster_is_the_weighted_mean_of_those_who_chose_it(cohort):
     assert server["chosen"].tolist() == [2, -1, 0, 2]
 
 
-def test_ifca_starts_from_different_draws(federate):
+def test_ifca_2_starts_from_different_draws(federate):
     setup = federate({"name": "ifca", "clusters": 3}, rounds=1).prepared.setup
     models = method(clusters=3).server_state(setup)["models"]
     assert torch.equal(models[0], setup.initial())
@@ -82,3 +82,14 @@ def test_ifca_floats(federate):
     width = federate("fedavg", rounds=1).values["floats_down"][0]
     assert values["floats_down"][0] == 3 * width
     assert np.nanmean(values["clients/floats_up"][0]) == width + 1
+
+
+def test_ifca_8_who_rests_is_scored_with_the_cluster_of_its_training_data_too(make_fleet, rows_of):
+    models = torch.cat([rows_of(make_fleet(), seed) for seed in range(3)])
+    plays, rests = make_fleet(), make_fleet()
+    chosen = method(clusters=15).update(plays, everyone(models, 5))["cluster"].tensor
+    method(clusters=15).observe(rests, everyone(models, 5))
+    assert len(chosen.unique()) > 1
+    rests.score("expected", models[chosen[:, 0]])
+    for fleet in (plays, rests):
+        assert torch.equal(fleet.scores["pre"].loss, rests.scores["expected"].loss)

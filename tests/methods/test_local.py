@@ -37,7 +37,7 @@ def test_local_10_other_clients_data_change_nothing(federate):
     assert not torch.equal(first[1], other[1])
 
 
-def test_local_sends_nothing_and_is_scored_after_training(federate):
+def test_local_8_sends_nothing_and_is_scored_after_training(federate):
     played = federate("local")
     assert Local.primary == "post"
     assert played.server == {}
@@ -46,7 +46,7 @@ def test_local_sends_nothing_and_is_scored_after_training(federate):
     assert np.array_equal(played.values["clients/post/loss"][:-1], played.values["clients/pre/loss"][1:])
 
 
-def test_local_trains_only_in_rounds_of_its_cohort(federate):
+def test_local_4_trains_only_in_rounds_of_its_cohort(federate):
     played = federate("local", rounds=1, participation={"fraction": 0.4})
     untouched = (played.clients["model"] == played.prepared.setup.initial()).all(dim=1)
     assert untouched.sum() == 3

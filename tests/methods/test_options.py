@@ -1,8 +1,9 @@
-"""Options of the common base: class-wise aggregation and adaptive local aggregation of methods other than their own."""
+"""Options of the common base, class-wise aggregation and adaptive local aggregation of methods other than their own; defaults."""
 
 import pytest
 import torch
 
+from hpcfl import config
 from hpcfl.errors import UserError
 
 MIXED = ["fedprox", "fedavg-c", "fedprox-c", "fedala", "feduv", "per-fedavg", "ditto", "fedphp", "partialfed"]
@@ -44,3 +45,29 @@ def test_ala_blends_before_training(federate, name):
     assert (blended.clients["ala.weights"] < 1).any()
     key = "models" if "models" in plain.server else "model"
     assert not torch.equal(plain.server[key], blended.server[key])
+
+
+SEEDS = {  # hyperparameters that the papers print (item 7 of each method), and where codes differ the choice of item 9
+    "fedprox": {"mu": 0.001}, "fedprox-c": {"mu": 0.001}, "fedavg-c": {"tune_epochs": 10, "tuned_upload": True},
+    "cwfedavg": {"distribution": "wdr", "layers": "output", "wdr": 10, "wdr_half": True},
+    "fedala": {"eta": 1, "share": 0.8, "layers": 1, "threshold": 0.01, "most_epochs": 100},
+    "diversifed": {"alpha": 1, "lam": 2, "tau": 1},
+    "fedamp": {"alpha": 1000, "lam": 1, "sigma": 0.1, "relative": False, "cap": False},
+    "fednh": {"rho": 0.9, "scale": 1, "learn_scale": True, "weights": "uniform"},
+    "fedfomo": {"received": "all", "validation": 0.2},
+    "apple": {"relation_lr": 0.01, "mu": 0.1, "period": 0.2, "times_clients": False},
+    "cfl": {"eps1": 0.4, "eps2": 0.9, "quiet_rounds": 20, "linkage": "single"}, "ifca": {"weights": "samples"},
+    "feduv": {"lam": 2.5, "mu": 0.5, "normalise": False, "detach_scale": False}, "fedproto": {"lam": 1, "weights": "uniform"},
+    "per-fedavg": {"variant": "first-order", "alpha": None, "beta": None}, "fedrep": {"head_epochs": 5},
+    "pfedme": {"lam": 15, "personal_lr": 0.01, "inner_steps": 5, "beta": 1, "mu": 0},
+    "ditto": {"lam": 0.1, "personal_epochs": 2, "anchor": "received"}, "fedphp": {"mu": 0.9, "lam": 0.01, "variant": "original"},
+    "partialfed": {"warmup": 20, "temperature": 5, "decay": 0.965, "strategy_share": 0.2},
+    "fedrod": {"personal": "linear", "order": "together"}, "fedbabu": {"tune_epochs": 5, "tune_from": "global"},
+    "creff": {"features_each": 100, "match_steps": 100, "features_lr": 0.01, "head_epochs": 300, "head_lr": 0.01},
+    "fedcac": {"tau": 0.5, "beta": 100}}
+
+
+@pytest.mark.parametrize("name", SEEDS)
+def test_7_a_method_by_its_name_alone_is_the_papers(name):
+    chosen = config.parse({"method": {"name": name}}).method
+    assert {key: getattr(chosen, key) for key in SEEDS[name]} == SEEDS[name]

@@ -29,7 +29,7 @@ def test_per_fedavg_10b_on_a_quadratic(make_fleet, variant, power, delta):
     np.testing.assert_allclose(trained, 5 * (1 - beta * a * (1 - alpha * a) ** power) ** steps, rtol=1e-9)
 
 
-def test_per_fedavg_hessian_free_survives_a_tiny_gradient(make_fleet):
+def test_per_fedavg_5_hessian_free_survives_a_tiny_gradient(make_fleet):
     """δg with δ = 1e-3 would vanish beside θ in float32; and no gradient at all is no step."""
     for scale, start in ((1e-8, 5.0), (0.0, 5.0)):
         fleet = make_fleet([[3, 0, 0, 0]], lanes=1)
@@ -48,7 +48,7 @@ def test_per_fedavg_10c_evaluation_leaves_no_trace(federate):
         np.testing.assert_array_equal(scored.values["clients/train_loss"], rarely.values["clients/train_loss"])
 
 
-def test_per_fedavg_is_scored_after_one_full_step_on_training_data(federate):
+def test_per_fedavg_9_is_scored_after_one_full_step_on_training_data(federate):
     """With whole batches that is FedAvg's local model of round 1; the clients' test data play no part."""
     whole = {"rounds": 1, "training": {"batch_size": 100}}
     personal, average = federate({"name": "per-fedavg", "alpha": 0.1}, **whole).values, federate("fedavg", **whole).values
@@ -57,7 +57,7 @@ def test_per_fedavg_is_scored_after_one_full_step_on_training_data(federate):
     np.testing.assert_array_equal(personal["clients/global/loss"][0], average["clients/global/loss"][0])
 
 
-def test_per_fedavg_takes_as_many_steps_as_fedavg(make_fleet, rows_of):
+def test_per_fedavg_9_takes_as_many_steps_as_fedavg(make_fleet, rows_of):
     for variant in ("first-order", "hessian-free"):
         fleet = make_fleet([[24, 0, 0, 0]])  # 6 batches of 4
         PerFedAvg(name="per-fedavg", variant=variant).fit(fleet, rows_of(fleet), {})
@@ -67,3 +67,13 @@ def test_per_fedavg_takes_as_many_steps_as_fedavg(make_fleet, rows_of):
 def test_per_fedavg_trains_clients_with_less_than_two_batches(make_fleet, rows_of):
     fleet = make_fleet([[2, 1, 0, 0]])
     assert not torch.equal(PerFedAvg(name="per-fedavg").fit(fleet, rows_of(fleet), {}), rows_of(fleet))
+
+
+@pytest.mark.parametrize(("key", "score"), [("alpha", "pre"), ("beta", "post")])
+def test_per_fedavg_7_both_steps_are_the_learning_rate_of_the_round(federate, key, score):
+    """One that is given does not decay: round 1 is the same, round 2 is not."""
+    sections = {"rounds": 2, "training": {"lr": 0.2, "lr_decay": 0.5}}
+    decays, given = (federate({"name": "per-fedavg", **keys}, **sections).values for keys in ({}, {key: 0.2}))
+    for column in ("clients/pre/loss", "clients/post/loss"):
+        np.testing.assert_array_equal(decays[column][0], given[column][0])
+    assert (decays[f"clients/{score}/loss"][1] != given[f"clients/{score}/loss"][1]).any()

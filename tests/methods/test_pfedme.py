@@ -38,7 +38,7 @@ def test_pfedme_10c_many_inner_steps_reach_the_proximal_point(make_fleet):
     np.testing.assert_allclose(message["model"], -0.94375, rtol=1e-5)
 
 
-def test_pfedme_by_hand(make_fleet):
+def test_pfedme_4_by_hand(make_fleet):
     # f = ½·4·θ², w = 2, K = 2, η_p = 0.01, λ = 15, μ = 1, η = 0.02:
     # θ₁ = 2 − 0.01(8 + 0 + 2) = 1.9;  θ₂ = 1.9 − 0.01(7.6 + 15(1.9 − 2) + 1.9) = 1.9 − 0.08 = 1.82;  w = 2 − 0.3·0.18 = 1.946
     fleet = make_fleet([[3, 0, 0, 0]], lanes=1, lr=0.02)
@@ -48,7 +48,7 @@ def test_pfedme_by_hand(make_fleet):
     np.testing.assert_allclose(message["model"], 1.946, rtol=1e-5)
 
 
-def test_pfedme_theta_starts_at_w_and_goes_on_from_batch_to_batch(make_fleet):
+def test_pfedme_4_theta_starts_at_w_and_goes_on_from_batch_to_batch(make_fleet):
     # two batches of f = ½θ², K = 1, η_p = 0.1, λ = 1, η = 0.5, w = 1:
     # θ = 1 − 0.1 = 0.9, w = 1 − 0.5·0.1 = 0.95;  θ = 0.9 − 0.1(0.9 + (0.9 − 0.95)) = 0.815, w = 0.95 − 0.5·0.135 = 0.8825
     fleet = make_fleet([[8, 0, 0, 0]], lanes=1, lr=0.5)
@@ -60,7 +60,7 @@ def test_pfedme_theta_starts_at_w_and_goes_on_from_batch_to_batch(make_fleet):
     np.testing.assert_allclose(message["model"], 0.8825, rtol=1e-6)
 
 
-def test_pfedme_beta_steps_and_extrapolates(cohort):
+def test_pfedme_5_beta_steps_and_extrapolates(cohort):
     # w = 1, average (1·2 + 3·4)/4 = 3.5: β = 0.5 gives 2.25, β = 2 gives 6, β = 1 the average itself
     for beta, expected in ((0.5, 2.25), (2.0, 6.0), (1.0, 3.5)):
         server = {"model": torch.ones(1)}
@@ -68,7 +68,7 @@ def test_pfedme_beta_steps_and_extrapolates(cohort):
         assert server["model"].item() == expected
 
 
-def test_pfedme_scores_theta_of_a_copy_of_its_own(federate):
+def test_pfedme_9_scores_theta_of_a_copy_of_its_own(federate):
     """θ is neither w_i nor the next w, and ``post`` is its score."""
     played = federate("pfedme", ONE, rounds=2, training={"lr": 0.01})
     assert PFedMe.primary == "post"
@@ -78,19 +78,19 @@ def test_pfedme_scores_theta_of_a_copy_of_its_own(federate):
     assert values["clients/post/loss"][-1] != values["clients/pre/loss"][-1]
 
 
-def test_pfedme_only_the_cohort_trains(federate):
+def test_pfedme_9_only_the_cohort_trains(federate):
     played = federate("pfedme", rounds=1, training={"lr": 0.01}, participation={"fraction": 0.4})
     moved = (played.clients["personal"] != played.prepared.setup.initial()).any(dim=1)
     assert moved.sum() == 2
     assert np.isfinite(played.values["clients/post/loss"]).all()
 
 
-def test_pfedme_warns_of_a_step_that_overshoots(federate):
+def test_pfedme_9_warns_of_a_step_that_overshoots(federate):
     for lr, notes in ((0.05, 0), (0.1, 1)):
         prepared = federate("pfedme", rounds=1, training={"lr": lr}).prepared
         assert len(prepared.method.notes(prepared.setup)) == notes
 
 
-def test_pfedme_refuses_inner_steps_that_diverge(federate):
+def test_pfedme_9_refuses_inner_steps_that_diverge(federate):
     with pytest.raises(UserError, match=r"personal_lr · lam = 3 must be below 2"):
         federate({"name": "pfedme", "personal_lr": 0.2})

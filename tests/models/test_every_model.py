@@ -4,16 +4,19 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl import config
+from hpcfl import config, plugins
 from hpcfl.communicator import Communicator
 from hpcfl.federation import Federation
 from hpcfl.preparation import prepare
+from hpcfl.report import catalogue
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.results import read
 
 METHODS = [{"name": name} for name in ("fedavg", "cwfedavg", "fednh", "diversifed", "local")] + [
     {"name": "fedala", "most_epochs": 1}]
+FAMILIES = [method for method in METHODS if method["name"] != "diversifed"] + [
+    {"name": name} for name in ("fedrep", "ditto", "ifca", "apple", "fedproto")]
 IMAGES, SMALL_IMAGES, TINY_IMAGES = (3, 32, 32), (3, 16, 16), (3, 8, 8)
 MODELS = [({"name": "mlp"}, IMAGES), ({"name": "cnn"}, IMAGES), ({"name": "lenet"}, (3, 28, 28)),
           ({"name": "conv2cifar"}, IMAGES), ({"name": "resnet8"}, SMALL_IMAGES), ({"name": "resnet18"}, SMALL_IMAGES),
@@ -55,7 +58,12 @@ def play(tmp_path, own_data):
     return run
 
 
-@every_method
+def test_each_family_has_a_method():
+    families = [plugins.find("hpcfl.methods", "method.name", method["name"]).family for method in FAMILIES]
+    assert sorted(families) == sorted({method["family"] for method in catalogue.methods()})
+
+
+@pytest.mark.parametrize("method", FAMILIES, ids=lambda method: method["name"])
 @pytest.mark.parametrize(("model", "shape"), MODELS, ids=["-".join(model.values()) for model, _ in MODELS])
 def test_a_round(play, model, shape, method):
     federation, values = play(model, shape, method)

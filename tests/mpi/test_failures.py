@@ -1,8 +1,12 @@
 """One failure ends the job, on all ranks, within seconds, with words that name it; nobody is left waiting."""
 
+import os
 import re
 import signal
+import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import jobs
@@ -64,6 +68,48 @@ def test_a_full_disk_ends_all_ranks(start, experiment, small_disk):
     code, output = start(3, file, "--out", small_disk / "out").wait()
     assert code not in (0, 2, 75)
     assert "No space left on device" in output and "Traceback" not in output
+
+
+@contextmanager
+def vanished(folder: Path) -> Iterator[Path]:
+    """Inside the block the folder is gone; where it is instead."""
+    yield folder.rename(folder.with_name("elsewhere"))
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[Path]:
+    """Inside the block nothing can be written below the folder."""
+    if os.geteuid() or subprocess.run(["mount", "--bind", folder, folder], capture_output=True).returncode:
+        pytest.skip("mounting needs root")
+    try:
+        busy = ["mount", "-o", "remount,bind,ro", folder]  # while a file is being written there
+        deadline = time.monotonic() + jobs.PATIENCE
+        while subprocess.run(busy, capture_output=True).returncode:
+            assert time.monotonic() < deadline
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.mark.parametrize(("fault", "reason"), [(vanished, "No such file or directory"), (read_only, "Read-only file system")])
+def test_a_results_folder_that_is_lost_ends_all_ranks_and_keeps_its_checkpoint(start, experiment, tmp_path, fault, reason):
+    file, folder = experiment("[method]\nname = 'fedavg'\n", 100_000), tmp_path / "out"
+    job = start(3, file, "--out", folder)
+    jobs.wait_for_round(job, folder, 2)
+    with fault(folder) as kept:
+        code, output = job.wait()
+    assert code == 1
+    (line,) = [line for line in output.splitlines() if line.startswith("hpcfl:")]
+    assert reason in line and "Traceback" not in output
+    assert jobs.round_of(kept) >= 2
+
+
+def test_a_folder_that_is_read_only_from_the_start_is_bad_input(start, experiment, tmp_path):
+    (tmp_path / "results").mkdir()
+    with read_only(tmp_path / "results") as folder:
+        code, output = start(2, experiment("[method]\nname = 'fedavg'\n"), "--out", folder / "out").wait()
+    assert code == 2
+    assert f"hpcfl: {folder}/out: Read-only file system; choose another --out" in output and output.count("hpcfl:") == 1
 
 
 def test_worlds_of_one_rank_each_are_refused(start, experiment, tmp_path):

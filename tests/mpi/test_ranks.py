@@ -1,9 +1,9 @@
-"""The same bits for any number of ranks: every method with 3, some with more ranks than clients; half the clients a round too."""
+"""The same bits for any number of ranks, with all clients a round and half of them; every method on real data, resumed too."""
 
 import jobs
 import numpy as np
-import pytest
 
+from hpcfl import plugins
 from hpcfl.storage import results
 
 METHODS = {"local": "", "fedavg": "", "fedprox": "", "fedavg-c": "method.tune_epochs = 1", "fedprox-c": "method.tune_epochs = 1",
@@ -12,30 +12,77 @@ METHODS = {"local": "", "fedavg": "", "fedprox": "", "fedavg-c": "method.tune_ep
            "cfl": "method.quiet_rounds = 0\nmethod.eps1 = 10.0\nmethod.eps2 = 0.0",
            "fedper": "", "fedrep": "", "fedbabu": "method.tune_from = 'local'", "fedrod": "method.personal = 'hyper'",
            "ditto": "", "pfedme": "method.lam = 5.0", "fedphp": "", "partialfed": "method.warmup = 1", "fedcac": "",
-           "per-fedavg": "", "creff": "method.head_epochs = 2\nmethod.match_steps = 2\nmethod.features_each = 10"}
+           "per-fedavg": "", "apple": "", "creff": "method.head_epochs = 2\nmethod.match_steps = 2\nmethod.features_each = 10"}
 KINDS = ["local", "fedavg", "cwfedavg", "fedala", "fednh", "fedrep"]  # of messages and of private state
 
 
-@pytest.mark.parametrize(("counts", "names"), [((3,), list(METHODS)), ((2, 5, 7), KINDS)])
-def test_digests_and_metrics_are_equal_for_any_number_of_ranks(start, alone, experiment, tmp_path, counts, names):
-    cases = "".join(f"[[sweep.cases]]\nmethod.name = '{name}'\n{METHODS[name]}\n" for name in names)
-    file = experiment(f"[sweep]\nparticipation.fraction = [1.0, 0.5]\n{cases}")
-    assert alone(file, tmp_path / "0") == 0
-    for ranks in counts:
+DIGITS = """
+name = "digits"
+rounds = 2
+[data]
+dataset = "digits"
+[partition]
+scheme = "dirichlet"
+beta = 0.5
+clients = 20
+[model]
+name = "mlp"
+hidden = [16]
+[training]
+lr = 0.1
+[checkpoint]
+every = 1
+"""
+
+
+def test_every_method_is_tested():
+    assert sorted(METHODS) == plugins.names("hpcfl.methods")
+
+
+def test_every_method_on_digits_with_three_ranks_and_resumed(start, alone, tmp_path):
+    file = tmp_path / "experiment.toml"
+    file.write_text(DIGITS + grid(METHODS))
+    assert alone(str(file), tmp_path / "1") == 0
+    code, output = start(3, file, "--out", tmp_path / "3").wait()
+    assert code == 0, output
+    compare(tmp_path / "1", tmp_path / "3", len(METHODS))
+    for cell in cells(tmp_path / "3"):
+        values = results.read(tmp_path / "3" / cell).values
+        scores = [values[name] for name in values if name.endswith("/weighted")]
+        assert scores and all(np.isfinite(score).any() for score in scores), cell
+        assert np.isfinite(values["clients/train_loss"][:2]).any(), cell
+        (tmp_path / "3" / cell / "checkpoints" / "manifest-00000002.json").unlink()  # as if killed before it was there
+    code, output = start(2, file, "--out", tmp_path / "3").wait()
+    assert code == 0 and output.count("continues after round 1") == 2 * len(METHODS), output
+    compare(tmp_path / "1", tmp_path / "3", len(METHODS))
+
+
+def test_kinds_of_messages_and_state_with_any_number_of_ranks(start, alone, experiment, tmp_path):
+    file = experiment(grid(KINDS))
+    assert alone(file, tmp_path / "1") == 0
+    for ranks in (2, 5, 7):
         code, output = start(ranks, file, "--out", tmp_path / str(ranks)).wait()
         assert code == 0, output
-    cells = sorted(path.parent.name for path in (tmp_path / "0").glob("*/run.json"))
-    assert len(cells) == 2 * len(names)
-    seen = set()
-    for cell in cells:
-        alone = tmp_path / "0" / cell
-        expected = jobs.digest(alone)
-        assert expected and expected not in seen  # methods differ
-        seen.add(expected)
-        for ranks in counts:
-            other = tmp_path / str(ranks) / cell
-            assert jobs.digest(other) == expected, f"{cell} with {ranks} ranks"
-            same(results.read(alone), results.read(other))
+        compare(tmp_path / "1", tmp_path / str(ranks), len(KINDS))
+
+
+def grid(names):
+    """Cells for these methods, each with all clients in a round and with half of them."""
+    cases = "".join(f"[[sweep.cases]]\nmethod.name = '{name}'\n{METHODS[name]}\n" for name in names)
+    return f"[sweep]\nparticipation.fraction = [1.0, 0.5]\n{cases}"
+
+
+def cells(folder):
+    return sorted(path.parent.name for path in folder.glob("*/run.json"))
+
+
+def compare(calm, other, methods):
+    """Equal digests and metrics in all cells; no two cells are alike."""
+    assert cells(calm) == cells(other) and len(cells(calm)) == 2 * methods
+    expected = [jobs.digest(calm / cell) for cell in cells(calm)]
+    assert [jobs.digest(other / cell) for cell in cells(calm)] == expected and len(set(expected)) == len(expected)
+    for cell in cells(calm):
+        same(results.read(calm / cell), results.read(other / cell))
 
 
 def same(one, other):

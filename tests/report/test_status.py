@@ -1,6 +1,7 @@
 """States of cells, from folders as runs leave them and a queue that is given."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -53,10 +54,18 @@ def test_finished_and_waiting(sweep):
     (("PENDING", "Resources", 0), "queued", "Resources"),
     (("PENDING", "BeginTime", 2), "queued", "requeued 2 times, BeginTime"),
     (("RUNNING", "None", 0), "starting", ""),
-    (("COMPLETED", "None", 0), "waiting", "")])
+    (("COMPLETED", "None", 0), "waiting", ""), (("CANCELLED", "None", 0), "waiting", ""),
+    (("OUT_OF_MEMORY", "OutOfMemory", 0), "failed", "OUT_OF_MEMORY is all that Slurm says; the log is in {}/jobs")])
 def test_jobs_in_the_queue(sweep, queue, queued, state, note):
     queue(*queued)
-    assert states(sweep)[1] == ("seed=1", state, note)
+    assert states(sweep)[1] == ("seed=1", state, note.format(sweep))
+
+
+def test_a_job_that_follows_another_is_the_cells(sweep, queue, monkeypatch):
+    queue("FAILED", "NonZeroExitCode", 0)
+    (sweep / "jobs" / "seed=1.requeues").write_text(json.dumps({"failure": None, "followers": {"5_1": "8", "8": "9"}}))
+    monkeypatch.setattr(slurm, "jobs", lambda ids: {"9": Queued("PENDING", "Dependency", 0)} if "9" in ids else {})
+    assert states(sweep)[1] == ("seed=1", "queued", "Dependency")
 
 
 def test_running_while_its_folder_is_locked(sweep, queue):
@@ -100,6 +109,15 @@ def test_a_single_run_and_a_folder_without_any(sweep, tmp_path):
 def test_watching_ends_when_nothing_is_under_way(sweep, capsys):
     status.show(sweep, watch=True)
     assert "1 finished, 1 waiting" in capsys.readouterr().out
+
+
+def test_watching_while_a_job_runs(sweep, queue, monkeypatch, capsys):
+    """It finishes between two looks."""
+    queue("RUNNING", "None", 0)
+    finish = lambda seconds: run(parse(TABLE | {"seed": 1}), sweep / "seed=1", Communicator())  # noqa: E731
+    monkeypatch.setattr(status, "time", SimpleNamespace(sleep=finish))
+    status.show(sweep, watch=True)
+    assert capsys.readouterr().out.endswith("\n2 finished\n")
 
 
 def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, capsys):

@@ -48,6 +48,13 @@ def test_a_killed_owner_frees_the_folder(tmp_path, holder):
         pass
 
 
+def test_what_a_dead_owner_on_another_host_wrote_locks_nothing(tmp_path):
+    (tmp_path / lock.NAME).write_text("host elsewhere, pid 1, since 2020-01-01 00:00:00")
+    assert not lock.held(tmp_path)
+    with FolderLock(tmp_path):
+        assert lock.held(tmp_path) and f"host {socket.gethostname()}" in (tmp_path / lock.NAME).read_text()
+
+
 def test_can_be_taken_again(tmp_path):
     for _ in range(2):
         with FolderLock(tmp_path):

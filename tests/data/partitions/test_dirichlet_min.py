@@ -1,3 +1,5 @@
+"""FedNH's partition: protocols.md D3."""
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,7 @@ LABELS = np.concatenate([np.repeat(np.arange(10), 500), np.repeat(np.arange(10),
 
 
 @pytest.mark.parametrize("beta", [0.3, 1.0])
-def test_the_training_split_is_dealt_out_and_all_are_tested_on_the_test_split(beta):
+def test_d3_the_training_split_is_dealt_out_and_all_are_tested_on_the_test_split(beta):
     draw = plugin(clients=20, beta=beta).draw(LABELS, 10, 500)
     assert sorted(np.concatenate(draw.train)) == list(range(5000))
     assert all(test.tolist() == list(range(5000, 5500)) for test in draw.test)
@@ -16,7 +18,7 @@ def test_the_training_split_is_dealt_out_and_all_are_tested_on_the_test_split(be
     assert 1 <= draw.attempts <= 3 and not draw.notes
 
 
-def test_clients_with_one_class_swap_with_the_last_ones():
+def test_d3_clients_with_one_class_swap_with_the_last_ones():
     chunks = [np.array([client]) for client in range(6)]
     held = np.array([2, 1, 3, 0, 2, 2])
     assert [chunk.item() for chunk in swap(2, chunks, held)] == [0, 5, 2, 4, 3, 1]  # 1 with 5, 3 with 4
@@ -24,12 +26,12 @@ def test_clients_with_one_class_swap_with_the_last_ones():
     assert [chunk.item() for chunk in chunks] == list(range(6))
 
 
-def test_after_three_draws_the_last_one_counts_with_a_note():
+def test_d3_after_three_draws_the_last_one_counts_with_a_note():
     draw = plugin(clients=20, least_classes=10).draw(LABELS, 10, 500)
     assert draw.attempts == 3 and len(draw.notes) == 1 and "after 3 draws" in draw.notes[0]
     assert sorted(np.concatenate(draw.train)) == list(range(5000))
 
 
-def test_data_without_a_test_split_is_refused():
+def test_d3_data_without_a_test_split_is_refused():
     with pytest.raises(UserError, match="'dirichlet-min' tests on the official test split; this data has none"):
         plugin().draw(LABELS, 10, 0)
