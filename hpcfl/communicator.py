@@ -257,7 +257,7 @@ class World(Communicator):
             while self._received != expected:  # MPI may not be finalised with a message under way
                 self._listen()
         self._mpi.Finalize()
-        os._exit(code)  # after Finalize nothing may call MPI again, not even a library's exit hook
+        sys.exit(code)  # not os._exit: MPICH takes leave of mpiexec in an exit hook, else it kills the ranks that are slower
 
     def abort(self, code: int) -> NoReturn:
         _flush()

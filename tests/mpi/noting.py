@@ -5,13 +5,8 @@ from pathlib import Path
 
 from hpcfl.__main__ import main
 
-leave = os._exit
-
-
-def note(code):
-    Path(os.environ["CODES"], os.environ["PMI_RANK"]).write_text(str(code))
-    leave(code)
-
-
-os._exit = note
-main()
+try:
+    main()
+except SystemExit as leaving:
+    Path(os.environ["CODES"], os.environ["PMI_RANK"]).write_text(str(leaving.code))
+    raise

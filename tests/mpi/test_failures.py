@@ -16,7 +16,7 @@ from hpcfl.communicator import Communicator
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.clients import ClientStore
 
-NOTING, STOPPING = (str(Path(__file__).with_name(name)) for name in ("noting.py", "stopping.py"))
+NOTING, STOPPING, WRAPPED = (str(Path(__file__).with_name(name)) for name in ("noting.py", "stopping.py", "wrapped.py"))
 
 
 def test_an_exception_in_a_method_ends_all_ranks_and_names_rank_round_and_clients(start, experiment, tmp_path):
@@ -60,6 +60,14 @@ def test_all_ranks_leave_with_the_same_code_and_only_one_speaks(start, experimen
     assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == [str(code)] * 3, output
     assert output.count(line) == 1 or not line
     assert len([spoken for spoken in output.splitlines() if spoken.startswith("hpcfl:")]) == (code != 0)
+
+
+@pytest.mark.parametrize(("method", "code"), [("fedavg", 0), ("tiny:Stops", 75)])
+def test_a_rank_that_leaves_later_than_the_others_is_not_killed(start, experiment, tmp_path, method, code):
+    """MPICH's mpiexec kills all ranks when one has closed its line without taking leave."""
+    file = experiment(f"[method]\nname = '{method}'\n")
+    found, output = start(3, file, "--out", tmp_path / "out", program=(WRAPPED,)).wait()
+    assert found == code and "BAD TERMINATION" not in output
 
 
 def test_a_full_disk_ends_all_ranks(start, experiment, small_disk):
