@@ -15,7 +15,6 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
-from numpy.typing import NDArray
 
 LAUNCHED_BY = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "SLURM_PROCID", "PALS_RANKID")
 SHORTEST_PAUSE = 5e-5  # seconds between two looks at who has arrived
@@ -24,8 +23,8 @@ BLOCK_BYTES = 1 << 28  # the most that one broadcast moves: 32-bit counts
 WIDE_BYTES = 1 << 16  # rows from here on travel one a rank at a time, unstaged; narrower ones all together, put in order
 HEARTBEAT = 77  # message tag
 
-Array = NDArray[Any]
-Empty = Callable[[Any, Any], Array]  # of shape and dtype
+Array = Any  # of numpy, or a contiguous tensor of torch, in a GPU's memory if ``takes_gpu``
+Empty = Callable[[Any, Any], Array]  # of shape and the dtype's name
 
 
 class Communicator:
@@ -35,6 +34,7 @@ class Communicator:
     size = 1
     local_rank, local_size = 0, 1  # among the ranks of this host
     host = os.uname().nodename
+    takes_gpu = False  # whether arrays may lie in a GPU's memory
 
     def __init__(self) -> None:
         self.bytes_sent = 0  # by rank 0 to the workers, so far
@@ -87,7 +87,7 @@ class Communicator:
         assert rows is not None
         return rows
 
-    def gather(self, rows: Array, owner: Array) -> Array | None:
+    def gather(self, rows: Array, owner: Array, empty: Empty = np.empty) -> Array | None:
         """The reverse of ``scatter``: rows [n, width] on rank 0, row i from the rank ``owner[i]``; None elsewhere."""
         return rows
 
@@ -112,6 +112,7 @@ class World(Communicator):
         self.rank, self.size = self._world.rank, self._world.size
         host = self._world.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = host.rank, host.size
+        self.takes_gpu = "cuda" in (self._world.Get_info().Get("mpi_memory_alloc_kinds") or "")  # MPI 4.1, section 12.4.3
         self.ranks = [f"rank {rank}{f' on {self.host}' if rank == self.rank else ''}" for rank in range(self.size)]
         self._hang_after = float("inf")
         self._heard = [time.monotonic()] * self.size
@@ -200,11 +201,11 @@ class World(Communicator):
             return self._world.allreduce(level, op=self._mpi.MAX)
 
     def broadcast(self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
-        row = empty(width, dtype) if row is None else np.ascontiguousarray(row)
+        row = empty(width, dtype) if row is None else row
         step = max(1, BLOCK_BYTES // row.itemsize)
         with self.together():
             for start in range(0, width, step):
-                self._world.Bcast(_bytes(row[start:start + step]), root=0)
+                self._world.Bcast([row[start:start + step], self._mpi.BYTE], root=0)
         self.bytes_sent += row.nbytes * (self.size - 1)
         return row
 
@@ -212,24 +213,24 @@ class World(Communicator):
         mine = empty((int((owner == self.rank).sum()), width), dtype)
         with self.together():
             if width * mine.itemsize >= WIDE_BYTES:
-                self._each_row(None if rows is None else np.ascontiguousarray(rows), mine, owner, down=True)
+                self._each_row(rows, mine, owner, down=True)
             else:
                 order, sizes = _route(owner, self.size, width * mine.itemsize)
-                block = None if rows is None else [_bytes(np.ascontiguousarray(rows[order])), sizes, None, self._mpi.BYTE]
-                self._world.Scatterv(block, _bytes(mine), root=0)
+                block = None if rows is None else [rows[order], sizes, None, self._mpi.BYTE]
+                self._world.Scatterv(block, [mine, self._mpi.BYTE], root=0)
         self.bytes_sent += len(owner) * width * mine.itemsize
         return mine
 
-    def gather(self, rows: Array, owner: Array) -> Array | None:
-        rows, width = np.ascontiguousarray(rows), rows.shape[1]
-        total = np.empty((len(owner), width), rows.dtype) if self.rank == 0 else None
+    def gather(self, rows: Array, owner: Array, empty: Empty = np.empty) -> Array | None:
+        width = rows.shape[1]
+        total = empty((len(owner), width), str(rows.dtype).removeprefix("torch.")) if self.rank == 0 else None
         with self.together():
             if width * rows.itemsize >= WIDE_BYTES:
                 self._each_row(total, rows, owner, down=False)
             else:
                 order, sizes = _route(owner, self.size, width * rows.itemsize)
                 block = None if total is None else np.empty_like(total)
-                self._world.Gatherv(_bytes(rows), None if block is None else [_bytes(block), sizes, None, self._mpi.BYTE], root=0)
+                self._world.Gatherv([rows, self._mpi.BYTE], None if block is None else [block, sizes, None, self._mpi.BYTE], root=0)
                 if total is not None:
                     total[order] = block
         self.bytes_received += len(owner) * width * rows.itemsize
@@ -243,8 +244,8 @@ class World(Communicator):
         for wave in range(max(map(len, positions))):
             counts = [int(wave < len(own)) for own in positions]
             places = [int(own[wave]) if wave < len(own) else 0 for own in positions]
-            outer = None if all_rows is None else [_bytes(all_rows), (counts, places), row]
-            inner = [_bytes(mine[wave:wave + 1]), counts[self.rank], row]
+            outer = None if all_rows is None else [all_rows, (counts, places), row]
+            inner = [mine[wave:wave + 1], counts[self.rank], row]
             ends = (outer, inner) if down else (inner, outer)
             requests.append((self._world.Iscatterv if down else self._world.Igatherv)(*ends, root=0))
         self._mpi.Request.Waitall(requests)
@@ -269,10 +270,6 @@ class World(Communicator):
 def _flush() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
-
-
-def _bytes(array: Array) -> Any:
-    return array.reshape(-1).view(np.uint8)
 
 
 def _route(owner: Array, size: int, row_bytes: int) -> tuple[Array, list[int]]:

@@ -1,14 +1,16 @@
 """Messages over the communicator: rows go to the rank that hosts their client and come back in client order."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import Array, Communicator, Empty
 from hpcfl.message import Inbox, Message, Pool, fields, unwrap
 from hpcfl.placement import Placement
+from hpcfl.storage import scratch
 
 
 def send(communicator: Communicator, placement: Placement, ids: np.ndarray, message: Message | None,
@@ -20,33 +22,31 @@ def send(communicator: Communicator, placement: Placement, ids: np.ndarray, mess
     """
     own = fields(message) if message is not None else {}
     pools = {name: len(value.rows) for name, value in (message or {}).items() if isinstance(value, Pool)}
-    arrays = {name: _numpy(field.tensor) for name, field in own.items()}
-    owner, arrived = placement.owner[ids], {}
+    arrays = {name: _array(field.tensor, communicator.takes_gpu) for name, field in own.items()}
+    owner, arrived, empty = placement.owner[ids], {}, _landing(device, communicator.takes_gpu)
     with communicator.together():
         header, pools = communicator.share([[[name, field.shared, field.tensor.shape[-1], _dtype_name(field.tensor)]
                                              for name, field in own.items()], pools])
         for name, shared, width, dtype in header:
-            empty = _pinned if device.type == "cuda" else np.empty
             received = (communicator.broadcast(arrays.get(name), width, dtype, empty) if shared
                         else communicator.scatter(arrays.get(name), owner, width, dtype, empty))
-            arrived[name] = torch.from_numpy(received).to(device)
+            arrived[name] = torch.as_tensor(received).to(device)
     floats = sum(float(np.mean(np.asarray(field.logical_floats(), dtype=float))) for field in own.values())
     return unwrap(arrived, pools), floats
 
 
-def gather(communicator: Communicator, placement: Placement, ids: np.ndarray, message: Message,
-           device: torch.device) -> dict[str, Tensor] | None:
-    """The workers' messages of the clients ``ids``, rows [n, width] in the order of ``ids``, on rank 0; else None."""
+def gather(communicator: Communicator, placement: Placement, ids: np.ndarray, message: Message) -> dict[str, Tensor] | None:
+    """The workers' messages of the clients ``ids``, rows [n, width] in the order of ``ids``, on rank 0's CPU; else None."""
     own = fields(message)
-    arrays = {name: _numpy(field.tensor) for name, field in own.items()}
+    arrays = {name: _array(field.tensor, communicator.takes_gpu) for name, field in own.items()}
     owner, uplink = placement.owner[ids], {}
     with communicator.together():
         header = _common(communicator.allgather([[name, field.tensor.shape[1], _dtype_name(field.tensor)]
                                                  for name, field in own.items()]))
         for name, width, dtype in header:
-            total = communicator.gather(arrays[name] if name in arrays else np.empty((0, width), dtype), owner)
+            total = communicator.gather(arrays[name] if name in arrays else np.empty((0, width), dtype), owner, _scratch)
             if total is not None:
-                uplink[name] = torch.from_numpy(total).to(device)
+                uplink[name] = torch.as_tensor(total).cpu()
     return uplink if communicator.is_server else None
 
 
@@ -58,15 +58,32 @@ def _common(headers: list[list[list[Any]]]) -> list[list[Any]]:
     return sent[0] if sent else []
 
 
-def _numpy(tensor: Tensor) -> np.ndarray:
-    if tensor.is_cuda:
-        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor.detach()).numpy()
-    return tensor.detach().contiguous().numpy()
+def _array(tensor: Tensor, takes_gpu: bool) -> Array:
+    """What MPI reads: the rows where they are if it can, else a copy in page-locked memory."""
+    tensor = tensor.detach().contiguous()
+    if not tensor.is_cuda:
+        return tensor.numpy()
+    if not takes_gpu:
+        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor).numpy()
+    torch.cuda.synchronize(tensor.device)  # MPI knows nothing of what is still being computed
+    return tensor
 
 
-def _pinned(shape: Any, dtype: str) -> np.ndarray:
-    """An array in page-locked memory, from and to which a GPU copies several times faster."""
-    return torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=True).numpy()
+def _landing(device: torch.device, takes_gpu: bool) -> Empty:
+    """Makes what rows for ``device`` arrive in: there if MPI can, else page-locked, from where a GPU copies several times faster."""
+    def there(shape: Any, dtype: str) -> Tensor:
+        rows = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
+        torch.cuda.synchronize(device)  # the memory may still be in use for what it was before
+        return rows
+
+    def locked(shape: Any, dtype: str) -> np.ndarray:
+        return torch.empty(shape, dtype=getattr(torch, dtype), pin_memory=True).numpy()
+
+    return np.empty if device.type == "cpu" else there if takes_gpu else locked
+
+
+def _scratch(shape: Sequence[int], dtype: str) -> np.ndarray:
+    return scratch.empty(shape, getattr(torch, dtype)).numpy()
 
 
 def _dtype_name(tensor: Tensor) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcfl import exchange, randomness, record
+from hpcfl import exchange, mixing, randomness, record
 from hpcfl.communicator import Communicator
 from hpcfl.errors import Interrupted, RankFailure, RunFailure, UserError
 from hpcfl.fleet import Fleet
@@ -21,7 +21,6 @@ from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.schedule import Schedule
 
 GO_ON, SAVE, STOP, DIVERGED, UNSCORED = 0, 1, 2, 3, 4  # what a rank wants after a round; the highest level of all ranks counts
-CPU = torch.device("cpu")
 
 
 @dataclass
@@ -82,7 +81,7 @@ class Federation:
         fine = record.healthy(players, uplink)
         columns = [(players.ids, record.columns(players, uplink, fine)), (others.ids, record.columns(others, None, None))]
         with watch.phase("gather"), self.communicator.together():
-            arrived = exchange.gather(self.communicator, self.prepared.placement, cohort, uplink, CPU)
+            arrived = exchange.gather(self.communicator, self.prepared.placement, cohort, uplink)
             values = record.gather(self.communicator, self.prepared.placement, audience, config.partition.clients, columns,
                                    dict(watch.seconds))
             known = {"method", method.primary, *_scores(values)}  # the method's own score may come at the end only
@@ -142,7 +141,7 @@ class Federation:
         if not sound.any():
             return
         if not sound.all():
-            uplink = {name: rows[torch.from_numpy(sound)] for name, rows in uplink.items()}
+            uplink = {name: mixing.picked(rows, torch.from_numpy(np.flatnonzero(sound))) for name, rows in uplink.items()}
         self.prepared.method.aggregate(self.server, self.prepared.cohort(cohort[sound], round), uplink)
 
     def costs(self, floats_down: float) -> dict[str, float | int]:

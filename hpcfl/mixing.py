@@ -1,35 +1,58 @@
 """The server's products ``A·W``: mixing matrices applied to stacked client models.
 
 Sums run in client order in float64 and are rounded once, so equal models mix to exactly themselves and a single
-client's average is exactly its model. Columns are taken in blocks: memory is bounded whatever the model's size.
+client's average is exactly its model. Columns are taken in blocks, which go to the server's device: its memory is bounded
+whatever the number of clients and the model's size. Matrices on the CPU are made in ``scratch``.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import torch
 from torch import Tensor
 
+from hpcfl.storage import scratch
+
 BLOCK_FLOATS = 1 << 17  # float64 scratch of 1 MB a block, which stays in a core's cache
+GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
+_device = torch.device("cpu")
 
 
-def mix(matrix: Tensor, rows: Tensor) -> Tensor:
-    """``matrix @ rows``: ``[m, n] · [n, width] → [m, width]`` float32, accumulated in float64."""
-    matrix = matrix.to(torch.float64)
-    mixed = rows.new_empty(matrix.shape[0], rows.shape[1])
-    for columns in _blocks(rows.shape[1], sum(matrix.shape)):
-        mixed[:, columns] = matrix @ rows[:, columns].to(torch.float64)
+def on(device: torch.device) -> None:
+    """From now on blocks of matrices that lie on the CPU are worked on there."""
+    global _device
+    _device = device
+
+
+def mix(matrix: Tensor, rows: Tensor, chosen: Tensor | None = None) -> Tensor:
+    """``matrix @ rows[chosen]``: ``[m, n] · [n, width] → [m, width]`` float32, accumulated in float64; without ``chosen`` [n]
+    of all rows."""
+    device = _where(rows)
+    matrix, mixed = matrix.to(device, torch.float64), _empty(rows, matrix.shape[0])
+    for columns in _blocks(rows.shape[1], sum(matrix.shape), device):
+        block = rows[:, columns] if chosen is None else rows[chosen, columns]
+        mixed[:, columns] = (matrix @ block.to(device, torch.float64)).to(rows.dtype)
     return mixed
 
 
-def average(weights: Tensor, rows: Tensor) -> Tensor:
-    """The weighted mean row ``[width]`` of ``rows`` ``[n, width]``; weights ``[n]`` sum to one."""
-    return mix(weights[None], rows)[0]
+def average(weights: Tensor, rows: Tensor, chosen: Tensor | None = None) -> Tensor:
+    """The weighted mean row ``[width]`` of ``rows[chosen]`` ``[n, width]``; weights ``[n]`` sum to one."""
+    return mix(weights[None], rows, chosen)[0]
+
+
+def picked(rows: Tensor, positions: Tensor) -> Tensor:
+    """``rows[positions]``, a copy."""
+    return torch.index_select(rows, 0, positions, out=_empty(rows, len(positions)))
 
 
 def replaced(rows: Tensor, positions: Tensor, new: Tensor) -> Tensor:
     """``rows`` [M, width] with those at ascending ``positions`` [n] replaced; ``rows`` stays as it is. All of them: ``new``."""
-    return new if len(positions) == len(rows) else rows.index_copy(0, positions, new)
+    return new if len(positions) == len(rows) else _empty(rows, len(rows)).copy_(rows).index_copy_(0, positions, new)
+
+
+def repeated(row: Tensor, count: int) -> Tensor:
+    """The same row [width] for every client, ``[count, width]``."""
+    return _empty(row[None], count).copy_(row)
 
 
 def distances(rows: Tensor, others: Tensor) -> Tensor:
@@ -37,16 +60,26 @@ def distances(rows: Tensor, others: Tensor) -> Tensor:
 
     The Gram expansion ‖a‖² + ‖b‖² − 2ab loses every digit for nearly equal models (methods-1.md §2).
     """
-    blocks = _blocks(rows.shape[1], len(rows) + len(others))
-    return _root(_differences(rows[:, columns], others[:, columns]) for columns in blocks)
+    return total(lambda left, right: _differences(left, right).square(), rows, others).sqrt()
 
 
 def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """``distances(rows[first], rows[second])`` of positions [m] and [n], without copies of whole rows."""
-    if torch.equal(first, second):  # all pairs once, and six times as fast
-        return _among(rows, first)
-    blocks = _blocks(rows.shape[1], len(first) + len(second))
-    return _root(_differences(rows[first, columns], rows[second, columns]) for columns in blocks)
+    if not torch.equal(first, second):
+        return total(lambda block: _differences(block[first], block[second]).square(), rows).sqrt()
+    pairs = total(lambda block: torch.pdist(block[first].double()).square(), rows).sqrt()  # each once, and faster
+    found = pairs.new_zeros(len(first), len(first))
+    upper = torch.triu_indices(len(first), len(first), offset=1, device=rows.device)
+    found[upper[0], upper[1]] = found[upper[1], upper[0]] = pairs
+    return found
+
+
+def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
+    """The sum of ``part(*blocks)`` over blocks of columns of matrices ``[n, width]`` and rows ``[width]``."""
+    device = _where(matrices[0])
+    blocks = _blocks(matrices[0].shape[-1], sum(len(matrix) for matrix in matrices if matrix.dim() > 1), device)
+    parts = (part(*(matrix[..., columns].to(device) for matrix in matrices)) for columns in blocks)
+    return cast(Tensor, sum(parts)).to(matrices[0].device)
 
 
 def _differences(left: Tensor, right: Tensor) -> Tensor:
@@ -54,23 +87,19 @@ def _differences(left: Tensor, right: Tensor) -> Tensor:
     return torch.cdist(left.double(), right.double(), compute_mode="donot_use_mm_for_euclid_dist")
 
 
-def _root(parts: Iterator[Tensor]) -> Tensor:
-    """Distances from those of blocks of columns."""
-    return cast(Tensor, sum(part.square() for part in parts)).sqrt()
+def _where(rows: Tensor) -> torch.device:
+    """Where blocks of these rows are worked on."""
+    return _device if rows.device.type == "cpu" else rows.device
 
 
-def _among(rows: Tensor, chosen: Tensor) -> Tensor:
-    """Euclidean distances [n, n] of the chosen rows from each other."""
-    count = len(chosen)
-    pairs = _root(torch.pdist(rows[chosen, columns].double()) for columns in _blocks(rows.shape[1], count))
-    found = pairs.new_zeros(count, count)
-    first, second = torch.triu_indices(count, count, offset=1, device=rows.device)
-    found[first, second] = found[second, first] = pairs
-    return found
+def _empty(like: Tensor, count: int) -> Tensor:
+    """Rows of the width, type and device of others."""
+    shape = [count, like.shape[1]]
+    return scratch.empty(shape, like.dtype) if like.device.type == "cpu" else like.new_empty(shape)
 
 
-def _blocks(width: int, rows: int) -> Iterator[slice]:
-    """Cuts of the columns such that float64 blocks of so many rows fit the scratch."""
-    step = max(1, BLOCK_FLOATS // max(1, rows))
+def _blocks(width: int, rows: int, device: torch.device) -> Iterator[slice]:
+    """Cuts of the columns such that float64 blocks of so many rows fit the device's scratch."""
+    step = max(1, (BLOCK_FLOATS if device.type == "cpu" else GPU_BLOCK_FLOATS) // max(1, rows))
     for start in range(0, width, step):
         yield slice(start, start + step)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl import layout, models, placement, randomness
+from hpcfl import layout, mixing, models, placement, randomness
 from hpcfl.communicator import Communicator
 from hpcfl.config import Config
 from hpcfl.data import datasets, partition
@@ -24,6 +24,7 @@ from hpcfl.methods.base import Cohort, Method, State
 from hpcfl.placement import Placement
 from hpcfl.setup import Setup
 from hpcfl.stopwatch import Stopwatch
+from hpcfl.storage import scratch
 from hpcfl.storage.clients import ClientStore
 
 
@@ -55,6 +56,7 @@ class Prepared:
 def prepare(config: Config, communicator: Communicator) -> Prepared:
     """Load the data, draw the partition, build model and method. Raises UserError."""
     torch.set_num_threads(config.runtime.threads)
+    scratch.limit(config.runtime.memory * 1e6)
     method = cast(Method, config.method)
     dataset = datasets.load(config.data)
     split = partition.make(cast(Scheme, config.partition), dataset)
@@ -66,6 +68,7 @@ def prepare(config: Config, communicator: Communicator) -> Prepared:
     counts, test_counts = (torch.from_numpy(replace(split, train=train).counts(labels, dataset.classes, part)).double()
                            for part in ("train", "test"))
     device = _device(config.runtime.device, communicator.local_rank)
+    mixing.on(device)
     module = _build(config, method, dataset)
     with randomness.seeded(config.seed, "template"):
         template = module()

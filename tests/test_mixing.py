@@ -62,6 +62,29 @@ def test_distances_within_are_those_of_the_chosen_rows(monkeypatch, block, secon
     torch.testing.assert_close(found, mixing.distances(rows[first], rows[second]), rtol=1e-13, atol=1e-13)
 
 
+@pytest.mark.parametrize("block", [1, 7, 1 << 22])
+@pytest.mark.parametrize("chosen", [torch.tensor([3, 1]), torch.tensor([False, True, False, True])])
+def test_the_average_of_chosen_rows(monkeypatch, block, chosen):
+    monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
+    rows, weights = torch.randn(4, 30), torch.tensor([0.25, 0.75]).double()
+    assert torch.equal(mixing.average(weights, rows, chosen), mixing.average(weights, rows[chosen]))
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 22])
+def test_a_total_over_columns(monkeypatch, block):
+    monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
+    rows, row = torch.randn(4, 30).double(), torch.randn(30).double()
+    torch.testing.assert_close(mixing.total(lambda block, part: block @ part, rows, row), rows @ row)
+
+
+def test_picked_and_repeated_rows_are_copies():
+    rows = torch.arange(6.0).view(3, 2)
+    assert mixing.picked(rows, torch.tensor([2, 0])).tolist() == [[4, 5], [0, 1]]
+    mixing.picked(rows, torch.arange(3)).zero_()
+    assert mixing.repeated(rows[1], 2).zero_().shape == (2, 2) and rows[1].tolist() == [2, 3]
+    assert mixing.repeated(torch.tensor([True]), 2).tolist() == [[True], [True]]
+
+
 def test_replaced_rows():
     rows, new = torch.zeros(3, 2), torch.ones(2, 2)
     assert mixing.replaced(rows, torch.tensor([0, 2]), new)[:, 0].tolist() == [1, 0, 1]

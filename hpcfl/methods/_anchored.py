@@ -38,7 +38,7 @@ class Anchored(Method):
         """The strength of the proximal term."""
 
     def server_state(self, setup: Setup) -> State:
-        return {"models": setup.initial().repeat(setup.clients, 1),
+        return {"models": mixing.repeated(setup.initial(), setup.clients),
                 "uploaded": torch.zeros(setup.clients, dtype=torch.bool)}
 
     def client_state(self, setup: Setup) -> State:

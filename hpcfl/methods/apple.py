@@ -34,7 +34,7 @@ class Apple(Method):
     times_clients: bool = Field(False, description="multiply the core's gradient by M, as a_ii ≈ 1/M slows it down by M")
 
     def server_state(self, setup: Setup) -> State:
-        return {"cores": setup.initial().repeat(setup.clients, 1)}
+        return {"cores": mixing.repeated(setup.initial(), setup.clients)}
 
     def client_state(self, setup: Setup) -> State:
         return {"relations": shares(setup)}

@@ -41,7 +41,7 @@ class CFL(FedAvg):
                 "norms": torch.zeros(1, 2).double()}
 
     def send(self, server: State, cohort: Cohort) -> Message:
-        return {"model": server["models"][server["cluster"][torch.from_numpy(cohort.ids)]]}
+        return {"model": mixing.picked(server["models"], server["cluster"][torch.from_numpy(cohort.ids)])}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)
@@ -50,17 +50,18 @@ class CFL(FedAvg):
             present = cluster[ids] == c
             if not present.any():
                 continue
-            updates = uplink["model"][present].double() - models[c].double()
-            norms[c] = torch.stack([updates.mean(dim=0).norm(), updates.norm(dim=1).max()])
+            products = update_products(uplink["model"], present, models[c])
+            lengths = products.diagonal().sqrt()
+            norms[c] = torch.stack([lengths[-1], lengths[:-1].max()])
             groups = [present]
-            if present.sum() == (cluster == c).sum() and self.splits(norms[c], len(updates), cohort.round):
-                second = torch.zeros_like(present).masked_scatter(present, bipartition(updates, self.linkage))
+            if present.sum() == (cluster == c).sum() and self.splits(norms[c], len(lengths) - 1, cohort.round):
+                second = torch.zeros_like(present).masked_scatter(present, bipartition(products[:-1, :-1], self.linkage))
                 groups = [present & ~second, second]
                 cluster[ids[second]] = len(models)
                 models.append(models[c])
                 norms.append(norms[c])
             for group, number in zip(groups, (c, len(models) - 1), strict=False):
-                models[number] = mixing.average(cohort.only(group).weights, uplink["model"][group])
+                models[number] = mixing.average(cohort.only(group).weights, uplink["model"], group)
         server.update(models=torch.stack(models), cluster=cluster, norms=torch.stack(norms))
 
     def splits(self, norms: Tensor, size: int, round: int) -> bool:
@@ -71,12 +72,22 @@ class CFL(FedAvg):
         fleet.score("pre", start)
 
 
-def bipartition(updates: Tensor, linkage: str) -> Tensor:
-    """Which of the updates [n, P] form the second group, bool [n]; the first client is in the first."""
+def update_products(models: Tensor, present: Tensor, start: Tensor) -> Tensor:
+    """Inner products [n + 1, n + 1], float64, of the updates Δ of the ``present`` models and, last, of their mean."""
+    def part(models: Tensor, start: Tensor) -> Tensor:
+        updates = models[present].double() - start.double()
+        updates = torch.cat([updates, updates.mean(dim=0, keepdim=True)])
+        return updates @ updates.T
+
+    return mixing.total(part, models, start)
+
+
+def bipartition(products: Tensor, linkage: str) -> Tensor:
+    """Which of the updates of these inner products [n, n] form the second group, bool [n]; the first client is in the first."""
     from sklearn.cluster import AgglomerativeClustering  # takes a second to import and is needed in few rounds only
 
-    directions = updates / (updates.norm(dim=1, keepdim=True) + 1e-12)
-    apart = (1 - directions @ directions.T).clamp(min=0).fill_diagonal_(0)
+    lengths = products.diagonal().sqrt() + 1e-12
+    apart = (1 - products / (lengths[:, None] * lengths)).clamp(min=0).fill_diagonal_(0)
     labels = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage=linkage).fit_predict(apart.numpy())
     return torch.from_numpy(labels != labels[0])
 

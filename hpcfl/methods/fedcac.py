@@ -43,9 +43,7 @@ def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Ten
 
 def overlaps(masks: Tensor) -> Tensor:
     """O [n, n] of masks bool [n, P], float64; 0 for a client whose mask is empty, and on the diagonal."""
-    both = torch.zeros(len(masks), len(masks), dtype=torch.float64)
-    for part in masks.split(max(1, mixing.BLOCK_FLOATS // len(masks)), dim=1):
-        both += part.double() @ part.double().T  # whole numbers: exact in any order
+    both = mixing.total(lambda block: block.double() @ block.double().T, masks)  # whole numbers: exact in any order
     sizes = both.diagonal()[:, None]
     differing = sizes + sizes.T - 2 * both
     return torch.where(sizes > 0, 1 - differing / (2 * sizes).clamp(min=1), 0).fill_diagonal_(0)
@@ -77,8 +75,8 @@ class FedCAC(FedAvg):
 
     def server_state(self, setup: Setup) -> State:
         model = setup.initial()
-        return {"model": model, "custom": model.repeat(setup.clients, 1),
-                "masks": torch.zeros(setup.clients, setup.layout.width, dtype=torch.bool)}
+        return {"model": model, "custom": mixing.repeated(model, setup.clients),
+                "masks": mixing.repeated(torch.zeros_like(model, dtype=torch.bool), setup.clients)}
 
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "model": setup.initial()}
@@ -87,8 +85,8 @@ class FedCAC(FedAvg):
         fleet.state["model"] = trained
 
     def send(self, server: State, cohort: Cohort) -> Message:
-        ids = torch.from_numpy(cohort.ids)
-        return {"model": torch.where(server["masks"][ids], server["custom"][ids], server["model"])}
+        masks, custom = (mixing.picked(server[name], torch.from_numpy(cohort.ids)) for name in ("masks", "custom"))
+        return {"model": torch.where(masks, custom, server["model"], out=custom)}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         trained = super().update(fleet, inbox)["model"]
@@ -100,7 +98,7 @@ class FedCAC(FedAvg):
         ids, models, masks = torch.from_numpy(cohort.ids), uplink["model"], uplink["mask"]
         matrix = groups(overlaps(masks), masks.any(dim=1), cohort.round / self.beta)
         server["custom"] = mixing.replaced(server["custom"], ids, mixing.mix(matrix, models))
-        server["masks"] = server["masks"].index_copy(0, ids, masks)
+        server["masks"] = mixing.replaced(server["masks"], ids, masks)
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
         super().observe(fleet, inbox)

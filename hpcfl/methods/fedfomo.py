@@ -44,7 +44,7 @@ class FedFomo(Method):
         return self.validation
 
     def server_state(self, setup: Setup) -> State:
-        return {"models": setup.initial().repeat(setup.clients, 1), "affinity": torch.eye(setup.clients).double(),
+        return {"models": mixing.repeated(setup.initial(), setup.clients), "affinity": torch.eye(setup.clients).double(),
                 "uploaded": torch.zeros(setup.clients, dtype=torch.bool)}
 
     def client_state(self, setup: Setup) -> State:
@@ -59,7 +59,7 @@ class FedFomo(Method):
         affinity = server["affinity"][receivers][:, there].masked_fill(receivers[:, None] == there, -torch.inf)
         ranked = affinity.sort(dim=1, descending=True, stable=True)
         picks = torch.where(ranked.values > -torch.inf, ranked.indices, -1)[:, :most]
-        return {"models": Pool(server["models"][there], picks), "senders": Sent(there, 0)}
+        return {"models": Pool(mixing.picked(server["models"], there), picks), "senders": Sent(there, 0)}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> tuple[Tensor, Tensor]:
         """The model that local training starts from, ``[n, P]``, and ω of every client's model, ``[n, M]``."""

@@ -49,7 +49,7 @@ class IFCA(FedAvg):
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         clusters, models = uplink["cluster"][:, 0], server["models"].clone()
         for c in clusters.unique().tolist():
-            models[c] = mixing.average(cohort.only(clusters == c).weights, uplink["model"][clusters == c])
+            models[c] = mixing.average(cohort.only(clusters == c).weights, uplink["model"], clusters == c)
         server["models"] = models
         server["chosen"] = server["chosen"].index_copy(0, torch.from_numpy(cohort.ids), clusters)
 

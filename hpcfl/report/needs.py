@@ -19,7 +19,10 @@ KEPT = 3  # two checkpoints and the one being written
 
 @dataclass(frozen=True)
 class RankNeeds:
-    """One rank's share, in bytes. rows: client models of a round; lanes: what trains at once; both without activations."""
+    """One rank's share, in bytes. rows: client models of a round; lanes: what trains at once; both without activations.
+
+    client_state and server: as much as ``runtime.memory`` lets lie in memory.
+    """
 
     clients: int
     samples: int
@@ -36,14 +39,15 @@ def of_rank(prepared: Prepared, communicator: Communicator) -> RankNeeds:
     cohort = max(1, int(config.participation.fraction * config.partition.clients + 1e-9))
     own = len(prepared.store.ids)
     playing = min(own, cohort)
-    server = sum(tensor.nbytes for tensor in prepared.server.values())
+    server = sum(tensor.nbytes for tensor in prepared.server.values()) + 2 * cohort * model  # what goes down and what comes up
+    most = int(config.runtime.memory * 1e6)
     return RankNeeds(
         clients=own,
         samples=hardware.samples.x.nbytes + hardware.samples.y.nbytes,
-        client_state=own * client_bytes(prepared),
+        client_state=min(most, own * client_bytes(prepared)),
         rows=2 * playing * model + playing * client_bytes(prepared),  # start and trained rows, and the state in use
         lanes=min(playing, hardware.kernel.widest) * (2 + moments(config.training)) * model,  # parameters, gradients
-        server=server + 2 * cohort * model if communicator.is_server else 0)  # what goes down and what comes up
+        server=min(most, server) if communicator.is_server else 0)
 
 
 def client_bytes(prepared: Prepared) -> int:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.errors import UserError
-from hpcfl.storage import atomic, digest, manifest, shards
+from hpcfl.storage import atomic, digest, manifest, scratch, shards
 from hpcfl.storage.agreement import Communicator, agreed
 from hpcfl.storage.atomic import Damaged
 from hpcfl.storage.clients import ClientStore, Row
@@ -55,7 +55,7 @@ class Checkpoints:
         """
         if self._pending:
             raise RuntimeError(f"the checkpoint of round {self._pending[0]} is not finished")
-        copy = None if server is None else {name: _copy(tensor) for name, tensor in server.items()}
+        copy = None if server is None else {name: scratch.copy(tensor) for name, tensor in server.items()}
         self._pending = round, deepcopy(meta), self._writer.submit(self._write, copy, clients.snapshot())
 
     def finish(self) -> str | None:
@@ -197,7 +197,3 @@ def _readable(paths: Iterable[Path]) -> list[Manifest]:
 
 def _shards(files: list[dict[str, Any]]) -> list[Shard]:
     return [Shard(**file) for file in files]
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)

@@ -1,4 +1,4 @@
-"""HDF5 files as bytes. A file is built in memory and written by ``atomic.write``, because HDF5 itself does not
+"""HDF5 files as bytes. A file is built in scratch memory and written by ``atomic.write``, because HDF5 itself does not
 survive a full disk: after a failed write closing the file can end the process with a segmentation fault.
 """
 
@@ -11,11 +11,14 @@ from typing import TypeVar
 
 import h5py
 import numpy as np
+import torch
 
+from hpcfl.storage import scratch
 from hpcfl.storage.atomic import Damaged, reason
 
 Result = TypeVar("Result")
 FORMAT = "v110"  # the oldest format whose metadata carry checksums: a flipped bit is an error, not a crash
+HEADER = 4096  # bytes, more than HDF5 needs to describe a dataset
 USER_BLOCK = 512  # bytes before the content that HDF5 skips, the least it allows
 
 
@@ -37,12 +40,12 @@ def unseal(kind: str, data: bytes) -> bytes:
 
 def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memoryview:
     """The bytes of an HDF5 file; '/' in a dataset's name makes groups, attributes belong to the root."""
-    buffer = io.BytesIO()
+    buffer = scratch.File(sum(value.nbytes + HEADER for value in datasets.values()) + HEADER)
     with h5py.File(buffer, "w", libver=FORMAT) as file:
         for name, value in datasets.items():
             file.create_dataset(name, data=value)
         file.attrs.update(attributes)
-    return buffer.getbuffer()
+    return buffer.content()
 
 
 def decode(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
@@ -53,15 +56,22 @@ def decode(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
 def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
     """The datasets at the root of a file, whole or only the given ascending ``rows``. Raises Damaged."""
-    part = ... if rows is None else rows
     with _damage_named():
-        return _using(path, lambda file: {name: np.asarray(dataset[part]) for name, dataset in file.items()})
+        return _using(path, lambda file: {name: _whole(dataset) if rows is None else np.asarray(dataset[rows])
+                                          for name, dataset in file.items()})
 
 
 def _using(source: Path | io.BytesIO, use: Callable[[h5py.File], Result]) -> Result:
     # Published files never change, so the locks that HDF5 would take protect nothing and fail on some file systems.
     with h5py.File(source, "r", locking=False) as file:
         return use(file)
+
+
+def _whole(dataset: h5py.Dataset) -> np.ndarray:
+    array = scratch.empty([dataset.size * dataset.dtype.itemsize], torch.uint8).numpy().view(dataset.dtype).reshape(dataset.shape)
+    if dataset.size:  # HDF5 reads nothing into nothing, and calls it an error
+        dataset.read_direct(array)
+    return array
 
 
 def _datasets(file: h5py.File) -> dict[str, np.ndarray]:

@@ -1,13 +1,18 @@
-"""The server's step of a method on given clients' models: ``python server_step.py FOLDER METHOD …``.
+"""The server's step of a method on given clients' models: ``python server_step.py FOLDER MEGABYTES METHOD …``.
 
-Prints JSON: seconds of ``send`` + ``aggregate`` of each method, and of copying all models once, which is the memory's speed.
+Prints JSON: seconds of ``send`` + ``aggregate`` of each method, and of copying all models once, which is the memory's speed; then
+with ``runtime.memory`` MEGABYTES the seconds again and the memory, in MB, that steps and a checkpoint take beside files.
 """
 
 import json
 import statistics
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,26 +20,64 @@ import torch
 from hpcfl import config
 from hpcfl.communicator import Communicator
 from hpcfl.message import fields
-from hpcfl.preparation import prepare
+from hpcfl.preparation import Prepared, prepare
+from hpcfl.storage import scratch
+from hpcfl.storage.checkpoint import Checkpoints
 
 REPEATS = 3
 
 
 def main() -> None:
-    folder, *methods = sys.argv[1:]
-    found = {}
+    folder, megabytes, *methods = sys.argv[1:]
+    plenty, little = {}, {}
     for name in methods:
-        overrides = [f"partition.file={folder}/partition.h5", f"method.name={name}"]
-        prepared = prepare(config.load(f"{folder}/experiment.toml", overrides), Communicator())
-        cohort = prepared.cohort(np.arange(prepared.setup.clients), 2)
-        models = torch.randn(prepared.setup.clients, prepared.setup.layout.width, generator=torch.Generator().manual_seed(0))
+        prepared, models = experiment(folder, name)
+        plenty |= {name: seconds(lambda p=prepared, m=models: step(p, m)), "copy": seconds(models.clone)}
+        prepared, models = experiment(folder, name, f"runtime.memory={megabytes}")
+        with peak_of_memory(little, f"{name} MB"):
+            little[name] = seconds(lambda p=prepared, m=models: step(p, m))
+            with tempfile.TemporaryDirectory() as place:
+                checkpoints = Checkpoints(place, Communicator())
+                checkpoints.start(1, prepared.server, prepared.store, {})
+                checkpoints.finish()
+        del prepared, models
+    print(json.dumps({"seconds": plenty, "little": little}))
 
-        def step(method=prepared.method, server=prepared.server, cohort=cohort, models=models) -> None:
-            method.aggregate(server, cohort, {"model": models})
-            fields(method.send(server, cohort))
 
-        found |= {name: seconds(step), "copy": seconds(models.clone)}
-    print(json.dumps({"bytes": models.nbytes, "seconds": found}))
+def experiment(folder: str, method: str, *overrides: str) -> tuple[Prepared, torch.Tensor]:
+    """The federation before its first round, and what all clients might send."""
+    settings = [f"partition.file={folder}/partition.h5", f"method.name={method}", *overrides]
+    prepared = prepare(config.load(f"{folder}/experiment.toml", settings), Communicator())
+    models = scratch.empty([prepared.setup.clients, prepared.setup.layout.width])
+    return prepared, models.normal_(generator=torch.Generator().manual_seed(0))
+
+
+def step(prepared: Prepared, models: torch.Tensor) -> None:
+    cohort = prepared.cohort(np.arange(prepared.setup.clients), 2)
+    prepared.method.aggregate(prepared.server, cohort, {"model": models})
+    fields(prepared.method.send(prepared.server, cohort))
+
+
+@contextmanager
+def peak_of_memory(found: dict[str, float], name: str) -> Iterator[None]:
+    """How much more memory that is not a file's the block took at its height, in MB."""
+    before, peak, over = anonymous(), [0.0], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.002):
+            peak[0] = max(peak[0], anonymous())
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    yield
+    over.set()
+    watcher.join()
+    found[name] = peak[0] - before
+
+
+def anonymous() -> float:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1000
 
 
 def seconds(step: Callable[[], object]) -> float:

@@ -101,12 +101,12 @@ def test_cfl_9_the_cut_minimises_the_largest_similarity_across_it(seed):
     similarity = torch.nn.functional.cosine_similarity(updates[:, None], updates, dim=2)
     best = min(largest_across(similarity, torch.tensor([i in chosen for i in range(6)]))
                for size in range(1, 4) for chosen in combinations(range(6), size))
-    assert largest_across(similarity, bipartition(updates, "single")) == pytest.approx(float(best), rel=1e-9)
+    assert largest_across(similarity, bipartition(updates @ updates.T, "single")) == pytest.approx(float(best), rel=1e-9)
 
 
 def test_cfl_9_complete_linkage_differs():
     draws = [torch.randn(6, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in range(30)]
-    assert sum(not torch.equal(bipartition(draw, "single"), bipartition(draw, "complete")) for draw in draws) > 5
+    assert sum(not torch.equal(bipartition(draw @ draw.T, "single"), bipartition(draw @ draw.T, "complete")) for draw in draws) > 5
 
 
 def test_cfl_4_updates_are_differences_to_the_clusters_own_model(cohort):

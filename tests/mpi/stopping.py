@@ -7,7 +7,7 @@ from hpcfl.__main__ import main
 from hpcfl.communicator import World
 
 
-def stop(self, rows, owner):
+def stop(self, rows, owner, empty):
     self._meet()
     os.kill(os.getpid(), signal.SIGSTOP)
 

@@ -1,7 +1,10 @@
 """The same bits for any number of ranks, with all clients a round and half of them; every method on real data, resumed too."""
 
+from pathlib import Path
+
 import jobs
 import numpy as np
+import pytest
 
 from hpcfl import plugins
 from hpcfl.storage import results
@@ -13,6 +16,7 @@ METHODS = {"local": "", "fedavg": "", "fedprox": "", "fedavg-c": "method.tune_ep
            "fedper": "", "fedrep": "", "fedbabu": "method.tune_from = 'local'", "fedrod": "method.personal = 'hyper'",
            "ditto": "", "pfedme": "method.lam = 5.0", "fedphp": "", "partialfed": "method.warmup = 1", "fedcac": "",
            "per-fedavg": "", "apple": "", "creff": "method.head_epochs = 2\nmethod.match_steps = 2\nmethod.features_each = 10"}
+TENSORS = str(Path(__file__).with_name("tensors.py"))
 KINDS = ["local", "fedavg", "cwfedavg", "fedala", "fednh", "fedrep"]  # of messages and of private state
 
 
@@ -64,6 +68,23 @@ def test_kinds_of_messages_and_state_with_any_number_of_ranks(start, alone, expe
         code, output = start(ranks, file, "--out", tmp_path / str(ranks)).wait()
         assert code == 0, output
         compare(tmp_path / "1", tmp_path / str(ranks), len(KINDS))
+
+
+@pytest.mark.parametrize("wide", [1, 1 << 16], ids=["a row at a time", "all together"])
+def test_tensors_travel_like_arrays(start, alone, experiment, tmp_path, wide):
+    file = experiment(grid(["fednh", "fedfomo"]))  # rows, pools, shared fields, narrow ones
+    assert alone(file, tmp_path / "1") == 0
+    code, output = start(3, file, "--out", tmp_path / "3", program=(TENSORS,), WIDE_BYTES=str(wide)).wait()
+    assert code == 0, output
+    compare(tmp_path / "1", tmp_path / "3", 2)
+
+
+def test_matrices_in_files_give_the_same_bits(start, alone, experiment, tmp_path):
+    file = experiment(grid(["cwfedavg", "diversifed", "fedfomo", "ifca", "fedcac", "cfl", "apple"]))
+    assert alone(file, tmp_path / "1") == 0
+    code, output = start(3, file, "--out", tmp_path / "3", "--set", "runtime.memory=1e-6").wait()
+    assert code == 0, output
+    compare(tmp_path / "1", tmp_path / "3", 7)
 
 
 def grid(names):
