@@ -230,7 +230,8 @@ class World(Communicator):
             else:
                 order, sizes = _route(owner, self.size, width * rows.itemsize)
                 block = None if total is None else np.empty_like(total)
-                self._world.Gatherv([rows, self._mpi.BYTE], None if block is None else [block, sizes, None, self._mpi.BYTE], root=0)
+                there = None if block is None else [block, sizes, None, self._mpi.BYTE]
+                self._world.Gatherv([rows, self._mpi.BYTE], there, root=0)
                 if total is not None:
                     total[order] = block
         self.bytes_received += len(owner) * width * rows.itemsize

@@ -89,7 +89,8 @@ class Runtime(Section):
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
     lanes: PositiveInt | Literal["auto"] = Field("auto", description="clients trained side by side in one step")
     threads: PositiveInt = Field(1, description="CPU threads a rank; changes the last bits of results")
-    memory: float = Field(8192.0, gt=0, description="MB of client state, and on rank 0 of all models, kept in memory; the rest in $TMPDIR")
+    memory: float = Field(
+        8192.0, gt=0, description="MB of client state, and on rank 0 of all models, kept in memory; the rest in $TMPDIR")
     hang_after: float = Field(600.0, gt=0, description="seconds of silence after which a rank counts as lost")
 
 

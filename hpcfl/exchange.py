@@ -70,7 +70,7 @@ def _array(tensor: Tensor, takes_gpu: bool) -> Array:
 
 
 def _landing(device: torch.device, takes_gpu: bool) -> Empty:
-    """Makes what rows for ``device`` arrive in: there if MPI can, else page-locked, from where a GPU copies several times faster."""
+    """Makes what rows for ``device`` arrive in: there if MPI can, else page-locked, from where a GPU copies faster."""
     def there(shape: Any, dtype: str) -> Tensor:
         rows = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
         torch.cuda.synchronize(device)  # the memory may still be in use for what it was before
