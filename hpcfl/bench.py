@@ -39,8 +39,8 @@ class Report:
     rounds: list[float]  # seconds of each
     phases: dict[str, float]  # seconds: train and score of the slowest worker, the rest of rank 0
     samples_per_second: float  # trained
-    lane_occupancy: float  # share of lane-steps that did work, where a lane that has finished counts as idle
-    lanes_per_step: float  # how many clients a step advanced, on average; finished lanes cost nothing
+    lane_occupancy: float  # mini-batches of clients per lane-step that was computed
+    lanes_per_step: float  # how many clients a step advanced, on average; clients that have finished leave it
     share_of_peak: float  # of the float32 matrix product that all workers reach side by side
     peak_gflops: float
     memory_mb: list[float]  # the most each rank held, resident
@@ -55,7 +55,7 @@ class Report:
         scoring = "" if self.scoring_measured else " without scoring"
         return (f"seconds per round   {self.seconds_per_round:.3g}   ({phases})\n"
                 f"samples per second  {self.samples_per_second:,.0f}\n"
-                f"lane occupancy      {100 * self.lane_occupancy:.0f} %, {self.lanes_per_step:.3g} lanes a step\n"
+                f"lane-steps          {100 * self.lane_occupancy:.0f} % did work, {self.lanes_per_step:.3g} lanes a step\n"
                 f"share of peak       {100 * self.share_of_peak:.1f} % of {self.peak_gflops:,.0f} GFLOP/s\n"
                 f"memory by rank, MB  {memory}{device}\n"
                 f"the whole run       {self.projected_seconds / 3600:.2f} h{scoring}")
@@ -123,8 +123,8 @@ def _report(experiment: Config, lines: list[dict[str, Any]], ranks: list[list[An
     plain = statistics.median(line["seconds/round"] - line["seconds/score"] for line in lines)
     times = -(-experiment.rounds // experiment.evaluation.every) + 1  # scored rounds, and the last models
     rate = work.samples / sum(seconds)
-    return Report(statistics.median(seconds), seconds, phases, rate, work.steps / max(1, work.slots),
-                  work.steps / max(1, work.turns), rate * max(flops) / sum(peaks), sum(peaks) / 1e9, list(resident), list(device),
+    return Report(statistics.median(seconds), seconds, phases, rate, work.needed / max(1, work.computed),
+                  work.computed / max(1, work.turns), rate * max(flops) / sum(peaks), sum(peaks) / 1e9, list(resident), list(device),
                   experiment.rounds * plain + times * phases["score"], bool(scored))
 
 

@@ -21,23 +21,16 @@ BLOCK_SAMPLES = 2048  # samples gathered and normalised at once
 
 @dataclass
 class Work:
-    """What a rank's lanes have done: ``steps`` of the ``slots`` in which a lane of the chunk could have stepped, in ``turns`` of
-    all lanes at work side by side; ``samples``. A lane that has finished costs nothing: the turns get narrower."""
+    """What a rank's lanes have done: ``needed`` mini-batches of clients, lane-steps ``computed``, in ``turns`` of lanes side by
+    side, which get narrower as clients finish; ``samples``."""
 
-    steps: int = 0
-    slots: int = 0
+    needed: int = 0
+    computed: int = 0
     turns: int = 0
     samples: int = 0
 
-    def add(self, index: Tensor, batches: int, width: int) -> None:
-        """Count ``batches`` turns on ``index`` [lanes, …] samples while ``width`` − lanes have finished."""
-        self.steps += batches * len(index)
-        self.slots += batches * width
-        self.turns += batches
-        self.samples += index.numel()
-
     def clear(self) -> None:
-        self.steps = self.slots = self.turns = self.samples = 0
+        self.needed = self.computed = self.turns = self.samples = 0
 
 
 @dataclass(frozen=True)
@@ -81,13 +74,14 @@ def run_epoch(step: Step, samples: Samples, orders: list[Tensor], batch_size: in
     orders = list(torch.cat(orders).to(samples.device).split(lengths))
     lanes = [i for i, runs in enumerate(running.tolist()) if runs]
     full = [lengths[i] // batch_size for i in lanes]
+    work.needed += sum(-(-lengths[i] // batch_size) for i in lanes)
+    work.samples += sum(lengths[i] for i in lanes)
     done = 0
     while full and full[0] > done:  # `active` lanes have a full batch at position `done`
         active = sum(count > done for count in full)
         stop = min(full[active - 1], done + max(1, BLOCK_SAMPLES // (active * batch_size)))
         index = torch.stack([orders[i][done * batch_size:stop * batch_size] for i in lanes[:active]])
-        _steps(step, samples, _selection(lanes[:active], samples.device), index, batch_size, record)
-        work.add(index, stop - done, len(orders))
+        _steps(step, samples, _selection(lanes[:active], samples.device), index, batch_size, record, work)
         done = stop
     tails: dict[int, list[int]] = {}
     for i in lanes:
@@ -95,8 +89,7 @@ def run_epoch(step: Step, samples: Samples, orders: list[Tensor], batch_size: in
             tails.setdefault(tail, []).append(i)
     for tail, group in sorted(tails.items(), reverse=True):
         index = torch.stack([orders[i][-tail:] for i in group])
-        _steps(step, samples, _selection(group, samples.device), index, tail, record)
-        work.add(index, 1, len(orders))
+        _steps(step, samples, _selection(group, samples.device), index, tail, record, work)
     record[:, 0] /= torch.tensor(lengths, device=samples.device).clamp(min=1)
     return record
 
@@ -108,12 +101,14 @@ def _selection(group: list[int], device: torch.device) -> Lanes:
     return torch.tensor(group).to(device, non_blocking=True)
 
 
-def _steps(step: Step, samples: Samples, lanes: Lanes, index: Tensor, size: int, record: Tensor) -> None:
+def _steps(step: Step, samples: Samples, lanes: Lanes, index: Tensor, size: int, record: Tensor, work: Work) -> None:
     """The batches in ``index`` [lanes, batches·size], one after the other; losses join ``record`` [L, 2]."""
     width, span = index.shape
     x, y = samples.take(index.reshape(-1))
     # One lane's batch is a slice of the gathered block, which keeps its memory layout.
     x, y = x[None] if width == 1 else x.view(width, span, *x.shape[1:]), y.view(width, span)
+    work.turns += span // size
+    work.computed += len(x) * (span // size)
     losses = torch.stack([step(lanes, x[:, start:start + size], y[:, start:start + size]).expand(width)
                           for start in range(0, span, size)]).to(record)
     # One by one in double precision: a lane's sum may not depend on how many lanes, so how many steps, a block holds.

@@ -98,11 +98,21 @@ def test_running_statistics_are_each_clients_own(make_fleet, rows_of):
     assert still == [EMPTY] and len(buffers.unique(dim=0)) == len(COUNTS)
 
 
-def test_work_counts_lanes_that_waited(make_fleet, rows_of):
-    fleet = make_fleet([[8, 0, 0, 0], [4, 0, 0, 0], [5, 0, 0, 0]])  # batches of 4: 2, 1 and 1 with a tail of one
+@pytest.mark.parametrize("lanes", [1, 2, "auto"])
+def test_no_lane_is_computed_for_a_client_that_has_finished(make_fleet, rows_of, monkeypatch, lanes):
+    """By what the kernel is given: as many lanes and samples as clients have mini-batches and samples left."""
+    fleet = make_fleet([[8, 0, 0, 0], [4, 0, 0, 0], [5, 0, 0, 0]], lanes=lanes)  # batches of 4
+    session, given = fleet.hardware.kernel.session, []
+
+    def watched(*how):
+        gradient = session(*how)
+        return lambda selected, x, y, variables: given.append(x.shape[:2]) or gradient(selected, x, y, variables)
+
+    monkeypatch.setattr(fleet.hardware.kernel, "session", watched)
     fleet.train(rows_of(fleet), epochs=1)
     work = fleet.hardware.work
-    assert (work.steps, work.slots, work.turns, work.samples) == (2 + 1 + 2, 3 * 3, 3, 17)
+    assert sum(lane for lane, _ in given) == work.computed == work.needed == 2 + 1 + 2 and len(given) == work.turns
+    assert sum(lane * size for lane, size in given) == work.samples == 17
 
 
 @pytest.mark.parametrize("lanes", LANES)
