@@ -25,7 +25,7 @@ class Normalisation:
         """Samples [batch, *shape] as a model takes them: float32 on their own device; token ids as they are."""
         if x.dtype in (torch.int32, torch.int64):
             return x
-        # Converted first, then in place: a third of the time that bytes times floats would take.
+        # Converted first, then in place: bytes times floats would take longer.
         own = x.to(torch.promote_types(x.dtype, torch.get_default_dtype()), copy=True)
         factor, offset = self._line(own.dtype, own.device)
         per_channel = (-1, *[1] * (x.ndim - 2))

@@ -56,7 +56,7 @@ class SerialKernel:
         self._channels_last = convolves(module)
 
     def lay_out(self, tensors: Tensors) -> Tensors:
-        """A lane's tensors ``[1, …]`` in the memory layout that suits them: channels-last weights save a quarter of a step."""
+        """A lane's tensors ``[1, …]`` in the memory layout that suits them: convolutions like their weights channels-last."""
         if not self._channels_last:
             return tensors
         # A clone has channels-last strides for one input channel too, where `contiguous` would see nothing to do.
@@ -226,7 +226,7 @@ def choose(module: nn.Module, device: torch.device, lanes: int | str) -> SerialK
     """The kernel for a model on a device.
 
     ``lanes = 1`` is serial. ``"auto"`` on a CPU stacks models without convolutions, whose batched matrix products give a
-    lane the same bits whatever runs beside it and win by 10× for small dense models, and runs others serially, where
+    lane the same bits whatever runs beside it and win by far for small dense models, and runs others serially, where
     channels-last convolutions are faster than any batched form; on a GPU all are stacked (``memory`` says how many fit).
     """
     if lanes == "auto":

@@ -1,7 +1,7 @@
 """A function of tensors, recorded as a flat list of operations once it has run often: the same bits without its overhead.
 
-``vmap`` and autograd spend about half a millisecond of Python a step, whatever the size of the batch; small dense models need no
-longer for the arithmetic. On a GPU the recording is launched as one graph. The recording calls the very same kernels in the same
+``vmap`` and autograd spend the same time in Python whatever the size of the batch; small dense models need no longer for the
+arithmetic. On a GPU the recording is launched as one graph. The recording calls the very same kernels in the same
 order, so it does not matter for the numbers when a function begins to be replayed (a resumed run begins anew).
 """
 
@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from hpcfl.fleet.graphs import Function, Graphs
 
-OFTEN = 100  # calls; recording costs about as much as a hundred replays save
+OFTEN = 100  # calls; recording costs as much as many replays save
 RESHAPES = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default,
             torch.ops.aten.detach.default}
 

@@ -16,7 +16,7 @@ class Samples:
 
     ``train[client]`` and ``test[client]`` are positions in this rank's own tensors; ``parts`` has those held
     out for validation too. Batches come out normalised, float32,
-    as ``[count, *shape]``; images for a convolution on a CPU are laid out channels-last, which it runs 1.5 times faster.
+    as ``[count, *shape]``; images for a convolution on a CPU are laid out channels-last, which it runs faster.
 
     augment: whether ``vary`` makes training images differ. global_test: whether all clients are tested on the same samples.
     """
@@ -45,7 +45,7 @@ class Samples:
         index = index.to(self.device)
         if self.augment:
             variants, index = index // len(self.y), index % len(self.y)
-        x = self.x.index_select(0, index)  # several times faster than x[index] for bytes
+        x = self.x.index_select(0, index)  # faster than x[index] for bytes
         x = self._normalise(augmentation.apply(x, variants) if self.augment else x)
         if self._channels_last:
             x = x.contiguous(memory_format=torch.channels_last)

@@ -55,6 +55,8 @@ TARGETS = [
       for method in ("cwfedavg", "diversifed")),
     *(Target("server", f"server step of {method}, against copying all models", against(method, "copy"), 2.0)
       for method in ("cwfedavg", "diversifed")),
+    Target("server", "server step of diversifed and a checkpoint, runtime.memory = 100: MB beside files, share of it",
+           lambda values: values["MB of it"] / 100, 1.0),
     Target("scaling", "a client's step among 1,000 clients, against 20", against("1000 clients", "20 clients"), 1.10),
     Target("few", "1 % of 10,000 stateful clients, against 100 of 100: time", against("10000 clients", "100 clients"), 1.10),
     Target("few", "the same: a worker's memory", against("10000 clients MB", "100 clients MB"), 1.25),

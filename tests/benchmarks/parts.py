@@ -1,0 +1,116 @@
+"""What single parts cost: ``python tests/benchmarks/parts.py`` prints a line for each, into ``results/benchmarks/parts.txt`` too.
+
+One process with one thread; medians. Data sets are looked for in $HPCFL_DATA. The lines explain rows of the table beside it.
+"""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from hpcfl import config, mixing
+from hpcfl.communicator import Communicator
+from hpcfl.fleet import Fleet, replay, scoring
+from hpcfl.preparation import Prepared, prepare
+from hpcfl.storage import results
+from hpcfl.storage.results import Results
+
+OUT = Path(__file__).parents[2] / "results" / "benchmarks" / "parts.txt"
+REPEATS = 5
+EPOCHS = 20  # of a step's measurement, so that what an epoch costs beside its steps does not count
+DIGITS = {"data": {"dataset": "digits"}, "model": {"name": "mlp", "hidden": [32]}}
+MNIST = {"data": {"dataset": "mnist"}, "model": {"name": "cnn"}}
+
+
+def main() -> None:
+    lines = []
+    for line in (*scoring_by_block(), *cutting(), *replaying(), *server(), *metrics()):
+        print(line, flush=True)
+        lines.append(line)
+    OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def scoring_by_block() -> Iterator[str]:
+    prepared = small({**MNIST, "partition": {"scheme": "iid", "clients": 10}})
+    rows = models(prepared)
+    samples = sum(len(prepared.hardware.samples.test[client]) for client in prepared.store.ids)
+    for block in (10, 64, 128, 256):
+        scoring.BLOCK = block
+        taken = seconds(lambda: fleet(prepared).score("post", rows))
+        yield f"scoring the cnn on MNIST in blocks of {block}: {1e6 * taken / samples:.0f} µs a sample"
+    scoring.BLOCK = 128
+    taken = seconds(lambda: fleet(prepared).train(rows), 1)
+    yield f"training it in batches of 10: {1e6 * taken / prepared.setup.counts.sum():.0f} µs a sample"
+
+
+def cutting() -> Iterator[str]:
+    samples = small({**MNIST, "partition": {"scheme": "iid", "clients": 10}, "model": {"name": "mlp"}}).hardware.samples
+    index = torch.randperm(len(samples.y))[:500]
+    yield f"500 normalised images, as batches are cut: {1e3 * seconds(lambda: samples.take(index), 50):.2f} ms"
+    taken = seconds(lambda: (samples.x[index] / 255 - 0.5) / 0.5, 50)
+    yield f"500 normalised images by x[index] and (x / 255 − 0.5) / 0.5: {1e3 * taken:.2f} ms"
+
+
+def replaying() -> Iterator[str]:
+    prepared = small({**DIGITS, "partition": {"scheme": "iid", "clients": 50}, "training": {"epochs": EPOCHS}})
+    rows, work = models(prepared), prepared.hardware.work
+    for often, name in ((1 << 60, "as it is"), (0, "replayed")):
+        replay.OFTEN = often
+        prepared.hardware.kernel._recordings.clear()
+        work.clear()
+        fleet(prepared).train(rows)
+        taken = seconds(lambda: fleet(prepared).train(rows)) / work.turns * (REPEATS + 2)
+        yield f"a step of {work.computed / work.turns:.0f} lanes of 64-32-10 {name}: {1e3 * taken:.2f} ms"
+
+
+def server() -> Iterator[str]:
+    rows = torch.randn(100, 878_538, generator=torch.Generator().manual_seed(0))
+    everyone, matrix = torch.arange(100), torch.rand(100, 100, dtype=torch.float64)
+    for size in (15, 17, 18, 20):
+        mixing.BLOCK_FLOATS = 1 << size
+        megabytes = 8 * mixing.BLOCK_FLOATS / (1 << 20)
+        yield (f"100 models of 878,538 in blocks of {megabytes:g} MB: distances {seconds(distances(rows, everyone)):.2f} s, "
+               f"product {seconds(lambda: mixing.mix(matrix, rows)):.2f} s")
+    mixing.BLOCK_FLOATS = 1 << 17
+    products = seconds(lambda: mixing.total(lambda block: block.double() @ block.double().T, rows))
+    yield f"inner products of all of them: {products:.2f} s"
+    yield f"a copy of all of them: {seconds(rows.clone):.2f} s"
+
+
+def metrics() -> Iterator[str]:
+    values = {**{f"value {i}": np.zeros(1) for i in range(30)}, **{f"clients/{i}": np.zeros((1, 100)) for i in range(7)}}
+    for packed in (False, True):
+        taken = seconds(lambda p=packed: results.encode(Results(rounds=np.array([1]), values=values), packed=p), 50)
+        yield f"the file of a round with 37 values, {'packed' if packed else 'a data set for each'}: {1e3 * taken:.1f} ms"
+
+
+def small(sections: dict) -> Prepared:
+    return prepare(config.parse({"name": "parts", "method": {"name": "fedavg"}, **sections}), Communicator())
+
+
+def fleet(prepared: Prepared) -> Fleet:
+    return prepared.fleet(np.arange(prepared.setup.clients), 1, scored=True)
+
+
+def models(prepared: Prepared) -> torch.Tensor:
+    return prepared.server["model"].repeat(prepared.setup.clients, 1)
+
+
+def distances(rows: torch.Tensor, chosen: torch.Tensor) -> Callable[[], object]:
+    return lambda: mixing.distances_within(rows, chosen, chosen)
+
+
+def seconds(part: Callable[[], object], repeats: int = REPEATS) -> float:
+    times = []
+    for _ in range(repeats + 1):
+        begun = time.perf_counter()
+        part()
+        times.append(time.perf_counter() - begun)
+    return statistics.median(times[1:])
+
+
+if __name__ == "__main__":
+    main()
