@@ -124,8 +124,8 @@ def _report(experiment: Config, lines: list[dict[str, Any]], ranks: list[list[An
     times = -(-experiment.rounds // experiment.evaluation.every) + 1  # scored rounds, and the last models
     rate = work.samples / sum(seconds)
     return Report(statistics.median(seconds), seconds, phases, rate, work.needed / max(1, work.computed),
-                  work.computed / max(1, work.turns), rate * max(flops) / sum(peaks), sum(peaks) / 1e9, list(resident), list(device),
-                  experiment.rounds * plain + times * phases["score"], bool(scored))
+                  work.computed / max(1, work.turns), rate * max(flops) / sum(peaks), sum(peaks) / 1e9, list(resident),
+                  list(device), experiment.rounds * plain + times * phases["score"], bool(scored))
 
 
 def _peak(device: torch.device) -> float:

@@ -3,13 +3,12 @@
 One process with one thread; medians. Data sets are looked for in $HPCFL_DATA. The lines explain rows of the table beside it.
 """
 
-import statistics
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
+from server_step import REPEATS, seconds
 
 from hpcfl import config, mixing
 from hpcfl.communicator import Communicator
@@ -19,7 +18,6 @@ from hpcfl.storage import results
 from hpcfl.storage.results import Results
 
 OUT = Path(__file__).parents[2] / "results" / "benchmarks" / "parts.txt"
-REPEATS = 5
 EPOCHS = 20  # of a step's measurement, so that what an epoch costs beside its steps does not count
 DIGITS = {"data": {"dataset": "digits"}, "model": {"name": "mlp", "hidden": [32]}}
 MNIST = {"data": {"dataset": "mnist"}, "model": {"name": "cnn"}}
@@ -101,15 +99,6 @@ def models(prepared: Prepared) -> torch.Tensor:
 
 def distances(rows: torch.Tensor, chosen: torch.Tensor) -> Callable[[], object]:
     return lambda: mixing.distances_within(rows, chosen, chosen)
-
-
-def seconds(part: Callable[[], object], repeats: int = REPEATS) -> float:
-    times = []
-    for _ in range(repeats + 1):
-        begun = time.perf_counter()
-        part()
-        times.append(time.perf_counter() - begun)
-    return statistics.median(times[1:])
 
 
 if __name__ == "__main__":

@@ -80,9 +80,10 @@ def anonymous() -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1000
 
 
-def seconds(step: Callable[[], object]) -> float:
+def seconds(step: Callable[[], object], repeats: int = REPEATS) -> float:
+    """The median, after one call to warm up."""
     times = []
-    for _ in range(REPEATS + 1):
+    for _ in range(repeats + 1):
         begun = time.perf_counter()
         step()
         times.append(time.perf_counter() - begun)
