@@ -21,7 +21,7 @@ from hpcfl.federation import Federation
 from hpcfl.fleet.kernels import SerialKernel
 from hpcfl.fleet.training import Work
 from hpcfl.preparation import Prepared, prepare
-from hpcfl.running import check_world
+from hpcfl.running import PUBLISH_EVERY, check_world
 from hpcfl.signals import StopRequest
 from hpcfl.storage.agreement import agreed
 from hpcfl.storage.checkpoint import Checkpoints
@@ -103,7 +103,7 @@ def _play(prepared: Prepared, communicator: Communicator, plan: list[int]) -> tu
     with TemporaryDirectory() as scratch, StopRequest(lambda: communicator.abort(1)) as request:
         folder = Path(scratch)
         federation = Federation(communicator, prepared, prepared.server, Checkpoints(folder / "checkpoints", communicator),
-                                MetricsWriter(folder, {}, {}) if communicator.is_server else None, {},
+                                MetricsWriter(folder, {}, {}, PUBLISH_EVERY) if communicator.is_server else None, {},
                                 lambda round, values: lines.append(values))
         for number in plan:
             if number == plan[1]:

@@ -18,7 +18,8 @@ import numpy as np
 
 LAUNCHED_BY = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "SLURM_PROCID", "PALS_RANKID")
 SHORTEST_PAUSE = 5e-5  # seconds between two looks at who has arrived
-PAUSES = ((0.1, 2e-3), (0.005, 2e-2))  # (share of the time waited so far, the most seconds): the longer of both
+PAUSES = ((0.05, 2e-3), (0.005, 2e-2))  # (share of the time waited so far, the most seconds): the longer of both
+LOOK_ROUND = 0.02  # seconds between two looks at who is silent
 BLOCK_BYTES = 1 << 28  # the most that one broadcast moves: 32-bit counts
 WIDE_BYTES = 1 << 16  # rows from here on travel one a rank at a time, unstaged; narrower ones all together, put in order
 HEARTBEAT = 77  # message tag
@@ -160,15 +161,17 @@ class World(Communicator):
 
     def _meet(self) -> None:
         """Wait until every rank is here, polling; ends the job if one stays silent."""
-        request, begun = self._world.Ibarrier(), time.monotonic()
+        request, begun, looked = self._world.Ibarrier(), time.monotonic(), time.monotonic()
         while not request.Test():
             waited = time.monotonic() - begun
             time.sleep(max(SHORTEST_PAUSE, *(min(share * waited, longest) for share, longest in PAUSES)))
-            self.beat()
-            watched = range(1, self.size) if self.rank == 0 else [0]
-            silent = [r for r in watched if time.monotonic() - self._heard[r] > self._hang_after]
-            if silent:
-                self._give_up(self.ranks[silent[0]])
+            if begun + waited - looked > LOOK_ROUND:
+                looked = begun + waited
+                self.beat()
+                watched = range(1, self.size) if self.rank == 0 else [0]
+                silent = [r for r in watched if looked - self._heard[r] > self._hang_after]
+                if silent:
+                    self._give_up(self.ranks[silent[0]])
         self._heard = [time.monotonic()] * self.size
 
     @contextmanager

@@ -35,22 +35,29 @@ def send(communicator: Communicator, placement: Placement, ids: np.ndarray, mess
     return unwrap(arrived, pools), floats
 
 
-def gather(communicator: Communicator, placement: Placement, ids: np.ndarray, message: Message) -> dict[str, Tensor] | None:
-    """The workers' messages of the clients ``ids``, rows [n, width] in the order of ``ids``, on rank 0's CPU; else None."""
+def header(message: Message) -> list[list[Any]]:
+    """What ``gather`` needs to know of every rank's message, JSON-able."""
+    return [[name, field.tensor.shape[1], _dtype_name(field.tensor)] for name, field in fields(message).items()]
+
+
+def gather(communicator: Communicator, placement: Placement, ids: np.ndarray, message: Message,
+           headers: Sequence[list[list[Any]]]) -> dict[str, Tensor] | None:
+    """The workers' messages of the clients ``ids``, rows [n, width] in the order of ``ids``, on rank 0's CPU; else None.
+
+    headers: of the messages, by rank.
+    """
     own = fields(message)
     arrays = {name: _array(field.tensor, communicator.takes_gpu) for name, field in own.items()}
     owner, uplink = placement.owner[ids], {}
     with communicator.together():
-        header = _common(communicator.allgather([[name, field.tensor.shape[1], _dtype_name(field.tensor)]
-                                                 for name, field in own.items()]))
-        for name, width, dtype in header:
+        for name, width, dtype in _common(headers):
             total = communicator.gather(arrays[name] if name in arrays else np.empty((0, width), dtype), owner, _scratch)
             if total is not None:
                 uplink[name] = torch.as_tensor(total).cpu()
     return uplink if communicator.is_server else None
 
 
-def _common(headers: list[list[list[Any]]]) -> list[list[Any]]:
+def _common(headers: Sequence[list[list[Any]]]) -> list[list[Any]]:
     """What the ranks that host clients of the cohort send; ranks without any send no fields."""
     sent = [header for header in headers if header]
     if any(header != sent[0] for header in sent):

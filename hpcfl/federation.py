@@ -50,6 +50,8 @@ class Federation:
                     level = self.play(round, request)
                 except (RunFailure, UserError):
                     self.checkpoints.finish()  # all ranks fail together: commit what an earlier round began to save
+                    if self.metrics is not None:
+                        self.metrics.publish()
                     raise
                 last = level == STOP or round == config.rounds
                 self.finish_checkpoint()  # the one begun in an earlier round, written meanwhile
@@ -80,10 +82,12 @@ class Federation:
                     method.observe(others, self.pick(inbox, audience, others))
         fine = record.healthy(players, uplink)
         columns = [(players.ids, record.columns(players, uplink, fine)), (others.ids, record.columns(others, None, None))]
+        header = [exchange.header(uplink), record.header(columns, dict(watch.seconds))]
         with watch.phase("gather"), self.communicator.together():
-            arrived = exchange.gather(self.communicator, self.prepared.placement, cohort, uplink)
+            messages, records = zip(*self.communicator.allgather(header), strict=True)
+            arrived = exchange.gather(self.communicator, self.prepared.placement, cohort, uplink, messages)
             values = record.gather(self.communicator, self.prepared.placement, audience, config.partition.clients, columns,
-                                   dict(watch.seconds))
+                                   records)
             known = {"method", method.primary, *_scores(values)}  # the method's own score may come at the end only
             unscored = scored and self.communicator.is_server and config.evaluation.score not in known
             diverged = np.flatnonzero(values.get("clients/diverged", np.zeros(0)) == 1)
@@ -189,8 +193,9 @@ class Federation:
         with alone(f"after the last round, {_named(fleet.ids)}"):
             if len(fleet.ids):
                 self.prepared.method.finish(fleet, self.pick(inbox, audience, fleet))
-        values = record.gather(self.communicator, self.prepared.placement, audience, len(everyone),
-                               [(fleet.ids, record.columns(fleet, None, None))], {})
+        columns = [(fleet.ids, record.columns(fleet, None, None))]
+        values = record.gather(self.communicator, self.prepared.placement, audience, len(everyone), columns,
+                               self.communicator.allgather(record.header(columns, {})))
         if self.metrics is not None:
             self._unrecorded = rounds + 1, values | self.costs(floats_down)
             self.record()

@@ -15,6 +15,7 @@ from hpcfl.message import Message, fields
 from hpcfl.placement import Placement
 
 Columns = dict[str, NDArray[np.float64]]
+Parts = Sequence[tuple[np.ndarray, Columns]]  # ids and columns of fleets
 SCORED = ("correct", "total", "loss")
 
 
@@ -55,11 +56,15 @@ def tested(fleet: Fleet) -> Tensor:
     return torch.bincount(labels, minlength=samples.classes).double().cpu()
 
 
-def gather(communicator: Communicator, placement: Placement, audience: np.ndarray, clients: int,
-           parts: Sequence[tuple[np.ndarray, Columns]], seconds: dict[str, float]) -> dict[str, Any]:
+def header(parts: Parts, seconds: dict[str, float]) -> list[Any]:
+    """What ``gather`` needs to know of every rank, JSON-able: names of columns, and seconds by phase."""
+    return [sorted({name for _, found in parts for name in found}), seconds]
+
+
+def gather(communicator: Communicator, placement: Placement, audience: np.ndarray, clients: int, parts: Parts,
+           headers: Sequence[list[Any]]) -> dict[str, Any]:
     """Rank 0's record of the round: ``clients/NAME`` [clients], NaN where a client was not concerned, their summaries, and
-    the slowest worker's seconds; {} elsewhere. ``parts``: ids and columns of the fleets of this rank."""
-    headers = communicator.allgather([sorted({name for _, found in parts for name in found}), seconds])
+    the slowest worker's seconds; {} elsewhere. ``parts``: ids and columns of the fleets of this rank; ``headers`` by rank."""
     names = sorted({name for own, _ in headers for name in own})
     mine = audience[placement.owner[audience] == communicator.rank]
     table = np.full((len(mine), len(names)), np.nan)

@@ -17,6 +17,8 @@ from hpcfl.storage.agreement import agreed
 from hpcfl.storage.checkpoint import Checkpoints, Restored, latest
 from hpcfl.storage.metrics import MetricsWriter
 
+PUBLISH_EVERY = 0.5  # seconds between files of metrics; who watches a run waits no longer for its rounds
+
 
 def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = False) -> None:
     """Start or continue the run in ``folder``. Collective. Raises UserError, RunFailure or Interrupted, on all ranks."""
@@ -63,7 +65,7 @@ def _metrics(config: Config, folder: Path, communicator: Communicator, prepared:
     header = {"config": config.resolved(), "ranks": communicator.size, **provenance.header(),
               "primary": prepared.method.primary}
     static = {"train_counts": prepared.setup.counts.long().numpy(), "test_counts": prepared.test_counts.long().numpy()}
-    return MetricsWriter(folder, header, static)
+    return MetricsWriter(folder, header, static, PUBLISH_EVERY)
 
 
 def _notes(config: Config, restored: Restored | None, meta: dict[str, Any], prepared: Prepared,

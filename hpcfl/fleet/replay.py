@@ -18,6 +18,8 @@ from hpcfl.fleet.graphs import Function, Graphs
 OFTEN = 100  # calls; recording costs as much as many replays save
 RESHAPES = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default,
             torch.ops.aten.detach.default}
+FILLS = {torch.ops.aten.ones_like.default, torch.ops.aten.zeros_like.default, torch.ops.aten.new_zeros.default,
+         torch.ops.aten.new_ones.default, torch.ops.aten.full_like.default}
 
 
 class Replayed:
@@ -45,21 +47,20 @@ class Replayed:
 
 
 def record(function: Function, tensors: tuple[Tensor, ...]) -> Function:
-    """The operations of one call, those that reshape to the same shape and those done before left out."""
+    """The operations of one call, without those that change nothing, those done before and those whose result is constant."""
     module = make_fx(function)(*tensors)
     done: dict[Any, fx.Node] = {}
     operations = [node for node in module.graph.nodes if node.op == "call_function"]
     in_place = any(_changes(node) for node in operations)  # then two equal calls may see different values
     for node in operations:
-        source = node.args[0] if node.args else None
-        if node.target in RESHAPES and isinstance(source, fx.Node) and _shape(source) == _shape(node):
-            node.replace_all_uses_with(source)
-            module.graph.erase_node(node)
+        if _changes_nothing(node):
+            _replace(node, node.args[0])
         elif not in_place:
             first = done.setdefault((node.target, repr(node.args), repr(node.kwargs)), node)
             if first is not node:
-                node.replace_all_uses_with(first)
-                module.graph.erase_node(node)
+                _replace(node, first)
+    if not in_place:
+        _fold(module, tensors)
     module.graph.eliminate_dead_code()
     module.recompile()
     return torch.no_grad()(module.forward)
@@ -70,6 +71,42 @@ def _changes(node: fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
-def _shape(node: fx.Node) -> Any:
+def _changes_nothing(node: fx.Node) -> bool:
+    """Whether the result is the first argument itself: reshaped to the same shape, or times one."""
+    source = node.args[0] if node.args else None
+    one = node.target is torch.ops.aten.mul.Scalar and node.args[1] == 1
+    return (node.target in RESHAPES or one) and isinstance(source, fx.Node) and _looks(source) == _looks(node)
+
+
+def _looks(node: fx.Node) -> Any:
     meta = node.meta.get("tensor_meta")
-    return node if meta is None else (meta.shape, meta.dtype)
+    return node if meta is None else (meta.shape, meta.stride, meta.dtype)
+
+
+def _replace(node: fx.Node, other: Any) -> None:
+    node.replace_all_uses_with(other)
+    node.graph.erase_node(node)
+
+
+def _fold(module: fx.GraphModule, tensors: tuple[Tensor, ...]) -> None:
+    """Compute once what is the same in every call: what is made of constants alone, and tensors filled with a number."""
+    constants: dict[fx.Node, Any] = {}
+
+    class Values(fx.Interpreter):
+        def run_node(self, node: fx.Node) -> Any:
+            value = super().run_node(node)
+            if node.op == "call_function" and not _random(node) and (
+                    node.target in FILLS or all(source in constants for source in node.all_input_nodes)):
+                constants[node] = value
+            return value
+
+    Values(module).run(*tensors)
+    for number, (node, value) in enumerate(constants.items()):
+        if isinstance(value, Tensor):  # several results stay, and are not asked for any more
+            module.register_buffer(f"folded_{number}", value)
+            with module.graph.inserting_before(node):
+                _replace(node, module.graph.get_attr(f"folded_{number}"))
+
+
+def _random(node: fx.Node) -> bool:
+    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags

@@ -43,7 +43,7 @@ def groups(pools: list[Tensor], widest: int) -> Iterator[list[int]]:
 def _padded(length: int) -> int:
     """Whole blocks, and the rest rounded up to a power of two: at most twice the work."""
     whole, rest = divmod(length, BLOCK)
-    return whole * BLOCK + (1 << (rest - 1).bit_length() if rest else 0)
+    return whole * BLOCK + (max(16, 1 << (rest - 1).bit_length()) if rest else 0)
 
 
 def outputs(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Samples, pools: list[Tensor],

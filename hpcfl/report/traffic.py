@@ -49,7 +49,7 @@ def of(method: str) -> Traffic:
         message = prepared.method.update(fleet, inbox)
         up = record.columns(fleet, message, record.healthy(fleet, message))["floats_up"].mean()
         prepared.store.put(everyone.tolist(), fleet.state)
-        uplink = exchange.gather(communicator, prepared.placement, everyone, message)
+        uplink = exchange.gather(communicator, prepared.placement, everyone, message, [exchange.header(message)])
         prepared.method.aggregate(server, cohort, uplink or {})
     body = layout.columns("body")
     formula, value = FEDALA_TABLE_3.get(method, (None, None))

@@ -1,9 +1,10 @@
-"""Metrics: a small file per round, published by rename, merged into ``metrics.h5`` at checkpoints.
+"""Metrics: a small file per round, or for some short ones, published by rename, merged into ``metrics.h5`` at checkpoints.
 
 No file is ever changed after it was published, so a reader can keep any of them open for ever and never meets half a
 round, and the writer never waits for a reader.
 """
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,15 +20,18 @@ __all__ = ["MetricsWriter", "Results", "read"]
 class MetricsWriter:
     """Writes the results of a run; on rank 0 only, one at a time for a folder."""
 
-    def __init__(self, folder: str | Path, header: dict[str, Any], static: dict[str, np.ndarray]) -> None:
+    def __init__(self, folder: str | Path, header: dict[str, Any], static: dict[str, np.ndarray], every: float = 0.0) -> None:
         """``header``: JSON-able entries; ``static``: arrays. Rounds that ``folder`` holds already stay in it.
 
+        Rounds are published once ``every`` seconds, several in one file, for a file takes as long as a short round.
         ``notes`` has one line for each damaged file; it was set aside as ``*.damaged``. Raises RunFailure.
         """
         self.folder = Path(folder)
         self.notes: list[str] = []
         self._header, self._static = header, static
         self._shapes: dict[str, tuple[int, ...]] = {}
+        self._every, self._published = every, -every
+        self._waiting: list[Results] = []
         with atomic.explained(self.folder):
             (self.folder / results.ROUNDS).mkdir(parents=True, exist_ok=True)
         for used in (self.folder / results.ROUNDS, self.folder):
@@ -35,15 +39,26 @@ class MetricsWriter:
         self.fold()
 
     def record(self, round: int, values: Mapping[str, float | int | np.ndarray]) -> None:
-        """Publish one round, in place of what was recorded for it before.
+        """Take one round, in place of what was recorded for it before, and publish it if it is time.
 
         ``values``: name, a path such as ``clients/pre/correct``, → scalar or array, of the same shape in every round.
         Raises ValueError for another shape, RunFailure.
         """
         columns = {name: self._column(name, value) for name, value in values.items()}
-        data = results.encode(Results(rounds=np.array([round]), values=columns), packed=True)
+        self._waiting.append(Results(rounds=np.array([round]), values=columns))
+        if time.monotonic() - self._published >= self._every:
+            self.publish()
+
+    def publish(self) -> None:
+        """Let readers see every round recorded so far. Raises RunFailure."""
+        if not self._waiting:
+            return
+        rounds, values = results.merge(self._waiting)
+        name = "-".join(f"{round:08d}" for round in sorted({rounds[0], rounds[-1]}))
         # A crash of the node may take this file, but then the rounds after the checkpoint are computed again anyway.
-        atomic.write(self.folder / results.ROUNDS / f"{round:08d}.h5", data, durable=False)
+        atomic.write(self.folder / results.ROUNDS / f"{name}.h5",
+                     results.encode(Results(rounds=rounds, values=values), packed=True), durable=False)
+        self._waiting, self._published = [], time.monotonic()
 
     def fold(self, finished: bool = False) -> None:
         """Merge the rounds into ``metrics.h5``, safe on the disk when this returns. Raises RunFailure.
@@ -52,8 +67,9 @@ class MetricsWriter:
         """
         merged, paths = self.folder / results.MERGED, results.listed(self.folder)
         parts = [part for path in [merged, *paths] if (part := self._load(path))]
-        rounds, values = results.merge(parts)
+        rounds, values = results.merge([*parts, *self._waiting])
         atomic.write(merged, results.encode(Results(self._header, self._static, rounds, values, finished)))
+        self._waiting = []
         with atomic.explained(self.folder):
             for path in paths:
                 path.unlink(missing_ok=True)

@@ -36,8 +36,8 @@ def main() -> None:
 
     def ours() -> None:
         exchange.send(communicator, placed, ids, None if rows is None else {"model": rows}, torch.device("cpu"))
-        exchange.gather(communicator, placed, ids, {"model": torch.from_numpy(mine)} if workers and len(mine) else {},
-                        torch.device("cpu"))
+        uplink = {"model": torch.from_numpy(mine)} if workers and len(mine) else {}
+        exchange.gather(communicator, placed, ids, uplink, communicator.allgather(exchange.header(uplink)))
 
     found: dict[str, list[float]] = {"bare": [], "ours": []}
     for repeat in range(REPEATS + 1):

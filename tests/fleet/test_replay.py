@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpcfl.fleet import kernels, replay
 from hpcfl.fleet.replay import Replayed
@@ -32,6 +33,29 @@ def test_equal_tensors_that_are_written_to_stay_apart():
 
     recorded = replay.record(sums, (torch.ones(3),))
     assert [part.tolist() for part in recorded(torch.ones(3))] == [[1.0] * 3, [2.0] * 3]
+
+
+class Calls(TorchDispatchMode):
+    """The operations that run inside the block."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.overloadpacket.__name__)
+        return function(*args, **kwargs or {})
+
+
+def test_only_what_depends_on_the_arguments_is_computed_again():
+    def shifted(x):
+        halves = torch.full((2,), 3.0).unbind()
+        return (x.view(2, 2) * 1 + torch.ones_like(x) * halves[0] + x.new_zeros(2, 2),)
+
+    recorded = replay.record(shifted, (torch.ones(2, 2),))
+    with Calls() as calls:
+        found = recorded(torch.arange(4.0).view(2, 2))
+    assert found[0].tolist() == [[3, 4], [5, 6]] and calls.names == ["add", "add"]
 
 
 @pytest.mark.parametrize("lanes", [2, "all"])

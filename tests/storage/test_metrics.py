@@ -38,6 +38,23 @@ def test_everything_comes_back(tmp_path):
     assert os.listdir(tmp_path / "rounds") == []
 
 
+def test_short_rounds_share_a_file_and_none_is_lost(tmp_path):
+    writer = MetricsWriter(tmp_path, {}, {}, every=3600.0)
+    for round in (1, 2, 3):
+        writer.record(round, {"a": round, **({"b": np.ones(2)} if round == 2 else {})})
+    assert os.listdir(tmp_path / "rounds") == ["00000001.h5"]  # nobody waits for the first
+    writer.publish()
+    writer.publish()
+    assert sorted(os.listdir(tmp_path / "rounds")) == ["00000001.h5", "00000002-00000003.h5"]
+    writer.record(4, {"a": 4})
+    for _ in range(2):
+        read = metrics.read(tmp_path)
+        assert read.rounds.tolist() == read.values["a"].tolist() == list(range(1, len(read.rounds) + 1))
+        assert np.isnan(read.values["b"]).all(axis=1).tolist() == [True, False, True, True][:len(read.rounds)]
+        writer.fold()
+    assert len(read.rounds) == 4 and os.listdir(tmp_path / "rounds") == []
+
+
 def test_missing_names_are_nan_or_minus_one(tmp_path):
     writer = MetricsWriter(tmp_path, {}, {})
     writer.record(1, {"a": 1.0, "b": np.array([1, 2], np.uint8)})
