@@ -18,6 +18,7 @@ from hpcfl.fleet.graphs import Function, Graphs
 OFTEN = 100  # calls; recording costs as much as many replays save
 RESHAPES = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default,
             torch.ops.aten.detach.default}
+PRODUCTS = {torch.ops.aten.mul.Scalar, torch.ops.aten.mul.Tensor}
 FILLS = {torch.ops.aten.ones_like.default, torch.ops.aten.zeros_like.default, torch.ops.aten.new_zeros.default,
          torch.ops.aten.new_ones.default, torch.ops.aten.full_like.default}
 
@@ -74,7 +75,7 @@ def _changes(node: fx.Node) -> bool:
 def _changes_nothing(node: fx.Node) -> bool:
     """Whether the result is the first argument itself: reshaped to the same shape, or times one."""
     source = node.args[0] if node.args else None
-    one = node.target is torch.ops.aten.mul.Scalar and node.args[1] == 1
+    one = node.target in PRODUCTS and node.args[1] == 1
     return (node.target in RESHAPES or one) and isinstance(source, fx.Node) and _looks(source) == _looks(node)
 
 
