@@ -113,7 +113,7 @@ class World(Communicator):
         self.rank, self.size = self._world.rank, self._world.size
         host = self._world.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = host.rank, host.size
-        self.takes_gpu = "cuda" in (self._world.Get_info().Get("mpi_memory_alloc_kinds") or "")  # MPI 4.1, section 12.4.3
+        self.takes_gpu = "cuda" in (self._world.Get_info().Get("mpi_memory_alloc_kinds") or "")  # since MPI 4.1
         self.ranks = [f"rank {rank}{f' on {self.host}' if rank == self.rank else ''}" for rank in range(self.size)]
         self._hang_after = float("inf")
         self._heard = [time.monotonic()] * self.size
@@ -161,17 +161,18 @@ class World(Communicator):
 
     def _meet(self) -> None:
         """Wait until every rank is here, polling; ends the job if one stays silent."""
-        request, begun, looked = self._world.Ibarrier(), time.monotonic(), time.monotonic()
+        request = self._world.Ibarrier()
+        begun = looked = time.monotonic()
         while not request.Test():
-            waited = time.monotonic() - begun
-            time.sleep(max(SHORTEST_PAUSE, *(min(share * waited, longest) for share, longest in PAUSES)))
-            if begun + waited - looked > LOOK_ROUND:
-                looked = begun + waited
+            now = time.monotonic()
+            if now - looked > LOOK_ROUND:
+                looked = now
                 self.beat()
                 watched = range(1, self.size) if self.rank == 0 else [0]
-                silent = [r for r in watched if looked - self._heard[r] > self._hang_after]
+                silent = [r for r in watched if now - self._heard[r] > self._hang_after]
                 if silent:
                     self._give_up(self.ranks[silent[0]])
+            time.sleep(max(SHORTEST_PAUSE, *(min(share * (now - begun), longest) for share, longest in PAUSES)))
         self._heard = [time.monotonic()] * self.size
 
     @contextmanager
