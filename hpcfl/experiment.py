@@ -110,7 +110,7 @@ def _run_cells(planned: Plan, fresh: bool, communicator: Communicator) -> None:
         try:
             run_one(cell.config, planned.folder / cell.folder, fresh, communicator)
         except (RunFailure, UserError) as error:
-            failures[cell.name] = error
+            failures[cell.name] = error.with_traceback(None)  # which would keep all that the cell had in memory
             if communicator.is_server:
                 print(f"{cell.name}: failed: {error}", flush=True)
     if communicator.is_server and len(failures) < len(planned.cells):

@@ -48,10 +48,11 @@ class Federation:
             for round in range(done + 1, config.rounds + 1):
                 try:
                     level = self.play(round, request)
-                except (RunFailure, UserError):
-                    self.checkpoints.finish()  # all ranks fail together: commit what an earlier round began to save
+                except (RunFailure, UserError):  # all ranks fail together: what earlier rounds recorded and began to save counts
                     if self.metrics is not None:
-                        self.metrics.publish()
+                        with alone(f"round {round}, metrics"):
+                            self.metrics.publish()
+                    self.checkpoints.finish()
                     raise
                 last = level == STOP or round == config.rounds
                 self.finish_checkpoint()  # the one begun in an earlier round, written meanwhile
@@ -85,7 +86,8 @@ class Federation:
         header = [exchange.header(uplink), record.header(columns, dict(watch.seconds))]
         with watch.phase("gather"), self.communicator.together():
             messages, records = zip(*self.communicator.allgather(header), strict=True)
-            arrived = exchange.gather(self.communicator, self.prepared.placement, cohort, uplink, messages)
+            with alone(f"round {round}, uploads"):
+                arrived = exchange.gather(self.communicator, self.prepared.placement, cohort, uplink, messages)
             values = record.gather(self.communicator, self.prepared.placement, audience, config.partition.clients, columns,
                                    records)
             known = {"method", method.primary, *_scores(values)}  # the method's own score may come at the end only
@@ -100,7 +102,8 @@ class Federation:
         if level == DIVERGED:
             raise RunFailure(f"round {round}: {_named(diverged)} diverged (NaN or Inf); lower training.lr, set "
                              "training.clip, or leave such clients out with training.on_divergence = 'exclude'")
-        self.keep(players, fine.numpy())
+        with alone(f"round {round}, state of {_named(players.ids)}"):
+            self.keep(players, fine.numpy())
         with watch.phase("aggregate"):
             if arrived is not None:
                 with alone(f"round {round}, aggregation"):
@@ -173,7 +176,8 @@ class Federation:
                 with alone(f"round {round}, metrics"):
                     self.metrics.fold()
             server = self.server if self.communicator.is_server else None
-            self.checkpoints.start(round, server, self.prepared.store, self.meta)
+            with alone(f"round {round}, checkpoint"):
+                self.checkpoints.start(round, server, self.prepared.store, self.meta)
             self.schedule.begun()
         if wait:
             self.finish_checkpoint()

@@ -45,6 +45,12 @@ def picked(rows: Tensor, positions: Tensor) -> Tensor:
     return torch.index_select(rows, 0, positions, out=_empty(rows, len(positions)))
 
 
+def columns(rows: Tensor, part: slice) -> Tensor:
+    """Some columns of every row; a copy unless they are all."""
+    chosen = rows[:, part]
+    return rows if chosen.shape == rows.shape else _empty(chosen, len(rows)).copy_(chosen)
+
+
 def replaced(rows: Tensor, positions: Tensor, new: Tensor) -> Tensor:
     """``rows`` [M, width] with those at ascending ``positions`` [n] replaced; ``rows`` stays as it is. All of them: ``new``."""
     return new if len(positions) == len(rows) else _empty(rows, len(rows)).copy_(rows).index_copy_(0, positions, new)

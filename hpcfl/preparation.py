@@ -68,6 +68,8 @@ def prepare(config: Config, communicator: Communicator) -> Prepared:
     counts, test_counts = (torch.from_numpy(replace(split, train=train).counts(labels, dataset.classes, part)).double()
                            for part in ("train", "test"))
     device = _device(config.runtime.device, communicator.local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # streams, graphs and MPI take the current one
     mixing.on(device)
     module = _build(config, method, dataset)
     with randomness.seeded(config.seed, "template"):

@@ -17,7 +17,7 @@ from hpcfl.storage.agreement import agreed
 from hpcfl.storage.checkpoint import Checkpoints, Restored, latest
 from hpcfl.storage.metrics import MetricsWriter
 
-PUBLISH_EVERY = 0.5  # seconds between files of metrics; who watches a run waits no longer for its rounds
+PUBLISH_EVERY = 0.5  # seconds between files of metrics, each of which takes as long as a short round
 
 
 def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = False) -> None:
@@ -42,7 +42,10 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
             metrics = _metrics(config, folder, communicator, prepared)
             notes = _notes(config, restored, meta, prepared, metrics)
         done = restored.round if restored else 0
-        server = restored.server if restored and restored.server is not None else prepared.server
+        server = prepared.server
+        if restored and restored.server is not None:
+            server = restored.server
+            prepared.server.clear()  # its matrices would take memory to no purpose
         if progress is None:
             Federation(communicator, prepared, server, checkpoints, None, meta, _silent).run(done)
             return

@@ -85,6 +85,14 @@ def test_picked_and_repeated_rows_are_copies():
     assert mixing.repeated(torch.tensor([True]), 2).tolist() == [[True], [True]]
 
 
+def test_some_columns_are_a_copy_and_all_are_the_rows():
+    rows = torch.arange(6.0).view(2, 3)
+    some = mixing.columns(rows, slice(-2, None))
+    assert some.tolist() == [[1, 2], [4, 5]] and some.is_contiguous()
+    some.zero_()
+    assert rows.sum() == 15 and mixing.columns(rows, slice(-3, None)) is rows
+
+
 def test_replaced_rows():
     rows, new = torch.zeros(3, 2), torch.ones(2, 2)
     assert mixing.replaced(rows, torch.tensor([0, 2]), new)[:, 0].tolist() == [1, 0, 1]

@@ -34,7 +34,8 @@ class Graphs:
             outputs = function(*inputs)
         self._pool = self._pool or graph.pool()
 
-        def replay(*given: Tensor) -> tuple[Tensor, ...]:
+        def replay(*given: Tensor, _constants: Function = function) -> tuple[Tensor, ...]:
+            """``_constants``: the graph reads tensors that belong to the function, which therefore has to stay."""
             torch._foreach_copy_(inputs, list(given))
             graph.replay()
             return tuple(output.clone() for output in outputs)

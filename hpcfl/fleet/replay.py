@@ -54,7 +54,7 @@ def record(function: Function, tensors: tuple[Tensor, ...]) -> Function:
     operations = [node for node in module.graph.nodes if node.op == "call_function"]
     in_place = any(_changes(node) for node in operations)  # then two equal calls may see different values
     for node in operations:
-        if _changes_nothing(node):
+        if _reshapes_nothing(node) or (not in_place and _times_one(node)):  # a product is a copy, a reshaped tensor is not
             _replace(node, node.args[0])
         elif not in_place:
             first = done.setdefault((node.target, repr(node.args), repr(node.kwargs)), node)
@@ -72,16 +72,19 @@ def _changes(node: fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
-def _changes_nothing(node: fx.Node) -> bool:
-    """Whether the result is the first argument itself: reshaped to the same shape, or times one."""
-    source = node.args[0] if node.args else None
-    one = node.target in PRODUCTS and node.args[1] == 1
-    return (node.target in RESHAPES or one) and isinstance(source, fx.Node) and _looks(source) == _looks(node)
+def _reshapes_nothing(node: fx.Node) -> bool:
+    return node.target in RESHAPES and _like_its_source(node)
 
 
-def _looks(node: fx.Node) -> Any:
-    meta = node.meta.get("tensor_meta")
-    return node if meta is None else (meta.shape, meta.stride, meta.dtype)
+def _times_one(node: fx.Node) -> bool:
+    return node.target in PRODUCTS and node.args[1] == 1 and _like_its_source(node)
+
+
+def _like_its_source(node: fx.Node) -> bool:
+    """Whether the first argument is a tensor of the same shape, strides and type."""
+    source, meta = node.args[0], node.meta.get("tensor_meta")
+    other = source.meta.get("tensor_meta") if isinstance(source, fx.Node) else None
+    return None not in (meta, other) and (meta.shape, meta.stride, meta.dtype) == (other.shape, other.stride, other.dtype)
 
 
 def _replace(node: fx.Node, other: Any) -> None:

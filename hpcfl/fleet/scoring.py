@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 from hpcfl.fleet.kernels import Predict, SerialKernel, StackedKernel, Tensors
 from hpcfl.fleet.samples import Samples
 
+SMALLEST = 16  # samples; fewer take as long
 BLOCK = 128  # samples of one client at once; fixed, so that a client's numbers do not depend on its neighbours
 
 
@@ -41,9 +42,9 @@ def groups(pools: list[Tensor], widest: int) -> Iterator[list[int]]:
 
 
 def _padded(length: int) -> int:
-    """Whole blocks, and the rest rounded up to a power of two: at most twice the work."""
+    """Whole blocks, and the rest rounded up to a power of two, but not so small that there are many sizes."""
     whole, rest = divmod(length, BLOCK)
-    return whole * BLOCK + (max(16, 1 << (rest - 1).bit_length()) if rest else 0)
+    return whole * BLOCK + (max(SMALLEST, 1 << (rest - 1).bit_length()) if rest else 0)
 
 
 def outputs(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Samples, pools: list[Tensor],

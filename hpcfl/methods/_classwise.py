@@ -102,7 +102,7 @@ class ClassWise:
                      else self.estimates(cohort.layout, cohort.counts, uplink["model"]))
         server["weights"] = cohort.weights
         server["shares"] = class_weights(estimates, cohort.weights)
-        server["uploads"] = uplink["model"][:, -server["uploads"].shape[1]:].contiguous()
+        server["uploads"] = mixing.columns(uplink["model"], slice(-server["uploads"].shape[1], None))
         server["distributions"] = server["distributions"].index_copy(0, torch.from_numpy(cohort.ids), estimates)
 
     def estimates(self, layout: Layout, counts: Tensor, models: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ def decode(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
 
 def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
-    """The datasets at the root of a file, whole or only the given ascending ``rows``. Raises Damaged."""
+    """The datasets at the root of a file, whole or only the given ascending ``rows``. Raises Damaged, RunFailure."""
     with _damage_named():
         return _using(path, lambda file: {name: _whole(dataset) if rows is None else np.asarray(dataset[rows])
                                           for name, dataset in file.items()})

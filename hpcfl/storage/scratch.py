@@ -30,7 +30,7 @@ def limit(size: float) -> None:
 def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
     """A CPU tensor with any content. Raises RunFailure where $TMPDIR is full."""
     size = math.prod(shape) * dtype.itemsize
-    array = _array(size) if sum([*_held.values()]) + size <= _limit else _mapped(size)
+    array = _array(size) if not size or sum([*_held.values()]) + size <= _limit else _mapped(size)
     return torch.from_numpy(array)[:size].view(dtype).view(tuple(shape))
 
 

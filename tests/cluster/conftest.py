@@ -102,7 +102,11 @@ class Cluster:
 
     def wait_for_round(self, number: int) -> None:
         """Until round ``number`` of the run in ``out`` is recorded."""
-        self.until(lambda: any(self.folder.glob(f"out/rounds/*{number}.h5")) or self.rounds() >= number, f"round {number}")
+        def recorded() -> bool:
+            names = [path.stem for path in self.folder.glob("out/rounds/*.h5")]
+            return any(int(name.rpartition("-")[2]) >= number for name in names) or self.rounds() >= number
+
+        self.until(recorded, f"round {number}")
 
     def until(self, happened: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE

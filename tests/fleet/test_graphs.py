@@ -1,5 +1,7 @@
 """Captured functions. Without a GPU a stand-in for CUDA's graphs runs the captured function again on the same places."""
 
+import gc
+import weakref
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 
@@ -55,6 +57,18 @@ def arguments(lanes, seed):
     generator = torch.Generator().manual_seed(seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     return torch.randn(lanes, 3, generator=generator).to(device), torch.randn(lanes, 4, 3, generator=generator).to(device)
+
+
+def test_a_graph_keeps_the_function_whose_constants_it_reads(function):
+    class Holder:
+        constant = torch.ones(3)
+
+    holder = Holder()
+    there, tensors = weakref.ref(holder), arguments(2, 1)
+    captured = Graphs().capture(lambda *given, holder=holder: function[0](*given), tensors)
+    del holder
+    gc.collect()
+    assert there() is not None and len(captured(*tensors)) == 2
 
 
 def test_replays_give_the_functions_bits_and_outputs_that_stay(function):

@@ -47,6 +47,13 @@ def test_a_copy_has_the_values_type_and_shape_and_is_apart(limit, value):
     assert torch.equal(value, before)
 
 
+def test_nothing_needs_no_room(files):
+    scratch.limit(1000)
+    held = scratch.empty([200])
+    scratch.limit(10)
+    assert scratch.empty([0, 5]).shape == (0, 5) and not files and len(held) == 200
+
+
 def test_no_room_for_a_file_is_one_line(small_disk, monkeypatch):
     scratch.limit(0)
     monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
