@@ -168,10 +168,9 @@ class World(Communicator):
             if now - looked > LOOK_ROUND:
                 looked = now
                 self.beat()
-                watched = range(1, self.size) if self.rank == 0 else [0]
-                silent = [r for r in watched if now - self._heard[r] > self._hang_after]
-                if silent:
-                    self._give_up(self.ranks[silent[0]])
+                for other in range(1, self.size) if self.rank == 0 else [0]:
+                    if now - self._heard[other] > self._hang_after:
+                        self._give_up(self.ranks[other])
             time.sleep(max(SHORTEST_PAUSE, *(min(share * (now - begun), longest) for share, longest in PAUSES)))
         self._heard = [time.monotonic()] * self.size
 
