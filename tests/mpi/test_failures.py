@@ -78,6 +78,16 @@ def test_a_full_disk_ends_all_ranks(start, experiment, small_disk):
     assert "No space left on device" in output and "Traceback" not in output
 
 
+def test_no_room_for_matrices_beyond_the_memory_ends_all_ranks_at_once(start, experiment, small_disk, tmp_path):
+    """Only rank 0 needs the room."""
+    file = experiment("[method]\nname = 'tiny:Wide'\nwidth = 100000\n[runtime]\nmemory = 0.1\n")
+    began = time.monotonic()
+    code, output = start(3, file, "--out", tmp_path / "out", TMPDIR=str(small_disk)).wait()
+    assert code not in (0, 2, 75) and time.monotonic() - began < 60
+    line = next(line for line in output.splitlines() if line.startswith("hpcfl: rank 0"))
+    assert "No space left on device" in line and "Traceback" not in output
+
+
 @contextmanager
 def vanished(folder: Path) -> Iterator[Path]:
     """Inside the block the folder is gone; where it is instead."""
