@@ -89,7 +89,7 @@ class Communicator:
         return rows
 
     def gather(self, rows: Array, owner: Array, empty: Empty = np.empty) -> Array | None:
-        """The reverse of ``scatter``: rows [n, width] on rank 0, row i from the rank ``owner[i]``; None elsewhere."""
+        """The reverse of ``scatter``: rows [n, width] on rank 0, made by ``empty``, row i from rank ``owner[i]``; else None."""
         return rows
 
     def end(self, code: int) -> NoReturn:
