@@ -19,7 +19,12 @@ def main() -> None:
 
         print(f"hpcfl: {communicator.ranks[communicator.rank]} failed: {explain(error)}", file=sys.stderr)
         communicator.abort(1)
-    communicator.end(code)
+    from hpcfl import signals
+
+    try:
+        communicator.end(code)
+    finally:
+        signals.ignore()
 
 
 if __name__ == "__main__":

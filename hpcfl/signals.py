@@ -19,6 +19,12 @@ def remember() -> None:
             signal.signal(number, lambda number, frame: _early.append(signal.Signals(number).name))
 
 
+def ignore() -> None:
+    """For a process that is leaving: Python gives its handlers up long before the end, and a repeated warning would kill it."""
+    for number in STOP:
+        signal.signal(number, signal.SIG_IGN)
+
+
 class StopRequest:
     """Context manager: while it is open, ``received`` holds the name of the first stop signal, or None."""
 

@@ -114,16 +114,17 @@ class Supervisor:
             raise RunFailure("stopped early; the same command continues")
         when = "in time" if code == CONTINUE else "in the middle of a round, which will be repeated" if code is None else (
             f"by the warning before the ranks could take it ({_ending(code)})")
+        _say(f"job {job} stopped {when}")  # before all else: Slurm may end this process while it is being requeued
         if waiting is not None and waiting.get(job) and waiting[job].state not in ("RUNNING", "PREEMPTED", "SUSPENDED"):
-            _say(f"job {job} is ended by scancel or scontrol requeue, stopped {when}")
+            _say(f"job {job} is ended by scancel or scontrol requeue")
         elif slurm.requeue(job):
-            _say(f"job {job} requeued, stopped {when}")
+            _say(f"job {job} requeued")
             time.sleep(RESERVE)  # Slurm ends the job; one that ends by itself meanwhile may count as failed
         elif follower := slurm.submit_after(job, self.again, slurm.restarts() + 1):
             self._note(followers=_read(Path(self.record)).get("followers", {}) | {job: follower})
-            _say(f"job {job} cannot be requeued from here; job {follower} follows it, stopped {when}")
+            _say(f"job {job} cannot be requeued from here; job {follower} follows it")
         else:
-            raise RunFailure(f"job {job} stopped {when}, but neither scontrol nor sbatch works on this node; "
+            raise RunFailure(f"job {job} cannot be requeued: neither scontrol nor sbatch works on this node; "
                              "the same command continues")
         raise SystemExit(CONTINUE)
 

@@ -86,6 +86,7 @@ class Cluster:
         return state
 
     def restarts(self, job: str) -> int:
+        self.state(job)  # lets it go
         return int(self.run("squeue", "--noheader", "--states=all", "--jobs", job, "--Format=RestartCnt:|").strip().strip("| "))
 
     def wait(self, job: str, end: str = "COMPLETED") -> None:

@@ -80,7 +80,7 @@ def test_a_complete_run_is_left_alone(tmp_path, slurm):
 def test_a_warning_is_passed_on_and_the_job_requeued(tmp_path, slurm):
     slurm(scontrol=REQUEUES)
     code, said = supervise(tmp_path, RANKS, signal.SIGUSR2)
-    assert code == REQUEUED and "job 7 requeued, stopped in time" in said
+    assert code == REQUEUED and "job 7 stopped in time\nhpcfl: job 7 requeued" in said
     assert calls(tmp_path) == ["scontrol requeue 7 restarts="]
 
 
@@ -138,7 +138,7 @@ def test_without_any_command_it_says_what_to_do(tmp_path, slurm):
 def test_a_cancelled_job_stays_cancelled(tmp_path, slurm):
     slurm(scontrol="exit 0", squeue="echo '7|CANCELLED|None|0|'")
     code, said = supervise(tmp_path, "exit 75")
-    assert code == 75 and "job 7 is ended by scancel or scontrol requeue, stopped in time" in said
+    assert code == 75 and "job 7 stopped in time\nhpcfl: job 7 is ended by scancel or scontrol requeue" in said
     assert calls(tmp_path) == [] and noted(tmp_path)["failure"] is None
 
 

@@ -16,7 +16,8 @@ from hpcfl.communicator import Communicator
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.clients import ClientStore
 
-NOTING, STOPPING, WRAPPED = (str(Path(__file__).with_name(name)) for name in ("noting.py", "stopping.py", "wrapped.py"))
+NOTING, STOPPING, WARNED, WRAPPED = (str(Path(__file__).with_name(f"{name}.py"))
+                                     for name in ("noting", "stopping", "warned", "wrapped"))
 
 
 def test_an_exception_in_a_method_ends_all_ranks_and_names_rank_round_and_clients(start, experiment, tmp_path):
@@ -68,6 +69,14 @@ def test_a_rank_that_leaves_later_than_the_others_is_not_killed(start, experimen
     file = experiment(f"[method]\nname = '{method}'\n")
     found, output = start(3, file, "--out", tmp_path / "out", program=(WRAPPED,)).wait()
     assert found == code and "BAD TERMINATION" not in output
+
+
+@pytest.mark.parametrize(("ranks", "method", "code"), [(3, "fedavg", 0), (3, "tiny:Stops", 75), (1, "tiny:Stops", 75)])
+def test_a_warning_while_it_leaves_does_not_change_the_code(start, experiment, tmp_path, ranks, method, code):
+    """Slurm's supervisor repeats its warning until the ranks have left; leaving takes a while once torch is loaded."""
+    file = experiment(f"[method]\nname = '{method}'\n")
+    found, output = start(ranks, file, "--out", tmp_path / "out", program=(WARNED,)).wait()
+    assert found == code and output.count("warned") == ranks
 
 
 def test_a_full_disk_ends_all_ranks(start, experiment, small_disk):
