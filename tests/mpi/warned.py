@@ -7,9 +7,9 @@ from hpcfl.__main__ import main
 
 
 class Late:
-    def __del__(self, write=os.write, kill=os.kill, rank=os.getpid(), warning=signal.SIGUSR1):
+    def __del__(self, write=os.write, kill=os.kill, rank=os.getpid, warning=signal.SIGUSR1):
         write(1, b"warned\n")
-        kill(rank, warning)
+        kill(rank(), warning)
 
 
 late = Late()  # of the module that is executed: gone when the interpreter ends, after Python's own signal handlers
