@@ -1,5 +1,6 @@
 """``hpcfl`` and ``python -m hpcfl``: MPI first, then the command; a failing rank ends all ranks."""
 
+import gc
 import sys
 
 
@@ -25,6 +26,7 @@ def main() -> None:
         communicator.end(code)
     finally:
         signals.ignore()
+        gc.freeze()  # else Python looks through all of torch for garbage before it leaves: a second and more
 
 
 if __name__ == "__main__":

@@ -133,7 +133,7 @@ class StackedKernel:
             given, own = [tensors[name][lanes] for name in names], sorted(variables)
             run = partial(compute, own=own)
             if not buffers:  # batch norm changes its buffers on the way
-                run = self._replayed((_identity(loss), len(trained), *names, *own), run)
+                run = self._replayed((_identity(loss), len(trained), *names, *own), run, labels=len(names) + 1)
             *gradients, values = run(*given, x, y, *(variables[name] for name in own))
             if isinstance(lanes, Tensor):
                 for name, tensor in zip(names, given, strict=True):
@@ -143,9 +143,9 @@ class StackedKernel:
 
         return gradient
 
-    def _replayed(self, key: Hashable, function: Function) -> Replayed:
+    def _replayed(self, key: Hashable, function: Function, labels: int | None = None) -> Replayed:
         """The recordings of a function that was asked for under this key before; those used longest ago give way."""
-        self._recordings[key] = self._recordings.pop(key, None) or Replayed(function)  # the one used last at the end
+        self._recordings[key] = self._recordings.pop(key, None) or Replayed(function, labels)  # the one used last at the end
         if len(self._recordings) > RECORDINGS:
             self._recordings.pop(next(iter(self._recordings)))
         return self._recordings[key]

@@ -19,15 +19,20 @@ OFTEN = 100  # calls; recording costs as much as many replays save
 RESHAPES = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default,
             torch.ops.aten.detach.default}
 PRODUCTS = {torch.ops.aten.mul.Scalar, torch.ops.aten.mul.Tensor}
+UNEQUAL, CHOICE = torch.ops.aten.ne.Scalar, torch.ops.aten.where.self
 FILLS = {torch.ops.aten.ones_like.default, torch.ops.aten.zeros_like.default, torch.ops.aten.new_zeros.default,
          torch.ops.aten.new_ones.default, torch.ops.aten.full_like.default}
 
 
 class Replayed:
-    """``function`` of tensors alone, without side effects; recorded for each signature of its arguments on its own."""
+    """``function`` of tensors alone, without side effects; recorded for each signature of its arguments on its own.
 
-    def __init__(self, function: Function):
+    ``labels``: the position of an argument that holds class numbers.
+    """
+
+    def __init__(self, function: Function, labels: int | None = None):
         self._function = function
+        self._labels = labels
         self._calls: Counter[Any] = Counter()
         self._recorded: dict[Any, Function] = {}
         self._graphs = Graphs()
@@ -39,7 +44,7 @@ class Replayed:
             return recorded(*tensors)
         self._calls[signature] += 1
         if self._calls[signature] > OFTEN:
-            recorded = record(self._function, tensors)
+            recorded = record(self._function, tensors, self._labels)
             if tensors[0].is_cuda:
                 recorded = self._graphs.capture(recorded, tensors)
             self._recorded[signature] = recorded
@@ -47,7 +52,7 @@ class Replayed:
         return self._function(*tensors)
 
 
-def record(function: Function, tensors: tuple[Tensor, ...]) -> Function:
+def record(function: Function, tensors: tuple[Tensor, ...], labels: int | None = None) -> Function:
     """The operations of one call, without those that change nothing, those done before and those whose result is constant."""
     module = make_fx(function)(*tensors)
     done: dict[Any, fx.Node] = {}
@@ -61,7 +66,7 @@ def record(function: Function, tensors: tuple[Tensor, ...]) -> Function:
             if first is not node:
                 _replace(node, first)
     if not in_place:
-        _fold(module, tensors)
+        _fold(module, tensors, labels)
     module.graph.eliminate_dead_code()
     module.recompile()
     return torch.no_grad()(module.forward)
@@ -73,16 +78,16 @@ def _changes(node: fx.Node) -> bool:
 
 
 def _reshapes_nothing(node: fx.Node) -> bool:
-    return node.target in RESHAPES and _like_its_source(node)
+    return node.target in RESHAPES and _like(node, node.args[0])
 
 
 def _times_one(node: fx.Node) -> bool:
-    return node.target in PRODUCTS and node.args[1] == 1 and _like_its_source(node)
+    return node.target in PRODUCTS and node.args[1] == 1 and _like(node, node.args[0])
 
 
-def _like_its_source(node: fx.Node) -> bool:
-    """Whether the first argument is a tensor of the same shape, strides and type."""
-    source, meta = node.args[0], node.meta.get("tensor_meta")
+def _like(node: fx.Node, source: Any) -> bool:
+    """Whether an argument is a tensor of the result's shape, strides and type."""
+    meta = node.meta.get("tensor_meta")
     other = source.meta.get("tensor_meta") if isinstance(source, fx.Node) else None
     return None not in (meta, other) and (meta.shape, meta.stride, meta.dtype) == (other.shape, other.stride, other.dtype)
 
@@ -92,19 +97,26 @@ def _replace(node: fx.Node, other: Any) -> None:
     node.graph.erase_node(node)
 
 
-def _fold(module: fx.GraphModule, tensors: tuple[Tensor, ...]) -> None:
-    """Compute once what is the same in every call: what is made of constants alone, and tensors filled with a number."""
+def _fold(module: fx.GraphModule, tensors: tuple[Tensor, ...], labels: int | None) -> None:
+    """Compute once what is the same in every call: what is made of constants alone, tensors filled with a number, and whether
+    class numbers are none of those, below zero, that a loss leaves out."""
     constants: dict[fx.Node, Any] = {}
+    classes = None if labels is None else module.graph.find_nodes(op="placeholder")[labels]
 
     class Values(fx.Interpreter):
         def run_node(self, node: fx.Node) -> Any:
             value = super().run_node(node)
             if node.op == "call_function" and not _random(node) and (
-                    node.target in FILLS or all(source in constants for source in node.all_input_nodes)):
+                    node.target in FILLS or all(source in constants for source in node.all_input_nodes)
+                    or (node.target is UNEQUAL and node.args[0] is classes and node.args[1] < 0)):
                 constants[node] = value
             return value
 
     Values(module).run(*tensors)
+    for node in module.graph.find_nodes(op="call_function", target=CHOICE):
+        condition, chosen, _ = node.args
+        if node not in constants and condition in constants and constants[condition].all() and _like(node, chosen):
+            _replace(node, chosen)
     for number, (node, value) in enumerate(constants.items()):
         if isinstance(value, Tensor):  # several results stay, and are not asked for any more
             module.register_buffer(f"folded_{number}", value)

@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch.func import vmap
+from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpcfl.fleet import kernels, replay
@@ -58,6 +60,32 @@ def test_only_what_depends_on_the_arguments_is_computed_again():
     assert found[0].tolist() == [[3, 4], [5, 6]] and calls.names == ["add", "add"]
 
 
+def gradient(logits, y, mask):
+    """Of the mean loss of each lane, in which cross-entropy leaves out samples with the class −100."""
+    def loss(logits, y, mask):
+        return cross_entropy(logits, y) + cross_entropy(logits, torch.where(mask, y, -100))
+
+    leaf = logits.detach().requires_grad_()
+    losses = vmap(loss)(leaf, y, mask)
+    return *torch.autograd.grad(losses.sum(), leaf), losses.detach()
+
+
+def test_class_numbers_are_not_looked_through_again(monkeypatch):
+    """What a loss makes of them is."""
+    y, mask = torch.tensor([2, 0, 1]), torch.tensor([True, False, True])
+    given = gradient, (torch.randn(1, 3, 4), y[None], mask[None])
+    recorded, plain = replay.record(*given, labels=1), replay.record(*given)
+    counts = []
+    for function in (recorded, plain):
+        with Calls() as calls:
+            function(*given[1])
+        counts.append(calls.names.count("ne"))
+    assert counts == [1, 2]
+    others = torch.randn(1, 3, 4), torch.tensor([[3, 1, 1]]), torch.tensor([[False, True, True]])
+    for one, other in zip(recorded(*others), given[0](*others), strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("lanes", [2, "all"])
 @pytest.mark.parametrize("training", [{}, {"momentum": 0.9}], ids=["plain", "momentum"])
 def test_training_has_the_same_bits_replayed_and_not(make_fleet, rows_of, monkeypatch, lanes, training):
@@ -77,8 +105,7 @@ def test_scoring_has_the_same_bits_replayed_and_not(make_fleet, rows_of, monkeyp
     monkeypatch.setattr(replay, "OFTEN", 0)
     replayed, plain = make_fleet(), make_fleet(lanes=5)
     recorded = []
-    monkeypatch.setattr(replay, "record", lambda function, tensors, record=replay.record: recorded.append(1) or record(
-        function, tensors))
+    monkeypatch.setattr(replay, "record", lambda *given, record=replay.record: recorded.append(1) or record(*given))
     for seed in (1, 2):  # the second time with other models
         replayed.score(f"column {seed}", rows_of(replayed, seed))
     monkeypatch.setattr(replay, "OFTEN", 1000)
