@@ -19,6 +19,7 @@ from torch import Tensor
 from hpcfl.storage import scratch
 
 BLOCK_FLOATS = 1 << 17  # float64 scratch of 1 MB a block, which stays in a core's cache
+FEW = 8  # blocks that take no longer than waking other threads
 GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
 Result = TypeVar("Result")
 _device = torch.device("cpu")
@@ -120,7 +121,7 @@ def _each(work: Callable[[slice], Result], width: int, rows: int, device: torch.
     floats, cores = (BLOCK_FLOATS, _cores()) if device.type == "cpu" else (GPU_BLOCK_FLOATS, 1)
     step = max(1, floats // max(1, rows))
     blocks = (slice(start, start + step) for start in range(0, width, step))
-    if cores == 1 or width <= step:
+    if cores == 1 or width <= FEW * step:
         yield from map(work, blocks)
     while group := list(islice(blocks, cores)):  # no more at a time than there are cores: results may be large
         yield from _pool(cores).map(work, group)

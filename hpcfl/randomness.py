@@ -10,6 +10,17 @@ from hashlib import blake2b
 
 import numpy as np
 import torch
+from numpy.random.bit_generator import ISeedSequence
+
+
+class _Key(ISeedSequence):
+    """Philox's key itself, two words of 64 bits: ``Philox(key=…)`` asks the system for entropy first and throws it away."""
+
+    def __init__(self, key: bytes):
+        self._key = np.frombuffer(key, "<u8")
+
+    def generate_state(self, n_words: int, dtype: type = np.uint64) -> np.ndarray:
+        return self._key
 
 
 def _digest(seed: int, key: tuple[int | str, ...]) -> bytes:
@@ -19,7 +30,7 @@ def _digest(seed: int, key: tuple[int | str, ...]) -> bytes:
 
 def generator(seed: int, *key: int | str) -> np.random.Generator:
     """A NumPy generator for one purpose, e.g. ``generator(seed, "shuffle", round, client)``."""
-    return np.random.Generator(np.random.Philox(key=np.frombuffer(_digest(seed, key), "<u8")))
+    return np.random.Generator(np.random.Philox(_Key(_digest(seed, key))))
 
 
 def permutation(size: int, seed: int, *key: int | str) -> np.ndarray:

@@ -52,7 +52,7 @@ def columns(fleet: Fleet, uplink: Message | None, fine: Tensor | None) -> Column
 def tested(fleet: Fleet) -> Tensor:
     """Test samples of each class, the same for all clients, float64 [classes]."""
     samples = fleet.hardware.samples
-    labels = samples.y[samples.test[int(fleet.ids[0])].to(samples.device)]
+    labels = samples.y[torch.from_numpy(samples.test[int(fleet.ids[0])]).to(samples.device)]
     return torch.bincount(labels, minlength=samples.classes).double().cpu()
 
 

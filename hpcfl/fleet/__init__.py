@@ -221,24 +221,24 @@ class Fleet:
             order += chunk
         return torch.cat(means).float()[torch.tensor(order, device=hardware.device).argsort()]
 
-    def _drawn(self, client: int, times: int, size: int) -> Tensor:
+    def _drawn(self, client: int, times: int, size: int) -> np.ndarray:
         """Positions of ``times`` draws of at most ``size`` samples from each class, one after the other."""
         pool = self.hardware.samples.train[int(client)]
-        labels = self.hardware.samples.y[pool.to(self.hardware.device)].cpu()
+        labels = self.hardware.samples.y[torch.from_numpy(pool).to(self.hardware.device)].cpu().numpy()
         drawn = []
-        for label in labels.unique():
+        for label in np.unique(labels):
             held = pool[labels == label]
             random = randomness.generator(self.setup.seed, "class draws", self.round, int(client), int(label))
-            drawn += [held[torch.from_numpy(random.permutation(len(held))[:size])] for _ in range(times)]
-        return torch.cat(drawn) if drawn else pool
+            drawn += [held[random.permutation(len(held))[:size]] for _ in range(times)]
+        return np.concatenate(drawn) if drawn else pool
 
-    def _pool(self, client: int, share: float, phase: str) -> Tensor:
+    def _pool(self, client: int, share: float, phase: str) -> np.ndarray:
         pool = self.hardware.samples.train[int(client)]
         if share >= 1:
             return pool
         count = max(1, int(share * len(pool))) if len(pool) else 0
         chosen = randomness.permutation(len(pool), self.hardware.seed, "subset", phase, self.round, int(client))[:count]
-        return pool[torch.from_numpy(np.sort(chosen))]
+        return pool[np.sort(chosen)]
 
     def _descend(self, optimizer: Optimizer, tensors: Tensors, gradient: Callable, own: Tensors) -> training.Step:
         """A step of the optimiser on the loss."""

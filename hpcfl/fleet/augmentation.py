@@ -10,9 +10,9 @@ _OFFSETS = 2 * PADDING + 1
 VARIANTS = _OFFSETS ** 2 * 2  # vertical and horizontal offset, flipped or not; numbered from 1, 0 changes nothing
 
 
-def draw(count: int, generator: np.random.Generator) -> Tensor:
+def draw(count: int, generator: np.random.Generator) -> np.ndarray:
     """Variants for ``count`` images, uniform, int64."""
-    return torch.from_numpy(generator.integers(1, VARIANTS + 1, count))
+    return generator.integers(1, VARIANTS + 1, count)
 
 
 def apply(images: Tensor, variants: Tensor) -> Tensor:

@@ -14,8 +14,8 @@ from hpcfl.fleet import augmentation
 class Samples:
     """The training and test samples of a rank's clients.
 
-    ``train[client]`` and ``test[client]`` are positions in this rank's own tensors; ``parts`` has those held
-    out for validation too. Batches come out normalised, float32,
+    ``train[client]`` and ``test[client]`` are positions [n] in this rank's own tensors, of NumPy: an epoch's are put together
+    from many small pieces; ``parts`` has those held out for validation too. Batches come out normalised, float32,
     as ``[count, *shape]``; images for a convolution on a CPU are laid out channels-last, which it runs faster.
 
     augment: whether ``vary`` makes training images differ. global_test: whether all clients are tested on the same samples.
@@ -28,8 +28,7 @@ class Samples:
         given = {"train": train, "test": test, "validation": held_out}
         wanted = [np.asarray(part[client]) for part in given.values() for client in clients]
         chosen, position = np.unique(np.concatenate([*wanted, np.zeros(0, np.int64)]), return_inverse=True)
-        pieces = np.split(position, np.cumsum([len(part) for part in wanted]))
-        positions = iter(torch.from_numpy(piece) for piece in pieces)
+        positions = iter(np.split(position, np.cumsum([len(part) for part in wanted])))
         self.parts = {name: {client: next(positions) for client in clients} for name in given}
         self.train, self.test = self.parts["train"], self.parts["test"]
         index = torch.from_numpy(chosen.astype(np.int64))
@@ -40,9 +39,9 @@ class Samples:
         self._normalise = dataset.normalise
         self._channels_last = channels_last and self.x.dim() == 4
 
-    def take(self, index: Tensor) -> tuple[Tensor, Tensor]:
+    def take(self, index: Tensor | np.ndarray) -> tuple[Tensor, Tensor]:
         """Samples at positions ``index`` [count] → x [count, *shape] normalised, y [count]."""
-        index = index.to(self.device)
+        index = torch.as_tensor(index).to(self.device)
         if self.augment:
             variants, index = index // len(self.y), index % len(self.y)
         x = self.x.index_select(0, index)  # faster than x[index] for bytes
@@ -51,7 +50,7 @@ class Samples:
             x = x.contiguous(memory_format=torch.channels_last)
         return x, self.y[index]
 
-    def vary(self, index: Tensor, seed: int, *key: int | str) -> Tensor:
+    def vary(self, index: np.ndarray, seed: int, *key: int | str) -> np.ndarray:
         """Positions of the same samples, each cropped and flipped at random as the key decides; unchanged without ``augment``.
 
         A position beyond the samples says how: it is number of samples × variant + position.
@@ -62,4 +61,4 @@ class Samples:
 
     def counts(self, client: int) -> Tensor:
         """How many training samples of each class a client holds, float64 [classes]."""
-        return torch.bincount(self.y[self.train[client].to(self.device)], minlength=self.classes).double().cpu()
+        return torch.bincount(self.y[torch.from_numpy(self.train[client]).to(self.device)], minlength=self.classes).double().cpu()

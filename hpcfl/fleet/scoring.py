@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
 import torch
 import torch.nn.functional as functional
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
 from hpcfl.fleet.kernels import Predict, SerialKernel, StackedKernel, Tensors
 from hpcfl.fleet.samples import Samples
@@ -28,7 +28,7 @@ class Score:
     by_class: Tensor
 
 
-def groups(pools: list[Tensor], widest: int) -> Iterator[list[int]]:
+def groups(pools: list[np.ndarray], widest: int) -> Iterator[list[int]]:
     """Positions of clients whose pools are padded to the same length, at most ``widest`` at a time.
 
     Like the block, the padded length follows from a client's own pool alone.
@@ -47,24 +47,25 @@ def _padded(length: int) -> int:
     return whole * BLOCK + (max(SMALLEST, 1 << (rest - 1).bit_length()) if rest else 0)
 
 
-def outputs(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Samples, pools: list[Tensor],
+def outputs(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Samples, pools: list[np.ndarray],
             variables: Tensors, function: Predict) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Run ``function`` over the pools of one of ``groups`` in blocks: yields output [L, b, …], y [L, b], mask [L, b].
 
     A serial lane's last block is as long as its pool; stacked lanes are padded and masked.
     """
-    lengths = torch.tensor([len(pool) for pool in pools])
-    index = pad_sequence(pools, batch_first=True)
-    if kernel.widest > 1:
-        index = functional.pad(index, (0, _padded(index.shape[1]) - index.shape[1]))
-    held = (torch.arange(index.shape[1]) < lengths[:, None]).to(samples.device)
-    for part, mask in zip(index.to(samples.device).split(BLOCK, dim=1), held.split(BLOCK, dim=1), strict=True):
+    longest = max(map(len, pools))
+    index = np.zeros((len(pools), longest if kernel.widest == 1 else _padded(longest)), np.int64)
+    for row, pool in zip(index, pools, strict=True):
+        row[:len(pool)] = pool
+    held = np.arange(index.shape[1]) < np.array([[len(pool)] for pool in pools])
+    whole, real = (torch.from_numpy(array).to(samples.device) for array in (index, held))
+    for part, mask in zip(whole.split(BLOCK, dim=1), real.split(BLOCK, dim=1), strict=True):
         x, y = samples.take(part.reshape(-1))
         x = x[None] if len(pools) == 1 else x.view(*part.shape, *x.shape[1:])
         yield kernel.predict(tensors, x, variables, function), y.view(part.shape), mask
 
 
-def score(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Samples, pools: list[Tensor],
+def score(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Samples, pools: list[np.ndarray],
           variables: Tensors, predict: Predict) -> Score:
     """Accuracy and loss of a chunk of lanes on their pools."""
     sums = torch.zeros(3, len(pools), dtype=torch.float64, device=samples.device)

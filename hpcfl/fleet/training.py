@@ -8,6 +8,7 @@ real batch, and a loss never sees padding.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -41,9 +42,9 @@ class Schedule:
     seed: int
     key: tuple[int | str, ...]  # purpose, phase, round
 
-    def order(self, client: int, pool: Tensor, epoch: int) -> Tensor:
+    def order(self, client: int, pool: np.ndarray, epoch: int) -> np.ndarray:
         """The pool in this epoch's order."""
-        return pool[torch.from_numpy(randomness.permutation(len(pool), self.seed, *self.key, client, epoch))]
+        return pool[randomness.permutation(len(pool), self.seed, *self.key, client, epoch)]
 
 
 def epoch_length(samples: int, size: int, fewest: int, steps: int | None) -> int:
@@ -63,35 +64,40 @@ def chunks(order: list[int], widest: int) -> Iterator[list[int]]:
         yield order[start:start + widest]
 
 
-def run_epoch(step: Step, samples: Samples, orders: list[Tensor], batch_size: int, running: Tensor, work: Work) -> Tensor:
+def run_epoch(step: Step, samples: Samples, orders: list[np.ndarray], batch_size: int, running: Tensor, work: Work) -> Tensor:
     """One epoch over the lanes of a chunk, sorted by ``by_length``; lanes where ``running`` is False stay as they are.
 
     Returns each lane's mean and last loss, [L, 2].
     """
     record = torch.zeros(len(orders), 2, dtype=torch.float64, device=samples.device)
-    # One transfer for the whole epoch: any other from the host would make it wait for the device.
     lengths = [len(order) for order in orders]
-    orders = list(torch.cat(orders).to(samples.device).split(lengths))
     lanes = [i for i, runs in enumerate(running.tolist()) if runs]
-    full = [lengths[i] // batch_size for i in lanes]
     work.needed += sum(-(-lengths[i] // batch_size) for i in lanes)
     work.samples += sum(lengths[i] for i in lanes)
+    turns = list(_turns(orders, lanes, batch_size))
+    # One transfer for the whole epoch: any other from the host would make it wait for the device.
+    index = torch.from_numpy(np.concatenate([positions.ravel() for *_, positions in turns])).to(samples.device)
+    for (group, size, positions), part in zip(turns, index.split([positions.size for *_, positions in turns]), strict=True):
+        _steps(step, samples, _selection(group, samples.device), part.view(positions.shape), size, record, work)
+    record[:, 0] /= torch.tensor(lengths, device=samples.device).clamp(min=1)
+    return record
+
+
+def _turns(orders: list[np.ndarray], lanes: list[int], batch_size: int) -> Iterator[tuple[list[int], int, np.ndarray]]:
+    """Which lanes do batches of which size, one after the other, on which samples [lanes, batches·size]."""
+    full = [len(orders[i]) // batch_size for i in lanes]
     done = 0
     while full and full[0] > done:  # `active` lanes have a full batch at position `done`
         active = sum(count > done for count in full)
         stop = min(full[active - 1], done + max(1, BLOCK_SAMPLES // (active * batch_size)))
-        index = torch.stack([orders[i][done * batch_size:stop * batch_size] for i in lanes[:active]])
-        _steps(step, samples, _selection(lanes[:active], samples.device), index, batch_size, record, work)
+        yield lanes[:active], batch_size, np.stack([orders[i][done * batch_size:stop * batch_size] for i in lanes[:active]])
         done = stop
     tails: dict[int, list[int]] = {}
     for i in lanes:
-        if tail := lengths[i] % batch_size:
+        if tail := len(orders[i]) % batch_size:
             tails.setdefault(tail, []).append(i)
     for tail, group in sorted(tails.items(), reverse=True):
-        index = torch.stack([orders[i][-tail:] for i in group])
-        _steps(step, samples, _selection(group, samples.device), index, tail, record, work)
-    record[:, 0] /= torch.tensor(lengths, device=samples.device).clamp(min=1)
-    return record
+        yield group, tail, np.stack([orders[i][-tail:] for i in group])
 
 
 def _selection(group: list[int], device: torch.device) -> Lanes:
