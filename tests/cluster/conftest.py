@@ -59,10 +59,11 @@ class Cluster:
         (self.folder / name).write_text(text)
         return name
 
-    def experiment(self, pause: float = 0.0, every: int | str = 1, sweep: str = "") -> str:
-        """An experiment file of 20 rounds; ``pause``: seconds of a round in which nothing is computed, until ``hurry``."""
+    def experiment(self, pause: float = 0.0, every: int | str = 1, sweep: str = "", since: int = 3) -> str:
+        """An experiment file of 20 rounds; ``pause``: seconds of a round in which nothing is computed, ``since`` a round until
+        ``hurry``: so many that a slow machine does not get to round 20 before what a test does to the run."""
         self.write("slow", "")
-        text = EXPERIMENT.format(pause=f"pause = {pause}" if pause else "", every=json.dumps(every))
+        text = EXPERIMENT.format(pause=f"pause = {pause}\nsince = {since}" if pause else "", every=json.dumps(every))
         return self.write("e.toml", text + sweep)
 
     def hurry(self) -> None:

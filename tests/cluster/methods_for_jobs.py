@@ -9,10 +9,11 @@ from hpcfl.methods.fedavg import FedAvg
 
 
 class Slow(FedAvg):
-    """FedAvg with a pause before each aggregation while a file ``slow`` lies in the working folder; it raises where one
-    ``broken-SEED`` does."""
+    """FedAvg with a pause before each aggregation, from round ``since`` on, while a file ``slow`` lies in the working folder; it
+    raises where one ``broken-SEED`` does."""
 
     pause: float = Field(0.0, description="seconds")
+    since: int = 3
 
     def server_state(self, setup):
         if Path(f"broken-{setup.seed}").exists():
@@ -20,6 +21,6 @@ class Slow(FedAvg):
         return super().server_state(setup)
 
     def aggregate(self, server, cohort, uplink):
-        if Path("slow").exists():
+        if cohort.round >= self.since and Path("slow").exists():
             time.sleep(self.pause)
         super().aggregate(server, cohort, uplink)

@@ -40,7 +40,7 @@ def test_the_readme_word_for_word(cluster):
 
 def test_time_limit_hit_twice(cluster, undisturbed):
     """A limit of two minutes, of which Slurm warns at once: every start gets only some seconds."""
-    cluster.experiment(pause=5, every="auto")
+    cluster.experiment(pause=5, every="auto", since=1)
     cluster.profile(time="0:02:00", warning=115, ranks_per_node=1)
     (job,) = cluster.submit()
     cluster.until(lambda: cluster.restarts(job) >= 2, "the second time limit")
@@ -52,7 +52,7 @@ def test_time_limit_hit_twice(cluster, undisturbed):
 
 
 def test_preempted_by_a_higher_partition(cluster, undisturbed):
-    cluster.experiment(pause=1)
+    cluster.experiment(pause=3)
     cluster.profile(ranks_per_node=1)
     (job,) = cluster.submit()
     cluster.wait_for_round(3)
@@ -76,7 +76,7 @@ def test_odd_folder_name(cluster):
 
 
 def test_scontrol_requeue(cluster, undisturbed):
-    cluster.experiment(pause=0.5)
+    cluster.experiment(pause=3)
     cluster.profile(ranks_per_node=1)
     (job,) = cluster.submit()
     cluster.wait_for_round(3)
@@ -88,7 +88,7 @@ def test_scontrol_requeue(cluster, undisturbed):
 
 
 def test_plain_batch_script(cluster, undisturbed):
-    cluster.experiment(pause=0.5)
+    cluster.experiment(pause=3)
     job = cluster.run("sbatch", "--parsable", str(SCRIPT), "e.toml", "out").strip()
     cluster.wait_for_round(3)
     cluster.run("scancel", "--batch", "--signal=USR2", job)  # Slurm's warning, early
@@ -104,7 +104,7 @@ def test_without_scontrol_jobs_follow_each_other(cluster, undisturbed):
     (cluster.folder / "bin").mkdir()
     for program in ("sbatch", "squeue", "srun"):
         (cluster.folder / "bin" / program).symlink_to(shutil.which(program))
-    cluster.experiment(pause=0.5, sweep="[sweep]\nseed = [0, 1]\n")
+    cluster.experiment(pause=3, sweep="[sweep]\nseed = [0, 1]\n")
     cluster.profile(ranks_per_node=1, setup=[f"export PATH={cluster.folder}/bin"])
     job, other = cluster.submit()
     for done in (2, 4):
@@ -121,7 +121,7 @@ def test_without_scontrol_jobs_follow_each_other(cluster, undisturbed):
 
 
 def test_killed_rank_ends_the_job_and_the_next_one_resumes(cluster, undisturbed):
-    cluster.experiment(pause=0.5)
+    cluster.experiment(pause=3)
     (job,) = cluster.submit()
     cluster.wait_for_round(3)
     pid = re.search(r"rank 2 on \S+ \(pid (\d+)", cluster.log()).group(1)
@@ -140,7 +140,7 @@ def test_killed_rank_ends_the_job_and_the_next_one_resumes(cluster, undisturbed)
 
 
 def test_cancelled_job_is_not_requeued(cluster):
-    cluster.experiment(pause=1)
+    cluster.experiment(pause=3)
     (job,) = cluster.submit()
     cluster.wait_for_round(2)
     cluster.run("scancel", job)
@@ -150,7 +150,7 @@ def test_cancelled_job_is_not_requeued(cluster):
 
 
 def test_rounds_longer_than_a_job_do_not_go_round_for_ever(cluster):
-    cluster.experiment(pause=1000)
+    cluster.experiment(pause=1000, since=1)
     cluster.profile(time="0:01:00", warning=20, max_requeues=0)
     (job,) = cluster.submit()
     cluster.until(lambda: "rank 1 on" in cluster.log(), "the start")
