@@ -17,6 +17,7 @@ from hpcfl.fleet.optimizers import Lanes
 from hpcfl.fleet.samples import Samples
 
 Step = Callable[[Lanes, Tensor, Tensor], Tensor]  # one mini-batch on the selected lanes → losses [lanes]
+Turns = tuple[list[int], int, np.ndarray]
 BLOCK_SAMPLES = 2048  # samples gathered and normalised at once
 
 
@@ -77,13 +78,18 @@ def run_epoch(step: Step, samples: Samples, orders: list[np.ndarray], batch_size
     turns = list(_turns(orders, lanes, batch_size))
     # One transfer for the whole epoch: any other from the host would make it wait for the device.
     index = torch.from_numpy(np.concatenate([positions.ravel() for *_, positions in turns])).to(samples.device)
-    for (group, size, positions), part in zip(turns, index.split([positions.size for *_, positions in turns]), strict=True):
-        _steps(step, samples, _selection(group, samples.device), part.view(positions.shape), size, record, work)
+    start = 0
+    for block in _blocks(turns):
+        sizes = [positions.size for *_, positions in block]
+        x, y = samples.take(index[start:start + sum(sizes)])
+        for (group, size, positions), part, labels in zip(block, x.split(sizes), y.split(sizes), strict=True):
+            _steps(step, _selection(group, samples.device), part, labels.view(positions.shape), size, record, work)
+        start += sum(sizes)
     record[:, 0] /= torch.tensor(lengths, device=samples.device).clamp(min=1)
     return record
 
 
-def _turns(orders: list[np.ndarray], lanes: list[int], batch_size: int) -> Iterator[tuple[list[int], int, np.ndarray]]:
+def _turns(orders: list[np.ndarray], lanes: list[int], batch_size: int) -> Iterator[Turns]:
     """Which lanes do batches of which size, one after the other, on which samples [lanes, batches·size]."""
     full = [len(orders[i]) // batch_size for i in lanes]
     done = 0
@@ -100,6 +106,17 @@ def _turns(orders: list[np.ndarray], lanes: list[int], batch_size: int) -> Itera
         yield group, tail, np.stack([orders[i][-tail:] for i in group])
 
 
+def _blocks(turns: list[Turns]) -> Iterator[list[Turns]]:
+    """What follows each other, with at most ``BLOCK_SAMPLES`` samples where it is more than one."""
+    block: list[Turns] = []
+    for turn in turns:
+        if block and sum(positions.size for *_, positions in [*block, turn]) > BLOCK_SAMPLES:
+            yield block
+            block = []
+        block.append(turn)
+    yield block
+
+
 def _selection(group: list[int], device: torch.device) -> Lanes:
     """Neighbouring lanes as a slice, whose steps change views in place; others as indices."""
     if group[-1] - group[0] == len(group) - 1:
@@ -107,12 +124,12 @@ def _selection(group: list[int], device: torch.device) -> Lanes:
     return torch.tensor(group).to(device, non_blocking=True)
 
 
-def _steps(step: Step, samples: Samples, lanes: Lanes, index: Tensor, size: int, record: Tensor, work: Work) -> None:
-    """The batches in ``index`` [lanes, batches·size], one after the other; losses join ``record`` [L, 2]."""
-    width, span = index.shape
-    x, y = samples.take(index.reshape(-1))
+def _steps(step: Step, lanes: Lanes, x: Tensor, y: Tensor, size: int, record: Tensor, work: Work) -> None:
+    """The batches in ``x`` [lanes·batches·size, …] and ``y`` [lanes, batches·size], one after the other; losses join
+    ``record`` [L, 2]."""
+    width, span = y.shape
     # One lane's batch is a slice of the gathered block, which keeps its memory layout.
-    x, y = x[None] if width == 1 else x.view(width, span, *x.shape[1:]), y.view(width, span)
+    x = x[None] if width == 1 else x.view(width, span, *x.shape[1:])
     work.turns += span // size
     work.computed += len(x) * (span // size)
     losses = torch.stack([step(lanes, x[:, start:start + size], y[:, start:start + size]).expand(width)
