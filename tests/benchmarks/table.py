@@ -48,6 +48,7 @@ TARGETS = [
     Target("W2", "W2, scored, against by hand", against("hpcfl", "by hand"), 1.15),
     Target("W2", "W2, scored, against the reference", against("hpcfl", "reference"), 0.40),
     Target("W3", "W3, scored, against the reference", against("hpcfl", "reference"), 0.15),
+    Target("W3", "the same in one process", against("one process", "reference"), 0.15),
     *(Target("methods", f"{method} on W1, against FedAvg", against(method, "fedavg"), bound)
       for method, bound in METHODS.items()),
     Target("exchange", "exchange of 100 MB a rank, bare MPI's time against ours", against("bare", "hpcfl"), 0.70, least=True),
