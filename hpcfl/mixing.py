@@ -2,16 +2,11 @@
 
 Sums run in client order in float64 and are rounded once, so equal models mix to exactly themselves and a single
 client's average is exactly its model. Columns are taken in blocks, which go to the server's device: its memory is bounded
-whatever the number of clients and the model's size. On a CPU all cores that rank 0 may use take blocks, because the workers
-wait meanwhile; whole blocks, so that the number of cores changes no bit. Matrices on the CPU are made in ``scratch``.
+whatever the number of clients and the model's size. Matrices on the CPU are made in ``scratch``.
 """
 
-import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from itertools import islice
-from typing import TypeVar, cast
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -19,9 +14,7 @@ from torch import Tensor
 from hpcfl.storage import scratch
 
 BLOCK_FLOATS = 1 << 17  # float64 scratch of 1 MB a block, which stays in a core's cache
-FEW = 8  # blocks that take no longer than waking other threads
 GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
-Result = TypeVar("Result")
 _device = torch.device("cpu")
 
 
@@ -36,13 +29,9 @@ def mix(matrix: Tensor, rows: Tensor, chosen: Tensor | None = None) -> Tensor:
     of all rows."""
     device = _where(rows)
     matrix, mixed = matrix.to(device, torch.float64), _empty(rows, matrix.shape[0])
-
-    def work(columns: slice) -> None:
+    for columns in _blocks(rows.shape[1], sum(matrix.shape), device):
         block = rows[:, columns] if chosen is None else rows[chosen, columns]
         mixed[:, columns] = (matrix @ block.to(device, torch.float64)).to(rows.dtype)
-
-    for _ in _each(work, rows.shape[1], sum(matrix.shape), device):
-        pass
     return mixed
 
 
@@ -94,9 +83,8 @@ def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
 def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
     """The sum of ``part(*blocks)`` over blocks of columns of matrices ``[n, width]`` and rows ``[width]``."""
     device = _where(matrices[0])
-    height = sum(len(matrix) for matrix in matrices if matrix.dim() > 1)
-    parts = _each(lambda columns: part(*(matrix[..., columns].to(device) for matrix in matrices)),
-                  matrices[0].shape[-1], height, device)
+    blocks = _blocks(matrices[0].shape[-1], sum(len(matrix) for matrix in matrices if matrix.dim() > 1), device)
+    parts = (part(*(matrix[..., columns].to(device) for matrix in matrices)) for columns in blocks)
     return cast(Tensor, sum(parts)).to(matrices[0].device)
 
 
@@ -116,22 +104,8 @@ def _empty(like: Tensor, count: int) -> Tensor:
     return scratch.empty(shape, like.dtype) if like.device.type == "cpu" else like.new_empty(shape)
 
 
-def _each(work: Callable[[slice], Result], width: int, rows: int, device: torch.device) -> Iterator[Result]:
-    """``work`` on cuts of the columns, in order, such that float64 blocks of so many rows fit the device's scratch."""
-    floats, cores = (BLOCK_FLOATS, _cores()) if device.type == "cpu" else (GPU_BLOCK_FLOATS, 1)
-    step = max(1, floats // max(1, rows))
-    blocks = (slice(start, start + step) for start in range(0, width, step))
-    if cores == 1 or width <= FEW * step:
-        yield from map(work, blocks)
-    while group := list(islice(blocks, cores)):  # no more at a time than there are cores: results may be large
-        yield from _pool(cores).map(work, group)
-
-
-def _cores() -> int:
-    """How many blocks are worked on at a time."""
-    return max(1, len(os.sched_getaffinity(0)) // torch.get_num_threads())
-
-
-@cache
-def _pool(cores: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(cores, thread_name_prefix="mixing")
+def _blocks(width: int, rows: int, device: torch.device) -> Iterator[slice]:
+    """Cuts of the columns such that float64 blocks of so many rows fit the device's scratch."""
+    step = max(1, (BLOCK_FLOATS if device.type == "cpu" else GPU_BLOCK_FLOATS) // max(1, rows))
+    for start in range(0, width, step):
+        yield slice(start, start + step)

@@ -1,7 +1,5 @@
 """The server's products against plain loops."""
 
-import threading
-
 import pytest
 import torch
 
@@ -15,36 +13,6 @@ def test_mix_in_blocks_of_any_size_is_the_product(monkeypatch, block):
     mixed = mixing.mix(matrix, rows)
     assert mixed.dtype == torch.float32 and mixed.shape == (3, 101)
     torch.testing.assert_close(mixed, (matrix @ rows.double()).float(), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("cores", [2, 3, 50])
-def test_any_number_of_cores_gives_the_same_bits(monkeypatch, cores):
-    monkeypatch.setattr(mixing, "BLOCK_FLOATS", 40)  # 20 blocks of 5 columns, or more
-    matrix, rows, everyone = torch.randn(3, 5, dtype=torch.float64), torch.randn(5, 101), torch.arange(5)
-
-    def results(number: int) -> list[torch.Tensor]:
-        monkeypatch.setattr(mixing, "_cores", lambda: number)
-        return [mixing.mix(matrix, rows), mixing.distances(rows, rows[:2]), mixing.distances_within(rows, everyone, everyone)]
-
-    assert all(map(torch.equal, results(cores), results(1)))
-
-
-def test_no_more_blocks_are_worked_on_than_there_are_cores(monkeypatch):
-    """Their results may be large; nor fewer, or cores would wait."""
-    monkeypatch.setattr(mixing, "BLOCK_FLOATS", 1)
-    monkeypatch.setattr(mixing, "_cores", lambda: 2)
-    active, seen, both = [], [], threading.Barrier(2)
-
-    def part(block: torch.Tensor) -> torch.Tensor:
-        active.append(block)
-        both.wait(timeout=30)
-        seen.append(len(active))
-        both.wait(timeout=30)
-        active.pop()
-        return block
-
-    assert mixing.total(part, torch.arange(10.0)[None]).item() == 45
-    assert seen == [2] * 10
 
 
 def test_equal_models_mix_to_themselves_bit_for_bit():

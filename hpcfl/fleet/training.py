@@ -80,11 +80,9 @@ def run_epoch(step: Step, samples: Samples, orders: list[np.ndarray], batch_size
     index = torch.from_numpy(np.concatenate([positions.ravel() for *_, positions in turns])).to(samples.device)
     start = 0
     for block in _blocks(turns):
-        sizes = [positions.size for *_, positions in block]
-        x, y = samples.take(index[start:start + sum(sizes)])
-        for (group, size, positions), part, labels in zip(block, x.split(sizes), y.split(sizes), strict=True):
-            _steps(step, _selection(group, samples.device), part, labels.view(positions.shape), size, record, work)
-        start += sum(sizes)
+        stop = start + sum(positions.size for *_, positions in block)
+        _play(step, samples, block, index[start:stop], record, work)
+        start = stop
     record[:, 0] /= torch.tensor(lengths, device=samples.device).clamp(min=1)
     return record
 
@@ -122,6 +120,14 @@ def _selection(group: list[int], device: torch.device) -> Lanes:
     if group[-1] - group[0] == len(group) - 1:
         return slice(group[0], group[-1] + 1)
     return torch.tensor(group).to(device, non_blocking=True)
+
+
+def _play(step: Step, samples: Samples, block: list[Turns], index: Tensor, record: Tensor, work: Work) -> None:
+    """A block of turns on the samples in ``index``, whose memory is free again before the next block is gathered."""
+    sizes = [positions.size for *_, positions in block]
+    x, y = samples.take(index)
+    for (group, size, positions), part, labels in zip(block, x.split(sizes), y.split(sizes), strict=True):
+        _steps(step, _selection(group, samples.device), part, labels.view(positions.shape), size, record, work)
 
 
 def _steps(step: Step, lanes: Lanes, x: Tensor, y: Tensor, size: int, record: Tensor, work: Work) -> None:
