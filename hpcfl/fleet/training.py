@@ -17,7 +17,7 @@ from hpcfl.fleet.optimizers import Lanes
 from hpcfl.fleet.samples import Samples
 
 Step = Callable[[Lanes, Tensor, Tensor], Tensor]  # one mini-batch on the selected lanes → losses [lanes]
-Turns = tuple[list[int], int, np.ndarray]
+Stretch = tuple[list[int], int, np.ndarray]  # which lanes do batches of which size on which samples [lanes, batches·size]
 BLOCK_SAMPLES = 2048  # samples gathered and normalised at once
 
 
@@ -75,11 +75,11 @@ def run_epoch(step: Step, samples: Samples, orders: list[np.ndarray], batch_size
     lanes = [i for i, runs in enumerate(running.tolist()) if runs]
     work.needed += sum(-(-lengths[i] // batch_size) for i in lanes)
     work.samples += sum(lengths[i] for i in lanes)
-    turns = list(_turns(orders, lanes, batch_size))
+    stretches = list(_stretches(orders, lanes, batch_size))
     # One transfer for the whole epoch: any other from the host would make it wait for the device.
-    index = torch.from_numpy(np.concatenate([positions.ravel() for *_, positions in turns])).to(samples.device)
+    index = torch.from_numpy(np.concatenate([positions.ravel() for *_, positions in stretches])).to(samples.device)
     start = 0
-    for block in _blocks(turns):
+    for block in _blocks(stretches):
         stop = start + sum(positions.size for *_, positions in block)
         _play(step, samples, block, index[start:stop], record, work)
         start = stop
@@ -87,8 +87,8 @@ def run_epoch(step: Step, samples: Samples, orders: list[np.ndarray], batch_size
     return record
 
 
-def _turns(orders: list[np.ndarray], lanes: list[int], batch_size: int) -> Iterator[Turns]:
-    """Which lanes do batches of which size, one after the other, on which samples [lanes, batches·size]."""
+def _stretches(orders: list[np.ndarray], lanes: list[int], batch_size: int) -> Iterator[Stretch]:
+    """An epoch of these lanes: their full batches, then their tails."""
     full = [len(orders[i]) // batch_size for i in lanes]
     done = 0
     while full and full[0] > done:  # `active` lanes have a full batch at position `done`
@@ -104,14 +104,14 @@ def _turns(orders: list[np.ndarray], lanes: list[int], batch_size: int) -> Itera
         yield group, tail, np.stack([orders[i][-tail:] for i in group])
 
 
-def _blocks(turns: list[Turns]) -> Iterator[list[Turns]]:
+def _blocks(stretches: list[Stretch]) -> Iterator[list[Stretch]]:
     """What follows each other, with at most ``BLOCK_SAMPLES`` samples where it is more than one."""
-    block: list[Turns] = []
-    for turn in turns:
-        if block and sum(positions.size for *_, positions in [*block, turn]) > BLOCK_SAMPLES:
+    block: list[Stretch] = []
+    for stretch in stretches:
+        if block and sum(positions.size for *_, positions in [*block, stretch]) > BLOCK_SAMPLES:
             yield block
             block = []
-        block.append(turn)
+        block.append(stretch)
     yield block
 
 
@@ -122,8 +122,8 @@ def _selection(group: list[int], device: torch.device) -> Lanes:
     return torch.tensor(group).to(device, non_blocking=True)
 
 
-def _play(step: Step, samples: Samples, block: list[Turns], index: Tensor, record: Tensor, work: Work) -> None:
-    """A block of turns on the samples in ``index``, whose memory is free again before the next block is gathered."""
+def _play(step: Step, samples: Samples, block: list[Stretch], index: Tensor, record: Tensor, work: Work) -> None:
+    """A block of stretches on the samples in ``index``, whose memory is free again before the next block is gathered."""
     sizes = [positions.size for *_, positions in block]
     x, y = samples.take(index)
     for (group, size, positions), part, labels in zip(block, x.split(sizes), y.split(sizes), strict=True):
