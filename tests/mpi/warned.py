@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 from hpcfl.__main__ import main
 
@@ -12,5 +13,5 @@ class Late:
         kill(rank(), warning)
 
 
-late = Late()  # of the module that is executed: gone when the interpreter ends, after Python's own signal handlers
+sys.late = Late()  # this module is among the last things to go, long after Python's own signal handlers
 main()
