@@ -3,6 +3,8 @@
 import gc
 import sys
 
+from hpcfl import signals
+
 
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 2 bad input, 75 stopped early and resumable, else a failure."""
@@ -20,13 +22,11 @@ def main() -> None:
 
         print(f"hpcfl: {communicator.ranks[communicator.rank]} failed: {explain(error)}", file=sys.stderr)
         communicator.abort(1)
-    from hpcfl import signals
-
     try:
         communicator.end(code)
     finally:
         signals.ignore()
-        gc.freeze()  # else Python looks through all of torch for garbage before it leaves: a second and more
+        gc.freeze()  # else Python looks through all of torch for garbage before it leaves
 
 
 if __name__ == "__main__":

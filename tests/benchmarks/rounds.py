@@ -85,7 +85,7 @@ def scored(bench: Bench, name: str) -> dict[str, float]:
 
 
 def small(bench: Bench, name: str) -> dict[str, float]:
-    """Also in one process: a step takes as long for half of the lanes, so that a worker more may not pay."""
+    """Also in one process: in short rounds a worker more may not pay."""
     rounds = {"W2": 30, "W3": 300}[name]  # a step is replayed from its 101st call on: in W3 a tail's size comes once a round
     return bench.compete({"hpcfl": lambda: bench.hpcfl(name, rounds)["rounds"],
                           "one process": lambda: bench.hpcfl(name, rounds, ranks=1)["rounds"],

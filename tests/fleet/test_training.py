@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from hpcfl.fleet import training
+
 COUNTS = [[8, 3, 0, 0], [0, 4, 0, 0], [1, 0, 6, 6], [0, 0, 1, 0], [7, 7, 7, 7]]  # 11, 4, 13, 1 and 28 samples
 
 every_kernel = pytest.mark.parametrize("lanes", [1, 2, "auto"])
@@ -36,6 +38,17 @@ def test_an_epoch_sees_each_of_a_clients_own_samples_once(make_fleet, rows_of, l
     for client in range(5):
         x, _ = samples.take(samples.train[client])
         assert fleet.losses[client] == pytest.approx(float(x.mean()), rel=1e-4, abs=1e-6)
+
+
+@every_kernel
+@pytest.mark.parametrize("most", [1, 13, 30])
+def test_how_many_samples_are_gathered_at_once_does_not_matter(make_fleet, rows_of, monkeypatch, lanes, most):
+    found = []
+    for samples in (training.BLOCK_SAMPLES, most):
+        monkeypatch.setattr(training, "BLOCK_SAMPLES", samples)
+        fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
+        found.append((fleet.train(rows_of(fleet), epochs=2), fleet.losses))
+    assert all(map(torch.equal, *found))
 
 
 @every_kernel
