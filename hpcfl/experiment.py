@@ -71,8 +71,8 @@ def run_table(table: dict[str, Any], source: str, out: Path | None, fresh: bool,
     if planned.is_sweep:
         _run_cells(planned, fresh, communicator)
     else:
-        run_one(planned.cells[0].config, planned.folder, fresh, communicator)
-        _tell(planned, communicator)
+        played = run_one(planned.cells[0].config, planned.folder, fresh, communicator)
+        _tell(planned, played, communicator)
     return planned.folder
 
 
@@ -94,31 +94,34 @@ def check_file(file: Path, overrides: Iterable[str], communicator: Communicator)
             print(f"sweep: {len(cells)} valid cells, this is the first: {', '.join(cell.name for cell in cells)}")
 
 
-def run_one(experiment: config.Config, folder: Path, fresh: bool, communicator: Communicator) -> None:
-    """Run one configuration in ``folder``, unless it is complete there."""
-    if not run(experiment, folder, communicator, fresh) and communicator.is_server:
+def run_one(experiment: config.Config, folder: Path, fresh: bool, communicator: Communicator) -> bool:
+    """Run one configuration in ``folder``; False where it is complete there already."""
+    played = run(experiment, folder, communicator, fresh)
+    if not played and communicator.is_server:
         print(f"{experiment.name}: complete in {folder}; --fresh starts over", flush=True)
+    return played
 
 
 def _run_cells(planned: Plan, fresh: bool, communicator: Communicator) -> None:
     """A cell that fails does not keep the others from running; the failures are told at the end."""
     failures: dict[str, Exception] = {}
+    played = False
     for cell in planned.cells:
         try:
-            run_one(cell.config, planned.folder / cell.folder, fresh, communicator)
+            played |= run_one(cell.config, planned.folder / cell.folder, fresh, communicator)
         except (RunFailure, UserError) as error:
             failures[cell.name] = error.with_traceback(None)  # which would keep all that the cell had in memory
             if communicator.is_server:
                 print(f"{cell.name}: failed: {error}", flush=True)
     if len(failures) < len(planned.cells):
-        _tell(planned, communicator)
+        _tell(planned, played, communicator)
     if failures:
         name, error = next(iter(failures.items()))
         raise RunFailure(f"{len(failures)} of {len(planned.cells)} cells failed, first {name}: {error}")
 
 
-def _tell(planned: Plan, communicator: Communicator) -> None:
+def _tell(planned: Plan, played: bool, communicator: Communicator) -> None:
     if communicator.is_server:
         from hpcfl.report import closing
 
-        closing.tell(planned.folder)
+        closing.tell(planned.folder, played)
