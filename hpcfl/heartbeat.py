@@ -1,21 +1,21 @@
-"""Long work outside the training loop, such as decoding or checking files, says with ``beat`` that this rank is alive."""
+"""That this rank is alive: said with ``beat`` by long work outside the training loop, such as decoding a data set."""
 
 from collections.abc import Callable
 
 
 def _nobody() -> None:
-    """Alone, nobody waits for a sign of life."""
+    """Alone, no other rank waits for this one."""
 
 
 _tell: Callable[[], None] = _nobody
 
 
-def to(function: Callable[[], None]) -> None:
-    """From now on ``beat`` calls ``function``, in the thread of its caller."""
+def to(tell: Callable[[], None]) -> None:
+    """From now on ``beat`` calls ``tell``, which is cheap enough for every entry of a data set."""
     global _tell
-    _tell = function
+    _tell = tell
 
 
 def beat() -> None:
-    """This rank is alive; to be called in the main thread, about every tenth of a second or after every piece of work."""
+    """Show that this rank is alive."""
     _tell()

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import ConfigDict, PositiveInt
+from pydantic import ConfigDict, NonNegativeInt, PositiveInt
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 _OPEN = ConfigDict(extra="allow")
@@ -53,3 +53,4 @@ class Header(TypedDict, total=False):
     __pydantic_config__ = _OPEN
     config: Configuration
     primary: str
+    completed: list[NonNegativeInt]

@@ -26,7 +26,7 @@ class Document(TypedDict):
     manifest: dict[str, Any]
 
 
-@dataclass(frozen=True, config=ConfigDict(strict=True))
+@dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Manifest:
     """A committed checkpoint: the state after ``round``, its digest, the caller's ``meta`` and the files: one of the
     server, and any number of clients'. Raises ValueError for what cannot be one.
