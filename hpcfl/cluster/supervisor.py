@@ -22,7 +22,8 @@ from typing import Any, NoReturn
 from hpcfl.cluster import slurm
 from hpcfl.cluster.witness import Witness
 from hpcfl.errors import RunFailure
-from hpcfl.storage import atomic
+from hpcfl.storage import atomic, foreign
+from hpcfl.storage.atomic import Damaged
 
 CONTINUE = 75
 RESERVE = 30.0  # seconds that requeueing itself may take
@@ -155,8 +156,8 @@ def _ending(code: int) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return foreign.read_json(path, dict[str, Any])
+    except (FileNotFoundError, Damaged):
         return {}
 
 
