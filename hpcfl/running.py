@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from hpcfl import provenance
+from hpcfl import provenance, trial
 from hpcfl.communicator import Communicator, launched_world_size
 from hpcfl.config import Config
 from hpcfl.crew import muster
@@ -24,7 +24,7 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
     """Start or continue the run in ``folder``. Collective. Raises UserError, RunFailure or Interrupted, on all ranks."""
     with agreed(communicator):
         check_world(communicator)
-        prepared = prepare(config, communicator)
+        prepared = trial.run(prepare(config, communicator), communicator)
     introduced = communicator.introduce(muster(communicator, prepared))
     communicator.watch(config.runtime.hang_after)
     with ExitStack() as stack:
@@ -74,7 +74,7 @@ def _metrics(config: Config, folder: Path, communicator: Communicator, prepared:
 def _notes(config: Config, restored: Restored | None, meta: dict[str, Any], prepared: Prepared,
            metrics: MetricsWriter | None) -> list[str]:
     """What a user should know before training goes on. Raises UserError if the run is already longer than asked for."""
-    notes = [*prepared.split.notes, *prepared.method.notes(prepared.setup), *(metrics.notes if metrics is not None else [])]
+    notes = [*prepared.notes, *(metrics.notes if metrics is not None else [])]
     if restored is None:
         return notes
     if restored.round > config.rounds:

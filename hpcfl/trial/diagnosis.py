@@ -1,0 +1,74 @@
+"""One line for what failed in a trial: where in the user's code, what was expected, what came."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl import blame, plugins
+from hpcfl.errors import UserError
+from hpcfl.preparation import Prepared
+from hpcfl.trial.imitation import SAMPLES, Failure
+
+Found = tuple[str, BaseException | None]  # a line, and the exception behind it
+
+
+def of_mistake(prepared: Prepared, failure: Failure) -> Found:
+    """What is wrong: the model, if that fails by itself, else what the method does in the hook that failed."""
+    return of_model(prepared) or of_hook(prepared, failure)
+
+
+def of_hook(prepared: Prepared, failure: Failure) -> Found:
+    error, section = failure.__cause__, type(prepared.config.method)
+    assert error is not None
+    if isinstance(error, UserError):
+        return _placed(str(error), blame.line_of(error)), error
+    makers = getattr(section, str(failure)), section, _maker(prepared)
+    place = blame.line_of(error) or next(filter(None, map(blame.definition_of, makers)), None)
+    return _placed(f"method.name = '{prepared.method.name}' fails in '{failure}': {blame.said(error)}", place), error
+
+
+def of_model(prepared: Prepared) -> Found | None:
+    """What is wrong with what the model alone makes of two samples, in evaluation mode; None if nothing is."""
+    samples, classes = prepared.hardware.samples, prepared.setup.classes
+    x, _ = samples.take(np.arange(min(SAMPLES, len(samples.y))))
+    cause, problem, output = None, "", None
+    try:
+        with torch.no_grad():
+            output = prepared.setup.build().to(samples.device).eval()(x)
+    except Exception as error:
+        cause, problem = error, f"fails on {len(x)} samples, {_size(x)}: {blame.said(error)}"
+    else:
+        if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(x) or output.shape[1] < classes:
+            problem = (f"gives {_size(output)} for {len(x)} samples; expected {len(x)}×{classes}, an output for each of the "
+                       f"{classes} classes")
+    if not problem:
+        return None
+    place = (blame.line_of(cause) if cause else None) or blame.definition_of(_maker(prepared))
+    return _placed(f"model.name = '{prepared.config.model.name}' {problem}", place), cause
+
+
+def draws(failure: Failure) -> bool:
+    """Whether it failed because random numbers were drawn without a key, by dropout for example."""
+    return "called random operation" in str(failure.__cause__)
+
+
+def of_unbatched(failure: Failure) -> str:
+    """What cannot be batched over clients."""
+    error = failure.__cause__
+    assert error is not None
+    said = blame.said(error).partition(". ")[0]
+    return f"{blame.line_of(error) or 'model or method'}: cannot be batched over clients ({said})"
+
+
+def _maker(prepared: Prepared) -> object:
+    """What makes the model: a class or function."""
+    return plugins.find("hpcfl.models", "model.name", prepared.config.model.name)
+
+
+def _placed(text: str, place: str | None) -> str:
+    return f"{place}: {text}" if place else text
+
+
+def _size(output: object) -> str:
+    """The shape of a tensor, as 2×10; of anything else its type."""
+    return "×".join(map(str, output.shape)) if isinstance(output, Tensor) else f"a {type(output).__name__}"
