@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from hpcfl import exchange, record
@@ -36,7 +37,7 @@ class Enough(Exception):
 
 
 # On the server's side; the messages of all clients are equal, which may be too odd for it.
-EXCUSED = (ValueError, ArithmeticError, AssertionError, Enough)
+EXCUSED = (ValueError, ArithmeticError, AssertionError, torch.linalg.LinAlgError, Enough)
 
 
 class Failure(Exception):
