@@ -35,9 +35,9 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
 def find(package: str, key: str, name: str) -> Any:
     """The object a configuration names at ``key``.
 
-    A built-in name ``fedavg-c`` is ``package.fedavg_c``'s attribute ``plugin``; ``module:object`` is imported as written, from
-    the current folder or where Python looks for modules. Raises UserError with the nearest valid name, or with the file and
-    line at which a user's module fails.
+    A built-in name ``fedavg-c`` is ``package.fedavg_c``'s attribute ``plugin``; ``module:object`` is imported as
+    written, from the current folder or where Python looks for modules. Raises UserError with the nearest valid name,
+    or with the file and line at which a user's module fails.
     """
     if not isinstance(name, str):
         raise UserError(f"{key} = {name!r}: must be a string; allowed: {', '.join(names(package))}, or your own 'module:object'")
@@ -73,8 +73,8 @@ def _imported(key: str, name: str, module_name: str) -> ModuleType:
     except (Exception, SystemExit) as error:
         if (place := blame.line_of(error)) is not None:
             raise UserError(f"{place}: {key} = '{name}' cannot be imported: {blame.said(error)}") from error
-        raise UserError(f"{key} = '{name}': cannot import '{module_name}' ({blame.said(error)}); run from its folder or "
-                        "put that folder on PYTHONPATH") from error
+        raise UserError(f"{key} = '{name}': cannot import '{module_name}' ({blame.said(error)}); run from its folder "
+                        "or put that folder on PYTHONPATH") from error
 
 
 def _taken(module_name: str) -> str | None:
@@ -101,18 +101,14 @@ def _from_here() -> Iterator[None]:
 
 def _misfit(package: str, found: Any) -> str | None:
     """Why a user's object is not what the package holds: a class that extends its contract, or else a callable."""
+    kind = f"the class {found.__name__}" if isinstance(found, type) else f"of type {type(found).__name__}"
     if package not in CONTRACTS:
-        return None if callable(found) else f"is {_kind(found)}; expected a class or function that makes the model"
+        return None if callable(found) else f"is {kind}; expected a class or function that makes the model"
     contract = getattr(importlib.import_module(f"{package}.base"), CONTRACTS[package])
     whole = f"{contract.__module__}.{contract.__name__}"
     if package == "hpcfl.data.sources":
-        return None if isinstance(found, contract) else f"is {_kind(found)}; expected an instance of a subclass of {whole}"
+        return None if isinstance(found, contract) else f"is {kind}; expected an instance of a subclass of {whole}"
     if not (isinstance(found, type) and issubclass(found, contract)):
-        return f"is {_kind(found)}; expected a subclass of {whole}"
+        return f"is {kind}; expected a subclass of {whole}"
     missing = sorted(getattr(found, "__abstractmethods__", ()))
     return f"does not define {', '.join(missing)}" if missing else None
-
-
-def _kind(thing: Any) -> str:
-    """What a thing is, in words."""
-    return f"the class {thing.__name__}" if isinstance(thing, type) else f"of type {type(thing).__name__}"

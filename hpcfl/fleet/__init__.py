@@ -225,11 +225,13 @@ class Fleet:
         return torch.cat(means).float()[torch.tensor(order, device=hardware.device).argsort()]
 
     def _variables(self, variables: Tensors | None) -> Tensors:
+        """A method's variables, checked."""
         return {name: self._of_each_client(f"variable '{name}'", value) for name, value in (variables or {}).items()}
 
     def _of_each_client(self, what: str, values: Tensor) -> Tensor:
         if not values.dim() or len(values) != len(self.ids):
-            raise ValueError(f"{what} has shape {list(values.shape)}; its first dimension must be the clients, {len(self.ids)}")
+            raise ValueError(f"{what} has shape {list(values.shape)}; its first dimension must be the clients, "
+                             f"{len(self.ids)}")
         return values
 
     def _drawn(self, client: int, times: int, size: int) -> np.ndarray:

@@ -7,7 +7,8 @@ and the keyword parameters become validated keys of ``[model]``. It returns a pl
 * ``features(x)``: the head's input [batch, width], and ``forward(x) = head(features(x))``;
 * its layers as direct children in order, because "the upper p layers" counts children that hold parameters.
 
-Everything in ``forward`` must run under ``torch.func.vmap``: no in-place change of the input, no branch on values. A model of
+``forward`` should run under ``torch.func.vmap``, where clients train side by side: no ``.item()``, no branch on values, no
+recurrent layer of torch; with any of these they train one after the other, which a note says. A model of
 tokens has the key ``vocabulary``; left out, it is the data set's.
 """
 
@@ -41,6 +42,7 @@ def build(model: Model, shape: tuple[int, ...], classes: int, vocabulary: int | 
 
 
 def _made(name: str, make: Callable[..., Any], shape: tuple[int, ...], classes: int, options: dict[str, Any]) -> Any:
+    """What a model's class or function makes. Raises UserError where a user's own fails."""
     try:
         return make(shape, classes, **options)
     except Exception as error:
@@ -48,5 +50,5 @@ def _made(name: str, make: Callable[..., Any], shape: tuple[int, ...], classes: 
         if ":" not in name or isinstance(error, UserError):
             raise
         size = "×".join(map(str, shape))
-        raise UserError(f"{f'{place}: ' if place else ''}model.name = '{name}' cannot be made for samples of shape {size} and "
-                        f"{classes} classes: {blame.said(error)}") from error
+        raise UserError(f"{f'{place}: ' if place else ''}model.name = '{name}' cannot be made for samples of shape "
+                        f"{size} and {classes} classes: {blame.said(error)}") from error

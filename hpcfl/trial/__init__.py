@@ -1,7 +1,7 @@
-"""The experiment, tried before round 1 on two samples of one client: what a user's own code cannot do shows here.
+"""The experiment, tried on two samples of one client before round 1: what a user's own code cannot do shows here.
 
-Nothing is written yet, and all that a trial changes is made for it and thrown away; random numbers are keyed: a run computes
-the same with and without it.
+Nothing is written yet, and all that a trial changes is made for it and thrown away; random numbers are keyed: a run
+computes the same with and without it.
 """
 
 import traceback
@@ -20,7 +20,7 @@ from hpcfl.trial.imitation import Failure
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rank found, a line each: a mistake and its traceback, or what cannot be batched over clients; else ""."""
+    """What a rank found, else "": a mistake, a line, and its traceback; or what cannot be batched over clients."""
 
     mistake: str = ""
     details: str = ""
@@ -32,7 +32,7 @@ class Elsewhere(Exception):
 
 
 def run(prepared: Prepared, communicator: Communicator) -> Prepared:
-    """Collective. The experiment as it can run: where lanes are "auto" and it cannot be batched, with one lane and a note.
+    """Collective. The experiment as it can run: if lanes are "auto" and it cannot be batched, with one and a note.
 
     Raises UserError, the same on all ranks.
     """
@@ -41,9 +41,9 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
     if mistaken := next((one for one in verdicts if one.mistake), None):
         raise UserError(mistaken.mistake) from (cause or Elsewhere(mistaken.details))
     if unbatched := next((one.unbatched for one in verdicts if one.unbatched), None):
-        kernel = SerialKernel(prepared.hardware.kernel.module)
+        hardware = replace(prepared.hardware, kernel=SerialKernel(prepared.hardware.kernel.module))
         note = f"{unbatched}; they train one after the other, as with runtime.lanes = 1"
-        return replace(prepared, hardware=replace(prepared.hardware, kernel=kernel), notes=[*prepared.notes, note])
+        return replace(prepared, hardware=hardware, notes=[*prepared.notes, note])
     return prepared
 
 
@@ -57,16 +57,9 @@ def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
     if failure is None:
         return Verdict(), None
     alone = failure if lanes == 1 else attempt(prepared, 1)
-    if alone is not None:
-        line, cause = diagnosis.of_mistake(prepared, alone)
-    else:
-        line, cause = diagnosis.of_unbatched(failure), failure.__cause__
-        if diagnosis.draws(failure):  # one lane alone would do, but draw other numbers on every number of ranks
-            line = f"{line}; leave out dropout and the like, or set runtime.lanes = 1, where results depend on the ranks"
-        elif prepared.config.runtime.lanes == "auto":
-            return Verdict(unbatched=line), None
-        else:
-            line = f"{line}; set runtime.lanes = 1"
+    if alone is None and prepared.config.runtime.lanes == "auto" and not diagnosis.draws(failure):
+        return Verdict(unbatched=diagnosis.of_unbatched(failure)), None
+    line, cause = diagnosis.of_lanes(failure) if alone is None else diagnosis.of_mistake(prepared, alone)
     return Verdict(line, "".join(traceback.format_exception(cause))), cause
 
 

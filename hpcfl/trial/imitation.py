@@ -1,6 +1,6 @@
-"""A round of the method on an imitated federation: the real model, loss, kernel and messages, but one client that takes part.
+"""A round of the method on an imitated federation: the real model, loss, kernel and messages, but one client only.
 
-It has two samples; on the server's side its message stands for those of all clients.
+It has two samples, and its message stands for those of all clients where the server aggregates.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,7 +25,7 @@ from hpcfl.stopwatch import Stopwatch
 from hpcfl.storage.clients import ClientStore
 
 SAMPLES = 2
-FLOATS = 1 << 24  # in the models of all imitated clients; where the experiment has more, its clients are not all imitated
+FLOATS = 1 << 24  # in the models of all imitated clients; where the experiment has more, there are fewer clients
 FEWEST = 2  # clients
 CLIENT = np.array([0])
 SERVER_SIDE = ("server_state", "send", "aggregate")
@@ -47,7 +47,7 @@ class Failure(Exception):
 class Brief(Fleet):
     """A fleet that trains for one epoch at most."""
 
-    def train(self, rows: Tensor, *, epochs: int | None = None, **how: Any) -> Tensor:  # type: ignore[override]
+    def train(self, rows: Tensor, *, epochs: int | None = None, **how: Any) -> Tensor:
         return super().train(rows, epochs=1 if epochs is None else min(epochs, 1), **how)
 
 
@@ -61,7 +61,8 @@ def play(prepared: Prepared, lanes: int) -> None:
             server = small.method.server_state(small.setup)
         uplink = client_side(small, sent(small, server, 1))
         with hook("aggregate"):
-            small.method.aggregate(server, everyone, {name: rows.repeat(len(everyone.ids), 1) for name, rows in uplink.items()})
+            uploads = {name: rows.repeat(small.setup.clients, 1) for name, rows in uplink.items()}
+            small.method.aggregate(server, everyone, uploads)
         inbox = sent(small, server, last)
     except Failure as failure:
         few = small.setup.clients < prepared.setup.clients
@@ -84,7 +85,8 @@ def imitate(prepared: Prepared, lanes: int) -> Prepared:
         buffers = {name: row for name, row in prepared.store.template.items() if name.startswith(BUFFERS)}
         store = ClientStore([0], method.client_state(setup) | buffers)
     hardware = Hardware(setup, samples, kernel, real.buffers, real.device, lambda: None, Stopwatch())
-    return replace(prepared, setup=setup, hardware=hardware, store=store, placement=Placement(np.zeros(clients, np.int64), 1))
+    here = Placement(np.zeros(clients, np.int64), 1)
+    return replace(prepared, setup=setup, hardware=hardware, store=store, placement=here)
 
 
 def impatient() -> Callable[[], None]:
@@ -133,8 +135,8 @@ def checked(sender: str, message: Any) -> Message:
     for name, field in fields(message).items():
         shared = field.shared and sender == "send"
         if not shared and (field.shared or len(field.tensor) != 1):
-            raise TypeError(f"it returns '{name}' of shape {list(field.tensor.shape)}; expected a row for each client, here "
-                            f"[1, width]{', or one for all, [width]' if sender == 'send' else ''}")
+            raise TypeError(f"it returns '{name}' of shape {list(field.tensor.shape)}; expected a row for each client, "
+                            f"here [1, width]{', or one for all, [width]' if sender == 'send' else ''}")
     return message
 
 
@@ -142,8 +144,8 @@ def check_score(small: Prepared, scores: set[str]) -> None:
     """Raises UserError for an ``evaluation.score`` that no round records."""
     wanted, method = small.config.evaluation.score, small.method
     if wanted not in {"method", method.primary, *scores}:  # the method's own score may come at the end only
-        raise UserError(f"evaluation.score = '{wanted}': {method.name} records {', '.join(sorted(scores))}; 'method' takes its "
-                        f"own, {method.primary}")
+        raise UserError(f"evaluation.score = '{wanted}': {method.name} records {', '.join(sorted(scores))}; 'method' "
+                        f"takes its own, {method.primary}")
 
 
 @contextmanager
