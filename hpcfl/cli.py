@@ -2,6 +2,7 @@
 
 import json
 import sys
+import traceback
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -53,6 +54,22 @@ def on_server(work: Callable[..., None]) -> Callable[..., None]:
     return carry_out
 
 
+def traced(work: Callable[..., None]) -> Callable[..., None]:
+    """A command with the option --traceback: rank 0 shows what is behind the line that a user's mistake ends with."""
+    @click.option("--traceback", "wanted", is_flag=True, help="Show where a mistake in your own code was met.")
+    @click.pass_obj
+    @wraps(work)
+    def carry_out(communicator: Communicator, wanted: bool, **arguments: Any) -> None:
+        try:
+            work(communicator, **arguments)
+        except UserError as error:
+            if wanted and communicator.is_server and error.__cause__ is not None:
+                traceback.print_exception(error.__cause__)
+            raise
+
+    return carry_out
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def cli() -> None:
@@ -64,7 +81,7 @@ def cli() -> None:
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the file.")
 @click.option("--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME.")
 @click.option("--fresh", is_flag=True, help="Move an old results folder aside and start over.")
-@click.pass_obj
+@traced
 def run(communicator: Communicator, file: Path, overrides: tuple[str, ...], out: Path | None, fresh: bool) -> None:
     """Run the experiment in FILE, or continue it where it stands."""
     from hpcfl import signals
@@ -80,7 +97,7 @@ def run(communicator: Communicator, file: Path, overrides: tuple[str, ...], out:
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the file.")
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Rounds to time, after one to warm up.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.pass_obj
+@traced
 def bench(communicator: Communicator, file: Path, overrides: tuple[str, ...], rounds: int, as_json: bool) -> None:
     """Time the experiment in FILE for a few rounds; nothing is kept."""
     from hpcfl.bench import bench_file
@@ -105,7 +122,7 @@ def show(folder: Path, as_json: bool) -> None:
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the file.")
-@click.pass_obj
+@traced
 def check(communicator: Communicator, file: Path, overrides: tuple[str, ...]) -> None:
     """Check the experiment in FILE and say what it needs on as many ranks; nothing is run or written."""
     from hpcfl.experiment import check_file

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcfl import config, sweep
+from hpcfl import config, sweep, trial
 from hpcfl.communicator import Communicator
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.preparation import prepare
@@ -81,14 +81,14 @@ def check_file(file: Path, overrides: Iterable[str], communicator: Communicator)
     with agreed(communicator):
         check_world(communicator)
         cells = sweep.expand(config.read(file, overrides), str(file))
-        prepared = prepare(cells[0].config, communicator)
+        prepared = trial.run(prepare(cells[0].config, communicator), communicator)
     from hpcfl.report import configuration, needs
 
     ranks = communicator.collect(vars(needs.of_rank(prepared, communicator)))
     if ranks is not None:
         print(configuration.toml(cells[0].config))
         needs.show(prepared, ranks)
-        for note in prepared.split.notes:
+        for note in prepared.notes:
             print(f"note: {note}")
         if len(cells) > 1:
             print(f"sweep: {len(cells)} valid cells, this is the first: {', '.join(cell.name for cell in cells)}")

@@ -108,7 +108,7 @@ class Diverges(FedAvg):
         ill = torch.from_numpy(fleet.ids == self.client) | self.everyone
         factor = torch.where(ill & (fleet.round >= self.since), torch.nan, 1.0)
         fleet.state["rounds"] = fleet.state["rounds"] + 1
-        return fleet.train(rows, factor=factor, **how)
+        return fleet.train(rows, variables={"factor": factor}, **how)
 
     def loss(self, model, batch, lane):
         return lane.factor * super().loss(model, batch, lane)
