@@ -140,7 +140,7 @@ class SlowEnd(FedAvg):
     """FedAvg whose final scoring takes a minute, if the environment says so."""
 
     def finish(self, fleet, inbox):
-        for _ in range(600 if "SLOW_END" in os.environ else 0):
+        for _ in range(600 if "SLOW_END" in os.environ and len(fleet.ids) > 1 else 0):
             time.sleep(0.1)
         super().finish(fleet, inbox)
 
