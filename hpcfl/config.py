@@ -104,11 +104,13 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
 def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     """The nested table of an experiment file with ``section.key=value`` overrides applied, not yet validated.
 
-    A plugin that is overridden (``model.name``, ``method.name``, ``partition.scheme``) takes the keys of the old one with it.
+    Where one chooses another plugin (``model.name``, ``method.name``, ``partition.scheme``), the keys of the file
+    that only the old one has go with it; keys of other overrides stay.
     """
     table = parsed(path)
     try:
-        for key, value in sorted(map(split, overrides), key=lambda given: not plugin_keys.is_selector(given[0])):
+        given = map(split, overrides)
+        for key, value in sorted(given, key=lambda pair: not plugin_keys.is_selector(pair[0])):
             choose(table, key, value)
             check_plain(table, key)
     except UserError as error:
@@ -117,7 +119,10 @@ def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def choose(table: dict[str, Any], key: str, value: Any) -> None:
-    """``assign``; where that puts another plugin in a section, keys that only the one before it has go. Raises UserError."""
+    """``assign``; where that puts another plugin in a section, keys that only the one before it has go.
+
+    Raises UserError.
+    """
     section, _, selector = key.partition(".")
     given = table.get(section)
     if plugin_keys.is_selector(key) and isinstance(given, dict) and given.get(selector) != value:

@@ -30,10 +30,10 @@ def parsed(path: str | Path) -> dict[str, Any]:
 
 
 def check_plain(table: dict[str, Any], source: str) -> None:
-    """Raises UserError for a table that nobody means: nested deeply, or with integers that TOML does not have."""
+    """Raises UserError for a table nested deeply, or with integers that TOML does not have."""
     if not _within(table, MOST_LEVELS):
-        raise UserError(f"{source}: tables and lists lie in each other at most {MOST_LEVELS} deep, integers have at most "
-                        f"{MOST_BITS} bits")
+        raise UserError(f"{source}: tables and lists lie in each other at most {MOST_LEVELS} deep, "
+                        f"integers have at most {MOST_BITS} bits")
 
 
 def _within(value: Any, levels: int) -> bool:
@@ -56,7 +56,7 @@ def split(override: str) -> tuple[str, Any]:
 
 
 def assign(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set ``table["a"]["b"] = value`` for the dotted key ``a.b``, making tables on the way. Raises UserError."""
+    """Set ``table["a"]["b"] = value`` for the key ``a.b``, making tables on the way. Raises UserError."""
     *sections, last = key.split(".")
     for section in sections:
         table = table.setdefault(section, {})

@@ -11,7 +11,7 @@ from hpcfl import plugins
 from hpcfl.errors import UserError
 from hpcfl.sections import Model, Partition, Section
 
-SELECTORS = {"partition": "scheme", "model": "name", "method": "name"}  # the key that names a section's plugin
+SELECTORS = {"partition": "scheme", "model": "name", "method": "name"}  # the key that names the plugin
 Plugin = TypeVar("Plugin", bound=Section)
 
 
@@ -27,7 +27,7 @@ _COMMON_MODEL_KEYS = [key for key in Model.model_fields if key != "options"]
 
 
 def model(**table: Any) -> Model:
-    """``name`` picks the callable; keys that not all models have must fit its signature after (shape, classes)."""
+    """``name`` picks the callable; keys that not all models have must be parameters of it."""
     common = {key: table.pop(key) for key in _COMMON_MODEL_KEYS if key in table}
     name = common.get("name", Model.model_fields["name"].default)
     return Model(**common, options=model_keys(name)(**table).model_dump())
@@ -42,8 +42,8 @@ def model_keys(name: str) -> type[BaseModel]:
             raise TypeError(f"it is called as {signature}")
         return _options(list(signature.parameters.values())[2:])
     except (TypeError, ValueError, NameError, pydantic.PydanticUserError) as error:
-        raise UserError(f"model.name = '{name}' must be called as (shape, classes, *, own keys) with types that a file can "
-                        f"hold: {' '.join(str(error).split())}") from None
+        raise UserError(f"model.name = '{name}' must be called as (shape, classes, *, own keys) with types "
+                        f"that a file can hold: {' '.join(str(error).split())}") from None
 
 
 def partition_class(table: dict[str, Any]) -> type[Partition]:
@@ -51,7 +51,8 @@ def partition_class(table: dict[str, Any]) -> type[Partition]:
     from hpcfl.data.partitions.base import Scheme  # which is a section itself
 
     name = table.get("scheme", Partition.model_fields["scheme"].default)
-    return _of_kind(Scheme, plugins.find("hpcfl.data.partitions", "partition.scheme", name), f"partition.scheme = '{name}'")
+    found = plugins.find("hpcfl.data.partitions", "partition.scheme", name)
+    return _of_kind(Scheme, found, f"partition.scheme = '{name}'")
 
 
 def method_class(table: dict[str, Any]) -> type[Section]:
@@ -74,7 +75,7 @@ def _of_kind(kind: type[Plugin], found: Any, what: str) -> type[Plugin]:
 
 
 def fields(section: str, given: dict[str, Any]) -> Mapping[str, Any]:
-    """The valid keys of a section of SELECTORS, each with its pydantic field where it has one. Raises UserError."""
+    """The valid keys of a section of SELECTORS, with their pydantic fields if they have. Raises UserError."""
     if section == "model":
         own = model_keys(given.get("name", Model.model_fields["name"].default)).model_fields
         return {**dict.fromkeys(_COMMON_MODEL_KEYS), **own}
@@ -87,8 +88,10 @@ def is_selector(key: str) -> bool:
 
 
 def of_another(section: str, given: dict[str, Any], name: Any) -> set[str]:
-    """The keys that a section can have with the plugin it names now, and not with the one called ``name``; none where either
-    is unknown."""
+    """The keys that a section can have with the plugin it names now, and not with the one called ``name``.
+
+    None where either is unknown.
+    """
     try:
         return set(fields(section, given)) - set(fields(section, {SELECTORS[section]: name}))
     except UserError:

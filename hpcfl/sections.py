@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationInfo, field_validator
 
-LARGEST = 10_000_000  # of all counts and widths: more is a slip, and would fill the memory before anything is said
+LARGEST = 10_000_000  # of all counts and widths; more would fill the memory before anything is said
 
 
 class Section(BaseModel):

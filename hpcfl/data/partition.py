@@ -53,15 +53,16 @@ class Split:
 
     @classmethod
     def load(cls, path: str | Path) -> "Split":
-        """Read what ``save`` wrote. Raises UserError if it is missing, damaged, something else or no partition."""
+        """Read what ``save`` wrote. Raises UserError if it is missing, damaged or no partition."""
         parts, attributes = split_file.read(path)
         return cls(**parts, **attributes.model_dump())
 
     def same(self, other: "Split") -> bool:
         """Whether every client has the same samples with the same labels in both, however they were drawn."""
-        mine, theirs = ([*split.train, *split.test] for split in (self, other))
-        return (self.labels_sha256 == other.labels_sha256 and len(self.train) == len(other.train) and len(mine) == len(theirs)
-                and all(map(np.array_equal, mine, theirs)))
+        if self.labels_sha256 != other.labels_sha256:
+            return False
+        return all(len(mine) == len(theirs) and all(map(np.array_equal, mine, theirs))
+                   for mine, theirs in ((self.train, other.train), (self.test, other.test)))
 
 
 def make(scheme: Scheme, dataset: Dataset) -> Split:
@@ -88,8 +89,8 @@ def make(scheme: Scheme, dataset: Dataset) -> Split:
 def _read(scheme: Scheme, dataset: Dataset, checksum: str) -> Split:
     split = Split.load(scheme.file)
     if (split.samples, split.labels_sha256) != (len(dataset.y), checksum):
-        raise UserError(f"partition.file = '{scheme.file}' is for {split.dataset!r} with {split.samples} samples, not "
-                        f"for these labels of '{dataset.name}' with {len(dataset.y)} samples")
+        raise UserError(f"partition.file = '{scheme.file}' is for {split.dataset!r} with {split.samples} "
+                        f"samples, not for these labels of '{dataset.name}' with {len(dataset.y)} samples")
     if len(split.train) != scheme.clients:
         raise UserError(f"partition.file = '{scheme.file}' has {len(split.train)} clients, partition.clients = "
                         f"{scheme.clients}")

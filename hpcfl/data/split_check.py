@@ -16,11 +16,12 @@ class _Held(NamedTuple):
     tested: np.ndarray
 
 
-def problem(train: Sequence[np.ndarray], test: Sequence[np.ndarray], samples: int, repeats: bool, shares: bool) -> str:
-    """What keeps the clients' index lists from being a partition of ``samples`` samples, in words, or nothing.
+def problem(train: Sequence[np.ndarray], test: Sequence[np.ndarray], samples: int, repeats: bool,
+            shares: bool) -> str:
+    """What keeps the clients' index lists from being a partition of ``samples`` samples in words, or nothing.
 
-    Always: numbers in [0, samples), none to train and to test the same client on. Unless ``repeats``: a client's ascend, none
-    twice. Unless ``shares``: no sample goes to two clients, but all may be tested on the same.
+    Always: numbers in [0, samples), none to train and to test the same client on. Unless ``repeats``: those of a
+    client ascend, none twice. Unless ``shares``: no sample goes to two clients, but all may be tested on the same.
     """
     held = _held(train, test)
     if held.samples.dtype.kind not in "iu":
@@ -34,12 +35,15 @@ def _held(train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> _Held:
     lists = [*train, *(test[:1] if same else test)]
     owners = [*range(len(train)), *([EVERYONE] if same else range(len(test)))]
     sizes = list(map(len, lists))
-    return _Held(np.concatenate(lists), np.repeat(owners, sizes), np.repeat(np.arange(len(lists)) >= len(train), sizes))
+    tested = np.arange(len(lists)) >= len(train)
+    return _Held(np.concatenate(lists), np.repeat(owners, sizes), np.repeat(tested, sizes))
 
 
 def _outside(held: _Held, samples: int) -> str:
     wrong = np.flatnonzero((held.samples < 0) | (held.samples >= samples))
-    return f"{_who(held.owners[wrong[0]])}: no sample {held.samples[wrong[0]]} among {samples:,}" if len(wrong) else ""
+    if not len(wrong):
+        return ""
+    return f"{_who(held.owners[wrong[0]])}: no sample {held.samples[wrong[0]]} among {samples:,}"
 
 
 def _disorder(held: _Held) -> str:

@@ -1,4 +1,4 @@
-"""A partition file: arrays of sample numbers of all clients one after the other, read back only if they are a partition."""
+"""A partition file: the sample numbers of all clients in a row, read only if they are a partition."""
 
 from pathlib import Path
 from typing import Annotated
@@ -32,7 +32,7 @@ class Attributes(BaseModel):
     notes: list[str]
 
     def repeats(self) -> bool:
-        """Whether a client may have a sample several times and in any order: drawn with replacement or by a user's own scheme."""
+        """Whether a client may have a sample twice: drawn with replacement, or by a user's own scheme."""
         return self.scheme.get("replacement") is True or ":" in str(self.scheme.get("scheme"))
 
     def shares(self) -> bool:
@@ -50,14 +50,16 @@ def read(path: str | Path) -> tuple[dict[str, list[np.ndarray]], Attributes]:
         parts = {part: _lists(part, arrays) for part in PARTS}
         if len({len(lists) for lists in parts.values()}) > 1:
             raise Damaged("as many clients must train as are tested")
-        if problem := split_check.problem(*parts.values(), attributes.samples, attributes.repeats(), attributes.shares()):
+        rules = attributes.samples, attributes.repeats(), attributes.shares()
+        if problem := split_check.problem(*parts.values(), *rules):
             raise Damaged(problem)
         return parts, attributes
     except OSError as error:
         raise UserError(f"{path}: cannot be read as a partition file ({atomic.reason(error)})") from None
     except pydantic.ValidationError as error:
         [first, *_] = error.errors(include_url=False)
-        raise UserError(f"{path}: cannot be used as a partition file ({'.'.join(map(str, first['loc']))}: {first['msg']})") from None
+        place = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path}: cannot be used as a partition file ({place}: {first['msg']})") from None
     except Damaged as error:
         raise UserError(f"{path}: cannot be used as a partition file ({error})") from None
 

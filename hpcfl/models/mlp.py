@@ -23,8 +23,8 @@ class MLP(nn.Module):
         widths = [math.prod(shape), *hidden]
         parameters = sum((inputs + 1) * outputs for inputs, outputs in pairwise([*widths, classes]))
         if len(hidden) > MOST_LAYERS or parameters > MOST_PARAMETERS:
-            raise UserError(f"model.hidden: {len(hidden):,} layers with {parameters:,} parameters in all; at most "
-                            f"{MOST_LAYERS:,} and {MOST_PARAMETERS:,} are allowed")
+            raise UserError(f"model.hidden: {len(hidden):,} layers with {parameters:,} parameters in all; "
+                            f"at most {MOST_LAYERS:,} and {MOST_PARAMETERS:,} are allowed")
         self._hidden = [f"hidden{position}" for position in range(1, len(widths))]
         for name, inputs, outputs in zip(self._hidden, widths, widths[1:], strict=False):
             self.add_module(name, nn.Linear(inputs, outputs))

@@ -1,4 +1,4 @@
-"""Files that somebody else names: opened only if they are plain files, so that no pipe or device keeps a reader waiting."""
+"""Files that a user names: opened only if they are plain files, so that no pipe keeps a reader waiting."""
 
 import os
 import stat

@@ -127,7 +127,8 @@ def test_batches_of_something_else_are_one_line_and_call_nothing(tmp_path, tiny_
 def test_cifars_own_pickles_are_of_python_2(tmp_path, tiny_cifar, monkeypatch):
     """As numpy 1 wrote them: a module that has moved since, and bytes as strings."""
     content = (b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
-               b"(K\x01K\x01M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+               b"(K\x01K\x01M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
+               b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
                b"\x89T\x00\x0c\x00\x00" + b"\xfe" * 3072 + b"tbU\x06labels](K\x07eu.")
     (tmp_path / "cifar" / "test_batch").write_bytes(content)
     monkeypatch.setitem(cifar_10.plugin.checksums, "test_batch", hashlib.md5(content).hexdigest())

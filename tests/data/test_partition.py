@@ -137,9 +137,8 @@ GLOBAL = [[10, 11]] * 3
 
 def write(path, train, test, scheme="iid", arrays=(), **said):
     """A partition file of these lists, with arrays and words of it replaced."""
-    split = partition.Split(*([np.array(own, None if own else int) for own in part] for part in (train, test)), 1, "toy", 120, "0" * 64,
-                            {"scheme": scheme} | said.pop("also", {}))
-    split.save(path)
+    parts = ([np.array(own, None if own else int) for own in part] for part in (train, test))
+    partition.Split(*parts, 1, "toy", 120, "0" * 64, {"scheme": scheme} | said.pop("also", {})).save(path)
     found, texts = hdf5.decode(hdf5.unseal("partition", path.read_bytes()))
     texts = {"partition": said.pop("text", json.dumps(json.loads(texts["partition"]) | said))}
     kept = {name: array for name, array in (found | dict(arrays)).items() if array is not None}
@@ -181,7 +180,8 @@ def test_arrays_that_are_no_lists_are_refused(tmp_path, name, array, told):
 
 
 @pytest.mark.parametrize(("said", "told"), [
-    ({"samples": 120.0}, "samples: Input should be a valid integer"), ({"samples": -1}, "samples: Input should be greater than 0"),
+    ({"samples": 120.0}, "samples: Input should be a valid integer"),
+    ({"samples": -1}, "samples: Input should be greater than 0"),
     ({"notes": [3]}, "notes.0: Input should be a valid string"), ({"labels_sha256": 3}, "labels_sha256: Input should"),
     ({"colour": "red"}, "colour: Extra inputs are not permitted"), ({"text": "[" * 10_000}, "Invalid JSON: recursion limit"),
     ({"text": "{}"}, "attempts: Field required"), ({"text": "[1]"}, "Input should be an object"),

@@ -41,7 +41,10 @@ class Assignment:
 
 
 class Scheme(config.Partition):
-    """A partition scheme; a file adds its own keys as fields. exclusive: no sample goes to two clients, a test set of all apart."""
+    """A partition scheme; a file adds its own keys as fields.
+
+    exclusive: no sample goes to two clients, but all may be tested on the same.
+    """
 
     exclusive: ClassVar[bool] = False
 

@@ -48,11 +48,13 @@ class CsvFiles(CheckedFiles):
     def read(self, name: str, root: Path) -> Dataset:
         train, test = self.checksums
         alone = not (root / self.folder / train).exists()
-        parts = [_rows(root / self.folder / file, self.content(name, root, file)) for file in ([test] if alone else [train, test])]
+        parts = [_rows(root / self.folder / file, self.content(name, root, file))
+                 for file in ([test] if alone else [train, test])]
         rows = [row for part in parts for row in part]
         ids, vocabulary = encode([tokens(" ".join(row[1:])) for row in rows])
         notes = (f"{root / self.folder}: {train} is not there; these are the {len(rows):,} samples of {test} alone",)
-        return Dataset(name, torch.from_numpy(ids), torch.tensor([int(row[0]) - 1 for row in rows]), len(LABELS),
+        labels = torch.tensor([int(row[0]) - 1 for row in rows])
+        return Dataset(name, torch.from_numpy(ids), labels, len(LABELS),
                        official_test=0 if alone else len(parts[1]), vocabulary=vocabulary, notes=notes if alone else ())
 
 
@@ -64,7 +66,8 @@ def _rows(path: Path, content: bytes) -> list[list[str]]:
         raise UserError(f"{path}: cannot be read as csv ({atomic.reason(error)})") from None
     for position, row in enumerate(rows, start=1):
         if not row or row[0] not in LABELS:
-            raise UserError(f"{path}: row {position} must begin with a class, {' or '.join(LABELS)}; it is {', '.join(row)!r:.60}")
+            raise UserError(f"{path}: row {position} must begin with a class, {' or '.join(LABELS)}; "
+                            f"it is {', '.join(row)!r:.60}")
     return rows
 
 

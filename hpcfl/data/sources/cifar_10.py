@@ -14,12 +14,12 @@ from hpcfl.data.sources.base import CheckedFiles
 from hpcfl.errors import UserError
 from hpcfl.storage import atomic
 
-ARRAYS = {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"), ("numpy", "ndarray"),
-          ("numpy", "dtype")}  # what a pickled array is made of
+ARRAYS = {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
+          ("numpy", "ndarray"), ("numpy", "dtype")}  # what a pickled array is made of
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes arrays, lists, dictionaries, strings and numbers, which is all that the batches hold; calls nothing else."""
+    """Makes arrays, lists, dictionaries, strings and numbers, which is all that the batches hold."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ARRAYS:
@@ -44,7 +44,8 @@ class PickledBatches(CheckedFiles):
                 images.append(batch["data"].reshape(-1, 3, 32, 32))
                 labels.append(np.array(batch[self.labels], dtype=np.int64))
             except Exception as error:  # a pickle can fail in any way
-                raise UserError(f"{root / self.folder / file}: not a batch of {name} ({atomic.reason(error)})") from None
+                raise UserError(f"{root / self.folder / file}: not a batch of {name} "
+                                f"({atomic.reason(error)})") from None
         return Dataset(name, torch.from_numpy(np.concatenate(images)), torch.from_numpy(np.concatenate(labels)),
                        self.classes, official_test=len(labels[-1]), statistics=self.statistics)
 

@@ -1,11 +1,12 @@
 """Your own data: a .npz file (``data.file``) with samples ``x`` [n, …] and class numbers ``y`` [n], 0, 1, …
 
-uint8 samples are images [n, channels, height, width] or values 0 … 255, scaled as the built-in images; floats are taken as they
-are; other integers are token ids [n, positions], 0 for padding. A number ``classes`` says how many classes there are where not all
-occur; without it the greatest class number does.
+uint8 samples are images [n, channels, height, width] or values 0 … 255, scaled as the built-in images; floats
+are taken as they are; other integers are token ids [n, positions], 0 for padding. A number ``classes`` says how
+many classes there are where not all occur; without it the greatest class number does.
 """
 
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,7 +19,7 @@ from hpcfl.errors import UserError
 from hpcfl.storage import atomic, regular
 
 MOST_CLASSES, MOST_TOKENS = 100_000, 10_000_000
-UNPACKED, RATIO = 1 << 30, 100  # a compressed array that is larger has to be at least a hundredth of its size in the file
+UNPACKED, RATIO = 1 << 30, 100  # bytes; a larger array may take a hundred times its bytes in the file
 
 
 class OwnFile(Source):
@@ -31,12 +32,12 @@ class OwnFile(Source):
         x, y = arrays["x"], torch.from_numpy(arrays["y"].astype(np.int64))
         classes = int(arrays.get("classes", y.max() + 1))
         notes = () if "classes" in arrays else _gaps(root, y)
+        made = partial(Dataset, root.stem, y=y, classes=classes, notes=notes)
         if x.dtype == np.uint8:
-            return Dataset(root.stem, torch.from_numpy(x), y, classes, notes=notes)
+            return made(x=torch.from_numpy(x))
         if x.dtype.kind == "f":
-            return Dataset(root.stem, torch.from_numpy(x.astype(np.float32)), y, classes, scale=1.0, mean=(0.0,), std=(1.0,),
-                           notes=notes)
-        return Dataset(root.stem, torch.from_numpy(x.astype(np.int64)), y, classes, vocabulary=int(x.max()) + 1, notes=notes)
+            return made(x=torch.from_numpy(x.astype(np.float32)), scale=1.0, mean=(0.0,), std=(1.0,))
+        return made(x=torch.from_numpy(x.astype(np.int64)), vocabulary=int(x.max()) + 1)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -51,15 +52,20 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except Exception as error:  # numpy and zipfile raise many kinds for what is not a whole .npz
-        raise UserError(f"{path}: cannot be read as a .npz file without pickled objects ({atomic.reason(error)})") from None
+        raise UserError(f"{path}: cannot be read as a .npz file without pickled objects "
+                        f"({atomic.reason(error)})") from None
 
 
 def _refuse_bombs(file: BinaryIO) -> None:
-    """Raises ValueError for an array that would fill the memory from next to nothing; no more than declared is ever unpacked."""
+    """Raises ValueError for an array that would fill the memory from next to nothing.
+
+    No more than is declared here is ever unpacked.
+    """
     for entry in zipfile.ZipFile(file).infolist():
         if entry.file_size > max(UNPACKED, RATIO * entry.compress_size):
-            raise ValueError(f"'{entry.filename}' would grow from {entry.compress_size:,} to {entry.file_size:,} bytes, at most "
-                             f"{RATIO} times are allowed: save it with numpy.savez, uncompressed")
+            sizes = f"from {entry.compress_size:,} to {entry.file_size:,} bytes"
+            raise ValueError(f"'{entry.filename}' would grow {sizes}, at most {RATIO} times are allowed: "
+                             "save it with numpy.savez, uncompressed")
     file.seek(0)
 
 
@@ -73,7 +79,8 @@ def _labels_problem(arrays: dict[str, np.ndarray]) -> str:
     if classes.ndim or classes.dtype.kind not in "iu" or not 0 < classes <= MOST_CLASSES:
         return f"classes must be one integer from 1 to {MOST_CLASSES:,}; it is {classes!r:.60}"
     if int(y.max()) >= int(classes):
-        return f"y holds the class number {y.max():,}; {'classes is' if 'classes' in arrays else 'it must be below'} {int(classes):,}"
+        bound = "classes is" if "classes" in arrays else "it must be below"
+        return f"y holds the class number {y.max():,}; {bound} {int(classes):,}"
     return ""
 
 
@@ -83,10 +90,13 @@ def _samples_problem(x: np.ndarray) -> str:
         return f"x must hold numbers; it is {x.dtype}"
     if x.dtype.kind == "f":
         largest = np.finfo(np.float32).max
-        return "" if -largest <= x.min() and x.max() <= largest else f"x holds NaN or infinities, which are those beyond {largest:.2g}"
+        finite = -largest <= x.min() and x.max() <= largest
+        return "" if finite else f"x holds NaN or infinities, which are those beyond {largest:.2g}"
     if x.min() < 0:
         return "x holds negative token ids"
-    return f"x holds the token id {x.max():,}; it must be below {MOST_TOKENS:,}" if x.max() >= MOST_TOKENS else ""
+    if x.max() >= MOST_TOKENS:
+        return f"x holds the token id {x.max():,}; it must be below {MOST_TOKENS:,}"
+    return ""
 
 
 def _gaps(path: Path, y: torch.Tensor) -> tuple[str, ...]:
@@ -95,8 +105,8 @@ def _gaps(path: Path, y: torch.Tensor) -> tuple[str, ...]:
     if not missing:
         return ()
     told = ", ".join(map(str, missing[:5])) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-    return (f"{path}: no sample has the class {told} of 0 … {int(y.max())}; models get an output for it all the same (number the "
-            "classes 0, 1, … without gaps, or say how many there are in the array 'classes')",)
+    return (f"{path}: no sample has the class {told} of 0 … {int(y.max())}; models get an output for it all the same "
+            "(number them 0, 1, … without gaps, or say how many there are in the array 'classes')",)
 
 
 plugin = OwnFile()

@@ -51,7 +51,7 @@ def _classes(folder: Path) -> dict[str, int]:
     """WordNet id → class number, in alphabetical order. Raises UserError."""
     words = sorted({word for word, in _rows(folder / "wnids.txt", "WORDNET-ID", [NAME])})
     if not 0 < len(words) <= MOST_CLASSES:
-        raise UserError(f"{folder / 'wnids.txt'}: {len(words):,} classes; it must have from 1 to {MOST_CLASSES}")
+        raise UserError(f"{folder / 'wnids.txt'}: {len(words)} classes; it must have 1 to {MOST_CLASSES}")
     return {word: number for number, word in enumerate(words)}
 
 
@@ -63,7 +63,8 @@ def _entries(folder: Path) -> list[Entry]:
     annotations = folder / "val" / "val_annotations.txt"
     if not train or not annotations.is_file():
         raise UserError(f"{folder}: needs train/WORDNET-ID/images/*.JPEG and val/val_annotations.txt")
-    pairs = _rows(annotations, "IMAGE and the WordNet id of a class in wnids.txt", [NAME, "|".join(map(re.escape, classes))])
+    known = "|".join(map(re.escape, classes))
+    pairs = _rows(annotations, "IMAGE and the WordNet id of a class in wnids.txt", [NAME, known])
     return train + [(folder / "val" / "images" / file, classes[word], True) for file, word in pairs]
 
 
@@ -76,12 +77,13 @@ def _rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
     rows = [line.split("\t")[:len(columns)] for line in lines]
     for position, row in enumerate(rows, start=1):
         if len(row) < len(columns) or not all(map(re.fullmatch, columns, row)):
-            raise UserError(f"{path}: line {position} must begin with {wanted}; it is {lines[position - 1]!r:.60}")
+            told = f"it is {lines[position - 1]!r:.60}"
+            raise UserError(f"{path}: line {position} must begin with {wanted}; {told}")
     return rows
 
 
 def _decode(entry: Entry) -> tuple[np.ndarray, int, bool]:
-    """A record; grey images become coloured. An image of another size is refused before its pixels are made."""
+    """A record; grey images become coloured. Other sizes are refused before any pixels are made."""
     from PIL import Image  # needed here only
 
     path, number, test = entry
