@@ -14,13 +14,14 @@ from hpcfl.storage.atomic import Damaged
 JOBS = "jobs"
 SUBMITTED = "submitted.json"
 LIMIT = 16 << 20  # bytes of a file here
-FileName = Annotated[str, StringConstraints(pattern=r"^[^/\x00]*[^/\x00.][^/\x00]*$")]  # nothing outside its folder
+# The name of a file, not a path out of its folder.
+FileName = Annotated[str, StringConstraints(pattern=r"^[^/\x00]*[^/\x00.][^/\x00]*$")]
 Submitted = dict[FileName, str]  # cell → job
 Form = TypeVar("Form")
 
 
 class Record(TypedDict, total=False):
-    """What is known of a cell's jobs: which follows which, why the last failed, and what their supervisor counts."""
+    """Of a cell's jobs: which follows which, why the last failed, and what their supervisor counts."""
 
     __pydantic_config__ = ConfigDict(extra="allow")
     followers: dict[str, str]

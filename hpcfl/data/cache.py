@@ -103,7 +103,7 @@ def _sidecar(path: Path) -> Path:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """One process at a time, where the file system offers locks. Raises OSError or Damaged where nothing can be written."""
+    """One process at a time, where there are locks. Raises OSError, Damaged where nothing can be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with foreign.opened(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT) as file:
         while not _taken(file):

@@ -51,12 +51,14 @@ class Progress:
         config = self._config
         for rank in ranks:
             self._say(rank)
-        self._say(f"{config.name}: {config.method.name} on {config.data.dataset}, "  # type: ignore[attr-defined]
+        method = config.method.name  # type: ignore[attr-defined]
+        self._say(f"{config.name}: {method} on {config.data.dataset}, "
                   f"{config.partition.clients} clients, {self._hosts}, {self._device} → {self._folder}"
                   + (f"; continues after round {done}" if done else ""))
         for note in notes:
             self._say(f"note: {note}")
-        self._task = self._bar.add_task(plain(self._folder.name), total=config.rounds, completed=done, state="")
+        name = plain(self._folder.name)
+        self._task = self._bar.add_task(name, total=config.rounds, completed=done, state="")
         self._begun = time.perf_counter()
 
     def round(self, round: int, values: dict[str, Any]) -> None:

@@ -30,7 +30,8 @@ def terminal(grid: "Grid") -> RenderableType:
 
 def markdown(grid: "Grid") -> str:
     """A table of GitHub's Markdown, with a line about the metric above and what was left out below."""
-    lines = [_safe(_title(grid)), "", _line(["", *map(_safe, grid.columns)]), _line(["---", *["---:"] * len(grid.columns)])]
+    heading = ["", *map(_safe, grid.columns)]
+    lines = [_safe(_title(grid)), "", _line(heading), _line(["---", *["---:"] * len(grid.columns)])]
     for row, entries in zip(grid.rows, grid.entries, strict=True):
         texts = (_text(entry, grid, "±") for entry in entries)
         lines.append(_line([_safe(row), *(f"**{text}**" if entry and entry.best else text
@@ -58,7 +59,8 @@ def long_csv(grid: "Grid") -> str:
     for row, entries in zip(grid.rows, grid.entries, strict=True):
         for column, entry in zip(grid.columns, entries, strict=True):
             if entry is not None:
-                writer.writerow([plain(row), plain(column), plain(grid.metric), repr(entry.mean), repr(entry.std), entry.runs])
+                names = map(plain, (row, column, grid.metric))
+                writer.writerow([*names, repr(entry.mean), repr(entry.std), entry.runs])
     return text.getvalue().rstrip("\n")
 
 

@@ -4,8 +4,9 @@ from rich.text import Text
 
 
 def plain(text: object) -> str:
-    r"""One line in which everything that is no visible character is written out, ``\x1b`` for what begins a colour."""
-    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii") for letter in str(text))
+    r"""One line in which every invisible character is written out, ``\x1b`` for the one that begins a colour."""
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+                   for letter in str(text))
 
 
 def literal(text: object) -> Text:

@@ -1,7 +1,7 @@
-"""Files that may be somebody else's: whatever lies there, reading ends soon, in bounded memory, with one line of reason.
+"""Files that may be somebody else's: whatever lies there, reading ends soon, in bounded memory, or with one line.
 
-Everything in a results folder or a cache is opened here. Links are not followed, because they may point to anything that
-this user can read or write; pipes and devices, which can keep a reader waiting for ever, are not opened.
+Everything in a results folder or a cache is opened here. Links are not followed, because they may point to anything
+that this user can read or write; pipes and devices, which can keep a reader waiting for ever, are not opened.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ from hpcfl.storage.atomic import Damaged, reason
 
 Form = TypeVar("Form")
 CHUNK = 8 << 20  # bytes hashed at a time
-JSON_LIMIT = 1 << 20  # bytes of a JSON file, unless its reader says otherwise; a description of a run takes some thousand
+JSON_LIMIT = 1 << 20  # bytes of a JSON file, unless its reader says otherwise; a run.json has some thousand
 DIGITS = 19  # of an integer in JSON: it fits into 64 bits
 SHOWN = 80  # letters at most of a key in an error
 
@@ -30,7 +30,7 @@ SHOWN = 80  # letters at most of a key in an error
 @contextmanager
 def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[BinaryIO]:
     """A regular file, open inside the block. With ``os.O_RDWR | os.O_CREAT`` it is made where missing
-    and stays as it is where not. Raises FileNotFoundError, Damaged where it is a link or anything else than a file.
+    and stays as it is where not. Raises FileNotFoundError, or Damaged where it is anything else, a link too.
     """
     with os.fdopen(descriptor(path, flags), "rb" if flags == os.O_RDONLY else "rb+") as file:
         yield file
@@ -45,7 +45,8 @@ def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise Damaged("a link, which is not followed here" if os.path.islink(path) else reason(error)) from None
+        why = "a link, which is not followed here" if os.path.islink(path) else reason(error)
+        raise Damaged(why) from None
     if not stat.S_ISREG(os.fstat(found).st_mode):
         os.close(found)
         raise Damaged("not a regular file")
@@ -53,8 +54,8 @@ def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """The whole file, at once because it may be replaced at any moment. Raises FileNotFoundError, or Damaged, for a
-    file of more than ``limit`` bytes too.
+    """The whole file, at once because it may be replaced at any moment. Raises FileNotFoundError, or Damaged, also
+    for a file of more than ``limit`` bytes.
     """
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -87,8 +88,10 @@ def parsed(text: str | bytes) -> Any:
     """A JSON text of bounded depth, without NaN, infinities and integers beyond 64 bits. Raises Damaged."""
     try:
         value = json.loads(text, parse_int=_integer, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
-        raise Damaged("nested too deeply" if isinstance(error, RecursionError) else f"not JSON, {reason(error)}") from None
+    except RecursionError:
+        raise Damaged("nested too deeply") from None
+    except ValueError as error:
+        raise Damaged(f"not JSON, {reason(error)}") from None
     return checked(value, JsonValue)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""Forms of what lies in a run's folder as JSON: what the readers of results rely on. Further keys are let through."""
+"""Forms of what lies in a run's folder as JSON: what readers rely on. Further keys are let through."""
 
 from typing import Any
 

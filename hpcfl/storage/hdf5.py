@@ -51,7 +51,8 @@ def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memor
 def decode(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The datasets and root attributes that went into ``encode``. Raises Damaged."""
     with _opened(io.BytesIO(data), len(data)) as (file, datasets):
-        return {name: dataset[()] for name, dataset in datasets.items()}, plain_hdf5.attributes(file, len(data))
+        arrays = {name: dataset[()] for name, dataset in datasets.items()}
+        return arrays, plain_hdf5.attributes(file, len(data))
 
 
 def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
@@ -63,12 +64,14 @@ def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
 
 @contextmanager
 def _opened(source: BinaryIO, size: int) -> Iterator[tuple[h5py.File, dict[str, h5py.Dataset]]]:
-    """The file of ``size`` bytes and its datasets by path, each of which is safe to read. Raises Damaged, in the block too."""
+    """The file of ``size`` bytes and its datasets by path, each of which is safe to read. Raises Damaged, also for
+    what h5py raises in the block: all of these are what it makes of a broken file.
+    """
     try:
-        # Published files never change, so the locks that HDF5 would take protect nothing and fail on some file systems.
+        # Published files never change: HDF5's locks would protect nothing, and they fail on some file systems.
         with h5py.File(source, "r", locking=False) as file:
             yield file, plain_hdf5.datasets(file, size)
-    except (OSError, RuntimeError, LookupError, ValueError, TypeError, MemoryError) as error:  # all that h5py makes of damage
+    except (OSError, RuntimeError, LookupError, ValueError, TypeError, MemoryError) as error:
         raise Damaged(reason(error)) from error
 
 

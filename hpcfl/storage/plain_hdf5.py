@@ -1,7 +1,7 @@
-"""Plain HDF5: numbers that lie in the file itself, as they are. All that hpcfl writes is plain, and nothing else is read.
+"""Plain HDF5: numbers that lie in the file itself, as they are. hpcfl writes nothing else, and reads nothing else.
 
-HDF5 can do more on behalf of a file: read other files, follow links to them, unpack a few bytes into all of memory, make
-Python objects. So everything in a file is looked at before any of it is read.
+HDF5 can do more on behalf of a file: read other files, follow links to them, unpack a few bytes into all of memory,
+make Python objects. So everything in a file is looked at before any of it is read.
 """
 
 import math
@@ -19,8 +19,8 @@ DEPTH = 8  # groups in groups at most
 
 
 def datasets(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
-    """All datasets of a file of ``size`` bytes by path, however deep. Raises Damaged unless they are plain, and what h5py
-    raises for a broken file.
+    """All datasets of a file of ``size`` bytes by path, however deep. Raises Damaged unless they are plain, and what
+    h5py raises for a broken file.
     """
     found: dict[str, h5py.Dataset] = {}
     groups, objects, room = [("", file)], 0, size
@@ -72,8 +72,9 @@ def _item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
 def _bytes(dataset: h5py.Dataset) -> int:
     """The size of a dataset whose numbers lie in the file as they are. Raises Damaged for any other."""
     how = dataset.id.get_create_plist()
-    if how.get_layout() not in (h5d.CONTIGUOUS, h5d.COMPACT) or how.get_external_count() or how.get_nfilters():
-        raise Damaged(f"{dataset.name!r} does not lie in this file as it is: external, virtual, chunked or compressed")
+    here = how.get_layout() in (h5d.CONTIGUOUS, h5d.COMPACT) and not how.get_external_count()
+    if not here or how.get_nfilters():
+        raise Damaged(f"{dataset.name!r} is external, virtual, chunked or compressed")
     if dataset.dtype not in TYPES:
         raise Damaged(f"{dataset.name!r} has a type that is no plain number")
     size = math.prod(dataset.shape) * dataset.dtype.itemsize if dataset.shape is not None else -1

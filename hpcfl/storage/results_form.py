@@ -34,7 +34,8 @@ def completed(text: str) -> list[int]:
 
 
 def unpacked(datasets: Arrays, names: str, packed: str) -> dict[str, np.ndarray]:
-    """All datasets, those too that lie together in ``packed/0``, ``packed/1`` … Raises KeyError, ValueError, Damaged."""
+    """All datasets, also those that lie together in ``packed/0``, ``packed/1`` … Raises KeyError, ValueError, Damaged.
+    """
     found = dict(datasets)
     for i, alike in enumerate(foreign.checked(foreign.parsed(names), Alike).root):
         together = datasets[f"{packed}/{i}"]
@@ -45,15 +46,16 @@ def unpacked(datasets: Arrays, names: str, packed: str) -> dict[str, np.ndarray]
 
 
 def check(rounds: np.ndarray, static: Arrays, values: Arrays) -> None:
-    """Types and shapes: ``rounds`` int64 [T], ascending, ``values`` [T, …], counts [clients, classes]. Raises Damaged."""
-    if rounds.dtype != np.int64 or rounds.ndim != 1 or (rounds < 0).any() or (rounds[1:] <= rounds[:-1]).any():
+    """``rounds`` are int64 [T], ascending, ``values`` [T, …], counts [clients, classes]. Raises Damaged."""
+    ascending = rounds.ndim == 1 and (rounds[1:] > rounds[:-1]).all()  # not by differences, which overflow
+    if rounds.dtype != np.int64 or not ascending or (rounds < 0).any():
         raise Damaged("its rounds are not a list of ascending numbers")
     for name, array in values.items():
         if array.shape[:1] != rounds.shape or (array.ndim > 1 and not name.startswith(CLIENTS)):
             raise Damaged(f"values {name!r} have shape {array.shape}, there are {len(rounds)} rounds")
     for name in COUNTS:
-        counts = static.get(name)
-        if counts is not None and (counts.dtype != np.int64 or counts.ndim != 2 or counts.min(initial=0) < 0 or not counts.any()):
+        counts = static.get(name, np.ones((1, 1), np.int64))
+        if counts.dtype != np.int64 or counts.ndim != 2 or counts.min(initial=0) < 0 or not counts.any():
             raise Damaged(f"{name!r} are not counts of clients × classes")
 
 
@@ -63,7 +65,7 @@ def check_together(length: int, parts: Sequence[Arrays]) -> None:
     for part in parts:
         for name, array in part.items():
             if shapes.setdefault(name, array.shape[1:]) != array.shape[1:]:
-                raise UserError(f"results that are not of one run: values {name!r} have shape {shapes[name]} in one file, "
-                                f"{array.shape[1:]} in another")
+                raise UserError(f"results that are not of one run: values {name!r} have shape {shapes[name]} "
+                                f"in one file, {array.shape[1:]} in another")
     if (size := 8 * length * sum(map(math.prod, shapes.values()))) > LIMIT:
         raise UserError(f"results of {size:,} bytes, more than the {LIMIT:,} that a run may have")

@@ -30,8 +30,8 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Shard:
-    """One data file: the server's state (``ids`` is None) or that of some clients, ids ascending. Raises ValueError for
-    what cannot be one.
+    """One data file: the server's state (``ids`` is None) or that of some clients, ids ascending. Raises ValueError
+    for what cannot be one.
     """
 
     name: str

@@ -73,7 +73,8 @@ def test_a_grid_on_a_terminal_is_text(grid, capsys):
 def test_markdown_keeps_its_form(grid):
     lines = table_formats.markdown(grid).splitlines()
     assert len(lines) == 8
-    assert lines[4] == r"| \\x1b\[31mred\\x1b\]0;title\\x07 \[bold red\]markup\[/\] \\x9b2J \\u202etxet :smile: a\\nb | 50.00 ± 1.00 |"
+    assert lines[4] == (r"| \\x1b\[31mred\\x1b\]0;title\\x07 \[bold red\]markup\[/\] \\x9b2J \\u202etxet :smile: a\\nb "
+                        "| 50.00 ± 1.00 |")
     assert lines[5] == r"| a\\b\*c\`\<br\>\|~^_ | 50.00 ± 1.00 |"
 
 

@@ -82,7 +82,8 @@ def test_what_is_no_description_is_one_line(tmp_path, text):
 @pytest.mark.parametrize(("key", "value"), [
     ("rounds", 0), ("rounds", "3"), ("rounds", 3.0), ("rounds", True), ("rounds", 10**30), ("seed", float("nan")),
     ("method", "fedavg"), ("method", {}), ("method", {"name": 1}),
-    ("method", {"name": "a", "deep": json.loads("[" * 300 + "]" * 300)}), ("data", None), ("evaluation", {"score": [], "metric": "mean"}), ("partition", [])])
+    ("method", {"name": "a", "deep": json.loads("[" * 300 + "]" * 300)}), ("data", None),
+    ("evaluation", {"score": [], "metric": "mean"}), ("partition", [])])
 def test_every_wrong_value_of_a_configuration_is_one_line(tmp_path, key, value):
     (tmp_path / "run.json").write_text(json.dumps({"identity": {}, "config": CONFIG | {key: value}}))
     with pytest.raises(Damaged) as caught:

@@ -38,7 +38,8 @@ def test_what_is_right_is_read(tmp_path):
 
 
 @pytest.mark.parametrize(("name", "array"), [
-    ("rounds", ROUNDS[::-1]), ("rounds", np.array([1, 1, 2])), ("rounds", np.array([-1, 1, 2])), ("rounds", ROUNDS * 1.0),
+    ("rounds", ROUNDS[::-1]), ("rounds", np.array([1, 1, 2])), ("rounds", np.array([-1, 1, 2])),
+    ("rounds", np.array([1, 2, -2**63])), ("rounds", ROUNDS * 1.0),
     ("rounds", ROUNDS.astype(np.uint64)), ("rounds", ROUNDS[:, None]), ("rounds", np.array(1)),
     ("values/pre/weighted", np.zeros(4)), ("values/pre/weighted", np.array(1.0)), ("values/pre/weighted", np.zeros((3, 2))),
     ("values/clients/pre/correct", np.zeros((2, 3))), ("partition/train_counts", np.zeros((2, 2))),
