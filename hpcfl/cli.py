@@ -13,8 +13,10 @@ import click
 from hpcfl import __version__
 from hpcfl.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure, UserError
+from hpcfl.report.text import plain
 
 DONE, FAILED, BAD_INPUT, CONTINUE = 0, 1, 2, 75
+OVERRIDE = "Override a key of the file; another model, method or scheme drops the keys of the old one."
 
 
 def command(arguments: list[str], communicator: Communicator) -> int:
@@ -36,7 +38,7 @@ def command(arguments: list[str], communicator: Communicator) -> int:
 
 def _say(communicator: Communicator, text: str, code: int) -> int:
     if communicator.is_server:
-        print(f"hpcfl: {text}", file=sys.stderr)
+        print(f"hpcfl: {plain(text)}", file=sys.stderr)
     return code
 
 
@@ -78,7 +80,7 @@ def cli() -> None:
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the file.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE)
 @click.option("--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME.")
 @click.option("--fresh", is_flag=True, help="Move an old results folder aside and start over.")
 @traced
@@ -94,7 +96,7 @@ def run(communicator: Communicator, file: Path, overrides: tuple[str, ...], out:
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the file.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE)
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Rounds to time, after one to warm up.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @traced
@@ -121,7 +123,7 @@ def show(folder: Path, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the file.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE)
 @traced
 def check(communicator: Communicator, file: Path, overrides: tuple[str, ...]) -> None:
     """Check the experiment in FILE and say what it needs on as many ranks; nothing is run or written."""
@@ -176,7 +178,7 @@ def download(name: str, root: Path) -> None:
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--profile", required=True, metavar="NAME", help="A cluster profile, by name or as FILE.toml.")
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the file.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE)
 @click.option("--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME.")
 @click.option("--dry-run", is_flag=True, help="Print the batch script and what each rank needs; submit nothing.")
 @on_server
@@ -215,4 +217,4 @@ def table(folder: Path, rows: str, columns: str, metric: str, form: str) -> None
 
 def print_json(value: Any) -> None:
     """The value alone on the standard output."""
-    print(json.dumps(value, indent=1, ensure_ascii=False))
+    print(json.dumps(value, indent=1, allow_nan=False))

@@ -10,6 +10,7 @@ from hpcfl import config, sweep, trial
 from hpcfl.communicator import Communicator
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.preparation import prepare
+from hpcfl.report.text import plain
 from hpcfl.running import check_world, run
 from hpcfl.storage import atomic
 from hpcfl.storage.agreement import agreed
@@ -89,7 +90,7 @@ def check_file(file: Path, overrides: Iterable[str], communicator: Communicator)
         print(configuration.toml(cells[0].config))
         needs.show(prepared, ranks)
         for note in prepared.notes:
-            print(f"note: {note}")
+            print(f"note: {plain(note)}")
         if len(cells) > 1:
             print(f"sweep: {len(cells)} valid cells, this is the first: {', '.join(cell.name for cell in cells)}")
 
@@ -112,7 +113,7 @@ def _run_cells(planned: Plan, fresh: bool, communicator: Communicator) -> None:
         except (RunFailure, UserError) as error:
             failures[cell.name] = error.with_traceback(None)  # which would keep all that the cell had in memory
             if communicator.is_server:
-                print(f"{cell.name}: failed: {error}", flush=True)
+                print(f"{cell.name}: failed: {plain(error)}", flush=True)
     if len(failures) < len(planned.cells):
         _tell(planned, played, communicator)
     if failures:

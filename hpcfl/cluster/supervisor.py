@@ -20,6 +20,7 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from hpcfl.cluster import slurm
+from hpcfl.cluster.submission_folder import Record
 from hpcfl.cluster.witness import Witness
 from hpcfl.errors import RunFailure
 from hpcfl.storage import atomic, foreign
@@ -135,7 +136,8 @@ def progress(folder: Path) -> int:
     newest: dict[Path, int] = {}
     for pattern in ("checkpoints/manifest-*.json", "*/checkpoints/manifest-*.json"):
         for path in folder.glob(pattern):
-            newest[path.parent] = max(newest.get(path.parent, 0), int(path.stem.rpartition("-")[2]))
+            number = path.stem.rpartition("-")[2]
+            newest[path.parent] = max(newest.get(path.parent, 0), int(number) if number.isdecimal() else 0)
     return sum(newest.values())
 
 
@@ -156,7 +158,7 @@ def _ending(code: int) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return foreign.read_json(path, dict[str, Any])
+        return dict(foreign.read_json(path, Record))
     except (FileNotFoundError, Damaged):
         return {}
 

@@ -7,7 +7,6 @@ that this user can read or write; pipes and devices, which can keep a reader wai
 import hashlib
 import json
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -18,6 +17,7 @@ import pydantic
 from pydantic import JsonValue, TypeAdapter
 
 from hpcfl import heartbeat
+from hpcfl.storage import regular
 from hpcfl.storage.atomic import Damaged, reason
 
 Form = TypeVar("Form")
@@ -39,18 +39,13 @@ def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[BinaryIO]:
 def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
     """The same as ``opened``, for a caller who closes it himself."""
     try:
-        found = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        return regular.descriptor(path, flags | os.O_NOFOLLOW)
     except NotADirectoryError as error:
         raise FileNotFoundError(*error.args) from None
     except FileNotFoundError:
         raise
     except OSError as error:
-        why = "a link, which is not followed here" if os.path.islink(path) else reason(error)
-        raise Damaged(why) from None
-    if not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
-        raise Damaged("not a regular file")
-    return found
+        raise Damaged("a link, which is not followed here" if os.path.islink(path) else reason(error)) from None
 
 
 def read_bytes(path: Path, limit: int) -> bytes:

@@ -1,4 +1,4 @@
-"""Files that a user names: opened only if they are plain files, so that no pipe keeps a reader waiting."""
+"""Files that a user names: opened only if they are plain files, so that no pipe or device keeps a reader waiting."""
 
 import os
 import stat
@@ -6,13 +6,18 @@ from pathlib import Path
 from typing import BinaryIO
 
 
+def descriptor(path: str | Path, flags: int = os.O_RDONLY) -> int:
+    """A regular file, opened also through links unless the flags say otherwise, for a caller who closes it. Raises OSError."""
+    found = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(found).st_mode):
+        os.close(found)
+        raise OSError("not a regular file")
+    return found
+
+
 def opened(path: str | Path) -> BinaryIO:
     """A regular file to read from, also through links. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError("not a regular file")
-    return open(descriptor, "rb")
+    return open(descriptor(path), "rb")
 
 
 def read_bytes(path: str | Path, limit: int) -> bytes:

@@ -90,10 +90,10 @@ def load(path: Path) -> Results:
         datasets = results_form.unpacked(datasets, attributes.pop(PACKED, "[]"), PACKED)
     except (KeyError, ValueError) as error:
         raise Damaged("not a complete file of results") from error
-    completed = results_form.completed(attributes.pop(COMPLETED, "[]"))
     static, values = _below("partition/", datasets), _below("values/", datasets)
     results_form.check(rounds, static, values)
-    return Results(results_form.header(attributes), static, rounds, values, completed)
+    header = results_form.header(attributes)
+    return Results(header, static, rounds, values, header.pop(COMPLETED, []))
 
 
 def merge(parts: Sequence[Results]) -> tuple[np.ndarray, dict[str, np.ndarray]]:

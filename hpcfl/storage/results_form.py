@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from pydantic import PositiveInt, RootModel
+from pydantic import RootModel
 
 from hpcfl.errors import UserError
 from hpcfl.storage import foreign
@@ -26,11 +26,6 @@ class Alike(RootModel[list[list[str]]]):
 def header(attributes: Mapping[str, str]) -> dict[str, Any]:
     """The header's entries from their JSON texts. Raises Damaged."""
     return dict(foreign.checked({name: foreign.parsed(text) for name, text in attributes.items()}, Header))
-
-
-def completed(text: str) -> list[int]:
-    """Numbers of rounds from their JSON text. Raises Damaged."""
-    return foreign.checked(foreign.parsed(text), list[PositiveInt])
 
 
 def unpacked(datasets: Arrays, names: str, packed: str) -> dict[str, np.ndarray]:

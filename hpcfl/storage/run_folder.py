@@ -28,6 +28,7 @@ FAILURE = "failure.txt"  # why the last attempt failed
 REASON_BYTES = 1 << 16  # of that file, at most
 CHECKPOINTS = "checkpoints"
 EVIDENCE = (RUN, PARTITION, results.MERGED, results.COPY, results.ROUNDS, CHECKPOINTS, FAILURE)  # a run of hpcfl was here
+FOLDERS = (results.ROUNDS, CHECKPOINTS)
 NO_RESULTS = (LOCK, "jobs")  # may lie in a folder before its first run
 
 
@@ -162,6 +163,8 @@ def _refuse_strangers(folder: Path) -> None:
         raise UserError(f"{folder}: is a file, not a folder; choose another --out") from None
     except OSError as error:
         raise UserError(f"{folder}: cannot be read ({error.strerror}); choose another --out") from None
+    if links := [name for name in FOLDERS if (folder / name).is_symlink()]:
+        raise UserError(f"{folder / links[0]}: is a link, and files would be removed where it leads; choose another --out")
     if any(name in EVIDENCE for name in entries):
         return
     strangers = [name for name in entries if name not in NO_RESULTS and not atomic.is_temporary(name)]
