@@ -66,6 +66,7 @@ def run_table(table: dict[str, Any], source: str, out: Path | None, fresh: bool,
     """Run what an experiment file's table says, and say what came out. Collective. Raises UserError, RunFailure or Interrupted,
     on all ranks."""
     with agreed(communicator):
+        check_world(communicator)
         planned = plan(table, source, out)
         if communicator.is_server:
             planned.record()
