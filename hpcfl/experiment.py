@@ -83,7 +83,8 @@ def check_file(file: Path, overrides: Iterable[str], communicator: Communicator)
     with agreed(communicator):
         check_world(communicator)
         cells = sweep.expand(config.read(file, overrides), str(file))
-        prepared = trial.run(prepare(cells[0].config, communicator), communicator)
+        prepared = prepare(cells[0].config, communicator)
+    prepared = trial.run(prepared, communicator)
     from hpcfl.report import configuration, needs
 
     ranks = communicator.collect(vars(needs.of_rank(prepared, communicator)))

@@ -39,7 +39,8 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
         if communicator.share(complete):
             return False
         with agreed(communicator):
-            prepared = trial.run(prepare(config, communicator), communicator)
+            prepared = prepare(config, communicator)
+        prepared = trial.run(prepared, communicator)
         introduced = communicator.introduce(muster(communicator, prepared))
         with agreed(communicator):
             claim = stack.enter_context(run_folder.claim(folder, config, fresh)) if communicator.is_server else None
