@@ -67,7 +67,7 @@ def _begin(claim: Claim, prepared: Prepared, restored: Restored | None) -> list[
 
     Raises UserError, RunFailure.
     """
-    notes = [*prepared.notes]
+    notes = [*prepared.notes, *([claim.note] if claim.note else [])]
     partition = claim.folder / PARTITION
     known = _known_split(partition, notes)
     if restored is not None and known is not None and not known.same(prepared.split):
