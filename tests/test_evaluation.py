@@ -11,6 +11,7 @@ from hpcfl.communicator import Communicator
 from hpcfl.errors import UserError
 from hpcfl.federation import Federation
 from hpcfl.preparation import prepare
+from hpcfl.signals import StopRequest
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.results import read
@@ -50,7 +51,7 @@ def spiral(tmp_path):
         alone = Communicator()
         prepared = prepare(config.parse(table), alone)
         Federation(alone, prepared, prepared.server, Checkpoints(tmp_path / "checkpoints", alone),
-                   MetricsWriter(tmp_path, {}, {}), {}, lambda round, values: None).run(0)
+                   MetricsWriter(tmp_path, {}, {}), {}, lambda round, values: None).run(0, StopRequest(lambda: None))
         return prepared, read(tmp_path).values
     return run
 

@@ -9,6 +9,7 @@ from hpcfl.communicator import Communicator
 from hpcfl.federation import Federation
 from hpcfl.preparation import prepare
 from hpcfl.report import catalogue
+from hpcfl.signals import StopRequest
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.results import read
@@ -53,7 +54,7 @@ def play(tmp_path, own_data):
         metrics = MetricsWriter(folder, {}, {})
         federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone), metrics, {},
                                 lambda round, values: None)
-        federation.run(0)
+        federation.run(0, StopRequest(lambda: None))
         return federation, read(folder).values
     return run
 
