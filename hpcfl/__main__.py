@@ -18,6 +18,9 @@ def main() -> None:
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
+        if isinstance(error, KeyboardInterrupt):
+            print("hpcfl: stopped before anything began", file=sys.stderr)
+            communicator.abort(130)
         from hpcfl.errors import explain
 
         print(f"hpcfl: {communicator.ranks[communicator.rank]} failed: {explain(error)}", file=sys.stderr)

@@ -23,6 +23,7 @@ LOOK_ROUND = 0.02  # seconds between two looks at who is silent
 BLOCK_BYTES = 1 << 28  # the most that one broadcast moves: 32-bit counts
 WIDE_BYTES = 1 << 16  # rows from here on travel one a rank at a time, unstaged; narrower ones all together, put in order
 HEARTBEAT = 77  # message tag
+UNTIL_TOLD = 600.0  # seconds of silence that count as a hang before an experiment says how many
 
 Array = Any  # of numpy, or a contiguous tensor of torch, in a GPU's memory if ``takes_gpu``
 Empty = Callable[[Any, Any], Array]  # of shape and the dtype's name
@@ -121,6 +122,7 @@ class World(Communicator):
         self._last_beat = 0.0
         self._pending: list[Any] = []
         self._sent, self._received = [0] * self.size, [0] * self.size  # heartbeats, by the other rank
+        self.watch(UNTIL_TOLD)
 
     def watch(self, seconds: float) -> None:
         first = self._hang_after == float("inf")
@@ -261,7 +263,9 @@ class World(Communicator):
             expected = self._world.alltoall(self._sent)
             while self._received != expected:  # MPI may not be finalised with a message under way
                 self._listen()
+        self._blocked_since = time.monotonic()
         self._mpi.Finalize()
+        self._blocked_since = float("inf")
         sys.exit(code)  # not os._exit: MPICH takes leave of mpiexec in an exit hook, else it kills the ranks that are slower
 
     def abort(self, code: int) -> NoReturn:

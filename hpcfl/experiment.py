@@ -10,7 +10,7 @@ from hpcfl import config, sweep
 from hpcfl.communicator import Communicator
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.preparation import prepare
-from hpcfl.running import check_world, finished, run
+from hpcfl.running import check_world, run
 from hpcfl.storage import atomic
 from hpcfl.storage.agreement import agreed
 from hpcfl.storage.run_folder import RUN
@@ -62,7 +62,8 @@ def run_file(file: Path, overrides: Iterable[str], out: Path | None, fresh: bool
 
 
 def run_table(table: dict[str, Any], source: str, out: Path | None, fresh: bool, communicator: Communicator) -> Path:
-    """Run what an experiment file's table says. Collective. Raises UserError, RunFailure or Interrupted, on all ranks."""
+    """Run what an experiment file's table says, and say what came out. Collective. Raises UserError, RunFailure or Interrupted,
+    on all ranks."""
     with agreed(communicator):
         planned = plan(table, source, out)
         if communicator.is_server:
@@ -70,7 +71,8 @@ def run_table(table: dict[str, Any], source: str, out: Path | None, fresh: bool,
     if planned.is_sweep:
         _run_cells(planned, fresh, communicator)
     else:
-        run_one(planned.cells[0].config, planned.folder, fresh, communicator)
+        played = run_one(planned.cells[0].config, planned.folder, fresh, communicator)
+        _tell(planned, played, communicator)
     return planned.folder
 
 
@@ -92,40 +94,34 @@ def check_file(file: Path, overrides: Iterable[str], communicator: Communicator)
             print(f"sweep: {len(cells)} valid cells, this is the first: {', '.join(cell.name for cell in cells)}")
 
 
-def run_one(experiment: config.Config, folder: Path, fresh: bool, communicator: Communicator) -> None:
-    """Run one configuration in ``folder``, unless it is complete there."""
-    with agreed(communicator):
-        complete = not fresh and finished(experiment, folder)
-    if communicator.share(complete):
-        if communicator.is_server:
-            print(f"{experiment.name}: complete in {folder}; --fresh starts over")
-        return
-    run(experiment, folder, communicator, fresh)
+def run_one(experiment: config.Config, folder: Path, fresh: bool, communicator: Communicator) -> bool:
+    """Run one configuration in ``folder``; False where it is complete there already."""
+    played = run(experiment, folder, communicator, fresh)
+    if not played and communicator.is_server:
+        print(f"{experiment.name}: complete in {folder}; --fresh starts over", flush=True)
+    return played
 
 
 def _run_cells(planned: Plan, fresh: bool, communicator: Communicator) -> None:
     """A cell that fails does not keep the others from running; the failures are told at the end."""
     failures: dict[str, Exception] = {}
+    played = False
     for cell in planned.cells:
         try:
-            run_one(cell.config, planned.folder / cell.folder, fresh, communicator)
+            played |= run_one(cell.config, planned.folder / cell.folder, fresh, communicator)
         except (RunFailure, UserError) as error:
             failures[cell.name] = error.with_traceback(None)  # which would keep all that the cell had in memory
             if communicator.is_server:
                 print(f"{cell.name}: failed: {error}", flush=True)
-    if communicator.is_server and len(failures) < len(planned.cells):
-        _report(planned.folder)
+    if len(failures) < len(planned.cells):
+        _tell(planned, played, communicator)
     if failures:
         name, error = next(iter(failures.items()))
         raise RunFailure(f"{len(failures)} of {len(planned.cells)} cells failed, first {name}: {error}")
 
 
-def _report(folder: Path) -> None:
-    from hpcfl.report import figures, summary, sweep_table, tables
+def _tell(planned: Plan, played: bool, communicator: Communicator) -> None:
+    if communicator.is_server:
+        from hpcfl.report import closing
 
-    tables.show(folder)
-    runs = summary.load_all(folder)
-    if len(runs) > len({run.summary.method for run in runs}):  # seeds to average over, or more to compare than methods
-        sweep_table.show(folder)
-    for path in figures.draw(folder):
-        print(f"figure: {path}")
+        closing.tell(planned.folder, played)

@@ -18,6 +18,7 @@ from hpcfl.preparation import Prepared
 from hpcfl.signals import StopRequest
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.results import FINAL
 from hpcfl.storage.schedule import Schedule
 
 GO_ON, SAVE, STOP, DIVERGED, UNSCORED = 0, 1, 2, 3, 4  # what a rank wants after a round; the highest level of all ranks counts
@@ -41,25 +42,26 @@ class Federation:
     def __post_init__(self) -> None:
         self.schedule = Schedule(self.prepared.config.checkpoint.every)
 
-    def run(self, done: int) -> None:
-        """The rounds after ``done``. Raises Interrupted after a stop signal, RunFailure when clients diverge."""
+    def run(self, done: int, request: StopRequest) -> None:
+        """The rounds after ``done``, then the final scoring. Raises Interrupted after a stop signal, RunFailure when clients
+        diverge."""
         config = self.prepared.config
-        with StopRequest(lambda: self.communicator.abort(1)) as request:
-            for round in range(done + 1, config.rounds + 1):
-                try:
-                    level = self.play(round, request)
-                except (RunFailure, UserError):  # all ranks fail together: what earlier rounds recorded and began to save counts
-                    if self.metrics is not None:
-                        with alone(f"round {round}, metrics"):
-                            self.metrics.publish()
-                    self.checkpoints.finish()
-                    raise
-                last = level == STOP or round == config.rounds
-                self.finish_checkpoint()  # the one begun in an earlier round, written meanwhile
-                if last or level == SAVE:
-                    self.checkpoint(round, wait=last)
-                if level == STOP and round < config.rounds:
-                    raise Interrupted(f"stopped after round {round} of {config.rounds}; the same command continues")
+        for round in range(done + 1, config.rounds + 1):
+            try:
+                level = self.play(round, request)
+            except (RunFailure, UserError):  # all ranks fail together: what earlier rounds recorded and began to save counts
+                if self.metrics is not None:
+                    with alone(f"round {round}, metrics"):
+                        self.metrics.publish()
+                self.checkpoints.finish()
+                raise
+            last = level == STOP or round == config.rounds
+            self.finish_checkpoint()  # the one begun in an earlier round, written meanwhile
+            if last or level == SAVE:
+                self.checkpoint(round, wait=last)
+            if level == STOP:
+                left = "" if round < config.rounds else ", before the final scoring"
+                raise Interrupted(f"stopped after round {round} of {config.rounds}{left}; the same command continues")
         self.finish(config.rounds)
 
     def play(self, round: int, request: StopRequest) -> int:
@@ -109,7 +111,7 @@ class Federation:
                 with alone(f"round {round}, aggregation"):
                     self.aggregate(round, cohort, arrived, diverged)
         if self.metrics is not None:
-            self._unrecorded = round, values | self.costs(floats_down)
+            self._unrecorded = round, values | self.costs(floats_down) | {FINAL: 0}
         watch.seconds.clear()  # a checkpoint's seconds count for the next round
         return level
 
@@ -201,10 +203,10 @@ class Federation:
         values = record.gather(self.communicator, self.prepared.placement, audience, len(everyone), columns,
                                self.communicator.allgather(record.header(columns, {})))
         if self.metrics is not None:
-            self._unrecorded = rounds + 1, values | self.costs(floats_down)
+            self._unrecorded = rounds + 1, values | self.costs(floats_down) | {FINAL: 1}
             self.record()
             with alone("after the last round, metrics"):
-                self.metrics.fold(finished=True)
+                self.metrics.fold(completed=rounds)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Cohort
 from hpcfl.preparation import Prepared, prepare
 from hpcfl.setup import Setup
+from hpcfl.signals import StopRequest
 from hpcfl.storage import digest, results
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
@@ -51,7 +52,7 @@ def federate(tmp_path: Path):
         metrics = MetricsWriter(folder, {}, {})
         federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone), metrics, {},
                                 lambda round, values: None)
-        federation.run(0)
+        federation.run(0, StopRequest(lambda: None))
         store = prepared.store
         hashes = {client: row.digest for client, row in store.snapshot().items()}
         return Played(prepared, federation.server, store.get(store.ids),

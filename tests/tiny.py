@@ -3,6 +3,7 @@
 import copy
 import os
 import signal
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +55,15 @@ class Counts(Scheme):
         train = [np.concatenate([EACH * c + np.arange(n) for c, n in enumerate(row)]) for row in self.counts]
         test = [np.concatenate([EACH * c + np.arange(TEST, EACH) for c, n in enumerate(row) if n]) for row in self.counts]
         return Draw(train, test)
+
+
+class Stuck(Counts):
+    """The process of rank 1 is stopped while it draws the partition, as by a node that hangs."""
+
+    def draw(self, labels, classes, official_test):
+        if os.environ.get("PMI_RANK") == "1":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return super().draw(labels, classes, official_test)
 
 
 def mlp64(shape, classes, *, hidden: list[int] = [6]):  # noqa: B006, the annotation of a configuration's key
@@ -124,6 +134,15 @@ class Stops(FedAvg):
         if fleet.round == 2 and self.client in fleet.ids:
             os.kill(os.getpid(), signal.SIGTERM)
         return super().fit(fleet, rows, inbox, **how)
+
+
+class SlowEnd(FedAvg):
+    """FedAvg whose final scoring takes a minute, if the environment says so."""
+
+    def finish(self, fleet, inbox):
+        for _ in range(600 if "SLOW_END" in os.environ else 0):
+            time.sleep(0.1)
+        super().finish(fleet, inbox)
 
 
 class Wide(FedAvg):

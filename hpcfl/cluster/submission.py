@@ -23,8 +23,7 @@ from hpcfl.cluster.supervisor import Supervisor
 from hpcfl.communicator import Communicator
 from hpcfl.config import Config
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.running import finished
-from hpcfl.storage import atomic
+from hpcfl.storage import atomic, run_folder
 
 UNLIMITED = 10**6  # submitit's own limit on requeues; ours counts those without progress
 
@@ -46,7 +45,7 @@ def submit(file: Path, overrides: Iterable[str], profile_name: str, out: Path | 
     folder = plan.folder.resolve()
     batch.check_folder(folder)
     submissions = Submissions(folder)
-    open_cells = [cell for cell in plan.cells if not finished(cell.config, folder / cell.folder)]
+    open_cells = [cell for cell in plan.cells if not run_folder.examine(folder / cell.folder, cell.config, fresh=False)]
     _check_threads(wanted, open_cells)
     queued = {} if dry_run else _in_queue(submissions)
     work = [_work(wanted, submissions, folder / cell.folder, cell) for cell in open_cells if cell.name not in queued]

@@ -45,6 +45,12 @@ class Split:
         """Whether all clients are tested on the same samples."""
         return all(np.array_equal(held, self.test[0]) for held in self.test)
 
+    def same(self, other: "Split") -> bool:
+        """Whether both give every client the same samples of the same data."""
+        return (self.labels_sha256 == other.labels_sha256 and len(self.train) == len(other.train)
+                and all(np.array_equal(mine, yours) for part in _PARTS
+                        for mine, yours in zip(getattr(self, part), getattr(other, part), strict=True)))
+
     def save(self, path: str | Path) -> None:
         """Write an HDF5 file: indices of all clients one after the other, and offsets; whole or not at all."""
         arrays = {part: np.concatenate(getattr(self, part)) for part in _PARTS}

@@ -19,10 +19,13 @@ from hpcfl.experiment import SWEEP
 from hpcfl.report import summary
 from hpcfl.report.progress import duration
 from hpcfl.report.summary import Run
-from hpcfl.storage import lock, run_folder
+from hpcfl.storage import life, run_folder
+from hpcfl.storage.life import Stage
+from hpcfl.storage.results import Results
 
 INTERVAL = 5.0  # seconds between two looks
 UNDER_WAY = ("queued", "starting", "running")
+RUNNING = {Stage.EMPTY: "starting", Stage.CLAIMED: "starting", Stage.PREPARED: "starting"}  # a run in its folder; else running
 WIDE = 200  # columns where the output is no terminal
 
 
@@ -111,23 +114,26 @@ def _run(folder: Path) -> Run | None:
 
 def _state(name: str, folder: Path, run: Run | None, submissions: Submissions,
            queued: Queued | None) -> tuple[str, str]:
-    """The state, and a note of why or how often requeued."""
+    """What the folder says, and where it leaves that open the queue; and a note of why or how often requeued."""
+    came = run.life if run else life.look(folder, None, Results())
     again = f"requeued {queued.restarts} time{'s' if queued.restarts > 1 else ''}" if queued and queued.restarts else ""
-    if run is not None and run.summary.finished and run.summary.rounds == run.config["rounds"]:
+    if came.finished:
         return "finished", ""
-    if lock.held(folder):
-        return "running", again
+    if came.held:
+        return RUNNING.get(came.stage, "running"), again
     if queued is not None and queued.alive:
-        if queued.state == "RUNNING":
-            return "running" if run else "starting", again
-        return "queued", ", ".join(part for part in (again, queued.reason) if part and part != "None")
-    if failure := run_folder.failure(folder) or submissions.failure(name):
+        return _in_queue(queued, run, again)
+    if failure := came.failure or submissions.failure(name):
         return "failed", failure
     if queued is not None and queued.state not in ("COMPLETED", "CANCELLED"):
         return "failed", f"{queued.state} is all that Slurm says; the log is in {submissions.folder}"
-    if run is not None:
-        return "stopped", "the same command continues"
-    return "waiting", ""
+    return ("stopped", "the same command continues") if came.stage else ("waiting", "")
+
+
+def _in_queue(queued: Queued, run: Run | None, again: str) -> tuple[str, str]:
+    if queued.state == "RUNNING":
+        return "running" if run else "starting", again
+    return "queued", ", ".join(part for part in (again, queued.reason) if part and part != "None")
 
 
 def _table(cells: list[Status]) -> RenderableType:

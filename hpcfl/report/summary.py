@@ -1,6 +1,5 @@
 """What came out of a run, read from its folder: while it runs, after an interruption, and from what damage left."""
 
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,9 +8,10 @@ import numpy as np
 
 from hpcfl import plugins
 from hpcfl.errors import UserError
+from hpcfl.storage import life, run_folder
 from hpcfl.storage import results as recorded
-from hpcfl.storage import run_folder
-from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.life import Life
+from hpcfl.storage.manifest import newest_first
 from hpcfl.storage.results import Results
 
 
@@ -24,7 +24,7 @@ class Summary:
     the method's own, last: the last round that has it: {"round", "pre", "post"}, before and after local training. The start
     models that the last aggregation makes count as round R + 1, which most methods score only before training.
     digest: of the state in the newest checkpoint. seconds_per_round: mean wall time without the first round.
-    floats_up, floats_down: per participating client and round.
+    floats_up, floats_down: per participating client and round. state: see ``storage/life.py``. notes: what is damaged or lost.
     """
 
     method: str
@@ -37,6 +37,8 @@ class Summary:
     seconds_per_round: float | None
     floats_up: float | None
     floats_down: float | None
+    state: str
+    notes: list[str]
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,15 @@ class Run:
     results: Results
     score: str
     metric: str
+    life: Life
     notes: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        """Three lines: what was run, how far it is, what came out."""
+        best = self.summary.best
+        came_out = f"best {self.score}/{self.metric} {best[self.score]:.4f} in round {best['round']}" if best else "no round yet"
+        return (f"{self.folder}: {self.summary.method} on {self.summary.dataset}\n"
+                f"{self.summary.state}, {self.summary.rounds} of {self.config['rounds']} rounds\n{came_out}")
 
     @property
     def label(self) -> str:
@@ -60,7 +70,11 @@ class Run:
         return self.folder.name
 
     def accuracy(self, score: str) -> np.ndarray:
-        """Accuracy [T] of ``pre``, ``post`` or ``global``, NaN in rounds without it."""
+        """Accuracy [T] of ``pre``, ``post`` or ``global``, NaN in rounds without it. Raises UserError for another score."""
+        recorded = sorted(name.removesuffix(f"/{self.metric}") for name in self.results.values
+                          if name.endswith(f"/{self.metric}") and not name.startswith("clients/"))
+        if recorded and score not in (*recorded, "pre", "post"):
+            raise UserError(f"{self.folder}: '{score}' was not scored{plugins.nearest(score, recorded)}")
         return _column(self.results, f"{score}/{self.metric}")
 
 
@@ -74,14 +88,15 @@ def load(folder: Path) -> Run:
     except UserError as error:
         notes.append(str(error))
         results = Results()
-    config = results.header.get("config") or description
+    config = description or results.header.get("config")
     if config is None:
         raise UserError("; ".join([f"{folder}: no run of hpcfl can be read here", *notes]))
+    came = life.look(folder, config["rounds"], results)
+    notes += _lost(folder, came, results)
     evaluation = config["evaluation"]
-    own = results.header.get("primary") or _primary(config["method"]["name"])
-    score = own if evaluation["score"] == "method" else evaluation["score"]
-    summary = _summarise(folder, config, results, score, evaluation["metric"])
-    return Run(folder, summary, config, results, score, evaluation["metric"], notes)
+    score = results.header.get("primary", "pre") if evaluation["score"] == "method" else evaluation["score"]
+    summary = _summarise(config, results, score, evaluation["metric"], came, notes)
+    return Run(folder, summary, config, results, score, evaluation["metric"], came, notes)
 
 
 def load_all(folder: Path) -> list[Run]:
@@ -118,28 +133,41 @@ def _description(folder: Path, notes: list[str]) -> dict[str, Any] | None:
         return None
 
 
-def _primary(method: str) -> str:
-    with suppress(UserError):  # a user's own method whose file is not here
-        return plugins.find("hpcfl.methods", "method.name", method).primary
-    return "pre"
+def _lost(folder: Path, came: Life, results: Results) -> list[str]:
+    """A line for what damage took for good: rounds that were played but have no metrics, the state of a finished run."""
+    played = results.rounds[results.played]
+    missing = sorted(set(range(1, max(came.done, played.max(initial=0)) + 1)) - set(played.tolist()))
+    lines = [f"{folder}: the metrics of {_ranges(missing)} are lost, their files were damaged"] if missing else []
+    if came.finished and came.done != came.asked and newest_first(folder / run_folder.CHECKPOINTS):
+        lines.append(f"{folder}: its checkpoints are damaged, the final state is lost; --fresh makes it again")
+    return lines
 
 
-def _summarise(folder: Path, config: dict[str, Any], results: Results, score: str, metric: str) -> Summary:
-    played = results.rounds <= config["rounds"]
+def _ranges(rounds: list[int]) -> str:
+    """``rounds 3–5, 9``."""
+    starts = [number for number in rounds if number - 1 not in rounds]
+    ends = [number for number in rounds if number + 1 not in rounds]
+    texts = [str(start) if start == end else f"{start}–{end}" for start, end in zip(starts, ends, strict=True)]
+    return f"round{'s' if len(rounds) > 1 else ''} {', '.join(texts)}"
+
+
+def _summarise(config: dict[str, Any], results: Results, score: str, metric: str, came: Life, notes: list[str]) -> Summary:
+    played = results.played
     accuracy = _column(results, f"{score}/{metric}")
     scored = np.flatnonzero(~np.isnan(accuracy))
-    checkpoint = latest(folder / "checkpoints")
     return Summary(
         method=config["method"]["name"],
         dataset=config["data"]["dataset"],
         rounds=int(results.rounds[played].max(initial=0)),
-        finished=results.finished,
+        finished=came.finished,
         best=_row(results, int(np.nanargmax(accuracy)), score, metric) if len(scored) else None,
         last=_row(results, int(scored[-1]), score, metric) if len(scored) else None,
-        digest=checkpoint.digest if checkpoint else None,
+        digest=came.digest if not came.finished or came.done == came.asked else None,
         seconds_per_round=_mean(_column(results, "seconds/round")[played][1:]),
         floats_up=_mean(_column(results, "clients/floats_up")[played]),
-        floats_down=_mean(_column(results, "floats_down")[played]))
+        floats_down=_mean(_column(results, "floats_down")[played]),
+        state=came.state,
+        notes=notes)
 
 
 def _row(results: Results, position: int, score: str, metric: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from fnmatch import fnmatch
 from pathlib import Path
 
 from hpcfl.errors import RunFailure
@@ -58,6 +59,11 @@ def sha256(path: Path) -> str:
         while chunk := file.read(CHUNK):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file's name is one that ``write`` gives until a file is whole."""
+    return fnmatch(name, TEMPORARY)
 
 
 def remove_temporaries(folder: Path) -> None:

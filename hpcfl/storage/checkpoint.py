@@ -34,7 +34,7 @@ class Checkpoints:
     """The checkpoints of one run: ``start``, go on training, ``finish``. The last ``keep`` stay on the disk."""
 
     def __init__(self, folder: str | Path, communicator: Communicator, keep: int = 2) -> None:
-        """``folder`` is made where it is missing; it belongs to this object alone. Raises RunFailure."""
+        """``folder`` belongs to this object alone; the first ``start`` makes it where it is missing."""
         self.folder = Path(folder)
         self._communicator = communicator
         self._keep = keep
@@ -43,8 +43,6 @@ class Checkpoints:
         self._pending: tuple[int, dict[str, Any], Future[dict[str, Any]]] | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self.written_in = 0.0  # seconds that the slowest rank wrote in the background, of the last one finished; rank 0
-        with atomic.explained(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
 
     def start(self, round: int, server: Mapping[str, Tensor] | None, clients: ClientStore,
               meta: dict[str, Any]) -> None:
@@ -95,6 +93,8 @@ class Checkpoints:
     def _write(self, server: dict[str, Tensor] | None, rows: dict[int, Row]) -> dict[str, Any]:
         """In the background: this rank's files, the hash of every client of it, and the seconds that took."""
         begun = time.perf_counter()
+        with atomic.explained(self.folder):
+            self.folder.mkdir(exist_ok=True)  # not its parents: a run's folder that vanished is a failure
         files = [self._clients_shard(group, rows) for group in shards.groups(rows)]
         if server is not None:
             files.append(self._server_shard(server))

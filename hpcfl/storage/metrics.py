@@ -1,5 +1,7 @@
 """Metrics: a small file per round, or for some short ones, published by rename, merged into ``metrics.h5`` at checkpoints.
 
+What was merged lies on the disk twice, and a round's own file stays until both are there: one damaged file loses nothing.
+
 No file is ever changed after it was published, so a reader can keep any of them open for ever and never meets half a
 round, and the writer never waits for a reader.
 """
@@ -32,6 +34,7 @@ class MetricsWriter:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._every, self._published = every, -every
         self._waiting: list[Results] = []
+        self._folded = False
         with atomic.explained(self.folder):
             (self.folder / results.ROUNDS).mkdir(parents=True, exist_ok=True)
         for used in (self.folder / results.ROUNDS, self.folder):
@@ -60,19 +63,29 @@ class MetricsWriter:
                      results.encode(Results(rounds=rounds, values=values), packed=True), durable=False)
         self._waiting, self._published = [], time.monotonic()
 
-    def fold(self, finished: bool = False) -> None:
-        """Merge the rounds into ``metrics.h5``, safe on the disk when this returns. Raises RunFailure.
+    def fold(self, completed: int | None = None) -> None:
+        """Merge the rounds into ``metrics.h5`` and its copy, safe on the disk when this returns. Raises RunFailure.
 
         To be called before the checkpoint of the same round is committed: resuming does not repeat earlier rounds.
+        completed: the run is scored, after so many rounds.
         """
-        merged, paths = self.folder / results.MERGED, results.listed(self.folder)
-        parts = [part for path in [merged, *paths] if (part := self._load(path))]
-        rounds, values = results.merge([*parts, *self._waiting])
-        atomic.write(merged, results.encode(Results(self._header, self._static, rounds, values, finished)))
-        self._waiting = []
+        paths, merged = results.listed(self.folder), self._merged()
+        rounds, values = results.merge([*merged, *(part for path in paths if (part := self._load(path))), *self._waiting])
+        reached = {number for part in merged for number in part.completed} | ({completed} if completed is not None else set())
+        data = results.encode(Results(self._header, self._static, rounds, values, sorted(reached)))
+        atomic.write(self.folder / results.COPY, data, durable=False)
+        atomic.write(self.folder / results.MERGED, data)
+        self._waiting, self._folded = [], True
         with atomic.explained(self.folder):
             for path in paths:
                 path.unlink(missing_ok=True)
+
+    def _merged(self) -> list[Results]:
+        """What was merged so far, the part that counts last. Of an earlier process, which may have been killed between the two
+        files, both count; of this one the copy is needed only where the file is damaged."""
+        if self._folded and (newest := self._load(self.folder / results.MERGED)):
+            return [newest]
+        return [part for name in (results.COPY, results.MERGED) if (part := self._load(self.folder / name))]
 
     def _column(self, name: str, value: float | int | np.ndarray) -> np.ndarray:
         """The value as a column of one round, [1, ...]; whole numbers as int64, which can say -1 for missing."""

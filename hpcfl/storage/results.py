@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from hpcfl.storage.atomic import Damaged
 
 KIND = "metrics"
 MERGED = "metrics.h5"
+COPY = "metrics-copy.h5"  # the same, so that damage to one of them loses nothing
+FINAL = "final"  # the value that marks round R + 1, the state after the last aggregation: 1 there, 0 in rounds that were played
+COMPLETED = "completed"  # the attribute with the numbers of rounds that the run was played and scored to the end with
 PACKED = "packed"  # what lies in one dataset, and the attribute that names it
 ROUNDS = "rounds"  # folder of the rounds that are not merged yet, one file each
 ATTEMPTS = 100  # a reader loses a race against merging at most once per checkpoint
@@ -21,14 +25,22 @@ ATTEMPTS = 100  # a reader loses a race against merging at most once per checkpo
 
 @dataclass(frozen=True)
 class Results:
-    """What a run recorded. ``values``: name → array [T, ...]; NaN (floats) or -1 (integers) where a round lacks it."""
+    """What a run recorded. ``values``: name → array [T, ...]; NaN (floats) or -1 (integers) where a round lacks it.
+
+    completed: the numbers of rounds R after which the run was scored as round R + 1; several when it was prolonged later.
+    """
 
     header: dict[str, Any] = field(default_factory=dict)
     static: dict[str, np.ndarray] = field(default_factory=dict)
     rounds: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # [T], ascending
     values: dict[str, np.ndarray] = field(default_factory=dict)
-    finished: bool = False
+    completed: list[int] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # one line for each damaged file that was left out
+
+    @property
+    def played(self) -> np.ndarray:
+        """Which of the rounds were played, bool [T]; the others are states after a last aggregation, scored."""
+        return self.values.get(FINAL, np.zeros(len(self.rounds))) != 1
 
 
 def read(folder: str | Path) -> Results:
@@ -42,13 +54,21 @@ def read(folder: str | Path) -> Results:
     raise UserError(f"{folder}: the results keep changing while they are read")
 
 
+def completed(folder: Path) -> list[int]:
+    """The numbers of rounds after which the run in a folder was scored; none where nothing can be read."""
+    try:
+        return read(folder).completed
+    except UserError:
+        return []
+
+
 def encode(results: Results, packed: bool = False) -> bytes:
     """The bytes of the file. Every header entry is a JSON text in an attribute of the root group.
 
     packed: values of the same type and shape are one dataset, for files that are merged soon: HDF5 takes longer for a dataset
     than for its numbers.
     """
-    attributes = {name: json.dumps(value) for name, value in results.header.items()}
+    attributes = {name: json.dumps(value) for name, value in {**results.header, COMPLETED: results.completed}.items()}
     datasets = {f"partition/{name}": array for name, array in results.static.items()}
     values = {f"values/{name}": array for name, array in results.values.items()}
     if packed:
@@ -58,7 +78,7 @@ def encode(results: Results, packed: bool = False) -> bytes:
         attributes[PACKED] = json.dumps(list(alike.values()))
         values = {f"{PACKED}/{i}": np.stack([values[name] for name in names]) for i, names in enumerate(alike.values())}
     datasets |= values
-    content = hdf5.encode({"rounds": results.rounds, "finished": np.array(results.finished), **datasets}, attributes)
+    content = hdf5.encode({"rounds": results.rounds, **datasets}, attributes)
     return hdf5.seal(KIND, content)
 
 
@@ -72,13 +92,14 @@ def load(path: Path) -> Results:
         raise Damaged(atomic.reason(error)) from error
     datasets, attributes = hdf5.decode(hdf5.unseal(KIND, data))
     try:
-        rounds, finished = datasets["rounds"], bool(datasets["finished"])
+        rounds = datasets["rounds"]
         for i, names in enumerate(json.loads(attributes.pop(PACKED, "[]"))):
             datasets |= dict(zip(names, datasets[f"{PACKED}/{i}"], strict=True))
+        completed = json.loads(attributes.pop(COMPLETED, "[]"))
         header = {name: json.loads(text) for name, text in attributes.items()}
     except (KeyError, ValueError, TypeError) as error:
         raise Damaged("not a complete file of results") from error
-    return Results(header, _below("partition/", datasets), rounds, _below("values/", datasets), finished)
+    return Results(header, _below("partition/", datasets), rounds, _below("values/", datasets), completed)
 
 
 def merge(parts: Sequence[Results]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
@@ -114,20 +135,22 @@ def _column(name: str, length: int, chosen: list[tuple[Results, list[int], list[
 def _read_once(folder: Path) -> Results:
     # The list comes first: a round that is merged after it is in the merged file, one merged before it as well.
     paths, notes = listed(folder), []
-    base = _load_merged(folder / MERGED, notes)
+    base = load_merged(folder, notes)
     parts = [part for path in paths if (part := load_or_note(path, notes))]
     if base is None and not parts:
         raise UserError("; ".join([f"{folder}: no results here", *notes]))
     base = base or Results()
     rounds, values = merge([base, *parts])
-    return Results(base.header, base.static, rounds, values, base.finished and not parts, notes)
+    return Results(base.header, base.static, rounds, values, base.completed, notes)
 
 
-def _load_merged(path: Path, notes: list[str]) -> Results | None:
-    try:
-        return load_or_note(path, notes)
-    except FileNotFoundError:
-        return None
+def load_merged(folder: Path, notes: list[str]) -> Results | None:
+    """What was merged so far, from the file or, where that is missing or damaged, from its copy; None without either."""
+    for name in (MERGED, COPY):
+        with suppress(FileNotFoundError):
+            if found := load_or_note(folder / name, notes):
+                return found
+    return None
 
 
 def load_or_note(path: Path, notes: list[str]) -> Results | None:

@@ -1,6 +1,7 @@
-"""The folder of one run: whose it is, and starting it over.
+"""The folder of one run: whose it is, whether it may be used, and starting it over.
 
-``run.json`` (the resolved configuration), ``partition.h5``, ``metrics.h5`` with ``rounds/``, ``checkpoints/``, ``.lock``.
+``run.json`` (the resolved configuration), ``partition.h5``, ``metrics.h5``, its copy and ``rounds/``, ``checkpoints/``, ``.lock``,
+``failure.txt``. ``life.py`` says how far the run in it has come.
 """
 
 import json
@@ -13,61 +14,127 @@ from typing import Any
 
 from hpcfl.config import Config
 from hpcfl.errors import Interrupted, RunFailure, UserError
-from hpcfl.storage import atomic
+from hpcfl.storage import atomic, results
+from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.lock import NAME as LOCK
 from hpcfl.storage.lock import FolderLock
+from hpcfl.storage.manifest import Manifest
 
 RUN = "run.json"
+PARTITION = "partition.h5"
 FAILURE = "failure.txt"  # why the last attempt failed
-NO_RESULTS = (".lock", "jobs")  # may lie in a folder before its first run
+CHECKPOINTS = "checkpoints"
+EVIDENCE = (RUN, PARTITION, results.MERGED, results.COPY, results.ROUNDS, CHECKPOINTS, FAILURE)  # a run of hpcfl was here
+NO_RESULTS = (LOCK, "jobs")  # may lie in a folder before its first run
 
 
-@contextmanager
-def claim(folder: Path, config: Config, fresh: bool) -> Iterator[None]:
-    """The folder, made where missing, is this configuration's and nobody else's inside the block.
+def examine(folder: Path, config: Config, fresh: bool) -> bool:
+    """Whether this very run is complete in the folder. Changes nothing.
 
-    ``fresh`` moves what is there aside first. Raises UserError if the folder belongs to another configuration or holds
-    something else, is in use or cannot be written: a disk that is full now is bad input, one that fills up later a failure.
+    Raises UserError if the folder cannot be read, belongs to another configuration, holds something else, or has a run that is
+    longer than the configuration asks for.
     """
-    _check(folder, config, fresh)
-    with ExitStack() as locks:
-        with _usable():
-            _take(folder, config, fresh, locks)
-        with _failure_kept(folder / FAILURE):
-            yield
+    _refuse_strangers(folder)
+    if fresh:
+        return False
+    newest = _newest(folder)
+    _refuse_another(folder, config, newest)
+    done, completed = newest.round if newest else 0, results.completed(folder)
+    if is_finished(config.rounds, done, completed):
+        return True
+    if done > config.rounds:
+        raise UserError(f"rounds = {config.rounds}: this run has done {done} already; ask for more, or --fresh")
+    begun_for = newest.meta.get("rounds") if newest else config.rounds
+    if config.method.needs_rounds and begun_for != config.rounds:  # type: ignore[attr-defined]
+        raise UserError(f"rounds = {config.rounds}: this run was begun for {begun_for} and every round of "
+                        f"{config.method.name} depends on that number; "  # type: ignore[attr-defined]
+                        "choose another --out or name, or --fresh")
+    return False
 
 
-def _take(folder: Path, config: Config, fresh: bool, locks: ExitStack) -> None:
-    """Make and lock the folder, with an old run moved aside if ``fresh``, and say whose it is."""
-    with atomic.explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    locks.enter_context(FolderLock(folder))
-    if fresh and (folder / RUN).exists():
-        with atomic.explained(folder):
-            folder.rename(_aside(folder))
-            folder.mkdir()
-        locks.enter_context(FolderLock(folder))
-    text = json.dumps({"identity": config.identity(), "config": config.resolved()}, indent=1)
-    atomic.write(folder / RUN, text.encode())
-    (folder / FAILURE).unlink(missing_ok=True)
+def is_finished(rounds: int, done: int, completed: list[int]) -> bool:
+    """Whether a run of so many rounds was played and scored to the end, with a checkpoint after ``done`` rounds.
+
+    Where the last state is lost but can be made again from an earlier checkpoint, the run goes on from there; without any
+    checkpoint left the scores are what counts.
+    """
+    return rounds in completed and not 0 < done < rounds
+
+
+class Claim:
+    """A folder that is this process's own. Nothing in it changes before ``begin``."""
+
+    def __init__(self, folder: Path, config: Config, fresh: bool, lock: FolderLock) -> None:
+        self.folder = folder
+        self.notes: list[str] = []  # a line for each file that was damaged and is made again
+        self.begun = False
+        self._config, self._fresh, self._lock = config, fresh, lock
+        self._is_new = not any((folder / name).exists() for name in EVIDENCE)
+
+    def begin(self) -> None:
+        """Say in the folder whose it is; with ``fresh`` what was there is moved aside first.
+
+        Raises UserError if a new folder cannot be written, which is gone again then, and RunFailure if an old one cannot.
+        """
+        try:
+            self._begin()
+        except RunFailure as error:
+            if not self._is_new:
+                raise
+            with suppress(OSError):
+                (self.folder / RUN).unlink(missing_ok=True)
+            raise UserError(f"{error}; choose another --out, or make this one writable and free some space") from error
+
+    def _begin(self) -> None:
+        if self._fresh and not self._is_new:
+            with atomic.explained(self.folder):
+                self.folder.rename(_aside(self.folder))
+                self.folder.mkdir()
+            self._lock.again()
+        text = json.dumps({"identity": self._config.identity(), "config": self._config.resolved()}, indent=1).encode()
+        if _content(self.folder / RUN) != text:
+            atomic.write(self.folder / RUN, text)
+        with atomic.explained(self.folder):
+            (self.folder / FAILURE).unlink(missing_ok=True)
+            atomic.remove_temporaries(self.folder)
+        self._lock.sign()
+        self.begun = True
 
 
 @contextmanager
-def _usable() -> Iterator[None]:
-    """What the disk refuses before the run begins is bad input."""
-    try:
-        yield
-    except RunFailure as error:
-        raise UserError(f"{error}; choose another --out, or make this one writable and free some space") from error
+def claim(folder: Path, config: Config, fresh: bool) -> Iterator[Claim | None]:
+    """The folder, made where missing, is this process's own inside the block; None where another has completed the run.
+
+    What fails inside the block after ``Claim.begin`` is written to ``failure.txt``. Raises what ``examine`` raises, and
+    UserError if the folder is in use or cannot be written.
+    """
+    examine(folder, config, fresh)
+    with ExitStack() as locks:
+        try:
+            lock = locks.enter_context(FolderLock(folder))
+        except RunFailure as error:
+            raise UserError(f"{error}; choose another --out, or make this one writable and free some space") from error
+        if examine(folder, config, fresh):
+            yield None
+            return
+        ours = Claim(folder, config, fresh, lock)
+        try:
+            yield ours
+        except Exception as error:
+            if ours.begun and not isinstance(error, Interrupted):
+                _keep_failure(folder / FAILURE, error)
+            raise
 
 
 def read(folder: Path) -> dict[str, Any] | None:
-    """``run.json`` of a folder, None where there is none. Raises UserError if it is damaged."""
+    """``run.json`` of a folder, ``identity`` and ``config``; None where there is none. Raises UserError if it is damaged."""
     try:
-        return json.loads((folder / RUN).read_text(encoding="utf-8"))
+        there = json.loads((folder / RUN).read_text(encoding="utf-8"))
+        return {key: dict(there[key]) for key in ("identity", "config")}
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder / RUN}: cannot be read ({error}); `--fresh` starts over") from None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise UserError(f"{folder / RUN}: damaged ({type(error).__name__}); the command that began the run makes it again") from None
 
 
 def failure(folder: Path) -> str | None:
@@ -78,19 +145,13 @@ def failure(folder: Path) -> str | None:
         return None
 
 
-@contextmanager
-def _failure_kept(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if not isinstance(error, Interrupted):
-            with suppress(RunFailure):  # a full disk, perhaps, which is what failed
-                atomic.write(path, (" ".join(str(error).split()) or type(error).__name__).encode())
-        raise
+def _keep_failure(path: Path, error: Exception) -> None:
+    with suppress(RunFailure):  # a full disk, perhaps, which is what failed
+        atomic.write(path, (" ".join(str(error).split()) or type(error).__name__).encode())
 
 
-def _check(folder: Path, config: Config, fresh: bool) -> None:
-    """Refuse a folder that is not this run's, before anything is touched."""
+def _refuse_strangers(folder: Path) -> None:
+    """Refuse a folder with files of others; what a run that was killed may leave at any moment is no stranger's."""
     try:
         entries = [entry.name for entry in folder.iterdir()]
     except FileNotFoundError:
@@ -99,16 +160,40 @@ def _check(folder: Path, config: Config, fresh: bool) -> None:
         raise UserError(f"{folder}: is a file, not a folder; choose another --out") from None
     except OSError as error:
         raise UserError(f"{folder}: cannot be read ({error.strerror}); choose another --out") from None
-    if RUN not in entries:
-        if strangers := [name for name in entries if name not in NO_RESULTS]:
-            raise UserError(f"{folder}: holds '{strangers[0]}' but no run of hpcfl; choose another --out")
+    if any(name in EVIDENCE for name in entries):
         return
-    there = None if fresh else read(folder)
-    if there is None:
-        return
-    if differences := _differences(_flat(there["identity"]), _flat(config.identity())):
-        raise UserError(f"{folder}: belongs to another configuration ({'; '.join(differences)}); "
+    strangers = [name for name in entries if name not in NO_RESULTS and not atomic.is_temporary(name)]
+    if strangers:
+        raise UserError(f"{folder}: holds '{strangers[0]}' but no run of hpcfl; choose another --out")
+
+
+def _refuse_another(folder: Path, config: Config, newest: Manifest | None) -> None:
+    """Refuse the run of another configuration: by ``run.json``, or where that is missing or damaged by the checkpoint."""
+    try:
+        there = read(folder)
+    except UserError:
+        there = None
+    if there is not None:
+        if differences := _differences(_flat(there["identity"]), _flat(config.identity())):
+            raise UserError(f"{folder}: belongs to another configuration ({'; '.join(differences)}); "
+                            "choose another --out or name, or --fresh to move it aside")
+    elif newest is not None and newest.meta.get("fingerprint") != config.fingerprint():
+        raise UserError(f"{folder}: belongs to another configuration ({RUN} is missing or damaged, and its checkpoint says so); "
                         "choose another --out or name, or --fresh to move it aside")
+
+
+def _newest(folder: Path) -> Manifest | None:
+    try:
+        return latest(folder / CHECKPOINTS)
+    except RunFailure as error:
+        raise UserError(f"{error}; choose another --out, or make it readable") from error
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None
 
 
 def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:

@@ -13,6 +13,8 @@ import jobs
 import pytest
 
 from hpcfl.communicator import Communicator
+from hpcfl.report import status
+from hpcfl.storage import results
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.clients import ClientStore
 
@@ -48,6 +50,32 @@ def test_a_rank_that_stops_in_the_middle_of_an_exchange_ends_the_job(start, expe
     code, output = start(2, file, "--out", tmp_path / "out", program=(STOPPING,)).wait()
     assert code not in (0, 75) and time.monotonic() - began < 60
     assert "hpcfl: a rank that this one exchanges with has been silent for 3 s (runtime.hang_after)" in output
+
+
+def test_a_rank_that_says_nothing_before_the_first_round_ends_the_job(start, experiment, tmp_path):
+    file = experiment("[method]\nname = 'fedavg'\n[runtime]\nhang_after = 1.0\n")
+    text = Path(file).read_text().replace("tiny:Counts", "tiny:Stuck")
+    Path(file).write_text(text)
+    code, output = start(3, file, "--out", tmp_path / "out").wait()
+    assert code not in (0, 2, 75)
+    assert "hpcfl: rank 1 has been silent for 15 s" in output, output
+    assert not (tmp_path / "out").exists()
+
+
+def test_two_signals_in_the_final_scoring_end_the_job_at_once_and_nothing_is_lost(start, alone, experiment, tmp_path):
+    file = experiment("[method]\nname = 'tiny:SlowEnd'\n")
+    job = start(3, file, "--out", tmp_path / "out", SLOW_END="1")
+    jobs.wait_for_round(job, tmp_path / "out", 3)
+    time.sleep(0.5)
+    for _ in range(2):
+        job.signal(signal.SIGTERM, job.pids(ranks_only=True))
+        time.sleep(1.5)
+    code, output = job.wait()
+    assert code not in (0, 2, 75), output
+    assert status.look(tmp_path / "out")[0].state == "stopped"
+    assert alone(file, tmp_path / "out") == alone(file, tmp_path / "calm") == 0
+    assert results.read(tmp_path / "out").rounds.tolist() == [1, 2, 3, 4]
+    assert jobs.digest(tmp_path / "out") == jobs.digest(tmp_path / "calm")
 
 
 @pytest.mark.parametrize(("text", "code", "line"), [

@@ -49,7 +49,7 @@ def test_resumed_runs_end_with_the_digest_of_the_undisturbed_one(start, alone, e
 def same_metrics(calm, disturbed):
     """Every round once, with the numbers of the undisturbed run."""
     one, other = results.read(calm), results.read(disturbed)
-    assert other.finished and other.rounds.tolist() == list(range(1, ROUNDS + 2))
+    assert other.completed == [ROUNDS] and other.rounds.tolist() == list(range(1, ROUNDS + 2))
     for name, values in one.values.items():
         if not name.startswith(("seconds", "bytes")):
             np.testing.assert_array_equal(values, other.values[name], err_msg=name)

@@ -14,6 +14,7 @@ from hpcfl.experiment import run_table
 from hpcfl.report import status
 from hpcfl.running import run
 from hpcfl.storage.lock import FolderLock
+from hpcfl.storage.metrics import MetricsWriter
 
 TABLE = {"rounds": 2, "name": "s", "data": {"dataset": "tiny:blobs"}, "model": {"name": "mlp", "hidden": [4]},
          "partition": {"scheme": "tiny:Counts", "clients": 2, "counts": [[5, 5, 0, 0], [0, 0, 5, 5]]},
@@ -72,8 +73,11 @@ def test_running_while_its_folder_is_locked(sweep, queue):
     queue("RUNNING", "None", 1)
     (sweep / "seed=1").mkdir()
     with FolderLock(sweep / "seed=1"):
+        assert states(sweep)[1] == ("seed=1", "starting", "requeued 1 time")
+        MetricsWriter(sweep / "seed=1", {}, {}).record(1, {"final": 0})
+        (sweep / "seed=1" / "run.json").write_bytes((sweep / "seed=0" / "run.json").read_bytes())
         assert states(sweep)[1] == ("seed=1", "running", "requeued 1 time")
-    assert states(sweep)[1][1] == "starting"
+    assert states(sweep)[1][1] == "running"  # so the queue says
 
 
 def test_failed_with_the_reason_of_the_run(sweep):
@@ -94,7 +98,8 @@ def test_stopped_in_the_middle(sweep):
     run(parse(TABLE | {"seed": 1}), sweep / "seed=1", Communicator())
     path = sweep / "seed=1" / "run.json"
     path.write_text(path.read_text().replace('"rounds": 2', '"rounds": 20'))
-    (sweep / "seed=1" / "metrics.h5").unlink()
+    for name in ("metrics.h5", "metrics-copy.h5"):
+        (sweep / "seed=1" / name).unlink()
     assert states(sweep)[1] == ("seed=1", "stopped", "the same command continues")
 
 

@@ -1,9 +1,11 @@
 import json
 
+import numpy as np
 import pytest
 
 from hpcfl.errors import UserError
-from hpcfl.report import summary
+from hpcfl.report import status, summary
+from hpcfl.storage.metrics import MetricsWriter
 
 
 def test_best_is_the_highest_of_the_column_that_counts_and_the_rest_is_read_from_its_round(make_run):
@@ -36,7 +38,8 @@ def test_an_interrupted_run_shows_what_it_has(make_run):
 
 def test_a_run_without_a_round_shows_nothing_yet(make_run):
     folder = make_run()
-    (folder / "metrics.h5").unlink()
+    for name in ("metrics.h5", "metrics-copy.h5"):
+        (folder / name).unlink()
     run = summary.load(folder)
     assert (run.summary.method, run.summary.rounds, run.summary.best) == ("fedavg", 0, None)
     assert "no results here" in run.notes[0]
@@ -53,7 +56,7 @@ def test_damage_is_noted_and_the_rest_is_shown(make_run, name):
 
 def test_where_nothing_is_readable_one_line_says_so(make_run, tmp_path):
     folder = make_run()
-    for path in (folder / "metrics.h5", folder / "run.json"):
+    for path in (folder / "metrics.h5", folder / "metrics-copy.h5", folder / "run.json"):
         path.write_bytes(b"")
     with pytest.raises(UserError, match=r"run\.json"):
         summary.load(folder)
@@ -70,5 +73,57 @@ def test_a_sweep_is_its_runs_without_those_moved_aside(make_run, tmp_path):
     assert list(found) == ["fedavg", "local"]
     assert found["fedavg"] == summary.as_json(tmp_path / "fedavg")
     assert set(found["local"]) == {"method", "dataset", "rounds", "finished", "best", "last", "digest", "seconds_per_round",
-                                   "floats_up", "floats_down"}
+                                   "floats_up", "floats_down", "state", "notes"}
     assert json.loads(json.dumps(found, allow_nan=False)) == found
+
+
+def test_a_damaged_file_of_metrics_is_noted_and_its_copy_shown(make_run):
+    whole = summary.load(make_run()).summary
+    (make_run() / "metrics.h5").write_bytes(b"damaged")
+    found = summary.load(make_run("other").with_name("run")).summary
+    assert (found.best, found.finished) == (whole.best, True)
+    assert len(found.notes) == 1 and "metrics.h5: damaged" in found.notes[0]
+
+
+def test_rounds_without_metrics_are_noted_every_time(make_run):
+    folder = make_run(finished=False)
+    (folder / "rounds" / "00000002.h5").write_bytes(b"damaged")
+    MetricsWriter(folder, {}, {})
+    for _ in range(2):
+        found = summary.load(folder).summary
+        assert found.notes == [f"{folder}: the metrics of round 2 are lost, their files were damaged"]
+
+
+def test_a_run_that_is_to_go_on_is_not_finished_any_more(make_run):
+    folder = make_run()
+    path = folder / "run.json"
+    path.write_text(path.read_text().replace('"rounds": 3', '"rounds": 9'))
+    found = summary.load(folder).summary
+    assert (found.finished, found.state, found.rounds) == (False, "stopped", 3)
+
+
+def test_a_run_prints_as_three_lines(make_run):
+    lines = repr(summary.load(make_run())).splitlines()
+    assert lines[0].endswith("run: fedavg on digits")
+    assert lines[1:] == ["finished, 3 of 3 rounds", "best pre/weighted 0.7500 in round 2"]
+
+
+def test_a_score_that_was_not_recorded_is_an_error(make_run):
+    run = summary.load(make_run())
+    assert np.isnan(run.accuracy("post")).tolist() == [False, False, False, True]
+    with pytest.raises(UserError, match=r"run: 'pro' was not scored; did you mean 'pre'\? allowed: post, pre"):
+        run.accuracy("pro")
+
+
+def test_looking_imports_no_module_that_a_folder_names(make_run, monkeypatch):
+    folder = make_run()
+    monkeypatch.chdir(folder)
+    (folder / "planted.py").write_text("raise SystemExit('imported')")
+    for name in ("run.json", "metrics.h5", "metrics-copy.h5"):
+        if name == "run.json":
+            (folder / name).write_text((folder / name).read_text().replace('"fedavg"', '"planted:Method"'))
+        else:
+            (folder / name).unlink()
+    run = summary.load(folder)
+    assert (run.summary.method, run.score) == ("planted:Method", "pre")
+    assert status.look(folder)[0].state == "stopped"

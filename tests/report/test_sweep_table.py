@@ -8,6 +8,7 @@ import pytest
 from hpcfl.errors import UserError
 from hpcfl.report import sweep_table, table_formats
 from hpcfl.report.summary import Run, Summary
+from hpcfl.storage.life import Life, Stage
 from hpcfl.storage.results import Results
 
 
@@ -19,11 +20,12 @@ def run(method: str = "fedavg", seed: int = 0, accuracy: tuple[float, ...] = (0.
               "clients/floats_up": np.zeros((len(rounds), 2))}
     best = int(np.argmax(accuracy))
     summary = Summary(method, dataset, len(rounds), finished, {"round": best + 1, "pre": accuracy[best]}, None, None, None, None,
-                      None)
+                      None, "finished" if finished else "stopped", [])
+    life = Life(Stage.FINISHED if finished else Stage.PLAYING, 3, len(rounds), None, [], False, None)
     config = {"name": f"{method}-{seed}", "seed": seed, "rounds": 3, "data": {"dataset": dataset, "root": None},
               "partition": {"scheme": "iid", "seed": 1}, "method": {"name": method, **method_keys},
               "runtime": {"device": "cpu"}}
-    return Run(Path(f"runs/{method}-{seed}"), summary, config, Results(rounds=rounds, values=values), "pre", "weighted")
+    return Run(Path(f"runs/{method}-{seed}"), summary, config, Results(rounds=rounds, values=values), "pre", "weighted", life)
 
 
 def seeds(method: str, *best: float, **keys: object) -> list[Run]:

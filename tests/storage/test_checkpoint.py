@@ -92,7 +92,7 @@ def test_digest_is_that_of_the_state(tmp_path, alone):
 
 
 def test_nothing_there_and_nothing_started(tmp_path, on_ranks):
-    folder = tmp_path / "new" / "[strange] ünï*?"
+    folder = tmp_path / "[strange] ünï*?"
     assert latest(folder) is None
     assert on_ranks(3, lambda rank: load(rank, folder)[0]) == [None] * 3
     assert on_ranks(3, lambda rank: Checkpoints(folder, rank).finish()) == [None] * 3
@@ -276,8 +276,7 @@ def test_full_disk_leaves_the_last_checkpoint(small_disk, alone):
 
 
 def test_a_folder_that_vanished_is_one_line(tmp_path, alone):
-    checkpoints = Checkpoints(tmp_path / "run", alone)
-    (tmp_path / "run").rmdir()
+    checkpoints = Checkpoints(tmp_path / "run" / "checkpoints", alone)
     with pytest.raises(RunFailure, match="No such file or directory"):
         step(checkpoints, alone, ClientStore([], TEMPLATE), 1)
 

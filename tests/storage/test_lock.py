@@ -15,7 +15,8 @@ from hpcfl.storage.lock import FolderLock
 HOLDER = """
 import sys, time
 from hpcfl.storage.lock import FolderLock
-with FolderLock(sys.argv[1]):
+with FolderLock(sys.argv[1]) as lock:
+    lock.sign()
     print("taken", flush=True)
     time.sleep(60)
 """
@@ -51,13 +52,15 @@ def test_a_killed_owner_frees_the_folder(tmp_path, holder):
 def test_what_a_dead_owner_on_another_host_wrote_locks_nothing(tmp_path):
     (tmp_path / lock.NAME).write_text("host elsewhere, pid 1, since 2020-01-01 00:00:00")
     assert not lock.held(tmp_path)
-    with FolderLock(tmp_path):
+    with FolderLock(tmp_path) as ours:
+        ours.sign()
         assert lock.held(tmp_path) and f"host {socket.gethostname()}" in (tmp_path / lock.NAME).read_text()
 
 
 def test_can_be_taken_again(tmp_path):
     for _ in range(2):
-        with FolderLock(tmp_path):
+        with FolderLock(tmp_path) as ours:
+            ours.sign()
             assert f"pid {os.getpid()}" in (tmp_path / lock.NAME).read_text()
 
 

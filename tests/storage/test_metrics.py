@@ -29,12 +29,12 @@ def test_everything_comes_back(tmp_path):
     read = metrics.read(tmp_path)
     assert read.header == HEADER
     assert read.static.keys() == STATIC.keys() and np.array_equal(read.static["train/0"], np.arange(5))
-    assert read.rounds.tolist() == [1, 2, 3] and not read.finished and not read.notes
+    assert read.rounds.tolist() == [1, 2, 3] and not read.completed and not read.notes
     assert read.values["seconds/train"].tolist() == [0.5, 1.0, 1.5]
     assert read.values["clients/pre/correct"].dtype == np.int64
     assert read.values["clients/pre/loss"].dtype == np.float32 and read.values["clients/pre/loss"].shape == (3, 2, 3)
-    writer.fold(finished=True)
-    assert metrics.read(tmp_path).finished
+    writer.fold(completed=3)
+    assert metrics.read(tmp_path).completed == [3]
     assert os.listdir(tmp_path / "rounds") == []
 
 
@@ -92,6 +92,44 @@ def test_round_merged_but_not_yet_removed_counts_once(tmp_path):
     assert metrics.read(tmp_path).rounds.tolist() == [1]
 
 
+@pytest.mark.parametrize("killed", ["between the two files", "before the rounds' files are removed"])
+@pytest.mark.parametrize("damaged", ["metrics.h5", "metrics-copy.h5"])
+def test_one_damaged_file_loses_nothing_whenever_the_writer_was_killed(tmp_path, monkeypatch, killed, damaged):
+    writer = MetricsWriter(tmp_path, HEADER, STATIC)
+    writer.record(1, values(1))
+    writer.fold()
+    writer.record(2, values(2))
+    write = atomic.write
+
+    def write_or_die(path, *arguments, **options):
+        if path.name == "metrics.h5" and killed == "between the two files":
+            raise KeyboardInterrupt
+        write(path, *arguments, **options)
+        if path.name == "metrics.h5":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(atomic, "write", write_or_die)
+    with pytest.raises(KeyboardInterrupt):
+        writer.fold(completed=1)
+    monkeypatch.undo()
+    (tmp_path / damaged).write_bytes(b"damaged")
+    assert metrics.read(tmp_path).rounds.tolist() == [1, 2]
+    MetricsWriter(tmp_path, HEADER, STATIC)
+    for name in ("metrics.h5", "metrics-copy.h5"):
+        assert results.load(tmp_path / name).rounds.tolist() == [1, 2]
+
+
+def test_prolonged_several_times_all_ends_are_remembered(tmp_path):
+    for rounds in (2, 5):
+        writer = MetricsWriter(tmp_path, HEADER, STATIC)
+        writer.record(rounds + 1, {"final": 1})
+        writer.fold(completed=rounds)
+    writer = MetricsWriter(tmp_path, HEADER, STATIC)
+    writer.record(6, {"final": 0})
+    read = metrics.read(tmp_path)
+    assert read.completed == [2, 5] and read.rounds.tolist() == [3, 6] and read.played.tolist() == [False, True]
+
+
 def test_shape_must_stay(tmp_path):
     writer = MetricsWriter(tmp_path, {}, {})
     writer.record(1, {"a": 1.0})
@@ -101,7 +139,8 @@ def test_shape_must_stay(tmp_path):
 
 @pytest.mark.parametrize("damage", [lambda data: data[:len(data) // 2], lambda data: b"", lambda data: data[:-1],
                                     lambda data: bytes(len(data))])
-@pytest.mark.parametrize("file, left", [("metrics.h5", [2, 3]), ("rounds/00000002.h5", [1, 3])])
+@pytest.mark.parametrize("file, left", [("metrics.h5", [1, 2, 3]), ("metrics-copy.h5", [1, 2, 3]),
+                                        ("rounds/00000002.h5", [1, 3])])
 def test_damaged_file_is_reported_and_set_aside(tmp_path, file, left, damage):
     writer = MetricsWriter(tmp_path, HEADER, {})
     writer.record(1, values(1))
@@ -110,10 +149,10 @@ def test_damaged_file_is_reported_and_set_aside(tmp_path, file, left, damage):
     writer.record(3, values(3))
     (tmp_path / file).write_bytes(damage((tmp_path / file).read_bytes()))
     read = metrics.read(tmp_path)
-    assert read.rounds.tolist() == left
-    assert len(read.notes) == 1 and file in read.notes[0] and "\n" not in read.notes[0]
+    assert read.rounds.tolist() == left and read.header == HEADER
     writer = MetricsWriter(tmp_path, HEADER, {})
-    assert writer.notes == read.notes
+    assert len(writer.notes) == 1 and file in writer.notes[0] and "\n" not in writer.notes[0]
+    assert read.notes == (writer.notes if "copy" not in file else [])  # nobody who looks needs the copy
     assert (tmp_path / f"{file}.damaged").exists()
     read = metrics.read(tmp_path)
     assert read.rounds.tolist() == left and not read.notes and read.header == HEADER
@@ -178,7 +217,7 @@ def test_full_disk_leaves_what_was_there(small_disk):
         for round in range(2, 9):
             writer.record(round, {"a": np.zeros(50_000)})
     assert metrics.read(small_disk).rounds.tolist() == [1, 2]
-    with pytest.raises(RunFailure, match=r"metrics.h5: No space left on device"):
+    with pytest.raises(RunFailure, match=r"metrics-copy.h5: No space left on device"):
         writer.fold()
     assert metrics.read(small_disk).rounds.tolist() == [1, 2]
 

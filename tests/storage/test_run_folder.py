@@ -10,14 +10,20 @@ import tiny
 
 from hpcfl import config
 from hpcfl.errors import UserError
-from hpcfl.storage import run_folder
+from hpcfl.storage import lock, run_folder
 
 CONFIG = config.parse(tiny.table("fedavg"))
 
 
 def claim(folder, configuration=CONFIG, fresh=False):
-    with run_folder.claim(folder, configuration, fresh):
+    with run_folder.claim(folder, configuration, fresh) as ours:
+        ours.begin()
         return sorted(path.name for path in folder.iterdir())
+
+
+def content(folder):
+    """Every path below a folder, with the bytes of files."""
+    return {path.relative_to(folder): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 def test_a_new_folder_is_made_with_its_parents_and_says_whose_it_is(tmp_path):
@@ -64,12 +70,74 @@ def test_a_file_in_the_folders_place(tmp_path):
         claim(tmp_path / "run")
 
 
-def test_a_damaged_description(tmp_path):
+@pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"identity": 1, "config": {}}', "[" * 5000, None])
+def test_a_damaged_or_deleted_description_is_made_again(tmp_path, text):
     claim(tmp_path / "run")
-    (tmp_path / "run" / "run.json").write_text("{")
-    with pytest.raises(UserError, match=r"run.json: cannot be read .*`--fresh` starts over"):
+    before = content(tmp_path)
+    path = tmp_path / "run" / "run.json"
+    path.unlink() if text is None else path.write_text(text)
+    claim(tmp_path / "run")
+    after = content(tmp_path)
+    assert after.keys() == before.keys() and after[Path("run/run.json")] == before[Path("run/run.json")]
+
+
+@pytest.mark.parametrize("left", [[], [".lock"], [".lock", ".run.json.0a1b.tmp"], [".lock", "jobs"], [".lock", "run.json"],
+                                  ["metrics.h5"], ["partition.h5", ".partition.h5.0a1b.tmp"], ["failure.txt"]])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_whatever_a_killed_start_left_is_no_strangers(tmp_path, left, fresh):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    for name in left:
+        (folder / name).write_text("")
+    assert {".lock", "run.json"} <= set(claim(folder, fresh=fresh))
+    assert not list(folder.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize("inside", ["run", "a/b/run"])
+def test_a_claim_that_is_not_begun_leaves_no_trace(tmp_path, inside):
+    with run_folder.claim(tmp_path / inside, CONFIG, False):
+        pass
+    with pytest.raises(UserError, match="refused"), run_folder.claim(tmp_path / inside, CONFIG, False):
+        raise UserError("refused")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_claim_that_is_not_begun_changes_nothing_in_a_run(tmp_path):
+    claim(tmp_path / "run")
+    before = content(tmp_path)
+    for fresh in (False, True):
+        with pytest.raises(UserError, match="refused"), run_folder.claim(tmp_path / "run", CONFIG, fresh):
+            raise UserError("refused")
+    assert content(tmp_path) == before
+
+
+def test_only_what_fails_after_the_beginning_is_kept_as_the_reason(tmp_path):
+    with pytest.raises(ValueError, match="first"), run_folder.claim(tmp_path / "run", CONFIG, False) as ours:
+        ours.begin()
+        raise ValueError("first")
+    assert run_folder.failure(tmp_path / "run") == "first"
+    with pytest.raises(ValueError, match="second"), run_folder.claim(tmp_path / "run", CONFIG, False):
+        raise ValueError("second")
+    assert run_folder.failure(tmp_path / "run") == "first"
+
+
+def test_a_deleted_lock_lets_nobody_in(tmp_path, monkeypatch):
+    monkeypatch.setattr("hpcfl.storage.lock.PATIENCE", 0.1)
+    with run_folder.claim(tmp_path / "run", CONFIG, False) as ours:
+        ours.begin()
+        (tmp_path / "run" / ".lock").unlink()
+        assert lock.held(tmp_path / "run")
+        with pytest.raises(UserError, match="another run is using this folder"):
+            claim(tmp_path / "run")
+
+
+def test_a_lock_that_is_a_link_empties_no_other_file(tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "thesis.tex").write_text("years of work")
+    (tmp_path / "run" / ".lock").symlink_to(tmp_path / "thesis.tex")
+    with pytest.raises(UserError, match=r"\.lock: Too many levels of symbolic links"):
         claim(tmp_path / "run")
-    claim(tmp_path / "run", fresh=True)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
 def test_a_folder_in_use(tmp_path, monkeypatch):
@@ -84,6 +152,7 @@ def test_a_disk_that_is_full_from_the_start_is_bad_input(small_disk):
             file.write(bytes(512))
     with pytest.raises(UserError, match="No space left on device; choose another --out"):
         claim(small_disk / "run")
+    assert [path.name for path in small_disk.iterdir()] == ["filler"]
 
 
 @pytest.fixture
