@@ -13,9 +13,9 @@ from pathlib import Path
 import judge
 from inside import Strike
 from job import Job, send
-from scene import HANG_AFTER, ROUNDS, Scene
+from scene import ROUNDS, Scene
 
-GRACE = 30.0 + HANG_AFTER  # seconds from a fault to the end of the job, on a loaded machine
+GRACE = 45.0  # seconds from a fault to the end of the job, on a loaded machine
 START_UP = 0.5  # seconds, about, from the start of a process to round 1
 SCORING = 0.03  # seconds, about, from the last checkpoint to the end
 NOBODY = 65534
@@ -87,7 +87,7 @@ def kill_job(scene: Scene) -> Outcome:
 
 def ask_to_stop(scene: Scene, number: signal.Signals, times: int) -> Outcome:
     """A signal to what was started, to one rank, or to all, as launchers and batch systems send them."""
-    job, moment = _reach(scene, scene.ranks())
+    job, moment = _reach(scene, scene.ranks(), connected=True)
     pids = list(job.pids().values())
     targets = scene.chance.choice([[job.process.pid], pids, pids[:1], pids[-1:]])
     begun = time.monotonic()
@@ -103,11 +103,7 @@ def ask_to_stop(scene: Scene, number: signal.Signals, times: int) -> Outcome:
 
 def freeze_rank(scene: Scene) -> Outcome:
     """Whatever MPI has connected must be noticed when it falls silent."""
-    moment = scene.chance.choice(MOMENTS)
-    job = scene.start(scene.chance.randint(2, max(2, scene.most_ranks)), _telling(scene, moment))
-    if job.connected() and moment != "start-up":
-        job.struck()
-    time.sleep(scene.chance.uniform(0, START_UP if moment == "start-up" else SCORING))
+    job, moment = _reach(scene, scene.chance.randint(2, max(2, scene.most_ranks)), connected=True)
     rank, pid = scene.chance.choice(sorted(job.pids().items()))
     begun = time.monotonic()
     send(pid, signal.SIGSTOP)
@@ -158,7 +154,7 @@ def forbid(scene: Scene) -> Outcome:
     before, begun = scene.stamp(), time.monotonic()
     job = scene.start(0, Strike("", user=NOBODY))
     outcome = _ended(job, f"at rest, {state}", f"rights {mode:o}", begun)
-    if outcome.code != 0 or not state.startswith("finished"):
+    if outcome.code != 0 or not scene.finished():
         outcome.wrong += judge.refused(outcome.code, job)
     outcome.wrong += judge.unchanged(before, scene.stamp())
     for command in ("show", "status", "table"):
@@ -176,7 +172,9 @@ def refuse(scene: Scene, options: list[str], extra: dict[str, str] | None = None
     before, begun = scene.stamp(), time.monotonic()
     job = scene.start(0 if extra else scene.ranks(), None, *options, **(extra or {}))
     outcome = _ended(job, f"at rest, {state}", " ".join(options), begun)
-    outcome.wrong += judge.refused(outcome.code, job) + judge.unchanged(before, scene.stamp())
+    if not extra or outcome.code != 0 or not scene.finished():  # what is complete needs no world
+        outcome.wrong += judge.refused(outcome.code, job)
+    outcome.wrong += judge.unchanged(before, scene.stamp())
     return outcome
 
 
@@ -191,11 +189,11 @@ def at_rest(scene: Scene) -> str:
     return "finished" if code == 0 else f"killed at operation {number}"
 
 
-def _reach(scene: Scene, ranks: int) -> tuple[Job, str]:
-    """Start the run and wait for a moment."""
+def _reach(scene: Scene, ranks: int, connected: bool = False) -> tuple[Job, str]:
+    """Start the run and wait for a moment; with ``connected`` one at which MPI has started."""
     moment = scene.chance.choice(MOMENTS)
     job = scene.start(ranks, _telling(scene, moment))
-    reached = job.begun() if moment == "start-up" else job.begun() and job.struck()
+    reached = (job.connected if connected else job.begun)() and (moment == "start-up" or job.struck())
     time.sleep(scene.chance.uniform(0, START_UP if moment == "start-up" else SCORING))
     return job, moment if reached else f"{moment}, too late"
 

@@ -8,8 +8,6 @@ import numpy as np
 from job import Job
 from scene import FINISH, ROUNDS, Scene
 
-from hpcfl.errors import UserError
-from hpcfl.storage import results
 from hpcfl.storage.results import Results
 
 VARIES = ("seconds/", "bytes_")  # what two runs may record differently
@@ -32,7 +30,7 @@ def failed(code: int | None, said: str, reason: str) -> list[str]:
 
 def stopped(code: int | None, number: signal.Signals, times: int, early: bool, ranks: int) -> list[str]:
     """A first signal ends the run with 75, the second at once; 0 where it came too late, death where it came too early."""
-    allowed = {0, 75} | ({1} if times > 1 else set()) | ({-number, number, 128 + number} if early else set())
+    allowed = {0, 75} | ({1} if times > 1 else set()) | ({-number, int(number), 128 + number} if early else set())
     return [] if code in allowed else [f"code {code} after {number.name} × {times} on {ranks} ranks"]
 
 
@@ -76,10 +74,10 @@ def story(scene: Scene, code: int | None) -> list[str]:
 
 
 def _agreed(scene: Scene, code: int | None, shown: dict, state: str, table: int | None) -> list[str]:
-    finished, there = shown["finished"], ROUNDS + 1 in recorded(scene).rounds
     newest = next((one.round for _, one in scene.manifests()), 0)
+    finished, there = shown["finished"], scene.finished()
     checks = {
-        f"finished is {finished}, round {ROUNDS + 1} on the disk: {there}": finished == there,
+        f"finished is {finished}, round {ROUNDS + 1} and its state on the disk: {there}": finished == there,
         f"finished is {finished}, status says {state}": finished == (state == "finished"),
         f"finished is {finished}, table ends with {table}": finished == (table == 0),
         f"finished is {finished}, the run ended with {code}": finished if code == 0 else not (finished and code == 75),
@@ -118,7 +116,7 @@ def complete(scene: Scene) -> list[str]:
 
 def equal(scene: Scene) -> list[str]:
     """The digest and every recorded number are those of the undisturbed run."""
-    expected, found, wrong = scene.undisturbed, recorded(scene), []
+    expected, found, wrong = scene.undisturbed, scene.recorded(), []
     newest = next((one.digest for _, one in scene.manifests()), None)
     if newest != expected.digest:
         wrong.append(f"digest {newest}, not the undisturbed one")
@@ -139,14 +137,6 @@ def _differences(expected: Results, found: Results, rows: np.ndarray) -> list[st
     wrong += [f"{name} differs" for name in sorted(static)
               if not np.array_equal(expected.static.get(name, 0), found.static.get(name, 0))]
     return wrong + [f"{key} differs" for key in ("config", "primary") if expected.header[key] != found.header.get(key)]
-
-
-def recorded(scene: Scene) -> Results:
-    """What can be read of the metrics, nothing where nothing can."""
-    try:
-        return results.read(scene.folder)
-    except UserError:
-        return Results()
 
 
 def lossy(scene: Scene) -> bool:

@@ -10,12 +10,13 @@ from inside import Strike
 from job import Job
 from zygote import Zygote
 
+from hpcfl.errors import UserError
 from hpcfl.storage import manifest, results
 from hpcfl.storage.atomic import Damaged
 from hpcfl.storage.manifest import Manifest
 from hpcfl.storage.results import Results
 
-HANG_AFTER = 3  # seconds of silence; runtime.hang_after
+HANG_AFTER = 8  # seconds of silence; runtime.hang_after
 FINISH = 120.0  # seconds that an undisturbed run may take on a loaded machine
 ROUNDS = 5
 EXPERIMENT = """
@@ -95,6 +96,18 @@ class Scene:
                 continue
             found.append((path, one))
         return found
+
+    def recorded(self) -> Results:
+        """What can be read of the metrics, nothing where nothing can."""
+        try:
+            return results.read(self.folder)
+        except UserError:
+            return Results()
+
+    def finished(self) -> bool:
+        """Whether round R + 1 is on the disk, and the state that it scored is not to be made again from an earlier one."""
+        newest = next((one.round for _, one in self.manifests()), 0)
+        return ROUNDS + 1 in self.recorded().rounds and not 0 < newest < ROUNDS
 
     def stamp(self) -> dict[str, tuple[object, ...]]:
         """Everything below ``place``: names, kinds, rights, contents, and the times of files."""

@@ -64,9 +64,8 @@ class Nursery:
         """Fork on every request; returns only in the forked processes: the request and its descriptors."""
         while self._born is None:
             for key, _ in self._selector.select():
-                key.data(key.fileobj)
-                if self._born is not None:
-                    break
+                if self._born is None and self._selector.get_map().get(key.fd) is key:  # an earlier one may have closed it
+                    key.data(key.fileobj)
         return self._born
 
     def _end(self, stdin: Any) -> None:
