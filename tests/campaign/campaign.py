@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import report
+import reporting
 from episode import KINDS, NEEDS_RANKS, NEEDS_ROOT, Event, Stage
 from zygote import Zygote
 
@@ -75,7 +75,7 @@ def main() -> None:
     with stage(given.methods, given.kinds, given.ranks) as on:
         events = run(on, seeds, given.faults)
     if given.report:
-        report.add(given.report, events, time.monotonic() - begun, shlex.join(["python", *sys.argv]))
+        reporting.add(given.report, events, time.monotonic() - begun, shlex.join(["python", *sys.argv]))
     sys.exit(any(event.wrong for event in events))
 
 
