@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hpcfl import config, sweep
+from hpcfl import config, sweep, trial
 from hpcfl.communicator import Communicator
 from hpcfl.config import Config
 from hpcfl.federation import Federation
@@ -76,7 +76,7 @@ def measure(experiment: Config, rounds: int, communicator: Communicator) -> Repo
     longer = experiment.model_copy(update={"rounds": max(experiment.rounds, plan[-1] + 1)})
     with agreed(communicator):
         check_world(communicator)
-        prepared = prepare(longer, communicator)
+        prepared = trial.run(prepare(longer, communicator), communicator)
     communicator.watch(experiment.runtime.hang_after)
     communicator.agree(0)  # all at once: the ranks of a node share its cores or its GPU
     works = len(prepared.store.ids) > 0

@@ -2,6 +2,7 @@
 
 import json
 import sys
+import traceback
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -12,8 +13,10 @@ import click
 from hpcfl import __version__
 from hpcfl.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure, UserError
+from hpcfl.report.text import plain
 
 DONE, FAILED, BAD_INPUT, CONTINUE = 0, 1, 2, 75
+OVERRIDE = "Override a key of the file; another model, method or scheme drops the keys of the old one."
 
 
 def command(arguments: list[str], communicator: Communicator) -> int:
@@ -35,7 +38,7 @@ def command(arguments: list[str], communicator: Communicator) -> int:
 
 def _say(communicator: Communicator, text: str, code: int) -> int:
     if communicator.is_server:
-        print(f"hpcfl: {text}", file=sys.stderr)
+        print(f"hpcfl: {plain(text)}", file=sys.stderr)
     return code
 
 
@@ -53,6 +56,22 @@ def on_server(work: Callable[..., None]) -> Callable[..., None]:
     return carry_out
 
 
+def traced(work: Callable[..., None]) -> Callable[..., None]:
+    """A command with the option --traceback: rank 0 shows what is behind the line that a user's mistake ends with."""
+    @click.option("--traceback", "wanted", is_flag=True, help="Show where a mistake in your own code was met.")
+    @click.pass_obj
+    @wraps(work)
+    def carry_out(communicator: Communicator, wanted: bool, **arguments: Any) -> None:
+        try:
+            work(communicator, **arguments)
+        except UserError as error:
+            if wanted and communicator.is_server and error.__cause__ is not None:
+                traceback.print_exception(error.__cause__)
+            raise
+
+    return carry_out
+
+
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def cli() -> None:
@@ -61,10 +80,10 @@ def cli() -> None:
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the file.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE)
 @click.option("--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME.")
 @click.option("--fresh", is_flag=True, help="Move an old results folder aside and start over.")
-@click.pass_obj
+@traced
 def run(communicator: Communicator, file: Path, overrides: tuple[str, ...], out: Path | None, fresh: bool) -> None:
     """Run the experiment in FILE, or continue it where it stands."""
     from hpcfl import signals
@@ -77,10 +96,10 @@ def run(communicator: Communicator, file: Path, overrides: tuple[str, ...], out:
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the file.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE)
 @click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Rounds to time, after one to warm up.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@click.pass_obj
+@traced
 def bench(communicator: Communicator, file: Path, overrides: tuple[str, ...], rounds: int, as_json: bool) -> None:
     """Time the experiment in FILE for a few rounds; nothing is kept."""
     from hpcfl.bench import bench_file
@@ -104,8 +123,8 @@ def show(folder: Path, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the file.")
-@click.pass_obj
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE)
+@traced
 def check(communicator: Communicator, file: Path, overrides: tuple[str, ...]) -> None:
     """Check the experiment in FILE and say what it needs on as many ranks; nothing is run or written."""
     from hpcfl.experiment import check_file
@@ -159,7 +178,7 @@ def download(name: str, root: Path) -> None:
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--profile", required=True, metavar="NAME", help="A cluster profile, by name or as FILE.toml.")
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help="Override a key of the file.")
+@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE)
 @click.option("--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME.")
 @click.option("--dry-run", is_flag=True, help="Print the batch script and what each rank needs; submit nothing.")
 @on_server
@@ -198,4 +217,4 @@ def table(folder: Path, rows: str, columns: str, metric: str, form: str) -> None
 
 def print_json(value: Any) -> None:
     """The value alone on the standard output."""
-    print(json.dumps(value, indent=1, ensure_ascii=False))
+    print(json.dumps(value, indent=1, allow_nan=False))

@@ -6,10 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcfl import config, sweep
+from hpcfl import config, sweep, trial
 from hpcfl.communicator import Communicator
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.preparation import prepare
+from hpcfl.report.text import plain
 from hpcfl.running import check_world, run
 from hpcfl.storage import atomic
 from hpcfl.storage.agreement import agreed
@@ -81,15 +82,15 @@ def check_file(file: Path, overrides: Iterable[str], communicator: Communicator)
     with agreed(communicator):
         check_world(communicator)
         cells = sweep.expand(config.read(file, overrides), str(file))
-        prepared = prepare(cells[0].config, communicator)
+        prepared = trial.run(prepare(cells[0].config, communicator), communicator)
     from hpcfl.report import configuration, needs
 
     ranks = communicator.collect(vars(needs.of_rank(prepared, communicator)))
     if ranks is not None:
         print(configuration.toml(cells[0].config))
         needs.show(prepared, ranks)
-        for note in prepared.split.notes:
-            print(f"note: {note}")
+        for note in prepared.notes:
+            print(f"note: {plain(note)}")
         if len(cells) > 1:
             print(f"sweep: {len(cells)} valid cells, this is the first: {', '.join(cell.name for cell in cells)}")
 
@@ -112,7 +113,7 @@ def _run_cells(planned: Plan, fresh: bool, communicator: Communicator) -> None:
         except (RunFailure, UserError) as error:
             failures[cell.name] = error.with_traceback(None)  # which would keep all that the cell had in memory
             if communicator.is_server:
-                print(f"{cell.name}: failed: {error}", flush=True)
+                print(f"{cell.name}: failed: {plain(error)}", flush=True)
     if len(failures) < len(planned.cells):
         _tell(planned, played, communicator)
     if failures:

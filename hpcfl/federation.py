@@ -10,7 +10,7 @@ import torch
 
 from hpcfl import exchange, mixing, randomness, record
 from hpcfl.communicator import Communicator
-from hpcfl.errors import Interrupted, RankFailure, RunFailure, UserError
+from hpcfl.errors import Interrupted, RankFailure, RunFailure
 from hpcfl.fleet import Fleet
 from hpcfl.message import Inbox, select
 from hpcfl.methods.base import State
@@ -21,7 +21,7 @@ from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.results import FINAL
 from hpcfl.storage.schedule import Schedule
 
-GO_ON, SAVE, STOP, DIVERGED, UNSCORED = 0, 1, 2, 3, 4  # what a rank wants after a round; the highest level of all ranks counts
+GO_ON, SAVE, STOP, DIVERGED = 0, 1, 2, 3  # what a rank wants after a round; the highest level of all ranks counts
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Federation:
         for round in range(done + 1, config.rounds + 1):
             try:
                 level = self.play(round, request)
-            except (RunFailure, UserError):  # all ranks fail together: what earlier rounds recorded and began to save counts
+            except RunFailure:  # all ranks fail together: what earlier rounds recorded and began to save counts
                 if self.metrics is not None:
                     with alone(f"round {round}, metrics"):
                         self.metrics.publish()
@@ -92,15 +92,10 @@ class Federation:
                 arrived = exchange.gather(self.communicator, self.prepared.placement, cohort, uplink, messages)
             values = record.gather(self.communicator, self.prepared.placement, audience, config.partition.clients, columns,
                                    records)
-            known = {"method", method.primary, *_scores(values)}  # the method's own score may come at the end only
-            unscored = scored and self.communicator.is_server and config.evaluation.score not in known
             diverged = np.flatnonzero(values.get("clients/diverged", np.zeros(0)) == 1)
             stops = len(diverged) > 0 and config.training.on_divergence == "stop"
-            level = self.communicator.agree(UNSCORED if unscored else DIVERGED if stops else STOP if request.received
+            level = self.communicator.agree(DIVERGED if stops else STOP if request.received
                                             else SAVE if self.schedule.due(round) else GO_ON)
-        if level == UNSCORED:
-            raise UserError(f"evaluation.score = '{config.evaluation.score}': {method.name} records "
-                            f"{', '.join(_scores(values))}; 'method' takes its own, {method.primary}")
         if level == DIVERGED:
             raise RunFailure(f"round {round}: {_named(diverged)} diverged (NaN or Inf); lower training.lr, set "
                              "training.clip, or leave such clients out with training.on_divergence = 'exclude'")
@@ -216,11 +211,6 @@ def alone(where: str) -> Iterator[None]:
         yield
     except Exception as error:
         raise RankFailure(where) from error
-
-
-def _scores(values: dict[str, Any]) -> list[str]:
-    """The names of the scores in a round's record."""
-    return sorted(name.removesuffix("/weighted") for name in values if name.endswith("/weighted"))
 
 
 def _named(clients: np.ndarray) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl import layout, mixing, models, placement, randomness
+from hpcfl import blame, layout, mixing, models, placement, randomness
 from hpcfl.communicator import Communicator
 from hpcfl.config import Config
 from hpcfl.data import datasets, partition
@@ -41,6 +41,7 @@ class Prepared:
     hardware: Hardware
     store: ClientStore
     server: State  # before round 1; empty on workers
+    notes: list[str]  # what a user should know before round 1
 
     def cohort(self, ids: np.ndarray, round: int) -> Cohort:
         """What the method's server side knows of these clients."""
@@ -53,6 +54,7 @@ class Prepared:
         return Fleet(own, state, self.setup.counts[own], round, scored, self.method.objective, self.hardware)
 
 
+@blame.blamed()
 def prepare(config: Config, communicator: Communicator) -> Prepared:
     """Load the data, draw the partition, build model and method. Raises UserError."""
     torch.set_num_threads(config.runtime.threads)
@@ -93,7 +95,8 @@ def prepare(config: Config, communicator: Communicator) -> Prepared:
             method = cast(Method, AveragedBuffers(method, shared, layout.floating(buffers, template)))
     server = method.server_state(setup) if communicator.is_server else {}
     store = ClientStore(own, private, config.runtime.memory * 1e6)
-    return Prepared(config, method, setup, split, test_counts, placed, hardware, store, server)
+    notes = [*split.notes, *method.notes(setup)]
+    return Prepared(config, method, setup, split, test_counts, placed, hardware, store, server, notes)
 
 
 def _build(config: Config, method: Method, dataset: Dataset):

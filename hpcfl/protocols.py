@@ -66,6 +66,7 @@ PROTOCOLS: dict[str, list[Rule]] = {
               "method.weights": "uniform",
               "evaluation.every": 10, "evaluation.metric": "pm_l"}),
         ({"partition.scheme": "dirichlet-min"}, {"partition.beta": 0.3}),
+        ({"training.optimizer": "adam"}, {"training.momentum": 0.0}),
         ({"data.dataset": "tiny-imagenet"}, {"model.name": "resnet18", "training.weight_decay": 1e-3}),
         ({"model.name": "resnet18"}, {"model.norm": "group"}),
         ({"model.name": "resnet18", "method.name": "fednh"}, {"model.norm": "none", "method.scale": 20.0}),

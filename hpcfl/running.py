@@ -4,7 +4,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from hpcfl import heartbeat, provenance
+from hpcfl import heartbeat, provenance, trial
 from hpcfl.communicator import Communicator, launched_world_size
 from hpcfl.config import Config
 from hpcfl.crew import muster
@@ -39,7 +39,7 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
         if communicator.share(complete):
             return False
         with agreed(communicator):
-            prepared = prepare(config, communicator)
+            prepared = trial.run(prepare(config, communicator), communicator)
         introduced = communicator.introduce(muster(communicator, prepared))
         with agreed(communicator):
             claim = stack.enter_context(run_folder.claim(folder, config, fresh)) if communicator.is_server else None
@@ -66,7 +66,7 @@ def _begin(claim: Claim, prepared: Prepared, restored: Restored | None) -> list[
 
     Raises UserError, RunFailure.
     """
-    notes = [*prepared.split.notes, *prepared.method.notes(prepared.setup)]
+    notes = [*prepared.notes]
     partition = claim.folder / PARTITION
     known = _known_split(partition, notes)
     if restored is not None and known is not None and not known.same(prepared.split):

@@ -6,15 +6,22 @@ one axis.
 """
 
 import copy
+import hashlib
 import itertools
+import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from hpcfl.config import Config, assign, parse
+from hpcfl.config import LONGEST, Config, choose, parse
 from hpcfl.errors import UserError
+from hpcfl.experiment_file import check_plain
+from hpcfl.plugin_keys import is_selector
 from hpcfl.protocols import Setting, flat
+
+MOST_CELLS = 10_000
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,7 @@ class Cell:
 
 def expand(table: dict[str, Any], source: str) -> list[Cell]:
     """The cells of an experiment file's table; one cell, named like the experiment, without ``[sweep]``. Raises UserError."""
+    check_plain(table, source)
     base = {key: value for key, value in table.items() if key != "sweep"}
     sweep = table.get("sweep")
     if sweep is None:
@@ -35,19 +43,31 @@ def expand(table: dict[str, Any], source: str) -> list[Cell]:
         return [Cell(config.name, {}, config)]
     if not isinstance(sweep, dict) or not sweep:
         raise UserError(f"{source}: sweep = {sweep!r}: must be a table of lists")
-    cells = []
-    for choice in itertools.product(*_axes(sweep, source)):
-        setting = {key: value for part in choice for key, value in part.items()}
-        cell = copy.deepcopy(base)
-        for key, value in setting.items():
-            assign(cell, key, value)
-        name = ",".join(_label(key, value, setting) for key, value in setting.items())
-        config = parse(cell, f"{source} [sweep] {name}")
-        cells.append(Cell(name, setting, config.model_copy(update={"name": f"{config.name}-{name}"})))
-    names = [cell.name for cell in cells]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise UserError(f"{source}: sweep: two cells are '{sorted(twice)[0]}'")
+    axes = list(_axes(sweep, source))
+    if (size := math.prod(map(len, axes))) > MOST_CELLS:
+        raise UserError(f"{source}: sweep: {size:,} cells, at most {MOST_CELLS:,} are allowed")
+    cells = [_cell(base, {key: value for part in choice for key, value in part.items()}, source)
+             for choice in itertools.product(*axes)]
+    name, often = Counter(cell.name for cell in cells).most_common(1)[0]
+    if often > 1:
+        raise UserError(f"{source}: sweep: two cells are '{name}'")
     return cells
+
+
+def _cell(base: dict[str, Any], setting: Setting, source: str) -> Cell:
+    """The base with its plugins chosen before their keys are set."""
+    if "name" in setting:
+        raise UserError(f"{source}: sweep.name: cells are named by what sets them apart")
+    table = copy.deepcopy(base)
+    name = _shortened(",".join(_label(key, value, setting) for key, value in setting.items()))
+    place = f"{source} [sweep] {name}"
+    for key in sorted(setting, key=lambda key: not is_selector(key)):
+        try:
+            choose(table, key, setting[key])
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from None
+    config = parse(table, place)
+    return Cell(name, setting, config.model_copy(update={"name": f"{config.name}-{name}"}))
 
 
 def _axes(sweep: dict[str, Any], source: str) -> Iterator[list[Setting]]:
@@ -70,3 +90,11 @@ def _label(key: str, value: Any, setting: Setting) -> str:
     alike = sum(other.rpartition(".")[2] == last for other in setting) > 1
     text = str(value) if last in ("name", "dataset", "scheme") else f"{key if alike else last}={value}"
     return re.sub(r"[^\w.+=-]+", "_", text)
+
+
+def _shortened(name: str) -> str:
+    """A name that a folder can have: of a long one its beginning and a checksum."""
+    if len(name.encode()) <= LONGEST:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    return f"{name.encode()[:LONGEST - 17].decode(errors='ignore')}-{digest}"

@@ -1,12 +1,13 @@
 """Bad input: one line that names file, key, value and what is allowed; exit 2; nothing written."""
 
+import os
 import subprocess
 import sys
 
 import pytest
 import tiny
 
-from hpcfl import config
+from hpcfl import config, experiment_file
 from hpcfl.cli import command
 from hpcfl.communicator import Communicator
 from hpcfl.errors import UserError
@@ -51,6 +52,37 @@ WRONG = {
     "runtime.lanes=0": "runtime.lanes = 0: must be greater than 0 or 'auto' (clients trained side by side in one step)",
     "runtime.device=gpu": "runtime.device = 'gpu': must be of the form",
     "name=a/b": "name = 'a/b': must be of the form",
+    "name=..": "name = '..': must be of the form",
+    "name=.hidden": "name = '.hidden': must be of the form",
+    "name=-rf": "name = '-rf': must be of the form",
+    f"name={'ä' * 101}": "must be at most 200 bytes long (names the results folder)",
+    f"rounds={'9' * 5000}": "rounds = '9999",
+    f"rounds=0x{'9' * 5000}": "--set rounds: tables and lists lie in each other at most 10 deep, integers have at most 64 bits",
+    "rounds=10000001": "rounds = 10000001: must be at most 10,000,000 (federated rounds)",
+    "seed=9223372036854775808": "seed = 9223372036854775808: must be less than 9223372036854775808",
+    "partition.clients=100000000": "partition.clients = 100000000: must be at most 10,000,000 (number of clients in total)",
+    "training.epochs=100000000": "must be at most 10,000,000 (local epochs a round)",
+    "training.batch_size=100000000": "must be at most 10,000,000 (samples a mini-batch)",
+    "checkpoint.every=100000000": "must be at most 10,000,000",
+    "runtime.threads=100000000": "runtime.threads = 100000000: must be less than or equal to 1024 (CPU threads a rank",
+    "runtime.lanes=100000000": "runtime.lanes = 100000000: must be at most 10,000,000",
+    "runtime.memory=1e30": "runtime.memory = 1e+30: must be less than or equal to 1000000000",
+    "runtime.hang_after=1e30": "runtime.hang_after = 1e+30: must be less than or equal to 10000000",
+    "model.hidden=[100000000000]": "model.hidden = [100000000000]: must be at most 10,000,000 (widths of the hidden layers)",
+    "model.hidden=[1000000, 1000000]": "model.hidden: 2 layers with 1,000,076,000,010 parameters in all; at most",
+    f"model.hidden={[1] * 1001}": "model.hidden: 1,001 layers with 2,085 parameters in all; at most 1,000 and",
+    f"model.hidden={'[' * 50}{']' * 50}": "--set model.hidden: tables and lists lie in each other at most 10 deep",
+    f"model.hidden={'[' * 5000}": "model.hidden = '[[[",
+    f"{'x.' * 5000}y=1": "x.y: tables and lists lie in each other at most 10 deep",
+    "evaluation.metric=wieghted": "by samples, plain mean, PM(V) and PM(L) on a global test set); did you mean 'weighted'?",
+    "method.name=os:system": "method.name = 'os:system' must be a class that extends hpcfl.methods.base.Method",
+    "method.name=tiny:zero_row": "method.name = 'tiny:zero_row' must be a class that extends hpcfl.methods.base.Method",
+    "method.name=hpcfl.methods.base:Method": "method.name = 'hpcfl.methods.base:Method' must define aggregate, ",
+    "model.name=subprocess:Popen": "model.name = 'subprocess:Popen' must be called as (shape, classes, *, own keys)",
+    "model.name=os:execv": "model.name = 'os:execv' must be called as (shape, classes, *, own keys)",
+    "model.name=os:sep": "model.name = 'os:sep' must be called as (shape, classes, *, own keys)",
+    "partition.scheme=os:system": "partition.scheme = 'os:system' must be a class that extends hpcfl.data.partitions.base.Scheme",
+    "data.dataset=os:system": "data.dataset = 'os:system' must be an object of a class that extends hpcfl.data",
     "rounds": "--set rounds: write it as section.key=value",
     "rounds.x=1": "--set rounds.x: 'rounds' is a value, not a section",
 }
@@ -84,7 +116,13 @@ def test_the_file_is_named(run):
 @pytest.mark.parametrize(("content", "message"), [
     (None, "no such experiment file"), ("rounds = ", "not valid TOML"), (b"\xff\xfe", "cannot be read"),
     ("rounds = 3", "'method.name' is missing; allowed: "), ("method = 'fedavg'", "method = 'fedavg': must be a table, [method]"),
-    ("[method]\nlayers = 1", "'method.name' is missing; allowed: ")])
+    ("[method]\nlayers = 1", "'method.name' is missing; allowed: "),
+    (f"rounds = {'9' * 5000}", "not valid TOML (Exceeds the limit"),
+    (f"rounds = 0x{'9' * 5000}", "tables and lists lie in each other at most 10 deep, integers have at most 64 bits"),
+    ("x = " + "[" * 5000, "not valid TOML ("),
+    ("x = " + "[" * 20 + "]" * 20, "tables and lists lie in each other at most 10 deep"),
+    ("x." * 5000 + "x = 1", "tables and lists lie in each other at most 10 deep"),
+    ("#" * 1_000_001, "cannot be read (longer than 1,000,000 bytes)")])
 def test_bad_files(run, tmp_path, content, message):
     if content is not None:
         (tmp_path / "bad.toml").write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -92,8 +130,49 @@ def test_bad_files(run, tmp_path, content, message):
     assert code == 2 and f"bad.toml: {message}" in said and said.count("\n") == 1 and left <= {"bad.toml"}
 
 
+@pytest.mark.parametrize(("content", "message"), [
+    ("[" * 100_000, "not valid JSON (maximum recursion"), ('{"seed": ' + "9" * 5000, "not valid JSON (Exceeds the limit"),
+    ("[1]", "must hold a table, not list")])
+def test_bad_json(run, tmp_path, content, message):
+    (tmp_path / "bad.json").write_text(content)
+    code, said, left = run(file="bad.json")
+    assert code == 2 and f"bad.json: {message}" in said and said.count("\n") == 1 and left == {"bad.json"}
+
+
 def test_a_folder_as_experiment_file(run, tmp_path):
-    assert run(file=tmp_path)[:2] == (2, f"hpcfl: {tmp_path}: cannot be read ([Errno 21] Is a directory: '{tmp_path}')\n")
+    assert run(file=tmp_path)[:2] == (2, f"hpcfl: {tmp_path}: cannot be read (not a regular file)\n")
+
+
+def test_a_pipe_as_experiment_file(run, tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    assert run(file="pipe.toml")[:2] == (2, "hpcfl: pipe.toml: cannot be read (not a regular file)\n")
+
+
+def test_momentum_is_sgds(run):
+    code, said, left = run("--set", "training.momentum=0.9", "--set", "training.optimizer=adam")
+    assert code == 2 and not left
+    assert "training.momentum = 0.9: must be 0 with optimizer = 'adam', which keeps moments of its own" in said
+    with_protocol = {"protocol": "fednh", "method": {"name": "fednh"}, "training": {"optimizer": "adam"}}
+    assert config.parse(with_protocol).training.momentum == 0
+
+
+@pytest.mark.parametrize(("own", "overrides", "found"), [
+    ("model.hidden = [8]", ["model.name=cnn"], {"name": "cnn"}),
+    ("model.head = 'cosine'\nmodel.hidden = [8]", ["model.name=cnn"], {"name": "cnn", "head": "cosine"}),
+    ("model.name = 'cnn'", ["model.hidden=[8]", "model.name=mlp"], {"name": "mlp", "hidden": [8]}),
+    ("model.hidden = [8]", ["model.name=mlp"], {"name": "mlp", "hidden": [8]}),
+    ("partition.beta = 0.3\npartition.clients = 4", ["partition.scheme=iid"], {"scheme": "iid", "clients": 4}),
+    ("partition.beta = 0.3", ["partition.scheme=dirichlet-min"], {"scheme": "dirichlet-min", "beta": 0.3}),
+    ("method.name = 'ditto'\nmethod.lam = 2", ["method.name=fedavg"], {"name": "fedavg"})])
+def test_another_plugin_replaces_the_keys_of_the_one_before(tmp_path, own, overrides, found):
+    (tmp_path / "f.toml").write_text(own)
+    table = config.read(tmp_path / "f.toml", overrides)
+    assert table == {overrides[-1].split(".")[0]: found}
+
+
+def test_keys_that_no_plugin_has_stay_mistakes(run, tmp_path):
+    (tmp_path / "f.toml").write_text("model.hiden = [8]\nmethod.name = 'fedavg'")
+    assert "unknown key 'model.hiden'" in run("--set", "model.name=cnn", file="f.toml")[1]
 
 
 @pytest.mark.parametrize(("name", "value"), [("PMI_SIZE", "4"), ("OMPI_COMM_WORLD_SIZE", "4"), ("SLURM_NTASKS", "4")])
@@ -121,7 +200,7 @@ def test_the_real_command_says_the_same(tmp_path):
 def test_overrides_keep_their_types():
     table = {}
     for override in ("a.b.c=1", "a.x=0.5", "word=fedavg", "list=[1, 2]", "yes=true", 'text="1"'):
-        config.assign(table, *config._split(override))
+        experiment_file.assign(table, *experiment_file.split(override))
     assert table == {"a": {"b": {"c": 1}, "x": 0.5}, "word": "fedavg", "list": [1, 2], "yes": True, "text": "1"}
 
 

@@ -1,11 +1,10 @@
 import csv
-import os
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from hpcfl import config, protocols, sweep
+from hpcfl import config, experiment_file, protocols, sweep
 from hpcfl.errors import UserError
 
 ROOT = Path(__file__).parents[1]
@@ -16,7 +15,7 @@ ACCURACIES = ("acc", "acc_approx", "acc_joining_clients_only", "GM", "PM(V)", "P
 def resolved(protocol, method="fedavg", dataset="cifar-10", **keys):
     table = {"protocol": protocol}
     for key, value in {"method.name": method, "data.dataset": dataset, **keys}.items():
-        config.assign(table, key, value)
+        experiment_file.assign(table, key, value)
     return protocols.flat(config.parse(table).resolved())
 
 
@@ -100,7 +99,7 @@ def reported():
 
 
 def wanted(row):
-    setting = protocols.flat(config.read(os.devnull, row["setting"].split()))
+    setting = dict(experiment_file.split(part) for part in row["setting"].split())
     return setting | {"method.distribution": "true"} if setting.get("method.distribution") is True else setting
 
 

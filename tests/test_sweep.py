@@ -42,12 +42,30 @@ def test_names_are_safe_as_folders():
     assert names(model={"hidden": [[4], [4, 8]]}) == ["hidden=_4_", "hidden=_4_8_"]
 
 
+def test_long_names_are_shortened_and_stay_apart():
+    long, longer = names(partition={"counts": [[[1] * 4] * 40, [[1] * 4] * 41]}, method={"name": ["fedavg"]})
+    assert len(long) == len(longer) == 200 and long[:180] == longer[:180] and long != longer
+
+
+def test_plugins_come_before_their_keys_and_replace_those_of_the_one_before():
+    table = tiny.table("fedavg", model={"name": "mlp", "hidden": [6]}, sweep={
+        "cases": [{"model": {"hidden": 7, "name": "tiny:zero_row"}}, {"model": {"name": "spiral"}},
+                  {"model": {"name": "mlp"}}]})
+    first, second, third = (cell.config.model for cell in expand(table, "f.toml"))
+    assert (first.name, first.options, second.options, third.options) == ("tiny:zero_row", {"hidden": 7}, {}, {"hidden": [6]})
+
+
 @pytest.mark.parametrize(("sweep", "message"), [
+    ({key: {f"{i}": list(range(208)) for i in range(3)} for key in ["x"]}, "sweep: 8,998,912 cells, at most 10,000 are allowed"),
+    ({"seed": list(range(10_001))}, "sweep: 10,001 cells, at most 10,000 are allowed"),
+    ({"name": ["a", "b"]}, "f.toml: sweep.name: cells are named by what sets them apart"),
+    ({"rounds": {"x": [1]}}, r"f.toml [sweep] x=1: rounds.x: 'rounds' is a value, not a section"),
+    ({"seed": [[[[[[[[[[[1]]]]]]]]]]]}, "f.toml: tables and lists lie in each other at most 10 deep"),
     ({}, r"f.toml: sweep = \{\}: must be a table of lists"), ({"seed": 3}, "f.toml: sweep.seed = 3: must be a list of values"),
     ({"seed": []}, r"f.toml: sweep.seed = \[\]: must be a list"), ({"seed": [1, 1]}, "f.toml: sweep: two cells are 'seed=1'"),
     ({"cases": [{}, {"seed": 1}]}, "sweep.cases: must be tables"),
     ({"training": {"lrr": [1]}}, "lrr=1: unknown key 'training.lrr'; did you mean 'lr'?"),
     ({"method": {"name": ["fedavg", "fedalla"]}}, "fedalla: method.name = 'fedalla' is unknown; did you mean 'fedala'?")])
 def test_bad_sweeps_are_found_before_the_first_cell_runs(sweep, message):
-    with pytest.raises(UserError, match=message.replace("?", "[?]")):
+    with pytest.raises(UserError, match=message.replace("?", "[?]").replace("[sweep]", r"\[sweep\]")):
         names(**sweep)

@@ -68,7 +68,7 @@ def load(name: str) -> Profile:
         raise UserError(f"{path}: {_explain(error)}") from None
     except FileNotFoundError:
         raise UserError(f"{path}: no such profile") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read ({error})") from None
 
 

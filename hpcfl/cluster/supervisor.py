@@ -20,9 +20,11 @@ from types import FrameType
 from typing import Any, NoReturn
 
 from hpcfl.cluster import slurm
+from hpcfl.cluster.submission_folder import Record
 from hpcfl.cluster.witness import Witness
 from hpcfl.errors import RunFailure
-from hpcfl.storage import atomic
+from hpcfl.storage import atomic, foreign
+from hpcfl.storage.atomic import Damaged
 
 CONTINUE = 75
 RESERVE = 30.0  # seconds that requeueing itself may take
@@ -134,7 +136,8 @@ def progress(folder: Path) -> int:
     newest: dict[Path, int] = {}
     for pattern in ("checkpoints/manifest-*.json", "*/checkpoints/manifest-*.json"):
         for path in folder.glob(pattern):
-            newest[path.parent] = max(newest.get(path.parent, 0), int(path.stem.rpartition("-")[2]))
+            number = path.stem.rpartition("-")[2]
+            newest[path.parent] = max(newest.get(path.parent, 0), int(number) if number.isdecimal() else 0)
     return sum(newest.values())
 
 
@@ -155,8 +158,8 @@ def _ending(code: int) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return dict(foreign.read_json(path, Record))
+    except (FileNotFoundError, Damaged):
         return {}
 
 

@@ -1,19 +1,26 @@
 """Data sets that are expensive to decode: decoded once into a checked file, then mapped into memory."""
 
+import errno
 import fcntl
 import hashlib
 import os
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from hpcfl import heartbeat
 from hpcfl.errors import RunFailure
-from hpcfl.storage import atomic
+from hpcfl.storage import atomic, foreign
+from hpcfl.storage.atomic import Damaged
+
+SIDECAR_LIMIT = 4096  # bytes
+PAUSE = 0.1  # seconds between two attempts to lock
 
 
 def kept(source: Path, name: str, dtype: DTypeLike, entries: Callable[[], Sequence[Any]],
@@ -25,15 +32,15 @@ def kept(source: Path, name: str, dtype: DTypeLike, entries: Callable[[], Sequen
     """
     places = [source / name, _user_folder(source) / name]
     for path in places:
-        if (found := _load(path)) is not None:
+        if (found := _load(path, dtype)) is not None:
             return found
     todo = entries()
     for path in places:
         try:
             with _alone(path):  # the ranks of a node wait for the one that decodes
-                found = _load(path)
+                found = _load(path, dtype)
                 return _write(path, dtype, todo, decode) if found is None else found
-        except (OSError, RunFailure):
+        except (OSError, RunFailure, Damaged):
             continue
     return _fill(np.empty(len(todo), dtype), todo, decode)
 
@@ -43,14 +50,26 @@ def _user_folder(source: Path) -> Path:
     return Path(base).expanduser() / "hpcfl" / hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:16]
 
 
-def _load(path: Path) -> NDArray[Any] | None:
+def _load(path: Path, dtype: DTypeLike) -> NDArray[Any] | None:
     """The array, mapped and private to this process, or None if it is not there whole. Costs one pass over the file."""
     try:
-        if _sidecar(path).read_text().split()[0] != atomic.sha256(path):
-            return None
-        return np.load(path, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError, IndexError):
+        said = foreign.read_bytes(_sidecar(path), SIDECAR_LIMIT).split()
+        with foreign.opened(path) as file:
+            if said[:1] != [foreign.sha256(file).encode()]:
+                return None
+            file.seek(0)
+            return _mapped(file, dtype)
+    except (OSError, ValueError, Damaged):
         return None
+
+
+def _mapped(file: BinaryIO, dtype: DTypeLike) -> NDArray[Any]:
+    """The array of records in an open .npy file. Raises ValueError where it is anything else."""
+    version = np.lib.format.read_magic(file)
+    shape, fortran, found = np.lib.format.read_array_header_1_0(file)
+    if version != (1, 0) or found != np.dtype(dtype) or fortran or len(shape) != 1:
+        raise ValueError("not a list of these records")
+    return np.memmap(file, found, "c", offset=file.tell(), shape=shape)
 
 
 def _write(path: Path, dtype: DTypeLike, todo: Sequence[Any], decode: Callable[[Any], Any]) -> NDArray[Any]:
@@ -59,17 +78,22 @@ def _write(path: Path, dtype: DTypeLike, todo: Sequence[Any], decode: Callable[[
         array = np.lib.format.open_memmap(temporary, "w+", dtype, (len(todo),))
         _fill(array, todo, decode).flush()
         del array
+        with foreign.opened(temporary) as file:
+            checksum = foreign.sha256(file)
+            file.seek(0)
+            mapped = _mapped(file, dtype)
         os.replace(temporary, path)
-        atomic.write(_sidecar(path), f"{atomic.sha256(path)}  {path.name}\n".encode())
+        atomic.write(_sidecar(path), f"{checksum}  {path.name}\n".encode())
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    return np.load(path, mmap_mode="c", allow_pickle=False)
+    return mapped
 
 
 def _fill(array: Any, todo: Sequence[Any], decode: Callable[[Any], Any]) -> Any:
     for position, entry in enumerate(todo):
         array[position] = decode(entry)
+        heartbeat.beat()
     return array
 
 
@@ -79,9 +103,19 @@ def _sidecar(path: Path) -> Path:
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """One process at a time, where the file system offers locks. Raises OSError where nothing can be written."""
+    """One process at a time, where there are locks. Raises OSError, Damaged where nothing can be written."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path.with_name(f".{path.name}.lock"), "w") as file:
-        with suppress(OSError):
-            fcntl.flock(file, fcntl.LOCK_EX)
+    with foreign.opened(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT) as file:
+        while not _taken(file):
+            heartbeat.beat()
+            time.sleep(PAUSE)
         yield
+
+
+def _taken(file: BinaryIO) -> bool:
+    """One attempt to lock; whether to go on, as also where there are no locks."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
+    return True

@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from hpcfl.data import split_check, split_file
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.partitions.base import MergedScheme, Scheme
+from hpcfl.data.split_file import KIND, PARTS
 from hpcfl.errors import UserError
 from hpcfl.storage import atomic, hdf5
-from hpcfl.storage.atomic import Damaged
-
-_KIND = "partition"
-_PARTS = ("train", "test")
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,33 +43,26 @@ class Split:
         """Whether all clients are tested on the same samples."""
         return all(np.array_equal(held, self.test[0]) for held in self.test)
 
-    def same(self, other: "Split") -> bool:
-        """Whether both give every client the same samples of the same data."""
-        return (self.labels_sha256 == other.labels_sha256 and len(self.train) == len(other.train)
-                and all(np.array_equal(mine, yours) for part in _PARTS
-                        for mine, yours in zip(getattr(self, part), getattr(other, part), strict=True)))
-
     def save(self, path: str | Path) -> None:
         """Write an HDF5 file: indices of all clients one after the other, and offsets; whole or not at all."""
-        arrays = {part: np.concatenate(getattr(self, part)) for part in _PARTS}
-        arrays |= {f"{part}_offsets": np.cumsum([0, *map(len, getattr(self, part))]) for part in _PARTS}
-        attributes = {key: value for key, value in vars(self).items() if key not in _PARTS}
-        content = hdf5.encode(arrays, {"partition": json.dumps(attributes, sort_keys=True)})
-        atomic.write(Path(path), hdf5.seal(_KIND, content))
+        arrays = {part: np.concatenate(getattr(self, part)) for part in PARTS}
+        arrays |= {f"{part}_offsets": np.cumsum([0, *map(len, getattr(self, part))]) for part in PARTS}
+        attributes = {key: value for key, value in vars(self).items() if key not in PARTS}
+        content = hdf5.encode(arrays, {KIND: json.dumps(attributes, sort_keys=True)})
+        atomic.write(Path(path), hdf5.seal(KIND, content))
 
     @classmethod
     def load(cls, path: str | Path) -> "Split":
-        """Read what ``save`` wrote. Raises UserError if it is missing, damaged or something else."""
-        try:
-            data = Path(path).read_bytes()
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read as a partition file ({atomic.reason(error)})") from None
-        try:
-            arrays, attributes = hdf5.decode(hdf5.unseal(_KIND, data))
-        except Damaged as error:
-            raise UserError(f"{path}: cannot be used as a partition file ({error})") from None
-        parts = {part: np.split(arrays[part], arrays[f"{part}_offsets"][1:-1]) for part in _PARTS}
-        return cls(**parts, **json.loads(attributes["partition"]))
+        """Read what ``save`` wrote. Raises UserError if it is missing, damaged or no partition."""
+        parts, attributes = split_file.read(path)
+        return cls(**parts, **attributes.model_dump())
+
+    def same(self, other: "Split") -> bool:
+        """Whether every client has the same samples with the same labels in both, however they were drawn."""
+        if self.labels_sha256 != other.labels_sha256:
+            return False
+        return all(len(mine) == len(theirs) and all(map(np.array_equal, mine, theirs))
+                   for mine, theirs in ((self.train, other.train), (self.test, other.test)))
 
 
 def make(scheme: Scheme, dataset: Dataset) -> Split:
@@ -89,6 +80,8 @@ def make(scheme: Scheme, dataset: Dataset) -> Split:
         if not len(train) or not len(test):
             raise UserError(f"partition: client {client} gets {len(train)} samples to train and {len(test)} to test "
                             f"on, it needs at least one of each; {scheme.clients} clients share {len(labels)} samples")
+    if problem := split_check.problem(draw.train, draw.test, len(labels), repeats=True, shares=True):
+        raise UserError(f"partition.scheme = '{scheme.scheme}' draws no partition: {problem}")
     return Split(draw.train, draw.test, draw.attempts, dataset.name, len(labels), checksum,
                  scheme.model_dump(mode="json"), [*dataset.notes, *draw.notes])
 
@@ -96,8 +89,8 @@ def make(scheme: Scheme, dataset: Dataset) -> Split:
 def _read(scheme: Scheme, dataset: Dataset, checksum: str) -> Split:
     split = Split.load(scheme.file)
     if (split.samples, split.labels_sha256) != (len(dataset.y), checksum):
-        raise UserError(f"partition.file = '{scheme.file}' is for '{split.dataset}' with {split.samples} samples, not "
-                        f"for these labels of '{dataset.name}' with {len(dataset.y)} samples")
+        raise UserError(f"partition.file = '{scheme.file}' is for {split.dataset!r} with {split.samples} "
+                        f"samples, not for these labels of '{dataset.name}' with {len(dataset.y)} samples")
     if len(split.train) != scheme.clients:
         raise UserError(f"partition.file = '{scheme.file}' has {len(split.train)} clients, partition.clients = "
                         f"{scheme.clients}")

@@ -64,6 +64,9 @@ class Fleet:
 
     def rows(self, rows: Tensor) -> Tensor:
         """``[P]`` or ``[n, P]`` as ``[n, P]``; a view, not to be written to."""
+        if tuple(rows.shape) not in ((self.layout.width,), (len(self.ids), self.layout.width)):
+            raise ValueError(f"rows of models have shape {list(rows.shape)}; expected [{self.layout.width}], one model, or "
+                             f"[{len(self.ids)}, {self.layout.width}], one for each client")
         return rows.expand(len(self.ids), -1) if rows.dim() == 1 else rows
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
@@ -79,7 +82,7 @@ class Fleet:
               epochs: int | None = None, steps: int | None = None, batches: int = 1, phase: str = "train",
               pull: tuple[float, Tensor] | None = None, share: float = 1.0, only: Tensor | None = None,
               until: Callable[[Tensor, Tensors], Tensor] | None = None, step: Callable[[Turn], None] | None = None,
-              model: str = "model", **variables: Tensor) -> Tensor:
+              model: str = "model", variables: Tensors | None = None) -> Tensor:
         """Local training from ``rows``: returns the trained rows ``[n, P]``; the given ones stay as they are.
 
         params: the groups of columns that move (layout.columns); the rest is frozen, its batch norm in evaluation mode.
@@ -93,13 +96,13 @@ class Fleet:
         until: of the epochs' last-batch losses [lanes, epochs so far] and the lanes' variables → which are done [lanes].
         step: what to do with ONE mini-batch instead of an optimiser step on ``loss`` (see Turn).
         model: which of a client's models this is, where a method keeps several (own buffers each).
-        variables: per-client tensors [n, …], for the loss as ``lane.NAME``, for ``step`` as ``turn.variables[NAME]``;
-            those that a step assigns anew are changed here, in place.
+        variables: per-client tensors [n, …] by name, for the loss as ``lane.NAME``, for ``step`` as
+            ``turn.variables[NAME]``; those that a step assigns anew are changed here, in place.
         """
         if phase in self._phases:
             raise ValueError(f"phase '{phase}' was trained already in this call; shuffles are keyed by phase")
         self._phases.add(phase)
-        hardware, config = self.hardware, self.hardware.training
+        hardware, config, variables = self.hardware, self.hardware.training, self._variables(variables)
         trained = self.rows(rows).clone()
         epochs = config.epochs if epochs is None else epochs
         names = self.layout.members(params)
@@ -149,10 +152,10 @@ class Fleet:
         self.state, self.losses = state, losses
 
     def score(self, name: str, rows: Tensor, predict: Predict | None = None, model: str = "model",
-              **variables: Tensor) -> None:
+              variables: Tensors | None = None) -> None:
         """Record accuracy and loss of ``rows`` on each client's test samples as column ``name``, in scored rounds only.
 
-        predict: of (model, x, lane) → logits [batch, classes]; default ``model(x)``.
+        predict: of (model, x, lane) → logits [batch, classes]; default ``model(x)``. variables: as for ``train``.
         """
         if not self.scored:
             return
@@ -161,7 +164,7 @@ class Fleet:
             self.scores[name] = self._last_scored[1]
             return
         with self.hardware.stopwatch.phase("score"):
-            self.scores[name] = self._scored("test", rows, predict or plainly, model, variables)
+            self.scores[name] = self._scored("test", rows, predict or plainly, model, self._variables(variables))
         self._last_scored = (rows, self.scores[name]) if plain else None
 
     def loss_of(self, models: Tensor | Pool, on: Literal["train", "validation"] = "train", model: str = "model") -> Tensor:
@@ -195,7 +198,7 @@ class Fleet:
 
     def note(self, name: str, values: Tensor) -> None:
         """Record a number of each client [n] as ``notes/NAME``, and its mean over clients."""
-        self.notes[name] = values
+        self.notes[name] = self._of_each_client(f"note '{name}'", values)
 
     def class_means(self, rows: Tensor, function: Predict, model: str = "model",
                     draws: tuple[int, int] | None = None) -> Tensor:
@@ -220,6 +223,16 @@ class Fleet:
             means.append(sums / counts.clamp(min=1)[..., None])
             order += chunk
         return torch.cat(means).float()[torch.tensor(order, device=hardware.device).argsort()]
+
+    def _variables(self, variables: Tensors | None) -> Tensors:
+        """A method's variables, checked."""
+        return {name: self._of_each_client(f"variable '{name}'", value) for name, value in (variables or {}).items()}
+
+    def _of_each_client(self, what: str, values: Tensor) -> Tensor:
+        if not values.dim() or len(values) != len(self.ids):
+            raise ValueError(f"{what} has shape {list(values.shape)}; its first dimension must be the clients, "
+                             f"{len(self.ids)}")
+        return values
 
     def _drawn(self, client: int, times: int, size: int) -> np.ndarray:
         """Positions of ``times`` draws of at most ``size`` samples from each class, one after the other."""

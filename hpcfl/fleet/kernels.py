@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from hpcfl.fleet.replay import Function, Replayed
+from hpcfl.plugins import nearest
 
 Tensors = dict[str, Tensor]
 RECORDINGS = 16  # losses of a run that are kept recorded; a closure made anew every round is a new loss
@@ -28,6 +29,13 @@ class Batch:
 
     x: Tensor
     y: Tensor
+
+
+class Lane(SimpleNamespace):
+    """The variables of ONE client, as a loss or a prediction sees them."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"the lane has no variable '{name}'{nearest(name, sorted(vars(self))) if vars(self) else ''}")
 
 
 Loss = Callable[[nn.Module, Batch, Any], Tensor]
@@ -80,9 +88,9 @@ class SerialKernel:
         _train_mode(self.module, trained)
 
         def gradient(lanes: slice | Tensor, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
-            lane = SimpleNamespace(**{name: value[0] for name, value in variables.items()})
-            value = loss(self.module, Batch(x[0], y[0]), lane)
-            gradients = torch.autograd.grad(value, leaves, materialize_grads=True)
+            lane = Lane(**{name: value[0] for name, value in variables.items()})
+            value = _one_number(loss(self.module, Batch(x[0], y[0]), lane))
+            gradients = torch.autograd.grad(_differentiable(value), leaves, materialize_grads=True)
             return {name: g[None] for name, g in zip(trained, gradients, strict=True)}, value.detach()[None]
 
         return gradient
@@ -92,7 +100,7 @@ class SerialKernel:
         """``function``'s output ``[1, batch, …]`` in evaluation mode."""
         self._bind(tensors, [])
         self.module.eval()
-        lane = SimpleNamespace(**{name: value[0] for name, value in variables.items()})
+        lane = Lane(**{name: value[0] for name, value in variables.items()})
         return function(self.module, x[0], lane)[None]
 
 
@@ -110,7 +118,7 @@ class StackedKernel:
 
     def session(self, tensors: Tensors, trained: list[str], loss: Loss) -> Callable[..., tuple[Tensors, Tensor]]:
         """A gradient function over lanes of ``tensors`` [L, …], which later steps change in place."""
-        program = _Program(self.module, lambda model, x, y, lane: loss(model, Batch(x, y), SimpleNamespace(**lane)))
+        program = _Program(self.module, lambda model, x, y, lane: _one_number(loss(model, Batch(x, y), Lane(**lane))))
 
         def single(named: Tensors, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
             return functional_call(program, {f"model.{name}": tensor for name, tensor in named.items()}, (x, y, variables))
@@ -127,7 +135,7 @@ class StackedKernel:
             x, y, *variables = given[len(names):]
             values = mapped(named | dict(zip(trained, leaves, strict=True)), x, y, dict(zip(own, variables, strict=True)))
             # A lane's loss depends on its own tensors alone, so the gradient of the sum holds every lane's own gradient.
-            return (*torch.autograd.grad(values.sum(), leaves, materialize_grads=True), values.detach())
+            return (*torch.autograd.grad(_differentiable(values.sum()), leaves, materialize_grads=True), values.detach())
 
         def gradient(lanes: slice | Tensor, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
             given, own = [tensors[name][lanes] for name in names], sorted(variables)
@@ -154,7 +162,7 @@ class StackedKernel:
     def predict(self, tensors: Tensors, x: Tensor, variables: Tensors, function: Predict) -> Tensor:
         """``function``'s output ``[L, batch, …]`` in evaluation mode."""
         self.module.eval()
-        program = _Program(self.module, lambda model, x, lane: function(model, x, SimpleNamespace(**lane)))
+        program = _Program(self.module, lambda model, x, lane: function(model, x, Lane(**lane)))
         names, own = list(tensors), sorted(variables)
 
         def single(named: Tensors, x: Tensor, lane: Tensors) -> Tensor:
@@ -168,6 +176,19 @@ class StackedKernel:
         if x.is_cuda:  # blocks are large there: a graph of its own for each would only hold memory
             return compute(*given)[0]
         return self._replayed(("predict", _identity(function), *names, *own), compute)(*given)[0]
+
+
+def _one_number(loss: Tensor) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.dim():
+        got = f"has shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"is a {type(loss).__name__}"
+        raise TypeError(f"the loss of a mini-batch {got}; expected a tensor with one number, such as the mean")
+    return loss
+
+
+def _differentiable(loss: Tensor) -> Tensor:
+    if not loss.requires_grad:
+        raise TypeError("the loss does not depend on the parameters that are trained; compute it from the model's outputs")
+    return loss
 
 
 def _identity(loss: Loss | Predict) -> Hashable:

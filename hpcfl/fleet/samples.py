@@ -1,5 +1,6 @@
 """A rank's samples: on the device once as integers, normalised there, batches cut by index."""
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,7 +31,6 @@ class Samples:
         chosen, position = np.unique(np.concatenate([*wanted, np.zeros(0, np.int64)]), return_inverse=True)
         positions = iter(np.split(position, np.cumsum([len(part) for part in wanted])))
         self.parts = {name: {client: next(positions) for client in clients} for name in given}
-        self.train, self.test = self.parts["train"], self.parts["test"]
         index = torch.from_numpy(chosen.astype(np.int64))
         self.x, self.y = dataset.x[index].to(device), dataset.y[index].to(device)
         self.device = device
@@ -38,6 +38,20 @@ class Samples:
         self.augment, self.global_test = augment, global_test
         self._normalise = dataset.normalise
         self._channels_last = channels_last and self.x.dim() == 4
+
+    @property
+    def train(self) -> dict[int, np.ndarray]:
+        return self.parts["train"]
+
+    @property
+    def test(self) -> dict[int, np.ndarray]:
+        return self.parts["test"]
+
+    def dealt(self, pools: dict[int, np.ndarray]) -> "Samples":
+        """The same samples dealt out anew: each client trains, is tested and is validated on its pool of positions."""
+        other = copy.copy(self)
+        other.parts = dict.fromkeys(self.parts, pools)
+        return other
 
     def take(self, index: Tensor | np.ndarray) -> tuple[Tensor, Tensor]:
         """Samples at positions ``index`` [count] → x [count, *shape] normalised, y [count]."""

@@ -71,6 +71,9 @@ def score(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Sampl
     sums = torch.zeros(3, len(pools), dtype=torch.float64, device=samples.device)
     by_class = sums.new_zeros(len(pools), samples.classes if samples.global_test else 0)
     for logits, y, mask in outputs(kernel, tensors, samples, pools, variables, predict):
+        if logits.dim() != 3 or logits.shape[2] < samples.classes:
+            raise TypeError(f"predictions of a client have shape {list(logits.shape[1:])}; expected [{logits.shape[1]}, "
+                            f"{samples.classes}], samples × classes")
         right = (logits.argmax(dim=2) == y) & mask
         loss = functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(mask)
         sums += torch.stack([right.double().sum(1), mask.double().sum(1), torch.where(mask, loss, 0).double().sum(1)])

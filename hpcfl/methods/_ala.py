@@ -61,7 +61,7 @@ class AdaptiveLocalAggregation:
 
         blended = fleet.train(start, step=step, loss=cross_entropy, params=(self.layers,), phase="ala", share=self.share,
                               only=rounds[:, 0] > 0, until=done, epochs=self.most_epochs,
-                              own=own, new=new, omega=omega, rounds=rounds)
+                              variables={"own": own, "new": new, "omega": omega, "rounds": rounds})
         fleet.state["ala.weights"], fleet.state["ala.rounds"] = omega, rounds + 1
         return blended
 

@@ -59,7 +59,7 @@ class Apple(Method):
             turn.variables["relations"] = relation - rate * descent
             turn.descend(gain * own_share(relation, itself) * gradient)
 
-        trained = fleet.train(own, step=step, relations=relations, itself=itself)
+        trained = fleet.train(own, step=step, variables={"relations": relations, "itself": itself})
         fleet.state["relations"] = relations
         fleet.score("post", combined(relations, itself, trained, cores))
         return {"core": trained}

@@ -42,7 +42,7 @@ class Ditto(FedAvg):
             turn.write(personal - rate * (turn.gradient() + self.lam * (personal - turn.variables["anchor"])))
 
         fleet.state["personal"] = fleet.train(fleet.state["personal"], step=step, epochs=self.personal_epochs,
-                                              phase="personal", model="personal", anchor=anchor)
+                                              phase="personal", model="personal", variables={"anchor": anchor})
         return trained
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:

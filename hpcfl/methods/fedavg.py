@@ -62,10 +62,11 @@ class FedAvg(Method):
         received = self.received(fleet, inbox)
         return self._adaptive().adapt(fleet, received) if self.ala else received
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
-        """One local training as this method does it; ``how`` goes to ``fleet.train``."""
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, variables: State | None = None, **how: Any) -> Tensor:
+        """One local training as this method does it; ``variables`` and ``how`` go to ``fleet.train``."""
         class_wise = self._class_wise()
-        return fleet.train(rows, **(class_wise.variables(fleet, rows) if class_wise else {}), **how)
+        known = class_wise.variables(fleet, rows) if class_wise else {}
+        return fleet.train(rows, variables={**known, **(variables or {})}, **how)
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
         """What a client remembers of its trained model ``[n, P]``."""

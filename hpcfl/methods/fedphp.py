@@ -63,7 +63,7 @@ class FedPHP(FedAvg):
         return (1 - self.lam) * fit + self.lam * discrepancy(features, inherited, widths)
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
-        return super().fit(fleet, rows, inbox, inherited=fleet.state["inherited"], **how)
+        return super().fit(fleet, rows, inbox, variables={"inherited": fleet.state["inherited"]}, **how)
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
         super().keep(fleet, trained)

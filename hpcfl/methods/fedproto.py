@@ -59,9 +59,9 @@ class FedProto(Method):
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         known = self._known(fleet, inbox)
-        fleet.score("pre", fleet.state["model"], nearest, **known)
-        fleet.state["model"] = fleet.train(fleet.state["model"], **known)
-        fleet.score("post", fleet.state["model"], nearest, **known)
+        fleet.score("pre", fleet.state["model"], nearest, variables=known)
+        fleet.state["model"] = fleet.train(fleet.state["model"], variables=known)
+        fleet.score("post", fleet.state["model"], nearest, variables=known)
         fleet.score("classifier", fleet.state["model"])
         means = fleet.class_means(fleet.state["model"], features)
         held = (fleet.counts > 0).sum(dim=1)
@@ -78,7 +78,7 @@ class FedProto(Method):
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
         known = self._known(fleet, inbox)
         for name in ("pre", "post"):
-            fleet.score(name, fleet.state["model"], nearest, **known)
+            fleet.score(name, fleet.state["model"], nearest, variables=known)
         fleet.score("classifier", fleet.state["model"])
 
     def _known(self, fleet: Fleet, inbox: Inbox) -> State:

@@ -78,15 +78,15 @@ class FedRoD(FedPer):
         return model.personal(features) if self.personal == "linear" else model.personal(features, lane.distribution)
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
-        lane = {"distribution": floored_distribution(fleet.counts).to(rows)}
+        variables = {"distribution": floored_distribution(fleet.counts).to(rows)}
         if self.order == "together":
-            return fleet.train(rows, **lane, **how)
+            return fleet.train(rows, variables=variables, **how)
         rate = fleet.learning_rate
         generic = fleet.train(rows, params=("body", "head"), loss=lambda model, batch, lane: self.generic(
-            model, model.features(batch.x), batch.y, lane), **lane, **how)
+            model, model.features(batch.x), batch.y, lane), variables=variables, **how)
         return fleet.train(generic, params=("personal",), phase="personal", loss=lambda model, batch, lane: self.residual(
             model, model.features(batch.x), batch.y, lane),
-            step=lambda turn: turn.write(turn.rows() - rate * turn.gradient()), **lane)
+            step=lambda turn: turn.write(turn.rows() - rate * turn.gradient()), variables=variables)
 
     def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
         self._score_both_heads(fleet, "pre", start)
@@ -100,7 +100,7 @@ class FedRoD(FedPer):
             features = model.features(x)
             return model.head(features) + self.extra(model, features, lane)
 
-        fleet.score(column, rows, both, distribution=floored_distribution(fleet.counts).to(rows))
+        fleet.score(column, rows, both, variables={"distribution": floored_distribution(fleet.counts).to(rows)})
 
 
 def floored_distribution(counts: Tensor) -> Tensor:

@@ -66,8 +66,9 @@ class PartialFed(FedAvg):
             lane["taken"] = lane["taken"] + 1
 
         offset = fleet.uniform("strategy batches")
-        trained = super().fit(fleet, fleet.state["model"], inbox, step=step, shared=fleet.rows(rows), strategy=strategy,
-                              noise=gumbel(fleet), offset=offset, taken=torch.zeros_like(offset, dtype=torch.int64), **how)
+        variables = {"shared": fleet.rows(rows), "strategy": strategy, "noise": gumbel(fleet), "offset": offset,
+                     "taken": torch.zeros_like(offset, dtype=torch.int64)}
+        trained = super().fit(fleet, fleet.state["model"], inbox, variables, step=step, **how)
         fleet.state["strategy"] = strategy
         return trained
 

@@ -57,7 +57,7 @@ class PFedMe(FedAvg):
                 turn.write(theta - self.personal_lr * descent)
             turn.variables["local"] = torch.lerp(shared, turn.rows(), rate)
 
-        fleet.state["personal"] = fleet.train(rows, step=step, local=local, **how)
+        fleet.state["personal"] = fleet.train(rows, step=step, variables={"local": local}, **how)
         return local
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:

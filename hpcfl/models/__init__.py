@@ -7,15 +7,17 @@ and the keyword parameters become validated keys of ``[model]``. It returns a pl
 * ``features(x)``: the head's input [batch, width], and ``forward(x) = head(features(x))``;
 * its layers as direct children in order, because "the upper p layers" counts children that hold parameters.
 
-Everything in ``forward`` must run under ``torch.func.vmap``: no in-place change of the input, no branch on values. A model of
+``forward`` should run under ``torch.func.vmap``, where clients train side by side: no ``.item()``, no branch on values, no
+recurrent layer of torch; with any of these they train one after the other, which a note says. A model of
 tokens has the key ``vocabulary``; left out, it is the data set's.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import nn
 
-from hpcfl import plugins
+from hpcfl import blame, plugins
 from hpcfl.config import Model
 from hpcfl.errors import UserError
 from hpcfl.models._heads import CosineHead
@@ -26,7 +28,8 @@ def build(model: Model, shape: tuple[int, ...], classes: int, vocabulary: int | 
     options: dict[str, Any] = dict(model.options)
     if "vocabulary" in options and options["vocabulary"] is None:
         options["vocabulary"] = vocabulary
-    module = plugins.find(__name__, "model.name", model.name)(shape, classes, **options)
+    make = plugins.find(__name__, "model.name", model.name)
+    module = _made(model.name, make, shape, classes, options)
     if not isinstance(module, nn.Module):
         raise UserError(f"model.name = '{model.name}' made a {type(module).__name__}, not an nn.Module")
     if model.head == "cosine":
@@ -36,3 +39,16 @@ def build(model: Model, shape: tuple[int, ...], classes: int, vocabulary: int | 
                             f"'{model.name}' has none")
         module.head = CosineHead(head.in_features, head.out_features, model.head_scale)
     return module
+
+
+def _made(name: str, make: Callable[..., Any], shape: tuple[int, ...], classes: int, options: dict[str, Any]) -> Any:
+    """What a model's class or function makes. Raises UserError where a user's own fails."""
+    try:
+        return make(shape, classes, **options)
+    except Exception as error:
+        place = blame.line_of(error) or blame.definition_of(make)
+        if ":" not in name or isinstance(error, UserError):
+            raise
+        size = "×".join(map(str, shape))
+        raise UserError(f"{f'{place}: ' if place else ''}model.name = '{name}' cannot be made for samples of shape "
+                        f"{size} and {classes} classes: {blame.said(error)}") from error

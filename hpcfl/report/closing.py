@@ -4,6 +4,7 @@ import shlex
 from pathlib import Path
 
 from hpcfl.report import figures, summary, sweep_table, tables
+from hpcfl.report.text import plain
 
 
 def tell(folder: Path, played: bool) -> None:
@@ -19,5 +20,5 @@ def tell(folder: Path, played: bool) -> None:
         for path in figures.draw(folder) if played else []:
             print(f"figure: {path}")
     except Exception as error:
-        print(f"note: the results are complete, but their report failed ({type(error).__name__}: {error})")
+        print(f"note: the results are complete, but their report failed ({type(error).__name__}: {plain(error)})")
     print(f"look further: hpcfl show {shlex.quote(str(folder))}", flush=True)

@@ -8,6 +8,7 @@ import numpy as np
 
 from hpcfl.report.summary import Run, load_all
 from hpcfl.report.tables import best_first
+from hpcfl.report.text import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,7 +53,7 @@ def curves(runs: list[Run]) -> "Figure":
             for panel, (column, _) in zip(panels, PANELS, strict=True):
                 accuracy = run.accuracy(column)
                 known = ~np.isnan(accuracy)
-                panel.plot(run.results.rounds[known], 100 * accuracy[known], label=run.label, linewidth=1.8, **style)
+                panel.plot(run.results.rounds[known], 100 * accuracy[known], label=_label(run), linewidth=1.8, **style)
         for panel, (_, title) in zip(panels, PANELS, strict=True):
             panel.set(title=title, xlabel="round")
         panels[0].set_ylabel("accuracy on the clients' test samples (%)")
@@ -83,6 +84,11 @@ def bubbles(counts: np.ndarray) -> "Figure":
             axes.scatter([], [], s=scale * size, color=COLOURS[0], alpha=0.75, linewidth=0, label=str(size))
         figure.legend(title="samples", loc="outside right upper", frameon=False, labelspacing=1.1, borderpad=0.8)
     return figure
+
+
+def _label(run: Run) -> str:
+    """The run's label as matplotlib shows it letter by letter: '$' would begin a formula, and a leading '_' hide the line."""
+    return plain(run.label).replace("$", r"\$").removeprefix("_")
 
 
 def _legend_sizes(most: int) -> list[int]:

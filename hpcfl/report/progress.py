@@ -15,6 +15,7 @@ from rich.table import Column
 from hpcfl.communicator import Communicator
 from hpcfl.config import Config
 from hpcfl.preparation import Prepared
+from hpcfl.report.text import literal, plain
 
 PLAIN_INTERVAL = 5.0  # seconds between lines where the output is no terminal
 
@@ -32,7 +33,8 @@ class Progress:
         self._times: deque[float] = deque(maxlen=50)
         self._accuracy = ""
         self._last_line = 0.0
-        name = TextColumn("{task.description}", table_column=Column(overflow="ellipsis"))  # gives way on narrow terminals
+        gives_way = Column(overflow="ellipsis")  # on narrow terminals
+        name = TextColumn("{task.description}", markup=False, table_column=gives_way)
         state = TextColumn("{task.fields[state]}", table_column=Column(no_wrap=True))
         self._bar = Bar(name, BarColumn(10), state, console=self._console, disable=not self._console.is_terminal)
 
@@ -48,13 +50,15 @@ class Progress:
         """Say what runs where, as far as it is new, and every note."""
         config = self._config
         for rank in ranks:
-            self._console.print(rank, soft_wrap=True)
-        self._console.print(f"{config.name}: {config.method.name} on {config.data.dataset}, "  # type: ignore[attr-defined]
-                            f"{config.partition.clients} clients, {self._hosts}, {self._device} → {self._folder}"
-                            + (f"; continues after round {done}" if done else ""), soft_wrap=True)
+            self._say(rank)
+        method = config.method.name  # type: ignore[attr-defined]
+        self._say(f"{config.name}: {method} on {config.data.dataset}, "
+                  f"{config.partition.clients} clients, {self._hosts}, {self._device} → {self._folder}"
+                  + (f"; continues after round {done}" if done else ""))
         for note in notes:
-            self._console.print(f"note: {note}", soft_wrap=True)
-        self._task = self._bar.add_task(self._folder.name, total=config.rounds, completed=done, state="")
+            self._say(f"note: {note}")
+        name = plain(self._folder.name)
+        self._task = self._bar.add_task(name, total=config.rounds, completed=done, state="")
         self._begun = time.perf_counter()
 
     def round(self, round: int, values: dict[str, Any]) -> None:
@@ -71,8 +75,11 @@ class Progress:
         state = f"round {shown}/{self._config.rounds}  {self._accuracy}  {pace:.3g} s/round  {duration(left)} left"
         self._bar.update(self._task, completed=shown, state=state)
         if not self._console.is_terminal and (now - self._last_line > PLAIN_INTERVAL or round == self._config.rounds):
-            self._console.print(f"{self._config.name}: {state}", soft_wrap=True)
+            self._say(f"{self._config.name}: {state}")
             self._last_line = now
+
+    def _say(self, line: str) -> None:
+        self._console.print(literal(line), soft_wrap=True)
 
 
 def duration(seconds: float) -> str:

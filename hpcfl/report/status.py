@@ -1,6 +1,5 @@
 """Where the runs in a folder stand: ``hpcfl status``. It only looks, and never disturbs a run that writes."""
 
-import json
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +18,9 @@ from hpcfl.experiment import SWEEP
 from hpcfl.report import summary
 from hpcfl.report.progress import duration
 from hpcfl.report.summary import Run
-from hpcfl.storage import life, run_folder
+from hpcfl.report.text import literal
+from hpcfl.storage import foreign, life, run_folder
+from hpcfl.storage.atomic import Damaged
 from hpcfl.storage.life import Stage
 from hpcfl.storage.results import Results
 
@@ -89,8 +90,8 @@ def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]
 
 def _planned(folder: Path) -> list[str]:
     try:
-        return json.loads((folder / SWEEP).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return [name for name in foreign.read_json(folder / SWEEP, list[str]) if Path(name).name == name]
+    except (FileNotFoundError, Damaged):
         return []
 
 
@@ -142,8 +143,8 @@ def _table(cells: list[Status]) -> RenderableType:
                            ("left", "right"), ("", "left")):
         table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for cell in cells:
-        table.add_row(cell.name, cell.state, f"{cell.round}/{cell.rounds}" if cell.rounds else "",
+        table.add_row(literal(cell.name), cell.state, f"{cell.round}/{cell.rounds}" if cell.rounds else "",
                       "" if cell.accuracy is None else f"{100 * cell.accuracy:.2f} %",
-                      "" if cell.left is None else duration(cell.left), cell.note)
+                      "" if cell.left is None else duration(cell.left), literal(cell.note))
     counts = Counter(cell.state for cell in cells)
     return Group(table, ", ".join(f"{count} {state}" for state, count in counts.items()))

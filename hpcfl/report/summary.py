@@ -154,13 +154,13 @@ def _ranges(rounds: list[int]) -> str:
 def _summarise(config: dict[str, Any], results: Results, score: str, metric: str, came: Life, notes: list[str]) -> Summary:
     played = results.played
     accuracy = _column(results, f"{score}/{metric}")
-    scored = np.flatnonzero(~np.isnan(accuracy))
+    scored = np.flatnonzero(np.isfinite(accuracy))
     return Summary(
         method=config["method"]["name"],
         dataset=config["data"]["dataset"],
         rounds=int(results.rounds[played].max(initial=0)),
         finished=came.finished,
-        best=_row(results, int(np.nanargmax(accuracy)), score, metric) if len(scored) else None,
+        best=_row(results, int(scored[np.argmax(accuracy[scored])]), score, metric) if len(scored) else None,
         last=_row(results, int(scored[-1]), score, metric) if len(scored) else None,
         digest=came.digest if not came.finished or came.done == came.asked else None,
         seconds_per_round=_mean(_column(results, "seconds/round")[played][1:]),
@@ -173,7 +173,7 @@ def _summarise(config: dict[str, Any], results: Results, score: str, metric: str
 def _row(results: Results, position: int, score: str, metric: str) -> dict[str, Any]:
     accuracies = {name: float(_column(results, f"{name}/{metric}")[position]) for name in dict.fromkeys(("pre", "post", score))}
     return {"round": int(results.rounds[position]),
-            **{name: None if np.isnan(value) else value for name, value in accuracies.items()}}
+            **{name: value if np.isfinite(value) else None for name, value in accuracies.items()}}
 
 
 def _column(results: Results, name: str) -> np.ndarray:
@@ -181,5 +181,5 @@ def _column(results: Results, name: str) -> np.ndarray:
 
 
 def _mean(values: np.ndarray) -> float | None:
-    known = values[~np.isnan(values)]
+    known = values[np.isfinite(values)]
     return float(known.mean()) if known.size else None

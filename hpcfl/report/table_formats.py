@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.markup import escape
 from rich.table import Table
+
+from hpcfl.report.text import literal, plain
 
 if TYPE_CHECKING:
     from hpcfl.report.sweep_table import Entry, Grid
@@ -19,34 +20,35 @@ def terminal(grid: "Grid") -> RenderableType:
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("")
     for column in grid.columns:
-        table.add_column(escape(column), justify="right")
+        table.add_column(literal(column), justify="right")
     for row, entries in zip(grid.rows, grid.entries, strict=True):
         texts = (_text(entry, grid, "±") for entry in entries)
-        table.add_row(escape(row), *(f"[bold]{text}[/]" if entry and entry.best else text
+        table.add_row(literal(row), *(f"[bold]{text}[/]" if entry and entry.best else text
                                      for entry, text in zip(entries, texts, strict=True)))
-    return Group(_title(grid), table, *(escape(note) for note in grid.notes))
+    return Group(literal(_title(grid)), table, *map(literal, grid.notes))
 
 
 def markdown(grid: "Grid") -> str:
     """A table of GitHub's Markdown, with a line about the metric above and what was left out below."""
-    lines = [_title(grid), "", _line(["", *map(_safe, grid.columns)]), _line(["---", *["---:"] * len(grid.columns)])]
+    heading = ["", *map(_safe, grid.columns)]
+    lines = [_safe(_title(grid)), "", _line(heading), _line(["---", *["---:"] * len(grid.columns)])]
     for row, entries in zip(grid.rows, grid.entries, strict=True):
         texts = (_text(entry, grid, "±") for entry in entries)
         lines.append(_line([_safe(row), *(f"**{text}**" if entry and entry.best else text
                                           for entry, text in zip(entries, texts, strict=True))]))
-    return "\n".join([*lines, *(f"\n{note}" for note in grid.notes)])
+    return "\n".join([*lines, *(f"\n{_safe(note)}" for note in grid.notes)])
 
 
 def latex(grid: "Grid") -> str:
     """A ``tabular`` for the package booktabs."""
-    lines = [rf"% {_title(grid)}", rf"\begin{{tabular}}{{l{'r' * len(grid.columns)}}}", r"\toprule",
+    lines = [f"% {plain(_title(grid))}", rf"\begin{{tabular}}{{l{'r' * len(grid.columns)}}}", r"\toprule",
              " & ".join(["", *map(_tex, grid.columns)]) + r" \\", r"\midrule"]
     for row, entries in zip(grid.rows, grid.entries, strict=True):
         texts = (_text(entry, grid, r"\pm") for entry in entries)
         cells = (f"$\\mathbf{{{text}}}$" if entry and entry.best else f"${text}$" if text else ""
                  for entry, text in zip(entries, texts, strict=True))
         lines.append(" & ".join([_tex(row), *cells]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *(f"% {note}" for note in grid.notes)])
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *(f"% {plain(note)}" for note in grid.notes)])
 
 
 def long_csv(grid: "Grid") -> str:
@@ -57,10 +59,13 @@ def long_csv(grid: "Grid") -> str:
     for row, entries in zip(grid.rows, grid.entries, strict=True):
         for column, entry in zip(grid.columns, entries, strict=True):
             if entry is not None:
-                writer.writerow([row, column, grid.metric, repr(entry.mean), repr(entry.std), entry.runs])
+                names = map(plain, (row, column, grid.metric))
+                writer.writerow([*names, repr(entry.mean), repr(entry.std), entry.runs])
     return text.getvalue().rstrip("\n")
 
 
+TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 TEXTS = {"markdown": markdown, "csv": long_csv, "latex": latex}
 
 
@@ -90,8 +95,9 @@ def _line(cells: list[str]) -> str:
 
 
 def _safe(text: str) -> str:
-    return text.replace("|", "\\|")
+    """Text in Markdown; a '_' within a word means nothing there."""
+    return re.sub(r"([\\`*\[\]<>|])", r"\\\1", plain(text))
 
 
 def _tex(text: str) -> str:
-    return re.sub(r"([&%$#_{}])", r"\\\1", text)
+    return "".join(TEX.get(letter, letter) for letter in plain(text))

@@ -6,8 +6,10 @@ import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from hpcfl.report.summary import Run, is_sweep, load_all
+from hpcfl.report.text import literal
 
 MOMENTS = (("pre", "before"), ("post", "after"))
 CAPTION = """\
@@ -22,7 +24,7 @@ def show(folder: Path) -> None:
     runs = load_all(folder)
     for run in runs:
         for note in run.notes:
-            console.print(f"note: {note}", soft_wrap=True, markup=False)
+            console.print(literal(f"note: {note}"), soft_wrap=True)
     console.print(table(best_first(runs)))
     console.print(CAPTION, style="dim", soft_wrap=True)
     if not is_sweep(folder, runs):
@@ -49,11 +51,11 @@ def table(runs: list[Run]) -> Table:
     return found
 
 
-def _title(run: Run) -> str:
+def _title(run: Run) -> Text:
     """What the run is called, and how far it is while it is not finished."""
     summary = run.summary
-    title = run.label if summary.method in run.label else f"{run.label} {summary.method}"
-    return title if summary.finished else f"{title}\n{summary.rounds} of {run.config['rounds']}"
+    title = literal(run.label if summary.method in run.label else f"{run.label} {summary.method}")
+    return title if summary.finished else title.append(f"\n{summary.rounds} of {run.config['rounds']}")
 
 
 def _accuracies(run: Run, column: str) -> tuple[str, str, str, str]:
@@ -65,9 +67,14 @@ def _accuracies(run: Run, column: str) -> tuple[str, str, str, str]:
     if not len(known):
         return "–", "–", "–", "–"
     here = known[-1]
-    values = {name: 100 * run.results.values[f"{column}/{name}"][here] for name in ("weighted", "mean", "std", "worst_tenth")}
-    return (f"{values['weighted']:.2f}", f"{values['mean']:.2f} ± {values['std']:.2f}", f"{values['worst_tenth']:.2f}",
-            str(run.results.rounds[here]))
+    weighted, mean, std, worst = (_percent(run, f"{column}/{name}", here)
+                                  for name in ("weighted", "mean", "std", "worst_tenth"))
+    return weighted, f"{mean} ± {std}", worst, str(run.results.rounds[here])
+
+
+def _percent(run: Run, name: str, position: int) -> str:
+    values = run.results.values.get(name)
+    return "–" if values is None else f"{100 * values[position]:.2f}"
 
 
 def _number(value: float | None, form: str) -> str:

@@ -1,7 +1,6 @@
 """Whole files or none: a reader, a kill or a full disk never meets half a file."""
 
 import errno
-import hashlib
 import os
 import uuid
 from collections.abc import Iterator
@@ -11,7 +10,6 @@ from pathlib import Path
 
 from hpcfl.errors import RunFailure
 
-CHUNK = 8 << 20  # bytes read at a time
 TEMPORARY = ".*.tmp"  # pattern of what a killed writer leaves behind
 
 
@@ -50,15 +48,6 @@ def write(path: Path, data: bytes | memoryview, durable: bool = True) -> None:
         except BaseException:
             _discard(temporary)
             raise
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of a whole file, hexadecimal. Raises OSError."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def is_temporary(name: str) -> bool:

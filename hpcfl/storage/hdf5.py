@@ -4,19 +4,19 @@ survive a full disk: after a failed write closing the file can end the process w
 
 import hashlib
 import io
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO
 
 import h5py
 import numpy as np
 import torch
 
-from hpcfl.storage import scratch
+from hpcfl.storage import foreign, plain_hdf5, scratch
 from hpcfl.storage.atomic import Damaged, reason
 
-Result = TypeVar("Result")
 FORMAT = "v110"  # the oldest format whose metadata carry checksums: a flipped bit is an error, not a crash
 HEADER = 4096  # bytes, more than HDF5 needs to describe a dataset
 USER_BLOCK = 512  # bytes before the content that HDF5 skips, the least it allows
@@ -50,21 +50,29 @@ def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memor
 
 def decode(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """The datasets and root attributes that went into ``encode``. Raises Damaged."""
-    with _damage_named():
-        return _using(io.BytesIO(data), lambda file: (_datasets(file), dict(file.attrs)))
+    with _opened(io.BytesIO(data), len(data)) as (file, datasets):
+        arrays = {name: dataset[()] for name, dataset in datasets.items()}
+        return arrays, plain_hdf5.attributes(file, len(data))
 
 
 def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
     """The datasets at the root of a file, whole or only the given ascending ``rows``. Raises Damaged, RunFailure."""
-    with _damage_named():
-        return _using(path, lambda file: {name: _whole(dataset) if rows is None else np.asarray(dataset[rows])
-                                          for name, dataset in file.items()})
+    with foreign.opened(path) as source, _opened(source, os.fstat(source.fileno()).st_size) as (_, datasets):
+        return {name: _whole(dataset) if rows is None else np.asarray(dataset[rows])
+                for name, dataset in datasets.items()}
 
 
-def _using(source: Path | io.BytesIO, use: Callable[[h5py.File], Result]) -> Result:
-    # Published files never change, so the locks that HDF5 would take protect nothing and fail on some file systems.
-    with h5py.File(source, "r", locking=False) as file:
-        return use(file)
+@contextmanager
+def _opened(source: BinaryIO, size: int) -> Iterator[tuple[h5py.File, dict[str, h5py.Dataset]]]:
+    """The file of ``size`` bytes and its datasets by path, each of which is safe to read. Raises Damaged, also for
+    what h5py raises in the block: all of these are what it makes of a broken file.
+    """
+    try:
+        # Published files never change: HDF5's locks would protect nothing, and they fail on some file systems.
+        with h5py.File(source, "r", locking=False) as file:
+            yield file, plain_hdf5.datasets(file, size)
+    except (OSError, RuntimeError, LookupError, ValueError, TypeError, MemoryError) as error:
+        raise Damaged(reason(error)) from error
 
 
 def _whole(dataset: h5py.Dataset) -> np.ndarray:
@@ -72,22 +80,3 @@ def _whole(dataset: h5py.Dataset) -> np.ndarray:
     if dataset.size:  # HDF5 reads nothing into nothing, and calls it an error
         dataset.read_direct(array)
     return array
-
-
-def _datasets(file: h5py.File) -> dict[str, np.ndarray]:
-    found: dict[str, np.ndarray] = {}
-
-    def visit(name: str, item: h5py.Group | h5py.Dataset) -> None:
-        if isinstance(item, h5py.Dataset):
-            found[name] = item[()]
-
-    file.visititems(visit)
-    return found
-
-
-@contextmanager
-def _damage_named() -> Iterator[None]:
-    try:
-        yield
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # all that h5py makes of a broken file
-        raise Damaged(reason(error)) from error

@@ -15,11 +15,13 @@ from types import TracebackType
 
 from hpcfl import heartbeat
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.storage import atomic
+from hpcfl.storage import atomic, foreign
+from hpcfl.storage.atomic import Damaged
 
 NAME = ".lock"
 PATIENCE = 5.0  # seconds; the ranks of a job that was just killed need a moment to die
 PAUSE = 0.1  # seconds between two attempts
+OWNER_BYTES = 1 << 10  # of what an owner says of itself, at most
 
 
 class FolderLock:
@@ -74,7 +76,7 @@ class FolderLock:
             with atomic.explained(self._path):
                 self._make()
                 self._descriptors.append(os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY))
-                self._descriptors.append(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666))
+                self._descriptors.append(_opened(self._path))
             folder, file = self._descriptors
             if _flock_folder(folder) and _flock(file, self._path) and _same_file(file, self._path):
                 return True
@@ -109,8 +111,8 @@ class FolderLock:
 
     def _owner(self) -> str:
         try:
-            return self._path.read_text() or "owner unknown"
-        except OSError:
+            return foreign.read_bytes(self._path, OWNER_BYTES).decode(errors="replace") or "owner unknown"
+        except (FileNotFoundError, Damaged):
             return "owner unknown"
 
 
@@ -131,6 +133,14 @@ def _locked(path: Path, flags: int) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def _opened(path: Path) -> int:
+    """The lock's file, made where it is missing and left as it is where not. Raises OSError, UserError."""
+    try:
+        return foreign.descriptor(path, os.O_RDWR | os.O_CREAT)
+    except Damaged as error:
+        raise UserError(f"{path}: {error}; choose another --out") from None
 
 
 def _flock_folder(descriptor: int) -> bool:

@@ -2,26 +2,45 @@
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from hpcfl.storage import atomic
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+
+from hpcfl.storage import atomic, foreign
 from hpcfl.storage.atomic import Damaged
-from hpcfl.storage.shards import Shard
+from hpcfl.storage.shards import Sha256, Shard
 
 FORMAT = 1
 PATTERN = "manifest-*.json"
+LIMIT = 64 << 20  # bytes, enough for 700,000 clients with state
 
 
-@dataclass(frozen=True)
+class Document(TypedDict):
+    """What lies in the file."""
+
+    sha256: str
+    manifest: dict[str, Any]
+
+
+@dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Manifest:
-    """A committed checkpoint: the state after ``round``, its digest, the caller's ``meta`` and the files."""
+    """A committed checkpoint: the state after ``round``, its digest, the caller's ``meta`` and the files, one of the
+    server and any number of clients'. Raises ValueError for what cannot be one.
+    """
 
-    round: int
-    digest: str
+    round: Annotated[int, Field(ge=0, lt=10**8)]
+    digest: Sha256
     meta: dict[str, Any]
     files: list[Shard]
+
+    def __post_init__(self) -> None:
+        clients = [client for shard in self.files for client in shard.ids or ()]
+        if len(clients) != len(set(clients)) or [shard.ids for shard in self.files].count(None) != 1:
+            raise ValueError("the files are not those of one server and different clients")
 
     @property
     def name(self) -> str:
@@ -43,17 +62,20 @@ class Manifest:
 def read(path: Path) -> Manifest:
     """A manifest whose checksum of its own content is right. Raises Damaged."""
     try:
-        document = json.loads(path.read_bytes())
+        document = foreign.read_json(path, Document, LIMIT)
         body = document["manifest"]
         if document["sha256"] != _checksum(body):
             raise Damaged("its content does not have the checksum it was written with")
-        if body.pop("format") != FORMAT:
+        if body.pop("format", None) != FORMAT:
             raise Damaged("written in another format by another version of hpcfl")
-        return Manifest(**{**body, "files": [Shard(**shard) for shard in body["files"]]})
-    except OSError as error:
+        found = Manifest(**{**body, "files": [Shard(**shard) for shard in body["files"]]})
+    except FileNotFoundError as error:
         raise Damaged(atomic.reason(error)) from error
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise Damaged("not a complete manifest") from error
+    if found.name != path.name:
+        raise Damaged(f"it is that of round {found.round}")
+    return found
 
 
 def newest_first(folder: Path) -> list[Path]:

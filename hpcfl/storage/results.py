@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.storage import atomic, hdf5
+from hpcfl.storage import foreign, hdf5, results_form
 from hpcfl.storage.atomic import Damaged
 
 KIND = "metrics"
@@ -84,26 +84,23 @@ def encode(results: Results, packed: bool = False) -> bytes:
 
 def load(path: Path) -> Results:
     """What ``encode`` wrote. Raises FileNotFoundError or Damaged."""
-    try:
-        data = path.read_bytes()  # at once, because the file may be replaced at any moment
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise Damaged(atomic.reason(error)) from error
-    datasets, attributes = hdf5.decode(hdf5.unseal(KIND, data))
+    datasets, attributes = hdf5.decode(hdf5.unseal(KIND, foreign.read_bytes(path, results_form.LIMIT)))
     try:
         rounds = datasets["rounds"]
-        for i, names in enumerate(json.loads(attributes.pop(PACKED, "[]"))):
-            datasets |= dict(zip(names, datasets[f"{PACKED}/{i}"], strict=True))
-        completed = json.loads(attributes.pop(COMPLETED, "[]"))
-        header = {name: json.loads(text) for name, text in attributes.items()}
-    except (KeyError, ValueError, TypeError) as error:
+        datasets = results_form.unpacked(datasets, attributes.pop(PACKED, "[]"), PACKED)
+    except (KeyError, ValueError) as error:
         raise Damaged("not a complete file of results") from error
-    return Results(header, _below("partition/", datasets), rounds, _below("values/", datasets), completed)
+    static, values = _below("partition/", datasets), _below("values/", datasets)
+    results_form.check(rounds, static, values)
+    header = results_form.header(attributes)
+    return Results(header, static, rounds, values, header.pop(COMPLETED, []))
 
 
 def merge(parts: Sequence[Results]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Rounds [T] and values of all parts; a round of several parts is taken whole from the last of them."""
+    """Rounds [T] and values of all parts; a round of several parts is taken whole from the last of them.
+
+    Raises UserError for parts that cannot be of one run.
+    """
     owners = {int(number): (part, row) for part in parts for row, number in enumerate(part.rounds)}
     rounds = np.array(sorted(owners), np.int64)
     sources: dict[int, tuple[list[int], list[int]]] = {}
@@ -113,6 +110,7 @@ def merge(parts: Sequence[Results]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         positions.append(position)
         rows.append(row)
     chosen = [(part, *sources[id(part)]) for part in parts if id(part) in sources]
+    results_form.check_together(len(rounds), [part.values for part, _, _ in chosen])
     names = sorted({name for part, _, _ in chosen for name in part.values})
     return rounds, {name: _column(name, len(rounds), chosen) for name in names}
 

@@ -14,8 +14,10 @@ from typing import Any
 
 from hpcfl.config import Config
 from hpcfl.errors import Interrupted, RunFailure, UserError
-from hpcfl.storage import atomic, results
+from hpcfl.storage import atomic, foreign, results
+from hpcfl.storage.atomic import Damaged
 from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.forms import RunFile
 from hpcfl.storage.lock import NAME as LOCK
 from hpcfl.storage.lock import FolderLock
 from hpcfl.storage.manifest import Manifest
@@ -23,8 +25,10 @@ from hpcfl.storage.manifest import Manifest
 RUN = "run.json"
 PARTITION = "partition.h5"
 FAILURE = "failure.txt"  # why the last attempt failed
+REASON_BYTES = 1 << 16  # of that file, at most
 CHECKPOINTS = "checkpoints"
 EVIDENCE = (RUN, PARTITION, results.MERGED, results.COPY, results.ROUNDS, CHECKPOINTS, FAILURE)  # a run of hpcfl was here
+FOLDERS = (results.ROUNDS, CHECKPOINTS)
 NO_RESULTS = (LOCK, "jobs")  # may lie in a folder before its first run
 
 
@@ -126,22 +130,21 @@ def claim(folder: Path, config: Config, fresh: bool) -> Iterator[Claim | None]:
             raise
 
 
-def read(folder: Path) -> dict[str, Any] | None:
+def read(folder: Path) -> RunFile | None:
     """``run.json`` of a folder, ``identity`` and ``config``; None where there is none. Raises UserError if it is damaged."""
     try:
-        there = json.loads((folder / RUN).read_text(encoding="utf-8"))
-        return {key: dict(there[key]) for key in ("identity", "config")}
-    except (FileNotFoundError, NotADirectoryError):
+        return foreign.read_json(folder / RUN, RunFile)
+    except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise UserError(f"{folder / RUN}: damaged ({type(error).__name__}); the command that began the run makes it again") from None
+    except Damaged as error:
+        raise UserError(f"{folder / RUN}: damaged ({error}); the command that began the run makes it again") from None
 
 
 def failure(folder: Path) -> str | None:
     """Why the last attempt to run in the folder failed; None if it did not, or could not say."""
     try:
-        return (folder / FAILURE).read_text(encoding="utf-8").strip()
-    except OSError:
+        return foreign.read_bytes(folder / FAILURE, REASON_BYTES).decode(errors="replace").strip()
+    except (FileNotFoundError, Damaged):
         return None
 
 
@@ -160,6 +163,8 @@ def _refuse_strangers(folder: Path) -> None:
         raise UserError(f"{folder}: is a file, not a folder; choose another --out") from None
     except OSError as error:
         raise UserError(f"{folder}: cannot be read ({error.strerror}); choose another --out") from None
+    if links := [name for name in FOLDERS if (folder / name).is_symlink()]:
+        raise UserError(f"{folder / links[0]}: is a link, and files would be removed where it leads; choose another --out")
     if any(name in EVIDENCE for name in entries):
         return
     strangers = [name for name in entries if name not in NO_RESULTS and not atomic.is_temporary(name)]
@@ -191,8 +196,8 @@ def _newest(folder: Path) -> Manifest | None:
 
 def _content(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
-    except OSError:
+        return foreign.read_bytes(path, foreign.JSON_LIMIT)
+    except (FileNotFoundError, Damaged):
         return None
 
 

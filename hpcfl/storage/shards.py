@@ -5,16 +5,19 @@ whatever run, with whatever number of ranks, and a file that an older checkpoint
 """
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 from urllib.parse import quote, unquote
 
 import numpy as np
 import torch
+from pydantic import ConfigDict, Field, NonNegativeInt
+from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from hpcfl.storage import atomic, hdf5
+from hpcfl.storage import atomic, foreign, hdf5
 from hpcfl.storage.atomic import Damaged
 from hpcfl.storage.clients import Row
 
@@ -22,16 +25,27 @@ from hpcfl.storage.clients import Row
 GROUP_CLIENTS = 64
 GROUP_BYTES = 64 << 20
 
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Shard:
-    """One data file: the server's state (``ids`` is None) or that of some clients, ids ascending."""
+    """One data file: the server's state (``ids`` is None) or that of some clients, ids ascending. Raises ValueError
+    for what cannot be one.
+    """
 
     name: str
-    sha256: str
-    size: int  # bytes
-    ids: list[int] | None
-    digests: list[str]  # of the server, or of each client
+    sha256: Sha256
+    size: NonNegativeInt  # bytes
+    ids: list[NonNegativeInt] | None
+    digests: list[Sha256]  # of the server, or of each client
+
+    def __post_init__(self) -> None:
+        ids = [0] if self.ids is None else self.ids
+        if self.name != _name("server" if self.ids is None else "clients", self.sha256):
+            raise ValueError(f"{self.name!r} is not the name of this file")
+        if ids != sorted(set(ids)) or len(ids) != len(self.digests):
+            raise ValueError(f"{self.name}: its ids and digests do not belong together")
 
     @property
     def content(self) -> tuple[object, ...]:
@@ -41,15 +55,16 @@ class Shard:
     def present(self, folder: Path) -> bool:
         """Whether the file is there with its size (not whether its bytes are right)."""
         try:
-            return (folder / self.name).stat().st_size == self.size
+            return (folder / self.name).lstat().st_size == self.size
         except OSError:
             return False
 
     def verify(self, folder: Path) -> None:
         """Raises Damaged unless the file has the SHA-256 it was written with."""
         try:
-            right = atomic.sha256(folder / self.name) == self.sha256
-        except OSError as error:
+            with foreign.opened(folder / self.name) as file:
+                right = os.fstat(file.fileno()).st_size == self.size and foreign.sha256(file) == self.sha256
+        except (FileNotFoundError, Damaged) as error:
             raise Damaged(f"{self.name}: {atomic.reason(error)}") from error
         if not right:
             raise Damaged(f"{self.name}: its SHA-256 is not the one it was written with")
@@ -94,9 +109,13 @@ def read(path: Path, rows: list[int] | None) -> dict[str, Tensor]:
 def _write(folder: Path, kind: str, arrays: dict[str, np.ndarray], ids: list[int] | None, digests: list[str]) -> Shard:
     data = hdf5.encode(arrays, {})
     sha256 = hashlib.sha256(data).hexdigest()
-    name = f"{kind}-{sha256}.h5"
+    name = _name(kind, sha256)
     atomic.write(folder / name, data)
     return Shard(name, sha256, len(data), ids, digests)
+
+
+def _name(kind: str, sha256: str) -> str:
+    return f"{kind}-{sha256}.h5"
 
 
 def _encode(name: str) -> str:

@@ -1,4 +1,5 @@
 import hashlib
+import os
 import pickle
 import subprocess
 import sys
@@ -44,7 +45,7 @@ def tiny_cifar(tmp_path, monkeypatch):
     """Two training batches and a test batch of two images each in CIFAR's format under tmp_path."""
     images = np.random.default_rng(0).integers(0, 256, (6, 3 * 32 * 32), dtype=np.uint8)
     files = ("data_batch_1", "data_batch_2", "test_batch")
-    contents = {file: pickle.dumps({"data": images[2 * i:2 * i + 2], "labels": [i, 9]})
+    contents = {file: pickle.dumps({"data": images[2 * i:2 * i + 2], "labels": [i, 9]}, protocol=3)
                 for i, file in enumerate(files)}
     write(tmp_path / "cifar", contents)
     source = cifar_10.PickledBatches("CIFAR10", "cifar", md5(contents), labels="labels", classes=10,
@@ -101,6 +102,46 @@ def test_cifar_is_train_then_test(tmp_path, tiny_cifar):
     data = load("cifar-10", tmp_path)
     assert data.x.shape == (6, 3, 32, 32) and data.official_test == 2
     assert data.x.flatten(1).tolist() == tiny_cifar.tolist() and data.y.tolist() == [0, 9, 1, 9, 2, 9]
+
+
+class Call:
+    """A pickle that calls ``os.mkdir`` when it is loaded."""
+
+    def __reduce__(self):
+        return os.mkdir, ("made",)
+
+
+@pytest.mark.parametrize(("batch", "told"), [
+    ({"data": Call(), "labels": [1]}, "it asks for posix.mkdir"), ({"labels": [1]}, "'data'"), ([3], "list indices must be"),
+    ({"data": np.zeros((2, 5), np.uint8), "labels": [1, 2]}, "cannot reshape array of size 10"), (b"", "Ran out of input")])
+def test_batches_of_something_else_are_one_line_and_call_nothing(tmp_path, tiny_cifar, monkeypatch, batch, told):
+    monkeypatch.chdir(tmp_path)
+    content = batch if batch == b"" else pickle.dumps(batch, protocol=3)
+    (tmp_path / "cifar" / "data_batch_2").write_bytes(content)
+    monkeypatch.setitem(cifar_10.plugin.checksums, "data_batch_2", hashlib.md5(content).hexdigest())
+    with pytest.raises(UserError, match=rf"data_batch_2: not a batch of cifar-10 \({told}") as caught:
+        load("cifar-10", tmp_path)
+    assert "\n" not in str(caught.value) and not (tmp_path / "made").exists()
+
+
+def test_cifars_own_pickles_are_of_python_2(tmp_path, tiny_cifar, monkeypatch):
+    """As numpy 1 wrote them: a module that has moved since, and bytes as strings."""
+    content = (b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
+               b"(K\x01K\x01M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
+               b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
+               b"\x89T\x00\x0c\x00\x00" + b"\xfe" * 3072 + b"tbU\x06labels](K\x07eu.")
+    (tmp_path / "cifar" / "test_batch").write_bytes(content)
+    monkeypatch.setitem(cifar_10.plugin.checksums, "test_batch", hashlib.md5(content).hexdigest())
+    data = load("cifar-10", tmp_path)
+    assert data.y[4:].tolist() == [7] and (data.x[4] == 254).all()
+
+
+def test_a_pipe_as_data(tmp_path, tiny_mnist):
+    path = tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UserError, match=rf"^{path}: cannot be read \(not a regular file\)"):
+        load("mnist", tmp_path)
 
 
 def cut(content):

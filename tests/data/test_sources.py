@@ -11,7 +11,7 @@ from PIL import Image
 from hpcfl import config
 from hpcfl.data import cache, datasets, partition
 from hpcfl.data.partitions.iid import Iid
-from hpcfl.data.sources import ag_news, pathmnist, tiny_imagenet
+from hpcfl.data.sources import ag_news, npz, pathmnist, tiny_imagenet
 from hpcfl.errors import RunFailure, UserError
 
 
@@ -110,6 +110,49 @@ def test_an_image_that_is_none_is_named(tiny_images):
     assert not list(tiny_images.glob(".*.tmp"))
 
 
+def test_an_image_bomb_is_refused_by_its_declared_size(tiny_images):
+    """A JPEG of a few hundred bytes that declares 65,500 × 65,500 pixels, 12.9 GB."""
+    path = tiny_images / "train" / "n01" / "images" / "n01_0.JPEG"
+    whole = path.read_bytes()
+    frame = whole.index(b"\xff\xc0") + 5
+    for side, told in ((65_500, r"exceeds limit of \d+ pixels"), (10_000, "10000×10000 pixels, must be 64×64")):
+        path.write_bytes(whole[:frame] + 2 * side.to_bytes(2, "big") + whole[frame + 4:])
+        with pytest.raises(UserError, match=rf"n01_0\.JPEG: .*{told}"):
+            load("tiny-imagenet", tiny_images.parent)
+
+
+def test_images_are_jpeg_files(tiny_images):
+    path = tiny_images / "train" / "n01" / "images" / "n01_0.JPEG"
+    Image.new("RGB", (64, 64)).save(path, format="PNG")
+    with pytest.raises(UserError, match=r"n01_0\.JPEG: cannot be read as an image"):
+        load("tiny-imagenet", tiny_images.parent)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(UserError, match=r"n01_0\.JPEG: cannot be read as an image \(not a regular file\)"):
+        load("tiny-imagenet", tiny_images.parent)
+
+
+@pytest.mark.parametrize(("file", "line", "told"), [
+    ("val/val_annotations.txt", "val_0.JPEG\tn09\t0", "line 5 must begin with IMAGE and the WordNet id of a class"),
+    ("val/val_annotations.txt", "../../../secret.JPEG\tn01\t0", "line 5 must begin with IMAGE"),
+    ("val/val_annotations.txt", "val\0.JPEG\tn01\t0", r"line 5 must begin with IMAGE.*; it is 'val\\x00\.JPEG"),
+    ("val/val_annotations.txt", "val_0.JPEG", "line 5 must begin with IMAGE"),
+    ("wnids.txt", "../..", r"line 3 must begin with WORDNET-ID; it is '\.\./\.\.'"), ("wnids.txt", "n\0", "line 3 must begin"),
+    ("wnids.txt", "\n".join(f"n{i}" for i in range(300)), ": 302 classes; it must have 1 to 256")])
+def test_lists_of_images_are_checked(tiny_images, file, line, told):
+    with open(tiny_images / file, "a") as content:
+        content.write(line + "\n")
+    with pytest.raises(UserError, match=rf"^{tiny_images / file}.*{told}") as caught:
+        load("tiny-imagenet", tiny_images.parent)
+    assert "\n" not in str(caught.value)
+
+
+def test_lists_of_images_are_text(tiny_images):
+    (tiny_images / "wnids.txt").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match=r"wnids\.txt: cannot be read"):
+        load("tiny-imagenet", tiny_images.parent)
+
+
 def test_missing_images_are_told(tmp_path):
     with pytest.raises(UserError, match=r"no wnids\.txt there; to fetch it: hpcfl data download tiny-imagenet"):
         load("tiny-imagenet", tmp_path)
@@ -147,6 +190,17 @@ def test_ag_news_is_train_then_test(news):
     assert data.x.dtype == torch.int32 and data.normalise(data.x) is data.x
     assert data.x[0, :7].tolist() == [3, 8, 1, 9, 2, 6, 0]  # a title some words , here; "some" is the most frequent
     assert data.vocabulary == 1 + len({"a", "title", "some", "words", ",", "here", "b", "more", "c"})
+
+
+@pytest.mark.parametrize(("content", "told"), [
+    (b'"5","C","some"\n', "row 1 must begin with a class, 1 or 2 or 3 or 4; it is '5, C, some'"),
+    (b'"1","C","some"\nx,y\n', "row 2 must begin with a class"), (b'"1","C"\n\n', "row 2 must begin with a class"),
+    (b"\xff\xfe", "cannot be read as csv"), (b'"1","' + b"x" * 200_000 + b'"', "cannot be read as csv .field larger than")])
+def test_rows_without_a_class_are_named(news, monkeypatch, content, told):
+    (news / "news" / "test.csv").write_bytes(content)
+    monkeypatch.setitem(ag_news.plugin.checksums, "test.csv", hashlib.md5(content).hexdigest())
+    with pytest.raises(UserError, match=rf"test\.csv: {told}"):
+        load("ag-news", news)
 
 
 def test_the_test_file_alone_is_enough_with_a_note(news):
@@ -210,10 +264,44 @@ def test_own_images_values_and_tokens(tmp_path):
     ({"x": np.full((3, 2), np.nan), "y": np.zeros(3, int)}, "NaN or infinities"),
     ({"x": np.full((3, 2), -1), "y": np.zeros(3, int)}, "negative token ids"),
     ({"x": np.full((3, 2), "a"), "y": np.zeros(3, int)}, "x must hold numbers"),
+    ({"x": np.full((3, 2), 1e300), "y": np.zeros(3, int)}, r"NaN or infinities, which are those beyond 3\.4e\+38"),
+    ({"x": np.full((3, 2), 10 ** 7), "y": np.zeros(3, int)}, "x holds the token id 10,000,000; it must be below 10,000,000"),
+    ({"x": np.full((3, 2), 2 ** 64 - 1, np.uint64), "y": np.zeros(3, int)}, "x holds the token id 18,446,744,073,709,551,615"),
+    ({"x": np.zeros((3, 2)), "y": np.array([0, 1, 10 ** 9])}, "y holds the class number 1,000,000,000; it must be below 100,000"),
+    ({"x": np.zeros((3, 2)), "y": np.array([0, 1, 2 ** 64 - 1], np.uint64)}, "number 18,446,744,073,709,551,615; it must"),
+    ({"x": np.zeros((3, 2)), "y": np.array([0, np.nan, 1])}, "y must hold class numbers 0, 1, …; it is float64"),
+    ({"x": np.zeros((3, 2)), "y": np.arange(3), "classes": 2}, "y holds the class number 2; classes is 2"),
+    ({"x": np.zeros((3, 2)), "y": np.arange(3), "classes": 10 ** 9}, r"one integer from 1 to 100,000; it is array\(1000000000"),
+    ({"x": np.zeros((3, 2)), "y": np.arange(3), "classes": 3.0}, r"one integer from 1 to 100,000; it is array\(3\."),
+    ({"x": np.zeros((3, 2)), "y": np.arange(3), "classes": [3]}, r"one integer from 1 to 100,000; it is array\(\[3"),
 ])
 def test_own_files_are_checked(tmp_path, arrays, told):
     with pytest.raises(UserError, match=told):
         own(tmp_path, **arrays)
+
+
+@pytest.mark.parametrize(("arrays", "classes", "told"), [
+    ({"y": [0, 1, 2]}, 3, None), ({"y": [1, 2, 3]}, 4, "no sample has the class 0 of 0 … 3; models get an output"),
+    ({"y": [0, 3, 9]}, 10, "no sample has the class 1, 2, 4, 5, 6 and 2 more of 0 … 9"),
+    ({"y": [0, 3, 9], "classes": 12}, 12, None)])
+def test_class_numbers_with_gaps_are_noted_unless_their_number_is_declared(tmp_path, arrays, classes, told):
+    data = own(tmp_path, x=np.zeros((3, 2)), **arrays)
+    assert data.classes == classes
+    assert (told in data.notes[0] and str(tmp_path / "own.npz") in data.notes[0]) if told else data.notes == ()
+
+
+def test_an_array_that_grows_beyond_its_file_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(npz, "UNPACKED", 1000)
+    np.savez_compressed(tmp_path / "own.npz", x=np.zeros((30_000, 10), np.uint8), y=np.zeros(30_000, np.uint8))
+    with pytest.raises(UserError, match=r"'x\.npy' would grow from \d+ to 300,128 bytes, at most 100 times are allowed"):
+        datasets.load(config.Data(dataset="npz", file=str(tmp_path / "own.npz")))
+    assert own(tmp_path, x=np.zeros((30_000, 10), np.uint8), y=np.zeros(30_000, np.uint8)).shape == (10,)
+
+
+def test_a_pipe_as_own_file(tmp_path):
+    os.mkfifo(tmp_path / "own.npz")
+    with pytest.raises(UserError, match=r"own\.npz: cannot be read as a \.npz .*\(not a regular file\)"):
+        datasets.load(config.Data(dataset="npz", file=str(tmp_path / "own.npz")))
 
 
 def test_own_files_hold_no_pickles(tmp_path):

@@ -43,7 +43,7 @@ def test_a_prediction_of_ones_own_sees_the_lanes_variables(make_fleet, rows_of, 
     fleet = make_fleet(lanes=lanes)
     wanted = torch.tensor([0, 1, 2, 3, 0])
     fleet.score("constant", rows_of(fleet), lambda model, x, lane: lane.wanted.expand(len(x), -1),
-                wanted=torch.nn.functional.one_hot(wanted, 4).float())
+                variables={"wanted": torch.nn.functional.one_hot(wanted, 4).float()})
     held = fleet.counts[torch.arange(5), wanted] > 0
     assert torch.equal(fleet.scores["constant"].correct, 20.0 * held.double())
 

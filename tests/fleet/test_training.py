@@ -1,5 +1,7 @@
 """Local training: real batches, the right clients, what is keyed and what stays as it is."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -93,7 +95,7 @@ def test_until_ends_each_client_by_itself(make_fleet, rows_of, lanes):
         assert losses.shape[0] == len(lane["limit"])
         return losses.shape[1] >= lane["limit"][:, 0]
 
-    ended = fleet.train(rows, until=until, epochs=9, limit=limits)
+    ended = fleet.train(rows, until=until, epochs=9, variables={"limit": limits})
     for client in range(5):
         alone = make_fleet(lanes=lanes).train(rows, epochs=int(limits[client]))
         assert torch.equal(ended[client], alone[client])
@@ -174,7 +176,7 @@ def test_variables_that_a_step_assigns_are_kept_others_are_not_touched(make_flee
     def step(turn):
         turn.variables["taken"] = turn.variables["taken"] + turn.variables["factor"]
 
-    fleet.train(rows_of(fleet), step=step, taken=taken, factor=factor)
+    fleet.train(rows_of(fleet), step=step, variables={"taken": taken, "factor": factor})
     assert taken[:, 0].tolist() == [0, 1, 8, 3, 28]  # 3, 1, 4, 1 and 7 batches
     assert factor[:, 0].tolist() == [0, 1, 2, 3, 4]
 
@@ -183,8 +185,29 @@ def test_variables_that_a_step_assigns_are_kept_others_are_not_touched(make_flee
 def test_a_loss_sees_the_lanes_variables(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
     fleet.train(rows_of(fleet), loss=lambda model, batch, lane: lane.mine.sum() + 0 * sum(p.sum() for p in model.parameters()),
-                mine=torch.arange(10.0).view(5, 2))
+                variables={"mine": torch.arange(10.0).view(5, 2)})
     assert fleet.losses.tolist() == [1, 5, 9, 13, 17]
+
+
+@every_kernel
+def test_variables_may_be_called_like_options(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    fleet.train(rows_of(fleet), loss=lambda model, batch, lane: lane.steps.sum() + 0 * sum(p.sum() for p in model.parameters()),
+                variables={"steps": torch.arange(10.0).view(5, 2)})
+    assert fleet.losses.tolist() == [1, 5, 9, 13, 17]
+
+
+@pytest.mark.parametrize(("use", "words"), [
+    (lambda fleet, rows: fleet.train(rows[:4]), "rows of models have shape [4, 64]; expected [64], one model, or [5, 64]"),
+    (lambda fleet, rows: fleet.score("post", rows[:, 1:]), "rows of models have shape [5, 63]"),
+    (lambda fleet, rows: fleet.train(rows, variables={"own": rows[0]}), "variable 'own' has shape [64]; its first dimension"),
+    (lambda fleet, rows: fleet.score("post", rows, variables={"own": torch.ones(())}), "variable 'own' has shape []"),
+    (lambda fleet, rows: fleet.note("norm", torch.ones(3)), "note 'norm' has shape [3]; its first dimension must be the clients, 5"),
+])
+def test_what_is_not_of_each_client_is_refused(make_fleet, rows_of, use, words):
+    fleet = make_fleet()
+    with pytest.raises(ValueError, match=re.escape(words)):
+        use(fleet, rows_of(fleet))
 
 
 def test_learning_rate_decays_by_round(make_fleet, rows_of):

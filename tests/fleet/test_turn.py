@@ -46,7 +46,7 @@ def test_gradient_at_other_rows_leaves_the_model(make_fleet, rows_of, lanes):
         assert torch.equal(turn.rows(), before)
         for other, row in zip(turn.variables["others"], gradient, strict=True):
             found[float(other[0])] = row
-    fleet.train(rows, step=step, others=others)
+    fleet.train(rows, step=step, variables={"others": others})
     direct = {}
     fleet.train(others, phase="direct", step=lambda turn: direct.update(
         {float(row[0]): g for row, g in zip(turn.rows(), turn.gradient(), strict=True)}))
@@ -75,7 +75,7 @@ def test_another_model_inside_a_loss(make_fleet, rows_of, lanes):
         taught = at(model, lane.teacher, lambda teacher: teacher.features(batch.x))
         assert model.training
         return (model.features(batch.x) - taught).square().mean()
-    trained = fleet.train(rows, loss=loss, teacher=teachers)
+    trained = fleet.train(rows, loss=loss, variables={"teacher": teachers})
     module, samples = fleet.setup.build(), fleet.hardware.samples
     for client in range(len(rows)):
         x, _ = samples.take(samples.train[client])

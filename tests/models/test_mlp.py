@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hpcfl import config
+from hpcfl import plugin_keys
 from hpcfl.models.mlp import plugin
 
 
@@ -30,7 +30,7 @@ def test_runs_under_vmap():
 
 
 def test_keys_are_checked_by_the_configuration():
-    keys = config._model_keys("mlp")
+    keys = plugin_keys.model_keys("mlp")
     assert list(keys.model_fields) == ["hidden"]
     assert keys.model_validate({"hidden": [16, 8]}).model_dump(mode="json") == {"hidden": [16, 8]}
     assert keys.model_validate({}).model_dump(mode="json") == {"hidden": [64]}

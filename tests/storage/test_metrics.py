@@ -7,11 +7,13 @@ import h5py
 import numpy as np
 import pytest
 
+from hpcfl import config
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.storage import atomic, metrics, results
 from hpcfl.storage.metrics import MetricsWriter
 
-HEADER = {"config": {"seed": 0, "model": {"name": "cnn", "big": "x" * 100_000}}, "command": "hpcfl run", "commit": None}
+CONFIG = config.parse({"name": "x" * 200, "method": {"name": "fedavg"}}).resolved()
+HEADER = {"config": CONFIG, "command": ["hpcfl", "run", "caf\udce9.toml"], "commit": None}
 STATIC = {"clients": np.array([3, 4]), "train/0": np.arange(5)}
 
 
@@ -41,7 +43,7 @@ def test_everything_comes_back(tmp_path):
 def test_short_rounds_share_a_file_and_none_is_lost(tmp_path):
     writer = MetricsWriter(tmp_path, {}, {}, every=3600.0)
     for round in (1, 2, 3):
-        writer.record(round, {"a": round, **({"b": np.ones(2)} if round == 2 else {})})
+        writer.record(round, {"a": round, **({"clients/b": np.ones(2)} if round == 2 else {})})
     assert os.listdir(tmp_path / "rounds") == ["00000001.h5"]  # nobody waits for the first
     writer.publish()
     writer.publish()
@@ -50,19 +52,19 @@ def test_short_rounds_share_a_file_and_none_is_lost(tmp_path):
     for _ in range(2):
         read = metrics.read(tmp_path)
         assert read.rounds.tolist() == read.values["a"].tolist() == list(range(1, len(read.rounds) + 1))
-        assert np.isnan(read.values["b"]).all(axis=1).tolist() == [True, False, True, True][:len(read.rounds)]
+        assert np.isnan(read.values["clients/b"]).all(axis=1).tolist() == [True, False, True, True][:len(read.rounds)]
         writer.fold()
     assert len(read.rounds) == 4 and os.listdir(tmp_path / "rounds") == []
 
 
 def test_missing_names_are_nan_or_minus_one(tmp_path):
     writer = MetricsWriter(tmp_path, {}, {})
-    writer.record(1, {"a": 1.0, "b": np.array([1, 2], np.uint8)})
+    writer.record(1, {"a": 1.0, "clients/b": np.array([1, 2], np.uint8)})
     writer.fold()
     writer.record(2, {"c": True})
     read = metrics.read(tmp_path).values
     assert np.array_equal(read["a"], [1.0, np.nan], equal_nan=True)
-    assert read["b"].tolist() == [[1, 2], [-1, -1]]
+    assert read["clients/b"].tolist() == [[1, 2], [-1, -1]]
     assert read["c"].tolist() == [-1, 1]
 
 
@@ -212,10 +214,10 @@ def test_folder_without_results(tmp_path):
 
 def test_full_disk_leaves_what_was_there(small_disk):
     writer = MetricsWriter(small_disk, {}, {})
-    writer.record(1, {"a": np.zeros(50_000)})
+    writer.record(1, {"clients/a": np.zeros(50_000)})
     with pytest.raises(RunFailure, match="No space left on device"):
         for round in range(2, 9):
-            writer.record(round, {"a": np.zeros(50_000)})
+            writer.record(round, {"clients/a": np.zeros(50_000)})
     assert metrics.read(small_disk).rounds.tolist() == [1, 2]
     with pytest.raises(RunFailure, match=r"metrics-copy.h5: No space left on device"):
         writer.fold()

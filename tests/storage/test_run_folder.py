@@ -135,7 +135,7 @@ def test_a_lock_that_is_a_link_empties_no_other_file(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "thesis.tex").write_text("years of work")
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "thesis.tex")
-    with pytest.raises(UserError, match=r"\.lock: Too many levels of symbolic links"):
+    with pytest.raises(UserError, match=r"\.lock: a link, which is not followed here; choose another --out"):
         claim(tmp_path / "run")
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 

@@ -8,6 +8,7 @@ and write ``assign``. A scheme that keeps the official splits apart, or tests al
 import math
 from abc import abstractmethod
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 
@@ -40,7 +41,12 @@ class Assignment:
 
 
 class Scheme(config.Partition):
-    """A partition scheme; a file adds its own keys as fields."""
+    """A partition scheme; a file adds its own keys as fields.
+
+    exclusive: no sample goes to two clients, but all may be tested on the same.
+    """
+
+    exclusive: ClassVar[bool] = False
 
     @abstractmethod
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
@@ -52,6 +58,8 @@ class Scheme(config.Partition):
 
 class MergedScheme(Scheme):
     """Deals out all samples, official training and test split merged, then splits each client's 75/25 at random."""
+
+    exclusive = True
 
     @abstractmethod
     def assign(self, labels: np.ndarray, classes: int, generator: np.random.Generator) -> Assignment:

@@ -17,6 +17,7 @@ _ATTEMPTS = 3
 
 
 class DirichletMin(Scheme):
+    exclusive = True
     scheme: str = "dirichlet-min"
     beta: float = Field(0.3, gt=0, description="concentration: the smaller, the fewer classes a client holds")
     least_samples: PositiveInt = Field(10, description="training samples that each client should hold")

@@ -13,6 +13,7 @@ from hpcfl.errors import UserError
 
 
 class Grouped(FixedScheme):
+    exclusive = True
     scheme: str = "grouped"
     groups: list[PositiveInt] = Field([6, 6, 8], description="clients of each group, in index order")
     dominant: float = Field(0.8, ge=0, le=1, description="share of a client's samples from its group's classes")

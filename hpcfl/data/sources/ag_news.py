@@ -16,8 +16,11 @@ import torch
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources.base import CheckedFiles
+from hpcfl.errors import UserError
+from hpcfl.storage import atomic
 
 POSITIONS = 200
+LABELS = ("1", "2", "3", "4")
 _BREAKS = re.compile(r"<br />|[;:]")  # read as blanks
 _TOKEN = re.compile(r"['.,()!?]|[^\s'.,()!?]+")  # these marks are tokens of their own
 
@@ -45,13 +48,27 @@ class CsvFiles(CheckedFiles):
     def read(self, name: str, root: Path) -> Dataset:
         train, test = self.checksums
         alone = not (root / self.folder / train).exists()
-        parts = [list(csv.reader(io.StringIO(self.content(name, root, file).decode(), newline="")))
+        parts = [_rows(root / self.folder / file, self.content(name, root, file))
                  for file in ([test] if alone else [train, test])]
         rows = [row for part in parts for row in part]
         ids, vocabulary = encode([tokens(" ".join(row[1:])) for row in rows])
         notes = (f"{root / self.folder}: {train} is not there; these are the {len(rows):,} samples of {test} alone",)
-        return Dataset(name, torch.from_numpy(ids), torch.tensor([int(row[0]) - 1 for row in rows]), classes=4,
+        labels = torch.tensor([int(row[0]) - 1 for row in rows])
+        return Dataset(name, torch.from_numpy(ids), labels, len(LABELS),
                        official_test=0 if alone else len(parts[1]), vocabulary=vocabulary, notes=notes if alone else ())
+
+
+def _rows(path: Path, content: bytes) -> list[list[str]]:
+    """The rows of a csv file. Raises UserError where one does not begin with a class."""
+    try:
+        rows = list(csv.reader(io.StringIO(content.decode(), newline="")))
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read as csv ({atomic.reason(error)})") from None
+    for position, row in enumerate(rows, start=1):
+        if not row or row[0] not in LABELS:
+            raise UserError(f"{path}: row {position} must begin with a class, {' or '.join(LABELS)}; "
+                            f"it is {', '.join(row)!r:.60}")
+    return rows
 
 
 plugin = CsvFiles("https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/", "ag_news_csv", {

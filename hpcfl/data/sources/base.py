@@ -9,6 +9,9 @@ from pathlib import Path
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
+from hpcfl.storage import atomic, regular
+
+MOST_BYTES = 1 << 30  # of a file; the largest, PathMNIST's, has 206 MB
 
 
 class Source(ABC):
@@ -44,11 +47,11 @@ class CheckedFiles(Source):
         path = root / self.folder / file
         remedy = f"to fetch it: hpcfl data download {name} --root {root}"
         try:
-            content = path.read_bytes()
+            content = regular.read_bytes(path, MOST_BYTES)
         except FileNotFoundError:
             raise UserError(f"{path}: no such file; {remedy}") from None
         except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+            raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
         found = _md5(content)
         if found != self.checksums[file]:
             raise UserError(f"{path}: damaged, {len(content):,} bytes with MD5 {found} instead of "

@@ -1,14 +1,30 @@
 """CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 images 3×32×32, 10 classes, in pickled batches."""
 
+import io
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources.base import CheckedFiles
+from hpcfl.errors import UserError
+from hpcfl.storage import atomic
+
+ARRAYS = {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
+          ("numpy", "ndarray"), ("numpy", "dtype")}  # what a pickled array is made of
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes arrays, lists, dictionaries, strings and numbers, which is all that the batches hold."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ARRAYS:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return super().find_class(module, name)
 
 
 @dataclass(frozen=True)
@@ -22,9 +38,14 @@ class PickledBatches(CheckedFiles):
     def read(self, name: str, root: Path) -> Dataset:
         images, labels = [], []
         for file in self.checksums:
-            batch = pickle.loads(self.content(name, root, file), encoding="latin1")  # its MD5 was checked
-            images.append(batch["data"].reshape(-1, 3, 32, 32))
-            labels.append(np.array(batch[self.labels], dtype=np.int64))
+            content = self.content(name, root, file)
+            try:
+                batch = _Unpickler(io.BytesIO(content), encoding="latin1").load()
+                images.append(batch["data"].reshape(-1, 3, 32, 32))
+                labels.append(np.array(batch[self.labels], dtype=np.int64))
+            except Exception as error:  # a pickle can fail in any way
+                raise UserError(f"{root / self.folder / file}: not a batch of {name} "
+                                f"({atomic.reason(error)})") from None
         return Dataset(name, torch.from_numpy(np.concatenate(images)), torch.from_numpy(np.concatenate(labels)),
                        self.classes, official_test=len(labels[-1]), statistics=self.statistics)
 

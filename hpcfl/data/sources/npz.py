@@ -1,10 +1,14 @@
-"""Your own data: a .npz file (``data.file``) with samples ``x`` [n, …] and class numbers ``y`` [n].
+"""Your own data: a .npz file (``data.file``) with samples ``x`` [n, …] and class numbers ``y`` [n], 0, 1, …
 
-uint8 samples are images [n, channels, height, width] or values 0 … 255, scaled as the built-in images; floats are taken as they
-are; other integers are token ids [n, positions], 0 for padding.
+uint8 samples are images [n, channels, height, width] or values 0 … 255, scaled as the built-in images; floats
+are taken as they are; other integers are token ids [n, positions], 0 for padding. A number ``classes`` says how
+many classes there are where not all occur; without it the greatest class number does.
 """
 
+import zipfile
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -12,48 +16,97 @@ import torch
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
+from hpcfl.storage import atomic, regular
+
+MOST_CLASSES, MOST_TOKENS = 100_000, 10_000_000
+UNPACKED, RATIO = 1 << 30, 100  # bytes; a larger array may take a hundred times its bytes in the file
 
 
 class OwnFile(Source):
     own_file = True
 
     def read(self, name: str, root: Path) -> Dataset:
-        x, y = _arrays(root)
-        if problem := _problem(x, y):
+        arrays = _arrays(root)
+        if problem := _labels_problem(arrays) or _samples_problem(arrays["x"]):
             raise UserError(f"{root}: {problem}")
-        labels, classes = torch.from_numpy(y.astype(np.int64)), int(y.max()) + 1
-        stem = root.stem
+        x, y = arrays["x"], torch.from_numpy(arrays["y"].astype(np.int64))
+        classes = int(arrays.get("classes", y.max() + 1))
+        notes = () if "classes" in arrays else _gaps(root, y)
+        made = partial(Dataset, root.stem, y=y, classes=classes, notes=notes)
         if x.dtype == np.uint8:
-            return Dataset(stem, torch.from_numpy(x), labels, classes)
+            return made(x=torch.from_numpy(x))
         if x.dtype.kind == "f":
-            return Dataset(stem, torch.from_numpy(x.astype(np.float32)), labels, classes, scale=1.0, mean=(0.0,), std=(1.0,))
-        return Dataset(stem, torch.from_numpy(x.astype(np.int64)), labels, classes, vocabulary=int(x.max()) + 1)
+            return made(x=torch.from_numpy(x.astype(np.float32)), scale=1.0, mean=(0.0,), std=(1.0,))
+        return made(x=torch.from_numpy(x.astype(np.int64)), vocabulary=int(x.max()) + 1)
 
 
-def _arrays(path: Path) -> tuple[np.ndarray, np.ndarray]:
+def _arrays(path: Path) -> dict[str, np.ndarray]:
+    """``x``, ``y`` and, if it is there, ``classes``. Raises UserError."""
     try:
-        with np.load(path, allow_pickle=False) as content:
-            return content["x"], content["y"]
+        with regular.opened(path) as file:
+            _refuse_bombs(file)
+            with np.load(file, allow_pickle=False) as content:
+                return {key: content[key] for key in ("x", "y", *{"classes"} & set(content))}
     except KeyError:
         raise UserError(f"{path}: must hold the arrays 'x' and 'y'") from None
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except Exception as error:  # numpy and zipfile raise many kinds for what is not a whole .npz
         raise UserError(f"{path}: cannot be read as a .npz file without pickled objects "
-                        f"({' '.join(str(error).split())})") from None
+                        f"({atomic.reason(error)})") from None
 
 
-def _problem(x: np.ndarray, y: np.ndarray) -> str:
-    """What is wrong with the arrays, or nothing."""
+def _refuse_bombs(file: BinaryIO) -> None:
+    """Raises ValueError for an array that would fill the memory from next to nothing.
+
+    No more than is declared here is ever unpacked.
+    """
+    for entry in zipfile.ZipFile(file).infolist():
+        if entry.file_size > max(UNPACKED, RATIO * entry.compress_size):
+            sizes = f"from {entry.compress_size:,} to {entry.file_size:,} bytes"
+            raise ValueError(f"'{entry.filename}' would grow {sizes}, at most {RATIO} times are allowed: "
+                             "save it with numpy.savez, uncompressed")
+    file.seek(0)
+
+
+def _labels_problem(arrays: dict[str, np.ndarray]) -> str:
+    """What is wrong with the class numbers, or nothing."""
+    x, y, classes = arrays["x"], arrays["y"], arrays.get("classes", np.array(MOST_CLASSES))
     if y.ndim != 1 or x.ndim < 2 or len(x) != len(y) or not len(y) or 0 in x.shape:
         return f"x has the shape {x.shape} and y {y.shape}; they must be [n, …] and [n], n at least 1"
     if y.dtype.kind not in "iu" or y.min() < 0:
         return f"y must hold class numbers 0, 1, …; it is {y.dtype}" + (f" from {y.min()}" if y.dtype.kind in "iu" else "")
+    if classes.ndim or classes.dtype.kind not in "iu" or not 0 < classes <= MOST_CLASSES:
+        return f"classes must be one integer from 1 to {MOST_CLASSES:,}; it is {classes!r:.60}"
+    if int(y.max()) >= int(classes):
+        bound = "classes is" if "classes" in arrays else "it must be below"
+        return f"y holds the class number {y.max():,}; {bound} {int(classes):,}"
+    return ""
+
+
+def _samples_problem(x: np.ndarray) -> str:
+    """What is wrong with the samples, or nothing."""
     if x.dtype.kind not in "fiu":
         return f"x must hold numbers; it is {x.dtype}"
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
-        return "x holds NaN or infinities"
-    return "x holds negative token ids" if x.dtype.kind == "i" and x.min() < 0 else ""
+    if x.dtype.kind == "f":
+        largest = np.finfo(np.float32).max
+        finite = -largest <= x.min() and x.max() <= largest
+        return "" if finite else f"x holds NaN or infinities, which are those beyond {largest:.2g}"
+    if x.min() < 0:
+        return "x holds negative token ids"
+    if x.max() >= MOST_TOKENS:
+        return f"x holds the token id {x.max():,}; it must be below {MOST_TOKENS:,}"
+    return ""
+
+
+def _gaps(path: Path, y: torch.Tensor) -> tuple[str, ...]:
+    """A note where class numbers do not occur."""
+    missing = (y.bincount() == 0).nonzero().flatten().tolist()
+    if not missing:
+        return ()
+    told = ", ".join(map(str, missing[:5])) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+    return (f"{path}: no sample has the class {told} of 0 … {int(y.max())}; models get an output for it all the same "
+            "(number them 0, 1, … without gaps, or say how many there are in the array 'classes')",)
 
 
 plugin = OwnFile()

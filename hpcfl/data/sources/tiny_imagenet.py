@@ -4,6 +4,8 @@ Read from its original folders. FedALA and cwFedAvg deal out the training folder
 ``val_annotations.txt`` (its folder names say nothing), is the official test split of the schemes that keep the splits apart.
 """
 
+import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +15,13 @@ from hpcfl.data import cache
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
+from hpcfl.storage import atomic, regular
 
 FOLDER = "tiny-imagenet-200"
 URL, MD5 = "http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"
 SIDE = 64
+MOST_BYTES, MOST_CLASSES = 10_000_000, 256  # of a text file; class numbers are kept in a byte
+NAME = r"\w[\w.-]*"  # of a file or folder, without a path
 RECORD = np.dtype([("image", "u1", (3, SIDE, SIDE)), ("label", "u1"), ("test", "?")])
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -43,8 +48,11 @@ class TinyImageNet(Source):
 
 
 def _classes(folder: Path) -> dict[str, int]:
-    """WordNet id → class number, in alphabetical order."""
-    return {word: number for number, word in enumerate(sorted((folder / "wnids.txt").read_text().split()))}
+    """WordNet id → class number, in alphabetical order. Raises UserError."""
+    words = sorted({word for word, in _rows(folder / "wnids.txt", "WORDNET-ID", [NAME])})
+    if not 0 < len(words) <= MOST_CLASSES:
+        raise UserError(f"{folder / 'wnids.txt'}: {len(words)} classes; it must have 1 to {MOST_CLASSES}")
+    return {word: number for number, word in enumerate(words)}
 
 
 def _entries(folder: Path) -> list[Entry]:
@@ -55,22 +63,39 @@ def _entries(folder: Path) -> list[Entry]:
     annotations = folder / "val" / "val_annotations.txt"
     if not train or not annotations.is_file():
         raise UserError(f"{folder}: needs train/WORDNET-ID/images/*.JPEG and val/val_annotations.txt")
-    pairs = [line.split("\t")[:2] for line in annotations.read_text().splitlines()]
+    known = "|".join(map(re.escape, classes))
+    pairs = _rows(annotations, "IMAGE and the WordNet id of a class in wnids.txt", [NAME, known])
     return train + [(folder / "val" / "images" / file, classes[word], True) for file, word in pairs]
 
 
+def _rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
+    """The first columns of a text file with tabulators, which must match these patterns. Raises UserError."""
+    try:
+        lines = regular.read_bytes(path, MOST_BYTES).decode().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
+    rows = [line.split("\t")[:len(columns)] for line in lines]
+    for position, row in enumerate(rows, start=1):
+        if len(row) < len(columns) or not all(map(re.fullmatch, columns, row)):
+            told = f"it is {lines[position - 1]!r:.60}"
+            raise UserError(f"{path}: line {position} must begin with {wanted}; {told}")
+    return rows
+
+
 def _decode(entry: Entry) -> tuple[np.ndarray, int, bool]:
-    """A record; grey images become coloured."""
+    """A record; grey images become coloured. Other sizes are refused before any pixels are made."""
     from PIL import Image  # needed here only
 
     path, number, test = entry
     try:
-        with Image.open(path) as image:
-            pixels = np.asarray(image.convert("RGB"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read as an image ({error})") from None
-    if pixels.shape != (SIDE, SIDE, 3):
-        raise UserError(f"{path}: {pixels.shape[1]}×{pixels.shape[0]} pixels, must be {SIDE}×{SIDE}")
+        with regular.opened(path) as file, warnings.catch_warnings():
+            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+            with Image.open(file, formats=["JPEG"]) as image:
+                if image.size != (SIDE, SIDE):
+                    raise UserError(f"{path}: {image.width}×{image.height} pixels, must be {SIDE}×{SIDE}")
+                pixels = np.asarray(image.convert("RGB"))
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path}: cannot be read as an image ({atomic.reason(error)})") from None
     return pixels.transpose(2, 0, 1), number, test
 
 

@@ -1,0 +1,82 @@
+"""A partition file: the sample numbers of all clients in a row, read only if they are a partition."""
+
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, PositiveInt
+
+from hpcfl import plugins
+from hpcfl.data import split_check
+from hpcfl.errors import UserError
+from hpcfl.storage import atomic, hdf5, regular
+from hpcfl.storage.atomic import Damaged
+
+KIND = "partition"
+PARTS = ("train", "test")
+MOST_BYTES = 1 << 30
+_PACKAGE = "hpcfl.data.partitions"
+
+
+class Attributes(BaseModel):
+    """What a partition file says beside its arrays; see ``Split``."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    attempts: PositiveInt
+    dataset: str
+    samples: Annotated[int, Field(gt=0, lt=2 ** 62)]
+    labels_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    scheme: dict[str, JsonValue]
+    notes: list[str]
+
+    def repeats(self) -> bool:
+        """Whether a client may have a sample twice: drawn with replacement, or by a user's own scheme."""
+        return self.scheme.get("replacement") is True or ":" in str(self.scheme.get("scheme"))
+
+    def shares(self) -> bool:
+        """Whether a sample may go to several clients."""
+        name = self.scheme.get("scheme")
+        known = name in plugins.names(_PACKAGE)  # nothing else is imported because a file names it
+        return self.repeats() or known and not plugins.find(_PACKAGE, "partition.scheme", name).exclusive
+
+
+def read(path: str | Path) -> tuple[dict[str, list[np.ndarray]], Attributes]:
+    """The index lists of training and test samples, and what the file says of them. Raises UserError."""
+    try:
+        arrays, texts = hdf5.decode(hdf5.unseal(KIND, regular.read_bytes(path, MOST_BYTES)))
+        attributes = Attributes.model_validate_json(texts.get(KIND, ""))
+        parts = {part: _lists(part, arrays) for part in PARTS}
+        if len({len(lists) for lists in parts.values()}) > 1:
+            raise Damaged("as many clients must train as are tested")
+        rules = attributes.samples, attributes.repeats(), attributes.shares()
+        if problem := split_check.problem(*parts.values(), *rules):
+            raise Damaged(problem)
+        return parts, attributes
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read as a partition file ({atomic.reason(error)})") from None
+    except pydantic.ValidationError as error:
+        [first, *_] = error.errors(include_url=False)
+        place = ".".join(map(str, first["loc"]))
+        raise UserError(f"{path}: cannot be used as a partition file ({place}: {first['msg']})") from None
+    except Damaged as error:
+        raise UserError(f"{path}: cannot be used as a partition file ({error})") from None
+
+
+def _lists(part: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The samples of every client, int64. Raises Damaged."""
+    held, offsets = (_integers(name, arrays) for name in (part, f"{part}_offsets"))
+    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(held) or (np.diff(offsets) < 0).any():
+        raise Damaged(f"{part}_offsets must ascend from 0 to {len(held)}, the length of {part}")
+    if len(empty := np.flatnonzero(np.diff(offsets) == 0)):
+        raise Damaged(f"client {empty[0]} has no samples to {part} on")
+    return np.split(held, offsets[1:-1])
+
+
+def _integers(name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    array = arrays.get(name)
+    if array is None or array.dtype.kind not in "iu" or array.ndim != 1:
+        found = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
+        raise Damaged(f"'{name}' must be a list of integers, not {found}")
+    return array.astype(np.int64, copy=False)

@@ -1,0 +1,103 @@
+"""The sections of an experiment file: typed, frozen, with what each key means and how large it may be."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationInfo, field_validator
+
+LARGEST = 10_000_000  # of all counts and widths; more would fill the memory before anything is said
+
+
+class Section(BaseModel):
+    """One table of the experiment file: unknown keys, wrong types, NaN and infinities are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @field_validator("*")
+    @classmethod
+    def _countable(cls, value: Any, info: ValidationInfo) -> Any:
+        if info.field_name != "seed" and _greatest(value) > LARGEST:
+            raise ValueError(f"at most {LARGEST:,}")
+        return value
+
+
+def _greatest(value: Any) -> int:
+    """The greatest magnitude of the integers in a value, or in a list of values."""
+    if isinstance(value, list | tuple):
+        return max(map(_greatest, value), default=0)
+    return abs(value) if isinstance(value, int) else 0
+
+
+Seed = Annotated[int, Field(ge=0, lt=2 ** 63)]
+
+
+class Data(Section):
+    dataset: str = Field("digits", description="name of a data set; `hpcfl datasets` lists them")
+    root: str | None = Field(None, description="folder that holds the data sets; default $HPCFL_DATA")
+    file: str | None = Field(None, description="your own data, for dataset = 'npz'")
+    normalise: Literal["half", "statistics"] = Field(
+        "half", description="subtract and divide by 0.5, or by the data set's own mean and standard deviation")
+    augment: bool = Field(False, description="train on images cropped at random after padding by 4, and flipped")
+
+
+class Partition(Section):
+    """What every partition scheme shares; a scheme adds its own keys (see ``hpcfl/data/partitions``)."""
+
+    scheme: str = Field("dirichlet", description="how samples are spread over clients")
+    clients: PositiveInt = Field(20, description="number of clients in total")
+    seed: Seed = Field(1, description="seed of the partition alone, so that all runs share one partition")
+    train: float = Field(0.75, gt=0, lt=1, description="share of a client's samples used for training")
+    file: str | None = Field(None, description="reuse the partition stored in this file instead of drawing one")
+
+
+class Model(Section):
+    name: str = Field("mlp", description="a built-in model or your own 'module:callable'")
+    head: Literal["linear", "cosine"] = Field("linear", description="cosine: features and rows of the head at unit length")
+    head_scale: float = Field(1.0, gt=0, description="initial scale of a cosine head's logits, learnable")
+    options: dict[str, Any] = Field(default_factory=dict, description="the model's own keys, checked by its signature")
+
+
+class Training(Section):
+    epochs: PositiveInt = Field(1, description="local epochs a round")
+    batch_size: PositiveInt = Field(10, description="samples a mini-batch")
+    optimizer: Literal["sgd", "adam"] = Field("sgd", description="its state is reset every round")
+    lr: float = Field(0.005, gt=0, description="local learning rate")
+    lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate after every round")
+    momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
+    weight_decay: float = Field(0.0, ge=0, description="L2 penalty added to the gradient")
+    clip: float | None = Field(None, gt=0, description="largest norm of a client's gradient")
+    buffers: Literal["local", "average"] = Field("local", description="batch-norm statistics: each client's own, or averaged")
+    on_divergence: Literal["stop", "exclude"] = Field(
+        "stop", description="a client with NaN or Inf: stop the run, or leave the client out of the round")
+
+    @field_validator("momentum")
+    @classmethod
+    def _of_sgd(cls, momentum: float, info: ValidationInfo) -> float:
+        if momentum and info.data.get("optimizer") == "adam":
+            raise ValueError("0 with optimizer = 'adam', which keeps moments of its own")
+        return momentum
+
+
+class Participation(Section):
+    fraction: float = Field(1.0, gt=0, le=1, description="share of clients drawn each round, at least one")
+
+
+class Evaluation(Section):
+    every: PositiveInt = Field(1, description="score every so many rounds, and the last")
+    clients: Literal["all", "cohort"] = Field("all", description="score all clients, or only those of the round")
+    score: str = Field("method", description="the score that `best` is about: pre, post … (local training), or the method's own")
+    metric: Literal["weighted", "mean", "worst_tenth", "pm_v", "pm_l"] = Field(
+        "weighted", description="its summary over clients: by samples, plain mean, PM(V) and PM(L) on a global test set")
+
+
+class Checkpoint(Section):
+    every: PositiveInt | Literal["auto"] = Field(
+        "auto", description="rounds between checkpoints; auto: so rarely that they cost less than 2 % of the time")
+
+
+class Runtime(Section):
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
+    lanes: PositiveInt | Literal["auto"] = Field("auto", description="clients trained side by side in one step")
+    threads: PositiveInt = Field(1, le=1024, description="CPU threads a rank; changes the last bits of results")
+    memory: float = Field(
+        8192.0, gt=0, le=1e9, description="MB of client state, and on rank 0 of all models, kept in memory; the rest in $TMPDIR")
+    hang_after: float = Field(600.0, gt=0, le=1e7, description="seconds of silence after which a rank counts as lost")

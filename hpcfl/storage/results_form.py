@@ -1,0 +1,66 @@
+"""What a file of results must hold, checked before anything is computed from it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from pydantic import RootModel
+
+from hpcfl.errors import UserError
+from hpcfl.storage import foreign
+from hpcfl.storage.atomic import Damaged
+from hpcfl.storage.forms import Header
+
+LIMIT = 4 << 30  # bytes of all results of a run: 2,000 rounds of 25,000 clients with 10 numbers each
+COUNTS = ("train_counts", "test_counts")  # of the partition, [clients, classes]
+CLIENTS = "clients/"  # values with a number, or several, for each client; all others are a number a round
+
+Arrays = Mapping[str, np.ndarray]
+
+
+class Alike(RootModel[list[list[str]]]):
+    """Names of the values that lie in one dataset, for each such dataset."""
+
+
+def header(attributes: Mapping[str, str]) -> dict[str, Any]:
+    """The header's entries from their JSON texts. Raises Damaged."""
+    return dict(foreign.checked({name: foreign.parsed(text) for name, text in attributes.items()}, Header))
+
+
+def unpacked(datasets: Arrays, names: str, packed: str) -> dict[str, np.ndarray]:
+    """All datasets, also those that lie together in ``packed/0``, ``packed/1`` … Raises KeyError, ValueError, Damaged.
+    """
+    found = dict(datasets)
+    for i, alike in enumerate(foreign.checked(foreign.parsed(names), Alike).root):
+        together = datasets[f"{packed}/{i}"]
+        if together.ndim < 1:
+            raise Damaged("a number where several belong")
+        found |= dict(zip(alike, together, strict=True))
+    return found
+
+
+def check(rounds: np.ndarray, static: Arrays, values: Arrays) -> None:
+    """``rounds`` are int64 [T], ascending, ``values`` [T, …], counts [clients, classes]. Raises Damaged."""
+    ascending = rounds.ndim == 1 and (rounds[1:] > rounds[:-1]).all()  # not by differences, which overflow
+    if rounds.dtype != np.int64 or not ascending or (rounds < 0).any():
+        raise Damaged("its rounds are not a list of ascending numbers")
+    for name, array in values.items():
+        if array.shape[:1] != rounds.shape or (array.ndim > 1 and not name.startswith(CLIENTS)):
+            raise Damaged(f"values {name!r} have shape {array.shape}, there are {len(rounds)} rounds")
+    for name in COUNTS:
+        counts = static.get(name, np.ones((1, 1), np.int64))
+        if counts.dtype != np.int64 or counts.ndim != 2 or counts.min(initial=0) < 0 or not counts.any():
+            raise Damaged(f"{name!r} are not counts of clients × classes")
+
+
+def check_together(length: int, parts: Sequence[Arrays]) -> None:
+    """Whether values of several files can be those of one run, ``length`` rounds. Raises UserError."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for part in parts:
+        for name, array in part.items():
+            if shapes.setdefault(name, array.shape[1:]) != array.shape[1:]:
+                raise UserError(f"results that are not of one run: values {name!r} have shape {shapes[name]} "
+                                f"in one file, {array.shape[1:]} in another")
+    if (size := 8 * length * sum(map(math.prod, shapes.values()))) > LIMIT:
+        raise UserError(f"results of {size:,} bytes, more than the {LIMIT:,} that a run may have")

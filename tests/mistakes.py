@@ -1,0 +1,163 @@
+"""Mistakes that users make in methods and models of their own, and what cannot be batched, named as 'mistakes:…'."""
+
+import torch
+import torch.nn.functional as functional
+from torch import nn
+
+from hpcfl.data.partitions.base import Scheme
+from hpcfl.data.sources.base import Source
+from hpcfl.methods.base import Method
+from hpcfl.methods.fedavg import FedAvg
+
+number = 3
+
+
+class Nothing:
+    """No method, no partition scheme."""
+
+
+class Unfinished(Method):
+    """Without what a method must have."""
+
+
+class VectorLoss(FedAvg):
+    def loss(self, model, batch, lane):
+        return functional.cross_entropy(model(batch.x), batch.y, reduction="none")
+
+
+class NumberLoss(FedAvg):
+    def loss(self, model, batch, lane):
+        return 0.5
+
+
+class FreeLoss(FedAvg):
+    def loss(self, model, batch, lane):
+        return batch.x.mean()
+
+
+class UnknownVariable(FedAvg):
+    def fit(self, fleet, rows, inbox, **how):
+        return fleet.train(rows, variables={"received": fleet.rows(rows)}, **how)
+
+    def loss(self, model, batch, lane):
+        return super().loss(model, batch, lane) + lane.recieved.sum()
+
+
+class OneRowOfAll(FedAvg):
+    def fit(self, fleet, rows, inbox, **how):
+        return fleet.train(rows, variables={"received": self.received(fleet, inbox)}, **how)
+
+
+class MeanUpload(FedAvg):
+    def update(self, fleet, inbox):  # one row for all clients
+        return {"model": super().update(fleet, inbox)["model"].mean(dim=0)}
+
+
+class BareUpload(FedAvg):
+    def update(self, fleet, inbox):  # no dictionary
+        return super().update(fleet, inbox)["model"]
+
+
+class ShortUpload(FedAvg):
+    def update(self, fleet, inbox):
+        return {"model": super().update(fleet, inbox)["model"][:, 1:]}
+
+
+class WrongState(FedAvg):
+    def client_state(self, setup):
+        return {"last": torch.zeros(3)}
+
+    def keep(self, fleet, trained):
+        fleet.state["last"] = trained
+
+
+class MisspeltUpload(FedAvg):
+    def aggregate(self, server, cohort, uplink):
+        server["model"] = uplink["modle"].mean(dim=0)
+
+
+class Item(FedAvg):
+    def loss(self, model, batch, lane):
+        value = super().loss(model, batch, lane)
+        return value / max(1e-3, value.item())
+
+
+class Branch(FedAvg):
+    def loss(self, model, batch, lane):
+        value = super().loss(model, batch, lane)
+        return 2 * value if value > 1 else value
+
+
+class Odd(FedAvg):
+    """A server that takes different messages only, and more than one client."""
+
+    def aggregate(self, server, cohort, uplink):
+        if len(uplink["model"].unique(dim=0)) < 2:
+            raise ValueError("all messages are equal")
+        super().aggregate(server, cohort, uplink)
+
+
+class Image(nn.Module):
+    """A linear model of an image."""
+
+    def __init__(self, shape, classes, *, inputs: int = 64, outputs: int | None = None):
+        super().__init__()
+        self.linear = nn.Linear(inputs, outputs or classes)
+
+    def forward(self, x):
+        return self.linear(x.flatten(1))
+
+
+class Forwardless(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.head = nn.Linear(64, classes)
+
+
+class Unbatched(Image):
+    def forward(self, x):
+        return super().forward(x)[0]
+
+
+def sequential(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(63, classes))
+
+
+def dropping(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, classes))
+
+
+def of_shape_alone(shape):
+    return Image(shape, 10)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, shape, classes, *, cell: str = "GRU"):
+        super().__init__()
+        self.cell = getattr(nn, cell)(shape[-1], 12, batch_first=True)
+        self.head = nn.Linear(12, classes)
+
+    def forward(self, x):
+        return self.head(self.cell(x[:, 0])[0][:, -1])
+
+
+class InPlace(Image):
+    def forward(self, x):
+        summed = torch.zeros(len(x), 64)
+        summed += x.flatten(1)
+        return self.linear(summed)
+
+
+class Unreadable(Source):
+    built_in = True
+
+    def read(self, name, root):
+        return open(root / "missing.csv")
+
+
+class Undrawable(Scheme):
+    def draw(self, labels, classes, official_test):
+        return labels[len(labels)]
+
+
+unreadable = Unreadable()

@@ -1,0 +1,96 @@
+"""Escape sequences, markup and whatever breaks a table reach the reader as the letters they are."""
+
+import csv
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from hpcfl.report import summary, sweep_table, table_formats, tables
+from hpcfl.report.text import literal, plain
+
+HOSTILE = "\x1b[31mred\x1b]0;title\x07 [bold red]markup[/] \x9b2J \u202etxet :smile: a\nb"
+SHOWN = r"\x1b[31mred\x1b]0;title\x07 [bold red]markup[/] \x9b2J \u202etxet :smile: a\nb"
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")
+
+
+def test_everything_invisible_is_written_out():
+    assert plain(HOSTILE) == SHOWN
+    assert plain("ünï 東京 a_b") == "ünï 東京 a_b" and plain("caf\udce9") == r"caf\udce9"
+
+
+def test_rich_finds_no_markup():
+    output = io.StringIO()
+    Console(file=output, force_terminal=True, width=300, color_system="truecolor").print(literal(HOSTILE))
+    assert output.getvalue() == SHOWN + "\n"
+
+
+def hostile_run(make_run, name="[bold red]run[_] \x1b[31m"):
+    """A run whose folder and method want to be more than text."""
+    folder = make_run(name)
+    path = folder / "run.json"
+    there = json.loads(path.read_text())
+    there["config"]["method"]["name"] = HOSTILE
+    there["config"]["name"] = HOSTILE
+    path.write_text(json.dumps(there))
+    return folder
+
+
+def test_show_prints_text(make_run, capsys):
+    folder = hostile_run(make_run)
+    for path in folder.glob("metrics*.h5"):
+        path.write_bytes(b"damaged")  # so that run.json counts, and a note names the folder
+    tables.show(folder)
+    said = capsys.readouterr().out
+    assert all(letter.isprintable() or letter == "\n" for letter in said)
+    notes, _, row = said.partition("accuracy")
+    assert r"note: " in notes and all(r"[bold red]run[_] \x1b[31m" in part for part in (notes, row)) and SHOWN in row
+
+
+def test_columns_that_belong_together_may_be_missing(make_run, capsys):
+    run = summary.load(make_run())
+    del run.results.values["pre/mean"]
+    assert tables._accuracies(run, "pre")[:2] == ("75.00", "– ± 5.00")
+
+
+@pytest.fixture
+def grid():
+    entry = sweep_table.Entry(50.0, 1.0, 2)
+    return sweep_table.Grid("weighted", [HOSTILE, r"a\b*c`<br>|~^_"], [HOSTILE], [[entry], [entry]], True, [HOSTILE])
+
+
+def test_a_grid_on_a_terminal_is_text(grid, capsys):
+    Console(width=300).print(table_formats.terminal(grid))
+    said = capsys.readouterr().out
+    assert said.count(SHOWN) == 3 and "\x1b" not in said
+
+
+def test_markdown_keeps_its_form(grid):
+    lines = table_formats.markdown(grid).splitlines()
+    assert len(lines) == 8
+    assert lines[4] == (r"| \\x1b\[31mred\\x1b\]0;title\\x07 \[bold red\]markup\[/\] \\x9b2J \\u202etxet :smile: a\\nb "
+                        "| 50.00 ± 1.00 |")
+    assert lines[5] == r"| a\\b\*c\`\<br\>\|~^_ | 50.00 ± 1.00 |"
+
+
+def test_latex_keeps_its_form(grid):
+    lines = table_formats.latex(grid).splitlines()
+    assert len(lines) == 10 and lines[-1] == f"% {SHOWN}"
+    assert lines[6] == r"a\textbackslash{}b*c`<br>|\textasciitilde{}\textasciicircum{}\_ & $50.00 \pm 1.00$ \\"
+
+
+def test_csv_keeps_its_form(grid):
+    found = list(csv.reader(io.StringIO(table_formats.long_csv(grid))))
+    assert [line[:2] for line in found[1:]] == [[SHOWN, SHOWN], [r"a\b*c`<br>|~^_", SHOWN]]
+
+
+def test_results_behind_a_link_are_a_note(make_run, tmp_path):
+    folder = make_run()
+    (folder / "metrics.h5").replace(tmp_path / "elsewhere")
+    (folder / "metrics.h5").symlink_to(tmp_path / "elsewhere")
+    assert "a link, which is not followed here" in summary.load(folder).notes[0]
