@@ -76,7 +76,8 @@ def measure(experiment: Config, rounds: int, communicator: Communicator) -> Repo
     longer = experiment.model_copy(update={"rounds": max(experiment.rounds, plan[-1] + 1)})
     with agreed(communicator):
         check_world(communicator)
-        prepared = trial.run(prepare(longer, communicator), communicator)
+        prepared = prepare(longer, communicator)
+    prepared = trial.run(prepared, communicator)
     communicator.watch(experiment.runtime.hang_after)
     communicator.agree(0)  # all at once: the ranks of a node share its cores or its GPU
     works = len(prepared.store.ids) > 0

@@ -271,8 +271,10 @@ class World(Communicator):
     def abort(self, code: int) -> NoReturn:
         _flush()
         time.sleep(0.3)  # mpiexec drops what it has not passed on yet when it kills the ranks
-        self._world.Abort(code)
-        os._exit(code)
+        try:
+            self._world.Abort(code)
+        finally:
+            os._exit(code)  # MPI may be gone already
 
 
 def _flush() -> None:

@@ -66,6 +66,7 @@ def run_table(table: dict[str, Any], source: str, out: Path | None, fresh: bool,
     """Run what an experiment file's table says, and say what came out. Collective. Raises UserError, RunFailure or Interrupted,
     on all ranks."""
     with agreed(communicator):
+        check_world(communicator)
         planned = plan(table, source, out)
         if communicator.is_server:
             planned.record()
@@ -82,7 +83,8 @@ def check_file(file: Path, overrides: Iterable[str], communicator: Communicator)
     with agreed(communicator):
         check_world(communicator)
         cells = sweep.expand(config.read(file, overrides), str(file))
-        prepared = trial.run(prepare(cells[0].config, communicator), communicator)
+        prepared = prepare(cells[0].config, communicator)
+    prepared = trial.run(prepared, communicator)
     from hpcfl.report import configuration, needs
 
     ranks = communicator.collect(vars(needs.of_rank(prepared, communicator)))

@@ -39,7 +39,8 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
         if communicator.share(complete):
             return False
         with agreed(communicator):
-            prepared = trial.run(prepare(config, communicator), communicator)
+            prepared = prepare(config, communicator)
+        prepared = trial.run(prepared, communicator)
         introduced = communicator.introduce(muster(communicator, prepared))
         with agreed(communicator):
             claim = stack.enter_context(run_folder.claim(folder, config, fresh)) if communicator.is_server else None
@@ -66,7 +67,7 @@ def _begin(claim: Claim, prepared: Prepared, restored: Restored | None) -> list[
 
     Raises UserError, RunFailure.
     """
-    notes = [*prepared.notes]
+    notes = [*prepared.notes, *([claim.note] if claim.note else [])]
     partition = claim.folder / PARTITION
     known = _known_split(partition, notes)
     if restored is not None and known is not None and not known.same(prepared.split):

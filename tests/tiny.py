@@ -15,6 +15,7 @@ from torch import nn
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.partitions.base import Draw, Scheme
 from hpcfl.data.sources.base import Source
+from hpcfl.errors import UserError
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.models.mlp import MLP
 
@@ -63,6 +64,15 @@ class Stuck(Counts):
     def draw(self, labels, classes, official_test):
         if os.environ.get("PMI_RANK") == "1":
             os.kill(os.getpid(), signal.SIGSTOP)
+        return super().draw(labels, classes, official_test)
+
+
+class Unreadable(Counts):
+    """Only the process of rank 1 cannot draw the partition, as where its node lacks a file."""
+
+    def draw(self, labels, classes, official_test):
+        if os.environ.get("PMI_RANK") == "1":
+            raise UserError("a file is missing on this node")
         return super().draw(labels, classes, official_test)
 
 

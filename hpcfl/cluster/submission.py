@@ -45,11 +45,13 @@ def submit(file: Path, overrides: Iterable[str], profile_name: str, out: Path | 
     folder = plan.folder.resolve()
     batch.check_folder(folder)
     submissions = Submissions(folder)
-    open_cells = [cell for cell in plan.cells if not run_folder.examine(folder / cell.folder, cell.config, fresh=False)]
+    open_cells, refused = _open(plan, folder)
     _check_threads(wanted, open_cells)
     queued = {} if dry_run else _in_queue(submissions)
     work = [_work(wanted, submissions, folder / cell.folder, cell) for cell in open_cells if cell.name not in queued]
-    lines = [f"{len(plan.cells) - len(open_cells)} of {len(plan.cells)} complete"] if len(open_cells) < len(plan.cells) else []
+    complete = len(plan.cells) - len(open_cells) - len(refused)
+    lines = [f"{complete} of {len(plan.cells)} complete"] if complete else []
+    lines += [f"{name}: refused, {error}" for name, error in refused.items()]
     lines += [f"{name}: in the queue as job {job}" for name, job in queued.items()]
     if dry_run and work:
         forecast.show(work[0].config, wanted.ranks)
@@ -62,6 +64,21 @@ def submit(file: Path, overrides: Iterable[str], profile_name: str, out: Path | 
     for path, text in [item for one in work for item in one.files.items()]:
         atomic.write(path, text.encode())
     return [*lines, *_send(wanted, work, submissions)]
+
+
+def _open(plan: experiment.Plan, folder: Path) -> tuple[list[experiment.Planned], dict[str, UserError]]:
+    """The cells that are not complete and can be run where they are to, and why others cannot. Raises UserError for a single run
+    or if no cell is left."""
+    open_cells, refused = [], dict[str, UserError]()
+    for cell in plan.cells:
+        try:
+            if not run_folder.examine(folder / cell.folder, cell.config, fresh=False):
+                open_cells.append(cell)
+        except UserError as error:
+            refused[cell.name] = error
+    if len(refused) == len(plan.cells):
+        raise next(iter(refused.values()))
+    return open_cells, refused
 
 
 def script(wanted: Profile, work: list[Work], submissions: Submissions) -> str:

@@ -120,7 +120,7 @@ def is_sweep(folder: Path, runs: list[Run]) -> bool:
 
 
 def _is_run(folder: Path) -> bool:
-    return (folder / run_folder.RUN).exists() or (folder / recorded.MERGED).exists()
+    return any((folder / name).exists() for name in (run_folder.RUN, recorded.MERGED, recorded.COPY))
 
 
 def _description(folder: Path, notes: list[str]) -> dict[str, Any] | None:

@@ -17,6 +17,8 @@ from hpcfl.storage import run_folder
 ROWS, COLUMNS = ("method.name",), ("data.dataset", "partition.scheme")
 SEEDS = ("seed", "partition.seed")  # runs that differ in nothing else are repetitions
 IGNORED = ("name", "runtime.", "checkpoint.", "data.root", "partition.file")
+ONE_PARTITION = "all seeds have the same partition, so that ± says nothing about others; a sweep over partition.seed does"
+OF_DATA = ("data.", "partition.")
 ACCURACIES = ("weighted", "mean", "std", "worst_tenth")
 LOWER_IS_BETTER = ("seconds", "bytes", "floats", "std")
 Setting = dict[str, Any]  # dotted key → value
@@ -67,13 +69,15 @@ def make(runs: list[Run], rows: Sequence[str], columns: Sequence[str], metric: s
     """``rows`` and ``columns``: dotted keys of the configuration; without, method × data set and partition, and whatever else
     differs between runs. ``metric``: see ``value``; without, that of the runs. Raises UserError."""
     metric = metric or runs[0].metric
-    done = [run for run in runs if run.summary.finished]
-    notes = [f"{run.label}: left out, it stands at round {run.summary.rounds} of {run.config['rounds']}"
+    done, notes = _once([run for run in runs if run.summary.finished])
+    notes += [f"{run.label}: left out, it stands at round {run.summary.rounds} of {run.config['rounds']}"
              for run in runs if not run.summary.finished]
     if not done:
         raise UserError("; ".join(["no run is finished yet", *notes]))
     settings = [_setting(run.config) for run in done]
     down, across = _axes(settings, rows, columns)
+    if _share_a_partition(settings):
+        notes.append(ONE_PARTITION)
     groups: dict[tuple[str, str], list[float]] = {}
     for run, setting in zip(done, settings, strict=True):
         groups.setdefault((_label(setting, down), _label(setting, across)), []).append(value(run, metric))
@@ -85,8 +89,8 @@ def make(runs: list[Run], rows: Sequence[str], columns: Sequence[str], metric: s
 
 def value(run: Run, metric: str) -> float:
     """One number of a run. ``metric`` is NAME or NAME@last: a recorded column such as ``post/mean`` or ``seconds/round``, or
-    ``weighted``, ``mean``, ``std``, ``worst_tenth`` of the column that counts for the method; in its best round, or the last
-    that has a number. Raises UserError."""
+    ``weighted``, ``mean``, ``std``, ``worst_tenth`` of the column that counts for the method; in its best round, or where that
+    has no such number in the latest before it, or in the last round that has one. Raises UserError."""
     name, _, at = metric.partition("@")
     if at not in ("", "best", "last"):
         raise UserError(f"--metric {metric}: what follows '@' must be best or last")
@@ -98,8 +102,25 @@ def value(run: Run, metric: str) -> float:
     best = run.summary.best
     if not scored.size or best is None:
         return float("nan")
-    place = int(scored[-1]) if at == "last" else int(np.flatnonzero(run.results.rounds == best["round"])[0])
-    return float(known[column][place])
+    if at != "last":
+        scored = scored[run.results.rounds[scored] <= best["round"]]
+    return float(known[column][scored[-1]]) if scored.size else float("nan")
+
+
+def _once(runs: list[Run]) -> tuple[list[Run], list[str]]:
+    """The runs without those that are another one again, and a note for each of these."""
+    first: dict[str, Run] = {}
+    notes = []
+    for run in runs:
+        known = first.setdefault(repr(sorted(_setting(run.config).items())), run)
+        if known is not run:
+            notes.append(f"{run.folder}: left out, it is the same run as {known.folder}")
+    return list(first.values()), notes
+
+
+def _share_a_partition(settings: list[Setting]) -> bool:
+    """Whether runs differ in their seed, and all have the same seed of the partition."""
+    return len({one.get("seed") for one in settings}) > 1 and len({one.get("partition.seed") for one in settings}) == 1
 
 
 def _setting(config: dict[str, Any], prefix: str = "") -> Setting:
@@ -118,8 +139,11 @@ def _axes(settings: list[Setting], rows: Sequence[str], columns: Sequence[str]) 
         if key not in known:
             raise UserError(f"'{key}' is no key of these runs{plugins.nearest(key, known)}")
     down, across = list(rows or ROWS), list(columns or COLUMNS)
+    if not columns:  # numbers of different data stand in different columns, also where no entry would mix them
+        across += [key for key in known if key.startswith(OF_DATA) and key not in (*down, *across, *SEEDS)
+                   and any(one.get(key) != settings[0].get(key) for one in settings)]
     while key := _differing(settings, known, (*down, *across)):
-        of_columns = key.startswith(("data.", "partition."))
+        of_columns = key.startswith(OF_DATA)
         if columns if of_columns else rows:
             raise UserError(f"runs of the same entry differ in {key}; add it to --rows or --columns")
         (across if of_columns else down).append(key)

@@ -85,6 +85,8 @@ def _text(entry: "Entry | None", grid: "Grid", sign: str) -> str:
     """``85.31 ± 0.42``, with the number of runs where it is not that of the others."""
     if entry is None:
         return ""
+    if entry.mean != entry.mean:
+        return "–"
     form = ".2f" if grid.percent else ".4g"
     spread = f" {sign} {entry.std:{form}}" if entry.runs > 1 else ""
     return f"{entry.mean:{form}}{spread}{f' ({entry.runs})' if entry.runs < _most(grid) else ''}"

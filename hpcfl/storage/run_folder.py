@@ -70,10 +70,14 @@ class Claim:
 
     def __init__(self, folder: Path, config: Config, fresh: bool, lock: FolderLock) -> None:
         self.folder = folder
-        self.notes: list[str] = []  # a line for each file that was damaged and is made again
+        self.note: str | None = None  # that ``run.json`` was damaged and is written again
         self.begun = False
         self._config, self._fresh, self._lock = config, fresh, lock
         self._is_new = not any((folder / name).exists() for name in EVIDENCE)
+        try:
+            read(folder)
+        except UserError as error:
+            self.note = str(error)
 
     def begin(self) -> None:
         """Say in the folder whose it is; with ``fresh`` what was there is moved aside first.
@@ -137,7 +141,7 @@ def read(folder: Path) -> RunFile | None:
     except FileNotFoundError:
         return None
     except Damaged as error:
-        raise UserError(f"{folder / RUN}: damaged ({error}); the command that began the run makes it again") from None
+        raise UserError(f"{folder / RUN}: damaged ({error}); the command that began the run writes it again") from None
 
 
 def failure(folder: Path) -> str | None:

@@ -51,15 +51,23 @@ def test_the_same_without_slurm(here, name):
 
 
 @pytest.mark.parametrize(("name", "said"), [
-    ("local", "the ranks ended with code 2: {}/out/seed=0: is a file, not a folder; choose another --out; submitted again "
-              "it continues from round 0"),
-    ("debug", "{}/out/seed=0: is a file, not a folder; choose another --out")])
+    ("local", "the ranks ended with code 1: round 1: clients 0, 1 diverged (NaN or Inf); lower training.lr, set training.clip, or "
+              "leave such clients out with training.on_divergence = 'exclude'; submitted again it continues from round 0"),
+    ("debug", "round 1: clients 0, 1 diverged (NaN or Inf); lower training.lr, set training.clip, or leave such clients out with "
+              "training.on_divergence = 'exclude'")])
 def test_a_failing_cell_does_not_stop_the_others(here, name, said):
+    first, second = send(here, name, "sweep.seed=[0]", "sweep.training.lr=[1e38, 0.1]")
+    assert first == f"seed=0,lr=1e+38: failed, {said}"
+    assert second == "seed=0,lr=0.1: finished"
+
+
+def test_what_would_be_refused_is_not_sent(here):
     (here / "out").mkdir()
     (here / "out" / "seed=0").write_text("in the way")
-    first, second = send(here, name)
-    assert first == f"seed=0: failed, {said.format(here)}"
-    assert second == "seed=1: finished"
+    refused = f"{here}/out/seed=0: is a file, not a folder; choose another --out"
+    assert send(here, "debug") == [f"seed=0: refused, {refused}", "seed=1: finished"]
+    with pytest.raises(UserError, match="is a file, not a folder; choose another --out"):
+        send(here, "debug", "sweep.seed=[0]")
 
 
 def test_a_dry_run_shows_the_script_and_writes_nothing(here, capsys):

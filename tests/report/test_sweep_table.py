@@ -94,6 +94,37 @@ def test_unfinished_runs_are_left_out_and_named():
         sweep_table.make([run(finished=False)], (), (), "")
 
 
+def test_a_number_that_the_best_round_lacks_is_that_of_the_latest_round_before():
+    """The state after the last aggregation is often the best, and has no number after training."""
+    one = run(accuracy=(0.5, 0.6, 0.9))
+    one.results.values["post/mean"] = np.array([0.3, 0.7, np.nan])
+    other = run("local", accuracy=(0.9, 0.6, 0.5))
+    other.results.values["post/mean"] = np.array([np.nan, 0.7, 0.8])
+    found = sweep_table.make([one, other], (), (), "post/mean")
+    assert entry(found)[0] == 70 and entry(found)[3]
+    assert not found.entries[1][0].best and "| local | – |" in table_formats.markdown(found)
+
+
+def test_a_run_that_is_there_twice_counts_once():
+    found = sweep_table.make([*seeds("a", 0.5, 0.7), run("a", 1, (0.1, 0.7))], (), (), "")
+    assert entry(found) == (60, 14.142136, 2, True)
+    assert "runs/a-1: left out, it is the same run as runs/a-1" in found.notes
+
+
+def test_numbers_of_different_data_stand_in_different_columns():
+    small, large = run("a", accuracy=(0.5,)), run("b", accuracy=(0.6,))
+    small.config["partition"]["clients"], large.config["partition"]["clients"] = 5, 20
+    found = sweep_table.make([small, large], (), (), "")
+    assert found.columns == ["digits iid clients=5", "digits iid clients=20"]
+
+
+def test_seeds_with_partitions_of_their_own_are_not_noted():
+    one, other = seeds("a", 0.5, 0.6)
+    other.config["partition"]["seed"] = 2
+    assert sweep_table.make([one, other], (), (), "").notes == []
+    assert sweep_table.make([one], (), (), "").notes == []
+
+
 @pytest.fixture
 def grid():
     return sweep_table.make([*seeds("fedavg", 0.5, 0.6), *seeds("a|b_c", 0.7), run("x", finished=False)], (), (), "")
@@ -105,14 +136,14 @@ TITLE = "weighted in % of the best round, mean ± standard deviation over 2 seed
 def test_markdown(grid):
     assert table_formats.markdown(grid) == "\n".join([
         TITLE, "", "|  | digits iid |", "| --- | ---: |", "| fedavg | 55.00 ± 7.07 |", "| a\\|b_c | **70.00 (1)** |", "",
-        "x-0: left out, it stands at round 3 of 3"])
+        "x-0: left out, it stands at round 3 of 3", "", sweep_table.ONE_PARTITION])
 
 
 def test_latex(grid):
     assert table_formats.latex(grid) == "\n".join([
         f"% {TITLE}", r"\begin{tabular}{lr}", r"\toprule", r" & digits iid \\", r"\midrule",
         r"fedavg & $55.00 \pm 7.07$ \\", r"a|b\_c & $\mathbf{70.00 (1)}$ \\", r"\bottomrule", r"\end{tabular}",
-        "% x-0: left out, it stands at round 3 of 3"])
+        "% x-0: left out, it stands at round 3 of 3", f"% {sweep_table.ONE_PARTITION}"])
 
 
 def test_csv(grid):
