@@ -1,5 +1,5 @@
-"""Random faults at any moment and place: whatever strikes, the job ends in time, all commands tell the same about it, and in the end
-each run has the digest and every number of an undisturbed one.
+"""Random faults at any moment and place: whatever strikes, the job ends in time, all commands tell the same
+about it, and in the end each run has the digest and every number of an undisturbed one.
 
     python tests/campaign/campaign.py --faults 100 --seed 1 --report results/campaign
     python tests/campaign/campaign.py --only 1/17
@@ -26,13 +26,15 @@ DISK = "16m"  # size of the file system for results, where one can be mounted
 
 
 @contextmanager
-def stage(methods: Sequence[str], kinds: Sequence[str] = tuple(KINDS), ranks: int = 5, faults: int = 3) -> Iterator[Stage]:
-    """A zygote, and a small disk where one can be mounted; kinds of faults that are not possible here are left out."""
+def stage(methods: Sequence[str], kinds: Sequence[str] = tuple(KINDS), ranks: int = 5,
+          faults: int = 3) -> Iterator[Stage]:
+    """A zygote, and a small disk where one can be mounted; kinds that are not possible here are left out."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
         with small_disk(folder / "disk") as mounted, Zygote(folder) as zygote:
-            possible = [kind for kind in kinds if (mounted or kind not in NEEDS_ROOT) and (ranks > 1 or kind not in NEEDS_RANKS)]
+            possible = [kind for kind in kinds
+                        if (mounted or kind not in NEEDS_ROOT) and (ranks > 1 or kind not in NEEDS_RANKS)]
             yield Stage(zygote, folder / "disk", methods, possible, ranks, faults)
 
 
@@ -55,20 +57,22 @@ def run(on: Stage, seeds: Iterator[str], count: int) -> list[Event]:
     while len(events) < count and (seed := next(seeds, None)) is not None:
         for event in on.play(seed):
             events.append(event)
-            print(f"{len(events):4} {seed:8} {event.method:12} {event.kind:30} {event.moment:32} {event.detail:30} "
-                  f"code {event.code} after {event.seconds:.1f} s {'; '.join(event.wrong)}", flush=True)
+            print(f"{len(events):4} {seed:8} {event.method:12} {event.kind:30} {event.moment:32} "
+                  f"{event.detail:30} code {event.code} after {event.seconds:.1f} s {'; '.join(event.wrong)}",
+                  flush=True)
     return events
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--faults", type=int, default=100, help="at least so many")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", metavar="SEED/NUMBER", help="replay one episode")
     parser.add_argument("--methods", nargs="+", default=plugins.names("hpcfl.methods"))
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS, metavar="KIND")
     parser.add_argument("--ranks", type=int, default=5, help="the most")
-    parser.add_argument("--report", type=Path, help="folder for README.md and events.json, to which this campaign is added")
+    parser.add_argument("--report", type=Path, help="folder to whose README.md and events.json this is added")
     given = parser.parse_args()
     seeds = iter([given.only]) if given.only else (f"{given.seed}/{number}" for number in range(1 << 60))
     begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""Damaged files: the run is at rest in some state, one of its files is changed, and the same command is given again."""
+"""Damaged files: one file of a run at rest in some state is changed, and the same command is given again."""
 
 import random
 import time
@@ -11,8 +11,9 @@ from faults import GRACE, Fault, Outcome, at_rest
 from scene import Scene
 
 FILES = {"manifest": "checkpoints/manifest-*.json", "server's state": "checkpoints/server-*.h5",
-         "clients' state": "checkpoints/clients-*.h5", "metrics": "metrics*.h5", "rounds": "rounds/*.h5", "run.json": "run.json",
-         "partition": "partition.h5", "lock": ".lock", "reason of a failure": "failure.txt"}
+         "clients' state": "checkpoints/clients-*.h5", "metrics": "metrics*.h5", "rounds": "rounds/*.h5",
+         "run.json": "run.json", "partition": "partition.h5", "lock": ".lock",
+         "reason of a failure": "failure.txt"}
 
 
 def damage(scene: Scene, how: Callable[[Path, random.Random], None]) -> Outcome:
@@ -51,5 +52,6 @@ def empty(path: Path, chance: random.Random) -> None:
     path.write_bytes(b"")
 
 
-ALL: dict[str, Fault] = {"truncated file": partial(damage, how=cut), "bit flip in a file": partial(damage, how=flip),
-                         "deleted file": partial(damage, how=delete), "emptied file": partial(damage, how=empty)}
+ALL: dict[str, Fault] = {
+    "truncated file": partial(damage, how=cut), "bit flip in a file": partial(damage, how=flip),
+    "deleted file": partial(damage, how=delete), "emptied file": partial(damage, how=empty)}

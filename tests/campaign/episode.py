@@ -1,4 +1,4 @@
-"""An episode: a new run, one to three faults one after the other, and then its end compared with the undisturbed one."""
+"""An episode: a new run, one to three faults one after the other, and its end compared."""
 
 import random
 import shutil
@@ -21,7 +21,7 @@ NEEDS_ROOT = ("full disk", "another user")
 
 @dataclass
 class Event:
-    """One fault: what was done to which run when, how the job ended, and what is wrong with that, if anything.
+    """One fault: what was done to which run when, how the job ended, and what is wrong with that.
 
     ``seed`` replays the episode with all its faults.
     """
@@ -49,15 +49,15 @@ class Stage:
     _known: dict[str, tuple[Path, Undisturbed]] = field(default_factory=dict)
 
     def play(self, seed: str) -> list[Event]:
-        """The episode of a seed, "campaign/number": the number deals the kinds, so that all come equally often."""
+        """The episode of a seed "campaign/number": numbers deal the kinds, so that all come equally often."""
         chance = random.Random(seed)
         method = chance.choice(self.methods)
         file, undisturbed = self._experiment(method)
-        kinds = [chance.choice(self.kinds) for _ in range(chance.randrange(self.most_faults))] + [self._dealt(seed)]
+        before = [chance.choice(self.kinds) for _ in range(chance.randrange(self.most_faults))]
         place = Path(tempfile.mkdtemp(dir=self.disk))
         place.chmod(0o755)
         stage = Scene(self.zygote, file, place, undisturbed, chance, self.most_ranks)
-        events = [self._strike(stage, seed, kind) for kind in kinds]
+        events = [self._strike(stage, seed, kind) for kind in (*before, self._dealt(seed))]
         events[-1].wrong += [f"in the end: {line}" for line in judge.complete(stage)]
         shutil.rmtree(place)
         return events
@@ -68,7 +68,8 @@ class Stage:
         wrong = outcome.wrong + judge.story(stage, outcome.code)
         if "Traceback" in outcome.said:
             wrong.append(f"a traceback: {outcome.said[-600:]}")
-        return Event(seed, stage.file.stem, kind, outcome.moment, outcome.detail, outcome.code, round(outcome.seconds, 2), wrong)
+        return Event(seed, stage.file.stem, kind, outcome.moment, outcome.detail, outcome.code,
+                     round(outcome.seconds, 2), wrong)
 
     def _dealt(self, seed: str) -> str:
         campaign, _, number = seed.rpartition("/")

@@ -1,4 +1,4 @@
-"""Faults that a run must survive. Each starts the run of a scene, strikes it at some moment, and says how that ended."""
+"""Faults that a run must survive. Each starts the run of a scene, strikes it, and says how that ended."""
 
 import errno
 import os
@@ -139,8 +139,8 @@ def start_twice(scene: Scene) -> Outcome:
     time.sleep(scene.chance.uniform(0, START_UP))
     second = scene.start(scene.ranks())
     codes = [first.end(GRACE), second.end(GRACE)]
-    outcome = Outcome("start-up", f"codes {codes[0]} and {codes[1]}", max(codes, key=str), f"{first.said}\n{second.said}",
-                      time.monotonic() - begun)
+    outcome = Outcome("start-up", f"codes {codes[0]} and {codes[1]}", max(codes, key=str),
+                      f"{first.said}\n{second.said}", time.monotonic() - begun)
     outcome.wrong += judge.twice(codes, [first, second])
     return outcome
 
@@ -179,7 +179,7 @@ def refuse(scene: Scene, options: list[str], extra: dict[str, str] | None = None
 
 
 def at_rest(scene: Scene) -> str:
-    """Leave the run in some state with no process of it alive: killed at an operation, or finished. What it is."""
+    """Leave the run in some state with no process of it alive, killed at an operation or finished: which."""
     if scene.done and scene.chance.random() < 0.5:
         return "as left"
     if scene.chance.random() < 0.3:
@@ -230,7 +230,8 @@ def _fill(ballast: Path) -> None:
 
 def _signals() -> dict[str, Fault]:
     return {f"{number.name} {word}": partial(ask_to_stop, number=number, times=times)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1) for times, word in ((1, "once"), (2, "twice"))}
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+            for times, word in ((1, "once"), (2, "twice"))}
 
 
 ALL: dict[str, Fault] = {

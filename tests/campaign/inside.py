@@ -1,8 +1,8 @@
-"""What happens inside a process of a job that is to be struck: it counts its own input/output operations below the results folder,
-and at one of them it dies, fails, or tells the campaign that the moment has come.
+"""What happens inside a process of a job that is to be struck: it counts its own input/output operations
+below the results folder, and at one of them it dies, fails, or tells the campaign that the moment has come.
 
-An operation is: opening for writing, writing, syncing, renaming, removing, making a folder, cutting a file. ``HPCFL_CAMPAIGN``
-names a folder where the process says who it is; ``HPCFL_STRIKE`` is a ``Strike`` in JSON.
+An operation is: opening for writing, writing, syncing, renaming, removing, making a folder, cutting a file.
+``HPCFL_CAMPAIGN`` names a folder where the process says who it is; ``HPCFL_STRIKE`` is a ``Strike`` in JSON.
 """
 
 import atexit
@@ -19,16 +19,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}  # audit events
+# Python's audit events of what changes a folder or the length of a file.
+CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
 @dataclass
 class Strike:
-    """What is to happen in the process of ``rank`` at its operation ``number`` below ``folder``, counted from the moment when a
-    file whose name contains ``after`` is renamed into place.
+    """What is to happen in the process of ``rank`` at its operation ``number`` below ``folder``, counted from
+    the moment when a file whose name contains ``after`` is renamed into place.
 
-    act: "kill", "fail" with ``errno``, or "tell". limit: bytes that a file may have. user: whose rights the process has.
+    act: "kill", "fail" with ``errno``, or "tell". limit: bytes that a file may have. user: whose rights to
+    take.
     """
 
     folder: str
@@ -50,7 +52,7 @@ class Operations:
         self._lock = threading.RLock()  # a checkpoint is written in a thread of its own
 
     def happens(self, path: Any, half: Callable[[], Any] = lambda: None, renames: bool = False) -> None:
-        """Before an operation on ``path``; ``half`` carries out a part of it, which is what a kill or an error leaves."""
+        """Before an operation on ``path``; ``half`` carries out the part that a kill or an error leaves."""
         path = os.fsdecode(path)
         if not path.startswith(self._strike.folder):
             return
@@ -99,7 +101,7 @@ def prepare() -> None:
 def watch(operations: Operations) -> None:
     """From now on every operation of this process counts."""
     def heard(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING and not isinstance(arguments[0], int):
+        if event == "open" and (arguments[2] or 0) & WRITING and not isinstance(arguments[0], int):
             operations.happens(arguments[0])
         elif event in CHANGES:
             operations.happens(_named(arguments[0]), renames=event == "os.rename")
@@ -112,7 +114,8 @@ def watch(operations: Operations) -> None:
 
     class CountedFile(io.FileIO):
         def write(self, data: Any) -> int:
-            operations.happens(_named(self.fileno()), lambda: io.FileIO.write(self, memoryview(data)[:len(data) // 2]))
+            half = memoryview(data)[:len(data) // 2]
+            operations.happens(_named(self.fileno()), lambda: io.FileIO.write(self, half))
             return super().write(data)
 
     def opened(file: Any, mode: str = "r", buffering: int = -1, *arguments: Any, **keys: Any) -> Any:

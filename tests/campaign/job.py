@@ -21,9 +21,10 @@ PAUSE = 0.002  # seconds between two looks
 
 
 class Job:
-    """``hpcfl ARGUMENTS`` on so many ranks; 0 ranks is without mpiexec. ``strike`` tells what happens inside of it."""
+    """``hpcfl ARGUMENTS`` on so many ranks, 0 without mpiexec. ``strike`` tells what happens inside of it."""
 
-    def __init__(self, zygote: Zygote, ranks: int, arguments: list[str], strike: Strike, extra: dict[str, str] | None = None):
+    def __init__(self, zygote: Zygote, ranks: int, arguments: list[str], strike: Strike,
+                 extra: dict[str, str] | None = None) -> None:
         self.ranks = max(1, ranks)
         self._place = Path(tempfile.mkdtemp(dir=zygote.folder))
         self._place.chmod(0o777)
@@ -32,7 +33,8 @@ class Job:
             self.process = subprocess.Popen(
                 [*launcher, *zygote.command, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
                 start_new_session=True, cwd=zygote.folder,
-                env={**os.environ, **(extra or {}), "HPCFL_CAMPAIGN": str(self._place), "HPCFL_STRIKE": json.dumps(asdict(strike))})
+                env={**os.environ, **(extra or {}), "HPCFL_CAMPAIGN": str(self._place),
+                     "HPCFL_STRIKE": json.dumps(asdict(strike))})
 
     @property
     def out(self) -> str:
@@ -68,7 +70,7 @@ class Job:
         return self._wait((self._place / "struck").exists)
 
     def end(self, patience: float) -> int | None:
-        """The exit code, None for a job that is still there after ``patience`` seconds; that is killed then."""
+        """The exit code, None for a job that is still there after ``patience`` seconds and is killed then."""
         try:
             return self.process.wait(patience)
         except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""What is wrong with how a run ended, with what the commands tell about it, and with what it came to: lists of lines."""
+"""Lines about what is wrong: with how a run ended, with what commands tell about it, with what it came to."""
 
 import json
 import re
@@ -15,12 +15,12 @@ SHOWN = 300  # characters of an output
 
 
 def killed(code: int | None) -> list[str]:
-    """A killed job ends by itself, and with nothing that stands for another end; 0 where the kill came too late."""
+    """A killed job ends, and with no code that stands for another end; 0 where the kill came too late."""
     return [] if code not in (None, 2, 75) else [f"killed, it ended with code {code}"]
 
 
 def failed(code: int | None, said: str, reason: str) -> list[str]:
-    """A failure ends the job with code 1, or 2 before anything was written, and says why; 0 where it did not matter."""
+    """A failure ends the job with 1, or 2 before it began, and says why; 0 where it did not matter."""
     if code == 0:
         return []
     if code not in (1, 2):
@@ -29,14 +29,16 @@ def failed(code: int | None, said: str, reason: str) -> list[str]:
 
 
 def stopped(code: int | None, number: signal.Signals, times: int, early: bool, ranks: int) -> list[str]:
-    """A first signal ends the run with 75, the second at once; 0 where it came too late, death where it came too early."""
-    allowed = {0, 75} | ({1} if times > 1 else set()) | ({-number, int(number), 128 + number} if early else set())
+    """A first signal ends with 75, the second at once; 0 where it came too late, death where too early."""
+    allowed = {0, 75} | ({1} if times > 1 else set())
+    allowed |= {-number, int(number), 128 + number} if early else set()
     return [] if code in allowed else [f"code {code} after {number.name} × {times} on {ranks} ranks"]
 
 
 def refused(code: int | None, job: Job) -> list[str]:
     """Code 2 and one line."""
-    return [] if code == 2 and _one_line(job.err) else [f"code {code}, not refused in one line: {job.said[-SHOWN:]}"]
+    right = code == 2 and _one_line(job.err)
+    return [] if right else [f"code {code}, not refused in one line: {job.said[-SHOWN:]}"]
 
 
 def looked(code: int | None, job: Job) -> list[str]:
@@ -53,21 +55,24 @@ def unchanged(before: dict, after: dict) -> list[str]:
 def twice(codes: list[int | None], jobs: list[Job]) -> list[str]:
     """One of two starts wins; the other is refused or finds the run complete."""
     if 0 not in codes:
-        return [f"neither of two starts came through: {codes}: {' / '.join(job.err[-SHOWN:] for job in jobs)}"]
+        said = " / ".join(job.err[-SHOWN:] for job in jobs)
+        return [f"neither of two starts came through: {codes}: {said}"]
     return [line for code, job in zip(codes, jobs, strict=True) if code != 0 for line in refused(code, job)]
 
 
 def story(scene: Scene, code: int | None) -> list[str]:
-    """``show``, ``status``, ``table``, the disk, and the exit ``code`` if a run has just ended tell the same, and change nothing."""
-    before, wrong = scene.stamp(), []
-    looks = {command[0]: scene.look(*command) for command in (("show", str(scene.folder), "--json"),
-                                                              ("status", str(scene.folder)), ("table", str(scene.folder)))}
+    """``show``, ``status``, ``table``, the disk, and the ``code`` of a run that has just ended tell the same,
+    and change nothing.
+    """
+    before, wrong, folder = scene.stamp(), [], str(scene.folder)
+    looks = {command: scene.look(command, folder, *options)
+             for command, *options in (("show", "--json"), ("status",), ("table",))}
     for command, (ended, job) in looks.items():
         wrong += [f"{command}: {line}" for line in looked(ended, job)]
     wrong += [f"looking {line}" for line in unchanged(before, scene.stamp())]
     if looks["show"][0] != 0:
-        known = scene.manifests()
-        return wrong + ([f"nothing to show of a run with a checkpoint: {looks['show'][1].err}"] if known else [])
+        lost = f"nothing to show of a run with a checkpoint: {looks['show'][1].err}"
+        return wrong + ([lost] if scene.manifests() else [])
     shown = json.loads(looks["show"][1].out)
     state = re.findall(r"^1 (\w+)$", looks["status"][1].out, re.MULTILINE)
     return wrong + _agreed(scene, code, shown, state[0] if state else "(nothing)", looks["table"][0])
@@ -80,11 +85,13 @@ def _agreed(scene: Scene, code: int | None, shown: dict, state: str, table: int 
         f"finished is {finished}, round {ROUNDS + 1} and its state on the disk: {there}": finished == there,
         f"finished is {finished}, status says {state}": finished == (state == "finished"),
         f"finished is {finished}, table ends with {table}": finished == (table == 0),
-        f"finished is {finished}, the run ended with {code}": finished if code == 0 else not (finished and code == 75),
-        f"status says {state}, show {shown.get('state')}": shown.get("state", state) == state,
+        f"finished is {finished}, the run ended with {code}":
+            finished if code == 0 else not (finished and code == 75),
+        f"status says {state}, show {shown['state']}": shown["state"] == state,
         f"status says {state} of a run that nobody runs": state != "running",
         f"status says {state} after code 75": code != 75 or state == "stopped",
-        f"{shown['rounds']} rounds shown, a checkpoint of round {newest}": shown["rounds"] >= newest or lossy(scene)}
+        f"{shown['rounds']} rounds shown, a checkpoint of round {newest}":
+            shown["rounds"] >= newest or lossy(scene)}
     return [what for what, right in checks.items() if not right]
 
 
@@ -98,7 +105,7 @@ def continued(scene: Scene, code: int | None, job: Job, before: dict) -> list[st
 
 
 def complete(scene: Scene) -> list[str]:
-    """The same command, on other ranks, brings the run to its undisturbed end; once more it finds it complete."""
+    """The same command, on other ranks, brings the run to its end; once more it finds it complete."""
     before = scene.stamp()
     job = scene.start(scene.ranks())
     code = job.end(FINISH)
@@ -129,14 +136,16 @@ def equal(scene: Scene) -> list[str]:
 
 
 def _differences(expected: Results, found: Results, rows: np.ndarray) -> list[str]:
-    names = sorted(name for name in expected.values.keys() | found.values.keys() if not name.startswith(VARIES))
+    names = sorted(name for name in expected.values.keys() | found.values.keys()
+                   if not name.startswith(VARIES))
     wrong = [f"{name} is not that of the undisturbed run" for name in names
              if name not in found.values or name not in expected.values
              or not np.array_equal(expected.values[name][rows], found.values[name], equal_nan=True)]
     static = expected.static.keys() | found.static.keys()
     wrong += [f"{name} differs" for name in sorted(static)
               if not np.array_equal(expected.static.get(name, 0), found.static.get(name, 0))]
-    return wrong + [f"{key} differs" for key in ("config", "primary") if expected.header[key] != found.header.get(key)]
+    return wrong + [f"{key} differs" for key in ("config", "primary")
+                    if expected.header[key] != found.header.get(key)]
 
 
 def lossy(scene: Scene) -> bool:

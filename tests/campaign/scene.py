@@ -1,4 +1,4 @@
-"""One run that faults strike: its file, its folder, the undisturbed run it must end equal to, and the commands given to it."""
+"""One run that faults strike: its file, its folder, the undisturbed run it must equal, its commands."""
 
 import hashlib
 import random
@@ -47,7 +47,7 @@ hang_after = {hang_after}
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What a run comes to when nothing happens to it; ``operations``: how many input/output operations its only rank needs."""
+    """What a run comes to when nothing happens to it, and how many input/output operations that takes."""
 
     digest: str
     results: Results
@@ -56,7 +56,7 @@ class Undisturbed:
 
 @dataclass
 class Scene:
-    """A run of ``method`` in a folder of its own; ``place`` holds that and nothing else. ``done``: what has struck it so far."""
+    """A run; ``place`` holds its folder and nothing else. ``done``: the faults that have struck it so far."""
 
     zygote: Zygote
     file: Path
@@ -78,7 +78,8 @@ class Scene:
     def start(self, ranks: int, strike: Strike | None = None, *options: str, **extra: str) -> Job:
         """``hpcfl run`` on the folder."""
         strike = replace(strike or Strike(""), folder=str(self.folder))
-        return Job(self.zygote, ranks, ["run", str(self.file), "--out", str(self.folder), *options], strike, extra)
+        return Job(self.zygote, ranks, ["run", str(self.file), "--out", str(self.folder), *options], strike,
+                   extra)
 
     def look(self, *command: str, user: int | None = None) -> tuple[int | None, Job]:
         """A command that only looks: its exit code and the job that has ended."""
@@ -105,7 +106,7 @@ class Scene:
             return Results()
 
     def finished(self) -> bool:
-        """Whether round R + 1 is on the disk, and the state that it scored is not to be made again from an earlier one."""
+        """Whether round R + 1 is on the disk, and the state that it scored need not be made again."""
         newest = next((one.round for _, one in self.manifests()), 0)
         return ROUNDS + 1 in self.recorded().rounds and not 0 < newest < ROUNDS
 
@@ -124,8 +125,8 @@ def _stamp(path: Path) -> tuple[object, ...]:
 def write(folder: Path, method: str, number: int) -> Path:
     """The experiment file of a method; the number varies what is trained, scored and saved."""
     file = folder / f"{method}.toml"
-    file.write_text(EXPERIMENT.format(method=method, rounds=ROUNDS, hang_after=HANG_AFTER, fraction=(1.0, 0.6)[number % 2],
-                                      scored=1 + (number // 2) % 2, saved=1 + (number // 3) % 2))
+    varied = {"fraction": (1.0, 0.6)[number % 2], "scored": 1 + number // 2 % 2, "saved": 1 + number // 3 % 2}
+    file.write_text(EXPERIMENT.format(method=method, rounds=ROUNDS, hang_after=HANG_AFTER, **varied))
     return file
 
 

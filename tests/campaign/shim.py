@@ -1,5 +1,5 @@
-"""What a launcher starts in place of hpcfl: it hands everything it got to the zygote, passes signals on, and ends as the process
-that the zygote forked ended.
+"""What a launcher starts in place of hpcfl: it hands everything it got to the zygote, passes signals on, and
+ends as the process that the zygote forked ended.
 
 It lives a few milliseconds after ``python -S -E``. When it is killed the zygote kills the forked process too.
 """
@@ -17,7 +17,8 @@ def main() -> None:
     descriptors = [0, 1, 2, *(int(os.environ[name]) for name in ("PMI_FD",) if name in os.environ)]
     zygote = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     zygote.connect(sys.argv[1])
-    request = {"arguments": sys.argv[2:], "folder": os.getcwd(), "environment": dict(os.environ), "descriptors": descriptors}
+    request = {"arguments": sys.argv[2:], "folder": os.getcwd(), "environment": dict(os.environ),
+               "descriptors": descriptors}
     socket.send_fds(zygote, [json.dumps(request).encode()], descriptors)
     pid = int(zygote.recv(100))
     for number in PASSED_ON:

@@ -1,7 +1,8 @@
-"""A process that has imported everything and forks the processes of jobs, each of which then starts in milliseconds.
+"""A process that has imported everything and forks the processes of jobs, each of which then starts in
+milliseconds.
 
-It is asked by ``shim.py`` over a socket. MPI is not initialised here and no tensor is made, so a forked process is as one that
-was just started; it is killed with its shim, as a process is with which a launcher does away.
+It is asked by ``shim.py`` over a socket. MPI is not initialised here and no tensor is made, so a forked
+process is as one that was just started; it is killed with its shim, as launchers kill.
 """
 
 import atexit
@@ -16,29 +17,34 @@ import subprocess
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-IMPORTED = ("hpcfl.cli", "hpcfl.experiment", "hpcfl.api", "hpcfl.fleet.replay", "hpcfl.report.tables", "hpcfl.report.status",
-            "hpcfl.report.sweep_table", "hpcfl.report.figures", "hpcfl.report.progress", "sklearn.datasets", "torch.func", "sympy",
-            "torch._decomp.decompositions", "torch.fx.experimental.symbolic_shapes", "torch._functorch.apis", "mpi4py", "importlib.readers",
-            "importlib.resources.readers", "importlib.resources._itertools",
-            "matplotlib.figure", "matplotlib.backends.backend_agg", "rich.live", "rich.progress")
+IMPORTED = ("hpcfl.cli", "hpcfl.experiment", "hpcfl.api", "hpcfl.fleet.replay", "hpcfl.report.tables",
+            "hpcfl.report.status", "hpcfl.report.sweep_table", "hpcfl.report.figures",
+            "hpcfl.report.progress", "sklearn.datasets", "torch.func", "sympy",
+            "torch._decomp.decompositions", "torch.fx.experimental.symbolic_shapes",
+            "torch._functorch.apis", "mpi4py", "importlib.readers", "importlib.resources.readers",
+            "importlib.resources._itertools", "matplotlib.figure", "matplotlib.backends.backend_agg",
+            "rich.live", "rich.progress")
 HIGH = 500  # descriptors from here on are in nobody's way
 
 
 class Zygote:
-    """Context manager around the process; ``command`` is what to start in place of ``python -m hpcfl``, ``folder`` a place for
-    whatever the jobs need."""
+    """Context manager around the process; ``command`` is what to start in place of ``python -m hpcfl``,
+    ``folder`` a place for whatever the jobs need.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._socket = folder / "zygote"
 
     def __enter__(self) -> "Zygote":
-        self._process = subprocess.Popen([sys.executable, HERE / "zygote.py", self._socket], stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, start_new_session=True)
+        self._process = subprocess.Popen([sys.executable, HERE / "zygote.py", self._socket],
+                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                         start_new_session=True)
         assert self._process.stdout is not None
         self._process.stdout.readline()  # it is ready
         return self
@@ -69,7 +75,8 @@ class Nursery:
         """Fork on every request; returns only in the forked processes: the request and its descriptors."""
         while self._born is None:
             for key, _ in self._selector.select():
-                if self._born is None and self._selector.get_map().get(key.fd) is key:  # an earlier one may have closed it
+                # One that came with this key may have closed what it stands for.
+                if self._born is None and self._selector.get_map().get(key.fd) is key:
                     key.data(key.fileobj)
         return self._born
 
@@ -124,10 +131,8 @@ class Nursery:
 
 
 def _tell(connection: socket.socket, number: int) -> None:
-    try:
+    with suppress(BrokenPipeError, ConnectionResetError):  # it was just killed, as its end will tell
         connection.send(str(number).encode())
-    except (BrokenPipeError, ConnectionResetError):
-        pass  # the shim was killed a moment ago, which the next look at the connection tells
 
 
 def become(request: dict[str, Any], received: list[int]) -> None:
@@ -145,7 +150,7 @@ def become(request: dict[str, Any], received: list[int]) -> None:
 
 
 def depart(code: int) -> None:
-    """Leave as Python does; without MPI, which has a hook there, not taking all modules apart, which takes 0.4 s."""
+    """Leave as Python does; without MPI, which has a hook there, modules are not taken apart (0.4 s)."""
     if "PMI_FD" in os.environ:
         sys.exit(code)
     threading._shutdown()  # type: ignore[attr-defined]
@@ -167,6 +172,7 @@ def main() -> None:
     print("ready", flush=True)
     become(*nursery.wait())
     import inside
+
     from hpcfl.__main__ import main as hpcfl
 
     code: Any = 1

@@ -31,7 +31,8 @@ every = 1
 def answer(*arguments: object) -> int:
     """The exit code of a command, 0 or 2; with 2 there is one line about it and nothing else."""
     out, err = io.StringIO(), io.StringIO()
-    with redirect_stdout(out), redirect_stderr(err), StopRequest(lambda: None):  # whose end gives pytest its signals back
+    # At the end of a StopRequest signals are handled as before.
+    with redirect_stdout(out), redirect_stderr(err), StopRequest(lambda: None):
         code = command([str(argument) for argument in arguments], Communicator())
     said = f"{arguments} → {code}\n{out.getvalue()}\n{err.getvalue()}"
     assert code in (0, 2), said

@@ -1,4 +1,4 @@
-"""How much is tried: the same few examples every time, or with HPCFL_FUZZ=long many new ones, a failing one made small."""
+"""How much is tried: the same few examples every time, or many new ones with HPCFL_FUZZ=long."""
 
 import os
 

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from hpcfl import config
 
-RESOLVED = config.parse({"rounds": 2, "partition": {"clients": 3}, "model": {"hidden": [4]}, "method": {"name": "ditto"}}).resolved()
+RESOLVED = config.parse({"rounds": 2, "partition": {"clients": 3}, "model": {"hidden": [4]},
+                         "method": {"name": "ditto"}}).resolved()
 
 
 @given(st.data())
