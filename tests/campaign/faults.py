@@ -20,6 +20,7 @@ START_UP = 0.5  # seconds, about, from the start of a process to round 1
 SCORING = 0.03  # seconds, about, from the last checkpoint to the end
 NOBODY = 65534
 LAST = f"manifest-{ROUNDS:08d}"  # its rename is followed by the final scoring
+LATE = "too late"  # the run had ended before
 MOMENTS = ("start-up", "operation", "final scoring")
 FEW = 16  # operations, about, of a worker, and of the server after the last checkpoint
 BLOCK = 1 << 16  # bytes
@@ -45,11 +46,13 @@ def from_inside(scene: Scene, act: str, number: int = 0) -> Outcome:
     ranks = scene.ranks()
     strike = Strike("", scene.chance.randrange(max(1, ranks)), act=act, errno=number)
     last = scene.chance.random() < 0.2
-    strike.number = scene.chance.randint(1, FEW if last or strike.rank else scene.undisturbed.operations)
+    strike.number = scene.chance.randint(1, FEW if last or strike.rank else _operations(scene))
     strike.after = LAST if last else ""
     job, begun = scene.start(ranks, strike), time.monotonic()
     moment = "final scoring" if last else "start-up" if strike.number <= 12 else "operation"
     outcome = _ended(job, moment, f"rank {strike.rank} of {job.ranks}, operation {strike.number}", begun)
+    if not job.struck():
+        outcome.moment = LATE
     if act == "fail":
         outcome.wrong += judge.failed(outcome.code, outcome.said, os.strerror(number))
     else:
@@ -195,7 +198,12 @@ def _reach(scene: Scene, ranks: int, connected: bool = False) -> tuple[Job, str]
     job = scene.start(ranks, _telling(scene, moment))
     reached = (job.connected if connected else job.begun)() and (moment == "start-up" or job.struck())
     time.sleep(scene.chance.uniform(0, START_UP if moment == "start-up" else SCORING))
-    return job, moment if reached else f"{moment}, too late"
+    return job, moment if reached else LATE
+
+
+def _operations(scene: Scene) -> int:
+    """About how many are still to come, of a run that was perhaps begun before."""
+    return scene.undisturbed.operations // (2 if scene.done else 1)
 
 
 def _telling(scene: Scene, moment: str) -> Strike | None:
@@ -203,7 +211,7 @@ def _telling(scene: Scene, moment: str) -> Strike | None:
         return None
     if moment == "final scoring":
         return Strike("", number=1, after=LAST, act="tell")
-    return Strike("", number=scene.chance.randint(1, scene.undisturbed.operations), act="tell")
+    return Strike("", number=scene.chance.randint(1, _operations(scene)), act="tell")
 
 
 def _ended(job: Job, moment: str, detail: str, begun: float) -> Outcome:
