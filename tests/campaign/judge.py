@@ -30,7 +30,7 @@ def failed(code: int | None, said: str, reason: str) -> list[str]:
 
 def stopped(code: int | None, number: signal.Signals, times: int, early: bool, ranks: int) -> list[str]:
     """A first signal ends with 75, the second at once; 0 where it came too late, death where too early."""
-    allowed = {0, 75} | ({1} if times > 1 else set())
+    allowed = {0, 75} | ({1, 255} if times > 1 else set())  # mpiexec says 255
     allowed |= {-number, int(number), 128 + number} if early else set()
     return [] if code in allowed else [f"code {code} after {number.name} × {times} on {ranks} ranks"]
 

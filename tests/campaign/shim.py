@@ -23,8 +23,6 @@ def main() -> None:
     pid = int(zygote.recv(100))
     for number in PASSED_ON:
         signal.signal(number, lambda number, frame: os.kill(pid, number))
-    for descriptor in descriptors:
-        os.close(descriptor)  # else the launcher would not see that the process itself closed it
     leave(os.waitstatus_to_exitcode(int(zygote.recv(100))))
 
 
