@@ -13,9 +13,9 @@ from episode import Event
 from hpcfl import provenance
 
 PROMISE = """\
-After every fault the job had to end in time, `show`, `status`, `table`, the disk and the exit code had to agree,
-without a change or a traceback, and a refusal had to leave every byte as it was. Every run had to finish then
-with the digest and all numbers of an undisturbed one, each round once."""
+After every fault the job had to end in time, `show`, `status`, `table`, the disk and the exit code had to
+agree, without a change or a traceback, and a refusal had to leave every byte as it was. Every run had to
+finish afterwards with the digest and all numbers of an undisturbed one, each round once."""
 
 
 def add(folder: Path, events: list[Event], seconds: float, command: str) -> None:
