@@ -1,103 +1,263 @@
-"""Faults that a run must survive. Each strikes a job that is running and says what was done."""
+"""Faults that a run must survive. Each starts the run of a scene, strikes it, and says how that ended."""
 
+import errno
 import os
-import random
 import signal
-from collections.abc import Callable
-from contextlib import suppress
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from job import Job
+import judge
+from inside import Strike
+from job import Job, send
+from scene import ROUNDS, Scene
 
-Strike = Callable[[Job, random.Random], str]
-BLOCK = 4096  # bytes
+GRACE = 45.0  # seconds from a fault to the end of the job, on a loaded machine
+START_UP = 0.5  # seconds, about, from the start of a process to round 1
+SCORING = 0.03  # seconds, about, from the last checkpoint to the end
+NOBODY = 65534
+LAST = f"manifest-{ROUNDS:08d}"  # its rename is followed by the final scoring
+LATE = "too late"  # the run had ended before
+MOMENTS = ("start-up", "operation", "final scoring")
+FEW = 16  # operations, about, of a worker, and of the server after the last checkpoint
+BLOCK = 1 << 16  # bytes
 
 
-def kill_rank(job: Job, chance: random.Random) -> str:
-    rank, pid = chance.choice(sorted(job.ranks().items()))
-    os.kill(pid, signal.SIGKILL)
-    return f"rank {rank}"
+@dataclass
+class Outcome:
+    """How a struck job ended: None for the code of one that was still there after the grace time."""
+
+    moment: str
+    detail: str
+    code: int | None
+    said: str
+    seconds: float
+    wrong: list[str] = field(default_factory=list)
 
 
-def kill_launcher(job: Job, chance: random.Random) -> str:
-    os.kill(job.process.pid, signal.SIGKILL)
-    return "mpiexec"
+Fault = Callable[[Scene], Outcome]
 
 
-def kill_job(job: Job, chance: random.Random) -> str:
+def from_inside(scene: Scene, act: str, number: int = 0) -> Outcome:
+    """A rank dies or fails at its n-th operation, of the whole run or since the last checkpoint."""
+    ranks = scene.ranks()
+    strike = Strike("", scene.chance.randrange(max(1, ranks)), act=act, errno=number)
+    last = scene.chance.random() < 0.2
+    strike.number = scene.chance.randint(1, FEW if last or strike.rank else _operations(scene))
+    strike.after = LAST if last else ""
+    job, begun = scene.start(ranks, strike), time.monotonic()
+    moment = "final scoring" if last else "start-up" if strike.number <= 12 else "operation"
+    outcome = _ended(job, moment, f"rank {strike.rank} of {job.ranks}, operation {strike.number}", begun)
+    if not job.struck():
+        outcome.moment = LATE
+    if act == "fail":
+        outcome.wrong += judge.failed(outcome.code, outcome.said, os.strerror(number))
+    else:
+        outcome.wrong += judge.killed(outcome.code)
+    return outcome
+
+
+def kill_rank(scene: Scene) -> Outcome:
+    job, moment = _reach(scene, scene.ranks())
+    rank, pid = scene.chance.choice(sorted(job.pids().items()))
+    begun = time.monotonic()
+    send(pid, signal.SIGKILL)
+    outcome = _ended(job, moment, f"rank {rank} of {job.ranks}", begun)
+    outcome.wrong += judge.killed(outcome.code)
+    return outcome
+
+
+def kill_launcher(scene: Scene) -> Outcome:
+    job, moment = _reach(scene, scene.chance.randint(1, scene.most_ranks))
+    begun = time.monotonic()
+    send(job.process.pid, signal.SIGKILL)
+    outcome = _ended(job, moment, f"mpiexec of {job.ranks}", begun)
+    outcome.wrong += judge.killed(outcome.code)
+    return outcome
+
+
+def kill_job(scene: Scene) -> Outcome:
+    job, moment = _reach(scene, scene.ranks())
+    begun = time.monotonic()
     job.kill()
-    return "all processes at once"
+    outcome = _ended(job, moment, f"all {job.ranks}", begun)
+    outcome.wrong += judge.killed(outcome.code)
+    return outcome
 
 
-def terminate(job: Job, chance: random.Random) -> str:
-    os.kill(job.process.pid, signal.SIGTERM)
-    return "SIGTERM to mpiexec"
+def ask_to_stop(scene: Scene, number: signal.Signals, times: int) -> Outcome:
+    """A signal to what was started, to one rank, or to all, as launchers and batch systems send them."""
+    job, moment = _reach(scene, scene.ranks(), connected=True)
+    pids = list(job.pids().values())
+    targets = scene.chance.choice([[job.process.pid], pids, pids[:1], pids[-1:]])
+    begun = time.monotonic()
+    for _ in range(times):
+        for pid in targets:
+            send(pid, number)
+        time.sleep(scene.chance.uniform(0, 0.05))
+    to = "what was started" if targets == [job.process.pid] else f"{len(targets)} of {job.ranks}"
+    outcome = _ended(job, moment, f"to {to}", begun)
+    outcome.wrong += judge.stopped(outcome.code, number, times, moment == "start-up", job.ranks)
+    return outcome
 
 
-def stop_rank(job: Job, chance: random.Random) -> str:
-    rank, pid = chance.choice(sorted(job.ranks().items()))
-    os.kill(pid, signal.SIGSTOP)
-    return f"rank {rank}"
+def freeze_rank(scene: Scene) -> Outcome:
+    """Whatever MPI has connected must be noticed when it falls silent."""
+    job, moment = _reach(scene, scene.chance.randint(2, max(2, scene.most_ranks)), connected=True)
+    rank, pid = scene.chance.choice(sorted(job.pids().items()))
+    begun = time.monotonic()
+    send(pid, signal.SIGSTOP)
+    outcome = _ended(job, moment, f"rank {rank} of {job.ranks}", begun)
+    outcome.wrong += judge.failed(outcome.code, outcome.said, "silent")
+    return outcome
 
 
-def fill_disk(job: Job, chance: random.Random) -> str:
-    """Only where the folder has a small disk of its own; the driver frees it when the job has ended."""
-    with suppress(OSError), open(job.ballast, "wb", buffering=0) as ballast:
-        while True:
-            ballast.write(bytes(BLOCK))
-    return "no space left"
+def fill_disk(scene: Scene) -> Outcome:
+    """The disk is full until the job has ended."""
+    ranks = scene.ranks()
+    with _no_space(scene.place.parent / "ballast", wait := scene.chance.random() < 0.3):
+        job, moment = _reach(scene, ranks)
+        begun = time.monotonic()
+        if not wait:
+            _fill(scene.place.parent / "ballast")
+        outcome = _ended(job, "start-up" if wait else moment, "full before" if wait else "full now", begun)
+    outcome.wrong += judge.failed(outcome.code, outcome.said, os.strerror(errno.ENOSPC))
+    return outcome
 
 
-def truncate_checkpoint(job: Job, chance: random.Random) -> str:
-    return _damage(job, chance, _newest_checkpoint(job), _cut)
+def limit_files(scene: Scene) -> Outcome:
+    """No file may be longer than so many bytes (``ulimit -f``)."""
+    limit, begun = scene.chance.randrange(4000, 60000), time.monotonic()
+    outcome = _ended(scene.start(0, Strike("", limit=limit)), "operation", f"{limit} bytes", begun)
+    outcome.wrong += judge.failed(outcome.code, outcome.said, os.strerror(errno.EFBIG))
+    return outcome
 
 
-def flip_checkpoint(job: Job, chance: random.Random) -> str:
-    return _damage(job, chance, _newest_checkpoint(job), _flip)
+def start_twice(scene: Scene) -> Outcome:
+    """Two starts at once: one wins, the other waits for it or is refused."""
+    begun, first = time.monotonic(), scene.start(scene.ranks())
+    time.sleep(scene.chance.uniform(0, START_UP))
+    second = scene.start(scene.ranks())
+    codes = [first.end(GRACE), second.end(GRACE)]
+    outcome = Outcome("start-up", f"codes {codes[0]} and {codes[1]}", max(codes, key=str),
+                      f"{first.said}\n{second.said}", time.monotonic() - begun)
+    outcome.wrong += judge.twice(codes, [first, second])
+    return outcome
 
 
-def truncate_metrics(job: Job, chance: random.Random) -> str:
-    return _damage(job, chance, _metrics(job), _cut)
+def forbid(scene: Scene) -> Outcome:
+    """Somebody else, who may not write or not even read in the folder, tries to run in it."""
+    state = at_rest(scene)
+    mode = scene.chance.choice([0o755, 0o700])
+    scene.folder.mkdir(exist_ok=True)
+    scene.folder.chmod(mode)
+    before, begun = scene.stamp(), time.monotonic()
+    job = scene.start(0, Strike("", user=NOBODY))
+    outcome = _ended(job, f"at rest, {state}", f"rights {mode:o}", begun)
+    if outcome.code != 0 or not scene.finished():
+        outcome.wrong += judge.refused(outcome.code, job)
+    outcome.wrong += judge.unchanged(before, scene.stamp())
+    for command in ("show", "status", "table"):
+        code, look = scene.look(command, str(scene.folder), user=NOBODY)
+        outcome.wrong += judge.looked(code, look)
+    scene.folder.chmod(0o755)
+    return outcome
 
 
-def flip_metrics(job: Job, chance: random.Random) -> str:
-    return _damage(job, chance, _metrics(job), _flip)
+def refuse(scene: Scene, options: list[str], extra: dict[str, str] | None = None) -> Outcome:
+    """A command that cannot be carried out in this folder."""
+    state = at_rest(scene)
+    while not any(one.round > 1 for _, one in scene.manifests()):
+        state = at_rest(scene)
+    before, begun = scene.stamp(), time.monotonic()
+    job = scene.start(0 if extra else scene.ranks(), None, *options, **(extra or {}))
+    outcome = _ended(job, f"at rest, {state}", " ".join(options), begun)
+    if not extra or outcome.code != 0 or not scene.finished():  # what is complete needs no world
+        outcome.wrong += judge.refused(outcome.code, job)
+    outcome.wrong += judge.unchanged(before, scene.stamp())
+    return outcome
 
 
-ALL: dict[str, Strike] = {
-    "kill -9 of a rank": kill_rank, "kill -9 of mpiexec": kill_launcher, "kill -9 of the job": kill_job, "SIGTERM": terminate,
-    "SIGSTOP of a rank": stop_rank, "full disk": fill_disk, "truncated checkpoint": truncate_checkpoint,
-    "bit flip in a checkpoint": flip_checkpoint, "truncated metrics": truncate_metrics, "bit flip in the metrics": flip_metrics}
+def at_rest(scene: Scene) -> str:
+    """Leave the run in some state with no process of it alive, killed at an operation or finished: which."""
+    if scene.done and scene.chance.random() < 0.5:
+        return "as left"
+    if scene.chance.random() < 0.3:
+        return "finished" if scene.start(0).end(GRACE) == 0 else "as it was"
+    number = scene.chance.randint(1, scene.undisturbed.operations)
+    code = scene.start(0, Strike("", number=number, act="kill")).end(GRACE)
+    return "finished" if code == 0 else f"killed at operation {number}"
 
 
-def _newest_checkpoint(job: Job) -> list[Path]:
-    """The newest manifest and the files that only it needs."""
-    manifests = job.manifests()
-    if not manifests:
-        return []
-    needed = [{shard.name for shard in found.files} for _, found in manifests]
-    return [manifests[0][0], *(job.folder / "checkpoints" / name for name in sorted(needed[0].difference(*needed[1:])))]
+def _reach(scene: Scene, ranks: int, connected: bool = False) -> tuple[Job, str]:
+    """Start the run and wait for a moment; with ``connected`` one at which MPI has started."""
+    moment = scene.chance.choice(MOMENTS)
+    job = scene.start(ranks, _telling(scene, moment))
+    reached = (job.connected if connected else job.begun)() and (moment == "start-up" or job.struck())
+    time.sleep(scene.chance.uniform(0, START_UP if moment == "start-up" else SCORING))
+    return job, moment if reached else LATE
 
 
-def _metrics(job: Job) -> list[Path]:
-    return sorted([*job.folder.glob("metrics.h5"), *job.folder.glob("rounds/*.h5")])
+def _operations(scene: Scene) -> int:
+    """About how many are still to come, of a run that was perhaps begun before."""
+    return scene.undisturbed.operations // (2 if scene.done else 1)
 
 
-def _damage(job: Job, chance: random.Random, files: list[Path], how: Callable[[bytearray, random.Random], bytes]) -> str:
-    """Kill the job, then damage one of the files; those that it was about to remove may be gone."""
-    job.kill()
-    files = [path for path in files if path.exists() and path.stat().st_size]
-    if not files:
-        return "killed before there was a file to damage"
-    path = chance.choice(files)
-    path.write_bytes(how(bytearray(path.read_bytes()), chance))
-    return path.name.partition("-")[0]
+def _telling(scene: Scene, moment: str) -> Strike | None:
+    if moment == "start-up":
+        return None
+    if moment == "final scoring":
+        return Strike("", number=1, after=LAST, act="tell")
+    return Strike("", number=scene.chance.randint(1, _operations(scene)), act="tell")
 
 
-def _cut(data: bytearray, chance: random.Random) -> bytes:
-    return bytes(data[:chance.randrange(len(data))])
+def _ended(job: Job, moment: str, detail: str, begun: float) -> Outcome:
+    code = job.end(GRACE)
+    return Outcome(moment, detail, code, job.said, time.monotonic() - begun)
 
 
-def _flip(data: bytearray, chance: random.Random) -> bytes:
-    data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
-    return bytes(data)
+@contextmanager
+def _no_space(ballast: Path, at_once: bool) -> Iterator[None]:
+    """The ballast is gone after the block."""
+    try:
+        if at_once:
+            _fill(ballast)
+        yield
+    finally:
+        ballast.unlink(missing_ok=True)
+
+
+def _fill(ballast: Path) -> None:
+    with suppress(OSError), open(ballast, "wb", buffering=0) as file:
+        while file.write(bytes(BLOCK)):
+            pass
+
+
+def _signals() -> dict[str, Fault]:
+    return {f"{number.name} {word}": partial(ask_to_stop, number=number, times=times)
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+            for times, word in ((1, "once"), (2, "twice"))}
+
+
+ALL: dict[str, Fault] = {
+    "kill -9 at an operation": partial(from_inside, act="kill"),
+    "kill -9 of a rank": kill_rank,
+    "kill -9 of mpiexec": kill_launcher,
+    "kill -9 of the job": kill_job,
+    "no space at an operation": partial(from_inside, act="fail", number=errno.ENOSPC),
+    "disk error at an operation": partial(from_inside, act="fail", number=errno.EIO),
+    "no permission at an operation": partial(from_inside, act="fail", number=errno.EACCES),
+    **_signals(),
+    "SIGSTOP of a rank": freeze_rank,
+    "full disk": fill_disk,
+    "limit on files": limit_files,
+    "two starts at once": start_twice,
+    "another user": forbid,
+    "fewer rounds": partial(refuse, options=["--set", "rounds=1"]),
+    "another configuration": partial(refuse, options=["--set", "seed=9"]),
+    "unknown key": partial(refuse, options=["--set", "training.rl=1"]),
+    "wrong world": partial(refuse, options=[], extra={"OMPI_COMM_WORLD_SIZE": "4"}),
+}

@@ -1,58 +1,76 @@
-"""One start of an experiment under mpiexec, and what can be seen of it from outside."""
+"""One command, started alone or under mpiexec, and what can be seen of it from outside."""
 
+import json
 import os
-import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 
-from hpcfl.storage import manifest
-from hpcfl.storage.atomic import Damaged
-from hpcfl.storage.manifest import Manifest
+from inside import Strike
+from zygote import Zygote
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
-START = 120.0  # seconds that a start may take on a loaded machine
+START = 60.0  # seconds that a start may take on a loaded machine
+PAUSE = 0.002  # seconds between two looks
 
 
 class Job:
-    """``mpiexec -n ranks hpcfl run file --out folder``; ``ballast`` is a file beside the results that fills their disk."""
+    """``hpcfl ARGUMENTS`` on so many ranks, 0 without mpiexec. ``strike`` tells what happens inside of it."""
 
-    def __init__(self, file: Path, folder: Path, ranks: int, *options: str) -> None:
-        self.folder, self.ballast = folder, folder.parent / "ballast"
-        self._mark = uuid.uuid4().hex
-        self._log = file.with_name(f"{self._mark}.log")
-        with open(self._log, "w") as log:
+    def __init__(self, zygote: Zygote, ranks: int, arguments: list[str], strike: Strike,
+                 extra: dict[str, str] | None = None) -> None:
+        self.ranks = max(1, ranks)
+        self._place = Path(tempfile.mkdtemp(dir=zygote.folder))
+        self._place.chmod(0o777)
+        launcher = [MPIEXEC, "-n", str(ranks)] if ranks else []
+        with open(self._place / "out", "wb") as out, open(self._place / "err", "wb") as err:
             self.process = subprocess.Popen(
-                [MPIEXEC, "-n", str(ranks), sys.executable, "-m", "hpcfl", "run", file, "--out", folder, *options],
-                stdout=log, stderr=subprocess.STDOUT, start_new_session=True, cwd=file.parent,
-                env={**os.environ, "HPCFL_CAMPAIGN": self._mark})
+                [*launcher, *zygote.command, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                start_new_session=True, cwd=zygote.folder,
+                env={**os.environ, **(extra or {}), "HPCFL_CAMPAIGN": str(self._place),
+                     "HPCFL_STRIKE": json.dumps(asdict(strike))})
 
+    @property
+    def out(self) -> str:
+        return (self._place / "out").read_text(errors="replace")
+
+    @property
+    def err(self) -> str:
+        return (self._place / "err").read_text(errors="replace")
+
+    @property
     def said(self) -> str:
-        return self._log.read_text(errors="replace")
+        return f"{self.out}\n{self.err}"
 
-    def ranks(self) -> dict[int, int]:
-        """rank → pid, from the job's first lines."""
-        return {int(rank): int(pid) for rank, pid in re.findall(r"^rank (\d+) on \S+ \(pid (\d+)", self.said(), re.MULTILINE)}
+    def pids(self) -> dict[int, int]:
+        """rank → pid of those that have begun."""
+        return {int(path.name.removeprefix("rank-")): int(path.read_text())
+                for path in self._place.glob("rank-*") if not path.suffix}
 
-    def rounds(self) -> int:
-        """Of the newest round that is recorded or in a checkpoint."""
-        names = [path.stem for path in (*self.folder.glob("rounds/*.h5"), *self.folder.glob("checkpoints/manifest-*.json"))]
-        return max((int(name.rpartition("-")[2]) for name in names), default=0)
+    def operations(self) -> int:
+        """How many input/output operations there were, of a job that has ended by itself."""
+        return int((self._place / "operations").read_text())
 
-    def wait_for_rounds(self, more: int) -> bool:
-        """Until so many rounds have been done since the start; False if the job ended before."""
-        before, deadline = self.rounds(), time.monotonic() + START
-        while self.process.poll() is None and time.monotonic() < deadline:
-            if self.ranks() and self.rounds() >= before + more:
-                return True
-            time.sleep(0.02)
-        return False
+    def begun(self) -> bool:
+        """Wait until all ranks have; False if the job ended before."""
+        return self._wait(lambda: len(self.pids()) == self.ranks)
+
+    def connected(self) -> bool:
+        """Wait until MPI has started on all ranks; False if the job ended before."""
+        return self._wait(lambda: len(list(self._place.glob("connected-*"))) == self.ranks)
+
+    def struck(self) -> bool:
+        """Wait until the operation that was to be told of is reached; False if the job ended before."""
+        return self._wait((self._place / "struck").exists)
 
     def end(self, patience: float) -> int | None:
-        """The exit code, None for a job that is still there after ``patience`` seconds; that is killed then."""
+        """The exit code, None for a job that is still there after ``patience`` seconds and is killed then."""
         try:
             return self.process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -62,35 +80,39 @@ class Job:
 
     def kill(self) -> None:
         """SIGKILL to everything that belongs to the job, until nothing is left."""
-        while pids := self._pids():
+        while pids := [*self._launcher_pids(), *filter(_alive, self.pids().values())]:
             for pid in pids:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-            time.sleep(0.05)
+                send(pid, signal.SIGKILL)
+            time.sleep(PAUSE)
+            self.process.poll()
         self.process.wait()
 
-    def manifests(self) -> list[tuple[Path, Manifest]]:
-        """The checkpoints that are intact to the last byte, newest first."""
-        found = []
-        for path in manifest.newest_first(self.folder / "checkpoints"):
-            try:
-                one = manifest.read(path)
-                one.verify(self.folder / "checkpoints")
-            except Damaged:
-                continue
-            found.append((path, one))
+    def _wait(self, reached: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + START
+        while not reached() and time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                return reached()
+            time.sleep(PAUSE)
+        return reached()
+
+    def _launcher_pids(self) -> list[int]:
+        """mpiexec, its proxies and shims, by the mark in their environment."""
+        mark, found = f"HPCFL_CAMPAIGN={self._place}".encode(), []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if mark in (process / "environ").read_bytes() and _alive(int(process.name)):
+                    found.append(int(process.name))
         return found
 
-    def _pids(self) -> list[int]:
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                mine = f"HPCFL_CAMPAIGN={self._mark}".encode() in (process / "environ").read_bytes()
-                zombie = (process / "stat").read_text().rpartition(")")[2].split()[0] == "Z"
-            except OSError:
-                continue
-            if mine and not zombie:
-                found.append(int(process.name))
-        return found
+
+def send(pid: int, number: int) -> None:
+    """A signal to a process that may be gone."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

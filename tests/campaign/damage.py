@@ -1,0 +1,57 @@
+"""Damaged files: one file of a run at rest in some state is changed, and the same command is given again."""
+
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import judge
+from faults import GRACE, Fault, Outcome, at_rest
+from scene import Scene
+
+FILES = {"manifest": "checkpoints/manifest-*.json", "server's state": "checkpoints/server-*.h5",
+         "clients' state": "checkpoints/clients-*.h5", "metrics": "metrics*.h5", "rounds": "rounds/*.h5",
+         "run.json": "run.json", "partition": "partition.h5", "lock": ".lock",
+         "reason of a failure": "failure.txt"}
+
+
+def damage(scene: Scene, how: Callable[[Path, random.Random], None]) -> Outcome:
+    state = at_rest(scene)
+    there = {what: found for what, pattern in FILES.items() if (found := sorted(scene.folder.glob(pattern)))}
+    if not there:
+        return Outcome(f"at rest, {state}", "no file to damage", 0, "", 0.0)
+    what = scene.chance.choice(sorted(there))
+    how(scene.chance.choice(there[what]), scene.chance)
+    scene.damaged.append(what)
+    wrong = judge.story(scene, None)
+    before, begun = scene.stamp(), time.monotonic()
+    job = scene.start(scene.ranks())
+    code = job.end(GRACE)
+    wrong += judge.continued(scene, code, job, before)
+    return Outcome(f"at rest, {state}", what, code, job.said, time.monotonic() - begun, wrong)
+
+
+def cut(path: Path, chance: random.Random) -> None:
+    data = path.read_bytes()
+    path.write_bytes(data[:chance.randrange(max(1, len(data)))])
+
+
+def flip(path: Path, chance: random.Random) -> None:
+    data = bytearray(path.read_bytes())
+    if data:
+        data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+    path.write_bytes(data)
+
+
+def delete(path: Path, chance: random.Random) -> None:
+    path.unlink()
+
+
+def empty(path: Path, chance: random.Random) -> None:
+    path.write_bytes(b"")
+
+
+ALL: dict[str, Fault] = {
+    "truncated file": partial(damage, how=cut), "bit flip in a file": partial(damage, how=flip),
+    "deleted file": partial(damage, how=delete), "emptied file": partial(damage, how=empty)}

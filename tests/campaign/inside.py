@@ -1,0 +1,148 @@
+"""What happens inside a process of a job that is to be struck: it counts its own input/output operations
+below the results folder, and at one of them it dies, fails, or tells the campaign that the moment has come.
+
+An operation is: opening for writing, writing, syncing, renaming, removing, making a folder, cutting a file.
+``HPCFL_CAMPAIGN`` names a folder where the process says who it is; ``HPCFL_STRIKE`` is a ``Strike`` in JSON.
+"""
+
+import atexit
+import builtins
+import io
+import json
+import os
+import resource
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Python's audit events of what changes a folder or the length of a file.
+CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+
+
+@dataclass
+class Strike:
+    """What is to happen in the process of ``rank`` at its operation ``number`` below ``folder``, counted from
+    the moment when a file whose name contains ``after`` is renamed into place.
+
+    act: "kill", "fail" with ``errno``, or "tell". limit: bytes that a file may have. user: whose rights to
+    take.
+    """
+
+    folder: str
+    rank: int = 0
+    number: int = 0
+    after: str = ""
+    act: str = ""
+    errno: int = 0
+    limit: int | None = None
+    user: int | None = None
+
+
+class Operations:
+    """Counts, and strikes once."""
+
+    def __init__(self, strike: Strike, place: Path) -> None:
+        self._strike, self._place = strike, place
+        self._counts, self._count = not strike.after, 0
+        self._lock = threading.RLock()  # a checkpoint is written in a thread of its own
+
+    def happens(self, path: Any, half: Callable[[], Any] = lambda: None, renames: bool = False) -> None:
+        """Before an operation on ``path``; ``half`` carries out the part that a kill or an error leaves."""
+        path = os.fsdecode(path)
+        if not path.startswith(self._strike.folder):
+            return
+        with self._lock:
+            self._count += self._counts
+            self._counts = self._counts or (renames and self._strike.after in path)
+            if self._count != self._strike.number or not self._strike.act:
+                return
+            act, self._strike.act = self._strike.act, ""
+        self._act(act, half)
+
+    def _act(self, act: str, half: Callable[[], Any]) -> None:
+        (self._place / "struck").touch()
+        if act == "tell":
+            return
+        half()
+        if act == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise OSError(self._strike.errno, os.strerror(self._strike.errno))
+
+    def say(self) -> None:
+        """How many there were, for strikes at other processes."""
+        (self._place / "operations").write_text(str(self._count))
+
+
+def prepare() -> None:
+    """Make this process ready to be struck as the environment says."""
+    place = Path(os.environ["HPCFL_CAMPAIGN"])
+    rank = int(os.environ.get("PMI_RANK", 0))
+    (place / f"rank-{rank}.new").write_text(str(os.getpid()))
+    (place / f"rank-{rank}.new").rename(place / f"rank-{rank}")
+    strike = Strike(**json.loads(os.environ["HPCFL_STRIKE"]))
+    if strike.limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (strike.limit, strike.limit))
+    if strike.rank == rank:
+        operations = Operations(strike, place)
+        atexit.register(operations.say)
+        watch(operations)
+    if strike.user is not None:
+        os.setgroups([])
+        os.setresgid(strike.user, strike.user, strike.user)
+        os.setresuid(strike.user, strike.user, strike.user)
+    tell_connected(place / f"connected-{rank}")
+
+
+def watch(operations: Operations) -> None:
+    """From now on every operation of this process counts."""
+    def heard(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and (arguments[2] or 0) & WRITING and not isinstance(arguments[0], int):
+            operations.happens(arguments[0])
+        elif event in CHANGES:
+            operations.happens(_named(arguments[0]), renames=event == "os.rename")
+
+    def counted(function: Any) -> Any:
+        def call(descriptor: int, *arguments: Any) -> Any:
+            operations.happens(_named(descriptor))
+            return function(descriptor, *arguments)
+        return call
+
+    class CountedFile(io.FileIO):
+        def write(self, data: Any) -> int:
+            half = memoryview(data)[:len(data) // 2]
+            operations.happens(_named(self.fileno()), lambda: io.FileIO.write(self, half))
+            return super().write(data)
+
+    def opened(file: Any, mode: str = "r", buffering: int = -1, *arguments: Any, **keys: Any) -> Any:
+        if "b" in mode and mode[0] in "wxa" and buffering != 0:
+            return io.BufferedWriter(CountedFile(file, mode.replace("b", "")))
+        return real(file, mode, buffering, *arguments, **keys)
+
+    real = builtins.open
+    builtins.open = io.open = opened
+    os.fsync, os.write, os.pwrite = counted(os.fsync), counted(os.write), counted(os.pwrite)
+    sys.addaudithook(heard)
+
+
+def tell_connected(path: Path) -> None:
+    """Let the campaign know when MPI has started: from here on a silent rank must be noticed."""
+    from hpcfl import communicator
+
+    connect = communicator.connect
+
+    def connected() -> Any:
+        found = connect()
+        path.touch()
+        return found
+
+    communicator.connect = connected
+
+
+def _named(file: Any) -> Any:
+    """The path of a file, of which perhaps only the descriptor is known."""
+    return os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else file

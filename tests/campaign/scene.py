@@ -1,0 +1,140 @@
+"""One run that faults strike: its file, its folder, the undisturbed run it must equal, its commands."""
+
+import hashlib
+import random
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+
+from inside import Strike
+from job import Job
+from zygote import Zygote
+
+from hpcfl.errors import UserError
+from hpcfl.storage import manifest, results
+from hpcfl.storage.atomic import Damaged
+from hpcfl.storage.manifest import Manifest
+from hpcfl.storage.results import Results
+
+HANG_AFTER = 8  # seconds of silence; runtime.hang_after
+FINISH = 120.0  # seconds that an undisturbed run may take on a loaded machine
+ROUNDS = 5
+EXPERIMENT = """
+name = "campaign"
+rounds = {rounds}
+[data]
+dataset = "digits"
+[partition]
+clients = 5
+[model]
+name = "mlp"
+hidden = [8]
+[training]
+lr = 0.05
+batch_size = 100
+[participation]
+fraction = {fraction}
+[evaluation]
+every = {scored}
+[method]
+name = "{method}"
+[checkpoint]
+every = {saved}
+[runtime]
+hang_after = {hang_after}
+"""
+
+
+@dataclass(frozen=True)
+class Undisturbed:
+    """What a run comes to when nothing happens to it, and how many input/output operations that takes."""
+
+    digest: str
+    results: Results
+    operations: int
+
+
+@dataclass
+class Scene:
+    """A run; ``place`` holds its folder and nothing else. ``done``: the faults that have struck it so far."""
+
+    zygote: Zygote
+    file: Path
+    place: Path
+    undisturbed: Undisturbed
+    chance: random.Random
+    most_ranks: int
+    done: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)  # kinds of files
+
+    @cached_property
+    def folder(self) -> Path:
+        return self.place / "run"
+
+    def ranks(self) -> int:
+        """How many to start with, mostly one, which is quick; 0 is without mpiexec."""
+        return self.chance.choice([0, 0, 0, *range(1, self.most_ranks + 1)])
+
+    def start(self, ranks: int, strike: Strike | None = None, *options: str, **extra: str) -> Job:
+        """``hpcfl run`` on the folder."""
+        strike = replace(strike or Strike(""), folder=str(self.folder))
+        return Job(self.zygote, ranks, ["run", str(self.file), "--out", str(self.folder), *options], strike,
+                   extra)
+
+    def look(self, *command: str, user: int | None = None) -> tuple[int | None, Job]:
+        """A command that only looks: its exit code and the job that has ended."""
+        job = Job(self.zygote, 0, [*command], Strike(str(self.folder), user=user))
+        return job.end(FINISH), job
+
+    def manifests(self) -> list[tuple[Path, Manifest]]:
+        """The checkpoints that are intact to the last byte, newest first."""
+        found = []
+        for path in manifest.newest_first(self.folder / "checkpoints"):
+            try:
+                one = manifest.read(path)
+                one.verify(self.folder / "checkpoints")
+            except Damaged:
+                continue
+            found.append((path, one))
+        return found
+
+    def recorded(self) -> Results:
+        """What can be read of the metrics, nothing where nothing can."""
+        try:
+            return results.read(self.folder)
+        except UserError:
+            return Results()
+
+    def finished(self) -> bool:
+        """Whether round R + 1 is on the disk, and the state that it scored need not be made again."""
+        newest = next((one.round for _, one in self.manifests()), 0)
+        return ROUNDS + 1 in self.recorded().rounds and not 0 < newest < ROUNDS
+
+    def stamp(self) -> dict[str, tuple[object, ...]]:
+        """Everything below ``place``: names, kinds, rights, contents, and the times of files."""
+        return {str(path.relative_to(self.place)): _stamp(path) for path in sorted(self.place.rglob("*"))}
+
+
+def _stamp(path: Path) -> tuple[object, ...]:
+    about = path.lstat()
+    if not path.is_file():
+        return (about.st_mode,)
+    return about.st_mode, about.st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def write(folder: Path, method: str, number: int) -> Path:
+    """The experiment file of a method; the number varies what is trained, scored and saved."""
+    file = folder / f"{method}.toml"
+    varied = {"fraction": (1.0, 0.6)[number % 2], "scored": 1 + number // 2 % 2, "saved": 1 + number // 3 % 2}
+    file.write_text(EXPERIMENT.format(method=method, rounds=ROUNDS, hang_after=HANG_AFTER, **varied))
+    return file
+
+
+def undisturbed(zygote: Zygote, file: Path, place: Path) -> Undisturbed:
+    """Run it in this folder, alone."""
+    folder = place / "run"
+    job = Job(zygote, 0, ["run", str(file), "--out", str(folder)], Strike(str(folder)))
+    if job.end(FINISH):
+        raise RuntimeError(f"{file.stem}: does not run even undisturbed: {job.said}")
+    newest = manifest.read(manifest.newest_first(folder / "checkpoints")[0])
+    return Undisturbed(newest.digest, results.read(folder), job.operations())

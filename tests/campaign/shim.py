@@ -1,0 +1,39 @@
+"""What a launcher starts in place of hpcfl: it hands everything it got to the zygote, passes signals on, and
+ends as the process that the zygote forked ended.
+
+It lives a few milliseconds after ``python -S -E``. When it is killed the zygote kills the forked process too.
+"""
+
+import json
+import os
+import signal
+import socket
+import sys
+
+PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+def main() -> None:
+    descriptors = [0, 1, 2, *(int(os.environ[name]) for name in ("PMI_FD",) if name in os.environ)]
+    zygote = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    zygote.connect(sys.argv[1])
+    request = {"arguments": sys.argv[2:], "folder": os.getcwd(), "environment": dict(os.environ),
+               "descriptors": descriptors}
+    socket.send_fds(zygote, [json.dumps(request).encode()], descriptors)
+    pid = int(zygote.recv(100))
+    for number in PASSED_ON:
+        signal.signal(number, lambda number, frame: os.kill(pid, number))
+    leave(os.waitstatus_to_exitcode(int(zygote.recv(100))))
+
+
+def leave(code: int) -> None:
+    """Exit with a code, or die of the signal that a negative one stands for."""
+    if code < 0:
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    main()

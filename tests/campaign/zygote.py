@@ -1,0 +1,190 @@
+"""A process that has imported everything and forks the processes of jobs, each of which then starts in
+milliseconds.
+
+It is asked by ``shim.py`` over a socket. MPI is not initialised here and no tensor is made, so a forked
+process is as one that was just started; it is killed with its shim, as launchers kill.
+"""
+
+import atexit
+import gc
+import importlib
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+IMPORTED = ("hpcfl.cli", "hpcfl.experiment", "hpcfl.api", "hpcfl.fleet.replay", "hpcfl.report.tables",
+            "hpcfl.report.status", "hpcfl.report.sweep_table", "hpcfl.report.figures",
+            "hpcfl.report.progress", "sklearn.datasets", "torch.func", "sympy",
+            "torch._decomp.decompositions", "torch.fx.experimental.symbolic_shapes",
+            "torch._functorch.apis", "mpi4py", "importlib.readers", "importlib.resources.readers",
+            "importlib.resources._itertools", "matplotlib.figure", "matplotlib.backends.backend_agg",
+            "rich.live", "rich.progress")
+HIGH = 500  # descriptors from here on are in nobody's way
+
+
+class Zygote:
+    """Context manager around the process; ``command`` is what to start in place of ``python -m hpcfl``,
+    ``folder`` a place for whatever the jobs need.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._socket = folder / "zygote"
+
+    def __enter__(self) -> "Zygote":
+        self._process = subprocess.Popen([sys.executable, HERE / "zygote.py", self._socket],
+                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                         start_new_session=True)
+        assert self._process.stdout is not None
+        self._process.stdout.readline()  # it is ready
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.communicate()  # the end of its input is its end
+
+    @property
+    def command(self) -> list[str | Path]:
+        return [sys.executable, "-S", "-E", HERE / "shim.py", self._socket]
+
+
+class Nursery:
+    """The loop in the zygote: a socket for every living process, and a descriptor that tells its end."""
+
+    def __init__(self, address: str) -> None:
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(address)
+        os.chmod(address, 0o777)
+        self._listener.listen(64)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ, self._accept)
+        self._selector.register(sys.stdin, selectors.EVENT_READ, self._end)
+        self._children: dict[int, int] = {}  # pid → descriptor
+        self._born: tuple[dict[str, Any], list[int]] | None = None
+
+    def wait(self) -> tuple[dict[str, Any], list[int]]:
+        """Fork on every request; returns only in the forked processes: the request and its descriptors."""
+        while self._born is None:
+            for key, _ in self._selector.select():
+                # One that came with this key may have closed what it stands for.
+                if self._born is None and self._selector.get_map().get(key.fd) is key:
+                    key.data(key.fileobj)
+        return self._born
+
+    def _end(self, stdin: Any) -> None:
+        for pid in self._children:
+            os.kill(pid, signal.SIGKILL)
+        os._exit(0)
+
+    def _accept(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        message, received, _, _ = socket.recv_fds(connection, 1 << 20, 8)
+        if not message:
+            return connection.close()
+        pid = os.fork()
+        if pid == 0:
+            self._born = json.loads(message), received
+            return self._forget(connection)
+        for descriptor in received:
+            os.close(descriptor)
+        self._raise_child(connection, pid)
+
+    def _raise_child(self, connection: socket.socket, pid: int) -> None:
+        """In the zygote: tell its shim the pid, and later its end."""
+        watched = self._children[pid] = os.pidfd_open(pid)
+        self._selector.register(connection, selectors.EVENT_READ, lambda _: self._shim_died(connection, pid))
+        self._selector.register(watched, selectors.EVENT_READ, lambda _: self._ended(connection, pid))
+        _tell(connection, pid)
+
+    def _shim_died(self, connection: socket.socket, pid: int) -> None:
+        self._selector.unregister(connection)
+        os.kill(pid, signal.SIGKILL)
+
+    def _ended(self, connection: socket.socket, pid: int) -> None:
+        _, status = os.waitpid(pid, 0)
+        watched = self._children.pop(pid)
+        self._selector.unregister(watched)
+        os.close(watched)
+        if connection in self._selector.get_map():
+            self._selector.unregister(connection)
+            _tell(connection, status)
+        connection.close()
+
+    def _forget(self, connection: socket.socket) -> None:
+        """In a forked process: what belongs to the zygote is closed."""
+        for key in list(self._selector.get_map().values()):
+            if key.fileobj is not sys.stdin:
+                os.close(key.fd)
+                if isinstance(key.fileobj, socket.socket):
+                    key.fileobj.detach()
+        self._selector.close()
+        connection.close()
+
+
+def _tell(connection: socket.socket, number: int) -> None:
+    with suppress(BrokenPipeError, ConnectionResetError):  # it was just killed, as its end will tell
+        connection.send(str(number).encode())
+
+
+def become(request: dict[str, Any], received: list[int]) -> None:
+    """Turn this forked process into the one that the shim was started as."""
+    raised = [os.dup2(descriptor, HIGH + position) for position, descriptor in enumerate(received)]
+    for descriptor in received:
+        os.close(descriptor)
+    for source, target in zip(raised, request["descriptors"], strict=True):
+        os.dup2(source, target)
+        os.close(source)
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    os.chdir(request["folder"])
+    sys.argv = ["hpcfl", *request["arguments"]]
+
+
+def depart(code: int) -> None:
+    """Leave as Python does; without MPI, which has a hook there, modules are not taken apart (0.4 s)."""
+    if "PMI_FD" in os.environ:
+        sys.exit(code)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def main() -> None:
+    for name in IMPORTED:
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError:
+            continue  # it costs time later, nothing else
+    gc.collect()
+    gc.freeze()  # else every forked process copies all that it has when it looks for garbage
+    nursery = Nursery(sys.argv[1])
+    print("ready", flush=True)
+    become(*nursery.wait())
+    import inside
+
+    from hpcfl.__main__ import main as hpcfl
+
+    code: Any = 1
+    try:
+        inside.prepare()
+        hpcfl()
+    except SystemExit as leaving:
+        code = leaving.code
+    except BaseException:
+        traceback.print_exc()
+    depart(code or 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,53 @@
+"""Commands in this process, and what every answer must look like whatever the input was."""
+
+import hashlib
+import io
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+from hpcfl.cli import command
+from hpcfl.communicator import Communicator
+from hpcfl.signals import StopRequest
+
+EXPERIMENT = """
+name = "fuzzed"
+rounds = 3
+[data]
+dataset = "digits"
+[partition]
+clients = 3
+[model]
+name = "mlp"
+hidden = [4]
+[training]
+batch_size = 200
+[method]
+name = "ditto"
+[checkpoint]
+every = 1
+"""
+
+
+def answer(*arguments: object) -> int:
+    """The exit code of a command, 0 or 2; with 2 there is one line about it and nothing else."""
+    out, err = io.StringIO(), io.StringIO()
+    # At the end of a StopRequest signals are handled as before.
+    with redirect_stdout(out), redirect_stderr(err), StopRequest(lambda: None):
+        code = command([str(argument) for argument in arguments], Communicator())
+    said = f"{arguments} → {code}\n{out.getvalue()}\n{err.getvalue()}"
+    assert code in (0, 2), said
+    assert "Traceback" not in said
+    assert "\x1b" not in said
+    assert code == 0 or len(err.getvalue().strip().splitlines()) == 1, said
+    return code
+
+
+def stamp(folder: Path) -> dict[str, object]:
+    """Names, kinds, contents and times of all that lies in a folder."""
+    return {str(path.relative_to(folder)): _stamp(path) for path in folder.rglob("*")}
+
+
+def _stamp(path: Path) -> object:
+    about = path.lstat()
+    content = hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    return about.st_mode, about.st_mtime_ns if content else 0, content

@@ -1,0 +1,41 @@
+"""Experiment files that are not quite right: checked, or refused in one line."""
+
+import json
+
+import asked
+import strange
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hpcfl import config
+
+RESOLVED = config.parse({"rounds": 2, "partition": {"clients": 3}, "model": {"hidden": [4]},
+                         "method": {"name": "ditto"}}).resolved()
+
+
+@given(st.data())
+def test_values_that_no_key_expects(tmp_path, data):
+    table = RESOLVED
+    for _ in range(data.draw(st.integers(1, 2))):
+        table = strange.changed(data.draw, table)
+    _check(tmp_path, "file.json", json.dumps(table).encode())
+
+
+@given(st.data())
+def test_text_that_is_not_quite_an_experiment(tmp_path, data):
+    _check(tmp_path, "file.toml", strange.damaged(data.draw, asked.EXPERIMENT.encode()))
+
+
+@given(st.text(max_size=30), st.text(max_size=10))
+def test_overrides(tmp_path, key, value):
+    (tmp_path / "file.toml").write_text(asked.EXPERIMENT)
+    before = asked.stamp(tmp_path)
+    asked.answer("check", tmp_path / "file.toml", "--set", f"{key}={value}")
+    assert asked.stamp(tmp_path) == before
+
+
+def _check(folder, name, content):
+    (folder / name).write_bytes(content)
+    before = asked.stamp(folder)
+    asked.answer("check", folder / name)
+    assert asked.stamp(folder) == before

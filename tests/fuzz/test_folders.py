@@ -1,0 +1,103 @@
+"""Folders of results with changed files: commands answer, and what only looks or refuses changes nothing."""
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import asked
+import numpy as np
+import pytest
+import strange
+from hypothesis import given
+from hypothesis import strategies as st
+
+import hpcfl
+from hpcfl.errors import UserError
+from hpcfl.storage import hdf5
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """A place with an experiment file and the folder of its finished run."""
+    place = tmp_path_factory.mktemp("finished")
+    (place / "file.toml").write_text(asked.EXPERIMENT)
+    assert asked.answer("run", place / "file.toml", "--out", place / "run") == 0
+    return place
+
+
+@given(st.data())
+def test_commands_that_look(finished, data):
+    with _copy(finished) as place:
+        _mutate(data.draw, place / "run")
+        before = asked.stamp(place)
+        for command in ("show", "status", "table"):
+            asked.answer(command, place / "run")
+        asked.answer("show", place / "run", "--json")
+        with suppress(UserError):
+            hpcfl.load(place / "run")
+        assert asked.stamp(place) == before
+
+
+@given(st.data())
+def test_the_same_command_again(finished, data):
+    with _copy(finished) as place:
+        _mutate(data.draw, place / "run")
+        before = asked.stamp(place)
+        if asked.answer("run", place / "file.toml", "--out", place / "run") == 2:
+            assert asked.stamp(place) == before
+            assert asked.answer("run", place / "file.toml", "--out", place / "run", "--fresh") == 0
+
+
+@contextmanager
+def _copy(finished: Path) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as name:
+        yield Path(shutil.copytree(finished, Path(name) / "place"))
+
+
+def _mutate(draw, folder: Path) -> None:
+    """One to three files become something else."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    for path in draw(st.lists(st.sampled_from(files), min_size=1, max_size=3, unique=True)):
+        draw(st.sampled_from(MUTATIONS))(draw, path, files)
+
+
+def _bytes(draw, path: Path, files: list[Path]) -> None:
+    path.write_bytes(strange.damaged(draw, path.read_bytes()))
+
+
+def _another_file(draw, path: Path, files: list[Path]) -> None:
+    other = draw(st.sampled_from(files))
+    path.write_bytes(other.read_bytes() if other.is_file() else b"")
+
+
+def _folder(draw, path: Path, files: list[Path]) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _gone(draw, path: Path, files: list[Path]) -> None:
+    path.unlink()
+
+
+def _link(draw, path: Path, files: list[Path]) -> None:
+    target = path.with_name(draw(st.sampled_from(["nowhere", path.name, "metrics.h5"])))
+    path.unlink()
+    path.symlink_to(target)
+
+
+def _content(draw, path: Path, files: list[Path]) -> None:
+    """Another content in the right form, with the right seal."""
+    if path.suffix == ".json":
+        path.write_text(json.dumps(strange.changed(draw, json.loads(path.read_text()))))
+    elif path.suffix == ".h5" and path.read_bytes().startswith(b"hpcfl "):
+        kind = path.read_bytes().split()[1].decode()
+        arrays, attributes = hdf5.decode(hdf5.unseal(kind, path.read_bytes()))
+        name = draw(st.sampled_from(sorted(arrays)))
+        arrays[name] = strange.array(draw, np.asarray(arrays[name]))
+        path.write_bytes(hdf5.seal(kind, hdf5.encode(arrays, attributes)))
+
+
+MUTATIONS = [_bytes, _another_file, _folder, _gone, _link, _content, _content]
