@@ -12,7 +12,7 @@ from pathlib import Path
 import jobs
 import pytest
 
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.report import status
 from hpcfl.storage import results
 from hpcfl.storage.checkpoint import Checkpoints
@@ -184,5 +184,5 @@ def test_more_than_two_gigabytes_in_one_exchange(start, experiment, tmp_path):
     file = experiment(f"[method]\nname = 'tiny:Wide'\nwidth = {width}\n[evaluation]\nclients = 'cohort'\n", 1)
     code, output = start(2, file, "--out", tmp_path / "out").wait()
     assert code == 0, output
-    restored = Checkpoints(tmp_path / "out" / "checkpoints", Communicator()).restore(ClientStore(range(5), {}))
+    restored = Checkpoints(tmp_path / "out" / "checkpoints", OneProcess()).restore(ClientStore(range(5), {}))
     assert (restored.server["ends"] == 2).all()
