@@ -1,6 +1,7 @@
 """What a rank can do with the others: the contract, and the case of a single process.
 
-Rank 0 is the server; the other ranks are workers; alone, one process is both. Ranks that exchange by MPI are in ``mpi.py``.
+Rank 0 is the server; the other ranks are workers; a single process is both. Ranks that exchange by MPI are in
+``mpi.py``.
 """
 
 import os
@@ -36,7 +37,8 @@ class Process:
 class Communicator(Process, ABC):
     """A process with everything it can do together with the other ranks of its job.
 
-    A class that lacks one of these cannot be constructed. Those marked collective return only when all ranks have called them.
+    A class that lacks one of these cannot be constructed. What is marked collective must be called by all ranks,
+    in the same order.
     """
 
     takes_gpu = False  # whether arrays may lie in a GPU's memory
@@ -58,7 +60,7 @@ class Communicator(Process, ABC):
 
     @abstractmethod
     def together(self) -> AbstractContextManager[None]:
-        """Collective. For exchanges that follow each other at once: the ranks wait for each other before the first only."""
+        """Collective. Exchanges inside follow each other at once: ranks wait for each other before the first only."""
 
     @abstractmethod
     def share(self, value: Any) -> Any:
@@ -78,16 +80,16 @@ class Communicator(Process, ABC):
 
     @abstractmethod
     def broadcast(self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
-        """Collective. Rank 0's array [width], on every rank; ``empty(shape, dtype)`` makes what it arrives in."""
+        """Collective. Rank 0's array [width], on every rank, in what ``empty(shape, dtype)`` makes."""
 
     @abstractmethod
     def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
-        """Collective. Rank 0's rows [n, width], each to the rank that ``owner`` [n] names: this rank's, in their order."""
+        """Collective. Rank 0's rows [n, width], each to the rank that ``owner`` [n] names; returns this rank's, in order."""
 
     @abstractmethod
     def gather(self, rows: Array, owner: Array, empty: Empty = np.empty) -> Array | None:
-        """Collective. The reverse of ``scatter``: on rank 0 rows [n, width], made by ``empty``, row i from rank ``owner[i]``;
-        None elsewhere.
+        """Collective. The reverse of ``scatter``: on rank 0 rows [n, width], row i from rank ``owner[i]``, in what
+        ``empty`` makes; None elsewhere.
         """
 
     @abstractmethod
