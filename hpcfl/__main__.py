@@ -8,7 +8,7 @@ from hpcfl import signals
 
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 2 bad input, 75 stopped early and resumable, else a failure."""
-    from hpcfl.communicator import connect
+    from hpcfl.mpi import connect
 
     communicator = connect()  # before any heavy import: see there
     try:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl import blame, layout, mixing, models, placement, randomness
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import Process
 from hpcfl.config import Config
 from hpcfl.data import datasets, partition
 from hpcfl.data.datasets import Dataset
@@ -55,7 +55,7 @@ class Prepared:
 
 
 @blame.blamed()
-def prepare(config: Config, communicator: Communicator) -> Prepared:
+def prepare(config: Config, process: Process) -> Prepared:
     """Load the data, draw the partition, build model and method. Raises UserError."""
     torch.set_num_threads(config.runtime.threads)
     scratch.limit(config.runtime.memory * 1e6)
@@ -69,7 +69,7 @@ def prepare(config: Config, communicator: Communicator) -> Prepared:
     train, validation = hold_out(split.train, labels, method.validation_share(), config.partition.seed)
     counts, test_counts = (torch.from_numpy(replace(split, train=train).counts(labels, dataset.classes, part)).double()
                            for part in ("train", "test"))
-    device = _device(config.runtime.device, communicator.local_rank)
+    device = _device(config.runtime.device, process.local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # streams, graphs and MPI take the current one
     mixing.on(device)
@@ -79,13 +79,13 @@ def prepare(config: Config, communicator: Communicator) -> Prepared:
     parameters, buffers = layout.of_parameters(template), layout.of_buffers(template)
     setup = Setup(parameters, counts, config.rounds, config.seed, module, config.training, config.participation.fraction)
     steps = torch.ceil(counts.sum(dim=1) / config.training.batch_size)
-    placed = placement.place(steps.tolist(), communicator.size)
-    own = placed.clients_of(communicator.rank).tolist()
+    placed = placement.place(steps.tolist(), process.size)
+    own = placed.clients_of(process.rank).tolist()
     samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and convolves(template), validation,
                       config.data.augment, split.global_test)
-    lanes = _lanes(config, communicator, template.to(device), samples, dataset)
+    lanes = _lanes(config, process, template.to(device), samples, dataset)
     kernel = choose(template, device, lanes)
-    hardware = Hardware(setup, samples, kernel, buffers, device, communicator.beat, Stopwatch())
+    hardware = Hardware(setup, samples, kernel, buffers, device, process.beat, Stopwatch())
     private = method.client_state(setup)
     if buffers.width:
         statistics = {buffer_name(model): layout.to_row(buffers, template) for model in method.models}
@@ -93,7 +93,7 @@ def prepare(config: Config, communicator: Communicator) -> Prepared:
         if config.training.buffers == "average":
             shared = {name: row for name, row in statistics.items() if name == buffer_name("model")}  # the one that travels
             method = cast(Method, AveragedBuffers(method, shared, layout.floating(buffers, template)))
-    server = method.server_state(setup) if communicator.is_server else {}
+    server = method.server_state(setup) if process.is_server else {}
     store = ClientStore(own, private, config.runtime.memory * 1e6)
     notes = [*split.notes, *method.notes(setup)]
     return Prepared(config, method, setup, split, test_counts, placed, hardware, store, server, notes)
@@ -109,11 +109,11 @@ def _build(config: Config, method: Method, dataset: Dataset):
     return build
 
 
-def _lanes(config: Config, communicator: Communicator, template: nn.Module, samples: Samples, dataset: Dataset) -> int | str:
+def _lanes(config: Config, process: Process, template: nn.Module, samples: Samples, dataset: Dataset) -> int | str:
     """``auto`` on a GPU: as many as fit into a rank's part of it, the same number on every rank."""
     if config.runtime.lanes != "auto" or samples.device.type != "cuda":
         return config.runtime.lanes
-    sharing = -(-communicator.local_size // torch.cuda.device_count())
+    sharing = -(-process.local_size // torch.cuda.device_count())
     part = torch.cuda.get_device_properties(samples.device).total_memory / sharing - dataset.x.nbytes
     return memory.most_lanes(template, dataset.normalise(dataset.x[:1].to(samples.device)), config.training, part)
 

@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl import heartbeat, provenance, trial
-from hpcfl.communicator import Communicator, launched_world_size
+from hpcfl.communicator import Communicator
 from hpcfl.config import Config
 from hpcfl.crew import muster
 from hpcfl.data.partition import Split
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.federation import Federation
+from hpcfl.mpi import launched_world_size
 from hpcfl.preparation import Prepared, prepare
 from hpcfl.report.progress import Progress
 from hpcfl.signals import StopRequest

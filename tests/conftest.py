@@ -12,7 +12,7 @@ import tiny
 import torch
 
 from hpcfl import config, layout
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.config import Training
 from hpcfl.federation import Federation
 from hpcfl.fleet import Fleet
@@ -47,7 +47,7 @@ def federate(tmp_path: Path):
     """``federate(method, counts, **sections)`` runs a federation on the tiny data from start to end."""
     def play(method: str | dict[str, Any], *arguments: Any, **sections: Any) -> Played:
         folder = tmp_path / f"run{len(list(tmp_path.glob('run*')))}"
-        alone = Communicator()
+        alone = OneProcess()
         prepared = prepare(config.parse(tiny.table(method, *arguments, **sections)), alone)
         metrics = MetricsWriter(folder, {}, {})
         federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone), metrics, {},
@@ -69,7 +69,7 @@ def make_fleet():
         experiment = tiny.table("fedavg", counts, data={"dataset": "tiny:blobs64" if double else "tiny:blobs"},
                            training=training, runtime={"lanes": lanes})
         experiment["model"] = model or {"name": "tiny:mlp64" if double else "mlp", "hidden": list(hidden)}
-        return prepare(config.parse(experiment), Communicator()).fleet(np.arange(len(counts)), round, scored=True)
+        return prepare(config.parse(experiment), OneProcess()).fleet(np.arange(len(counts)), round, scored=True)
     return make
 
 

@@ -1,6 +1,7 @@
 """The final digest of every method in two partitions, with all clients and with half of them: what no tidying may change.
 
-``python tests/digests.py`` prints them as JSON, ``mpiexec -n 3 python tests/digests.py`` those of three ranks, which are the same.
+``python tests/digests.py`` prints them as JSON, ``mpiexec -n 3 python tests/digests.py`` those of three ranks, which are
+the same.
 ``tests/digests.json`` has them as they were, with the processor and the versions that the last bits depend on.
 """
 
@@ -11,7 +12,8 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hpcfl.communicator import Communicator, connect
+from hpcfl.communicator import Communicator
+from hpcfl.mpi import connect
 
 EVEN = [[6, 6, 6, 6], [5, 5, 5, 5], [7, 6, 5, 4], [4, 5, 6, 7], [6, 5, 6, 5]]
 FRACTIONS = (1.0, 0.5)

@@ -4,7 +4,7 @@ import pytest
 import tiny
 
 from hpcfl import bench, config
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 
 
 @pytest.mark.parametrize(("every", "rounds", "plan"), [(1, 2, [1, 2, 3]), (5, 2, [1, 2, 3, 5]), (90, 1, [1, 2])])
@@ -16,7 +16,7 @@ def test_scoring_is_timed_where_the_run_scores(every, rounds, plan):
 def test_the_report_counts_samples_and_lanes_and_projects_the_run():
     counts = [[8, 0, 0, 0], [4, 0, 0, 0]]  # batches of 4: two steps and one, side by side
     experiment = config.parse(tiny.table("fedavg", counts, rounds=1000, training={"batch_size": 4}))
-    report = bench.measure(experiment, 3, Communicator())
+    report = bench.measure(experiment, 3, OneProcess())
     assert len(report.rounds) == 3 and report.scoring_measured
     assert report.samples_per_second == pytest.approx(3 * 12 / sum(report.rounds))
     assert 0 < report.share_of_peak < 1 and report.memory_mb[0] > 10

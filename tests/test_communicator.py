@@ -1,10 +1,24 @@
-"""What the communicator learns from MPI; exchanges between real ranks are tested in ``tests/mpi``."""
+"""What every communicator must have, and what it learns from MPI; exchanges between real ranks are tested in ``tests/mpi``."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from hpcfl.communicator import World
+from hpcfl.communicator import Communicator, OneProcess
+from hpcfl.mpi import World
+
+EXCHANGES = ["together", "share", "collect", "allgather", "agree", "broadcast", "scatter", "gather"]
+
+
+@pytest.mark.parametrize("forgotten", [*EXCHANGES, "watch", "end", "abort"])
+def test_a_communicator_that_lacks_an_exchange_cannot_be_constructed(forgotten):
+    own = {name: getattr(World, name) for name in [*EXCHANGES, "watch", "end", "abort"] if name != forgotten}
+    with pytest.raises(TypeError, match=f"abstract.*{forgotten}"):
+        type("Forgetful", (Communicator,), own)(rank=0, size=2)
+
+
+def test_ranks_of_a_job_inherit_nothing_from_a_process_on_its_own():
+    assert not issubclass(World, OneProcess)
 
 
 @pytest.mark.parametrize(("kinds", "takes"), [(None, False), ("mpi,system", False), ("mpi,system,cuda:device", True)])

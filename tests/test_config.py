@@ -9,7 +9,7 @@ import tiny
 
 from hpcfl import config, experiment_file
 from hpcfl.cli import command
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.errors import UserError
 
 GOOD = '[method]\nname = "cwfedavg"\n[training]\nlr = 0.1\n[partition]\nclients = 5\nbeta = 0.5\n'
@@ -95,7 +95,7 @@ def run(tmp_path, monkeypatch, capsys):
     (tmp_path / "good.toml").write_text("rounds = 2\n" + GOOD)
 
     def play(*arguments, file="good.toml"):
-        code = command(["run", str(file), *arguments], Communicator())
+        code = command(["run", str(file), *arguments], OneProcess())
         return code, capsys.readouterr().err, {path.name for path in tmp_path.iterdir()} - {"good.toml"}
     return play
 

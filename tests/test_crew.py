@@ -7,7 +7,7 @@ import pytest
 import tiny
 
 from hpcfl import config, crew
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.experiment import run_table
 from hpcfl.preparation import prepare
 
@@ -20,7 +20,7 @@ def test_ranges(numbers, text):
 
 
 def test_one_process_is_server_and_worker():
-    alone = Communicator()
+    alone = OneProcess()
     (line,) = crew.muster(alone, prepare(config.parse(tiny.table("fedavg")), alone))
     cores = crew._ranges(os.sched_getaffinity(0))
     assert line == f"rank 0 on {alone.host} (pid {os.getpid()}, cores {cores}, 1 thread, cpu, clients 0-4)"
@@ -31,6 +31,6 @@ def test_a_sweep_says_it_once_for_all_cells(tmp_path, capsys):
     """And again where other clients live on a rank."""
     cases = [{"partition.counts": tiny.COUNTS[:n], "partition.clients": n} for n in (3, 5)]
     table = tiny.table("fedavg", sweep={"cases": cases, "seed": [0, 1]})
-    run_table(table, "s.toml", tmp_path / "out", False, Communicator())
+    run_table(table, "s.toml", tmp_path / "out", False, OneProcess())
     said = [line.partition("cpu, ")[2] for line in capsys.readouterr().out.splitlines() if line.startswith("rank ")]
     assert said == ["clients 0-2)", "clients 0-4)"]

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hpcfl import config, evaluation
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.federation import Federation
 from hpcfl.preparation import prepare
@@ -48,7 +48,7 @@ def spiral(tmp_path):
         table = {"rounds": 2, "data": {"dataset": "spiral-imbalanced"}, "partition": {"scheme": scheme, "clients": 6},
                  "model": {"name": "mlp", "hidden": [16]}, "method": {"name": method} if isinstance(method, str) else method,
                  "training": {"batch_size": 50, "lr": 0.1}, "evaluation": evaluated}
-        alone = Communicator()
+        alone = OneProcess()
         prepared = prepare(config.parse(table), alone)
         Federation(alone, prepared, prepared.server, Checkpoints(tmp_path / "checkpoints", alone),
                    MetricsWriter(tmp_path, {}, {}), {}, lambda round, values: None).run(0, StopRequest(lambda: None))

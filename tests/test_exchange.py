@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from hpcfl import exchange
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.message import Field, Pool
 from hpcfl.placement import place
 
-ALONE, CPU = Communicator(), torch.device("cpu")
+ALONE, CPU = OneProcess(), torch.device("cpu")
 IDS = np.array([1, 2, 5])
 PLACED = place([1.0] * 6, 1)
 

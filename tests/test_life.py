@@ -9,7 +9,7 @@ import pytest
 import tiny
 
 from hpcfl import config
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.federation import Federation
 from hpcfl.methods.fedavg import FedAvg
@@ -22,7 +22,7 @@ from hpcfl.storage.metrics import MetricsWriter
 def play(folder, method="cwfedavg", rounds=3, fresh=False, **sections):
     """What ``run`` says: False where the run is complete."""
     table = tiny.table(method, rounds=rounds, checkpoint={"every": 1}, **sections)
-    return run(config.parse(table), folder, Communicator(), fresh)
+    return run(config.parse(table), folder, OneProcess(), fresh)
 
 
 def content(folder: Path) -> dict[Path, bytes | None]:
@@ -44,7 +44,8 @@ def same(one: Path, other: Path) -> None:
 
 NOT_THIS_RUN = {"fewer rounds": {"rounds": 2}, "another seed": {"seed": 9}, "another method": {"method": "fedavg"}}
 NOT_AT_ALL = {"data that are not there": {"data": {"dataset": "cifar-10", "root": "nowhere"}},
-              "a score that needs a global test set": {"evaluation": {"metric": "pm_v"}}, "no such device": {"runtime": {"device": "cuda:99"}}}
+              "a score that needs a global test set": {"evaluation": {"metric": "pm_v"}},
+              "no such device": {"runtime": {"device": "cuda:99"}}}
 
 
 CASES = [("a finished run", refused) for refused in (*NOT_THIS_RUN, *NOT_AT_ALL) if refused != "no such device"] + [
@@ -75,11 +76,11 @@ def test_a_run_whose_data_were_exchanged_is_refused(tmp_path):
     np.savez(tmp_path / "own.npz", x=np.ones((60, 3), np.float32), y=np.arange(60) % 3)
     table = {"data": {"dataset": "npz", "file": str(tmp_path / "own.npz")}, "model": {"hidden": [4]}, "rounds": 2,
              "partition": {"scheme": "iid", "clients": 2}, "method": {"name": "fedavg"}}
-    run(config.parse(table), tmp_path / "run", Communicator())
+    run(config.parse(table), tmp_path / "run", OneProcess())
     np.savez(tmp_path / "own.npz", x=np.ones((60, 3), np.float32), y=np.arange(60)[::-1] % 3)
     before = content(tmp_path)
     with pytest.raises(UserError, match=r"partition\.h5: was drawn from other data"):
-        run(config.parse(table | {"rounds": 4}), tmp_path / "run", Communicator())
+        run(config.parse(table | {"rounds": 4}), tmp_path / "run", OneProcess())
     assert content(tmp_path) == before
 
 
@@ -159,7 +160,7 @@ def test_a_signal_during_the_final_scoring_is_heard_and_a_second_ends_the_run_at
     ended = []
     clock = [0.0]
     monkeypatch.setattr("hpcfl.signals.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr(Communicator, "abort", lambda self, code: ended.append(code))
+    monkeypatch.setattr(OneProcess, "abort", lambda self, code: ended.append(code))
 
     def finish(self, fleet, inbox):
         if len(fleet.ids) > 1:  # not in the trial before the run, of one client
@@ -236,7 +237,7 @@ def test_a_report_that_fails_does_not_fail_the_run(tmp_path, monkeypatch, capsys
     from hpcfl.report import figures
 
     monkeypatch.setattr(figures, "draw", lambda folder: 1 / 0)
-    run_table(tiny.table("fedavg"), "x.toml", tmp_path / "run", False, Communicator())
+    run_table(tiny.table("fedavg"), "x.toml", tmp_path / "run", False, OneProcess())
     said = capsys.readouterr().out
     assert "note: the results are complete, but their report failed (ZeroDivisionError" in said
     assert said.endswith(f"look further: hpcfl show {tmp_path / 'run'}\n")

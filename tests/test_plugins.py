@@ -28,7 +28,7 @@ METHOD = "from hpcfl.methods.fedavg import FedAvg\nclass Mine(FedAvg): pass\n"
     ("class Mine:\n    def loss(self\n        pass\n", 2, "SyntaxError: '(' was never closed"),
     ("class Mine:\npass\n", 2, "IndentationError: expected an indented block"),
     ("import torch\n\nlayers = undefined\n", 3, "NameError: name 'undefined' is not defined"),
-    ("import torch\nimport a_package_that_is_not_there\n", 2, "ModuleNotFoundError: No module named 'a_package_that_is_not_there'"),
+    ("import torch\nimport a_missing_package\n", 2, "ModuleNotFoundError: No module named 'a_missing_package'"),
     ("import sys\nsys.exit('done')\n", 2, "SystemExit: done"),
     ("raise ValueError('one\\ntwo' + 1000 * 'x')\n", 1, "ValueError: one two"),
 ])

@@ -6,7 +6,7 @@ import pytest
 import tiny
 
 from hpcfl import config
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.running import run
 from hpcfl.storage import results
@@ -16,7 +16,7 @@ from hpcfl.storage.checkpoint import latest
 def play(folder, method="cwfedavg", rounds=6, fresh=False, **sections):
     """Run to ``rounds`` with a checkpoint every second; the digest."""
     table = tiny.table(method, rounds=rounds, checkpoint={"every": 2}, **sections)
-    run(config.parse(table), folder, Communicator(), fresh)
+    run(config.parse(table), folder, OneProcess(), fresh)
     return latest(folder / "checkpoints").digest
 
 
@@ -81,5 +81,5 @@ def test_another_configuration_is_refused_saying_what_differs_and_fresh_moves_th
 def test_where_and_how_fast_it_runs_is_not_the_runs_identity(tmp_path, sections):
     play(tmp_path / "run", rounds=2)
     table = tiny.table("cwfedavg", rounds=4, **{"checkpoint": {"every": 2}, **sections})
-    run(config.parse(table), tmp_path / "run", Communicator(), False)
+    run(config.parse(table), tmp_path / "run", OneProcess(), False)
     assert latest(tmp_path / "run" / "checkpoints").digest == play(tmp_path / "calm", rounds=4)

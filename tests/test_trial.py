@@ -11,7 +11,7 @@ import torch
 
 from hpcfl import config, plugins, trial
 from hpcfl.cli import command
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.fleet.kernels import SerialKernel
 from hpcfl.preparation import prepare
 from hpcfl.storage import digest
@@ -40,7 +40,7 @@ def hpcfl(tmp_path, monkeypatch, capfd):
 
     def call(name: str, *overrides: str) -> tuple[int, list[str], list[str]]:
         options = [word for key in overrides for word in ((key,) if key.startswith("--") else ("--set", key))]
-        code = command([name, "own.toml", *options], Communicator())
+        code = command([name, "own.toml", *options], OneProcess())
         sys.stdout.flush()
         shown = capfd.readouterr()
         return code, shown.out.splitlines(), shown.err.splitlines()
@@ -113,7 +113,7 @@ def test_what_cannot_be_batched_runs_with_one_lane_and_a_note(hpcfl, overrides, 
         assert points_to(note, fragment) and note.startswith("note: ") and "runtime.lanes = 1" in note
 
 
-class Two(Communicator):
+class Two(OneProcess):
     """This rank, and another one whose client met an operation that cannot be batched."""
 
     def allgather(self, value):
@@ -121,21 +121,21 @@ class Two(Communicator):
 
 
 def test_all_ranks_take_the_same_kernel():
-    prepared = trial.run(prepare(config.parse(tiny.table("fedavg")), Communicator()), Two())
+    prepared = trial.run(prepare(config.parse(tiny.table("fedavg")), OneProcess()), Two())
     assert isinstance(prepared.hardware.kernel, SerialKernel)
     assert prepared.notes[-1].startswith("own.py:3: cannot be batched; they train one after the other")
 
 
 def test_a_server_is_not_judged_by_messages_that_are_all_alike():
-    prepared = prepare(config.parse(tiny.table("mistakes:Odd")), Communicator())
-    assert trial.run(prepared, Communicator()) is prepared
+    prepared = prepare(config.parse(tiny.table("mistakes:Odd")), OneProcess())
+    assert trial.run(prepared, OneProcess()) is prepared
 
 
 @pytest.mark.parametrize("method", plugins.names("hpcfl.methods"))
 def test_a_trial_leaves_no_trace(method):
-    prepared = prepare(config.parse(tiny.table(method, participation={"fraction": 0.5})), Communicator())
+    prepared = prepare(config.parse(tiny.table(method, participation={"fraction": 0.5})), OneProcess())
     drawn, before = torch.get_rng_state(), everything(prepared)
-    assert trial.run(prepared, Communicator()) is prepared
+    assert trial.run(prepared, OneProcess()) is prepared
     assert everything(prepared) == before and torch.equal(torch.get_rng_state(), drawn)
 
 
@@ -166,5 +166,5 @@ def test_built_in_methods_and_models_pass(tmp_path, method, sections):
     np.savez(tmp_path / "own.npz", x=x, y=np.arange(60) % 3)
     table = {"data": {"dataset": "npz", "file": str(tmp_path / "own.npz")}, "partition": {"scheme": "iid", "clients": 3},
              "method": {"name": method} if isinstance(method, str) else method, **sections}
-    prepared = prepare(config.parse(table), Communicator())
-    assert trial.run(prepared, Communicator()) is prepared
+    prepared = prepare(config.parse(table), OneProcess())
+    assert trial.run(prepared, OneProcess()) is prepared

@@ -156,12 +156,13 @@ class SlowEnd(FedAvg):
 
 
 class Wide(FedAvg):
-    """FedAvg that in round 1 sends every client a field of its own of ``width`` floats and gets its double back."""
+    """FedAvg that in round 1 sends every client a field of its own of ``width · times`` floats and gets its double back."""
 
     width: int = 1
+    times: int = 1
 
     def send(self, server, cohort):
-        wide = {"wide": torch.ones(len(cohort.ids), self.width)} if cohort.round == 1 else {}
+        wide = {"wide": torch.ones(len(cohort.ids), self.width * self.times)} if cohort.round == 1 else {}
         return {**super().send(server, cohort), **wide}
 
     def update(self, fleet, inbox):
@@ -170,7 +171,7 @@ class Wide(FedAvg):
     def aggregate(self, server, cohort, uplink):
         super().aggregate(server, cohort, uplink)
         if (wide := uplink.get("wide")) is not None:
-            server["ends"] = torch.stack([wide[:, 0], wide[:, self.width // 2], wide[:, -1]])
+            server["ends"] = torch.stack([wide[:, 0], wide[:, self.width * self.times // 2], wide[:, -1]])
 
     def server_state(self, setup):
         return {**super().server_state(setup), "ends": torch.zeros(3, setup.clients)}

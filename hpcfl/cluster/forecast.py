@@ -1,17 +1,9 @@
 """What the ranks of a job that is not started yet will need."""
 
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import Process
 from hpcfl.config import Config
 from hpcfl.preparation import prepare
 from hpcfl.report import needs
-
-
-class Imagined(Communicator):
-    """A rank of a world that does not exist; it can be prepared but exchanges nothing."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        super().__init__()
-        self.rank, self.size = rank, size
 
 
 def show(config: Config, ranks: int) -> None:
@@ -21,7 +13,7 @@ def show(config: Config, ranks: int) -> None:
     """
     runtime = config.runtime.model_copy(update={"device": "cpu"})
     config = config.model_copy(update={"runtime": runtime})
-    world = [Imagined(rank, ranks) for rank in range(min(ranks, 2))]
+    world = [Process(rank, ranks) for rank in range(min(ranks, 2))]
     prepared = [prepare(config, rank) for rank in world]
     needs.show(prepared[0], [vars(needs.of_rank(one, rank)) for one, rank in zip(prepared, world, strict=True)])
     if ranks > len(world):

@@ -20,7 +20,7 @@ from hpcfl.cluster import batch, forecast, profile, slurm
 from hpcfl.cluster.profile import Profile
 from hpcfl.cluster.submission_folder import Submissions
 from hpcfl.cluster.supervisor import Supervisor
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.config import Config
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.storage import atomic, run_folder
@@ -132,7 +132,7 @@ def _run_here(wanted: Profile, one: Work, submissions: Submissions) -> str:
     """Without Slurm cells run one after the other, and the command waits for each. Raises Interrupted."""
     try:
         if wanted.cluster == "debug":
-            experiment.run_one(one.config, Path(one.supervisor.folder), False, Communicator())
+            experiment.run_one(one.config, Path(one.supervisor.folder), False, OneProcess())
         else:
             executor = submitit.LocalExecutor(submissions.folder)
             executor.update_parameters(timeout_min=max(1, wanted.seconds // 60))

@@ -39,7 +39,7 @@ class Attributes(BaseModel):
         """Whether a sample may go to several clients."""
         name = self.scheme.get("scheme")
         known = name in plugins.names(_PACKAGE)  # nothing else is imported because a file names it
-        return self.repeats() or known and not plugins.find(_PACKAGE, "partition.scheme", name).exclusive
+        return self.repeats() or (known and not plugins.find(_PACKAGE, "partition.scheme", name).exclusive)
 
 
 def read(path: str | Path) -> tuple[dict[str, list[np.ndarray]], Attributes]:

@@ -1,6 +1,6 @@
 """FedProx-C: FedProx whose clients fine-tune the global model first; the proximal term acts in both phases.
 
-A baseline of FedALA (Zhang et al., AAAI 2023); specification in methods-1.md §4.
+A baseline of FedALA (Zhang et al., AAAI 2023); specification in methods-1.md §4.4.
 """
 
 from hpcfl.methods.fedavg_c import FedAvgC

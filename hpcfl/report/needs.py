@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import Process
 from hpcfl.fleet.optimizers import moments
 from hpcfl.preparation import Prepared
 
@@ -32,7 +32,7 @@ class RankNeeds:
     server: int
 
 
-def of_rank(prepared: Prepared, communicator: Communicator) -> RankNeeds:
+def of_rank(prepared: Prepared, process: Process) -> RankNeeds:
     """This rank's needs in a round with all clients it may have to serve."""
     config, hardware = prepared.config, prepared.hardware
     model = FLOAT * prepared.setup.layout.width
@@ -47,7 +47,7 @@ def of_rank(prepared: Prepared, communicator: Communicator) -> RankNeeds:
         client_state=min(most, own * client_bytes(prepared)),
         rows=2 * playing * model + playing * client_bytes(prepared),  # start and trained rows, and the state in use
         lanes=min(playing, hardware.kernel.widest) * (2 + moments(config.training)) * model,  # parameters, gradients
-        server=min(most, server) if communicator.is_server else 0)
+        server=min(most, server) if process.is_server else 0)
 
 
 def client_bytes(prepared: Prepared) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from hpcfl import config, exchange, record
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.preparation import prepare
 
 CLIENTS = 20
@@ -39,7 +39,7 @@ class Traffic:
 
 def of(method: str) -> Traffic:
     """Count the floats of a built-in method's second round: in the first, nothing that a client sent is there yet."""
-    communicator, cpu = Communicator(), torch.device("cpu")
+    communicator, cpu = OneProcess(), torch.device("cpu")
     prepared = prepare(config.parse({**EXPERIMENT, "method": {"name": method}}), communicator)
     everyone, server, layout = np.arange(CLIENTS), prepared.server, prepared.setup.layout
     for round in (1, 2):

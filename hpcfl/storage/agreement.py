@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from hpcfl.errors import RunFailure, UserError
 
 
-class Communicator(Protocol):
+class Ranks(Protocol):
     """What storage needs of the ranks: JSON-able objects between them."""
 
     rank: int
@@ -22,7 +22,7 @@ class Communicator(Protocol):
 
 
 @contextmanager
-def agreed(communicator: Communicator) -> Iterator[None]:
+def agreed(communicator: Ranks) -> Iterator[None]:
     """Collective. When the block fails on any rank it fails on all: with its own exception there, with a UserError or
     RunFailure that names the first such rank elsewhere. No rank is left waiting.
     """

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hpcfl.errors import UserError
 from hpcfl.storage import atomic, digest, manifest, scratch, shards
-from hpcfl.storage.agreement import Communicator, agreed
+from hpcfl.storage.agreement import Ranks, agreed
 from hpcfl.storage.atomic import Damaged
 from hpcfl.storage.clients import ClientStore, Row
 from hpcfl.storage.manifest import Manifest
@@ -33,7 +33,7 @@ class Restored:
 class Checkpoints:
     """The checkpoints of one run: ``start``, go on training, ``finish``. The last ``keep`` stay on the disk."""
 
-    def __init__(self, folder: str | Path, communicator: Communicator, keep: int = 2) -> None:
+    def __init__(self, folder: str | Path, communicator: Ranks, keep: int = 2) -> None:
         """``folder`` belongs to this object alone; the first ``start`` makes it where it is missing."""
         self.folder = Path(folder)
         self._communicator = communicator

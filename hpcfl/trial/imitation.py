@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hpcfl import exchange, record
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.fleet import BUFFERS, Fleet, Hardware
 from hpcfl.fleet.kernels import choose
@@ -104,7 +104,7 @@ def sent(small: Prepared, server: State, round: int) -> Inbox:
     """What the server sends to the client, as it arrives."""
     with hook("send"):
         message = checked("send", small.method.send(server, small.cohort(CLIENT, round)))
-        return exchange.send(Communicator(), small.placement, CLIENT, message, small.hardware.device)[0]
+        return exchange.send(OneProcess(), small.placement, CLIENT, message, small.hardware.device)[0]
 
 
 def client_side(small: Prepared, inbox: Inbox) -> State:
@@ -114,7 +114,7 @@ def client_side(small: Prepared, inbox: Inbox) -> State:
         message = checked("update", small.method.update(player, inbox))
         record.columns(player, message, record.healthy(player, message))
         small.store.put([0], player.state)
-        uplink = exchange.gather(Communicator(), small.placement, CLIENT, message, [exchange.header(message)])
+        uplink = exchange.gather(OneProcess(), small.placement, CLIENT, message, [exchange.header(message)])
     with hook("observe"):
         small.method.observe(onlooker, inbox)
     with hook("update"):

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from hpcfl import exchange, placement
-from hpcfl.communicator import connect
+from hpcfl.mpi import connect
 
 WIDTH, CLIENTS, REPEATS = 500_000, 50, 7  # of float32: 100 MB a rank
 

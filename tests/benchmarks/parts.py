@@ -11,7 +11,7 @@ import torch
 from server_step import REPEATS, seconds
 
 from hpcfl import config, mixing
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.fleet import Fleet, replay, scoring
 from hpcfl.preparation import Prepared, prepare
 from hpcfl.storage import results
@@ -86,7 +86,7 @@ def metrics() -> Iterator[str]:
 
 
 def small(sections: dict) -> Prepared:
-    return prepare(config.parse({"name": "parts", "method": {"name": "fedavg"}, **sections}), Communicator())
+    return prepare(config.parse({"name": "parts", "method": {"name": "fedavg"}, **sections}), OneProcess())
 
 
 def fleet(prepared: Prepared) -> Fleet:

@@ -11,7 +11,7 @@ import workloads
 from torch.profiler import ProfilerActivity, profile
 
 from hpcfl import config
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.preparation import prepare
 
 OUT = Path(__file__).parents[2] / "results" / "benchmarks" / "profile-w1.txt"
@@ -22,7 +22,7 @@ def main() -> None:
         folder = Path(scratch) / "W1"
         workloads.write("W1", folder)
         overrides = [f"partition.file={folder}/partition.h5", f"evaluation.every={workloads.NEVER}"]
-        prepared = prepare(config.load(folder / "experiment.toml", overrides), Communicator())
+        prepared = prepare(config.load(folder / "experiment.toml", overrides), OneProcess())
     sizes = prepared.setup.counts.sum(dim=1).numpy()
     ids = np.sort(np.argsort(sizes)[:len(sizes) // 2])
     for round in (1, 2):  # the first warms up

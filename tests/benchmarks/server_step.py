@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from hpcfl import config
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.message import fields
 from hpcfl.preparation import Prepared, prepare
 from hpcfl.storage import scratch
@@ -37,7 +37,7 @@ def main() -> None:
         with peak_of_memory(little, f"{name} MB"):
             little[name] = seconds(lambda p=prepared, m=models: step(p, m))
             with tempfile.TemporaryDirectory() as place:
-                checkpoints = Checkpoints(place, Communicator())
+                checkpoints = Checkpoints(place, OneProcess())
                 checkpoints.start(1, prepared.server, prepared.store, {})
                 checkpoints.finish()
         del prepared, models
@@ -47,7 +47,7 @@ def main() -> None:
 def experiment(folder: str, method: str, *overrides: str) -> tuple[Prepared, torch.Tensor]:
     """The federation before its first round, and what all clients might send."""
     settings = [f"partition.file={folder}/partition.h5", f"method.name={method}", *overrides]
-    prepared = prepare(config.load(f"{folder}/experiment.toml", settings), Communicator())
+    prepared = prepare(config.load(f"{folder}/experiment.toml", settings), OneProcess())
     models = scratch.empty([prepared.setup.clients, prepared.setup.layout.width])
     return prepared, models.normal_(generator=torch.Generator().manual_seed(0))
 

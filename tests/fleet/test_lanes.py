@@ -37,7 +37,7 @@ def convolutional64(shape, classes):
 def clients(make_fleet, lanes, dtype=torch.float32, convolves=False, **training):
     """A fleet with one client that has no samples."""
     name = {torch.float32: "test_lanes:convolutional", torch.float64: "test_lanes:convolutional64"}[dtype]
-    fleet = make_fleet(COUNTS, lanes=1 << 30 if lanes == "all" else lanes, dtype=dtype,
+    fleet = make_fleet(COUNTS, lanes=10_000_000 if lanes == "all" else lanes, dtype=dtype,
                        model={"name": name} if convolves else None, **training)
     fleet.hardware.samples.train[EMPTY] = fleet.hardware.samples.train[EMPTY][:0]
     if convolves:

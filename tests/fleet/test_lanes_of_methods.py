@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hpcfl import config, plugins
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.fleet import replay
 from hpcfl.preparation import prepare
 
@@ -83,7 +83,7 @@ def unequal_clients(folder, name, lanes, dtype, **training):
     table = {"data": {"dataset": "npz", "file": str(folder / "data.npz")}, "model": {"name": name}, "method": {"name": "fedavg"},
              "partition": {"scheme": "iid", "clients": 8}, "training": {"batch_size": batch, **training},
              "runtime": {"lanes": lanes}}
-    prepared = prepare(config.parse(table), Communicator())
+    prepared = prepare(config.parse(table), OneProcess())
     pools = prepared.hardware.samples.train
     for client, length in enumerate((3, 0, 5, 3, 4, 5, 1, 5)):
         pools[client] = pools[client][:length]

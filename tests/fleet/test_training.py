@@ -202,7 +202,8 @@ def test_variables_may_be_called_like_options(make_fleet, rows_of, lanes):
     (lambda fleet, rows: fleet.score("post", rows[:, 1:]), "rows of models have shape [5, 63]"),
     (lambda fleet, rows: fleet.train(rows, variables={"own": rows[0]}), "variable 'own' has shape [64]; its first dimension"),
     (lambda fleet, rows: fleet.score("post", rows, variables={"own": torch.ones(())}), "variable 'own' has shape []"),
-    (lambda fleet, rows: fleet.note("norm", torch.ones(3)), "note 'norm' has shape [3]; its first dimension must be the clients, 5"),
+    (lambda fleet, rows: fleet.note("norm", torch.ones(3)),
+     "note 'norm' has shape [3]; its first dimension must be the clients, 5"),
 ])
 def test_what_is_not_of_each_client_is_refused(make_fleet, rows_of, use, words):
     fleet = make_fleet()

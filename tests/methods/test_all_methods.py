@@ -1,4 +1,4 @@
-"""What holds for every method: methods-1.md §16, and the column that counts (§2.1, item 8 of each)."""
+"""What holds for every method: methods-1.md §16, and the column that counts: §2.1."""
 
 import numpy as np
 import pytest
@@ -121,7 +121,7 @@ AFTER = {"local", "fedamp", "fedfomo", "apple", "fedproto", "fednh", "diversifed
          "fedrod", "fedcac"}
 
 
-def test_8_a_method_counts_the_score_before_or_after_local_training_as_its_paper():
+def test_a_method_counts_the_score_before_or_after_local_training_as_its_paper():
     counted = {name: plugins.find("hpcfl.methods", "method", name).primary for name in METHODS}
     assert counted == {**dict.fromkeys(BEFORE, "pre"), **dict.fromkeys(AFTER, "post"), "fedbabu": "tuned"}
     assert sorted(METHODS) == plugins.names("hpcfl.methods")

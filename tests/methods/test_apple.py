@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from hpcfl import config, running
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.message import Pool
 from hpcfl.methods.apple import Apple, combined, shares
@@ -123,7 +123,7 @@ def test_apple_cores_of_absent_clients_stay_and_are_still_sent(federate):
 def test_apple_cannot_be_prolonged(tmp_path):
     def run(rounds):
         table = {"rounds": rounds, "partition": {"clients": 4}, "method": {"name": "apple"}}
-        running.run(config.parse(table), tmp_path / "run", Communicator())
+        running.run(config.parse(table), tmp_path / "run", OneProcess())
     run(1)
     with pytest.raises(UserError, match="begun for 1 and every round of apple depends on that number"):
         run(2)

@@ -38,7 +38,7 @@ def matrix(pi, p):
 
 
 def loop(pi, receivers, p, models):
-    """The paper's two steps, one client and one class at a time, in float64 (item 5 with its pitfalls)."""
+    """The paper's two steps, one client and one class at a time, in float64 (methods-1.md §5, item 5 with its pitfalls)."""
     clients, classes = len(pi), len(pi[0])
     mass = [sum(p[m] * pi[m][j] for m in range(clients)) for j in range(classes)]
     of_class = {j: sum(p[m] * pi[m][j] / mass[j] * models[m] for m in range(clients)) for j in range(classes) if mass[j] > 0}

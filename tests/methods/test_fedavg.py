@@ -1,4 +1,4 @@
-"""FedAvg: methods-1.md §4."""
+"""FedAvg: methods-1.md §4.2."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""FedProx: methods-1.md §4."""
+"""FedProx: methods-1.md §4.3."""
 
 import numpy as np
 import torch

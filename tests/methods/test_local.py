@@ -1,4 +1,4 @@
-"""Local: methods-1.md §4."""
+"""Local: methods-1.md §4.1."""
 
 import numpy as np
 import torch

@@ -47,7 +47,7 @@ def test_ala_blends_before_training(federate, name):
     assert not torch.equal(plain.server[key], blended.server[key])
 
 
-SEEDS = {  # hyperparameters that the papers print (item 7 of each method), and where codes differ the choice of item 9
+PRINTED = {  # hyperparameters that the papers print, and what is chosen where codes differ: items 7 and 9 of methods-1.md, -2.md
     "fedprox": {"mu": 0.001}, "fedprox-c": {"mu": 0.001}, "fedavg-c": {"tune_epochs": 10, "tuned_upload": True},
     "cwfedavg": {"distribution": "wdr", "layers": "output", "wdr": 10, "wdr_half": True},
     "fedala": {"eta": 1, "share": 0.8, "layers": 1, "threshold": 0.01, "most_epochs": 100},
@@ -67,7 +67,7 @@ SEEDS = {  # hyperparameters that the papers print (item 7 of each method), and 
     "fedcac": {"tau": 0.5, "beta": 100}}
 
 
-@pytest.mark.parametrize("name", SEEDS)
-def test_7_a_method_by_its_name_alone_is_the_papers(name):
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_method_by_its_name_alone_is_the_papers(name):
     chosen = config.parse({"method": {"name": name}}).method
-    assert {key: getattr(chosen, key) for key in SEEDS[name]} == SEEDS[name]
+    assert {key: getattr(chosen, key) for key in PRINTED[name]} == PRINTED[name]

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from hpcfl import config, plugins
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.federation import Federation
 from hpcfl.preparation import prepare
 from hpcfl.report import catalogue
@@ -49,7 +49,7 @@ def play(tmp_path, own_data):
         table = {"rounds": 1, "data": {"dataset": "npz", "file": own_data(shape)}, "model": model, "method": method,
                  "partition": {"scheme": "iid", "clients": CLIENTS},
                  "training": {"batch_size": batch_size, "lr": 0.01, "buffers": buffers}, "runtime": runtime}
-        alone, folder = Communicator(), tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        alone, folder = OneProcess(), tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         prepared = prepare(config.parse(table), alone)
         metrics = MetricsWriter(folder, {}, {})
         federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone), metrics, {},

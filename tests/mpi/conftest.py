@@ -9,7 +9,7 @@ import pytest
 from jobs import EXPERIMENT, MPIEXEC, Job
 
 from hpcfl.cli import command
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 
 
 @pytest.fixture
@@ -48,4 +48,4 @@ def chance() -> random.Random:
 @pytest.fixture
 def alone():
     """``alone(file, folder)`` runs an experiment in this process, which saves starting one; the exit code."""
-    return lambda file, folder: command(["run", file, "--out", str(folder)], Communicator())
+    return lambda file, folder: command(["run", file, "--out", str(folder)], OneProcess())

@@ -4,7 +4,7 @@ import os
 import signal
 
 from hpcfl.__main__ import main
-from hpcfl.communicator import World
+from hpcfl.mpi import World
 
 
 def stop(self, rows, owner, empty):

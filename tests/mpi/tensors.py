@@ -4,11 +4,11 @@ import os
 
 import torch
 
-from hpcfl import communicator, exchange
+from hpcfl import exchange, mpi
 from hpcfl.__main__ import main
 
 assert callable(exchange._array) and callable(exchange._landing)  # else this would replace nothing
-communicator.WIDE_BYTES = int(os.environ["WIDE_BYTES"])
+mpi.WIDE_BYTES = int(os.environ["WIDE_BYTES"])
 exchange._array = lambda tensor, takes_gpu: tensor.detach().contiguous()
 exchange._landing = lambda device, takes_gpu: lambda shape, dtype: torch.empty(shape, dtype=getattr(torch, dtype))
 main()

@@ -12,7 +12,7 @@ from pathlib import Path
 import jobs
 import pytest
 
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.report import status
 from hpcfl.storage import results
 from hpcfl.storage.checkpoint import Checkpoints
@@ -188,9 +188,9 @@ def test_more_than_two_gigabytes_in_one_exchange(start, experiment, tmp_path):
     available = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if "MemAvailable" in line)
     if available < 12 << 20:
         pytest.skip("needs 12 GB of memory")
-    width = (1 << 31) // (5 * 4) + 5  # five clients
-    file = experiment(f"[method]\nname = 'tiny:Wide'\nwidth = {width}\n[evaluation]\nclients = 'cohort'\n", 1)
+    width, times = (1 << 31) // (5 * 4) // 1000 + 1, 1000  # floats of five clients: a little more than 2 GiB
+    file = experiment(f"[method]\nname = 'tiny:Wide'\nwidth = {width}\ntimes = {times}\n[evaluation]\nclients = 'cohort'\n", 1)
     code, output = start(2, file, "--out", tmp_path / "out").wait()
     assert code == 0, output
-    restored = Checkpoints(tmp_path / "out" / "checkpoints", Communicator()).restore(ClientStore(range(5), {}))
+    restored = Checkpoints(tmp_path / "out" / "checkpoints", OneProcess()).restore(ClientStore(range(5), {}))
     assert (restored.server["ends"] == 2).all()

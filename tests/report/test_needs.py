@@ -1,7 +1,7 @@
 """Numbers by hand: the linear classifier on digits has 64·10 + 10 = 650 parameters, 2,600 bytes."""
 
 from hpcfl import config
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.preparation import prepare
 from hpcfl.report import needs
 
@@ -9,19 +9,19 @@ from hpcfl.report import needs
 def prepared(method, **training):
     table = {"rounds": 9, "partition": {"scheme": "iid", "clients": 10}, "model": {"name": "mlp", "hidden": []},
              "method": {"name": method}, "training": training, "participation": {"fraction": 0.4}, "evaluation": {"every": 2}}
-    return prepare(config.parse(table), Communicator())
+    return prepare(config.parse(table), OneProcess())
 
 
 def test_what_the_single_process_needs():
-    found = needs.of_rank(prepared("fedavg"), Communicator())
+    found = needs.of_rank(prepared("fedavg"), OneProcess())
     assert found == needs.RankNeeds(clients=10, samples=1797 * (64 + 8), client_state=0, rows=2 * 4 * 2600,
                                     lanes=4 * 2 * 2600, server=2600 + 2 * 4 * 2600)
 
 
 def test_private_state_and_the_optimisers():
-    assert needs.of_rank(prepared("local"), Communicator()).client_state == 10 * 2600
-    assert needs.of_rank(prepared("fedavg", momentum=0.9), Communicator()).lanes == 4 * 3 * 2600
-    assert needs.of_rank(prepared("fedavg", optimizer="adam"), Communicator()).lanes == 4 * 4 * 2600
+    assert needs.of_rank(prepared("local"), OneProcess()).client_state == 10 * 2600
+    assert needs.of_rank(prepared("fedavg", momentum=0.9), OneProcess()).lanes == 4 * 3 * 2600
+    assert needs.of_rank(prepared("fedavg", optimizer="adam"), OneProcess()).lanes == 4 * 4 * 2600
 
 
 def test_the_disk():

@@ -7,7 +7,7 @@ import pytest
 
 from hpcfl.cluster import slurm
 from hpcfl.cluster.slurm import Queued
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.config import parse
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import run_table
@@ -26,7 +26,7 @@ def sweep(tmp_path):
     """A sweep of two seeds; seed 0 is finished, seed 1 was never started."""
     folder = tmp_path / "out"
     folder.mkdir()
-    run(parse(TABLE | {"seed": 0}), folder / "seed=0", Communicator())
+    run(parse(TABLE | {"seed": 0}), folder / "seed=0", OneProcess())
     (folder / "sweep.json").write_text(json.dumps(["seed=0", "seed=1"]))
     return folder
 
@@ -83,7 +83,7 @@ def test_running_while_its_folder_is_locked(sweep, queue):
 def test_failed_with_the_reason_of_the_run(sweep):
     diverges = parse(TABLE | {"seed": 1, "method": {"name": "tiny:Diverges"}})
     with pytest.raises(RunFailure):
-        run(diverges, sweep / "seed=1", Communicator())
+        run(diverges, sweep / "seed=1", OneProcess())
     _, failed = status.look(sweep)
     assert failed.state == "failed" and "round 2: client 1 diverged" in failed.note and failed.round == 1
 
@@ -95,7 +95,7 @@ def test_failed_with_the_reason_of_the_supervisor(sweep, queue):
 
 
 def test_stopped_in_the_middle(sweep):
-    run(parse(TABLE | {"seed": 1}), sweep / "seed=1", Communicator())
+    run(parse(TABLE | {"seed": 1}), sweep / "seed=1", OneProcess())
     path = sweep / "seed=1" / "run.json"
     path.write_text(path.read_text().replace('"rounds": 2', '"rounds": 20'))
     for name in ("metrics.h5", "metrics-copy.h5"):
@@ -119,7 +119,7 @@ def test_watching_ends_when_nothing_is_under_way(sweep, capsys):
 def test_watching_while_a_job_runs(sweep, queue, monkeypatch, capsys):
     """It finishes between two looks."""
     queue("RUNNING", "None", 0)
-    finish = lambda seconds: run(parse(TABLE | {"seed": 1}), sweep / "seed=1", Communicator())  # noqa: E731
+    finish = lambda seconds: run(parse(TABLE | {"seed": 1}), sweep / "seed=1", OneProcess())  # noqa: E731
     monkeypatch.setattr(status, "time", SimpleNamespace(sleep=finish))
     status.show(sweep, watch=True)
     assert capsys.readouterr().out.endswith("\n2 finished\n")
@@ -130,6 +130,6 @@ def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, capsys):
     table = {**TABLE, "sweep": {"method.name": ["fedavg", "tiny:Diverges", "local"]}}
     for _ in range(2):
         with pytest.raises(RunFailure, match=r"1 of 3 cells failed, first tiny_Diverges: round 2: client 1 diverged"):
-            run_table(table, "s.toml", tmp_path / "out", False, Communicator())
+            run_table(table, "s.toml", tmp_path / "out", False, OneProcess())
         assert [cell.state for cell in status.look(tmp_path / "out")] == ["finished", "failed", "finished"]
     assert capsys.readouterr().out.count("complete in") == 2

@@ -1,4 +1,4 @@
-"""DiversiFed's partitions, protocols.md D4 to D6: client-dirichlet, pathological-pairs and grouped; edge cases, D7."""
+"""DiversiFed's partitions and their edge cases, protocols.md D4 to D7: client-dirichlet, pathological-pairs and grouped."""
 
 import numpy as np
 import pytest
