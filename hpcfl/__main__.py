@@ -15,11 +15,12 @@ def main() -> None:
         from hpcfl.cli import command
 
         code = command(sys.argv[1:], communicator)
+        signals.ignore()  # what is done is done, and all ranks have agreed on the code
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
         if isinstance(error, KeyboardInterrupt):
-            print("hpcfl: stopped before anything began", file=sys.stderr)
+            print("hpcfl: interrupted; the same command continues", file=sys.stderr)
             communicator.abort(130)
         from hpcfl.errors import explain
 
@@ -28,7 +29,6 @@ def main() -> None:
     try:
         communicator.end(code)
     finally:
-        signals.ignore()
         gc.freeze()  # else Python looks through all of torch for garbage before it leaves
 
 

@@ -26,6 +26,8 @@ def command(arguments: list[str], communicator: Communicator) -> int:
         return DONE
     except click.exceptions.Exit as leave:
         return leave.exit_code
+    except click.exceptions.Abort:  # what click makes of Ctrl-C
+        raise KeyboardInterrupt from None
     except click.ClickException as error:
         return _say(communicator, error.format_message(), BAD_INPUT)
     except UserError as error:

@@ -92,7 +92,7 @@ def complete(table: dict[str, Any]) -> dict[str, Any]:
     protocol = table.get("protocol")
     if protocol is None:
         return table
-    if protocol not in PROTOCOLS:
+    if not isinstance(protocol, str) or protocol not in PROTOCOLS:
         raise UserError(f"protocol = {protocol!r} is unknown{nearest(str(protocol), PROTOCOLS)}")
     own, chosen = flat(table), Setting()
     for when, then in [*PROTOCOLS[protocol], *EVERYWHERE]:

@@ -13,7 +13,7 @@ from hpcfl.communicator import OneProcess
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.federation import Federation
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.report import status, summary
+from hpcfl.report import status, summary, sweep_table
 from hpcfl.running import run
 from hpcfl.storage import atomic, results
 from hpcfl.storage.metrics import MetricsWriter
@@ -241,3 +241,12 @@ def test_a_report_that_fails_does_not_fail_the_run(tmp_path, monkeypatch, capsys
     said = capsys.readouterr().out
     assert "note: the results are complete, but their report failed (ZeroDivisionError" in said
     assert said.endswith(f"look further: hpcfl show {tmp_path / 'run'}\n")
+
+
+def test_without_its_description_a_run_is_seen_by_all_who_look(tmp_path):
+    play(tmp_path / "run")
+    (tmp_path / "run" / "run.json").unlink()
+    assert status.look(tmp_path / "run")[0].state == summary.as_json(tmp_path / "run")["state"] == "finished"
+    assert [run.folder.name for run in sweep_table.runs_below(tmp_path)] == ["run"]
+    assert [cell.name for cell in status.look(tmp_path)] == ["run"]
+    assert not play(tmp_path / "run")

@@ -76,12 +76,11 @@ def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]
     """Names and folders: those of the sweep in its order, then others that were run here before."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
-    if (folder / run_folder.RUN).exists():
+    if run_folder.is_run(folder):
         yield next(iter(submissions.jobs), folder.resolve().name), folder
         return
     planned = _planned(folder) or list(submissions.jobs)
-    others = sorted(entry.parent.name for entry in folder.glob(f"*/{run_folder.RUN}")
-                    if not run_folder.is_aside(entry.parent))
+    others = sorted(entry.name for entry in folder.iterdir() if run_folder.is_run(entry) and not run_folder.is_aside(entry))
     if not planned and not others:
         raise UserError(f"{folder}: no run of hpcfl here")
     for name in dict.fromkeys([*planned, *others]):

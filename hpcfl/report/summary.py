@@ -103,7 +103,7 @@ def load_all(folder: Path) -> list[Run]:
     """The run in a folder, or the runs of a sweep's folder, by name. Raises UserError where there are none."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
-    cells = [] if _is_run(folder) else [cell for cell in sorted(folder.iterdir()) if _is_run(cell)]
+    cells = [] if run_folder.is_run(folder) else [cell for cell in sorted(folder.iterdir()) if run_folder.is_run(cell)]
     current = [cell for cell in cells if not run_folder.is_aside(cell)]
     return [load(cell) for cell in current or [folder]]
 
@@ -117,10 +117,6 @@ def as_json(folder: Path) -> dict[str, Any]:
 def is_sweep(folder: Path, runs: list[Run]) -> bool:
     """Whether ``runs``, which ``load_all`` gave, are cells of the folder and not the folder itself."""
     return runs[0].folder != folder
-
-
-def _is_run(folder: Path) -> bool:
-    return any((folder / name).exists() for name in (run_folder.RUN, recorded.MERGED, recorded.COPY))
 
 
 def _description(folder: Path, notes: list[str]) -> dict[str, Any] | None:

@@ -58,7 +58,7 @@ def show(folder: Path, rows: Sequence[str] = (), columns: Sequence[str] = (), me
 
 def runs_below(folder: Path) -> list[Run]:
     """The runs in a folder and the folders in it. Raises UserError where there are none."""
-    places = sorted(path.parent for path in folder.glob(f"**/{run_folder.RUN}"))
+    places = sorted(place for place in folder.glob("**/") if run_folder.is_run(place))  # the folder itself among them
     runs = [summary.load(place) for place in places if not any(run_folder.is_aside(part) for part in (place, *place.parents))]
     if not runs:
         raise UserError(f"{folder}: no run of hpcfl here")

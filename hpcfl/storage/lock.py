@@ -91,7 +91,7 @@ class FolderLock:
         """The folder and its parents; noted are those that were missing, and the lock's file."""
         missing = []
         for folder in (self._path, self._path.parent, *self._path.parent.parents):
-            if folder.exists():
+            if os.path.lexists(folder):
                 break
             missing.append(folder)
         self._made = [*self._made, *(folder for folder in missing if folder not in self._made)]

@@ -32,6 +32,11 @@ FOLDERS = (results.ROUNDS, CHECKPOINTS)
 NO_RESULTS = (LOCK, "jobs")  # may lie in a folder before its first run
 
 
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds something of a run that can be looked at."""
+    return any((folder / name).exists() for name in (RUN, results.MERGED, results.COPY))
+
+
 def examine(folder: Path, config: Config, fresh: bool) -> bool:
     """Whether this very run is complete in the folder. Changes nothing.
 

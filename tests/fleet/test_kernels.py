@@ -45,9 +45,20 @@ def test_clients_beside_do_not_change_a_bit(make_fleet, rows_of, lanes):
     assert torch.equal(many.train(rows)[:3], few.train(rows[:3]))
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-@pytest.mark.parametrize("keys", [{}, {"momentum": 0.9}, {"weight_decay": 0.02}, {"clip": 0.3},
-                                  {"clip": 0.3, "weight_decay": 0.02}])
+@pytest.mark.parametrize("batch", [1, 2, 3, 10])
+@pytest.mark.parametrize(("outputs", "inputs"), [(6, 5), (10, 30), (7, 33), (100, 61), (10, 50), (64, 785), (13, 17)])
+def test_a_product_does_not_depend_on_where_a_lane_lies_in_memory(outputs, inputs, batch):
+    """Sizes of which the lanes of one tensor lie differently to the processor's vectors: forward and both backward products."""
+    weights, x, gradients = torch.randn(20, outputs, inputs), torch.randn(20, batch, inputs), torch.randn(20, batch, outputs)
+    chosen = torch.tensor([1, 2, 5, 7, 8, 13, 16])
+    for product in (lambda lanes: x[lanes] @ weights[lanes].transpose(1, 2), lambda lanes: gradients[lanes] @ weights[lanes],
+                    lambda lanes: gradients[lanes].transpose(1, 2) @ x[lanes]):
+        assert torch.equal(product(chosen), product(torch.arange(20))[chosen])
+
+
+@pytest.mark.parametrize(("optimizer", "keys"), [
+    *((optimizer, keys) for optimizer in ("sgd", "adam")
+      for keys in ({}, {"weight_decay": 0.02}, {"clip": 0.3}, {"clip": 0.3, "weight_decay": 0.02})), ("sgd", {"momentum": 0.9})])
 def test_optimisers_are_torchs(make_fleet, rows_of, optimizer, keys):
     """Five full-batch steps in float64 on each client beside torch.optim on that client alone."""
     fleet = make_fleet(dtype=torch.float64, batch_size=100, optimizer=optimizer, lr=0.05, **keys)

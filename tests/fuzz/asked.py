@@ -6,7 +6,7 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from hpcfl.cli import command
-from hpcfl.communicator import Communicator
+from hpcfl.communicator import OneProcess
 from hpcfl.signals import StopRequest
 
 EXPERIMENT = """
@@ -33,7 +33,7 @@ def answer(*arguments: object) -> int:
     out, err = io.StringIO(), io.StringIO()
     # At the end of a StopRequest signals are handled as before.
     with redirect_stdout(out), redirect_stderr(err), StopRequest(lambda: None):
-        code = command([str(argument) for argument in arguments], Communicator())
+        code = command([str(argument) for argument in arguments], OneProcess())
     said = f"{arguments} → {code}\n{out.getvalue()}\n{err.getvalue()}"
     assert code in (0, 2), said
     assert "Traceback" not in said

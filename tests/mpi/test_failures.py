@@ -67,7 +67,8 @@ def test_what_only_one_rank_lacks_is_bad_input_of_all(start, experiment, tmp_pat
     Path(file).write_text(Path(file).read_text().replace("tiny:Counts", "tiny:Unreadable"))
     code, output = start(3, file, "--out", tmp_path / "out").wait()
     assert code == 2 and not (tmp_path / "out").exists()
-    assert [line for line in output.splitlines() if line.startswith("hpcfl:")] == ["hpcfl: rank 1: a file is missing on this node"]
+    said = [line for line in output.splitlines() if line.startswith("hpcfl:")]
+    assert said == ["hpcfl: rank 1: a file is missing on this node"]
 
 
 def test_two_signals_in_the_final_scoring_end_the_job_at_once_and_nothing_is_lost(start, alone, experiment, tmp_path):
