@@ -73,8 +73,9 @@ class FolderLock:
     def _take(self) -> bool:
         """One attempt; whether the lock is ours."""
         try:
-            with atomic.explained(self._path):
+            with atomic.explained(self._path.parent):
                 self._make()
+            with atomic.explained(self._path):
                 self._descriptors.append(os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY))
                 self._descriptors.append(_opened(self._path))
             folder, file = self._descriptors

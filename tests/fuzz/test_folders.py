@@ -48,7 +48,8 @@ def test_the_same_command_again(finished, data):
         before = asked.stamp(place)
         if asked.answer("run", place / "file.toml", "--out", place / "run") == 2:
             assert asked.stamp(place) == before
-            assert asked.answer("run", place / "file.toml", "--out", place / "run", "--fresh") == 0
+            if not (place / "run" / ".lock").is_symlink():  # which only its owner can judge
+                assert asked.answer("run", place / "file.toml", "--out", place / "run", "--fresh") == 0
 
 
 @contextmanager
