@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
-from hpcfl import config, evaluation
+from hpcfl import config, evaluation, trial
 from hpcfl.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.federation import Federation
@@ -106,9 +107,10 @@ def test_e2_cwfedavg_notes_how_far_its_distributions_are_off(spiral):
     assert values["notes/distribution_distance"][1] == pytest.approx(distance.mean().item())
 
 
-def test_an_unknown_score_ends_the_run_with_those_there_are(federate):
+def test_an_unknown_score_is_refused_with_those_there_are():
+    prepared = prepare(config.parse(tiny.table("ditto", evaluation={"score": "pots", "every": 2})), OneProcess())
     with pytest.raises(UserError, match="'pots': ditto records global, post, pre; 'method' takes its own, post"):
-        federate("ditto", evaluation={"score": "pots", "every": 2}, rounds=3)
+        trial.run(prepared, OneProcess())
 
 
 def test_a_methods_own_score_may_come_at_the_end_only(federate):

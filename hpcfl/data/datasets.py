@@ -84,12 +84,7 @@ def load(data: config.Data) -> Dataset:
 
     Raises UserError for an unknown name, a missing root, a missing or damaged file, keys that do not fit the data set.
     """
-    from hpcfl.data.sources.base import Source  # which makes data sets
-
     source = plugins.find(_PACKAGE, "data.dataset", data.dataset)
-    if not isinstance(source, Source):
-        raise UserError(f"data.dataset = '{data.dataset}' must be an object of a class that extends "
-                        f"{Source.__module__}.Source")
     dataset = source.read(data.dataset, _place(data, source.built_in, source.own_file))
     if data.augment and len(dataset.shape) != 3:
         raise UserError(f"data.augment = true: '{data.dataset}' has no images to crop and flip")
