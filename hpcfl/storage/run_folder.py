@@ -28,6 +28,7 @@ FAILURE = "failure.txt"  # why the last attempt failed
 REASON_BYTES = 1 << 16  # of that file, at most
 CHECKPOINTS = "checkpoints"
 EVIDENCE = (RUN, PARTITION, results.MERGED, results.COPY, results.ROUNDS, CHECKPOINTS, FAILURE)  # a run of hpcfl was here
+FILES = (RUN, PARTITION, results.MERGED, results.COPY, FAILURE)
 FOLDERS = (results.ROUNDS, CHECKPOINTS)
 NO_RESULTS = (LOCK, "jobs")  # may lie in a folder before its first run
 
@@ -46,6 +47,8 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
     _refuse_strangers(folder)
     if fresh:
         return False
+    if folders := [name for name in FILES if (folder / name).is_dir()]:
+        raise UserError(f"{folder / folders[0]}: is a folder where a file belongs; choose another --out, or --fresh to move all aside")
     newest = _newest(folder)
     _refuse_another(folder, config, newest)
     done, completed = newest.round if newest else 0, results.completed(folder)

@@ -131,16 +131,16 @@ def watch(operations: Operations) -> None:
 
 def tell_connected(path: Path) -> None:
     """Let the campaign know when MPI has started: from here on a silent rank must be noticed."""
-    from hpcfl import communicator
+    from hpcfl import mpi
 
-    connect = communicator.connect
+    connect = mpi.connect
 
     def connected() -> Any:
         found = connect()
         path.touch()
         return found
 
-    communicator.connect = connected
+    mpi.connect = connected
 
 
 def _named(file: Any) -> Any:
