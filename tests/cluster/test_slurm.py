@@ -150,10 +150,10 @@ def test_cancelled_job_is_not_requeued(cluster):
 
 
 def test_rounds_longer_than_a_job_do_not_go_round_for_ever(cluster):
-    cluster.experiment(pause=1000, since=1)
-    cluster.profile(time="0:01:00", warning=20, max_requeues=0)
+    cluster.experiment(pause=1000, since=2, every=20)
+    cluster.profile(warning=20, max_requeues=0)
     (job,) = cluster.submit()
-    cluster.until(lambda: "rank 1 on" in cluster.log(), "the start")
+    cluster.wait_for_round(1)
     cluster.run("scancel", "--batch", "--signal=USR2", job)  # the warning, without waiting for it
     cluster.wait(job, "FAILED")
     assert "in the middle of a round" in cluster.log()
