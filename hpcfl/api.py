@@ -4,10 +4,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hpcfl.communicator import Communicator
-from hpcfl.config import Config
-from hpcfl.experiment import run_file, run_one, run_table
-from hpcfl.mpi import connect
+from hpcfl.commands.experiments import run_file, run_one, run_table
+from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.mpi import connect
+from hpcfl.experiment.config import Config
 from hpcfl.report import summary
 from hpcfl.report.summary import Run
 

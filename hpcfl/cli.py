@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from hpcfl import __version__
-from hpcfl.communicator import Communicator
+from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.report.text import plain
 
@@ -49,7 +49,7 @@ def on_server(work: Callable[..., None]) -> Callable[..., None]:
     @click.pass_obj
     @wraps(work)
     def carry_out(communicator: Communicator, **arguments: Any) -> None:
-        from hpcfl.storage.agreement import agreed
+        from hpcfl.communication.agreement import agreed
 
         with agreed(communicator):
             if communicator.is_server:
@@ -88,10 +88,10 @@ def cli() -> None:
 @traced
 def run(communicator: Communicator, file: Path, overrides: tuple[str, ...], out: Path | None, fresh: bool) -> None:
     """Run the experiment in FILE, or continue it where it stands."""
-    from hpcfl import signals
+    from hpcfl.rounds import signals
 
     signals.remember()  # before the imports that take seconds
-    from hpcfl.experiment import run_file
+    from hpcfl.commands.experiments import run_file
 
     run_file(file, overrides, out, fresh, communicator)
 
@@ -104,7 +104,7 @@ def run(communicator: Communicator, file: Path, overrides: tuple[str, ...], out:
 @traced
 def bench(communicator: Communicator, file: Path, overrides: tuple[str, ...], rounds: int, as_json: bool) -> None:
     """Time the experiment in FILE for a few rounds; nothing is kept."""
-    from hpcfl.bench import bench_file
+    from hpcfl.commands.bench import bench_file
 
     bench_file(file, overrides, rounds, as_json, communicator)
 
@@ -129,7 +129,7 @@ def show(folder: Path, as_json: bool) -> None:
 @traced
 def check(communicator: Communicator, file: Path, overrides: tuple[str, ...]) -> None:
     """Check the experiment in FILE and say what it needs on as many ranks; nothing is run or written."""
-    from hpcfl.experiment import check_file
+    from hpcfl.commands.experiments import check_file
 
     check_file(file, overrides, communicator)
 
@@ -198,7 +198,7 @@ def submit(file: Path, profile: str, overrides: tuple[str, ...], out: Path | Non
 @on_server
 def status(folder: Path, watch: bool) -> None:
     """Where the runs in FOLDER stand."""
-    from hpcfl.report.status import show
+    from hpcfl.cluster.status import show
 
     show(folder, watch)
 

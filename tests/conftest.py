@@ -11,15 +11,16 @@ import pytest
 import tiny
 import torch
 
-from hpcfl import config, layout
-from hpcfl.communicator import OneProcess
-from hpcfl.config import Training
-from hpcfl.federation import Federation
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config
+from hpcfl.experiment.config import Training
 from hpcfl.fleet import Fleet
+from hpcfl.fleet.setup import Setup
 from hpcfl.methods.base import Cohort
-from hpcfl.preparation import Prepared, prepare
-from hpcfl.setup import Setup
-from hpcfl.signals import StopRequest
+from hpcfl.preparation.prepare import Prepared, prepare
+from hpcfl.rounds.federation import Federation
+from hpcfl.rounds.signals import StopRequest
+from hpcfl.rows import layout
 from hpcfl.storage import digest, results
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hpcfl.communicator import Communicator
-from hpcfl.mpi import connect
+from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.mpi import connect
 
 EVEN = [[6, 6, 6, 6], [5, 5, 5, 5], [7, 6, 5, 4], [4, 5, 6, 7], [6, 5, 6, 5]]
 FRACTIONS = (1.0, 0.5)
@@ -23,8 +23,8 @@ def digests(communicator: Communicator, folder: Path) -> dict[str, str]:
     """``METHOD PARTITION FRACTION`` → digest, on every rank. Collective."""
     import tiny
 
-    from hpcfl import config, plugins
-    from hpcfl.running import run
+    from hpcfl.commands.run import run
+    from hpcfl.experiment import config, plugins
     from hpcfl.storage.checkpoint import latest
 
     found = {}
@@ -44,7 +44,7 @@ def depends_on() -> dict[str, str]:
     """What the last bits depend on."""
     import torch
 
-    from hpcfl import provenance
+    from hpcfl.storage import provenance
 
     return {"processor": provenance.processor(), "torch": torch.__version__}
 

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 import hpcfl
-from hpcfl import config
+from hpcfl.experiment import config
 
 TABLE = {"name": "small", "rounds": 2, "partition": {"scheme": "iid", "clients": 4}, "model": {"name": "mlp", "hidden": [8]},
          "method": {"name": "fedavg"}}

@@ -1,8 +1,8 @@
 """What the ranks of a job that is not started yet will need."""
 
-from hpcfl.communicator import Process
-from hpcfl.config import Config
-from hpcfl.preparation import prepare
+from hpcfl.communication.communicator import Process
+from hpcfl.experiment.config import Config
+from hpcfl.preparation.prepare import prepare
 from hpcfl.report import needs
 
 

@@ -9,9 +9,9 @@ from typing import Annotated, Literal
 import pydantic
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from hpcfl import plugins
-from hpcfl.config import Section
 from hpcfl.errors import UserError
+from hpcfl.experiment import plugins
+from hpcfl.experiment.config import Section
 
 Word = Annotated[str, Field(pattern=r"^[\w.,@:+/=-]+$")]
 Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]

@@ -15,15 +15,17 @@ import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError, UncompletedJobError
 from submitit.slurm.slurm import _make_sbatch_string  # the function that submitit itself makes its scripts with
 
-from hpcfl import config, experiment
 from hpcfl.cluster import batch, forecast, profile, slurm
 from hpcfl.cluster.profile import Profile
 from hpcfl.cluster.submission_folder import Submissions
 from hpcfl.cluster.supervisor import Supervisor
-from hpcfl.communicator import OneProcess
-from hpcfl.config import Config
+from hpcfl.commands import experiments as experiment
+from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.storage import atomic, run_folder
+from hpcfl.experiment import config
+from hpcfl.experiment.config import Config
+from hpcfl.files import atomic
+from hpcfl.storage import run_folder
 
 UNLIMITED = 10**6  # submitit's own limit on requeues; ours counts those without progress
 

@@ -8,8 +8,8 @@ from pydantic import ConfigDict, StringConstraints
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from hpcfl.errors import UserError
-from hpcfl.storage import atomic, foreign
-from hpcfl.storage.atomic import Damaged
+from hpcfl.files import atomic, foreign
+from hpcfl.files.atomic import Damaged
 
 JOBS = "jobs"
 SUBMITTED = "submitted.json"

@@ -23,8 +23,8 @@ from hpcfl.cluster import slurm
 from hpcfl.cluster.submission_folder import Record
 from hpcfl.cluster.witness import Witness
 from hpcfl.errors import RunFailure
-from hpcfl.storage import atomic, foreign
-from hpcfl.storage.atomic import Damaged
+from hpcfl.files import atomic, foreign
+from hpcfl.files.atomic import Damaged
 
 CONTINUE = 75
 RESERVE = 30.0  # seconds that requeueing itself may take

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from hpcfl.storage import atomic
+from hpcfl.files import atomic
 
 CREW = re.compile(r"(rank (\d+) on .*)")  # a rank's line of crew.muster
 REASON = re.compile(r"hpcfl: (.*)")  # a rank that could speak; the first is the cause

@@ -14,10 +14,9 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from hpcfl import heartbeat
 from hpcfl.errors import RunFailure
-from hpcfl.storage import atomic, foreign
-from hpcfl.storage.atomic import Damaged
+from hpcfl.files import atomic, foreign, heartbeat
+from hpcfl.files.atomic import Damaged
 
 SIDECAR_LIMIT = 4096  # bytes
 PAUSE = 0.1  # seconds between two attempts to lock

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
-from hpcfl import config, plugins
 from hpcfl.errors import UserError
+from hpcfl.experiment import config, plugins
 
 _PACKAGE = "hpcfl.data.sources"
 

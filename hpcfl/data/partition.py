@@ -13,7 +13,7 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.data.partitions.base import MergedScheme, Scheme
 from hpcfl.data.split_file import KIND, PARTS
 from hpcfl.errors import UserError
-from hpcfl.storage import atomic, hdf5
+from hpcfl.files import atomic, hdf5
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,11 +7,11 @@ import numpy as np
 import pydantic
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, PositiveInt
 
-from hpcfl import plugins
 from hpcfl.data import split_check
 from hpcfl.errors import UserError
-from hpcfl.storage import atomic, hdf5, regular
-from hpcfl.storage.atomic import Damaged
+from hpcfl.experiment import plugins
+from hpcfl.files import atomic, hdf5, regular
+from hpcfl.files.atomic import Damaged
 
 KIND = "partition"
 PARTS = ("train", "test")

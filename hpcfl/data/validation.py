@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpcfl import randomness
+from hpcfl.rows import randomness
 
 
 def hold_out(train: Sequence[np.ndarray], labels: np.ndarray, share: float,

@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcfl import randomness
+from hpcfl.communication.message import Pool
 from hpcfl.fleet import scoring, training
 from hpcfl.fleet.hardware import Hardware
 from hpcfl.fleet.kernels import Loss, Predict, Tensors, at
 from hpcfl.fleet.optimizers import Optimizer, Pull
+from hpcfl.fleet.setup import Setup
 from hpcfl.fleet.turn import Turn
-from hpcfl.layout import Group, Layout
-from hpcfl.message import Pool
-from hpcfl.setup import Setup
+from hpcfl.rows import randomness
+from hpcfl.rows.layout import Group, Layout
 
 BUFFERS = "buffers."
 

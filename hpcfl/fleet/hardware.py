@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 import torch
 
-from hpcfl.config import Training
+from hpcfl.experiment.config import Training
 from hpcfl.fleet.kernels import SerialKernel, StackedKernel
 from hpcfl.fleet.samples import Samples
+from hpcfl.fleet.setup import Setup
+from hpcfl.fleet.stopwatch import Stopwatch
 from hpcfl.fleet.training import Work
-from hpcfl.layout import Layout
-from hpcfl.setup import Setup
-from hpcfl.stopwatch import Stopwatch
+from hpcfl.rows.layout import Layout
 
 
 @dataclass(frozen=True)

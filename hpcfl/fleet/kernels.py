@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from hpcfl.experiment.plugins import nearest
 from hpcfl.fleet.replay import Function, Replayed
-from hpcfl.plugins import nearest
 
 Tensors = dict[str, Tensor]
 RECORDINGS = 16  # losses of a run that are kept recorded; a closure made anew every round is a new loss

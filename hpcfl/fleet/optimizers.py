@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hpcfl.config import Training
+from hpcfl.experiment.config import Training
 from hpcfl.fleet.kernels import Tensors
 
 Lanes = slice | Tensor

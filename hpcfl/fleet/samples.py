@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl import randomness
 from hpcfl.data.datasets import Dataset
 from hpcfl.fleet import augmentation
+from hpcfl.rows import randomness
 
 
 class Samples:

@@ -6,15 +6,15 @@ import numpy as np
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from hpcfl import randomness
-from hpcfl.config import Training
 from hpcfl.data.datasets import Dataset
+from hpcfl.experiment.config import Training
 from hpcfl.fleet import Fleet, Hardware
 from hpcfl.fleet.kernels import Batch, choose
 from hpcfl.fleet.samples import Samples
-from hpcfl.layout import of_buffers, of_parameters, to_row
-from hpcfl.setup import Setup
-from hpcfl.stopwatch import Stopwatch
+from hpcfl.fleet.setup import Setup
+from hpcfl.fleet.stopwatch import Stopwatch
+from hpcfl.rows import randomness
+from hpcfl.rows.layout import of_buffers, of_parameters, to_row
 
 
 def fit(build: Callable[[], nn.Module], x: Tensor, y: Tensor, classes: int, training: Training, seed: int,

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl import randomness
 from hpcfl.fleet.optimizers import Lanes
 from hpcfl.fleet.samples import Samples
+from hpcfl.rows import randomness
 
 Step = Callable[[Lanes, Tensor, Tensor], Tensor]  # one mini-batch on the selected lanes → losses [lanes]
 Stretch = tuple[list[int], int, np.ndarray]  # which lanes do batches of which size on which samples [lanes, batches·size]

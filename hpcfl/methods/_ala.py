@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from hpcfl.fleet import Fleet, Turn
 from hpcfl.fleet.kernels import Batch
-from hpcfl.layout import Group
 from hpcfl.methods.base import Setup, State
+from hpcfl.rows.layout import Group
 
 WINDOW = 10  # losses whose standard deviation decides that the first activation has converged
 

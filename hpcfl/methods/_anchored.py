@@ -12,11 +12,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl import mixing
+from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
-from hpcfl.message import Inbox, Message
 from hpcfl.methods._ala import AdaptiveLocalAggregation
 from hpcfl.methods.base import Cohort, Method, Setup, State
+from hpcfl.rows import mixing
 
 
 class Anchored(Method):

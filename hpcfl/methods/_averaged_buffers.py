@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpcfl import mixing
+from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
-from hpcfl.message import Inbox, Message
 from hpcfl.methods.base import Cohort, Method, Setup, State
+from hpcfl.rows import mixing
 
 
 @dataclass(frozen=True)

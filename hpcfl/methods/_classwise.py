@@ -13,11 +13,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from hpcfl import mixing
+from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
-from hpcfl.layout import Layout
-from hpcfl.message import Inbox, Message
 from hpcfl.methods.base import Cohort, Layers, Setup, State
+from hpcfl.rows import mixing
+from hpcfl.rows.layout import Layout
 
 FLOOR = 1e-12  # under square roots, whose gradient at 0 is not a number
 

@@ -6,13 +6,13 @@ import torch
 from pydantic import Field as Key
 from torch import Tensor
 
-from hpcfl import mixing
+from hpcfl.communication.message import Field, Inbox, Message
 from hpcfl.fleet import Fleet
-from hpcfl.layout import Group, Layout
-from hpcfl.message import Field, Inbox, Message
 from hpcfl.methods._ala import AdaptiveLocalAggregation
 from hpcfl.methods.base import Cohort, State
 from hpcfl.methods.fedavg import FedAvg
+from hpcfl.rows import mixing
+from hpcfl.rows.layout import Group, Layout
 
 
 class SharedBody(FedAvg):

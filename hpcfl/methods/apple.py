@@ -15,10 +15,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from hpcfl import mixing
+from hpcfl.communication.message import Inbox, Message, Pool
 from hpcfl.fleet import Fleet, Turn
-from hpcfl.message import Inbox, Message, Pool
 from hpcfl.methods.base import Cohort, Method, Setup, State
+from hpcfl.rows import mixing
 
 
 class Apple(Method):

@@ -17,13 +17,13 @@ import torch.nn.functional as functional
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from hpcfl.config import Section
+from hpcfl.communication.message import Inbox, Message
 from hpcfl.errors import UserError
+from hpcfl.experiment.config import Section
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
-from hpcfl.layout import Layout
-from hpcfl.message import Inbox, Message
-from hpcfl.setup import Setup
+from hpcfl.fleet.setup import Setup
+from hpcfl.rows.layout import Layout
 
 State = dict[str, Tensor]
 Layers = Literal["all", "output"] | PositiveInt  # a suffix of the model: everything, the head, the upper n layers

@@ -14,11 +14,11 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
-from hpcfl import mixing
+from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
-from hpcfl.message import Inbox, Message
 from hpcfl.methods.base import Cohort, Setup, State
 from hpcfl.methods.fedavg import FedAvg
+from hpcfl.rows import mixing
 
 SMALLEST = 3  # a cluster of two is not split
 

@@ -15,13 +15,13 @@ from pydantic import Field as Key
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from hpcfl.config import Training
+from hpcfl.communication.message import Field, Inbox, Message
+from hpcfl.experiment.config import Training
 from hpcfl.fleet import Fleet, synthetic
 from hpcfl.fleet.kernels import descend
-from hpcfl.layout import Layout
-from hpcfl.message import Field, Inbox, Message
 from hpcfl.methods.base import Cohort, Setup, State, head_of
 from hpcfl.methods.fedavg import FedAvg
+from hpcfl.rows.layout import Layout
 
 DRAWS = 10  # of samples of a class, whose gradients are averaged
 GUARD = 1e-6

@@ -12,8 +12,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
+from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet, Turn
-from hpcfl.message import Inbox
 from hpcfl.methods.base import Setup, State
 from hpcfl.methods.fedavg import FedAvg
 

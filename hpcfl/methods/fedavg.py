@@ -9,13 +9,13 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl import mixing
+from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
-from hpcfl.message import Inbox, Message
 from hpcfl.methods._ala import AdaptiveLocalAggregation
 from hpcfl.methods._classwise import ClassWise
 from hpcfl.methods.base import Cohort, Method, Setup, State, head_of
+from hpcfl.rows import mixing
 
 
 class FedAvg(Method):

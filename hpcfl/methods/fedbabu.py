@@ -10,8 +10,8 @@ from typing import Any, Literal
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
+from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet
-from hpcfl.message import Inbox
 from hpcfl.methods._shared_body import SharedBody
 from hpcfl.methods.base import Setup, State
 

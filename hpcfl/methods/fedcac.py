@@ -14,12 +14,12 @@ import torch
 from pydantic import Field as Key
 from torch import Tensor
 
-from hpcfl import mixing
+from hpcfl.communication.message import Field, Inbox, Message
 from hpcfl.fleet import Fleet
-from hpcfl.layout import Layout
-from hpcfl.message import Field, Inbox, Message
 from hpcfl.methods.base import Cohort, Setup, State
 from hpcfl.methods.fedavg import FedAvg
+from hpcfl.rows import mixing
+from hpcfl.rows.layout import Layout
 
 NOTHING, SOMETHING = 1e-10, 1e-20  # a threshold so small gives way to the smallest entry above the second
 ROUNDING = 1e-12  # of a mean of equal overlaps

@@ -15,11 +15,11 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
-from hpcfl import mixing
+from hpcfl.communication.message import Field as Sent
+from hpcfl.communication.message import Inbox, Message, Pool
 from hpcfl.fleet import Fleet
-from hpcfl.message import Field as Sent
-from hpcfl.message import Inbox, Message, Pool
 from hpcfl.methods.base import Cohort, Method, Setup, State
+from hpcfl.rows import mixing
 
 NEAR = 1e-5  # keeps ω finite where a model is the base itself
 

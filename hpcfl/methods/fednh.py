@@ -13,11 +13,11 @@ import torch.nn.functional as functional
 from pydantic import Field as Key
 from torch import Tensor, nn
 
-from hpcfl import mixing
+from hpcfl.communication.message import Field, Message
 from hpcfl.fleet import Fleet
-from hpcfl.message import Field, Message
 from hpcfl.methods.base import Cohort, Method, Setup, State, head_of
 from hpcfl.models._heads import CosineHead
+from hpcfl.rows import mixing
 
 
 class FedNH(Method):

@@ -8,8 +8,8 @@ the shared body under the initial head.
 import torch
 from torch import Tensor
 
+from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet
-from hpcfl.message import Inbox
 from hpcfl.methods._shared_body import SharedBody
 from hpcfl.methods.base import Setup, State
 

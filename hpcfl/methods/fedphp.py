@@ -13,9 +13,9 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
+from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet, at
 from hpcfl.fleet.kernels import Batch
-from hpcfl.message import Inbox
 from hpcfl.methods.base import Setup, State
 from hpcfl.methods.fedavg import FedAvg
 

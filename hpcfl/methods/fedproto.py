@@ -15,10 +15,10 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
+from hpcfl.communication.message import Field as Sent
+from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
-from hpcfl.message import Field as Sent
-from hpcfl.message import Inbox, Message
 from hpcfl.methods.base import Cohort, Method, Setup, State, head_of
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
+from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet
-from hpcfl.message import Inbox
 from hpcfl.methods.fedper import FedPer
 
 

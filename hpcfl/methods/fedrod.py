@@ -15,13 +15,13 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
+from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
-from hpcfl.layout import Layout
-from hpcfl.message import Inbox
 from hpcfl.methods._shared_body import SharedBody
 from hpcfl.methods.base import head_of
 from hpcfl.methods.fedper import FedPer
+from hpcfl.rows.layout import Layout
 
 FLOOR = 1e-12  # the share of an absent class
 

@@ -11,12 +11,12 @@ from typing import Literal
 import torch
 from pydantic import Field, PositiveInt
 
-from hpcfl import mixing
+from hpcfl.communication.message import Field as Sent
+from hpcfl.communication.message import Inbox, Message, Pool
 from hpcfl.fleet import Fleet
-from hpcfl.message import Field as Sent
-from hpcfl.message import Inbox, Message, Pool
 from hpcfl.methods.base import Cohort, Setup, State
 from hpcfl.methods.fedavg import FedAvg
+from hpcfl.rows import mixing
 
 
 class IFCA(FedAvg):

@@ -4,8 +4,8 @@ The baseline of every paper. Scored after training. FedNH's code gives it only R
 whose cohort it belongs to, which is that budget.
 """
 
+from hpcfl.communication.message import Message
 from hpcfl.fleet import Fleet
-from hpcfl.message import Message
 from hpcfl.methods.base import Cohort, Method, Setup, State
 
 

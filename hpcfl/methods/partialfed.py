@@ -14,11 +14,11 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
+from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet, Turn
-from hpcfl.layout import Layout
-from hpcfl.message import Inbox
 from hpcfl.methods.base import Setup, State
 from hpcfl.methods.fedavg import FedAvg
+from hpcfl.rows.layout import Layout
 
 COLDEST = 0.05  # smallest temperature
 SHARED, OWN = 0, 1

@@ -14,8 +14,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet, Turn
-from hpcfl.message import Inbox
 from hpcfl.methods.fedavg import FedAvg
 
 

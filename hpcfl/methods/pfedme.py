@@ -13,8 +13,8 @@ import torch
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
+from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet, Turn
-from hpcfl.message import Inbox
 from hpcfl.methods.base import Cohort, Setup, State
 from hpcfl.methods.fedavg import FedAvg
 

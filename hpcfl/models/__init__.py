@@ -17,9 +17,9 @@ from typing import Any
 
 from torch import nn
 
-from hpcfl import blame, plugins
-from hpcfl.config import Model
 from hpcfl.errors import UserError
+from hpcfl.experiment import blame, plugins
+from hpcfl.experiment.config import Model
 from hpcfl.models._heads import CosineHead
 
 

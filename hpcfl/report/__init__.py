@@ -1,1 +1,1 @@
-"""report"""
+"""Tables, figures, progress and texts: what is shown of a run."""

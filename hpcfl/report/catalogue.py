@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Column, Table
 
-from hpcfl import plugins
+from hpcfl.experiment import plugins
 from hpcfl.report import traffic
 
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from hpcfl.config import Config
+from hpcfl.experiment.config import Config
 
 
 def toml(config: Config) -> str:

@@ -8,9 +8,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from hpcfl.communicator import Process
+from hpcfl.communication.communicator import Process
 from hpcfl.fleet.optimizers import moments
-from hpcfl.preparation import Prepared
+from hpcfl.preparation.prepare import Prepared
 
 FLOAT = 4  # bytes
 COLUMNS = 9  # float64 numbers of a client and scored round: two models × (correct, total, loss), loss, floats, divergence

@@ -12,9 +12,9 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Column
 
-from hpcfl.communicator import Communicator
-from hpcfl.config import Config
-from hpcfl.preparation import Prepared
+from hpcfl.communication.communicator import Communicator
+from hpcfl.experiment.config import Config
+from hpcfl.preparation.prepare import Prepared
 from hpcfl.report.text import literal, plain
 
 PLAIN_INTERVAL = 5.0  # seconds between lines where the output is no terminal

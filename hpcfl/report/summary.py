@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcfl import plugins
 from hpcfl.errors import UserError
+from hpcfl.experiment import plugins
 from hpcfl.storage import life, run_folder
 from hpcfl.storage import results as recorded
 from hpcfl.storage.life import Life

@@ -1,16 +1,16 @@
 """``hpcfl table``: runs as rows × columns by any key, mean ± standard deviation over seeds, the best of a column in bold."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
-from hpcfl import plugins
 from hpcfl.errors import UserError
+from hpcfl.experiment import plugins
 from hpcfl.report import summary, table_formats
+from hpcfl.report.grid import Entry, Grid
 from hpcfl.report.summary import Run
 from hpcfl.storage import run_folder
 
@@ -22,28 +22,6 @@ OF_DATA = ("data.", "partition.")
 ACCURACIES = ("weighted", "mean", "std", "worst_tenth")
 LOWER_IS_BETTER = ("seconds", "bytes", "floats", "std")
 Setting = dict[str, Any]  # dotted key → value
-
-
-@dataclass(frozen=True)
-class Entry:
-    """Repetitions of one experiment: mean and sample standard deviation (NaN for a single run) over ``runs``."""
-
-    mean: float
-    std: float
-    runs: int
-    best: bool = False
-
-
-@dataclass(frozen=True)
-class Grid:
-    """``entries[row][column]``, None where nothing was run; ``percent``: the numbers are accuracies in %."""
-
-    metric: str
-    rows: list[str]
-    columns: list[str]
-    entries: list[list[Entry | None]]
-    percent: bool
-    notes: list[str]
 
 
 def show(folder: Path, rows: Sequence[str] = (), columns: Sequence[str] = (), metric: str = "",

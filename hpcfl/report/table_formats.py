@@ -3,19 +3,16 @@
 import csv
 import io
 import re
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 
+from hpcfl.report.grid import Entry, Grid
 from hpcfl.report.text import literal, plain
 
-if TYPE_CHECKING:
-    from hpcfl.report.sweep_table import Entry, Grid
 
-
-def terminal(grid: "Grid") -> RenderableType:
+def terminal(grid: Grid) -> RenderableType:
     """A table of rich."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("")
@@ -28,7 +25,7 @@ def terminal(grid: "Grid") -> RenderableType:
     return Group(literal(_title(grid)), table, *map(literal, grid.notes))
 
 
-def markdown(grid: "Grid") -> str:
+def markdown(grid: Grid) -> str:
     """A table of GitHub's Markdown, with a line about the metric above and what was left out below."""
     heading = ["", *map(_safe, grid.columns)]
     lines = [_safe(_title(grid)), "", _line(heading), _line(["---", *["---:"] * len(grid.columns)])]
@@ -39,7 +36,7 @@ def markdown(grid: "Grid") -> str:
     return "\n".join([*lines, *(f"\n{_safe(note)}" for note in grid.notes)])
 
 
-def latex(grid: "Grid") -> str:
+def latex(grid: Grid) -> str:
     """A ``tabular`` for the package booktabs."""
     lines = [f"% {plain(_title(grid))}", rf"\begin{{tabular}}{{l{'r' * len(grid.columns)}}}", r"\toprule",
              " & ".join(["", *map(_tex, grid.columns)]) + r" \\", r"\midrule"]
@@ -51,7 +48,7 @@ def latex(grid: "Grid") -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *(f"% {plain(note)}" for note in grid.notes)])
 
 
-def long_csv(grid: "Grid") -> str:
+def long_csv(grid: Grid) -> str:
     """One line an entry, in full precision: row, column, metric, mean, std, runs."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -69,7 +66,7 @@ TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
 TEXTS = {"markdown": markdown, "csv": long_csv, "latex": latex}
 
 
-def _title(grid: "Grid") -> str:
+def _title(grid: Grid) -> str:
     name, _, at = grid.metric.partition("@")
     moment = "last round" if at == "last" else "best round"
     most = _most(grid)
@@ -77,11 +74,11 @@ def _title(grid: "Grid") -> str:
     return f"{name}{' in %' if grid.percent else ''} of the {moment}, {over}"
 
 
-def _most(grid: "Grid") -> int:
+def _most(grid: Grid) -> int:
     return max(entry.runs for row in grid.entries for entry in row if entry)
 
 
-def _text(entry: "Entry | None", grid: "Grid", sign: str) -> str:
+def _text(entry: Entry | None, grid: Grid, sign: str) -> str:
     """``85.31 ± 0.42``, with the number of runs where it is not that of the others."""
     if entry is None:
         return ""

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from hpcfl import config, exchange, record
-from hpcfl.communicator import OneProcess
-from hpcfl.preparation import prepare
+from hpcfl.communication import exchange
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config
+from hpcfl.preparation.prepare import prepare
+from hpcfl.rounds import record
 
 CLIENTS = 20
 EXPERIMENT = {"data": {"dataset": "digits"}, "partition": {"scheme": "iid", "clients": CLIENTS}, "rounds": 2,

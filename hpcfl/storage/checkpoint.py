@@ -10,10 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
+from hpcfl.communication.agreement import Ranks, agreed
 from hpcfl.errors import UserError
-from hpcfl.storage import atomic, digest, manifest, scratch, shards
-from hpcfl.storage.agreement import Ranks, agreed
-from hpcfl.storage.atomic import Damaged
+from hpcfl.files import atomic, scratch
+from hpcfl.files.atomic import Damaged
+from hpcfl.storage import digest, manifest, shards
 from hpcfl.storage.clients import ClientStore, Row
 from hpcfl.storage.manifest import Manifest
 from hpcfl.storage.shards import Shard

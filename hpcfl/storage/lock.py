@@ -13,10 +13,9 @@ from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
-from hpcfl import heartbeat
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.storage import atomic, foreign
-from hpcfl.storage.atomic import Damaged
+from hpcfl.files import atomic, foreign, heartbeat
+from hpcfl.files.atomic import Damaged
 
 NAME = ".lock"
 PATIENCE = 5.0  # seconds; the ranks of a job that was just killed need a moment to die

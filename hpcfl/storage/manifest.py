@@ -10,8 +10,8 @@ from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
-from hpcfl.storage import atomic, foreign
-from hpcfl.storage.atomic import Damaged
+from hpcfl.files import atomic, foreign
+from hpcfl.files.atomic import Damaged
 from hpcfl.storage.shards import Sha256, Shard
 
 FORMAT = 1

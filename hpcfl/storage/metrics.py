@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from hpcfl.storage import atomic, results
+from hpcfl.files import atomic
+from hpcfl.storage import results
 from hpcfl.storage.results import Results, read
 
 __all__ = ["MetricsWriter", "Results", "read"]

@@ -10,7 +10,7 @@ from typing import BinaryIO, cast
 import torch
 from torch import Tensor
 
-from hpcfl.storage import atomic
+from hpcfl.files import atomic
 
 
 @dataclass(eq=False)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.storage import foreign, hdf5, results_form
-from hpcfl.storage.atomic import Damaged
+from hpcfl.files import foreign, hdf5
+from hpcfl.files.atomic import Damaged
+from hpcfl.storage import results_form
 
 KIND = "metrics"
 MERGED = "metrics.h5"

@@ -8,8 +8,8 @@ import numpy as np
 from pydantic import RootModel
 
 from hpcfl.errors import UserError
-from hpcfl.storage import foreign
-from hpcfl.storage.atomic import Damaged
+from hpcfl.files import foreign
+from hpcfl.files.atomic import Damaged
 from hpcfl.storage.forms import Header
 
 LIMIT = 4 << 30  # bytes of all results of a run: 2,000 rounds of 25,000 clients with 10 numbers each

@@ -1,7 +1,7 @@
 """The folder of one run: whose it is, whether it may be used, and starting it over.
 
-``run.json`` (the resolved configuration), ``partition.h5``, ``metrics.h5``, its copy and ``rounds/``, ``checkpoints/``, ``.lock``,
-``failure.txt``. ``life.py`` says how far the run in it has come.
+``run.json`` (the resolved configuration), ``partition.h5``, ``metrics.h5``, its copy and ``rounds/``, ``checkpoints/``,
+``.lock``, ``failure.txt``. ``life.py`` says how far the run in it has come.
 """
 
 import json
@@ -12,10 +12,11 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from hpcfl.config import Config
 from hpcfl.errors import Interrupted, RunFailure, UserError
-from hpcfl.storage import atomic, foreign, results
-from hpcfl.storage.atomic import Damaged
+from hpcfl.experiment.config import Config
+from hpcfl.files import atomic, foreign
+from hpcfl.files.atomic import Damaged
+from hpcfl.storage import results
 from hpcfl.storage.checkpoint import latest
 from hpcfl.storage.forms import RunFile
 from hpcfl.storage.lock import NAME as LOCK
@@ -48,7 +49,8 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
     if fresh:
         return False
     if folders := [name for name in FILES if (folder / name).is_dir()]:
-        raise UserError(f"{folder / folders[0]}: is a folder where a file belongs; choose another --out, or --fresh to move all aside")
+        raise UserError(f"{folder / folders[0]}: is a folder where a file belongs; choose another --out, or --fresh to move "
+                        "all aside")
     newest = _newest(folder)
     _refuse_another(folder, config, newest)
     done, completed = newest.round if newest else 0, results.completed(folder)

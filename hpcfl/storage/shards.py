@@ -17,8 +17,8 @@ from pydantic import ConfigDict, Field, NonNegativeInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from hpcfl.storage import atomic, foreign, hdf5
-from hpcfl.storage.atomic import Damaged
+from hpcfl.files import atomic, foreign, hdf5
+from hpcfl.files.atomic import Damaged
 from hpcfl.storage.clients import Row
 
 # A group is rewritten when one of its clients changed, and every group is a file: these balance the two.

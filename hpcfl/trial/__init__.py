@@ -10,10 +10,10 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
-from hpcfl.communicator import Communicator
+from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import UserError
 from hpcfl.fleet.kernels import SerialKernel
-from hpcfl.preparation import Prepared
+from hpcfl.preparation.prepare import Prepared
 from hpcfl.trial import diagnosis, imitation
 from hpcfl.trial.imitation import Failure
 

@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl import blame, plugins
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.preparation import Prepared
+from hpcfl.experiment import blame, plugins
+from hpcfl.preparation.prepare import Prepared
 from hpcfl.trial.imitation import SAMPLES, Failure
 
 Found = tuple[str, BaseException | None]  # a line, and the exception behind it

@@ -12,16 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl import exchange, record
-from hpcfl.communicator import OneProcess
+from hpcfl.communication import exchange
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.message import Inbox, Message, fields
+from hpcfl.communication.placement import Placement
 from hpcfl.errors import UserError
 from hpcfl.fleet import BUFFERS, Fleet, Hardware
 from hpcfl.fleet.kernels import choose
-from hpcfl.message import Inbox, Message, fields
+from hpcfl.fleet.stopwatch import Stopwatch
 from hpcfl.methods.base import State
-from hpcfl.placement import Placement
-from hpcfl.preparation import Prepared
-from hpcfl.stopwatch import Stopwatch
+from hpcfl.preparation.prepare import Prepared
+from hpcfl.rounds import record
 from hpcfl.storage.clients import ClientStore
 
 SAMPLES = 2

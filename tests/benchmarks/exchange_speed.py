@@ -1,4 +1,4 @@
-"""Messages through ``hpcfl.exchange`` against bare ``Scatterv``/``Gatherv`` of as many bytes.
+"""Messages through ``hpcfl.communication.exchange`` against bare ``Scatterv``/``Gatherv`` of as many bytes.
 
 Run as ``mpiexec -n 3 python exchange_speed.py``. Alternating runs; prints JSON: seconds of each kind, per repetition, on rank 0.
 """
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from hpcfl import exchange, placement
-from hpcfl.mpi import connect
+from hpcfl.communication import exchange, placement
+from hpcfl.communication.mpi import connect
 
 WIDTH, CLIENTS, REPEATS = 500_000, 50, 7  # of float32: 100 MB a rank
 

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from server_step import REPEATS, seconds
 
-from hpcfl import config, mixing
-from hpcfl.communicator import OneProcess
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config
 from hpcfl.fleet import Fleet, replay, scoring
-from hpcfl.preparation import Prepared, prepare
+from hpcfl.preparation.prepare import Prepared, prepare
+from hpcfl.rows import mixing
 from hpcfl.storage import results
 from hpcfl.storage.results import Results
 

@@ -10,9 +10,9 @@ import numpy as np
 import workloads
 from torch.profiler import ProfilerActivity, profile
 
-from hpcfl import config
-from hpcfl.communicator import OneProcess
-from hpcfl.preparation import prepare
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config
+from hpcfl.preparation.prepare import prepare
 
 OUT = Path(__file__).parents[2] / "results" / "benchmarks" / "profile-w1.txt"
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import table
 import workloads
 
-from hpcfl import provenance
+from hpcfl.storage import provenance
 
 HERE, RESULTS = Path(__file__).parent, Path(__file__).parents[2] / "results" / "benchmarks"
 METHODS = ("fedavg", "fedprox", "cwfedavg", "fednh", "diversifed", "fedala")

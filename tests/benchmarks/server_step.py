@@ -17,11 +17,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hpcfl import config
-from hpcfl.communicator import OneProcess
-from hpcfl.message import fields
-from hpcfl.preparation import Prepared, prepare
-from hpcfl.storage import scratch
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.message import fields
+from hpcfl.experiment import config
+from hpcfl.files import scratch
+from hpcfl.preparation.prepare import Prepared, prepare
 from hpcfl.storage.checkpoint import Checkpoints
 
 REPEATS = 3

@@ -8,9 +8,9 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from hpcfl import config, plugins
 from hpcfl.data import datasets, partition
 from hpcfl.data.partition import Split
+from hpcfl.experiment import config, plugins
 
 ROOT_OPTIONS = argparse.ArgumentParser(add_help=False)
 ROOT_OPTIONS.add_argument("folder", type=Path, help="holds experiment.toml and partition.h5")

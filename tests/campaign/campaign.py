@@ -20,7 +20,7 @@ import reporting
 from episode import KINDS, NEEDS_RANKS, NEEDS_ROOT, Event, Stage
 from zygote import Zygote
 
-from hpcfl import plugins
+from hpcfl.experiment import plugins
 
 DISK = "16m"  # size of the file system for results, where one can be mounted
 

@@ -131,7 +131,7 @@ def watch(operations: Operations) -> None:
 
 def tell_connected(path: Path) -> None:
     """Let the campaign know when MPI has started: from here on a silent rank must be noticed."""
-    from hpcfl import mpi
+    from hpcfl.communication import mpi
 
     connect = mpi.connect
 

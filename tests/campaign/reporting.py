@@ -10,7 +10,7 @@ from typing import Any
 
 from episode import Event
 
-from hpcfl import provenance
+from hpcfl.storage import provenance
 
 PROMISE = """\
 After every fault the job had to end in time, `show`, `status`, `table`, the disk and the exit code had to

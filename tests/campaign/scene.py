@@ -11,8 +11,8 @@ from job import Job
 from zygote import Zygote
 
 from hpcfl.errors import UserError
+from hpcfl.files.atomic import Damaged
 from hpcfl.storage import manifest, results
-from hpcfl.storage.atomic import Damaged
 from hpcfl.storage.manifest import Manifest
 from hpcfl.storage.results import Results
 

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from hpcfl import heartbeat
 from hpcfl.data import cache
+from hpcfl.files import heartbeat
 
 NAME = "decoded.npy"
 RECORD = np.dtype([("image", "u1", (2,)), ("label", "i8")])

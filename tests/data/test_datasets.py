@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl import config
 from hpcfl.data import datasets
 from hpcfl.data.sources import cifar_10, mnist
 from hpcfl.errors import UserError
+from hpcfl.experiment import config
 
 
 def idx(array):

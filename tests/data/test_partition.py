@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl import config
 from hpcfl.data import datasets, partition
 from hpcfl.data.partitions.base import Assignment, Draw, MergedScheme, Scheme
 from hpcfl.data.partitions.dirichlet import Dirichlet
 from hpcfl.data.partitions.iid import Iid
 from hpcfl.data.partitions.pathological import Pathological
 from hpcfl.errors import UserError
-from hpcfl.storage import hdf5
+from hpcfl.experiment import config
+from hpcfl.files import hdf5
 
 
 def dataset(labels, **options):

@@ -8,11 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-from hpcfl import config
 from hpcfl.data import cache, datasets, partition
 from hpcfl.data.partitions.iid import Iid
 from hpcfl.data.sources import ag_news, npz, pathmnist, tiny_imagenet
 from hpcfl.errors import RunFailure, UserError
+from hpcfl.experiment import config
 
 
 def load(name, root, **keys):

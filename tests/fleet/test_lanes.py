@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hpcfl.fleet import buffer_name
-from hpcfl.layout import of_buffers, to_row
+from hpcfl.rows.layout import of_buffers, to_row
 
 COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 1, 1, 1], [1, 0, 6, 6], [0, 0, 5, 10], [5, 5, 5, 5], [2, 0, 0, 0], [4, 4, 4, 1]]
 EMPTY = 2  # the client whose samples are taken away

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl import config, plugins
-from hpcfl.communicator import OneProcess
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config, plugins
 from hpcfl.fleet import replay
-from hpcfl.preparation import prepare
+from hpcfl.preparation.prepare import prepare
 
 COUNTS = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 1, 0], [1, 0, 6, 6], [0, 2, 5, 10], [5, 5, 5, 5], [2, 0, 0, 3], [4, 4, 4, 1]]
 LANES = [2, 7, 8]

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hpcfl.config import Training
+from hpcfl.experiment.config import Training
 from hpcfl.fleet import scoring
 from hpcfl.fleet.memory import lane_bytes, most_lanes
 from hpcfl.models.mlp import MLP

@@ -6,8 +6,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 from hpcfl.cli import command
-from hpcfl.communicator import OneProcess
-from hpcfl.signals import StopRequest
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.rounds.signals import StopRequest
 
 EXPERIMENT = """
 name = "fuzzed"

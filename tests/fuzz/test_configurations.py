@@ -7,7 +7,7 @@ import strange
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcfl import config
+from hpcfl.experiment import config
 
 RESOLVED = config.parse({"rounds": 2, "partition": {"clients": 3}, "model": {"hidden": [4]},
                          "method": {"name": "ditto"}}).resolved()

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import hpcfl
 from hpcfl.errors import UserError
-from hpcfl.storage import hdf5
+from hpcfl.files import hdf5
 
 
 @pytest.fixture(scope="module")

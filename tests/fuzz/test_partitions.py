@@ -9,7 +9,7 @@ import strange
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcfl.storage import hdf5
+from hpcfl.files import hdf5
 
 KIND = "partition"
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl import plugins
+from hpcfl.experiment import plugins
 
 BODIES = ["fedper", "fedrep", "fedrod", "fedbabu"]
 MIXING = [*BODIES, "local", "fedavg", "fedprox", "fedavg-c", "fedprox-c", "cwfedavg", "fedala", "diversifed", "fednh",

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl import config, running
-from hpcfl.communicator import OneProcess
+from hpcfl.commands import run as running
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.message import Pool
 from hpcfl.errors import UserError
-from hpcfl.message import Pool
+from hpcfl.experiment import config
 from hpcfl.methods.apple import Apple, combined, shares
 
 CLIENTS = 5

@@ -10,8 +10,8 @@ import torch
 from pydantic import ValidationError
 from torch.nn.functional import cross_entropy, one_hot
 
-from hpcfl.config import parse
 from hpcfl.errors import UserError
+from hpcfl.experiment.config import parse
 from hpcfl.fleet.kernels import Batch
 from hpcfl.methods._classwise import class_models, class_weights, mixing_matrix, norm_distribution, true_distribution
 from hpcfl.methods.cwfedavg import CwFedAvg

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl import mixing
 from hpcfl.methods.diversifed import DiversiFed, forces
+from hpcfl.rows import mixing
 
 
 def full(models, alpha=1.0, tau=1.0):

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl import config, mixing
 from hpcfl.errors import UserError
+from hpcfl.experiment import config
 from hpcfl.methods.fedamp import FedAMP
+from hpcfl.rows import mixing
 
 
 def method(**keys):

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from hpcfl import layout
 from hpcfl.methods.fedcac import FedCAC, critical, groups, overlaps
+from hpcfl.rows import layout
 
 
 def aggregated(cohort, models, masks, ids=None, clients=None, round=1, beta=100.0):

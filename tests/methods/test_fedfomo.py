@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from hpcfl.communication.message import Pool
 from hpcfl.fleet import scoring
-from hpcfl.message import Pool
 from hpcfl.methods.fedfomo import FedFomo, usefulness
 
 

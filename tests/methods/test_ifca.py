@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl.message import Pool
+from hpcfl.communication.message import Pool
 from hpcfl.methods.ifca import IFCA
 
 

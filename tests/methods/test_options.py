@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from hpcfl import config
 from hpcfl.errors import UserError
+from hpcfl.experiment import config
 
 MIXED = ["fedprox", "fedavg-c", "fedprox-c", "fedala", "feduv", "per-fedavg", "ditto", "fedphp", "partialfed"]
 

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from hpcfl import config, plugins
-from hpcfl.communicator import OneProcess
-from hpcfl.federation import Federation
-from hpcfl.preparation import prepare
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config, plugins
+from hpcfl.preparation.prepare import prepare
 from hpcfl.report import catalogue
-from hpcfl.signals import StopRequest
+from hpcfl.rounds.federation import Federation
+from hpcfl.rounds.signals import StopRequest
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.results import read

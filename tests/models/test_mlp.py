@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from hpcfl import plugin_keys
+from hpcfl.experiment import plugin_keys
 from hpcfl.models.mlp import plugin
 
 

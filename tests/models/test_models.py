@@ -5,10 +5,11 @@ import torch
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
-from hpcfl import config, models
+from hpcfl import models
 from hpcfl.errors import UserError
-from hpcfl.layout import of_parameters
+from hpcfl.experiment import config
 from hpcfl.models._heads import CosineHead, spread
+from hpcfl.rows.layout import of_parameters
 
 VOCABULARY = 98_635
 COUNTS = [  # model table, shape, classes, parameters of each layer

@@ -9,7 +9,7 @@ import pytest
 from jobs import EXPERIMENT, MPIEXEC, Job
 
 from hpcfl.cli import command
-from hpcfl.communicator import OneProcess
+from hpcfl.communication.communicator import OneProcess
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import os
 import signal
 
 from hpcfl.__main__ import main
-from hpcfl.mpi import World
+from hpcfl.communication.mpi import World
 
 
 def stop(self, rows, owner, empty):

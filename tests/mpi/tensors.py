@@ -4,8 +4,8 @@ import os
 
 import torch
 
-from hpcfl import exchange, mpi
 from hpcfl.__main__ import main
+from hpcfl.communication import exchange, mpi
 
 assert callable(exchange._array) and callable(exchange._landing)  # else this would replace nothing
 mpi.WIDE_BYTES = int(os.environ["WIDE_BYTES"])

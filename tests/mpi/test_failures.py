@@ -12,8 +12,8 @@ from pathlib import Path
 import jobs
 import pytest
 
-from hpcfl.communicator import OneProcess
-from hpcfl.report import status
+from hpcfl.cluster import status
+from hpcfl.communication.communicator import OneProcess
 from hpcfl.storage import results
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.clients import ClientStore

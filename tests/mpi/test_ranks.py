@@ -6,7 +6,7 @@ import jobs
 import numpy as np
 import pytest
 
-from hpcfl import plugins
+from hpcfl.experiment import plugins
 from hpcfl.storage import results
 
 METHODS = {"local": "", "fedavg": "", "fedprox": "", "fedavg-c": "method.tune_epochs = 1", "fedprox-c": "method.tune_epochs = 1",

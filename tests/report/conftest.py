@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hpcfl import config
+from hpcfl.experiment import config
 from hpcfl.storage.metrics import MetricsWriter
 
 COUNTS = np.array([[8, 0, 1], [0, 4, 0]])

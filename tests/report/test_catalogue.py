@@ -1,6 +1,6 @@
 import pytest
 
-from hpcfl import plugins
+from hpcfl.experiment import plugins
 from hpcfl.report import catalogue
 
 

@@ -1,6 +1,6 @@
 import tomllib
 
-from hpcfl import config
+from hpcfl.experiment import config
 from hpcfl.report import configuration
 
 

@@ -1,8 +1,8 @@
 """Numbers by hand: the linear classifier on digits has 64·10 + 10 = 650 parameters, 2,600 bytes."""
 
-from hpcfl import config
-from hpcfl.communicator import OneProcess
-from hpcfl.preparation import prepare
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config
+from hpcfl.preparation.prepare import prepare
 from hpcfl.report import needs
 
 

@@ -3,8 +3,9 @@ import json
 import numpy as np
 import pytest
 
+from hpcfl.cluster import status
 from hpcfl.errors import UserError
-from hpcfl.report import status, summary
+from hpcfl.report import summary
 from hpcfl.storage.metrics import MetricsWriter
 
 

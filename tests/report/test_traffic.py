@@ -2,7 +2,7 @@
 
 import pytest
 
-from hpcfl import plugins
+from hpcfl.experiment import plugins
 from hpcfl.report import traffic
 
 BODY, PROTOTYPES = 4160 / 4810, 10 * 64 / 4810

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.storage import atomic, digest, shards
+from hpcfl.files import atomic
+from hpcfl.storage import digest, shards
 from hpcfl.storage.checkpoint import Checkpoints, latest
 from hpcfl.storage.clients import ClientStore
 

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
+from hpcfl.files.atomic import Damaged
 from hpcfl.storage import manifest
-from hpcfl.storage.atomic import Damaged
 from hpcfl.storage.manifest import Manifest
 from hpcfl.storage.shards import Shard
 

@@ -7,9 +7,10 @@ import h5py
 import numpy as np
 import pytest
 
-from hpcfl import config
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.storage import atomic, metrics, results
+from hpcfl.experiment import config
+from hpcfl.files import atomic
+from hpcfl.storage import metrics, results
 from hpcfl.storage.metrics import MetricsWriter
 
 CONFIG = config.parse({"name": "x" * 200, "method": {"name": "fedavg"}}).resolved()

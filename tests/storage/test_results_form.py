@@ -6,10 +6,11 @@ import os
 import numpy as np
 import pytest
 
-from hpcfl import config
 from hpcfl.errors import UserError
-from hpcfl.storage import hdf5, results
-from hpcfl.storage.atomic import Damaged
+from hpcfl.experiment import config
+from hpcfl.files import hdf5
+from hpcfl.files.atomic import Damaged
+from hpcfl.storage import results
 
 CONFIG = config.parse({"method": {"name": "fedavg"}}).resolved()
 ROUNDS = np.array([1, 2, 3])

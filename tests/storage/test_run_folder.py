@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import tiny
 
-from hpcfl import config
 from hpcfl.errors import UserError
+from hpcfl.experiment import config
 from hpcfl.storage import lock, run_folder
 
 CONFIG = config.parse(tiny.table("fedavg"))

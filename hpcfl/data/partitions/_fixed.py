@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from hpcfl import randomness
 from hpcfl.data.partitions.base import Draw, Scheme
 from hpcfl.errors import UserError
+from hpcfl.rows import randomness
 
 
 class FixedScheme(Scheme):

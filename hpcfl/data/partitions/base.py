@@ -12,8 +12,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from hpcfl import config, randomness
 from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.rows import randomness
 
 _BATCH = 10  # PFLlib's least client fills one batch of its test share
 

@@ -8,10 +8,10 @@ client, the next such client with the last but one, and so on. After three attem
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from hpcfl import randomness
 from hpcfl.data.partitions._dirichlet import Chunks, spread
 from hpcfl.data.partitions.base import Draw, Scheme
 from hpcfl.errors import UserError
+from hpcfl.rows import randomness
 
 _ATTEMPTS = 3
 

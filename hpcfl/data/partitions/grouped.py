@@ -7,9 +7,9 @@ a client draws the dominant share of its samples uniformly from its block and th
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from hpcfl import randomness
 from hpcfl.data.partitions._fixed import FixedScheme
 from hpcfl.errors import UserError
+from hpcfl.rows import randomness
 
 
 class Grouped(FixedScheme):

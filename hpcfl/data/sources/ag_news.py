@@ -17,7 +17,7 @@ import torch
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources.base import CheckedFiles
 from hpcfl.errors import UserError
-from hpcfl.storage import atomic
+from hpcfl.files import atomic
 
 POSITIONS = 200
 LABELS = ("1", "2", "3", "4")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
-from hpcfl.storage import atomic, regular
+from hpcfl.files import atomic, regular
 
 MOST_BYTES = 1 << 30  # of a file; the largest, PathMNIST's, has 206 MB
 

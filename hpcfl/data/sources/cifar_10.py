@@ -12,7 +12,7 @@ import torch
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources.base import CheckedFiles
 from hpcfl.errors import UserError
-from hpcfl.storage import atomic
+from hpcfl.files import atomic
 
 ARRAYS = {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
           ("numpy", "ndarray"), ("numpy", "dtype")}  # what a pickled array is made of

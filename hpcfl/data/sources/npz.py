@@ -16,7 +16,7 @@ import torch
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
-from hpcfl.storage import atomic, regular
+from hpcfl.files import atomic, regular
 
 MOST_CLASSES, MOST_TOKENS = 100_000, 10_000_000
 UNPACKED, RATIO = 1 << 30, 100  # bytes; a larger array may take a hundred times its bytes in the file

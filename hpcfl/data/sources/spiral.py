@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from hpcfl import randomness
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources.base import Source
+from hpcfl.rows import randomness
 
 CLASSES = 6
 SEED = 2022

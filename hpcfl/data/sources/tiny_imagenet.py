@@ -15,7 +15,7 @@ from hpcfl.data import cache
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
-from hpcfl.storage import atomic, regular
+from hpcfl.files import atomic, regular
 
 FOLDER = "tiny-imagenet-200"
 URL, MD5 = "http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from hpcfl import randomness
 from hpcfl.data.partitions import _dirichlet, dirichlet
 from hpcfl.data.partitions.dirichlet import plugin
 from hpcfl.errors import UserError
+from hpcfl.rows import randomness
 
 LABELS = np.repeat(np.arange(100), 600)  # CIFAR-100, merged
 

@@ -1,0 +1,143 @@
+"""A run from start to end: prepare, claim the folder, restore, play the rounds, leave with the agreed code."""
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from hpcfl import trial
+from hpcfl.communication.agreement import agreed
+from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.mpi import launched_world_size
+from hpcfl.data.partition import Split
+from hpcfl.errors import Interrupted, RunFailure, UserError
+from hpcfl.experiment.config import Config
+from hpcfl.files import heartbeat
+from hpcfl.preparation.prepare import Prepared, prepare
+from hpcfl.report.progress import Progress
+from hpcfl.rounds.crew import muster
+from hpcfl.rounds.federation import Federation
+from hpcfl.rounds.signals import StopRequest
+from hpcfl.storage import provenance, run_folder
+from hpcfl.storage.checkpoint import Checkpoints, Restored
+from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.run_folder import CHECKPOINTS, PARTITION, Claim
+
+PREPARING = 15.0  # seconds of silence granted, at least, before round 1: an import or a library's call says nothing
+PUBLISH_EVERY = 0.5  # seconds between files of metrics, each of which takes as long as a short round
+
+
+def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = False) -> bool:
+    """Start or continue the run in ``folder``; False where it is complete already. Collective.
+
+    Until the folder is begun nothing in it changes, and whatever is wrong is bad input; from then on it is a failure.
+    Raises UserError, RunFailure or Interrupted, on all ranks.
+    """
+    communicator.watch(max(config.runtime.hang_after, PREPARING))
+    heartbeat.to(communicator.beat)
+    with StopRequest(lambda: communicator.abort(1)) as request, ExitStack() as stack:
+        with agreed(communicator):
+            check_world(communicator)
+            complete = run_folder.examine(folder, config, fresh) if communicator.is_server else False
+        if communicator.share(complete):
+            return False
+        with agreed(communicator):
+            prepared = prepare(config, communicator)
+        prepared = trial.run(prepared, communicator)
+        introduced = communicator.introduce(muster(communicator, prepared))
+        with agreed(communicator):
+            claim = stack.enter_context(run_folder.claim(folder, config, fresh)) if communicator.is_server else None
+        if communicator.share(communicator.is_server and claim is None):
+            return False
+        checkpoints = Checkpoints(folder / CHECKPOINTS, communicator)
+        restored = None if fresh else checkpoints.restore(prepared.store)
+        if communicator.agree(int(request.received is not None)):
+            raise Interrupted("stopped before it began; the same command begins it" if restored is None else
+                              f"stopped after round {restored.round} of {config.rounds}; the same command continues")
+        with agreed(communicator):
+            notes = _begin(claim, prepared, restored) if claim is not None else []
+        try:
+            with agreed(communicator):
+                metrics = _metrics(folder, communicator, prepared) if communicator.is_server else None
+            _play(communicator, prepared, checkpoints, restored, metrics, folder, introduced, notes, request)
+        except UserError as error:
+            raise RunFailure(str(error)) from error
+    return True
+
+
+def _begin(claim: Claim, prepared: Prepared, restored: Restored | None) -> list[str]:
+    """On rank 0: the last that may be refused, then the folder is this run's; what a user should know before training goes on.
+
+    Raises UserError, RunFailure.
+    """
+    notes = [*prepared.notes, *([claim.note] if claim.note else [])]
+    partition = claim.folder / PARTITION
+    known = _known_split(partition, notes)
+    if restored is not None and known is not None and not known.same(prepared.split):
+        raise UserError(f"{partition}: was drawn from other data than those in place now; put the data back that the run began "
+                        "with, or choose another --out or --fresh")
+    claim.begin()
+    if restored is None or known is None:
+        prepared.split.save(partition)
+    return notes if restored is None else [*notes, *restored.notes, *_changes(restored, _meta(prepared))]
+
+
+def _known_split(path: Path, notes: list[str]) -> Split | None:
+    """The partition that the folder has; None where there is none, or a damaged one, which is noted."""
+    if not path.exists():
+        return None
+    try:
+        return Split.load(path)
+    except UserError as error:
+        notes.append(f"{error}; it is written again")
+        return None
+
+
+def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoints, restored: Restored | None,
+          metrics: MetricsWriter | None, folder: Path, introduced: list[str], notes: list[str], request: StopRequest) -> None:
+    """The rounds that are left, with progress on rank 0."""
+    communicator.watch(prepared.config.runtime.hang_after)
+    server = prepared.server
+    if restored and restored.server is not None:
+        server = restored.server
+        prepared.server.clear()  # its matrices would take memory to no purpose
+    done = restored.round if restored else 0
+    if metrics is None:
+        Federation(communicator, prepared, server, checkpoints, None, _meta(prepared), _silent).run(done, request)
+        return
+    with Progress(prepared.config, folder, communicator, prepared) as progress:
+        progress.start(done, introduced, [*notes, *metrics.notes])
+        Federation(communicator, prepared, server, checkpoints, metrics, _meta(prepared), progress.round).run(done, request)
+
+
+def check_world(communicator: Communicator) -> None:
+    """Refuse N worlds of size 1, which ``srun`` with the wrong MPI flavour silently starts. Raises UserError."""
+    expected = launched_world_size()
+    if expected is not None and expected != communicator.size:
+        raise UserError(f"the launcher started {expected} ranks but MPI sees a world of {communicator.size}; start with "
+                        "`srun --mpi=pmi2` (MPICH) or `srun --mpi=pmix` (Open MPI), or with this MPI's own mpiexec")
+
+
+def _metrics(folder: Path, communicator: Communicator, prepared: Prepared) -> MetricsWriter:
+    header = {"config": prepared.config.resolved(), "ranks": communicator.size, **provenance.header(),
+              "primary": prepared.method.primary}
+    static = {"train_counts": prepared.setup.counts.long().numpy(), "test_counts": prepared.test_counts.long().numpy()}
+    return MetricsWriter(folder, header, static, PUBLISH_EVERY)
+
+
+def _meta(prepared: Prepared) -> dict[str, Any]:
+    """What a checkpoint says of the run that wrote it."""
+    config = prepared.config
+    return {"fingerprint": config.fingerprint(), "rounds": config.rounds, "versions": provenance.versions(),
+            "processor": provenance.processor(), "threads": config.runtime.threads,
+            "kernel": [str(prepared.hardware.device.type), config.runtime.lanes]}
+
+
+def _changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
+    """A line for everything that differs from when the checkpoint was written and that the last bits depend on."""
+    return [f"continued with other {key} ({restored.meta.get(key)} before, {meta[key]} now): "
+            "the last bits of results may differ from an undisturbed run"
+            for key in ("versions", "processor", "threads", "kernel") if restored.meta.get(key) != meta[key]]
+
+
+def _silent(round: int, values: dict[str, Any]) -> None:
+    """Workers show nothing."""

@@ -1,0 +1,223 @@
+"""All MPI of the project: the ranks of a job that exchange by it, and which communicator a process gets.
+
+Ranks wait by polling with a short sleep: a Python signal handler cannot run inside a blocking MPI call, and idle ranks leave
+their core to others. Only when all ranks have arrived does the bulk move, by blocking calls at full speed. While they wait and
+while they train, ranks send heartbeats; one that stays silent too long ends the job.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import numpy as np
+
+from hpcfl.communication.communicator import Array, Communicator, Empty, OneProcess, flush
+
+LAUNCHED_BY = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "SLURM_PROCID", "PALS_RANKID")
+SHORTEST_PAUSE = 5e-5  # seconds between two looks at who has arrived
+PAUSES = ((0.05, 2e-3), (0.005, 2e-2))  # (share of the time waited so far, the most seconds): the longer of both
+LOOK_ROUND = 0.02  # seconds between two looks at who is silent
+BLOCK_BYTES = 1 << 28  # the most that one broadcast moves: 32-bit counts
+WIDE_BYTES = 1 << 16  # rows from here on travel one a rank at a time, unstaged; narrower ones all together, put in order
+HEARTBEAT = 77  # message tag
+UNTIL_TOLD = 600.0  # seconds of silence that count as a hang before an experiment says how many
+
+
+class World(Communicator):
+    """The ranks of an MPI job."""
+
+    def __init__(self, mpi: Any):
+        self._mpi = mpi
+        self._world = mpi.COMM_WORLD
+        super().__init__(self._world.rank, self._world.size)
+        host = self._world.Split_type(mpi.COMM_TYPE_SHARED)
+        self.local_rank, self.local_size = host.rank, host.size
+        self.takes_gpu = "cuda" in (self._world.Get_info().Get("mpi_memory_alloc_kinds") or "")  # since MPI 4.1
+        self._hang_after = float("inf")
+        self._heard = [time.monotonic()] * self.size
+        self._blocked_since = float("inf")  # when the main thread entered a blocking call
+        self._last_beat = 0.0
+        self._pending: list[Any] = []
+        self._sent, self._received = [0] * self.size, [0] * self.size  # heartbeats, by the other rank
+        self.watch(UNTIL_TOLD)
+
+    def watch(self, seconds: float) -> None:
+        first = self._hang_after == float("inf")
+        self._hang_after = seconds
+        self._heard = [time.monotonic()] * self.size
+        if first:
+            threading.Thread(target=self._guard, daemon=True).start()
+
+    def _guard(self) -> None:
+        """In a thread of its own: no polling helps a rank whose partner stops in the middle of a blocking call."""
+        while time.monotonic() - self._blocked_since < self._hang_after:
+            time.sleep(min(1.0, self._hang_after / 10))
+        self._give_up("a rank that this one exchanges with")
+
+    def _give_up(self, lost: str) -> NoReturn:
+        print(f"hpcfl: {lost} has been silent for {self._hang_after:g} s (runtime.hang_after); "
+              "ending the job, the same command resumes it", file=sys.stderr)
+        self.abort(1)
+
+    def beat(self) -> None:
+        now = time.monotonic()
+        if now - self._last_beat < min(5.0, self._hang_after / 10):
+            return
+        self._last_beat = now
+        self._pending = [request for request in self._pending if not request.Test()]
+        if not self._pending:  # a rank that takes no heartbeats gets no more of them
+            for other in range(1, self.size) if self.rank == 0 else [0]:
+                self._pending.append(self._world.Isend([bytearray(1), self._mpi.BYTE], dest=other, tag=HEARTBEAT))
+                self._sent[other] += 1
+        self._listen()
+
+    def _listen(self) -> None:
+        status = self._mpi.Status()
+        while self._world.Iprobe(tag=HEARTBEAT, status=status):
+            self._world.Recv([bytearray(1), self._mpi.BYTE], source=status.source, tag=HEARTBEAT)
+            self._heard[status.source] = time.monotonic()
+            self._received[status.source] += 1
+
+    def _meet(self) -> None:
+        """Wait until every rank is here, polling; ends the job if one stays silent."""
+        request = self._world.Ibarrier()
+        begun = looked = time.monotonic()
+        while not request.Test():
+            now = time.monotonic()
+            if now - looked > LOOK_ROUND:
+                looked = now
+                self.beat()
+                for other in range(1, self.size) if self.rank == 0 else [0]:
+                    if now - self._heard[other] > self._hang_after:
+                        self._give_up(self.ranks[other])
+            time.sleep(max(SHORTEST_PAUSE, *(min(share * (now - begun), longest) for share, longest in PAUSES)))
+        self._heard = [time.monotonic()] * self.size
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        first = self._blocked_since == float("inf")
+        if first:
+            self._meet()
+        self._blocked_since = time.monotonic()
+        try:
+            yield
+        finally:
+            if first:
+                self._blocked_since = float("inf")
+
+    def share(self, value: Any) -> Any:
+        with self.together():
+            return json.loads(self._world.bcast(json.dumps(value) if self.rank == 0 else None, root=0))
+
+    def collect(self, value: Any) -> list[Any] | None:
+        with self.together():
+            texts = self._world.gather(json.dumps(value), root=0)
+        return None if texts is None else [json.loads(text) for text in texts]
+
+    def allgather(self, value: Any) -> list[Any]:
+        with self.together():
+            return [json.loads(text) for text in self._world.allgather(json.dumps(value))]
+
+    def agree(self, level: int) -> int:
+        with self.together():
+            return self._world.allreduce(level, op=self._mpi.MAX)
+
+    def broadcast(self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
+        row = empty(width, dtype) if row is None else row
+        step = max(1, BLOCK_BYTES // row.itemsize)
+        with self.together():
+            for start in range(0, width, step):
+                self._world.Bcast([row[start:start + step], self._mpi.BYTE], root=0)
+        self.bytes_sent += row.nbytes * (self.size - 1)
+        return row
+
+    def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
+        mine = empty((int((owner == self.rank).sum()), width), dtype)
+        with self.together():
+            if width * mine.itemsize >= WIDE_BYTES:
+                self._each_row(rows, mine, owner, down=True)
+            else:
+                order, sizes = _route(owner, self.size, width * mine.itemsize)
+                block = None if rows is None else [rows[order], sizes, None, self._mpi.BYTE]
+                self._world.Scatterv(block, [mine, self._mpi.BYTE], root=0)
+        self.bytes_sent += len(owner) * width * mine.itemsize
+        return mine
+
+    def gather(self, rows: Array, owner: Array, empty: Empty = np.empty) -> Array | None:
+        width = rows.shape[1]
+        total = empty((len(owner), width), str(rows.dtype).removeprefix("torch.")) if self.rank == 0 else None
+        with self.together():
+            if width * rows.itemsize >= WIDE_BYTES:
+                self._each_row(total, rows, owner, down=False)
+            else:
+                order, sizes = _route(owner, self.size, width * rows.itemsize)
+                block = None if total is None else np.empty_like(total)
+                there = None if block is None else [block, sizes, None, self._mpi.BYTE]
+                self._world.Gatherv([rows, self._mpi.BYTE], there, root=0)
+                if total is not None:
+                    total[order] = block
+        self.bytes_received += len(owner) * width * rows.itemsize
+        return total
+
+    def _each_row(self, all_rows: Array | None, mine: Array, owner: Array, down: bool) -> None:
+        """One scatter or gather for the first row of every rank, one for the second …, straight from place to place:
+        nothing is staged or put in order first."""
+        positions = [np.flatnonzero(owner == rank) for rank in range(self.size)]
+        row, requests = self._mpi.BYTE.Create_contiguous(mine.shape[1] * mine.itemsize).Commit(), []
+        for wave in range(max(map(len, positions))):
+            counts = [int(wave < len(own)) for own in positions]
+            places = [int(own[wave]) if wave < len(own) else 0 for own in positions]
+            outer = None if all_rows is None else [all_rows, (counts, places), row]
+            inner = [mine[wave:wave + 1], counts[self.rank], row]
+            ends = (outer, inner) if down else (inner, outer)
+            requests.append((self._world.Iscatterv if down else self._world.Igatherv)(*ends, root=0))
+        self._mpi.Request.Waitall(requests)
+        row.Free()
+
+    def end(self, code: int) -> NoReturn:
+        flush()
+        with self.together():
+            expected = self._world.alltoall(self._sent)
+            while self._received != expected:  # MPI may not be finalised with a message under way
+                self._listen()
+        self._blocked_since = time.monotonic()
+        self._mpi.Finalize()
+        self._blocked_since = float("inf")
+        sys.exit(code)  # not os._exit: MPICH takes leave of mpiexec in an exit hook, else it kills the ranks that are slower
+
+    def abort(self, code: int) -> NoReturn:
+        flush()
+        time.sleep(0.3)  # mpiexec drops what it has not passed on yet when it kills the ranks
+        try:
+            self._world.Abort(code)
+        finally:
+            os._exit(code)  # MPI may be gone already
+
+
+def _route(owner: Array, size: int, row_bytes: int) -> tuple[Array, list[int]]:
+    """Rows in rank order: their positions [n], and the bytes for each rank."""
+    return np.argsort(owner, kind="stable"), (np.bincount(owner, minlength=size) * row_bytes).tolist()
+
+
+def launched_world_size() -> int | None:
+    """How many ranks the launcher says it started, where it says so."""
+    for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"):
+        if name in os.environ and (name != "SLURM_NTASKS" or "SLURM_PROCID" in os.environ):
+            return int(os.environ[name])
+    return None
+
+
+def connect() -> Communicator:
+    """The communicator of this process: MPI if a launcher started it, else alone.
+
+    Called before any heavy import: a rank that dies before MPI is initialised leaves the others waiting for ever.
+    """
+    if not any(name in os.environ for name in LAUNCHED_BY):
+        return OneProcess()
+    from mpi4py import MPI  # importing initialises MPI
+    return World(MPI) if MPI.COMM_WORLD.size > 1 else OneProcess()

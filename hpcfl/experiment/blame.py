@@ -1,0 +1,67 @@
+"""A failure inside a user's own code as one line: the file and line, and what Python or torch said."""
+
+import inspect
+import os
+import sysconfig
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from hpcfl.errors import Interrupted, RunFailure, UserError
+
+PACKAGE = Path(__file__).parents[1]
+STANDARD = Path(sysconfig.get_path("stdlib"))
+INSTALLED = {"site-packages", "dist-packages"}
+LONGEST = 300  # characters of what an exception says
+
+
+@contextmanager
+def blamed() -> Iterator[None]:
+    """What fails inside while a user's own code runs is the user's mistake: a UserError with file and line."""
+    try:
+        yield
+    except (UserError, RunFailure, Interrupted):
+        raise
+    except Exception as error:
+        if (place := line_of(error)) is None:
+            raise
+        raise UserError(f"{place}: {said(error)}") from error
+
+
+def is_own(file: str) -> bool:
+    """Whether a source file is a user's: neither of hpcfl nor of Python nor of an installed package."""
+    path = Path(file)
+    foreign = path.is_relative_to(PACKAGE) or path.is_relative_to(STANDARD) or bool(INSTALLED & set(path.parts))
+    return path.suffix == ".py" and not foreign
+
+
+def line_of(error: BaseException) -> str | None:
+    """``file:line`` of the innermost line of a user's code that an exception went through; None without any."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{_shown(error.filename)}:{error.lineno}"
+    lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    return next((f"{_shown(file)}:{line}" for file, line in reversed(lines) if is_own(file)), None)
+
+
+def definition_of(thing: Any) -> str | None:
+    """``file:line`` where a user's class or function begins; None for what is not a user's."""
+    try:
+        file, (_, line) = inspect.getsourcefile(thing), inspect.getsourcelines(thing)
+    except (TypeError, OSError):  # not made of Python, or its source is gone
+        return None
+    return f"{_shown(file)}:{line}" if file and is_own(file) else None
+
+
+def said(error: BaseException) -> str:
+    """What an exception says, in one line that is not too long."""
+    words = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+    words = words if len(words) <= LONGEST else f"{words[:LONGEST]} …"
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def _shown(file: str) -> str:
+    """A path as it is shortest to read: from the current folder, where it lies in there."""
+    path, here = Path(os.path.abspath(file)), Path.cwd()
+    return str(path.relative_to(here) if path.is_relative_to(here) else path)

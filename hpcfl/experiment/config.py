@@ -1,0 +1,192 @@
+"""The experiment: typed, frozen, validated once, read from TOML.
+
+``load`` turns a file and ``--set`` overrides into a ``Config``; everything that is wrong becomes one ``UserError`` line
+with the file, the key, the value, what is allowed and the nearest valid name.
+"""
+
+import difflib
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny
+
+from hpcfl.errors import UserError
+from hpcfl.experiment import plugin_keys, plugins, protocols
+from hpcfl.experiment.experiment_file import assign, check_plain, parsed, split
+from hpcfl.experiment.sections import (
+    Checkpoint,
+    Data,
+    Evaluation,
+    Model,
+    Participation,
+    Partition,
+    Runtime,
+    Section,
+    Seed,
+    Training,
+)
+
+LONGEST = 200  # bytes of a folder's name; file systems take 255
+
+# Keys that do not belong to a run's identity: where and how fast it runs, not what it computes.
+NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
+
+
+def _short(name: str) -> str:
+    if len(name.encode()) > LONGEST:
+        raise ValueError(f"at most {LONGEST} bytes long")
+    return name
+
+
+class Config(Section):
+    """A whole experiment, made by ``parse``. Sections not given take their defaults; ``method.name`` must be given."""
+
+    name: Annotated[str, AfterValidator(_short)] = Field(
+        "experiment", pattern=r"^[\w+=,][\w.+=,-]*$", description="names the results folder")
+    seed: Seed = Field(0, description="seed of everything but the partition")
+    protocol: str | None = Field(None, description="a paper's settings as defaults: cwfedavg, fedala, diversifed, fednh")
+    rounds: PositiveInt = Field(100, description="federated rounds")
+    data: Data = Data()
+    partition: SerializeAsAny[Partition]
+    model: Model
+    method: SerializeAsAny[Section]
+    training: Training = Training()
+    participation: Participation = Participation()
+    evaluation: Evaluation = Evaluation()
+    checkpoint: Checkpoint = Checkpoint()
+    runtime: Runtime = Runtime()
+
+    def resolved(self) -> dict[str, Any]:
+        """Every key with its value, JSON-ready, in the shape of the experiment file."""
+        table = self.model_dump(mode="json")
+        table["model"] |= table["model"].pop("options")
+        return table
+
+    def identity(self) -> dict[str, Any]:
+        """What makes two runs the same run: the resolved configuration without NOT_IDENTITY and places of files."""
+        table = {key: value for key, value in self.resolved().items() if key not in NOT_IDENTITY}
+        table["data"].pop("root")
+        table["partition"].pop("file")
+        return table
+
+    def fingerprint(self) -> str:
+        """SHA-256 of the identity, hexadecimal."""
+        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+
+
+def parse(table: dict[str, Any], source: str = "configuration") -> Config:
+    """A validated Config from a nested table. Raises UserError naming ``source``, key, value and what is allowed."""
+    sections = {"partition": lambda given: plugin_keys.partition_class(given)(**given),
+                "model": lambda given: plugin_keys.model(**given),
+                "method": lambda given: plugin_keys.method_class(given)(**given)}
+    place = ""
+    try:
+        table = protocols.complete(table)
+        built = {}
+        for place, build in sections.items():
+            given = table.get(place, {})
+            if not isinstance(given, dict):
+                raise UserError(f"{place} = {_shown(given)}: must be a table, [{place}]")
+            built[place] = build(given)
+        place = ""
+        return Config(**{**table, **built})
+    except pydantic.ValidationError as error:
+        raise UserError(f"{source}: {_explain(error, place, table)}") from None
+    except UserError as error:
+        raise UserError(f"{source}: {error}") from None
+
+
+def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
+    """The nested table of an experiment file with ``section.key=value`` overrides applied, not yet validated.
+
+    Where one chooses another plugin (``model.name``, ``method.name``, ``partition.scheme``), the keys of the file
+    that only the old one has go with it; keys of other overrides stay.
+    """
+    table = parsed(path)
+    try:
+        given = map(split, overrides)
+        for key, value in sorted(given, key=lambda pair: not plugin_keys.is_selector(pair[0])):
+            choose(table, key, value)
+            check_plain(table, key)
+    except UserError as error:
+        raise UserError(f"{path}: --set {error}") from None
+    return table
+
+
+def choose(table: dict[str, Any], key: str, value: Any) -> None:
+    """``assign``; where that puts another plugin in a section, keys that only the one before it has go.
+
+    Raises UserError.
+    """
+    section, _, selector = key.partition(".")
+    given = table.get(section)
+    if plugin_keys.is_selector(key) and isinstance(given, dict) and given.get(selector) != value:
+        for left in plugin_keys.of_another(section, given, value):
+            given.pop(left, None)
+    assign(table, key, value)
+
+
+def load(path: str | Path, overrides: Iterable[str] = ()) -> Config:
+    """The experiment in a TOML file. Raises UserError."""
+    return parse(read(path, overrides), str(path))
+
+
+def _explain(error: pydantic.ValidationError, place: str, table: dict[str, Any]) -> str:
+    """One line for the first thing that is wrong in the section ``place`` ("" for the whole file)."""
+    errors = error.errors(include_url=False)
+    first = errors[0]
+    location = _location(first["loc"], place, table)
+    key = ".".join(location)
+    if first["type"] == "extra_forbidden":
+        kind = "section" if isinstance(first["input"], dict) and len(location) == 1 else "key"
+        return f"unknown {kind} '{key}'{plugins.nearest(location[-1], _fields_of(location[:-1], table))}"
+    if first["type"] == "missing":
+        return f"'{key}' is missing"
+    if first["type"] in ("model_type", "dict_type"):
+        return f"{key} = {_shown(first['input'])}: must be a table, [{key}]"
+    wanted = [_wanted(one) for one in errors if _location(one["loc"], place, table) == location]  # several for a union
+    field = _fields_of(location[:1], table).get(location[1]) if len(location) > 1 else Config.model_fields[key]
+    meaning = f" ({field.description})" if field is not None and field.description else ""
+    return f"{key} = {_shown(first['input'])}: must be {' or '.join(wanted)}{meaning}{_closest(first)}"
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
+
+
+def _closest(error: Any) -> str:
+    """A hint at the word that was meant, where only certain words are allowed."""
+    words = re.findall("'(.+?)'", error.get("ctx", {}).get("expected", ""))
+    close = difflib.get_close_matches(str(error["input"]), words, n=1, cutoff=0.5)
+    return f"; did you mean '{close[0]}'?" if close else ""
+
+
+def _wanted(error: Any) -> str:
+    """What would be allowed, to stand after "must be"."""
+    if error["type"] in ("sequence_str", "list_type"):
+        return "a list"
+    words = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ").removeprefix("String should ")
+    return words.replace("match pattern", "of the form").replace("a valid ", "a ").replace("a integer", "an integer")
+
+
+def _location(loc: tuple[int | str, ...], place: str, table: dict[str, Any]) -> list[str]:
+    """The key that an error is about, without the members of a union that pydantic tries."""
+    whole = [*([place] if place else []), *loc]
+    depth = 2 if isinstance(table.get(str(whole[0])), dict) else 1
+    return [str(part) for part in [*whole[:depth], *(part for part in whole[depth:] if isinstance(part, int))]]
+
+
+def _fields_of(location: list[str], table: dict[str, Any]) -> Mapping[str, Any]:
+    """The valid keys of the section at ``location``, each with its pydantic field where it has one."""
+    if not location:
+        return Config.model_fields
+    section, given = location[0], table.get(location[0], {})
+    if section in plugin_keys.SELECTORS:
+        return plugin_keys.fields(section, given)
+    return Config.model_fields[section].annotation.model_fields

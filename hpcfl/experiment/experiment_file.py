@@ -1,0 +1,65 @@
+"""An experiment file as a nested table: read with stated limits, changed by dotted keys."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from hpcfl.errors import UserError
+from hpcfl.files import atomic, regular
+
+MOST_BYTES, MOST_LEVELS, MOST_BITS = 1_000_000, 10, 64
+
+
+def parsed(path: str | Path) -> dict[str, Any]:
+    """The table in a file: TOML, or as ``.json`` what ``Config.resolved`` says. Raises UserError."""
+    kind = "JSON" if Path(path).suffix == ".json" else "TOML"
+    try:
+        text = regular.read_bytes(path, MOST_BYTES).decode()
+        table = json.loads(text) if kind == "JSON" else tomllib.loads(text)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such experiment file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
+    except (ValueError, RecursionError) as error:  # Python's own limit of an integer's digits is a ValueError
+        raise UserError(f"{path}: not valid {kind} ({atomic.reason(error)})") from None
+    if not isinstance(table, dict):
+        raise UserError(f"{path}: must hold a table, not {type(table).__name__}")
+    check_plain(table, str(path))
+    return table
+
+
+def check_plain(table: dict[str, Any], source: str) -> None:
+    """Raises UserError for a table nested deeply, or with integers that TOML does not have."""
+    if not _within(table, MOST_LEVELS):
+        raise UserError(f"{source}: tables and lists lie in each other at most {MOST_LEVELS} deep, "
+                        f"integers have at most {MOST_BITS} bits")
+
+
+def _within(value: Any, levels: int) -> bool:
+    if isinstance(value, dict | list):
+        inner = value.values() if isinstance(value, dict) else value
+        return levels > 0 and all(_within(one, levels - 1) for one in inner)
+    return not isinstance(value, int) or value.bit_length() <= MOST_BITS
+
+
+def split(override: str) -> tuple[str, Any]:
+    """The dotted key and the value of ``section.key=value``; a bare word is a string. Raises UserError."""
+    key, equals, text = override.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"{override}: write it as section.key=value")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        value = text
+    return key.strip(), value
+
+
+def assign(table: dict[str, Any], key: str, value: Any) -> None:
+    """Set ``table["a"]["b"] = value`` for the key ``a.b``, making tables on the way. Raises UserError."""
+    *sections, last = key.split(".")
+    for section in sections:
+        table = table.setdefault(section, {})
+        if not isinstance(table, dict):
+            raise UserError(f"{key}: '{section}' is a value, not a section")
+    table[last] = value

@@ -1,0 +1,114 @@
+"""Finding methods, models and partition schemes by name: a built-in file's name, or a user's ``module:object``."""
+
+import difflib
+import importlib
+import pkgutil
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from hpcfl.errors import UserError
+from hpcfl.experiment import blame
+
+# What a user's own object must extend, in the ``base`` of each package; a model is any callable.
+CONTRACTS = {"hpcfl.methods": "Method", "hpcfl.data.partitions": "Scheme", "hpcfl.data.sources": "Source"}
+
+
+def names(package: str) -> list[str]:
+    """The built-in names of a package: its public files, with ``-`` for ``_``."""
+    path = importlib.import_module(package).__path__
+    found = (module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
+    return sorted(name.replace("_", "-") for name in found if name != "base")
+
+
+def nearest(word: str, allowed: Iterable[str]) -> str:
+    """``; did you mean 'x'? (allowed: …)``: the end of an error line about an unknown word."""
+    allowed = list(allowed)
+    close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
+    hint = f"; did you mean '{close[0]}'?" if close else ";"
+    return f"{hint} allowed: {', '.join(allowed)}"
+
+
+def find(package: str, key: str, name: str) -> Any:
+    """The object a configuration names at ``key``.
+
+    A built-in name ``fedavg-c`` is ``package.fedavg_c``'s attribute ``plugin``; ``module:object`` is imported as
+    written, from the current folder or where Python looks for modules. Raises UserError with the nearest valid name,
+    or with the file and line at which a user's module fails.
+    """
+    if not isinstance(name, str):
+        raise UserError(f"{key} = {name!r}: must be a string; allowed: {', '.join(names(package))}, or your own 'module:object'")
+    if ":" in name:
+        return _user_object(package, key, name)
+    if name not in names(package):
+        raise UserError(f"{key} = '{name}' is unknown{nearest(name, names(package))}, or your own 'module:object'")
+    return importlib.import_module(f"{package}.{name.replace('-', '_')}").plugin
+
+
+def _user_object(package: str, key: str, name: str) -> Any:
+    module_name, _, attribute = name.partition(":")
+    with _from_here():
+        module = _imported(key, name, module_name)
+    try:
+        found = getattr(module, attribute)
+    except AttributeError:
+        public = [word for word in vars(module) if not word.startswith("_")]
+        raise UserError(f"{key} = '{name}': '{module_name}' has no '{attribute}'{nearest(attribute, public)}") from None
+    if problem := _misfit(package, found):
+        place = blame.definition_of(found)
+        raise UserError(f"{f'{place}: ' if place else ''}{key} = '{name}' {problem}")
+    return found
+
+
+def _imported(key: str, name: str, module_name: str) -> ModuleType:
+    """A user's module. What goes wrong in it is a UserError with file and line."""
+    first = module_name.partition(".")[0]
+    if (owner := _taken(first)) is not None:
+        raise UserError(f"{key} = '{name}': '{first}' is the name of {owner}; give your {first}.py another name")
+    try:
+        return importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:
+        if (place := blame.line_of(error)) is not None:
+            raise UserError(f"{place}: {key} = '{name}' cannot be imported: {blame.said(error)}") from error
+        raise UserError(f"{key} = '{name}': cannot import '{module_name}' ({blame.said(error)}); run from its folder "
+                        "or put that folder on PYTHONPATH") from error
+
+
+def _taken(module_name: str) -> str | None:
+    """Which other module hides the user's file of this name in the current folder."""
+    here, loaded = Path.cwd() / f"{module_name}.py", sys.modules.get(module_name)
+    if not here.exists():
+        return None
+    if module_name in sys.stdlib_module_names:
+        return "a module of Python"
+    other = getattr(loaded, "__file__", None)
+    return None if other is None or Path(other).resolve() == here.resolve() else other
+
+
+@contextmanager
+def _from_here() -> Iterator[None]:
+    """Inside the block, and not longer, modules are looked for in the current folder first."""
+    here = str(Path.cwd())
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        sys.path.remove(here)
+
+
+def _misfit(package: str, found: Any) -> str | None:
+    """Why a user's object is not what the package holds: a class that extends its contract, or else a callable."""
+    kind = f"the class {found.__name__}" if isinstance(found, type) else f"of type {type(found).__name__}"
+    if package not in CONTRACTS:
+        return None if callable(found) else f"is {kind}; expected a class or function that makes the model"
+    contract = getattr(importlib.import_module(f"{package}.base"), CONTRACTS[package])
+    whole = f"{contract.__module__}.{contract.__name__}"
+    if package == "hpcfl.data.sources":
+        return None if isinstance(found, contract) else f"is {kind}; expected an instance of a subclass of {whole}"
+    if not (isinstance(found, type) and issubclass(found, contract)):
+        return f"is {kind}; expected a subclass of {whole}"
+    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    return f"does not define {', '.join(missing)}" if missing else None

@@ -1,0 +1,100 @@
+"""A grid of experiments in one file: ``[sweep]`` becomes cells, each a configuration with a readable name.
+
+``[sweep]`` holds lists under any key of the file (``seed = [0, 1]``, ``method.name = ["fedavg", "fedala"]``); their product is
+the grid. Tables such as ``[[sweep.cases]]`` (any name) are linked columns: each sets several keys at once and together they are
+one axis.
+"""
+
+import copy
+import hashlib
+import itertools
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from hpcfl.errors import UserError
+from hpcfl.experiment.config import LONGEST, Config, choose, parse
+from hpcfl.experiment.experiment_file import check_plain
+from hpcfl.experiment.plugin_keys import is_selector
+from hpcfl.experiment.protocols import Setting, flat
+
+MOST_CELLS = 10_000
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One experiment of a sweep: its folder's name, what sets it apart, its configuration."""
+
+    name: str
+    setting: Setting
+    config: Config
+
+
+def expand(table: dict[str, Any], source: str) -> list[Cell]:
+    """The cells of an experiment file's table; one cell, named like the experiment, without ``[sweep]``. Raises UserError."""
+    check_plain(table, source)
+    base = {key: value for key, value in table.items() if key != "sweep"}
+    sweep = table.get("sweep")
+    if sweep is None:
+        config = parse(base, source)
+        return [Cell(config.name, {}, config)]
+    if not isinstance(sweep, dict) or not sweep:
+        raise UserError(f"{source}: sweep = {sweep!r}: must be a table of lists")
+    axes = list(_axes(sweep, source))
+    if (size := math.prod(map(len, axes))) > MOST_CELLS:
+        raise UserError(f"{source}: sweep: {size:,} cells, at most {MOST_CELLS:,} are allowed")
+    cells = [_cell(base, {key: value for part in choice for key, value in part.items()}, source)
+             for choice in itertools.product(*axes)]
+    name, often = Counter(cell.name for cell in cells).most_common(1)[0]
+    if often > 1:
+        raise UserError(f"{source}: sweep: two cells are '{name}'")
+    return cells
+
+
+def _cell(base: dict[str, Any], setting: Setting, source: str) -> Cell:
+    """The base with its plugins chosen before their keys are set."""
+    if "name" in setting:
+        raise UserError(f"{source}: sweep.name: cells are named by what sets them apart")
+    table = copy.deepcopy(base)
+    name = _shortened(",".join(_label(key, value, setting) for key, value in setting.items()))
+    place = f"{source} [sweep] {name}"
+    for key in sorted(setting, key=lambda key: not is_selector(key)):
+        try:
+            choose(table, key, setting[key])
+        except UserError as error:
+            raise UserError(f"{place}: {error}") from None
+    config = parse(table, place)
+    return Cell(name, setting, config.model_copy(update={"name": f"{config.name}-{name}"}))
+
+
+def _axes(sweep: dict[str, Any], source: str) -> Iterator[list[Setting]]:
+    for key, value in sweep.items():
+        if isinstance(value, list) and any(isinstance(case, dict) for case in value):
+            if not all(isinstance(case, dict) and case for case in value):
+                raise UserError(f"{source}: sweep.{key}: must be tables, [[sweep.{key}]], none empty")
+            yield [flat(case) for case in value]
+        else:
+            for path, values in flat({key: value}).items():
+                if not isinstance(values, list) or not values:
+                    raise UserError(f"{source}: sweep.{path} = {values!r}: must be a list of values")
+                yield [{path: one} for one in values]
+
+
+def _label(key: str, value: Any, setting: Setting) -> str:
+    """``fedavg`` for method.name = "fedavg", ``beta=0.1`` for others, the whole key where two end alike; safe as part of a
+    folder's name."""
+    last = key.rpartition(".")[2]
+    alike = sum(other.rpartition(".")[2] == last for other in setting) > 1
+    text = str(value) if last in ("name", "dataset", "scheme") else f"{key if alike else last}={value}"
+    return re.sub(r"[^\w.+=-]+", "_", text)
+
+
+def _shortened(name: str) -> str:
+    """A name that a folder can have: of a long one its beginning and a checksum."""
+    if len(name.encode()) <= LONGEST:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+    return f"{name.encode()[:LONGEST - 17].decode(errors='ignore')}-{digest}"

@@ -1,0 +1,120 @@
+"""Files that may be somebody else's: whatever lies there, reading ends soon, in bounded memory, or with one line.
+
+Everything in a results folder or a cache is opened here. Links are not followed, because they may point to anything
+that this user can read or write; pipes and devices, which can keep a reader waiting for ever, are not opened.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn, TypeVar
+
+import pydantic
+from pydantic import JsonValue, TypeAdapter
+
+from hpcfl.files import heartbeat, regular
+from hpcfl.files.atomic import Damaged, reason
+
+Form = TypeVar("Form")
+CHUNK = 8 << 20  # bytes hashed at a time
+JSON_LIMIT = 1 << 20  # bytes of a JSON file, unless its reader says otherwise; a run.json has some thousand
+DIGITS = 19  # of an integer in JSON: it fits into 64 bits
+SHOWN = 80  # letters at most of a key in an error
+
+
+@contextmanager
+def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[BinaryIO]:
+    """A regular file, open inside the block. With ``os.O_RDWR | os.O_CREAT`` it is made where missing
+    and stays as it is where not. Raises FileNotFoundError, or Damaged where it is anything else, a link too.
+    """
+    with os.fdopen(descriptor(path, flags), "rb" if flags == os.O_RDONLY else "rb+") as file:
+        yield file
+
+
+def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
+    """The same as ``opened``, for a caller who closes it himself."""
+    try:
+        return regular.descriptor(path, flags | os.O_NOFOLLOW)
+    except NotADirectoryError as error:
+        raise FileNotFoundError(*error.args) from None
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise Damaged("a link, which is not followed here" if os.path.islink(path) else reason(error)) from None
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """The whole file, at once because it may be replaced at any moment. Raises FileNotFoundError, or Damaged, also
+    for a file of more than ``limit`` bytes.
+    """
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise Damaged(f"{size:,} bytes, more than the {limit:,} that are read")
+        try:
+            return file.read()
+        except (OSError, MemoryError) as error:
+            raise Damaged(reason(error)) from None
+
+
+def sha256(file: BinaryIO) -> str:
+    """SHA-256 of all of an open file, hexadecimal. Raises Damaged."""
+    digest = hashlib.sha256()
+    try:
+        while chunk := file.read(CHUNK):
+            digest.update(chunk)
+            heartbeat.beat()
+    except OSError as error:
+        raise Damaged(reason(error)) from None
+    return digest.hexdigest()
+
+
+def read_json(path: Path, form: type[Form], limit: int = JSON_LIMIT) -> Form:
+    """A JSON file as ``form``, any type that pydantic knows, strictly. Raises FileNotFoundError, Damaged."""
+    return checked(parsed(read_bytes(path, limit)), form)
+
+
+def parsed(text: str | bytes) -> Any:
+    """A JSON text of bounded depth, without NaN, infinities and integers beyond 64 bits. Raises Damaged."""
+    try:
+        value = json.loads(text, parse_int=_integer, parse_constant=_refuse)
+    except RecursionError:
+        raise Damaged("nested too deeply") from None
+    except ValueError as error:
+        raise Damaged(f"not JSON, {reason(error)}") from None
+    return checked(value, JsonValue)  # type: ignore[arg-type]
+
+
+def checked(value: Any, form: type[Form]) -> Form:
+    """``value`` as ``form``. Raises Damaged for the first thing that is wrong."""
+    try:
+        return _adapter(form).validate_python(value, strict=True)
+    except pydantic.ValidationError as error:
+        raise Damaged(_explain(error)) from None
+
+
+@cache
+def _adapter(form: type[Form]) -> TypeAdapter[Form]:
+    return TypeAdapter(form)
+
+
+def _explain(error: pydantic.ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    if first["type"] == "recursion_loop":
+        return "nested too deeply"
+    place = ".".join(map(str, first["loc"]))
+    return f"{place[:SHOWN]!r}: {first['msg']}" if place else first["msg"]
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > DIGITS:
+        raise ValueError(f"an integer of {len(digits)} digits")
+    return int(digits)
+
+
+def _refuse(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")

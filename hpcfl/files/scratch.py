@@ -1,0 +1,101 @@
+"""Matrices that may be larger than memory, such as all models of a run on rank 0.
+
+Up to a limit they lie in memory. The rest lies in files without a name in $TMPDIR, mapped into memory: the system writes their
+pages out and reads them back as it needs room, and nothing stays on the disk whatever ends the process.
+"""
+
+import io
+import math
+import os
+import tempfile
+import weakref
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.files import atomic
+
+_limit = math.inf  # bytes
+_held: dict[int, int] = {}  # the bytes of each array in memory that is still in use
+
+
+def limit(size: float) -> None:
+    """From now on this process holds at most so many bytes of such matrices in memory."""
+    global _limit
+    _limit = size
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    """A CPU tensor with any content. Raises RunFailure where $TMPDIR is full."""
+    size = math.prod(shape) * dtype.itemsize
+    array = _array(size) if not size or sum([*_held.values()]) + size <= _limit else _mapped(size)
+    return torch.from_numpy(array)[:size].view(dtype).view(tuple(shape))
+
+
+def copy(tensor: Tensor) -> Tensor:
+    """A contiguous copy on the CPU, of its own whatever happens to ``tensor``. Raises RunFailure."""
+    return empty(tensor.shape, tensor.dtype).copy_(tensor.detach())
+
+
+def _array(size: int) -> np.ndarray:
+    array = np.empty(max(1, size), np.uint8)
+    _held[id(array)] = size
+    weakref.finalize(array, _held.pop, id(array))  # tensors and views of it keep it alive
+    return array
+
+
+def _mapped(size: int) -> np.ndarray:
+    place = tempfile.gettempdir()
+    with atomic.explained(place), tempfile.TemporaryFile(prefix="hpcfl-", dir=place) as file:
+        os.posix_fallocate(file.fileno(), 0, size)  # where there is no room, an error now instead of a crash later
+        return np.memmap(file, np.uint8, "r+", shape=(size,))
+
+
+class File(io.RawIOBase):
+    """A file for reading and writing that lies in such a matrix; ``capacity``: the bytes it will probably get."""
+
+    def __init__(self, capacity: int) -> None:
+        self._bytes, self._end, self._position = empty([capacity], torch.uint8), 0, 0
+
+    def content(self) -> memoryview:
+        """What was written; valid until the next write."""
+        return memoryview(self._bytes[:self._end].numpy())
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._end}[whence]
+        return self._position
+
+    def truncate(self, size: int | None = None) -> int:
+        size = self._position if size is None else size
+        self._reserve(size)
+        self._bytes[self._end:size] = 0
+        self._end = size
+        return size
+
+    def write(self, data) -> int:  # type: ignore[no-untyped-def,override]
+        count, end = len(data), self._position + len(data)
+        self._reserve(end)
+        self._bytes[self._end:self._position] = 0  # a gap
+        memoryview(self._bytes.numpy())[self._position:end] = data
+        self._position, self._end = end, max(self._end, end)
+        return count
+
+    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def,override]
+        found = self.content()[self._position:self._position + len(buffer)]
+        buffer[:len(found)] = found
+        self._position += len(found)
+        return len(found)
+
+    def _reserve(self, size: int) -> None:
+        if size > len(self._bytes):
+            larger = empty([2 * size], torch.uint8)
+            larger[:self._end] = self._bytes[:self._end]
+            self._bytes = larger

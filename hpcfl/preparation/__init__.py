@@ -1,0 +1,1 @@
+"""What is prepared: everything that a rank needs before round 1."""

@@ -1,0 +1,135 @@
+"""From a configuration to everything a rank needs before the first round. Nothing is written; all bad input shows here."""
+
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpcfl import models
+from hpcfl.communication import placement
+from hpcfl.communication.communicator import Process
+from hpcfl.communication.placement import Placement
+from hpcfl.data import datasets, partition
+from hpcfl.data.datasets import Dataset
+from hpcfl.data.partition import Split
+from hpcfl.data.partitions.base import Scheme
+from hpcfl.data.validation import hold_out
+from hpcfl.errors import UserError
+from hpcfl.experiment import blame
+from hpcfl.experiment.config import Config
+from hpcfl.files import scratch
+from hpcfl.fleet import Fleet, Hardware, buffer_name, memory
+from hpcfl.fleet.kernels import choose, convolves
+from hpcfl.fleet.samples import Samples
+from hpcfl.fleet.setup import Setup
+from hpcfl.fleet.stopwatch import Stopwatch
+from hpcfl.methods._averaged_buffers import AveragedBuffers
+from hpcfl.methods.base import Cohort, Method, State
+from hpcfl.rows import layout, mixing, randomness
+from hpcfl.storage.clients import ClientStore
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What does not change during a run, and this rank's store of private client state."""
+
+    config: Config
+    method: Method
+    setup: Setup
+    split: Split
+    test_counts: Tensor  # [clients, classes]
+    placement: Placement
+    hardware: Hardware
+    store: ClientStore
+    server: State  # before round 1; empty on workers
+    notes: list[str]  # what a user should know before round 1
+
+    def cohort(self, ids: np.ndarray, round: int) -> Cohort:
+        """What the method's server side knows of these clients."""
+        return Cohort(ids, self.setup.counts[ids], self.setup, round, self.method.weights == "uniform", self.hardware.beat)
+
+    def fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
+        """Those of ``ids`` that live on this rank, with their private state."""
+        own = ids[np.isin(ids, self.store.ids)]
+        state = {name: tensor.to(self.hardware.device) for name, tensor in self.store.get(own.tolist()).items()}
+        return Fleet(own, state, self.setup.counts[own], round, scored, self.method.objective, self.hardware)
+
+
+@blame.blamed()
+def prepare(config: Config, process: Process) -> Prepared:
+    """Load the data, draw the partition, build model and method. Raises UserError."""
+    torch.set_num_threads(config.runtime.threads)
+    scratch.limit(config.runtime.memory * 1e6)
+    method = cast(Method, config.method)
+    dataset = datasets.load(config.data)
+    split = partition.make(cast(Scheme, config.partition), dataset)
+    if config.evaluation.metric.startswith("pm") and not split.global_test:
+        raise UserError(f"evaluation.metric = '{config.evaluation.metric}' needs all clients tested on the same samples, as with "
+                        f"partition.scheme = 'dirichlet-min'; '{config.partition.scheme}' gives each its own")
+    labels = dataset.y.numpy()
+    train, validation = hold_out(split.train, labels, method.validation_share(), config.partition.seed)
+    counts, test_counts = (torch.from_numpy(replace(split, train=train).counts(labels, dataset.classes, part)).double()
+                           for part in ("train", "test"))
+    device = _device(config.runtime.device, process.local_rank)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)  # streams, graphs and MPI take the current one
+    mixing.on(device)
+    module = _build(config, method, dataset)
+    with randomness.seeded(config.seed, "template"):
+        template = module()
+    parameters, buffers = layout.of_parameters(template), layout.of_buffers(template)
+    setup = Setup(parameters, counts, config.rounds, config.seed, module, config.training, config.participation.fraction)
+    steps = torch.ceil(counts.sum(dim=1) / config.training.batch_size)
+    placed = placement.place(steps.tolist(), process.size)
+    own = placed.clients_of(process.rank).tolist()
+    samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and convolves(template), validation,
+                      config.data.augment, split.global_test)
+    lanes = _lanes(config, process, template.to(device), samples, dataset)
+    kernel = choose(template, device, lanes)
+    hardware = Hardware(setup, samples, kernel, buffers, device, process.beat, Stopwatch())
+    private = method.client_state(setup)
+    if buffers.width:
+        statistics = {buffer_name(model): layout.to_row(buffers, template) for model in method.models}
+        private |= statistics
+        if config.training.buffers == "average":
+            shared = {name: row for name, row in statistics.items() if name == buffer_name("model")}  # the one that travels
+            method = cast(Method, AveragedBuffers(method, shared, layout.floating(buffers, template)))
+    server = method.server_state(setup) if process.is_server else {}
+    store = ClientStore(own, private, config.runtime.memory * 1e6)
+    notes = [*split.notes, *method.notes(setup)]
+    return Prepared(config, method, setup, split, test_counts, placed, hardware, store, server, notes)
+
+
+def _build(config: Config, method: Method, dataset: Dataset):
+    """A function that makes one client's model with fresh parameters, adapted to the method."""
+    shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary  # the samples themselves are not kept
+
+    def build() -> nn.Module:
+        return method.adapt(models.build(config.model, shape, classes, vocabulary))
+
+    return build
+
+
+def _lanes(config: Config, process: Process, template: nn.Module, samples: Samples, dataset: Dataset) -> int | str:
+    """``auto`` on a GPU: as many as fit into a rank's part of it, the same number on every rank."""
+    if config.runtime.lanes != "auto" or samples.device.type != "cuda":
+        return config.runtime.lanes
+    sharing = -(-process.local_size // torch.cuda.device_count())
+    part = torch.cuda.get_device_properties(samples.device).total_memory / sharing - dataset.x.nbytes
+    return memory.most_lanes(template, dataset.normalise(dataset.x[:1].to(samples.device)), config.training, part)
+
+
+def _device(wanted: str, local_rank: int) -> torch.device:
+    """``auto`` takes GPU number local_rank modulo the node's GPUs, else the CPU."""
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UserError(f"runtime.device = '{wanted}': this machine offers no GPU to torch; use 'cpu' or 'auto'")
+    if wanted in ("auto", "cuda"):
+        return torch.device("cuda", local_rank % torch.cuda.device_count())
+    index = int(wanted.partition(":")[2])
+    if index >= torch.cuda.device_count():
+        raise UserError(f"runtime.device = '{wanted}': this machine has {torch.cuda.device_count()} GPUs")
+    return torch.device("cuda", index)

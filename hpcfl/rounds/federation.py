@@ -1,0 +1,220 @@
+"""THE round loop: select the cohort, send, update, gather, aggregate, score, record, checkpoint; server and workers."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcfl.communication import exchange
+from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.message import Inbox, select
+from hpcfl.errors import Interrupted, RankFailure, RunFailure
+from hpcfl.fleet import Fleet
+from hpcfl.methods.base import State
+from hpcfl.preparation.prepare import Prepared
+from hpcfl.rounds import record
+from hpcfl.rounds.signals import StopRequest
+from hpcfl.rows import mixing, randomness
+from hpcfl.storage.checkpoint import Checkpoints
+from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.results import FINAL
+from hpcfl.storage.schedule import Schedule
+
+GO_ON, SAVE, STOP, DIVERGED = 0, 1, 2, 3  # what a rank wants after a round; the highest level of all ranks counts
+
+
+@dataclass
+class Federation:
+    """A run on this rank. ``server`` and ``metrics`` are rank 0's; ``report(round, values)`` shows progress there."""
+
+    communicator: Communicator
+    prepared: Prepared
+    server: State
+    checkpoints: Checkpoints
+    metrics: MetricsWriter | None
+    meta: dict[str, Any]
+    report: Callable[[int, dict[str, Any]], None]
+    schedule: Schedule = field(init=False)
+    _bytes: tuple[int, int] = field(default=(0, 0))
+    _unrecorded: tuple[int, dict[str, Any]] | None = None
+
+    def __post_init__(self) -> None:
+        self.schedule = Schedule(self.prepared.config.checkpoint.every)
+
+    def run(self, done: int, request: StopRequest) -> None:
+        """The rounds after ``done``, then the final scoring. Raises Interrupted after a stop signal, RunFailure when clients
+        diverge."""
+        config = self.prepared.config
+        for round in range(done + 1, config.rounds + 1):
+            try:
+                level = self.play(round, request)
+            except RunFailure:  # all ranks fail together: what earlier rounds recorded and began to save counts
+                if self.metrics is not None:
+                    with alone(f"round {round}, metrics"):
+                        self.metrics.publish()
+                self.checkpoints.finish()
+                raise
+            last = level == STOP or round == config.rounds
+            self.finish_checkpoint()  # the one begun in an earlier round, written meanwhile
+            if last or level == SAVE:
+                self.checkpoint(round, wait=last)
+            if level == STOP:
+                left = "" if round < config.rounds else ", before the final scoring"
+                raise Interrupted(f"stopped after round {round} of {config.rounds}{left}; the same command continues")
+        self.finish(config.rounds)
+
+    def play(self, round: int, request: StopRequest) -> int:
+        """One round; the level that the ranks agree on."""
+        config, method, watch = self.prepared.config, self.prepared.method, self.prepared.hardware.stopwatch
+        cohort = self.select(round)
+        scored = round % config.evaluation.every == 0 or round == config.rounds
+        everyone = scored and config.evaluation.clients == "all"
+        audience = np.arange(config.partition.clients) if everyone else cohort
+        with watch.phase("send"):
+            inbox, floats_down = self.send(audience, round)
+        self.record()  # the round before, while the workers are busy with this one
+        players = self.prepared.fleet(cohort, round, scored)
+        others = self.prepared.fleet(np.setdiff1d(audience, cohort), round, scored)
+        self.prepared.store.read_ahead(self.select(round + 1).tolist())
+        with watch.phase("train"):
+            with alone(f"round {round}, {_named(players.ids)}"):
+                uplink = method.update(players, self.pick(inbox, audience, players)) if len(players.ids) else {}
+            with alone(f"round {round}, {_named(others.ids)}"):
+                if len(others.ids):
+                    method.observe(others, self.pick(inbox, audience, others))
+        fine = record.healthy(players, uplink)
+        columns = [(players.ids, record.columns(players, uplink, fine)), (others.ids, record.columns(others, None, None))]
+        header = [exchange.header(uplink), record.header(columns, dict(watch.seconds))]
+        with watch.phase("gather"), self.communicator.together():
+            messages, records = zip(*self.communicator.allgather(header), strict=True)
+            with alone(f"round {round}, uploads"):
+                arrived = exchange.gather(self.communicator, self.prepared.placement, cohort, uplink, messages)
+            values = record.gather(self.communicator, self.prepared.placement, audience, config.partition.clients, columns,
+                                   records)
+            diverged = np.flatnonzero(values.get("clients/diverged", np.zeros(0)) == 1)
+            stops = len(diverged) > 0 and config.training.on_divergence == "stop"
+            level = self.communicator.agree(DIVERGED if stops else STOP if request.received
+                                            else SAVE if self.schedule.due(round) else GO_ON)
+        if level == DIVERGED:
+            raise RunFailure(f"round {round}: {_named(diverged)} diverged (NaN or Inf); lower training.lr, set "
+                             "training.clip, or leave such clients out with training.on_divergence = 'exclude'")
+        with alone(f"round {round}, state of {_named(players.ids)}"):
+            self.keep(players, fine.numpy())
+        with watch.phase("aggregate"):
+            if arrived is not None:
+                with alone(f"round {round}, aggregation"):
+                    self.aggregate(round, cohort, arrived, diverged)
+        if self.metrics is not None:
+            self._unrecorded = round, values | self.costs(floats_down) | {FINAL: 0}
+        watch.seconds.clear()  # a checkpoint's seconds count for the next round
+        return level
+
+    def select(self, round: int) -> np.ndarray:
+        """The cohort's ids [n], ascending: ⌊ρM⌋ clients, at least one, uniform without replacement (protocols.md E2)."""
+        config = self.prepared.config
+        count = max(1, int(config.participation.fraction * config.partition.clients + 1e-9))
+        return np.sort(randomness.permutation(config.partition.clients, config.seed, "cohort", round)[:count])
+
+    def send(self, audience: np.ndarray, round: int) -> tuple[Inbox, float]:
+        """The method's message to ``audience``: this rank's fields, and floats per client."""
+        server = self.communicator.is_server
+        with alone(f"round {round}, what the server sends"):
+            message = self.prepared.method.send(self.server, self.prepared.cohort(audience, round)) if server else None
+        device = self.prepared.hardware.device
+        return exchange.send(self.communicator, self.prepared.placement, audience, message, device)
+
+    def pick(self, inbox: Inbox, audience: np.ndarray, fleet: Fleet) -> Inbox:
+        """The rows of the fleet's clients from what this rank received for its part of the audience."""
+        mine = audience[self.prepared.placement.owner[audience] == self.communicator.rank]
+        if len(mine) == len(fleet.ids):
+            return inbox
+        return select(inbox, torch.from_numpy(np.searchsorted(mine, fleet.ids)))
+
+    def keep(self, fleet: Fleet, fine: np.ndarray) -> None:
+        """Private state of the clients that took part; a diverged client's is rolled back by keeping the old."""
+        state = fleet.state
+        if not fine.all():  # else there is nothing to leave out, and no reason to copy the rest
+            kept = torch.from_numpy(np.flatnonzero(fine)).to(self.prepared.hardware.device)
+            state = {name: rows[kept] for name, rows in state.items()}
+        self.prepared.store.put(fleet.ids[fine].tolist(), state)
+
+    def aggregate(self, round: int, cohort: np.ndarray, uplink: State, diverged: np.ndarray) -> None:
+        """The server's step over those that arrived sound; with none, the server keeps its state."""
+        sound = ~np.isin(cohort, diverged)
+        if not sound.any():
+            return
+        if not sound.all():
+            uplink = {name: mixing.picked(rows, torch.from_numpy(np.flatnonzero(sound))) for name, rows in uplink.items()}
+        self.prepared.method.aggregate(self.server, self.prepared.cohort(cohort[sound], round), uplink)
+
+    def costs(self, floats_down: float) -> dict[str, float | int]:
+        """Bytes and seconds of the round on rank 0."""
+        sent, received = self.communicator.bytes_sent, self.communicator.bytes_received
+        moved = {"bytes_down": sent - self._bytes[0], "bytes_up": received - self._bytes[1], "floats_down": floats_down}
+        self._bytes = sent, received
+        watch = self.prepared.hardware.stopwatch
+        phases = {f"seconds/{phase}": watch.seconds[phase] for phase in ("send", "gather", "aggregate", "checkpoint")}
+        return moved | phases | {"seconds/round": watch.lap()}
+
+    def record(self) -> None:
+        """Publish and report the last round, once: nobody should wait for it."""
+        if self.metrics is not None and self._unrecorded is not None:
+            (round, values), self._unrecorded = self._unrecorded, None
+            with alone(f"round {round}, metrics"):
+                self.metrics.record(round, values)
+                self.report(round, values)
+
+    def checkpoint(self, round: int, wait: bool) -> None:
+        """Publish the metrics and begin to save all state; with ``wait``, until it is on the disk."""
+        self.record()
+        with self.prepared.hardware.stopwatch.phase("checkpoint"), self.schedule.waiting():
+            if self.metrics is not None:
+                with alone(f"round {round}, metrics"):
+                    self.metrics.fold()
+            server = self.server if self.communicator.is_server else None
+            with alone(f"round {round}, checkpoint"):
+                self.checkpoints.start(round, server, self.prepared.store, self.meta)
+            self.schedule.begun()
+        if wait:
+            self.finish_checkpoint()
+
+    def finish_checkpoint(self) -> None:
+        """Wait until the checkpoint that was begun, if any, is on the disk, and note what it cost."""
+        with self.prepared.hardware.stopwatch.phase("checkpoint"), self.schedule.waiting():
+            self.checkpoints.finish()
+        self.schedule.finished(self.checkpoints.written_in)
+
+    def finish(self, rounds: int) -> None:
+        """Score the models that the last aggregation made, recorded as the round after the last; state stays."""
+        everyone = np.arange(self.prepared.config.partition.clients)
+        audience = everyone if self.prepared.config.evaluation.clients == "all" else self.select(rounds)
+        inbox, floats_down = self.send(audience, rounds + 1)
+        fleet = self.prepared.fleet(audience, rounds + 1, scored=True)
+        with alone(f"after the last round, {_named(fleet.ids)}"):
+            if len(fleet.ids):
+                self.prepared.method.finish(fleet, self.pick(inbox, audience, fleet))
+        columns = [(fleet.ids, record.columns(fleet, None, None))]
+        values = record.gather(self.communicator, self.prepared.placement, audience, len(everyone), columns,
+                               self.communicator.allgather(record.header(columns, {})))
+        if self.metrics is not None:
+            self._unrecorded = rounds + 1, values | self.costs(floats_down) | {FINAL: 1}
+            self.record()
+            with alone("after the last round, metrics"):
+                self.metrics.fold(completed=rounds)
+
+
+@contextmanager
+def alone(where: str) -> Iterator[None]:
+    """What fails inside fails on this rank while the others go on: an end that all agree on is no longer possible."""
+    try:
+        yield
+    except Exception as error:
+        raise RankFailure(where) from error
+
+
+def _named(clients: np.ndarray) -> str:
+    shown = ", ".join(str(client) for client in clients[:10])
+    return f"client{'s' if len(clients) > 1 else ''} {shown}{' …' if len(clients) > 10 else ''}"

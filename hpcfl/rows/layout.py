@@ -1,0 +1,114 @@
+"""Flat rows ↔ named parameters: where each parameter of a model lies in its row.
+
+Parameters lie in registration order, so the body is a prefix, the head a suffix and "the upper p layers" a suffix
+too: a method that treats layers differently slices columns.
+"""
+
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+
+import torch
+from torch import Tensor, nn
+
+from hpcfl.errors import UserError
+from hpcfl.experiment.plugins import nearest
+
+Group = str | int
+
+
+class Layout:
+    """The order and shape of named tensors in a flat row of ``width`` floats.
+
+    Groups of columns: ``"all"``; ``"head"`` or ``"output"``, the module named head (else the last child); ``"body"``, all before
+    it; ``"neck"``, the body's last layer; an integer p, the upper p layers, where a layer is a direct child that holds
+    parameters (protocols.md B4); any module or parameter by its dotted name.
+    """
+
+    def __init__(self, named: Iterable[tuple[str, Tensor]]):
+        named = list(named)
+        self.names = [name for name, _ in named]
+        self.shapes = [tuple(tensor.shape) for _, tensor in named]
+        self.sizes = [tensor.numel() for _, tensor in named]
+        self.offsets = [0, *accumulate(self.sizes)]
+        self.width = self.offsets[-1]
+        children = list(dict.fromkeys(name.split(".")[0] for name in self.names))
+        self.layers = [self._span(child) for child in children]
+        self.head_name = "head" if "head" in children else (children[-1] if children else "")
+
+    def _span(self, prefix: str) -> slice:
+        inside = [i for i, name in enumerate(self.names) if name == prefix or name.startswith(prefix + ".")]
+        if not inside:
+            raise UserError(f"layer group '{prefix}' is unknown{nearest(prefix, self._groups())}")
+        if inside != list(range(inside[0], inside[-1] + 1)):
+            raise UserError(f"parameters of '{prefix}' do not lie side by side; register them one after the other")
+        return slice(self.offsets[inside[0]], self.offsets[inside[-1] + 1])
+
+    def _groups(self) -> list[str]:
+        modules = {name.rpartition(".")[0] for name in self.names} - {""}
+        return ["all", "body", "neck", "head", f"1 … {len(self.layers)}", *sorted(modules)]
+
+    def columns(self, group: Group) -> slice:
+        """The columns of a group as a slice. Raises UserError for an unknown one."""
+        if isinstance(group, int):
+            if not 1 <= group <= len(self.layers):
+                raise UserError(f"layers = {group}: this model has 1 to {len(self.layers)} upper layers")
+            return slice(self.layers[-group].start, self.width)
+        if group == "all":
+            return slice(0, self.width)
+        if group in ("head", "output"):
+            return self._span(self.head_name)
+        if group == "body":
+            return slice(0, self.columns("head").start)
+        if group == "neck":
+            below = [layer for layer in self.layers if layer.stop <= self.columns("head").start]
+            if not below:
+                raise UserError("layer group 'neck': this model has no layer below its head")
+            return below[-1]
+        return self._span(group)
+
+    def members(self, groups: Iterable[Group]) -> list[str]:
+        """The names of the parameters in a union of groups, in row order."""
+        spans = [self.columns(group) for group in groups]
+        return [name for name, start in zip(self.names, self.offsets, strict=False)
+                if any(span.start <= start < span.stop for span in spans)]
+
+    def split(self, rows: Tensor) -> dict[str, Tensor]:
+        """Views ``[*lead, *shape]`` of rows ``[*lead, width]``, by name."""
+        lead = rows.shape[:-1]
+        return {name: rows[..., start:start + size].view(*lead, *shape) for name, start, size, shape
+                in zip(self.names, self.offsets, self.sizes, self.shapes, strict=False)}
+
+    def stack(self, rows: Tensor) -> dict[str, Tensor]:
+        """Contiguous copies ``[n, *shape]`` of rows ``[n, width]``, by name."""
+        return {name: view.clone(memory_format=torch.contiguous_format) for name, view in self.split(rows).items()}
+
+    def flatten(self, tensors: Mapping[str, Tensor], out: Tensor) -> Tensor:
+        """Write tensors ``[n, *shape]`` by name into rows ``out`` ``[n, width]``; columns of absent names stay."""
+        for name, view in self.split(out).items():
+            if name in tensors:
+                view.copy_(tensors[name])
+        return out
+
+
+def of_parameters(module: nn.Module) -> Layout:
+    """The layout of a module's parameters."""
+    return Layout(module.named_parameters())
+
+
+def of_buffers(module: nn.Module) -> Layout:
+    """The layout of a module's buffers (batch-norm statistics), integer counters carried as floats."""
+    return Layout(module.named_buffers())
+
+
+def floating(layout: Layout, module: nn.Module) -> Tensor:
+    """Which columns of a row of buffers hold floating-point numbers, bool [width]; the others are counters."""
+    buffers = dict(module.named_buffers())
+    return torch.cat([torch.full((size,), buffers[name].is_floating_point()) for name, size
+                      in zip(layout.names, layout.sizes, strict=True)])
+
+
+def to_row(layout: Layout, module: nn.Module) -> Tensor:
+    """A module's parameters (or buffers) as one float32 row ``[width]``."""
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    pieces = [tensors[name].detach().reshape(-1).float() for name in layout.names]
+    return torch.cat(pieces) if pieces else torch.zeros(0)

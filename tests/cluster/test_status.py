@@ -1,0 +1,134 @@
+"""States of cells, from folders as runs leave them and a queue that is given."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from hpcfl.cluster import slurm, status
+from hpcfl.cluster.slurm import Queued
+from hpcfl.commands.experiments import run_table
+from hpcfl.commands.run import run
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import RunFailure, UserError
+from hpcfl.experiment.config import parse
+from hpcfl.storage.lock import FolderLock
+from hpcfl.storage.metrics import MetricsWriter
+
+TABLE = {"rounds": 2, "name": "s", "data": {"dataset": "tiny:blobs"}, "model": {"name": "mlp", "hidden": [4]},
+         "partition": {"scheme": "tiny:Counts", "clients": 2, "counts": [[5, 5, 0, 0], [0, 0, 5, 5]]},
+         "method": {"name": "fedavg"}, "training": {"lr": 0.1}}
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """A sweep of two seeds; seed 0 is finished, seed 1 was never started."""
+    folder = tmp_path / "out"
+    folder.mkdir()
+    run(parse(TABLE | {"seed": 0}), folder / "seed=0", OneProcess())
+    (folder / "sweep.json").write_text(json.dumps(["seed=0", "seed=1"]))
+    return folder
+
+
+@pytest.fixture
+def queue(sweep, monkeypatch):
+    """``queue(state, reason, restarts)``: what Slurm says of the job of seed 1."""
+    def put(*queued):
+        (sweep / "jobs").mkdir(exist_ok=True)
+        (sweep / "jobs" / "submitted.json").write_text(json.dumps({"seed=1": "5_1"}))
+        monkeypatch.setattr(slurm, "jobs", lambda ids: {"5_1": Queued(*queued)} if "5_1" in ids else {})
+    return put
+
+
+def states(folder):
+    return [(cell.name, cell.state, cell.note) for cell in status.look(folder)]
+
+
+def test_finished_and_waiting(sweep):
+    assert states(sweep) == [("seed=0", "finished", ""), ("seed=1", "waiting", "")]
+    done = status.look(sweep)[0]
+    assert (done.round, done.rounds) == (2, 2) and 0 < done.accuracy <= 1 and done.left is None
+
+
+@pytest.mark.parametrize(("queued", "state", "note"), [
+    (("PENDING", "Resources", 0), "queued", "Resources"),
+    (("PENDING", "BeginTime", 2), "queued", "requeued 2 times, BeginTime"),
+    (("RUNNING", "None", 0), "starting", ""),
+    (("COMPLETED", "None", 0), "waiting", ""), (("CANCELLED", "None", 0), "waiting", ""),
+    (("OUT_OF_MEMORY", "OutOfMemory", 0), "failed", "OUT_OF_MEMORY is all that Slurm says; the log is in {}/jobs")])
+def test_jobs_in_the_queue(sweep, queue, queued, state, note):
+    queue(*queued)
+    assert states(sweep)[1] == ("seed=1", state, note.format(sweep))
+
+
+def test_a_job_that_follows_another_is_the_cells(sweep, queue, monkeypatch):
+    queue("FAILED", "NonZeroExitCode", 0)
+    (sweep / "jobs" / "seed=1.requeues").write_text(json.dumps({"failure": None, "followers": {"5_1": "8", "8": "9"}}))
+    monkeypatch.setattr(slurm, "jobs", lambda ids: {"9": Queued("PENDING", "Dependency", 0)} if "9" in ids else {})
+    assert states(sweep)[1] == ("seed=1", "queued", "Dependency")
+
+
+def test_running_while_its_folder_is_locked(sweep, queue):
+    queue("RUNNING", "None", 1)
+    (sweep / "seed=1").mkdir()
+    with FolderLock(sweep / "seed=1"):
+        assert states(sweep)[1] == ("seed=1", "starting", "requeued 1 time")
+        MetricsWriter(sweep / "seed=1", {}, {}).record(1, {"final": 0})
+        (sweep / "seed=1" / "run.json").write_bytes((sweep / "seed=0" / "run.json").read_bytes())
+        assert states(sweep)[1] == ("seed=1", "running", "requeued 1 time")
+    assert states(sweep)[1][1] == "running"  # so the queue says
+
+
+def test_failed_with_the_reason_of_the_run(sweep):
+    diverges = parse(TABLE | {"seed": 1, "method": {"name": "tiny:Diverges"}})
+    with pytest.raises(RunFailure):
+        run(diverges, sweep / "seed=1", OneProcess())
+    _, failed = status.look(sweep)
+    assert failed.state == "failed" and "round 2: client 1 diverged" in failed.note and failed.round == 1
+
+
+def test_failed_with_the_reason_of_the_supervisor(sweep, queue):
+    queue("FAILED", "NonZeroExitCode", 0)
+    (sweep / "jobs" / "seed=1.requeues").write_text(json.dumps({"failure": "the ranks ended with code 137"}))
+    assert states(sweep)[1] == ("seed=1", "failed", "the ranks ended with code 137")
+
+
+def test_stopped_in_the_middle(sweep):
+    run(parse(TABLE | {"seed": 1}), sweep / "seed=1", OneProcess())
+    path = sweep / "seed=1" / "run.json"
+    path.write_text(path.read_text().replace('"rounds": 2', '"rounds": 20'))
+    for name in ("metrics.h5", "metrics-copy.h5"):
+        (sweep / "seed=1" / name).unlink()
+    assert states(sweep)[1] == ("seed=1", "stopped", "the same command continues")
+
+
+def test_a_single_run_and_a_folder_without_any(sweep, tmp_path):
+    assert states(sweep / "seed=0") == [("seed=0", "finished", "")]
+    with pytest.raises(UserError, match="no run of hpcfl here"):
+        status.look(tmp_path / "out" / "seed=0" / "checkpoints")
+    with pytest.raises(UserError, match="no such folder"):
+        status.look(tmp_path / "nowhere")
+
+
+def test_watching_ends_when_nothing_is_under_way(sweep, capsys):
+    status.show(sweep, watch=True)
+    assert "1 finished, 1 waiting" in capsys.readouterr().out
+
+
+def test_watching_while_a_job_runs(sweep, queue, monkeypatch, capsys):
+    """It finishes between two looks."""
+    queue("RUNNING", "None", 0)
+    finish = lambda seconds: run(parse(TABLE | {"seed": 1}), sweep / "seed=1", OneProcess())  # noqa: E731
+    monkeypatch.setattr(status, "time", SimpleNamespace(sleep=finish))
+    status.show(sweep, watch=True)
+    assert capsys.readouterr().out.endswith("\n2 finished\n")
+
+
+def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, capsys):
+    """The third cell runs although the second diverges; it is tried again the next time, the others are not."""
+    table = {**TABLE, "sweep": {"method.name": ["fedavg", "tiny:Diverges", "local"]}}
+    for _ in range(2):
+        with pytest.raises(RunFailure, match=r"1 of 3 cells failed, first tiny_Diverges: round 2: client 1 diverged"):
+            run_table(table, "s.toml", tmp_path / "out", False, OneProcess())
+        assert [cell.state for cell in status.look(tmp_path / "out")] == ["finished", "failed", "finished"]
+    assert capsys.readouterr().out.count("complete in") == 2

@@ -1,0 +1,29 @@
+"""What every communicator must have, and what it learns from MPI; exchanges between real ranks are tested in ``tests/mpi``."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from hpcfl.communication.communicator import Communicator, OneProcess
+from hpcfl.communication.mpi import World
+
+EXCHANGES = ["together", "share", "collect", "allgather", "agree", "broadcast", "scatter", "gather"]
+
+
+@pytest.mark.parametrize("forgotten", [*EXCHANGES, "watch", "end", "abort"])
+def test_a_communicator_that_lacks_an_exchange_cannot_be_constructed(forgotten):
+    own = {name: getattr(World, name) for name in [*EXCHANGES, "watch", "end", "abort"] if name != forgotten}
+    with pytest.raises(TypeError, match=f"abstract.*{forgotten}"):
+        type("Forgetful", (Communicator,), own)(rank=0, size=2)
+
+
+def test_ranks_of_a_job_inherit_nothing_from_a_process_on_its_own():
+    assert not issubclass(World, OneProcess)
+
+
+@pytest.mark.parametrize(("kinds", "takes"), [(None, False), ("mpi,system", False), ("mpi,system,cuda:device", True)])
+def test_arrays_may_lie_in_a_gpu_where_mpi_says_so(kinds, takes):
+    host = SimpleNamespace(rank=0, size=2)
+    info = SimpleNamespace(Get={"mpi_memory_alloc_kinds": kinds}.get)
+    world = SimpleNamespace(rank=0, size=2, Split_type=lambda kind: host, Get_info=lambda: info)
+    assert World(SimpleNamespace(COMM_WORLD=world, COMM_TYPE_SHARED=None)).takes_gpu is takes

@@ -1,0 +1,56 @@
+"""Messages reach the right clients and come back in client order; simulated ranks share nothing but what they send."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.communication import exchange
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.message import Field, Pool
+from hpcfl.communication.placement import place
+
+ALONE, CPU = OneProcess(), torch.device("cpu")
+IDS = np.array([1, 2, 5])
+PLACED = place([1.0] * 6, 1)
+
+
+def there(message):
+    return exchange.send(ALONE, PLACED, IDS, message, CPU)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool])
+def test_fields_keep_their_type_order_and_values(dtype):
+    own, shared = torch.arange(6).view(3, 2).to(dtype), torch.arange(4).to(dtype)
+    inbox, floats = there({"own": own, "shared": shared})
+    assert torch.equal(inbox["own"], own) and torch.equal(inbox["shared"], shared)
+    assert inbox["own"].dtype == inbox["shared"].dtype == dtype
+    assert floats == 2 + 4
+    back = exchange.gather(ALONE, PLACED, IDS, {"own": own}, [exchange.header({"own": own})])
+    assert torch.equal(back["own"], own) and back["own"].dtype == dtype
+
+
+def test_floats_are_what_the_message_declares():
+    mask = Field(torch.ones(3, 64, dtype=torch.uint8), floats=64 / 32)
+    some = Field(torch.zeros(3, 10), floats=torch.tensor([0, 5, 10]))
+    assert there({"mask": mask, "some": some})[1] == 2 + 5
+    assert there({})[1] == 0
+
+
+def test_a_pool_travels_with_its_picks():
+    rows, picks = torch.randn(2, 4), torch.tensor([[0, 1], [1, -1], [-1, -1]])
+    inbox, floats = there({"models": Pool(rows, picks)})
+    assert torch.equal(inbox["models"].rows, rows) and torch.equal(inbox["models"].picks, picks)
+    assert floats == (8 + 4 + 0) / 3
+
+
+@pytest.mark.parametrize("shape", [(), (2, 3, 4)])
+def test_other_shapes_are_refused(shape):
+    with pytest.raises(ValueError, match=r"message field 'odd' has shape .*; it must be \[n, width\] or \[width\]"):
+        there({"odd": torch.zeros(shape)})
+
+
+def test_ranks_that_disagree_about_a_message_are_found():
+    with pytest.raises(ValueError, match="ranks send different messages"):
+        exchange._common([[], [["model", 3, "float32"]], [["model", 4, "float32"]]])
+    assert exchange._common([[], [["model", 3, "float32"]], []]) == [["model", 3, "float32"]]
+    assert exchange._common([[], []]) == []

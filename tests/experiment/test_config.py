@@ -1,0 +1,231 @@
+"""Bad input: one line that names file, key, value and what is allowed; exit 2; nothing written."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import tiny
+
+from hpcfl.cli import command
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config, experiment_file
+
+GOOD = '[method]\nname = "cwfedavg"\n[training]\nlr = 0.1\n[partition]\nclients = 5\nbeta = 0.5\n'
+
+# --set → what the line must say
+WRONG = {
+    "trainig.lr=1": "unknown section 'trainig'; did you mean 'training'? allowed: name, seed,",
+    "roundz=3": "unknown key 'roundz'; did you mean 'rounds'?",
+    "training.epoch=3": "unknown key 'training.epoch'; did you mean 'epochs'? allowed: epochs, batch_size,",
+    "training=3": "training = 3: must be a table, [training]",
+    "method.name=fedavgg": "method.name = 'fedavgg' is unknown; did you mean 'fedavg'? allowed: ",
+    "method.name=3": "method.name = 3: must be a string; allowed: ",
+    "method.wdrr=1.0": "unknown key 'method.wdrr'; did you mean 'wdr'? allowed: ",
+    "method.layers=outptu": "method.layers = 'outptu': must be 'all' or 'output' or an integer (which layers are class-wise",
+    "method.layers=0": "method.layers = 0: must be 'all' or 'output' or greater than 0",
+    "method.layers=9": "layers = 9: this model has 1 to 2 upper layers",
+    "method.wdr=-1.0": "method.wdr = -1.0: must be greater than or equal to 0",
+    "method.distribution=wd": "method.distribution = 'wd': must be 'true', 'norm' or 'wdr'",
+    "method.name=nowhere:Method": "method.name = 'nowhere:Method': cannot import 'nowhere'",
+    "method.name=tiny:Fedavg": "method.name = 'tiny:Fedavg': 'tiny' has no 'Fedavg'; did you mean 'FedAvg'?",
+    "data.dataset=digit": "data.dataset = 'digit' is unknown; did you mean 'digits'? allowed: ",
+    "model.name=mpl": "model.name = 'mpl' is unknown; did you mean 'mlp'? allowed: ",
+    "model.hidde=[8]": "unknown key 'model.hidde'; did you mean 'hidden'? allowed: name,",
+    "model.hidden=[8, 0]": "model.hidden.1 = 0: must be greater than 0",
+    "model.hidden=8": "model.hidden = 8: must be a",
+    "partition.scheme=dirichlett": "partition.scheme = 'dirichlett' is unknown; did you mean 'dirichlet'?",
+    "partition.clients=-2": "partition.clients = -2: must be greater than 0 (number of clients in total)",
+    "partition.clients=2000": "partition.clients = 2000: there are only 1797 samples",
+    "training.lr=nan": "training.lr = nan: must be a finite number (local learning rate)",
+    "training.lr=inf": "training.lr = inf: must be a finite number",
+    "training.lr='0.1'": "training.lr = '0.1': must be a number",
+    "training.epochs=0": "training.epochs = 0: must be greater than 0 (local epochs a round)",
+    "training.batch_size=2.5": "training.batch_size = 2.5: must be an integer",
+    "training.optimizer=rmsprop": "training.optimizer = 'rmsprop': must be 'sgd' or 'adam'",
+    "rounds=0": "rounds = 0: must be greater than 0 (federated rounds)",
+    "rounds=true": "rounds = True: must be an integer",
+    "seed=-1": "seed = -1: must be greater than or equal to 0",
+    "participation.fraction=0.0": "participation.fraction = 0.0: must be greater than 0",
+    "evaluation.clients=some": "evaluation.clients = 'some': must be 'all' or 'cohort'",
+    "runtime.lanes=0": "runtime.lanes = 0: must be greater than 0 or 'auto' (clients trained side by side in one step)",
+    "runtime.device=gpu": "runtime.device = 'gpu': must be of the form",
+    "name=a/b": "name = 'a/b': must be of the form",
+    "name=..": "name = '..': must be of the form",
+    "name=.hidden": "name = '.hidden': must be of the form",
+    "name=-rf": "name = '-rf': must be of the form",
+    f"name={'ä' * 101}": "must be at most 200 bytes long (names the results folder)",
+    f"rounds={'9' * 5000}": "rounds = '9999",
+    f"rounds=0x{'9' * 5000}": "--set rounds: tables and lists lie in each other at most 10 deep, integers have at most 64 bits",
+    "rounds=10000001": "rounds = 10000001: must be at most 10,000,000 (federated rounds)",
+    "seed=9223372036854775808": "seed = 9223372036854775808: must be less than 9223372036854775808",
+    "partition.clients=100000000": "partition.clients = 100000000: must be at most 10,000,000 (number of clients in total)",
+    "training.epochs=100000000": "must be at most 10,000,000 (local epochs a round)",
+    "training.batch_size=100000000": "must be at most 10,000,000 (samples a mini-batch)",
+    "checkpoint.every=100000000": "must be at most 10,000,000",
+    "runtime.threads=100000000": "runtime.threads = 100000000: must be less than or equal to 1024 (CPU threads a rank",
+    "runtime.lanes=100000000": "runtime.lanes = 100000000: must be at most 10,000,000",
+    "runtime.memory=1e30": "runtime.memory = 1e+30: must be less than or equal to 1000000000",
+    "runtime.hang_after=1e30": "runtime.hang_after = 1e+30: must be less than or equal to 10000000",
+    "model.hidden=[100000000000]": "model.hidden = [100000000000]: must be at most 10,000,000 (widths of the hidden layers)",
+    "model.hidden=[1000000, 1000000]": "model.hidden: 2 layers with 1,000,076,000,010 parameters in all; at most",
+    f"model.hidden={[1] * 1001}": "model.hidden: 1,001 layers with 2,085 parameters in all; at most 1,000 and",
+    f"model.hidden={'[' * 50}{']' * 50}": "--set model.hidden: tables and lists lie in each other at most 10 deep",
+    f"model.hidden={'[' * 5000}": "model.hidden = '[[[",
+    f"{'x.' * 5000}y=1": "x.y: tables and lists lie in each other at most 10 deep",
+    "evaluation.metric=wieghted": "by samples, plain mean, PM(V) and PM(L) on a global test set); did you mean 'weighted'?",
+    "method.name=os:system": "method.name = 'os:system' is of type builtin_function_or_method; expected a subclass",
+    "method.name=tiny:zero_row": "method.name = 'tiny:zero_row' is of type function; expected a subclass of hpcfl.methods",
+    "method.name=hpcfl.methods.base:Method": "method.name = 'hpcfl.methods.base:Method' does not define aggregate, ",
+    "model.name=subprocess:Popen": "model.name = 'subprocess:Popen' must be called as (shape, classes, *, own keys)",
+    "model.name=os:execv": "model.name = 'os:execv' must be called as (shape, classes, *, own keys)",
+    "model.name=os:sep": "model.name = 'os:sep' is of type str; expected a class or function that makes the model",
+    "partition.scheme=os:system": "partition.scheme = 'os:system' is of type builtin_function_or_method; expected",
+    "data.dataset=os:system": "data.dataset = 'os:system' is of type builtin_function_or_method; expected",
+    "rounds": "--set rounds: write it as section.key=value",
+    "rounds.x=1": "--set rounds.x: 'rounds' is a value, not a section",
+}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, capsys):
+    """``run(*arguments)`` of GOOD in an empty folder: the exit code, what was said, and what was left there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good.toml").write_text("rounds = 2\n" + GOOD)
+
+    def play(*arguments, file="good.toml"):
+        code = command(["run", str(file), *arguments], OneProcess())
+        return code, capsys.readouterr().err, {path.name for path in tmp_path.iterdir()} - {"good.toml"}
+    return play
+
+
+@pytest.mark.parametrize("override", WRONG)
+def test_bad_input_is_one_line_and_leaves_nothing(run, override):
+    code, said, left = run("--set", override)
+    assert code == 2
+    assert said.startswith("hpcfl: ") and said.count("\n") == 1
+    assert WRONG[override] in said
+    assert not left
+
+
+def test_the_file_is_named(run):
+    assert run("--set", "trainig.lr=1")[1].startswith("hpcfl: good.toml: unknown section")
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    (None, "no such experiment file"), ("rounds = ", "not valid TOML"), (b"\xff\xfe", "cannot be read"),
+    ("rounds = 3", "'method.name' is missing; allowed: "), ("method = 'fedavg'", "method = 'fedavg': must be a table, [method]"),
+    ("[method]\nlayers = 1", "'method.name' is missing; allowed: "),
+    (f"rounds = {'9' * 5000}", "not valid TOML (Exceeds the limit"),
+    (f"rounds = 0x{'9' * 5000}", "tables and lists lie in each other at most 10 deep, integers have at most 64 bits"),
+    ("x = " + "[" * 5000, "not valid TOML ("),
+    ("x = " + "[" * 20 + "]" * 20, "tables and lists lie in each other at most 10 deep"),
+    ("x." * 5000 + "x = 1", "tables and lists lie in each other at most 10 deep"),
+    ("#" * 1_000_001, "cannot be read (longer than 1,000,000 bytes)")])
+def test_bad_files(run, tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "bad.toml").write_bytes(content if isinstance(content, bytes) else content.encode())
+    code, said, left = run(file="bad.toml")
+    assert code == 2 and f"bad.toml: {message}" in said and said.count("\n") == 1 and left <= {"bad.toml"}
+
+
+@pytest.mark.parametrize(("content", "message"), [
+    ("[" * 100_000, "not valid JSON (maximum recursion"), ('{"seed": ' + "9" * 5000, "not valid JSON (Exceeds the limit"),
+    ("[1]", "must hold a table, not list")])
+def test_bad_json(run, tmp_path, content, message):
+    (tmp_path / "bad.json").write_text(content)
+    code, said, left = run(file="bad.json")
+    assert code == 2 and f"bad.json: {message}" in said and said.count("\n") == 1 and left == {"bad.json"}
+
+
+def test_a_folder_as_experiment_file(run, tmp_path):
+    assert run(file=tmp_path)[:2] == (2, f"hpcfl: {tmp_path}: cannot be read (not a regular file)\n")
+
+
+def test_a_pipe_as_experiment_file(run, tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    assert run(file="pipe.toml")[:2] == (2, "hpcfl: pipe.toml: cannot be read (not a regular file)\n")
+
+
+def test_momentum_is_sgds(run):
+    code, said, left = run("--set", "training.momentum=0.9", "--set", "training.optimizer=adam")
+    assert code == 2 and not left
+    assert "training.momentum = 0.9: must be 0 with optimizer = 'adam', which keeps moments of its own" in said
+    with_protocol = {"protocol": "fednh", "method": {"name": "fednh"}, "training": {"optimizer": "adam"}}
+    assert config.parse(with_protocol).training.momentum == 0
+
+
+@pytest.mark.parametrize(("own", "overrides", "found"), [
+    ("model.hidden = [8]", ["model.name=cnn"], {"name": "cnn"}),
+    ("model.head = 'cosine'\nmodel.hidden = [8]", ["model.name=cnn"], {"name": "cnn", "head": "cosine"}),
+    ("model.name = 'cnn'", ["model.hidden=[8]", "model.name=mlp"], {"name": "mlp", "hidden": [8]}),
+    ("model.hidden = [8]", ["model.name=mlp"], {"name": "mlp", "hidden": [8]}),
+    ("partition.beta = 0.3\npartition.clients = 4", ["partition.scheme=iid"], {"scheme": "iid", "clients": 4}),
+    ("partition.beta = 0.3", ["partition.scheme=dirichlet-min"], {"scheme": "dirichlet-min", "beta": 0.3}),
+    ("method.name = 'ditto'\nmethod.lam = 2", ["method.name=fedavg"], {"name": "fedavg"})])
+def test_another_plugin_replaces_the_keys_of_the_one_before(tmp_path, own, overrides, found):
+    (tmp_path / "f.toml").write_text(own)
+    table = config.read(tmp_path / "f.toml", overrides)
+    assert table == {overrides[-1].split(".")[0]: found}
+
+
+def test_keys_that_no_plugin_has_stay_mistakes(run, tmp_path):
+    (tmp_path / "f.toml").write_text("model.hiden = [8]\nmethod.name = 'fedavg'")
+    assert "unknown key 'model.hiden'" in run("--set", "model.name=cnn", file="f.toml")[1]
+
+
+@pytest.mark.parametrize(("name", "value"), [("PMI_SIZE", "4"), ("OMPI_COMM_WORLD_SIZE", "4"), ("SLURM_NTASKS", "4")])
+def test_a_world_that_is_not_the_launchers(run, monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    code, said, left = run()
+    assert code == 2 and "the launcher started 4 ranks but MPI sees a world of 1" in said and not left
+
+
+def test_slurms_tasks_outside_a_step_do_not_count(run, monkeypatch):
+    """A batch script that runs the command without srun is one process, whatever the job was given."""
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    monkeypatch.delenv("SLURM_PROCID", raising=False)
+    assert run("--set", "rounds=1")[0] == 0
+
+
+def test_the_real_command_says_the_same(tmp_path):
+    (tmp_path / "f.toml").write_text('[method]\nname = "fedavgg"\n')
+    done = subprocess.run([sys.executable, "-m", "hpcfl", "run", "f.toml"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("hpcfl: f.toml: method.name = 'fedavgg' is unknown; did you mean 'fedavg'?")
+
+
+def test_overrides_keep_their_types():
+    table = {}
+    for override in ("a.b.c=1", "a.x=0.5", "word=fedavg", "list=[1, 2]", "yes=true", 'text="1"'):
+        experiment_file.assign(table, *experiment_file.split(override))
+    assert table == {"a": {"b": {"c": 1}, "x": 0.5}, "word": "fedavg", "list": [1, 2], "yes": True, "text": "1"}
+
+
+def test_a_resolved_configuration_is_an_experiment_again():
+    first = config.parse(tiny.table({"name": "cwfedavg", "layers": 2, "wdr": 3.0}, model={"name": "mlp", "hidden": [6, 5]}))
+    table = first.resolved()
+    assert table["model"]["hidden"] == [6, 5] and table["method"]["layers"] == 2
+    without = {section: {key: value for key, value in keys.items() if value is not None} if isinstance(keys, dict) else keys
+               for section, keys in table.items() if keys is not None}
+    again = config.parse(without)
+    assert again.resolved() == table and again.fingerprint() == first.fingerprint()
+
+
+@pytest.mark.parametrize(("sections", "same"), [
+    ({"rounds": 9}, True), ({"name": "other"}, True), ({"runtime": {"lanes": 2}}, True), ({"checkpoint": {"every": 1}}, True),
+    ({"data": {"root": "/elsewhere"}}, True), ({"seed": 4}, False), ({"training": {"lr": 0.2}}, False),
+    ({"partition": {"seed": 2}}, False), ({"model": {"hidden": [7]}}, False), ({"participation": {"fraction": 0.5}}, False)])
+def test_what_makes_two_runs_the_same(sections, same):
+    base, other = config.parse(tiny.table("fedavg")), config.parse(tiny.table("fedavg", **sections))
+    assert (base.fingerprint() == other.fingerprint()) is same
+
+
+def test_a_configuration_is_frozen():
+    parsed = config.parse(tiny.table("fedavg"))
+    with pytest.raises(ValueError, match="frozen"):
+        parsed.rounds = 5
+    with pytest.raises(UserError, match="must be a table"):
+        config.parse({"method": {"name": "fedavg"}, "model": 3})

@@ -1,0 +1,90 @@
+"""What a configuration names is found; what is wrong with a user's module is one line that says where."""
+
+import sys
+
+import pytest
+
+from hpcfl.errors import UserError
+from hpcfl.experiment import plugins
+
+METHODS = "hpcfl.methods"
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """``own(name, text)``: a module of a user in the current folder, forgotten after the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    yield lambda name, text: (tmp_path / f"{name}.py").write_text(text)
+    for name in [name for name, module in sys.modules.items() if str(tmp_path) in str(getattr(module, "__file__", ""))]:
+        del sys.modules[name]
+
+
+METHOD = "from hpcfl.methods.fedavg import FedAvg\nclass Mine(FedAvg): pass\n"
+
+
+@pytest.mark.parametrize(("text", "line", "words"), [
+    ("class Mine:\n    def loss(self\n        pass\n", 2, "SyntaxError: '(' was never closed"),
+    ("class Mine:\npass\n", 2, "IndentationError: expected an indented block"),
+    ("import torch\n\nlayers = undefined\n", 3, "NameError: name 'undefined' is not defined"),
+    ("import torch\nimport a_missing_package\n", 2, "ModuleNotFoundError: No module named 'a_missing_package'"),
+    ("import sys\nsys.exit('done')\n", 2, "SystemExit: done"),
+    ("raise ValueError('one\\ntwo' + 1000 * 'x')\n", 1, "ValueError: one two"),
+])
+def test_a_module_that_fails_is_named_with_its_line(own, text, line, words):
+    own("users", text)
+    with pytest.raises(UserError) as failed:
+        plugins.find(METHODS, "method.name", "users:Mine")
+    message = str(failed.value)
+    assert message.startswith(f"users.py:{line}: method.name = 'users:Mine' cannot be imported: {words}")
+    assert "\n" not in message and len(message) < 500 and failed.value.__cause__ is not None
+
+
+def test_a_mistake_in_a_module_that_it_imports_is_named_there(own):
+    own("helpers", "\nhalf = 1 / 0\n")
+    own("users", "import helpers\n")
+    with pytest.raises(UserError, match=r"^helpers\.py:2: method\.name = 'users:Mine' cannot be imported: ZeroDivisionError"):
+        plugins.find(METHODS, "method.name", "users:Mine")
+
+
+@pytest.mark.parametrize(("name", "words"), [
+    ("users:Mien", "'users' has no 'Mien'; did you mean 'Mine'? allowed: "),
+    ("missing:Mine", "cannot import 'missing' (ModuleNotFoundError: No module named 'missing'); run from its folder"),
+    (":Mine", "cannot import ''"),
+    (".users:Mine", "cannot import '.users'"),
+    ("users:", "'users' has no ''"),
+])
+def test_what_is_not_there_says_what_is(own, name, words):
+    own("users", METHOD)
+    with pytest.raises(UserError) as failed:
+        plugins.find(METHODS, "method.name", name)
+    assert words in str(failed.value) and "\n" not in str(failed.value)
+
+
+@pytest.mark.parametrize("name", ["random", "wave", "hpcfl", "torch"])
+def test_a_module_called_like_another_says_so(own, tmp_path, name):
+    """Also where that other has not been imported yet."""
+    before = sys.modules.get(name)
+    (tmp_path / f"{name}.py").write_text(METHOD)
+    with pytest.raises(UserError, match=f"'{name}' is the name of .*; give your {name}.py another name"):
+        plugins.find(METHODS, "method.name", f"{name}:Mine")
+    assert sys.modules.get(name) is before
+
+
+def test_the_current_folder_is_looked_into_for_users_modules_only(own, tmp_path):
+    own("users", METHOD)
+    before = list(sys.path)
+    assert plugins.find(METHODS, "method.name", "users:Mine").__name__ == "Mine"
+    assert sys.path == before
+    (tmp_path / "broken.py").write_text("1 / 0")
+    with pytest.raises(UserError):
+        plugins.find(METHODS, "method.name", "broken:Mine")
+    assert sys.path == before
+
+
+def test_a_module_may_lie_on_the_path_instead(own, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "users.py").write_text(METHOD)
+    monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
+    assert plugins.find(METHODS, "method.name", "users:Mine").__name__ == "Mine"

@@ -1,0 +1,90 @@
+"""Matrices beyond a limit lie in files that nobody sees."""
+
+import io
+import random
+import tempfile
+
+import pytest
+import torch
+
+from hpcfl.errors import RunFailure
+from hpcfl.files import hdf5, scratch
+
+
+@pytest.fixture(autouse=True)
+def files(monkeypatch):
+    """The files made so far; a limit holds for one test only."""
+    made, make = [], tempfile.TemporaryFile
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **how: made.append(how) or make(**how))
+    monkeypatch.setattr(scratch, "_held", {})
+    yield made
+    scratch.limit(float("inf"))
+
+
+def test_only_what_goes_beyond_the_limit_lies_in_files_until_there_is_room_again(files):
+    scratch.limit(1000)
+    first, second = scratch.empty([10, 20]), scratch.empty([1, 60])  # 800 and 240 bytes
+    assert len(files) == 1
+    view = first[3:].view(-1)
+    del first
+    scratch.empty([1, 60])
+    assert len(files) == 2  # the view still holds it
+    del view
+    scratch.empty([10, 20])
+    assert len(files) == 2
+    assert second.fill_(7).sum() == 420
+
+
+@pytest.mark.parametrize("limit", [0, 1e9])
+@pytest.mark.parametrize("value", [torch.randn(3, 5), torch.tensor(2.5).double(), torch.zeros(0, 4), torch.tensor([True, False]),
+                                   torch.arange(6).view(2, 3).T])
+def test_a_copy_has_the_values_type_and_shape_and_is_apart(limit, value):
+    scratch.limit(limit)
+    copied = scratch.copy(value)
+    assert torch.equal(copied, value) and copied.dtype == value.dtype and copied.is_contiguous()
+    before = value.clone()
+    copied.zero_()
+    assert torch.equal(value, before)
+
+
+def test_nothing_needs_no_room(files):
+    scratch.limit(1000)
+    held = scratch.empty([200])
+    scratch.limit(10)
+    assert scratch.empty([0, 5]).shape == (0, 5) and not files and len(held) == 200
+
+
+def test_no_room_for_a_file_is_one_line(small_disk, monkeypatch):
+    scratch.limit(0)
+    monkeypatch.setattr(tempfile, "tempdir", str(small_disk))
+    with pytest.raises(RunFailure, match=f"{small_disk}: No space left on device"):
+        scratch.empty([1000, 1000])
+
+
+@pytest.mark.parametrize("limit", [0, 1e9])
+def test_a_file_reads_and_writes_like_any_other(limit):
+    scratch.limit(limit)
+    chance, ours, theirs = random.Random(1), scratch.File(10), io.BytesIO()
+    for _ in range(300):
+        action, size = chance.choice(["write", "read", "seek", "truncate", "tell"]), chance.randrange(60)
+        if action == "write":
+            data = chance.randbytes(size)
+            assert ours.write(data) == theirs.write(data)
+        elif action == "read":
+            one, other = bytearray(size), bytearray(size)
+            assert ours.readinto(one) == theirs.readinto(other) and one == other
+        elif action == "truncate":
+            if size <= len(theirs.getvalue()):  # BytesIO does not grow
+                assert ours.truncate(size) == theirs.truncate(size)
+        elif action == "seek":
+            assert ours.seek(size) == theirs.seek(size)
+        else:
+            assert ours.tell() == theirs.tell() and ours.seek(0, io.SEEK_END) == theirs.seek(0, io.SEEK_END)
+    assert bytes(ours.content()) == theirs.getvalue()
+
+
+def test_files_of_hdf5_are_the_same_bytes_wherever_they_were_made(files):
+    data = {f"group/{i}": torch.randn(i, 1000).numpy() for i in range(5)}
+    plain = bytes(hdf5.encode(data, {"note": "text"}))
+    scratch.limit(0)
+    assert bytes(hdf5.encode(data, {"note": "text"})) == plain and files

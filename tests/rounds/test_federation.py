@@ -1,0 +1,48 @@
+"""Who takes part in a round (protocols.md E2), and what begins anew in each (methods-1.md §2)."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from hpcfl.experiment import config
+from hpcfl.rounds.federation import Federation
+
+
+def cohorts(rounds, **keys):
+    """The cohorts of rounds 1, 2, … of an experiment with 20 clients."""
+    table = {"method": {"name": "fedavg"}, "partition": {"clients": 20}, "seed": 0, **keys}
+    federation = SimpleNamespace(prepared=SimpleNamespace(config=config.parse(table)))
+    return [Federation.select(federation, round).tolist() for round in range(1, rounds + 1)]
+
+
+@pytest.mark.parametrize(("fraction", "clients", "size"), [
+    (1.0, 20, 20), (0.5, 5, 2), (0.3, 10, 3), (0.29, 100, 29), (0.01, 20, 1)])
+def test_e2_a_cohort_has_the_floor_of_its_share_but_one_client_at_least(fraction, clients, size):
+    """0.29 · 100 is 28.999… in floating point."""
+    [cohort] = cohorts(1, participation={"fraction": fraction}, partition={"clients": clients})
+    assert len(cohort) == len(set(cohort)) == size
+    assert cohort == sorted(cohort) and cohort[0] >= 0 and cohort[-1] < clients
+
+
+def test_e2_cohorts_are_uniform_and_follow_seed_and_round():
+    """FedNH's loop for FedBABU keys them by the round alone, so that repeated runs share one schedule."""
+    half = {"participation": {"fraction": 0.25}}
+    drawn = cohorts(2000, **half)
+    counts = np.bincount(np.concatenate(drawn), minlength=20)
+    assert np.abs(counts - 500).max() < 5 * np.sqrt(2000 * 0.25 * 0.75)
+    assert drawn[:50] == cohorts(50, **half) != cohorts(50, **half, seed=1)
+    assert len({tuple(cohort) for cohort in drawn[:50]}) > 45
+
+
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}])
+def test_the_state_of_optimisers_is_reset_every_round(federate, optimizer):
+    """With one full batch a round momentum never acts, and Adam's every step has the length of its first, lr."""
+    whole = {"batch_size": 100, "lr": 0.01}
+    played = federate("local", rounds=4, training={**whole, **optimizer})
+    moved = played.clients["model"] - federate("local", rounds=3, training={**whole, **optimizer}).clients["model"]
+    if "momentum" in optimizer:
+        assert (played.clients["model"] == federate("local", rounds=4, training=whole).clients["model"]).all()
+    else:
+        trained = moved != 0
+        np.testing.assert_allclose(moved[trained].abs(), 0.01, rtol=0.05)

@@ -1,0 +1,78 @@
+"""Where a parameter lies in a row."""
+
+import pytest
+import torch
+from torch import nn
+
+from hpcfl.errors import UserError
+from hpcfl.models.mlp import MLP
+from hpcfl.rows.layout import Layout, of_buffers, of_parameters, to_row
+
+
+@pytest.fixture
+def layout():
+    return of_parameters(MLP((3,), 2, hidden=(4, 5)))  # 3·4 + 4, 4·5 + 5, 5·2 + 2 parameters
+
+
+def test_groups_are_prefixes_and_suffixes(layout):
+    assert layout.width == 16 + 25 + 12
+    assert layout.columns("all") == slice(0, 53)
+    assert layout.columns("body") == slice(0, 41)
+    assert layout.columns("head") == layout.columns("output") == layout.columns(1) == slice(41, 53)
+    assert layout.columns(2) == slice(16, 53)
+    assert layout.columns(3) == layout.columns("all")
+    assert layout.columns("hidden2") == slice(16, 41)
+    assert layout.columns("hidden2.bias") == slice(36, 41)
+
+
+def test_members_of_a_union_are_in_row_order(layout):
+    assert layout.members(["head", "hidden1.bias"]) == ["hidden1.bias", "head.weight", "head.bias"]
+
+
+@pytest.mark.parametrize(("group", "message"), [
+    ("haed", "layer group 'haed' is unknown; did you mean 'head'?"), ("hidden", "layer group 'hidden' is unknown"),
+    (0, "layers = 0: this model has 1 to 3 upper layers"), (4, "layers = 4: this model has 1 to 3 upper layers")])
+def test_unknown_groups_are_named_with_what_is_there(layout, group, message):
+    with pytest.raises(UserError, match=message.replace("?", "[?]")):
+        layout.columns(group)
+
+
+def test_without_a_head_the_last_child_is_it():
+    layout = of_parameters(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 4)))
+    assert layout.columns("head") == slice(9, 25)
+
+
+def test_parameters_that_do_not_lie_side_by_side_are_refused():
+    one = torch.zeros(1)
+    with pytest.raises(UserError, match="do not lie side by side"):
+        Layout([("a.x", one), ("b.x", one), ("a.y", one)])
+
+
+def test_rows_and_tensors_are_each_others_inverse(layout):
+    rows = torch.randn(7, layout.width)
+    tensors = layout.stack(rows)
+    assert [tuple(tensor.shape[1:]) for tensor in tensors.values()] == layout.shapes
+    assert torch.equal(layout.flatten(tensors, torch.zeros_like(rows)), rows)
+    tensors["head.bias"].add_(1)
+    assert not rows[:, -2:].eq(tensors["head.bias"]).any()  # stack copies
+    layout.split(rows)["head.bias"].zero_()
+    assert (rows[:, -2:] == 0).all()  # split does not
+
+
+def test_flatten_leaves_columns_of_absent_names(layout):
+    rows = torch.randn(2, layout.width)
+    before = rows.clone()
+    layout.flatten({"head.bias": torch.zeros(2, 2)}, rows)
+    assert torch.equal(rows[:, :-2], before[:, :-2]) and (rows[:, -2:] == 0).all()
+
+
+def test_a_modules_row_is_its_parameters_one_after_the_other():
+    module = MLP((3,), 2, hidden=(4,))
+    assert torch.equal(to_row(of_parameters(module), module), nn.utils.parameters_to_vector(module.parameters()).detach())
+
+
+def test_buffers_have_a_layout_of_their_own():
+    module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    buffers = of_buffers(module)
+    assert buffers.width == 3 + 3 + 1 and to_row(buffers, module).tolist() == [0, 0, 0, 1, 1, 1, 0]
+    assert of_buffers(MLP((3,), 2)).width == 0 and to_row(of_buffers(nn.Linear(1, 1)), nn.Linear(1, 1)).shape == (0,)

@@ -1,0 +1,100 @@
+"""The server's products against plain loops."""
+
+import pytest
+import torch
+
+from hpcfl.rows import mixing
+
+
+@pytest.mark.parametrize("block", [1, 7, 100, 1 << 22])
+def test_mix_in_blocks_of_any_size_is_the_product(monkeypatch, block):
+    matrix, rows = torch.randn(3, 5, dtype=torch.float64), torch.randn(5, 101)
+    monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
+    mixed = mixing.mix(matrix, rows)
+    assert mixed.dtype == torch.float32 and mixed.shape == (3, 101)
+    torch.testing.assert_close(mixed, (matrix @ rows.double()).float(), rtol=0, atol=0)
+
+
+def test_equal_models_mix_to_themselves_bit_for_bit():
+    for clients in (1, 3, 7, 20, 100):
+        weights = torch.rand(clients, dtype=torch.float64)
+        model = torch.randn(1000)
+        assert torch.equal(mixing.average(weights / weights.sum(), model.repeat(clients, 1)), model)
+
+
+def test_average_by_hand():
+    weights = torch.tensor([0.25, 0.75]).double()
+    assert mixing.average(weights, torch.tensor([[0.0, 4.0], [4.0, -4.0]])).tolist() == [3.0, -2.0]
+
+
+def test_average_keeps_what_float32_sums_would_lose():
+    rows = torch.tensor([[1e8], [1.0], [-1e8]])
+    assert mixing.average(torch.full((3,), 1 / 3, dtype=torch.float64), rows).item() == pytest.approx(1 / 3, rel=1e-6)
+
+
+def test_a_zero_weight_does_not_hide_a_nan():
+    assert mixing.average(torch.tensor([1.0, 0.0]).double(), torch.tensor([[1.0], [torch.nan]])).isnan()
+
+
+@pytest.mark.parametrize("block", [1, 10, 1 << 22])
+def test_distances_against_a_loop(monkeypatch, block):
+    monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
+    rows, others = torch.randn(3, 50), torch.randn(4, 50)
+    expected = [[(a.double() - b.double()).norm() for b in others] for a in rows]
+    torch.testing.assert_close(mixing.distances(rows, others), torch.tensor(expected, dtype=torch.float64), rtol=1e-13, atol=0)
+
+
+def test_distances_of_nearly_equal_models_keep_their_digits():
+    """The Gram expansion would give 0 or noise here."""
+    row = 1000 * torch.ones(1, 10_000)
+    near = row.clone()
+    near[0, 3] += 2 ** -10
+    assert mixing.distances(row, near).item() == 2 ** -10
+    assert mixing.distances(row, row).item() == 0
+
+
+@pytest.mark.parametrize("block", [1, 10, 1 << 22])
+@pytest.mark.parametrize("second", [[0, 2, 3], [3, 1], [2]], ids=["the same", "others", "one"])
+def test_distances_within_are_those_of_the_chosen_rows(monkeypatch, block, second):
+    monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
+    rows, first, second = torch.randn(5, 50), torch.tensor([0, 2, 3]), torch.tensor(second)
+    found = mixing.distances_within(rows, first, second)
+    torch.testing.assert_close(found, mixing.distances(rows[first], rows[second]), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 22])
+@pytest.mark.parametrize("chosen", [torch.tensor([3, 1]), torch.tensor([False, True, False, True])])
+def test_the_average_of_chosen_rows(monkeypatch, block, chosen):
+    monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
+    rows, weights = torch.randn(4, 30), torch.tensor([0.25, 0.75]).double()
+    assert torch.equal(mixing.average(weights, rows, chosen), mixing.average(weights, rows[chosen]))
+
+
+@pytest.mark.parametrize("block", [1, 7, 1 << 22])
+def test_a_total_over_columns(monkeypatch, block):
+    monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
+    rows, row = torch.randn(4, 30).double(), torch.randn(30).double()
+    torch.testing.assert_close(mixing.total(lambda block, part: block @ part, rows, row), rows @ row)
+
+
+def test_picked_and_repeated_rows_are_copies():
+    rows = torch.arange(6.0).view(3, 2)
+    assert mixing.picked(rows, torch.tensor([2, 0])).tolist() == [[4, 5], [0, 1]]
+    mixing.picked(rows, torch.arange(3)).zero_()
+    assert mixing.repeated(rows[1], 2).zero_().shape == (2, 2) and rows[1].tolist() == [2, 3]
+    assert mixing.repeated(torch.tensor([True]), 2).tolist() == [[True], [True]]
+
+
+def test_some_columns_are_a_copy_and_all_are_the_rows():
+    rows = torch.arange(6.0).view(2, 3)
+    some = mixing.columns(rows, slice(-2, None))
+    assert some.tolist() == [[1, 2], [4, 5]] and some.is_contiguous()
+    some.zero_()
+    assert rows.sum() == 15 and mixing.columns(rows, slice(-3, None)) is rows
+
+
+def test_replaced_rows():
+    rows, new = torch.zeros(3, 2), torch.ones(2, 2)
+    assert mixing.replaced(rows, torch.tensor([0, 2]), new)[:, 0].tolist() == [1, 0, 1]
+    assert not rows.any()
+    assert torch.equal(mixing.replaced(rows, torch.arange(3), torch.ones(3, 2)), torch.ones(3, 2))

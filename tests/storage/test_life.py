@@ -1,0 +1,254 @@
+"""The life of a run, seen from outside: what is refused changes nothing, and whatever a fault left is continued."""
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+
+from hpcfl.cluster import status
+from hpcfl.commands.run import run
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import Interrupted, RunFailure, UserError
+from hpcfl.experiment import config
+from hpcfl.files import atomic
+from hpcfl.methods.fedavg import FedAvg
+from hpcfl.report import summary, sweep_table
+from hpcfl.rounds.federation import Federation
+from hpcfl.storage import results
+from hpcfl.storage.metrics import MetricsWriter
+
+
+def play(folder, method="cwfedavg", rounds=3, fresh=False, **sections):
+    """What ``run`` says: False where the run is complete."""
+    table = tiny.table(method, rounds=rounds, checkpoint={"every": 1}, **sections)
+    return run(config.parse(table), folder, OneProcess(), fresh)
+
+
+def content(folder: Path) -> dict[Path, bytes | None]:
+    """Every path in a folder, with the bytes and the time of files."""
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) if path.is_file() else None for path in folder.rglob("*")}
+
+
+def same(one: Path, other: Path) -> None:
+    """Digest and metrics are equal, and all who look agree that both runs are finished."""
+    for folder in (one, other):
+        assert summary.as_json(folder)["state"] == status.look(folder)[0].state == "finished"
+    assert summary.load(one).summary.digest == summary.load(other).summary.digest is not None
+    calm, disturbed = results.read(one), results.read(other)
+    assert calm.rounds.tolist() == disturbed.rounds.tolist()
+    for name, values in calm.values.items():
+        if not name.startswith(("seconds", "bytes")):
+            np.testing.assert_array_equal(values, disturbed.values[name], err_msg=name)
+
+
+NOT_THIS_RUN = {"fewer rounds": {"rounds": 2}, "another seed": {"seed": 9}, "another method": {"method": "fedavg"}}
+NOT_AT_ALL = {"data that are not there": {"data": {"dataset": "cifar-10", "root": "nowhere"}},
+              "a score that needs a global test set": {"evaluation": {"metric": "pm_v"}},
+              "no such device": {"runtime": {"device": "cuda:99"}}}
+
+
+CASES = [("a finished run", refused) for refused in (*NOT_THIS_RUN, *NOT_AT_ALL) if refused != "no such device"] + [
+    (there, refused) for there in ("a stopped run", "a failed run") for refused in (*NOT_THIS_RUN, *NOT_AT_ALL)] + [
+    ("nothing", refused) for refused in NOT_AT_ALL]
+
+
+@pytest.mark.parametrize(("there", "refused"), CASES)
+def test_what_is_refused_changes_no_byte(tmp_path, there, refused):
+    asked = {**NOT_THIS_RUN, **NOT_AT_ALL}[refused]
+    if there == "a finished run":
+        play(tmp_path / "run")
+    elif there == "a stopped run":
+        with pytest.raises(Interrupted):
+            play(tmp_path / "run", "tiny:Stops")
+        asked = {"method": "tiny:Stops", **asked, **({"rounds": 1} if "rounds" in asked else {})}
+    elif there == "a failed run":
+        with pytest.raises(RunFailure):
+            play(tmp_path / "run", {"name": "tiny:Diverges", "since": 3})
+        asked = {"method": {"name": "tiny:Diverges", "since": 3}, **asked, **({"rounds": 1} if "rounds" in asked else {})}
+    before = content(tmp_path)
+    with pytest.raises(UserError):
+        play(tmp_path / "run", **asked)
+    assert content(tmp_path) == before
+
+
+def test_a_run_whose_data_were_exchanged_is_refused(tmp_path):
+    np.savez(tmp_path / "own.npz", x=np.ones((60, 3), np.float32), y=np.arange(60) % 3)
+    table = {"data": {"dataset": "npz", "file": str(tmp_path / "own.npz")}, "model": {"hidden": [4]}, "rounds": 2,
+             "partition": {"scheme": "iid", "clients": 2}, "method": {"name": "fedavg"}}
+    run(config.parse(table), tmp_path / "run", OneProcess())
+    np.savez(tmp_path / "own.npz", x=np.ones((60, 3), np.float32), y=np.arange(60)[::-1] % 3)
+    before = content(tmp_path)
+    with pytest.raises(UserError, match=r"partition\.h5: was drawn from other data"):
+        run(config.parse(table | {"rounds": 4}), tmp_path / "run", OneProcess())
+    assert content(tmp_path) == before
+
+
+def test_complete_at_the_number_it_began_with_after_it_was_prolonged(tmp_path):
+    assert play(tmp_path / "run")
+    assert play(tmp_path / "run", rounds=5)
+    before = content(tmp_path)
+    assert not play(tmp_path / "run", rounds=5) and not play(tmp_path / "run", rounds=3)
+    for never_asked in (1, 2, 4):
+        with pytest.raises(UserError, match=rf"rounds = {never_asked}: this run has done 5 already"):
+            play(tmp_path / "run", rounds=never_asked)
+    assert content(tmp_path) == before
+    play(tmp_path / "calm", rounds=5)
+    same(tmp_path / "calm", tmp_path / "run")
+
+
+def test_asked_for_more_and_killed_at_once(tmp_path, monkeypatch):
+    """Before a further round is done, the run is still complete for what was asked at first, and goes on for the rest."""
+    play(tmp_path / "run")
+    monkeypatch.setattr(Federation, "run", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        play(tmp_path / "run", rounds=5)
+    monkeypatch.undo()
+    shown = summary.load(tmp_path / "run").summary
+    assert (shown.rounds, shown.finished, shown.state) == (3, False, "stopped")
+    assert not play(tmp_path / "run", rounds=3)
+    assert play(tmp_path / "run", rounds=5)
+    play(tmp_path / "calm", rounds=5)
+    same(tmp_path / "calm", tmp_path / "run")
+
+
+@pytest.mark.parametrize("method", ["cwfedavg", "fedbabu", "local"])
+@pytest.mark.parametrize("killed", ["scoring", "merging", "after the copy"])
+def test_killed_in_the_final_scoring_and_completed_by_the_same_command(tmp_path, monkeypatch, method, killed):
+    def die(*arguments, **named):
+        raise KeyboardInterrupt
+
+    def die_in_the_run(self, fleet, inbox):  # not in the trial before it, of one client
+        if len(fleet.ids) > 1:
+            die()
+
+    write = atomic.write
+    with monkeypatch.context() as patched:
+        if killed == "scoring":
+            patched.setattr(type(config.parse(tiny.table(method)).method), "finish", die_in_the_run)
+        else:
+            fold = MetricsWriter.fold
+
+            def dying(self, completed=None):
+                if completed is None:
+                    return fold(self)
+                if killed == "merging":
+                    die()
+                patched.setattr(atomic, "write", lambda path, *rest, **named: (
+                    die() if path.name == "metrics.h5" else write(path, *rest, **named)))
+                return fold(self, completed)
+
+            patched.setattr(MetricsWriter, "fold", dying)
+        with pytest.raises(KeyboardInterrupt):
+            play(tmp_path / "run", method)
+    assert [cell.state for cell in status.look(tmp_path / "run")] == ["stopped"]
+    assert summary.as_json(tmp_path / "run")["finished"] is False
+    assert play(tmp_path / "run", method)
+    play(tmp_path / "calm", method)
+    same(tmp_path / "calm", tmp_path / "run")
+
+
+def test_a_signal_in_the_last_round_leaves_the_scoring_to_the_same_command(tmp_path):
+    with pytest.raises(Interrupted, match="stopped after round 2 of 2, before the final scoring; the same command continues"):
+        play(tmp_path / "run", "tiny:Stops", rounds=2)
+    assert summary.load(tmp_path / "run").life.stage.name == "PLAYED"
+    assert play(tmp_path / "run", "tiny:Stops", rounds=2)
+    assert summary.as_json(tmp_path / "run")["finished"]
+
+
+def test_a_signal_during_the_final_scoring_is_heard_and_a_second_ends_the_run_at_once(tmp_path, monkeypatch):
+    ended = []
+    clock = [0.0]
+    monkeypatch.setattr("hpcfl.rounds.signals.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr(OneProcess, "abort", lambda self, code: ended.append(code))
+
+    def finish(self, fleet, inbox):
+        if len(fleet.ids) > 1:  # not in the trial before the run, of one client
+            os.kill(os.getpid(), signal.SIGTERM)
+            clock[0] += 10
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(FedAvg, "finish", finish)
+    play(tmp_path / "run")
+    assert ended == [1]
+
+
+def test_a_signal_while_the_run_is_prepared_leaves_nothing(tmp_path, monkeypatch):
+    from hpcfl.commands import run as running
+
+    prepare = running.prepare
+
+    def slowly(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return prepare(*arguments)
+
+    monkeypatch.setattr(running, "prepare", slowly)
+    with pytest.raises(Interrupted, match="stopped before it began; the same command begins it"):
+        play(tmp_path / "run")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_mistake_found_after_the_beginning_is_a_failure_and_said_so(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise UserError("a key that only this shows")
+
+    monkeypatch.setattr(Federation, "run", refuse)
+    with pytest.raises(RunFailure, match="a key that only this shows"):
+        play(tmp_path / "run")
+    assert summary.load(tmp_path / "run").life.state == status.look(tmp_path / "run")[0].state == "failed"
+
+
+@pytest.mark.parametrize("damaged", ["metrics.h5", "metrics-copy.h5", "run.json", "partition.h5", "the newest manifest"])
+@pytest.mark.parametrize("how", ["cut", "deleted"])
+def test_one_damaged_file_of_a_stopped_run_costs_nothing(tmp_path, damaged, how):
+    stops = {"rounds": 4, "method": "tiny:Stops"}
+    for name in ("calm", "run"):
+        with pytest.raises(Interrupted):
+            play(tmp_path / name, **stops)
+    path = tmp_path / "run" / damaged if "." in damaged else max((tmp_path / "run" / "checkpoints").glob("manifest-*"))
+    path.unlink() if how == "deleted" else path.write_bytes(path.read_bytes()[:-9])
+    if damaged == "the newest manifest":  # round 2 is played again, and stops again
+        with pytest.raises(Interrupted):
+            play(tmp_path / "run", **stops)
+    assert play(tmp_path / "calm", **stops) and play(tmp_path / "run", **stops)
+    same(tmp_path / "calm", tmp_path / "run")
+
+
+def test_a_lost_final_state_is_made_again_from_the_checkpoint_before(tmp_path):
+    play(tmp_path / "run")
+    play(tmp_path / "calm")
+    max((tmp_path / "run" / "checkpoints").glob("manifest-*")).write_bytes(b"damaged")
+    assert summary.as_json(tmp_path / "run")["finished"] is False
+    assert play(tmp_path / "run")
+    same(tmp_path / "calm", tmp_path / "run")
+
+
+def test_a_finished_run_may_lose_its_checkpoints_to_save_room(tmp_path):
+    play(tmp_path / "run")
+    for path in (tmp_path / "run" / "checkpoints").iterdir():
+        path.unlink()
+    shown = summary.load(tmp_path / "run").summary
+    assert shown.finished and shown.digest is None and not shown.notes
+    assert not play(tmp_path / "run")
+
+
+def test_a_report_that_fails_does_not_fail_the_run(tmp_path, monkeypatch, capsys):
+    from hpcfl.commands.experiments import run_table
+    from hpcfl.report import figures
+
+    monkeypatch.setattr(figures, "draw", lambda folder: 1 / 0)
+    run_table(tiny.table("fedavg"), "x.toml", tmp_path / "run", False, OneProcess())
+    said = capsys.readouterr().out
+    assert "note: the results are complete, but their report failed (ZeroDivisionError" in said
+    assert said.endswith(f"look further: hpcfl show {tmp_path / 'run'}\n")
+
+
+def test_without_its_description_a_run_is_seen_by_all_who_look(tmp_path):
+    play(tmp_path / "run")
+    (tmp_path / "run" / "run.json").unlink()
+    assert status.look(tmp_path / "run")[0].state == summary.as_json(tmp_path / "run")["state"] == "finished"
+    assert [run.folder.name for run in sweep_table.runs_below(tmp_path)] == ["run"]
+    assert [cell.name for cell in status.look(tmp_path)] == ["run"]
+    assert not play(tmp_path / "run")

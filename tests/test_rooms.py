@@ -1,0 +1,60 @@
+"""The rooms of the package: hpcfl/README.md lists them from the top down, and no room imports from one above it."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "hpcfl"
+ROOMS = re.findall(r"^\| `(\w+)` \|", (PACKAGE / "README.md").read_text(), re.MULTILINE)
+ROOT = ROOMS[0]
+
+
+def room(module: str) -> str:
+    """The room of a module, e.g. ``files`` of ``hpcfl.files.atomic``."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else ROOT
+
+
+def modules() -> dict[str, Path]:
+    return {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+            for path in PACKAGE.rglob("*.py")}
+
+
+def imports(path: Path) -> set[str]:
+    """The modules of the package that a file imports, also those imported inside functions."""
+    known, found = modules(), set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {name if (name := f"{node.module}.{alias.name}") in known else node.module for alias in node.names}
+    return {name for name in found if name in known}
+
+
+def test_the_list_has_every_room_once():
+    folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    assert sorted(ROOMS) == sorted({ROOT, *folders})
+
+
+def test_the_root_holds_what_a_user_calls():
+    assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py", "api.py", "cli.py", "errors.py"}
+
+
+@pytest.mark.parametrize("name", ROOMS)
+def test_no_room_imports_from_one_above_it(name):
+    wrong = [f"{module} imports {other}" for module, path in modules().items() if room(module) == name
+             for other in imports(path) if ROOMS.index(room(other)) < ROOMS.index(name)
+             and other not in ("hpcfl", "hpcfl.errors")]
+    assert not wrong
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    edges = {module: imports(path) - {module, "hpcfl"} for module, path in modules().items() if module != "hpcfl"}
+    while leaves := [module for module, others in edges.items() if not others]:
+        for leaf in leaves:
+            del edges[leaf]
+        for others in edges.values():
+            others.difference_update(leaves)
+    assert not edges
