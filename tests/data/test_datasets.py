@@ -235,5 +235,5 @@ def test_built_in_data_is_not_downloaded(tmp_path):
 
 
 def test_loading_does_not_import_torchvision():
-    code = "import sys; from hpcfl import config; from hpcfl.data import datasets; datasets.load(config.Data())"
+    code = "import sys; from hpcfl.experiment import config; from hpcfl.data import datasets; datasets.load(config.Data())"
     subprocess.run([sys.executable, "-c", f"{code}; assert 'torchvision' not in sys.modules"], check=True)
