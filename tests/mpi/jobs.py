@@ -44,7 +44,7 @@ class Job:
         self.process = subprocess.Popen(
             [*launcher, sys.executable, *program, "run", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": str(TESTS), "HPCFL_TEST_JOB": self.mark, **environment})
+            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]), "HPCFL_TEST_JOB": self.mark, **environment})
 
     def wait(self) -> tuple[int, str]:
         """Exit code and output."""
