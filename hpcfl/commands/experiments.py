@@ -1,13 +1,13 @@
 """An experiment file, run: one run, or the cells of its sweep one after the other with a table at the end."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hpcfl import trial
-from hpcfl.commands.run import check_world, run
+from hpcfl.commands.run import check_world, run, silence
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import RunFailure, UserError
@@ -58,17 +58,22 @@ def plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
 
 def run_file(file: Path, overrides: Iterable[str], out: Path | None, fresh: bool, communicator: Communicator) -> Path:
     """Run an experiment file; the folder of its results. Collective. Raises what ``run_table`` raises."""
-    with agreed(communicator):
-        table = config.read(file, overrides)
-    return run_table(table, str(file), out, fresh, communicator)
+    return _run(lambda: config.read(file, overrides), str(file), out, fresh, communicator)
 
 
 def run_table(table: dict[str, Any], source: str, out: Path | None, fresh: bool, communicator: Communicator) -> Path:
-    """Run what an experiment file's table says, and say what came out. Collective. Raises UserError, RunFailure or Interrupted,
-    on all ranks."""
+    """Run what an experiment file's table says, and say what came out; the folder of its results. Collective.
+
+    Raises UserError, RunFailure or Interrupted, on all ranks.
+    """
+    return _run(lambda: table, source, out, fresh, communicator)
+
+
+def _run(read: Callable[[], dict[str, Any]], source: str, out: Path | None, fresh: bool, communicator: Communicator) -> Path:
     with agreed(communicator):
         check_world(communicator)
-        planned = plan(table, source, out)
+        planned = plan(read(), source, out)
+        communicator.watch(silence(cell.config for cell in planned.cells))
         if communicator.is_server:
             planned.record()
     if planned.is_sweep:
@@ -84,6 +89,7 @@ def check_file(file: Path, overrides: Iterable[str], communicator: Communicator)
     with agreed(communicator):
         check_world(communicator)
         cells = sweep.expand(config.read(file, overrides), str(file))
+        communicator.watch(silence([cells[0].config]))
         prepared = prepare(cells[0].config, communicator)
     prepared = trial.run(prepared, communicator)
     from hpcfl.report import configuration, needs

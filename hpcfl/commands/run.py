@@ -1,5 +1,6 @@
 """A run from start to end: prepare, claim the folder, restore, play the rounds, leave with the agreed code."""
 
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
     Until the folder is begun nothing in it changes, and whatever is wrong is bad input; from then on it is a failure.
     Raises UserError, RunFailure or Interrupted, on all ranks.
     """
-    communicator.watch(max(config.runtime.hang_after, PREPARING))
+    communicator.watch(silence([config]))
     heartbeat.to(communicator.beat)
     with StopRequest(lambda: communicator.abort(1)) as request, ExitStack() as stack:
         with agreed(communicator):
@@ -107,6 +108,11 @@ def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoin
     with Progress(prepared.config, folder, communicator, prepared) as progress:
         progress.start(done, introduced, [*notes, *metrics.notes])
         Federation(communicator, prepared, server, checkpoints, metrics, _meta(prepared), progress.round).run(done, request)
+
+
+def silence(configs: Iterable[Config]) -> float:
+    """Seconds for which a rank may say nothing before round 1, in which it imports and prepares."""
+    return max(PREPARING, *(config.runtime.hang_after for config in configs))
 
 
 def check_world(communicator: Communicator) -> None:

@@ -203,7 +203,8 @@ class Federation:
             self._unrecorded = rounds + 1, values | self.costs(floats_down) | {FINAL: 1}
             self.record()
             with alone("after the last round, metrics"):
-                self.metrics.fold(completed=rounds)
+                self.metrics.publish()  # now the run is finished, whatever happens while they are merged
+                self.metrics.fold()
 
 
 @contextmanager

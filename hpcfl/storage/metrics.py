@@ -64,16 +64,15 @@ class MetricsWriter:
                      results.encode(Results(rounds=rounds, values=values), packed=True), durable=False)
         self._waiting, self._published = [], time.monotonic()
 
-    def fold(self, completed: int | None = None) -> None:
+    def fold(self) -> None:
         """Merge the rounds into ``metrics.h5`` and its copy, safe on the disk when this returns. Raises RunFailure.
 
         To be called before the checkpoint of the same round is committed: resuming does not repeat earlier rounds.
-        completed: the run is scored, after so many rounds.
         """
-        paths, merged = results.listed(self.folder), self._merged()
-        rounds, values = results.merge([*merged, *(part for path in paths if (part := self._load(path))), *self._waiting])
-        reached = {number for part in merged for number in part.completed} | ({completed} if completed is not None else set())
-        data = results.encode(Results(self._header, self._static, rounds, values, sorted(reached)))
+        paths = results.listed(self.folder)
+        parts = [*self._merged(), *(part for path in paths if (part := self._load(path))), *self._waiting]
+        rounds, values = results.merge(parts)
+        data = results.encode(Results(self._header, self._static, rounds, values, results.scored_after(parts)))
         atomic.write(self.folder / results.COPY, data, durable=False)
         atomic.write(self.folder / results.MERGED, data)
         self._waiting, self._folded = [], True

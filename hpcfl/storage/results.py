@@ -116,6 +116,12 @@ def merge(parts: Sequence[Results]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     return rounds, {name: _column(name, len(rounds), chosen) for name in names}
 
 
+def scored_after(parts: Sequence[Results]) -> list[int]:
+    """The numbers of rounds after which the run was scored as round R + 1, ascending: kept from earlier or in these rounds."""
+    known = {number for part in parts for number in part.completed}
+    return sorted(known | {int(round) - 1 for part in parts for round in part.rounds[~part.played]})
+
+
 def listed(folder: Path) -> list[Path]:
     """The files of rounds that are not merged yet, ascending."""
     return sorted((folder / ROUNDS).glob("*.h5"))
@@ -140,7 +146,7 @@ def _read_once(folder: Path) -> Results:
         raise UserError("; ".join([f"{folder}: no results here", *notes]))
     base = base or Results()
     rounds, values = merge([base, *parts])
-    return Results(base.header, base.static, rounds, values, base.completed, notes)
+    return Results(base.header, base.static, rounds, values, scored_after([base, *parts]), notes)
 
 
 def load_merged(folder: Path, notes: list[str]) -> Results | None:

@@ -16,8 +16,7 @@ from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment.config import Config
 from hpcfl.files import atomic, foreign
 from hpcfl.files.atomic import Damaged
-from hpcfl.storage import results
-from hpcfl.storage.checkpoint import latest
+from hpcfl.storage import checkpoint, results
 from hpcfl.storage.forms import RunFile
 from hpcfl.storage.lock import NAME as LOCK
 from hpcfl.storage.lock import FolderLock
@@ -40,7 +39,7 @@ def is_run(folder: Path) -> bool:
 
 
 def examine(folder: Path, config: Config, fresh: bool) -> bool:
-    """Whether this very run is complete in the folder. Changes nothing.
+    """Whether this very run is complete in the folder, its last state intact to the last byte. Changes nothing.
 
     Raises UserError if the folder cannot be read, belongs to another configuration, holds something else, or has a run that is
     longer than the configuration asks for.
@@ -55,7 +54,8 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
     _refuse_another(folder, config, newest)
     done, completed = newest.round if newest else 0, results.completed(folder)
     if is_finished(config.rounds, done, completed):
-        return True
+        whole = checkpoint.intact(folder / CHECKPOINTS)
+        return is_finished(config.rounds, whole.round if whole else 0, completed)
     if done > config.rounds:
         raise UserError(f"rounds = {config.rounds}: this run has done {done} already; ask for more, or --fresh")
     begun_for = newest.meta.get("rounds") if newest else config.rounds
@@ -203,7 +203,7 @@ def _refuse_another(folder: Path, config: Config, newest: Manifest | None) -> No
 
 def _newest(folder: Path) -> Manifest | None:
     try:
-        return latest(folder / CHECKPOINTS)
+        return checkpoint.latest(folder / CHECKPOINTS)
     except RunFailure as error:
         raise UserError(f"{error}; choose another --out, or make it readable") from error
 

@@ -144,7 +144,7 @@ def start_twice(scene: Scene) -> Outcome:
     codes = [first.end(GRACE), second.end(GRACE)]
     outcome = Outcome("start-up", f"codes {codes[0]} and {codes[1]}", max(codes, key=str),
                       f"{first.said}\n{second.said}", time.monotonic() - begun)
-    outcome.wrong += judge.twice(codes, [first, second])
+    outcome.wrong += judge.twice(scene, codes, [first, second])
     return outcome
 
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -98,6 +99,16 @@ class Scene:
             found.append((path, one))
         return found
 
+    def _complete(self) -> list[Manifest]:
+        """The checkpoints whose files are all there, of the right size."""
+        folder, found = self.folder / "checkpoints", []
+        for path in manifest.newest_first(folder):
+            with suppress(Damaged, OSError):
+                one = manifest.read(path)
+                if all((folder / shard.name).stat().st_size == shard.size for shard in one.files):
+                    found.append(one)
+        return found
+
     def recorded(self) -> Results:
         """What can be read of the metrics, nothing where nothing can."""
         try:
@@ -106,8 +117,9 @@ class Scene:
             return Results()
 
     def finished(self) -> bool:
-        """Whether round R + 1 is on the disk, and the state that it scored need not be made again."""
-        newest = next((one.round for _, one in self.manifests()), 0)
+        """Whether round R + 1 is on the disk, and the state that it scored is there as far as one can see without
+        reading it all."""
+        newest = max((one.round for one in self._complete()), default=0)
         return ROUNDS + 1 in self.recorded().rounds and not 0 < newest < ROUNDS
 
     def stamp(self) -> dict[str, tuple[object, ...]]:

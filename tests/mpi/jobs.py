@@ -11,6 +11,7 @@ from pathlib import Path
 from hpcfl.storage.checkpoint import latest
 
 TESTS = Path(__file__).parents[1]
+PATHS = os.pathsep.join([str(TESTS.parent), str(TESTS)])
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 PATIENCE = 120  # seconds; generous, because a loaded machine takes long to start processes
 
@@ -44,7 +45,7 @@ class Job:
         self.process = subprocess.Popen(
             [*launcher, sys.executable, *program, "run", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS.parent), str(TESTS)]), "HPCFL_TEST_JOB": self.mark, **environment})
+            env={**os.environ, "PYTHONPATH": PATHS, "HPCFL_TEST_JOB": self.mark, **environment})
 
     def wait(self) -> tuple[int, str]:
         """Exit code and output."""

@@ -17,8 +17,9 @@ from hpcfl.files import atomic
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.report import summary, sweep_table
 from hpcfl.rounds.federation import Federation
-from hpcfl.storage import results
+from hpcfl.storage import manifest, results
 from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.results import FINAL
 
 
 def play(folder, method="cwfedavg", rounds=3, fresh=False, **sections):
@@ -114,39 +115,69 @@ def test_asked_for_more_and_killed_at_once(tmp_path, monkeypatch):
     same(tmp_path / "calm", tmp_path / "run")
 
 
-@pytest.mark.parametrize("method", ["cwfedavg", "fedbabu", "local"])
-@pytest.mark.parametrize("killed", ["scoring", "merging", "after the copy"])
-def test_killed_in_the_final_scoring_and_completed_by_the_same_command(tmp_path, monkeypatch, method, killed):
-    def die(*arguments, **named):
-        raise KeyboardInterrupt
+def die(*arguments, **named):
+    raise KeyboardInterrupt
 
-    def die_in_the_run(self, fleet, inbox):  # not in the trial before it, of one client
+
+def die_scoring(patched, method):
+    def finish(self, fleet, inbox):  # not in the trial before the run, of one client
         if len(fleet.ids) > 1:
             die()
 
+    patched.setattr(type(config.parse(tiny.table(method)).method), "finish", finish)
+
+
+def die_publishing(patched, method):
+    def publish(self):
+        if any(FINAL in part.values and not part.played.all() for part in self._waiting):
+            die()
+
+    patched.setattr(MetricsWriter, "publish", publish)
+
+
+def die_merging(patched, method):
+    fold = MetricsWriter.fold
+    patched.setattr(MetricsWriter, "fold", lambda self: die() if results.completed(self.folder) else fold(self))
+
+
+def die_after_the_copy(patched, method):
     write = atomic.write
+
+    def write_or_die(path, *arguments, **named):
+        if path.name == "metrics.h5" and results.completed(path.parent):
+            die()
+        write(path, *arguments, **named)
+
+    patched.setattr(atomic, "write", write_or_die)
+
+
+@pytest.mark.parametrize("method", ["cwfedavg", "fedbabu", "local"])
+@pytest.mark.parametrize(("kill", "finished"), [
+    (die_scoring, False), (die_publishing, False), (die_merging, True), (die_after_the_copy, True)])
+def test_killed_in_the_final_scoring_and_completed_by_the_same_command(tmp_path, monkeypatch, method, kill, finished):
+    """Finished is what has published round R + 1; whatever is killed before is completed by the same command."""
     with monkeypatch.context() as patched:
-        if killed == "scoring":
-            patched.setattr(type(config.parse(tiny.table(method)).method), "finish", die_in_the_run)
-        else:
-            fold = MetricsWriter.fold
-
-            def dying(self, completed=None):
-                if completed is None:
-                    return fold(self)
-                if killed == "merging":
-                    die()
-                patched.setattr(atomic, "write", lambda path, *rest, **named: (
-                    die() if path.name == "metrics.h5" else write(path, *rest, **named)))
-                return fold(self, completed)
-
-            patched.setattr(MetricsWriter, "fold", dying)
+        kill(patched, method)
         with pytest.raises(KeyboardInterrupt):
             play(tmp_path / "run", method)
-    assert [cell.state for cell in status.look(tmp_path / "run")] == ["stopped"]
-    assert summary.as_json(tmp_path / "run")["finished"] is False
-    assert play(tmp_path / "run", method)
+    assert [cell.state for cell in status.look(tmp_path / "run")] == ["finished" if finished else "stopped"]
+    assert summary.as_json(tmp_path / "run")["finished"] is finished
+    assert play(tmp_path / "run", method) is not finished
     play(tmp_path / "calm", method)
+    same(tmp_path / "calm", tmp_path / "run")
+
+
+def test_a_flipped_bit_in_a_finished_runs_last_state_is_made_good_by_the_same_command(tmp_path):
+    for name in ("calm", "run"):
+        play(tmp_path / name)
+    (last,) = (tmp_path / "run" / "checkpoints").glob("manifest-00000003.json")
+    shard = tmp_path / "run" / "checkpoints" / manifest.read(last).files[0].name
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    assert summary.as_json(tmp_path / "run")["finished"]  # whoever looks does not read the whole state
+    assert play(tmp_path / "run") and not play(tmp_path / "run")
+    manifest.read(last).verify(last.parent)
     same(tmp_path / "calm", tmp_path / "run")
 
 

@@ -36,7 +36,7 @@ def test_everything_comes_back(tmp_path):
     assert read.values["seconds/train"].tolist() == [0.5, 1.0, 1.5]
     assert read.values["clients/pre/correct"].dtype == np.int64
     assert read.values["clients/pre/loss"].dtype == np.float32 and read.values["clients/pre/loss"].shape == (3, 2, 3)
-    writer.fold(completed=3)
+    writer.fold()
     assert metrics.read(tmp_path).completed == [3]
     assert os.listdir(tmp_path / "rounds") == []
 
@@ -113,7 +113,7 @@ def test_one_damaged_file_loses_nothing_whenever_the_writer_was_killed(tmp_path,
 
     monkeypatch.setattr(atomic, "write", write_or_die)
     with pytest.raises(KeyboardInterrupt):
-        writer.fold(completed=1)
+        writer.fold()
     monkeypatch.undo()
     (tmp_path / damaged).write_bytes(b"damaged")
     assert metrics.read(tmp_path).rounds.tolist() == [1, 2]
@@ -126,7 +126,7 @@ def test_prolonged_several_times_all_ends_are_remembered(tmp_path):
     for rounds in (2, 5):
         writer = MetricsWriter(tmp_path, HEADER, STATIC)
         writer.record(rounds + 1, {"final": 1})
-        writer.fold(completed=rounds)
+        writer.fold()
     writer = MetricsWriter(tmp_path, HEADER, STATIC)
     writer.record(6, {"final": 0})
     read = metrics.read(tmp_path)
