@@ -36,6 +36,8 @@ def test_everything_comes_back(tmp_path):
     assert read.values["seconds/train"].tolist() == [0.5, 1.0, 1.5]
     assert read.values["clients/pre/correct"].dtype == np.int64
     assert read.values["clients/pre/loss"].dtype == np.float32 and read.values["clients/pre/loss"].shape == (3, 2, 3)
+    writer.record(4, {"final": 1})
+    assert metrics.read(tmp_path).completed == [3]
     writer.fold()
     assert metrics.read(tmp_path).completed == [3]
     assert os.listdir(tmp_path / "rounds") == []
