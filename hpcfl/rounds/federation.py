@@ -200,11 +200,10 @@ class Federation:
         values = record.gather(self.communicator, self.prepared.placement, audience, len(everyone), columns,
                                self.communicator.allgather(record.header(columns, {})))
         if self.metrics is not None:
-            self._unrecorded = rounds + 1, values | self.costs(floats_down) | {FINAL: 1}
-            self.record()
+            values |= self.costs(floats_down) | {FINAL: 1}
             with alone("after the last round, metrics"):
-                self.metrics.publish()  # now the run is finished, whatever happens while they are merged
-                self.metrics.fold()
+                self.metrics.conclude(rounds + 1, values)
+                self.report(rounds + 1, values)
 
 
 @contextmanager

@@ -7,7 +7,7 @@ ends with one file that is published whole, by rename, and its being there is th
     prepared   ``partition.h5``: everything was built and checked, round 1 may begin
     playing    a round in the metrics or in a checkpoint
     played     the checkpoint of the last round, R
-    finished   the scores of the state after the last aggregation, round R + 1, in the metrics
+    finished   the scores of the state after the last aggregation, round R + 1, in the merged metrics
 """
 
 from dataclasses import dataclass

@@ -48,10 +48,14 @@ class MetricsWriter:
         ``values``: name, a path such as ``clients/pre/correct``, → scalar or array, of the same shape in every round.
         Raises ValueError for another shape, RunFailure.
         """
-        columns = {name: self._column(name, value) for name, value in values.items()}
-        self._waiting.append(Results(rounds=np.array([round]), values=columns))
+        self._take(round, values)
         if time.monotonic() - self._published >= self._every:
             self.publish()
+
+    def conclude(self, round: int, values: Mapping[str, float | int | np.ndarray]) -> None:
+        """Take the last round, as ``record`` does; it is there for readers only with all that was merged. Raises RunFailure."""
+        self._take(round, values)
+        self.fold()
 
     def publish(self) -> None:
         """Let readers see every round recorded so far. Raises RunFailure."""
@@ -79,6 +83,10 @@ class MetricsWriter:
         with atomic.explained(self.folder):
             for path in paths:
                 path.unlink(missing_ok=True)
+
+    def _take(self, round: int, values: Mapping[str, float | int | np.ndarray]) -> None:
+        columns = {name: self._column(name, value) for name, value in values.items()}
+        self._waiting.append(Results(rounds=np.array([round]), values=columns))
 
     def _merged(self) -> list[Results]:
         """What was merged so far, the part that counts last. Of an earlier process, which may have been killed between the two

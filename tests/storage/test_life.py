@@ -2,6 +2,7 @@
 
 import os
 import signal
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,6 @@ from hpcfl.report import summary, sweep_table
 from hpcfl.rounds.federation import Federation
 from hpcfl.storage import manifest, results
 from hpcfl.storage.metrics import MetricsWriter
-from hpcfl.storage.results import FINAL
 
 
 def play(folder, method="cwfedavg", rounds=3, fresh=False, **sections):
@@ -127,35 +127,32 @@ def die_scoring(patched, method):
     patched.setattr(type(config.parse(tiny.table(method)).method), "finish", finish)
 
 
-def die_publishing(patched, method):
-    def publish(self):
-        if any(FINAL in part.values and not part.played.all() for part in self._waiting):
-            die()
-
-    patched.setattr(MetricsWriter, "publish", publish)
-
-
 def die_merging(patched, method):
-    fold = MetricsWriter.fold
-    patched.setattr(MetricsWriter, "fold", lambda self: die() if results.completed(self.folder) else fold(self))
+    patched.setattr(MetricsWriter, "conclude", lambda self, round, values: die())
 
 
-def die_after_the_copy(patched, method):
-    write = atomic.write
+def die_writing(patched, method, after=False):
+    """The writing of metrics.h5 with round R + 1 in it, before or after it is there under its name."""
+    write, conclude = atomic.write, MetricsWriter.conclude
 
     def write_or_die(path, *arguments, **named):
-        if path.name == "metrics.h5" and results.completed(path.parent):
+        if path.name != "metrics.h5" or after:
+            write(path, *arguments, **named)
+        if path.name == "metrics.h5":
             die()
-        write(path, *arguments, **named)
 
-    patched.setattr(atomic, "write", write_or_die)
+    def concluding(self, round, values):
+        patched.setattr(atomic, "write", write_or_die)
+        conclude(self, round, values)
+
+    patched.setattr(MetricsWriter, "conclude", concluding)
 
 
 @pytest.mark.parametrize("method", ["cwfedavg", "fedbabu", "local"])
 @pytest.mark.parametrize(("kill", "finished"), [
-    (die_scoring, False), (die_publishing, False), (die_merging, True), (die_after_the_copy, True)])
+    (die_scoring, False), (die_merging, False), (die_writing, False), (partial(die_writing, after=True), True)])
 def test_killed_in_the_final_scoring_and_completed_by_the_same_command(tmp_path, monkeypatch, method, kill, finished):
-    """Finished is what has published round R + 1; whatever is killed before is completed by the same command."""
+    """Finished is what has merged round R + 1; whatever is killed before is completed by the same command."""
     with monkeypatch.context() as patched:
         kill(patched, method)
         with pytest.raises(KeyboardInterrupt):
