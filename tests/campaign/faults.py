@@ -105,11 +105,15 @@ def ask_to_stop(scene: Scene, number: signal.Signals, times: int) -> Outcome:
 
 
 def freeze_rank(scene: Scene) -> Outcome:
-    """Whatever MPI has connected must be noticed when it falls silent."""
+    """Whatever MPI has connected must be noticed when it falls silent, until all ranks have taken leave of each other;
+    one that is stopped on its way out, when nobody is left to notice, goes on later and has lost nothing."""
     job, moment = _reach(scene, scene.chance.randint(2, max(2, scene.most_ranks)), connected=True)
     rank, pid = scene.chance.choice(sorted(job.pids().items()))
     begun = time.monotonic()
     send(pid, signal.SIGSTOP)
+    if job.left_alone(pid, GRACE):
+        moment = LATE
+        send(pid, signal.SIGCONT)
     outcome = _ended(job, moment, f"rank {rank} of {job.ranks}", begun)
     outcome.wrong += judge.failed(outcome.code, outcome.said, "silent")
     return outcome

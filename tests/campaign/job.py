@@ -17,6 +17,7 @@ from zygote import Zygote
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 START = 60.0  # seconds that a start may take on a loaded machine
+SETTLED = 5.0  # seconds in which mpiexec ends what is left of a job that failed
 PAUSE = 0.002  # seconds between two looks
 
 
@@ -77,6 +78,17 @@ class Job:
             return None
         finally:
             self.kill()
+
+    def left_alone(self, pid: int, patience: float) -> bool:
+        """Whether the other ranks have all left for good, and the job waits for this one; False if it ends before."""
+        deadline, since = time.monotonic() + patience, time.monotonic()
+        while self.process.poll() is None and time.monotonic() < deadline:
+            if any(_alive(other) for other in self.pids().values() if other != pid):
+                since = time.monotonic()
+            elif time.monotonic() - since > SETTLED:
+                return True
+            time.sleep(PAUSE)
+        return False
 
     def kill(self) -> None:
         """SIGKILL to everything that belongs to the job, until nothing is left."""
