@@ -17,7 +17,7 @@ from hpcfl.storage import manifest, results
 from hpcfl.storage.manifest import Manifest
 from hpcfl.storage.results import Results
 
-HANG_AFTER = 8  # seconds of silence; runtime.hang_after
+HANG_AFTER = 15  # seconds of silence; runtime.hang_after. A first step took 8 on a machine with a load of 7.
 FINISH = 120.0  # seconds that an undisturbed run may take on a loaded machine
 ROUNDS = 5
 EXPERIMENT = """
