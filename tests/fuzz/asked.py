@@ -28,14 +28,14 @@ every = 1
 """
 
 
-def answer(*arguments: object) -> int:
-    """The exit code of a command, 0 or 2; with 2 there is one line about it and nothing else."""
+def answer(*arguments: object, codes: tuple[int, ...] = (0, 2)) -> int:
+    """The exit code of a command, one of ``codes``; if it is not 0 there is one line about it."""
     out, err = io.StringIO(), io.StringIO()
     # At the end of a StopRequest signals are handled as before.
     with redirect_stdout(out), redirect_stderr(err), StopRequest(lambda: None):
         code = command([str(argument) for argument in arguments], OneProcess())
     said = f"{arguments} → {code}\n{out.getvalue()}\n{err.getvalue()}"
-    assert code in (0, 2), said
+    assert code in codes, said
     assert "Traceback" not in said
     assert "\x1b" not in said
     assert code == 0 or len(err.getvalue().strip().splitlines()) == 1, said

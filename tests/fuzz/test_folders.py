@@ -45,11 +45,17 @@ def test_commands_that_look(finished, data):
 def test_the_same_command_again(finished, data):
     with _copy(finished) as place:
         _mutate(data.draw, place / "run")
+        command = ("run", place / "file.toml", "--out", place / "run")
+        # A folder in the place of a file of a checkpoint shows when that file is written again, and fails the run.
+        blocked = any(path.is_dir() for path in (place / "run" / "checkpoints").iterdir())
         before = asked.stamp(place)
-        if asked.answer("run", place / "file.toml", "--out", place / "run") == 2:
+        code = asked.answer(*command, codes=(0, 1, 2) if blocked else (0, 2))
+        if code == 2:
             assert asked.stamp(place) == before
-            if not (place / "run" / ".lock").is_symlink():  # which only its owner can judge
-                assert asked.answer("run", place / "file.toml", "--out", place / "run", "--fresh") == 0
+        if code != 0:
+            # A folder whose lock leads elsewhere is nobody's to move aside.
+            locked_elsewhere = (place / "run" / ".lock").is_symlink()
+            assert asked.answer(*command, "--fresh") == (2 if locked_elsewhere else 0)
 
 
 @contextmanager
@@ -75,8 +81,6 @@ def _another_file(draw, path: Path, files: list[Path]) -> None:
 
 
 def _folder(draw, path: Path, files: list[Path]) -> None:
-    if path.parent.name == "checkpoints":
-        return  # a run fails, with 1 and a line, when it comes to write the file there again
     path.unlink()
     path.mkdir()
 
