@@ -15,7 +15,7 @@ from torch import Tensor
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods._ala import AdaptiveLocalAggregation
-from hpcfl.methods.base import Cohort, Method, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
 from hpcfl.rows import mixing
 
 
@@ -44,11 +44,11 @@ class Anchored(Method):
     def client_state(self, setup: Setup) -> State:
         return {"model": setup.initial()} | (AdaptiveLocalAggregation().client_state(setup) if self.ala else {})
 
-    def send(self, server: State, cohort: Cohort) -> Message:
+    def send(self, server: State, audience: Audience) -> Message:
         last = server["uploaded"].nonzero()[:, 0]
         if not len(last):
             return {}  # round 1: no anchor yet
-        receivers, models = torch.from_numpy(cohort.ids), server["models"]
+        receivers, models = torch.from_numpy(audience.ids), server["models"]
         beta = self.attraction(mixing.distances_within(models, receivers, last), receivers[:, None] == last)
         matrix = torch.zeros(len(receivers), len(models), dtype=torch.float64).index_copy(1, last, beta)
         matrix[torch.arange(len(receivers)), receivers] = 1 - beta.sum(dim=1)

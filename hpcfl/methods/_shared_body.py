@@ -9,7 +9,7 @@ from torch import Tensor
 from hpcfl.communication.message import Field, Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods._ala import AdaptiveLocalAggregation
-from hpcfl.methods.base import Cohort, State
+from hpcfl.methods.base import Audience, Cohort, State
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.rows import mixing
 from hpcfl.rows.layout import Group, Layout
@@ -29,8 +29,8 @@ class SharedBody(FedAvg):
         """The columns that do not travel: all after the shared ones."""
         return slice(layout.columns(self.shared).stop, layout.width)
 
-    def send(self, server: State, cohort: Cohort) -> Message:
-        private = self.private(cohort.layout)
+    def send(self, server: State, audience: Audience) -> Message:
+        private = self.private(audience.layout)
         initial = server["model"][private]  # drawn from the seed: every client has it since before round 1
         return {"body": server["model"][:private.start], "initial_head": Field(initial, floats=0)}
 

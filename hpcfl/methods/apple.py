@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hpcfl.communication.message import Inbox, Message, Pool
 from hpcfl.fleet import Fleet, Turn
-from hpcfl.methods.base import Cohort, Method, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
 from hpcfl.rows import mixing
 
 
@@ -39,9 +39,9 @@ class Apple(Method):
     def client_state(self, setup: Setup) -> State:
         return {"relations": shares(setup)}
 
-    def send(self, server: State, cohort: Cohort) -> Message:
+    def send(self, server: State, audience: Audience) -> Message:
         everyone = torch.arange(len(server["cores"]))
-        others = [everyone[everyone != client] for client in cohort.ids.tolist()]
+        others = [everyone[everyone != client] for client in audience.ids.tolist()]
         return {"cores": Pool(server["cores"], torch.stack(others))}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import Cohort, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Setup, State
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.rows import mixing
 
@@ -40,8 +40,8 @@ class CFL(FedAvg):
         return {"models": setup.initial()[None], "cluster": torch.zeros(setup.clients, dtype=torch.int64),
                 "norms": torch.zeros(1, 2).double()}
 
-    def send(self, server: State, cohort: Cohort) -> Message:
-        return {"model": mixing.picked(server["models"], server["cluster"][torch.from_numpy(cohort.ids)])}
+    def send(self, server: State, audience: Audience) -> Message:
+        return {"model": mixing.picked(server["models"], server["cluster"][torch.from_numpy(audience.ids)])}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)

@@ -19,7 +19,7 @@ from hpcfl.communication.message import Field, Inbox, Message
 from hpcfl.experiment.config import Training
 from hpcfl.fleet import Fleet, synthetic
 from hpcfl.fleet.kernels import descend
-from hpcfl.methods.base import Cohort, Setup, State, head_of
+from hpcfl.methods.base import Audience, Cohort, Setup, State, head_of
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.rows.layout import Layout
 
@@ -53,8 +53,8 @@ class CReFF(FedAvg):
         return {**super().server_state(setup), "head": setup.initial(1)[layout.columns("head")],
                 "features": setup.normal(count, width, key=("features",))}
 
-    def send(self, server: State, cohort: Cohort) -> Message:
-        return {**super().send(server, cohort), "head": server["head"]}
+    def send(self, server: State, audience: Audience) -> Message:
+        return {**super().send(server, audience), "head": server["head"]}
 
     def rebalanced(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The received body under the retrained head, ``[P]``."""

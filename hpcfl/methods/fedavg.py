@@ -14,7 +14,7 @@ from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
 from hpcfl.methods._ala import AdaptiveLocalAggregation
 from hpcfl.methods._classwise import ClassWise
-from hpcfl.methods.base import Cohort, Method, Setup, State, head_of
+from hpcfl.methods.base import Audience, Cohort, Method, Setup, State, head_of
 from hpcfl.rows import mixing
 
 
@@ -48,9 +48,9 @@ class FedAvg(Method):
     def client_state(self, setup: Setup) -> State:
         return self._adaptive().client_state(setup) if self.ala else {}
 
-    def send(self, server: State, cohort: Cohort) -> Message:
+    def send(self, server: State, audience: Audience) -> Message:
         class_wise = self._class_wise()
-        return class_wise.send(server, cohort) if class_wise else {"model": server["model"]}
+        return class_wise.send(server, audience) if class_wise else {"model": server["model"]}
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The model that came down, ``[P]`` or ``[n, P]``."""

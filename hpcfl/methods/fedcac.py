@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hpcfl.communication.message import Field, Inbox, Message
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import Cohort, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Setup, State
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.rows import mixing
 from hpcfl.rows.layout import Layout
@@ -84,8 +84,9 @@ class FedCAC(FedAvg):
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
         fleet.state["model"] = trained
 
-    def send(self, server: State, cohort: Cohort) -> Message:
-        masks, custom = (mixing.picked(server[name], torch.from_numpy(cohort.ids)) for name in ("masks", "custom"))
+    def send(self, server: State, audience: Audience) -> Message:
+        ids = torch.from_numpy(audience.ids)
+        masks, custom = (mixing.picked(server[name], ids) for name in ("masks", "custom"))
         return {"model": torch.where(masks, custom, server["model"], out=custom)}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:

@@ -14,7 +14,7 @@ from pydantic import Field, PositiveInt
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Message, Pool
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import Cohort, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Setup, State
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.rows import mixing
 
@@ -34,8 +34,8 @@ class IFCA(FedAvg):
         return {"models": torch.stack([setup.initial(draw) for draw in range(self.clusters)]),
                 "chosen": torch.full((setup.clients,), -1)}
 
-    def send(self, server: State, cohort: Cohort) -> Message:
-        return {"models": Pool(server["models"], torch.arange(self.clusters).repeat(len(cohort.ids), 1))}
+    def send(self, server: State, audience: Audience) -> Message:
+        return {"models": Pool(server["models"], torch.arange(self.clusters).repeat(len(audience.ids), 1))}
 
     def choose(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """What the client goes on with: ``model`` [n, P], ``cluster`` [n]."""

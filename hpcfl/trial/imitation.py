@@ -104,7 +104,7 @@ def impatient() -> Callable[[], None]:
 def sent(small: Prepared, server: State, round: int) -> Inbox:
     """What the server sends to the client, as it arrives."""
     with hook("send"):
-        message = checked("send", small.method.send(server, small.cohort(CLIENT, round)))
+        message = checked("send", small.method.send(server, small.audience(CLIENT, round)))
         return exchange.send(OneProcess(), small.placement, CLIENT, message, small.hardware.device)[0]
 
 
