@@ -1,28 +1,26 @@
 """Methods that average a part of the model only: its body, while the head is private or fixed."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
-from pydantic import Field as Key
 from torch import Tensor
 
 from hpcfl.communication.message import Field, Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods._ala import AdaptiveLocalAggregation
 from hpcfl.methods.base import Audience, Cohort, State
-from hpcfl.methods.fedavg import FedAvg
+from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing
 from hpcfl.rows.layout import Group, Layout
 
 
-class SharedBody(FedAvg):
+class SharedBody(ServerModel):
     """FedAvg of the body b ← Σ_S p_i b_i under a head that does not travel.
 
     Server: ``model`` [P], the shared body before the initial head h⁰. Down P_b, up P_b. As it is, clients start from (b, h⁰).
     """
 
     family = "a shared body"
-    aggregation: Literal["average"] = Key("average", description="only the body is averaged")
     shared: ClassVar[Group] = "body"  # a prefix of the columns
 
     def private(self, layout: Layout) -> slice:
@@ -45,7 +43,7 @@ class SharedBody(FedAvg):
         trained = super().update(fleet, inbox)["model"]
         return {"body": trained[:, :self.private(fleet.layout).start]}
 
-    def _adaptive(self) -> AdaptiveLocalAggregation:
+    def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
         return AdaptiveLocalAggregation(layers="neck")  # the upper layer of what is shared (methods-1.md §6)
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:

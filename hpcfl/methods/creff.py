@@ -8,7 +8,6 @@ from w with its OWN head. As FedNH's code does and the authors' does not, withou
 FedNH's the head has a bias exactly where the model's has one. Classes that no participant holds keep their features.
 """
 
-from typing import Literal
 
 import torch
 from pydantic import Field as Key
@@ -20,21 +19,21 @@ from hpcfl.experiment.config import Training
 from hpcfl.fleet import Fleet, synthetic
 from hpcfl.fleet.kernels import descend
 from hpcfl.methods.base import Audience, Cohort, Setup, State, head_of
-from hpcfl.methods.fedavg import FedAvg
+from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows.layout import Layout
 
 DRAWS = 10  # of samples of a class, whose gradients are averaged
 GUARD = 1e-6
 
 
-class CReFF(FedAvg):
+class CReFF(ServerModel):
     """Server: ``model`` [P], ``head`` h̃ [P_h], ``features`` Z [K·n_z, d], sorted by class. Client: nothing.
 
     Down P + P_h; up P, and P_h for each class held. ``pre`` and ``global``: the body under h̃. ``post``: FedAvg's local model.
     """
 
+    family = "one global model"
     reference = "Shang et al., IJCAI 2022"
-    aggregation: Literal["average"] = Key("average", description="the server's own head replaces the mean")
     features_each: PositiveInt = Key(100, description="synthetic features n_z of each class")
     match_steps: PositiveInt = Key(100, description="steps on the features in a round")
     features_lr: float = Key(0.01, gt=0, description="learning rate η_z of the features (FedNH 0.01, the authors 0.1)")

@@ -12,61 +12,37 @@ from torch import Tensor, nn
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
-from hpcfl.methods._ala import AdaptiveLocalAggregation
+from hpcfl.methods._ala import Blending
 from hpcfl.methods._classwise import ClassWise
-from hpcfl.methods.base import Audience, Cohort, Method, Setup, State, head_of
+from hpcfl.methods.base import Audience, Cohort, Setup, State, head_of
 from hpcfl.rows import mixing
 
 
-class FedAvg(Method):
-    """Also the base of every method whose clients start from a model of the server and return theirs.
+class ServerModel(Blending):
+    """The base of every method whose clients start from a model of the server and return theirs.
 
-    Server: ``model`` [P] (with class-wise aggregation also what ``ClassWise`` keeps). Client: nothing (with ``ala`` that of
-    adaptive local aggregation). Down P, up P.
+    Server: ``model`` [P]. Client: nothing (with ``ala`` that of adaptive local aggregation). Down P, up P.
     """
 
-    family: ClassVar[str] = "one global model"
-    reference = "McMahan et al., AISTATS 2017"
-    ala: bool = Field(False, description="initialise clients by FedALA's adaptive local aggregation (s = 0.8, p = 1)")
-    aggregation: Literal["average", "class-wise"] = Field(
-        "average", description="class-wise: each client gets cwFedAvg's mix (output layer, WDR with λ = 10) instead of the mean")
-
-    def adapt(self, model: nn.Module) -> nn.Module:
-        if self._class_wise():
-            head_of(model, self.name)
-        return model
-
-    def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        loss, class_wise = self.loss(model, batch, lane), self._class_wise()
-        penalty = class_wise.penalty(model, lane) if class_wise else None
-        return loss if penalty is None else loss + penalty
-
     def server_state(self, setup: Setup) -> State:
-        model, class_wise = setup.initial(), self._class_wise()
-        return {"model": model} | (class_wise.server_state(setup, model) if class_wise else {})
-
-    def client_state(self, setup: Setup) -> State:
-        return self._adaptive().client_state(setup) if self.ala else {}
+        return {"model": setup.initial()}
 
     def send(self, server: State, audience: Audience) -> Message:
-        class_wise = self._class_wise()
-        return class_wise.send(server, audience) if class_wise else {"model": server["model"]}
+        return {"model": server["model"]}
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The model that came down, ``[P]`` or ``[n, P]``."""
-        class_wise = self._class_wise()
-        return class_wise.received(inbox) if class_wise else inbox["model"]
+        return inbox["model"]
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The model that a client trains from and is scored with before, ``[P]`` or ``[n, P]``."""
         received = self.received(fleet, inbox)
-        return self._adaptive().adapt(fleet, received) if self.ala else received
+        return self.adaptive_aggregation().adapt(fleet, received) if self.ala else received
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, variables: State | None = None, **how: Any) -> Tensor:
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, variables: State | None = None,
+            **how: Any) -> Tensor:
         """One local training as this method does it; ``variables`` and ``how`` go to ``fleet.train``."""
-        class_wise = self._class_wise()
-        known = class_wise.variables(fleet, rows) if class_wise else {}
-        return fleet.train(rows, variables={**known, **(variables or {})}, **how)
+        return fleet.train(rows, variables=variables, **how)
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
         """What a client remembers of its trained model ``[n, P]``."""
@@ -79,13 +55,10 @@ class FedAvg(Method):
         trained = self.fit(fleet, start, inbox)
         self.keep(fleet, trained)
         self.score_trained(fleet, inbox, trained)
-        class_wise = self._class_wise()
-        return {"model": trained, **(class_wise.uplink(fleet, trained) if class_wise else {})}
+        return {"model": trained}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         server["model"] = mixing.average(cohort.weights, uplink["model"])
-        if class_wise := self._class_wise():
-            class_wise.aggregate(server, cohort, uplink)
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
         self.score_start(fleet, inbox, self.start(fleet, inbox))
@@ -104,11 +77,59 @@ class FedAvg(Method):
         """Score what a client has after it trained."""
         fleet.score("post", trained)
 
-    def _class_wise(self) -> ClassWise | None:
+
+class FedAvg(ServerModel):
+    """Also the base of methods whose server averages whole models, and so can average them by class.
+
+    Server: ``model`` [P] (with class-wise aggregation what ``ClassWise`` keeps, too). Client: nothing. Down P, up P.
+    """
+
+    family: ClassVar[str] = "one global model"
+    reference = "McMahan et al., AISTATS 2017"
+    aggregation: Literal["average", "class-wise"] = Field(
+        "average",
+        description="class-wise: each client gets cwFedAvg's mix (output layer, WDR with λ = 10) instead of the mean")
+
+    def class_wise(self) -> ClassWise | None:
+        """How models are aggregated by class, if they are."""
         return ClassWise() if self.aggregation == "class-wise" else None
 
-    def _adaptive(self) -> AdaptiveLocalAggregation:
-        return AdaptiveLocalAggregation()
+    def adapt(self, model: nn.Module) -> nn.Module:
+        if self.class_wise():
+            head_of(model, self.name)
+        return model
+
+    def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        loss, class_wise = self.loss(model, batch, lane), self.class_wise()
+        penalty = class_wise.penalty(model, lane) if class_wise else None
+        return loss if penalty is None else loss + penalty
+
+    def server_state(self, setup: Setup) -> State:
+        state, class_wise = super().server_state(setup), self.class_wise()
+        return state | (class_wise.server_state(setup, state["model"]) if class_wise else {})
+
+    def send(self, server: State, audience: Audience) -> Message:
+        class_wise = self.class_wise()
+        return class_wise.send(server, audience) if class_wise else super().send(server, audience)
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        class_wise = self.class_wise()
+        return class_wise.received(inbox) if class_wise else super().received(fleet, inbox)
+
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, variables: State | None = None,
+            **how: Any) -> Tensor:
+        class_wise = self.class_wise()
+        known = class_wise.variables(fleet, rows) if class_wise else {}
+        return super().fit(fleet, rows, inbox, {**known, **(variables or {})}, **how)
+
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        message, class_wise = super().update(fleet, inbox), self.class_wise()
+        return {**message, **(class_wise.uplink(fleet, message["model"]) if class_wise else {})}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        super().aggregate(server, cohort, uplink)
+        if class_wise := self.class_wise():
+            class_wise.aggregate(server, cohort, uplink)
 
 
 plugin = FedAvg

@@ -6,7 +6,6 @@ weighted mean of the models trained from it and stays where nobody chose it. The
 on test labels, which is not done here, and averages uniformly (methods-1.md §13).
 """
 
-from typing import Literal
 
 import torch
 from pydantic import Field, PositiveInt
@@ -15,11 +14,11 @@ from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Message, Pool
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Setup, State
-from hpcfl.methods.fedavg import FedAvg
+from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing
 
 
-class IFCA(FedAvg):
+class IFCA(ServerModel):
     """Server: ``models`` [k, P], different random draws; ``chosen`` [M] each client's last cluster, −1 before its first.
 
     Client: nothing. Down k·P, up P + 1.
@@ -27,7 +26,6 @@ class IFCA(FedAvg):
 
     reference = "Ghosh et al., NeurIPS 2020"
     family = "clusters of clients"
-    aggregation: Literal["average"] = Field("average", description="models are averaged within clusters")
     clusters: PositiveInt = Field(2, description="number k of models (4 MNIST, 2 CIFAR-10, 8 CIFAR-100); 1 is FedAvg")
 
     def server_state(self, setup: Setup) -> State:
