@@ -45,7 +45,7 @@ class AdaptiveLocalAggregation:
         """
         upper = fleet.layout.columns(self.layers)
         own, received = fleet.state["model"][:, upper], fleet.rows(received)
-        new, omega, rounds = received[:, upper], fleet.state["ala.weights"].clone(), fleet.state["ala.rounds"]
+        new, omega, rounds = received[:, upper], fleet.state["ala.weights"], fleet.state["ala.rounds"]
         start = received.clone()
         start[:, upper] = torch.lerp(own, new, omega)
 
@@ -60,10 +60,11 @@ class AdaptiveLocalAggregation:
             return later | (losses[:, -WINDOW:].std(dim=1, correction=0) < self.threshold
                             if losses.shape[1] > WINDOW else later)
 
-        blended = fleet.train(start, step=step, loss=cross_entropy, params=(self.layers,), phase="ala", share=self.share,
-                              only=rounds[:, 0] > 0, until=done, epochs=self.most_epochs,
-                              variables={"own": own, "new": new, "omega": omega, "rounds": rounds})
-        fleet.state["ala.weights"], fleet.state["ala.rounds"] = omega, rounds + 1
+        blended, after = fleet.train_by(
+            step, start, loss=cross_entropy, params=(self.layers,), phase="ala", share=self.share,
+            only=rounds[:, 0] > 0, until=done, epochs=self.most_epochs,
+            variables={"own": own, "new": new, "omega": omega, "rounds": rounds})
+        fleet.state["ala.weights"], fleet.state["ala.rounds"] = after["omega"], rounds + 1
         return blended
 
 

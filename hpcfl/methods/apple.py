@@ -48,7 +48,7 @@ class Apple(Method):
         cores, target, rate = inbox["cores"].rows, shares(fleet.setup).to(inbox["cores"].rows), self.relation_lr
         ids = torch.from_numpy(fleet.ids).to(cores.device)
         own, itself = cores[ids], torch.nn.functional.one_hot(ids, len(cores)).bool()  # its last upload is its core
-        relations = fleet.state["relations"].clone()
+        relations = fleet.state["relations"]
         pull, gain = self.mu * self.fading(fleet), len(cores) if self.times_clients else 1
         fleet.score("pre", combined(relations, itself, own, cores))
 
@@ -59,9 +59,9 @@ class Apple(Method):
             turn.variables["relations"] = relation - rate * descent
             turn.descend(gain * own_share(relation, itself) * gradient)
 
-        trained = fleet.train(own, step=step, variables={"relations": relations, "itself": itself})
-        fleet.state["relations"] = relations
-        fleet.score("post", combined(relations, itself, trained, cores))
+        trained, after = fleet.train_by(step, own, variables={"relations": relations, "itself": itself})
+        fleet.state["relations"] = after["relations"]
+        fleet.score("post", combined(after["relations"], itself, trained, cores))
         return {"core": trained}
 
     def fading(self, fleet: Fleet) -> float:

@@ -39,10 +39,14 @@ class ServerModel(Blending):
         received = self.received(fleet, inbox)
         return self.adaptive_aggregation().adapt(fleet, received) if self.ala else received
 
+    def known(self, fleet: Fleet, rows: Tensor) -> State:
+        """What the objective needs of each client that trains from ``rows``: variables [n, …] by name."""
+        return {}
+
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, variables: State | None = None,
             **how: Any) -> Tensor:
         """One local training as this method does it; ``variables`` and ``how`` go to ``fleet.train``."""
-        return fleet.train(rows, variables=variables, **how)
+        return fleet.train(rows, variables={**self.known(fleet, rows), **(variables or {})}, **how)
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
         """What a client remembers of its trained model ``[n, P]``."""
@@ -116,11 +120,9 @@ class FedAvg(ServerModel):
         class_wise = self.class_wise()
         return class_wise.received(inbox) if class_wise else super().received(fleet, inbox)
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, variables: State | None = None,
-            **how: Any) -> Tensor:
+    def known(self, fleet: Fleet, rows: Tensor) -> State:
         class_wise = self.class_wise()
-        known = class_wise.variables(fleet, rows) if class_wise else {}
-        return super().fit(fleet, rows, inbox, {**known, **(variables or {})}, **how)
+        return class_wise.variables(fleet, rows) if class_wise else {}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         message, class_wise = super().update(fleet, inbox), self.class_wise()

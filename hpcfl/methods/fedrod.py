@@ -84,9 +84,11 @@ class FedRoD(FedPer):
         rate = fleet.learning_rate
         generic = fleet.train(rows, params=("body", "head"), loss=lambda model, batch, lane: self.generic(
             model, model.features(batch.x), batch.y, lane), variables=variables, **how)
-        return fleet.train(generic, params=("personal",), phase="personal", loss=lambda model, batch, lane: self.residual(
-            model, model.features(batch.x), batch.y, lane),
-            step=lambda turn: turn.write(turn.rows() - rate * turn.gradient()), variables=variables)
+        trained, _ = fleet.train_by(
+            lambda turn: turn.write(turn.rows() - rate * turn.gradient()), generic, params=("personal",),
+            phase="personal", loss=lambda model, batch, lane: self.residual(
+                model, model.features(batch.x), batch.y, lane), variables=variables)
+        return trained
 
     def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
         self._score_both_heads(fleet, "pre", start)

@@ -46,7 +46,7 @@ class PFedMe(ServerModel):
         return {**super().client_state(setup), "personal": setup.initial()}
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
-        local, rate = fleet.rows(rows).clone(), fleet.learning_rate * self.lam
+        rate = fleet.learning_rate * self.lam
 
         def step(turn: Turn) -> None:
             shared = turn.variables["local"]
@@ -56,8 +56,9 @@ class PFedMe(ServerModel):
                 turn.write(theta - self.personal_lr * descent)
             turn.variables["local"] = torch.lerp(shared, turn.rows(), rate)
 
-        fleet.state["personal"] = fleet.train(rows, step=step, variables={"local": local}, **how)
-        return local
+        fleet.state["personal"], after = fleet.train_by(
+            step, rows, variables={"local": fleet.rows(rows)}, **how)
+        return after["local"]
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         old = server["model"]

@@ -91,7 +91,7 @@ def prepare(config: Config, process: Process) -> Prepared:
     samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and convolves(template), validation,
                       config.data.augment, split.global_test)
     lanes = _lanes(config, process, template.to(device), samples, dataset)
-    kernel = choose(template, device, lanes)
+    kernel = choose(template, device, lanes, config.runtime.replay)
     hardware = Hardware(setup, samples, kernel, buffers, device, process.beat, Stopwatch())
     private = method.client_state(setup)
     if buffers.width:
