@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl.communication.message import Pool
-from hpcfl.fleet import scoring, training
+from hpcfl.fleet import head_gradients, scoring, training
 from hpcfl.fleet.hardware import Hardware
 from hpcfl.fleet.kernels import Loss, Predict, Tensors, at
 from hpcfl.fleet.setup import Setup
@@ -211,6 +211,15 @@ class Fleet:
             means.append(sums / counts.clamp(min=1)[..., None])
             order += chunk
         return torch.cat(means).float()[torch.tensor(order, device=hardware.device).argsort()]
+
+    def head_gradients(self, rows: Tensor, model: str = "model", draws: tuple[int, int] | None = None) -> Tensor:
+        """Each client's gradients of its classes' mean cross-entropy with respect to the linear output layer ``head``.
+
+        ``[n, K, P_h]`` at models ``rows`` in evaluation mode, zero for classes that a client does not hold; ``draws``:
+        see ``class_means``.
+        """
+        return head_gradients.from_means(
+            self.class_means(rows, head_gradients.outer_products, model, draws), self.layout)
 
     def _variables(self, variables: Tensors | None) -> Tensors:
         """A method's variables, checked."""

@@ -32,15 +32,18 @@ class SharedBody(ServerModel):
         initial = server["model"][private]  # drawn from the seed: every client has it since before round 1
         return {"body": server["model"][:private.start], "initial_head": Field(initial, floats=0)}
 
-    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+    def under_initial_head(self, inbox: Inbox) -> Tensor:
+        """The shared body under the head that nobody trained, ``[P]``."""
         return torch.cat([inbox["body"], inbox["initial_head"]])
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        return self.under_initial_head(inbox)
 
     def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
         fleet.score("pre", start)
-        fleet.score("global", start if start.dim() == 1 else SharedBody.received(self, fleet, inbox))
+        fleet.score("global", start if start.dim() == 1 else self.under_initial_head(inbox))
 
-    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        trained = super().update(fleet, inbox)["model"]
+    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         return {"body": trained[:, :self.private(fleet.layout).start]}
 
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:

@@ -20,7 +20,6 @@ from hpcfl.fleet import Fleet, synthetic
 from hpcfl.fleet.kernels import descend
 from hpcfl.methods.base import Audience, Cohort, Setup, State, head_of
 from hpcfl.methods.fedavg import ServerModel
-from hpcfl.rows.layout import Layout
 
 DRAWS = 10  # of samples of a class, whose gradients are averaged
 GUARD = 1e-6
@@ -65,8 +64,7 @@ class CReFF(ServerModel):
         fleet.score("global", model)
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        outer = fleet.class_means(self.rebalanced(fleet, inbox), outer_products, draws=(DRAWS, self.class_batch))
-        gradients = class_gradients(outer, fleet.layout)
+        gradients = fleet.head_gradients(self.rebalanced(fleet, inbox), draws=(DRAWS, self.class_batch))
         held = (fleet.counts > 0).sum(dim=1)
         message = super().update(fleet, inbox)
         return {**message, "gradients": Field(gradients.flatten(1), floats=held * gradients.shape[2])}
@@ -92,25 +90,6 @@ class CReFF(ServerModel):
         training = Training(epochs=self.head_epochs, batch_size=setup.training.batch_size, lr=self.head_lr)
         return synthetic.fit(lambda: nn.Linear(features.shape[1], setup.classes, bias=bias), features, labels,
                              setup.classes, training, setup.seed, cohort.round, cohort.beat)
-
-
-def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
-    """p ⊗ (φ, 1) for each sample, ``[batch, K·(d + 1)]``: its head gradient but for the label's own row."""
-    features = model.features(x)
-    extended = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
-    return (model.head(features).softmax(dim=1)[:, :, None] * extended[:, None]).flatten(1)
-
-
-def class_gradients(outer: Tensor, layout: Layout) -> Tensor:
-    """Gradients ``[n, K, P_h]`` of each class's mean cross-entropy from means of outer products ``[n, K, K·(d + 1)]``.
-
-    ∂CE/∂h = (p − e_y) ⊗ (φ, 1), and p sums to one, so that the rows of p ⊗ (φ, 1) sum to (φ, 1).
-    """
-    clients, classes, _ = outer.shape
-    rows = outer.view(clients, classes, classes, -1)
-    rows = rows - torch.eye(classes, device=rows.device)[:, :, None] * rows.sum(dim=2, keepdim=True)
-    weight, bias = rows[..., :-1].flatten(2), rows[..., -1]
-    return torch.cat([weight, bias], dim=2) if "head.bias" in layout.names else weight
 
 
 def mismatch(features: Tensor, labels: Tensor, classes: int, head: Tensor, wanted: Tensor) -> Tensor:

@@ -30,6 +30,10 @@ class ServerModel(Blending):
     def send(self, server: State, audience: Audience) -> Message:
         return {"model": server["model"]}
 
+    def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """What a client reads in all that follows: what arrived, with what it makes of that once a call."""
+        return inbox
+
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The model that came down, ``[P]`` or ``[n, P]``."""
         return inbox["model"]
@@ -54,17 +58,23 @@ class ServerModel(Blending):
             fleet.state["model"] = trained
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        inbox = self.opened(fleet, inbox)
         start = self.start(fleet, inbox)
         self.score_start(fleet, inbox, start)
         trained = self.fit(fleet, start, inbox)
         self.keep(fleet, trained)
         self.score_trained(fleet, inbox, trained)
+        return self.reply(fleet, inbox, trained)
+
+    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        """What goes up after training to ``trained`` [n, P]."""
         return {"model": trained}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         server["model"] = mixing.average(cohort.weights, uplink["model"])
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
+        inbox = self.opened(fleet, inbox)
         self.score_start(fleet, inbox, self.start(fleet, inbox))
 
     def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
@@ -124,9 +134,10 @@ class FedAvg(ServerModel):
         class_wise = self.class_wise()
         return class_wise.variables(fleet, rows) if class_wise else {}
 
-    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        message, class_wise = super().update(fleet, inbox), self.class_wise()
-        return {**message, **(class_wise.uplink(fleet, message["model"]) if class_wise else {})}
+    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        class_wise = self.class_wise()
+        added = class_wise.uplink(fleet, trained) if class_wise else {}
+        return {**super().reply(fleet, inbox, trained), **added}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         super().aggregate(server, cohort, uplink)

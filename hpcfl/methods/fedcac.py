@@ -87,8 +87,7 @@ class FedCAC(ServerModel):
         masks, custom = (mixing.picked(server[name], ids) for name in ("masks", "custom"))
         return {"model": torch.where(masks, custom, server["model"], out=custom)}
 
-    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        trained = super().update(fleet, inbox)["model"]
+    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         mask = critical(fleet.layout, self.received(fleet, inbox), trained, self.tau)
         return {"model": trained, "mask": Field(mask, floats=mask.shape[1] / 32)}
 

@@ -9,6 +9,7 @@ on test labels, which is not done here, and averages uniformly (methods-1.md §1
 
 import torch
 from pydantic import Field, PositiveInt
+from torch import Tensor
 
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Message, Pool
@@ -35,14 +36,15 @@ class IFCA(ServerModel):
     def send(self, server: State, audience: Audience) -> Message:
         return {"models": Pool(server["models"], torch.arange(self.clusters).repeat(len(audience.ids), 1))}
 
-    def choose(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """What the client goes on with: ``model`` [n, P], ``cluster`` [n]."""
-        best = fleet.loss_of(inbox["models"], "train").argmin(dim=1)
-        return {"model": inbox["models"].rows[best], "cluster": best}
+    def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """Beside ``models`` the ``cluster`` [n] that each client chose."""
+        return {**inbox, "cluster": fleet.loss_of(inbox["models"], "train").argmin(dim=1)}
 
-    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        chosen = self.choose(fleet, inbox)
-        return {**super().update(fleet, chosen), "cluster": Sent(chosen["cluster"][:, None], 1)}
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        return inbox["models"].rows[inbox["cluster"]]
+
+    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        return {"model": trained, "cluster": Sent(inbox["cluster"][:, None], 1)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         clusters, models = uplink["cluster"][:, 0], server["models"].clone()
@@ -50,9 +52,6 @@ class IFCA(ServerModel):
             models[c] = mixing.average(cohort.only(clusters == c).weights, uplink["model"], clusters == c)
         server["models"] = models
         server["chosen"] = server["chosen"].index_copy(0, torch.from_numpy(cohort.ids), clusters)
-
-    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
-        super().observe(fleet, self.choose(fleet, inbox))
 
 
 plugin = IFCA

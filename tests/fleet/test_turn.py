@@ -194,6 +194,22 @@ def test_class_means_over_draws(make_fleet, rows_of):
     assert torch.equal(drawn, again)
 
 
+@every_lanes
+def test_head_gradients_are_those_of_autograd(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    rows, samples, module = rows_of(fleet), fleet.hardware.samples, fleet.setup.build()
+    found = fleet.head_gradients(rows)
+    for client in range(5):
+        x, y = samples.take(samples.train[client])
+        module.load_state_dict(fleet.layout.split(rows[client]))
+        for label in range(4):
+            expected = torch.zeros(found.shape[2])
+            if (y == label).any():
+                loss = cross_entropy(module(x[y == label]), y[y == label])
+                expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.head.parameters()))])
+            torch.testing.assert_close(found[client, label], expected, rtol=1e-4, atol=1e-6)
+
+
 def test_descend_on_free_tensors():
     """f = ½(z − 3)²: every step of rate r leaves (1 − r) of the distance."""
     start = {"z": torch.tensor([7.0, 3.0])}
