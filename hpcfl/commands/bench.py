@@ -20,8 +20,8 @@ from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.experiment import config, sweep
 from hpcfl.experiment.config import Config
+from hpcfl.fleet.hardware import Work
 from hpcfl.fleet.kernels import SerialKernel
-from hpcfl.fleet.training import Work
 from hpcfl.preparation.prepare import Prepared, prepare
 from hpcfl.rounds.federation import Federation
 from hpcfl.rounds.signals import StopRequest

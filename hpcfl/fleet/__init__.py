@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl.communication.message import Pool
-from hpcfl.fleet import scoring, training
+from hpcfl.fleet import head_gradients, scoring, training
 from hpcfl.fleet.hardware import Hardware
 from hpcfl.fleet.kernels import Loss, Predict, Tensors, at
-from hpcfl.fleet.optimizers import Optimizer, Pull
 from hpcfl.fleet.setup import Setup
 from hpcfl.fleet.turn import Turn
 from hpcfl.rows import randomness
@@ -69,6 +68,15 @@ class Fleet:
                              f"[{len(self.ids)}, {self.layout.width}], one for each client")
         return rows.expand(len(self.ids), -1) if rows.dim() == 1 else rows
 
+    def buffers(self, model: str = "model") -> Tensor:
+        """The batch-norm statistics of one of the clients' models, ``[n, B]``; B is 0 without batch norm.
+
+        A view, not to be written to; ``at`` takes a row of it.
+        """
+        if not self.hardware.buffers.width:
+            return torch.zeros(len(self.ids), 0, device=self.hardware.device)
+        return self.state[buffer_name(model)]
+
     def uniform(self, purpose: str, *shape: int) -> Tensor:
         """Uniform numbers in [0, 1), ``[n, *shape]``, each client's own, keyed by purpose, round and client.
 
@@ -79,75 +87,55 @@ class Fleet:
         return torch.from_numpy(np.stack(draws)).float().to(self.hardware.device)
 
     def train(self, rows: Tensor, *, loss: Loss | None = None, params: Sequence[Group] = ("all",),
-              epochs: int | None = None, steps: int | None = None, batches: int = 1, phase: str = "train",
+              epochs: int | None = None, steps: int | None = None, phase: str = "train",
               pull: tuple[float, Tensor] | None = None, share: float = 1.0, only: Tensor | None = None,
-              until: Callable[[Tensor, Tensors], Tensor] | None = None, step: Callable[[Turn], None] | None = None,
-              model: str = "model", variables: Tensors | None = None) -> Tensor:
-        """Local training from ``rows``: returns the trained rows ``[n, P]``; the given ones stay as they are.
+              until: Callable[[Tensor, Tensors], Tensor] | None = None, model: str = "model",
+              variables: Tensors | None = None) -> Tensor:
+        """Local training from ``rows``: returns the trained rows ``[n, P]``; what is given stays as it is.
 
-        params: the groups of columns that move (layout.columns); the rest is frozen, its batch norm in evaluation mode.
+        loss: default the method's objective.
+        params: the groups of columns that move (layout.columns); the rest is frozen, its batch norm in evaluation
+            mode.
         epochs: default ``training.epochs``; with ``until`` the most there may be.
         steps: the most steps of an epoch.
-        batches: disjoint mini-batches that a ``step`` sees at once; a last step has them smaller, but never empty.
-        pull: (strength, anchor rows): the proximal term strength/2·‖w − anchor‖².
         phase: names the shuffles, so that two phases of a round see different orders; each once a call.
+        pull: (strength, anchor rows): the proximal term strength/2·‖w − anchor‖².
         share: trains on a random share of a client's samples, fixed for the phase, at least one.
         only: which clients train, bool [n]; the others' rows are returned as they are.
-        until: of the epochs' last-batch losses [lanes, epochs so far] and the lanes' variables → which are done [lanes].
-        step: what to do with ONE mini-batch instead of an optimiser step on ``loss`` (see Turn).
+        until: of the epochs' last-batch losses [lanes, epochs so far] and the lanes' variables → which are done
+            [lanes].
         model: which of a client's models this is, where a method keeps several (own buffers each).
-        variables: per-client tensors [n, …] by name, for the loss as ``lane.NAME``, for ``step`` as
-            ``turn.variables[NAME]``; those that a step assigns anew are changed here, in place.
+        variables: per-client tensors [n, …] by name, for the loss as ``lane.NAME``.
+
+        Raises ValueError for shapes that do not fit, and for a phase that was trained before in this call.
         """
-        if phase in self._phases:
-            raise ValueError(f"phase '{phase}' was trained already in this call; shuffles are keyed by phase")
-        self._phases.add(phase)
-        hardware, config, variables = self.hardware, self.hardware.training, self._variables(variables)
-        trained = self.rows(rows).clone()
-        epochs = config.epochs if epochs is None else epochs
-        names = self.layout.members(params)
-        schedule = training.Schedule(config.batch_size, hardware.seed, ("shuffle", phase, self.round))
-        pools = [self._pool(client, share, phase) for client in self.ids]
-        size = config.batch_size * batches
-        fewest = batches * (2 if hardware.buffers.width else 1)  # batch norm has no statistics of a single sample
-        lengths = [training.epoch_length(len(pool), size, fewest, steps) for pool in pools]
-        mean_losses = torch.zeros(len(self.ids), dtype=torch.float64, device=hardware.device)
-        order = [i for i in training.by_length(lengths, size) if lengths[i] and (only is None or only[i])]
-        for chunk in training.chunks(order, hardware.kernel.widest):
-            lanes = torch.tensor(chunk, device=hardware.device)
-            tensors = self._stacked(trained, model, lanes)
-            own, changed = {name: value[lanes] for name, value in variables.items()}, set[str]()
-            gradient = hardware.kernel.session(tensors, names, loss or self.loss)
-            anchor = None if pull is None else Pull(
-                pull[0], hardware.kernel.lay_out(self.layout.stack(self.rows(pull[1])[lanes])))
-            optimizer = Optimizer(config, self.learning_rate, anchor)
-            advance = (self._descend(optimizer, tensors, gradient, own) if step is None
-                       else self._hand_over(step, batches, names, tensors, gradient, optimizer, own, changed))
-            history: list[Tensor] = []
-            running = torch.ones(len(chunk), dtype=torch.bool)
-            for epoch in range(epochs):
-                orders = [hardware.samples.vary(schedule.order(int(self.ids[i]), pools[i], epoch)[:lengths[i]], hardware.seed,
-                                                phase, self.round, int(self.ids[i]), epoch) for i in chunk]
-                record = training.run_epoch(advance, hardware.samples, orders, size, running, hardware.work)
-                mean_losses[lanes] = torch.where(running.to(hardware.device), record[:, 0], mean_losses[lanes])
-                history.append(record[:, 1])
-                if until is not None:
-                    running &= ~until(torch.stack(history, dim=1), own).cpu()
-                    if not running.any():
-                        break
-            trained[lanes] = self.layout.flatten(tensors, trained[lanes])
-            self._keep_buffers(model, lanes, tensors)
-            for name in changed:
-                variables[name][lanes] = own[name]
-        self.losses = mean_losses
-        return trained
+        return self._trained(rows, model, variables, training.Task(
+            self.round, loss or self.loss, self.layout.members(params), self._epochs(epochs), steps, 1, phase,
+            self._anchored(pull), share, only, until)).rows
+
+    def train_by(self, step: Callable[[Turn], None], rows: Tensor, *, batches: int = 1,
+                 loss: Loss | None = None, params: Sequence[Group] = ("all",),
+                 epochs: int | None = None, steps: int | None = None,
+                 phase: str = "train", pull: tuple[float, Tensor] | None = None, share: float = 1.0,
+                 only: Tensor | None = None, until: Callable[[Tensor, Tensors], Tensor] | None = None,
+                 model: str = "model", variables: Tensors | None = None) -> tuple[Tensor, Tensors]:
+        """As ``train``, each mini-batch in the hands of the method's own ``step`` (see Turn).
+
+        Returns the trained rows ``[n, P]`` and, by name, the ``variables`` [n, …] with what steps assigned anew; the
+        given tensors stay as they are. In a step they are ``turn.variables[NAME]``.
+
+        batches: disjoint mini-batches that a step sees at once; a last step has them smaller, never empty.
+        """
+        trained = self._trained(rows, model, variables, training.Task(
+            self.round, loss or self.loss, self.layout.members(params), self._epochs(epochs), steps, batches,
+            phase, self._anchored(pull), share, only, until, step))
+        return trained.rows, {**(variables or {}), **trained.changed}
 
     @contextmanager
     def trial(self) -> Iterator[None]:
         """Training inside is for a score alone: it moves no private state and leaves the recorded loss as it was."""
         state, losses = self.state, self.losses
-        self.state = {name: tensor.clone() for name, tensor in state.items() if name.startswith(BUFFERS)} | {
-            name: tensor for name, tensor in state.items() if not name.startswith(BUFFERS)}
+        self.state = dict(state)
         yield
         self.state, self.losses = state, losses
 
@@ -224,6 +212,15 @@ class Fleet:
             order += chunk
         return torch.cat(means).float()[torch.tensor(order, device=hardware.device).argsort()]
 
+    def head_gradients(self, rows: Tensor, model: str = "model", draws: tuple[int, int] | None = None) -> Tensor:
+        """Each client's gradients of its classes' mean cross-entropy with respect to the linear output layer ``head``.
+
+        ``[n, K, P_h]`` at models ``rows`` in evaluation mode, zero for classes that a client does not hold; ``draws``:
+        see ``class_means``.
+        """
+        return head_gradients.from_means(
+            self.class_means(rows, head_gradients.outer_products, model, draws), self.layout)
+
     def _variables(self, variables: Tensors | None) -> Tensors:
         """A method's variables, checked."""
         return {name: self._of_each_client(f"variable '{name}'", value) for name, value in (variables or {}).items()}
@@ -245,50 +242,29 @@ class Fleet:
             drawn += [held[random.permutation(len(held))[:size]] for _ in range(times)]
         return np.concatenate(drawn) if drawn else pool
 
-    def _pool(self, client: int, share: float, phase: str) -> np.ndarray:
-        pool = self.hardware.samples.train[int(client)]
-        if share >= 1:
-            return pool
-        count = max(1, int(share * len(pool))) if len(pool) else 0
-        chosen = randomness.permutation(len(pool), self.hardware.seed, "subset", phase, self.round, int(client))[:count]
-        return pool[np.sort(chosen)]
+    def _trained(self, rows: Tensor, model: str, variables: Tensors | None,
+                 task: training.Task) -> training.Trained:
+        """What the clients are after a task; their buffers are kept."""
+        if task.phase in self._phases:
+            raise ValueError(f"phase '{task.phase}' was trained already in this call; "
+                             "shuffles are keyed by phase")
+        self._phases.add(task.phase)
+        given = self._variables(variables)
+        trained = training.train(task, self.hardware, self.ids, self.rows(rows), self.buffers(model), given)
+        if self.hardware.buffers.width:
+            self.state[buffer_name(model)] = trained.buffers
+        self.losses = trained.losses
+        return trained
 
-    def _descend(self, optimizer: Optimizer, tensors: Tensors, gradient: Callable, own: Tensors) -> training.Step:
-        """A step of the optimiser on the loss."""
-        def step(lanes: training.Lanes, x: Tensor, y: Tensor) -> Tensor:
-            gradients, losses = gradient(lanes, x, y, {name: value[lanes] for name, value in own.items()})
-            optimizer.step(tensors, lanes, gradients)
-            self.hardware.beat()
-            return losses
-        return step
+    def _epochs(self, epochs: int | None) -> int:
+        return self.setup.training.epochs if epochs is None else epochs
 
-    def _hand_over(self, method_step: Callable[[Turn], None], batches: int, names: list[str], tensors: Tensors,
-                   gradient: Callable, optimizer: Optimizer, own: Tensors, changed: set[str]) -> training.Step:
-        """The method's own step on its mini-batches; notes the variables it assigns in ``changed``."""
-        def step(lanes: training.Lanes, x: Tensor, y: Tensor) -> Tensor:
-            given = {name: value[lanes] for name, value in own.items()}
-            parts = list(zip(x.tensor_split(batches, dim=1), y.tensor_split(batches, dim=1), strict=True))
-            turn = Turn(dict(given), names, tensors, lanes, parts, gradient, optimizer)
-            method_step(turn)
-            for name, value in turn.variables.items():
-                if value is not given[name]:
-                    own[name][lanes] = value
-                    changed.add(name)
-            self.hardware.beat()
-            return turn.losses
-        return step
+    def _anchored(self, pull: tuple[float, Tensor] | None) -> tuple[float, Tensor] | None:
+        return None if pull is None else (pull[0], self.rows(pull[1]))
 
     def _stacked(self, rows: Tensor, model: str, lanes: Tensor) -> Tensors:
-        """Copies of these clients' parameters and buffers, ``[L, *shape]`` by name, laid out as the kernel likes them."""
-        tensors = self.layout.stack(self.rows(rows)[lanes])
-        if self.hardware.buffers.width:
-            tensors |= self.hardware.buffers.stack(self.state[buffer_name(model)][lanes])
-        return self.hardware.kernel.lay_out(tensors)
-
-    def _keep_buffers(self, model: str, lanes: Tensor, tensors: Tensors) -> None:
-        if self.hardware.buffers.width:
-            rows = self.state[buffer_name(model)]
-            rows[lanes] = self.hardware.buffers.flatten(tensors, rows[lanes])
+        """Copies of these clients' parameters and buffers, ``[L, *shape]`` by name."""
+        return self.hardware.stacked(self.rows(rows)[lanes], self.buffers(model)[lanes])
 
 
 def buffer_name(model: str) -> str:

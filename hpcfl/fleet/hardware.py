@@ -4,14 +4,30 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from hpcfl.experiment.config import Training
-from hpcfl.fleet.kernels import SerialKernel, StackedKernel
+from hpcfl.fleet.kernels import SerialKernel, StackedKernel, Tensors
 from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.setup import Setup
 from hpcfl.fleet.stopwatch import Stopwatch
-from hpcfl.fleet.training import Work
 from hpcfl.rows.layout import Layout
+
+
+@dataclass
+class Work:
+    """What a rank's lanes have done: ``needed`` mini-batches of clients, lane-steps ``computed``, ``samples``.
+
+    ``turns``: steps of lanes side by side, of which there are fewer and fewer as clients finish.
+    """
+
+    needed: int = 0
+    computed: int = 0
+    turns: int = 0
+    samples: int = 0
+
+    def clear(self) -> None:
+        self.needed = self.computed = self.turns = self.samples = 0
 
 
 @dataclass(frozen=True)
@@ -34,3 +50,7 @@ class Hardware:
     @property
     def seed(self) -> int:
         return self.setup.seed
+
+    def stacked(self, rows: Tensor, buffers: Tensor) -> Tensors:
+        """Copies of models ``[L, P]`` with their buffers ``[L, B]``: ``[L, *shape]`` by name, laid out for the kernel."""
+        return self.kernel.lay_out(self.setup.layout.stack(rows) | self.buffers.stack(buffers))

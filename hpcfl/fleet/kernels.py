@@ -6,9 +6,8 @@ autograd. ``StackedKernel`` maps the same loss over stacked lanes with ``torch.f
 The rule that picks one is fixed (see ``choose``), never a timing: which kernel runs changes the last bits.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +19,7 @@ from hpcfl.experiment.plugins import nearest
 from hpcfl.fleet.replay import Function, Replayed
 
 Tensors = dict[str, Tensor]
+Lanes = slice | Tensor  # neighbouring lanes, or their indices [a]
 RECORDINGS = 16  # losses of a run that are kept recorded; a closure made anew every round is a new loss
 
 
@@ -82,18 +82,11 @@ class SerialKernel:
             setattr(self.module.get_submodule(owner), leaf, tensors[name][0])
         return [parameters[name] for name in trained]
 
-    def session(self, tensors: Tensors, trained: list[str], loss: Loss) -> Callable[..., tuple[Tensors, Tensor]]:
-        """A gradient function bound to ``tensors`` [1, …], which later steps change in place."""
+    def session(self, tensors: Tensors, trained: list[str], loss: Loss) -> "SerialSession":
+        """The gradients of ``loss`` at ``tensors`` [1, …], which later steps change in place."""
         leaves = self._bind(tensors, trained)
         _train_mode(self.module, trained)
-
-        def gradient(lanes: slice | Tensor, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
-            lane = Lane(**{name: value[0] for name, value in variables.items()})
-            value = _one_number(loss(self.module, Batch(x[0], y[0]), lane))
-            gradients = torch.autograd.grad(_differentiable(value), leaves, materialize_grads=True)
-            return {name: g[None] for name, g in zip(trained, gradients, strict=True)}, value.detach()[None]
-
-        return gradient
+        return SerialSession(self.module, loss, dict(zip(trained, leaves, strict=True)))
 
     @torch.no_grad()
     def predict(self, tensors: Tensors, x: Tensor, variables: Tensors, function: Predict) -> Tensor:
@@ -104,56 +97,52 @@ class SerialKernel:
         return function(self.module, x[0], lane)[None]
 
 
-class StackedKernel:
-    """All lanes in one call: ``vmap`` of the per-client loss over tensors ``[L, …]``."""
+@dataclass(frozen=True)
+class SerialSession:
+    """Gradients of one lane's loss at the module's parameters called ``leaves``."""
 
-    def __init__(self, module: nn.Module, widest: int):
+    module: nn.Module
+    loss: Loss
+    leaves: Tensors
+
+    def __call__(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
+        """By name ``[1, …]``, and the loss [1], on the mini-batch ``x`` [1, size, …], ``y`` [1, size]."""
+        lane = Lane(**{name: value[0] for name, value in variables.items()})
+        value = _one_number(self.loss(self.module, Batch(x[0], y[0]), lane))
+        gradients = torch.autograd.grad(_differentiable(value), list(self.leaves.values()), materialize_grads=True)
+        return {name: g[None] for name, g in zip(self.leaves, gradients, strict=True)}, value.detach()[None]
+
+
+class StackedKernel:
+    """All lanes in one call: ``vmap`` of the per-client loss over tensors ``[L, …]``.
+
+    replay: whether a step that ran often is recorded, and the recording run instead.
+    """
+
+    def __init__(self, module: nn.Module, widest: int, replay: bool = True):
         self.module = module
         self.widest = widest
+        self._replay = replay
         self._recordings: dict[Hashable, Replayed] = {}
 
     def lay_out(self, tensors: Tensors) -> Tensors:
         """Tensors ``[L, …]`` as they are."""
         return tensors
 
-    def session(self, tensors: Tensors, trained: list[str], loss: Loss) -> Callable[..., tuple[Tensors, Tensor]]:
-        """A gradient function over lanes of ``tensors`` [L, …], which later steps change in place."""
-        program = _Program(self.module, lambda model, x, y, lane: _one_number(loss(model, Batch(x, y), Lane(**lane))))
-
-        def single(named: Tensors, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
-            return functional_call(program, {f"model.{name}": tensor for name, tensor in named.items()}, (x, y, variables))
-
-        mapped = vmap(single, randomness="error")
-        names = [*trained, *(name for name in tensors if name not in trained)]
-        buffers = {name for name, _ in self.module.named_buffers()}
+    def session(self, tensors: Tensors, trained: list[str], loss: Loss) -> "StackedSession":
+        """The gradients of ``loss`` over lanes of ``tensors`` [L, …], which later steps change in place."""
         _train_mode(self.module, trained)
+        return StackedSession(self, tensors, trained, loss)
 
-        def compute(*given: Tensor, own: list[str]) -> tuple[Tensor, ...]:
-            """Gradients and losses from the tensors of ``names``, x, y and the variables called ``own``."""
-            named = dict(zip(names, given, strict=False))
-            leaves = [named[name].detach().requires_grad_() for name in trained]
-            x, y, *variables = given[len(names):]
-            values = mapped(named | dict(zip(trained, leaves, strict=True)), x, y, dict(zip(own, variables, strict=True)))
-            # A lane's loss depends on its own tensors alone, so the gradient of the sum holds every lane's own gradient.
-            return (*torch.autograd.grad(_differentiable(values.sum()), leaves, materialize_grads=True), values.detach())
+    def replayed(self, key: Hashable, function: Function, what: str, labels: int | None = None) -> Function:
+        """A function that was asked for under this key before, with its recordings; those used longest ago give way.
 
-        def gradient(lanes: slice | Tensor, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
-            given, own = [tensors[name][lanes] for name in names], sorted(variables)
-            run = partial(compute, own=own)
-            if not buffers:  # batch norm changes its buffers on the way
-                run = self._replayed((_identity(loss), len(trained), *names, *own), run, labels=len(names) + 1)
-            *gradients, values = run(*given, x, y, *(variables[name] for name in own))
-            if isinstance(lanes, Tensor):
-                for name, tensor in zip(names, given, strict=True):
-                    if name in buffers:
-                        tensors[name].index_copy_(0, lanes, tensor)
-            return dict(zip(trained, gradients, strict=True)), values
-
-        return gradient
-
-    def _replayed(self, key: Hashable, function: Function, labels: int | None = None) -> Replayed:
-        """The recordings of a function that was asked for under this key before; those used longest ago give way."""
-        self._recordings[key] = self._recordings.pop(key, None) or Replayed(function, labels)  # the one used last at the end
+        what: names the function where a recording turns out to be wrong.
+        """
+        if not self._replay:
+            return function
+        # The one used last is at the end.
+        self._recordings[key] = self._recordings.pop(key, None) or Replayed(function, what, labels)
         if len(self._recordings) > RECORDINGS:
             self._recordings.pop(next(iter(self._recordings)))
         return self._recordings[key]
@@ -175,7 +164,60 @@ class StackedKernel:
         given = (*tensors.values(), x, *(variables[name] for name in own))
         if x.is_cuda:  # blocks are large there: a graph of its own for each would only hold memory
             return compute(*given)[0]
-        return self._replayed(("predict", _identity(function), *names, *own), compute)(*given)[0]
+        key = ("predict", _identity(function), *names, *own)
+        return self.replayed(key, compute, f"the prediction {_named(function)}")(*given)[0]
+
+
+@dataclass(frozen=True)
+class StackedLoss:
+    """A loss of lanes as a function of tensors alone: those called ``names``, x, y and the variables called ``own``."""
+
+    module: nn.Module
+    loss: Loss
+    names: list[str]  # of parameters and buffers, the ``trained`` ones first
+    trained: int
+    own: list[str]
+
+    def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
+        """Of the trained ones, ``[a, …]`` each, and last the losses [a]."""
+        tensors, (x, y, *variables) = list(given[:len(self.names)]), given[len(self.names):]
+        leaves = [tensor.detach().requires_grad_() for tensor in tensors[:self.trained]]
+        named = dict(zip(self.names, leaves + tensors[self.trained:], strict=True))
+        losses = vmap(self.of_one, randomness="error")(named, x, y, dict(zip(self.own, variables, strict=True)))
+        # A lane's loss depends on its own tensors alone, so the gradient of the sum holds every lane's own gradient.
+        total = _differentiable(losses.sum())
+        return (*torch.autograd.grad(total, leaves, materialize_grads=True), losses.detach())
+
+    def of_one(self, named: Tensors, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
+        """The loss of ONE client, on a mini-batch ``x`` [size, …], ``y`` [size]."""
+        swapped = {f"model.{name}": tensor for name, tensor in named.items()}
+        return functional_call(_Program(self.module, self._of_model), swapped, (x, y, variables))
+
+    def _of_model(self, model: nn.Module, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
+        return _one_number(self.loss(model, Batch(x, y), Lane(**variables)))
+
+
+class StackedSession:
+    """Gradients of the lanes' losses at their ``tensors`` [L, …], whose buffers each call brings up to date."""
+
+    def __init__(self, kernel: StackedKernel, tensors: Tensors, trained: list[str], loss: Loss):
+        self._kernel, self._tensors, self._trained, self._loss = kernel, tensors, trained, loss
+        self._names = [*trained, *(name for name in tensors if name not in trained)]
+        self._buffers = {name for name, _ in kernel.module.named_buffers()}
+
+    def __call__(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
+        """By name ``[a, …]``, and the losses [a], on mini-batches ``x`` [a, size, …], ``y`` [a, size]."""
+        given, own, names = [self._tensors[name][lanes] for name in self._names], sorted(variables), self._names
+        run: Function = StackedLoss(self._kernel.module, self._loss, names, len(self._trained), own).gradients
+        if not self._buffers:  # batch norm changes its buffers on the way
+            key = (_identity(self._loss), len(self._trained), *names, *own)
+            run = self._kernel.replayed(key, run, f"the loss {_named(self._loss)}", labels=len(names) + 1)
+        *gradients, losses = run(*given, x, y, *(variables[name] for name in own))
+        if isinstance(lanes, Tensor):
+            for name, tensor in zip(names, given, strict=True):
+                if name in self._buffers:
+                    self._tensors[name].index_copy_(0, lanes, tensor)
+        return dict(zip(self._trained, gradients, strict=True)), losses
 
 
 def _one_number(loss: Tensor) -> Tensor:
@@ -196,6 +238,13 @@ def _identity(loss: Loss | Predict) -> Hashable:
     return getattr(loss, "__func__", loss), id(getattr(loss, "__self__", None))
 
 
+def _named(function: Loss | Predict) -> str:
+    """How a function is called where a user should find it, with the method it belongs to."""
+    name = getattr(function, "__qualname__", repr(function))
+    owner = getattr(function, "__self__", None)
+    return f"'{name}' of the method '{owner.name}'" if hasattr(owner, "name") else f"'{name}'"
+
+
 def _train_mode(module: nn.Module, trained: list[str]) -> None:
     """Training mode, except for modules whose parameters are all frozen: their batch norm stands still as well."""
     module.train()
@@ -205,22 +254,34 @@ def _train_mode(module: nn.Module, trained: list[str]) -> None:
             part.eval()
 
 
-def at(model: nn.Module, row: Tensor, function: Callable[[nn.Module], Tensor]) -> Tensor:
+def at(model: nn.Module, row: Tensor, function: Callable[[nn.Module], Tensor],
+       buffers: Tensor | None = None) -> Tensor:
     """``function(model)`` with the parameters of ``row`` [P] instead, in evaluation mode: another model inside a loss.
 
-    For example ``at(model, lane.teacher, lambda teacher: teacher.features(batch.x))``. Its buffers are the model's.
+    For example ``at(model, lane.teacher, lambda teacher: teacher.features(batch.x))``.
+
+    buffers: its batch-norm statistics [B], a row of ``fleet.buffers(NAME)``; without them those of ``model``.
     """
-    named, start = {}, 0
-    for name, parameter in model.named_parameters():
-        named[f"model.{name}"] = row[start:start + parameter.numel()].view(parameter.shape)
-        start += parameter.numel()
+    named = _from_row(model.named_parameters(), row)
+    if buffers is not None:
+        named |= _from_row(model.named_buffers(), buffers)
     modes = {part: part.training for part in model.modules()}
     model.eval()
     try:
-        return functional_call(_Program(model, function), named, ())
+        swapped = {f"model.{name}": tensor for name, tensor in named.items()}
+        return functional_call(_Program(model, function), swapped, ())
     finally:
         for part, mode in modes.items():
             part.training = mode
+
+
+def _from_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
+    """Views of a row in the order and shapes of named tensors. Raises ValueError for a row of another length."""
+    like = dict(tensors)
+    sizes = [tensor.numel() for tensor in like.values()]
+    if sum(sizes) != len(row):
+        raise ValueError(f"a row of a model has {len(row)} numbers; expected {sum(sizes)}")
+    return {name: part.view(like[name].shape) for name, part in zip(like, row.split(sizes), strict=True)}
 
 
 def descend(start: Tensors, loss: Callable[[Tensors], Tensor], lr: float, steps: int, beat: Callable[[], None]) -> Tensors:
@@ -243,15 +304,17 @@ def convolves(module: nn.Module) -> bool:
     return any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
 
 
-def choose(module: nn.Module, device: torch.device, lanes: int | str) -> SerialKernel | StackedKernel:
+def choose(module: nn.Module, device: torch.device, lanes: int | str,
+           replay: bool = True) -> SerialKernel | StackedKernel:
     """The kernel for a model on a device.
 
     ``lanes = 1`` is serial. ``"auto"`` on a CPU stacks models without convolutions, whose batched matrix products give a
     lane the same bits whatever runs beside it and win by far for small dense models, and runs others serially, where
     channels-last convolutions are faster than any batched form; on a GPU all are stacked (``memory`` says how many fit).
+    replay: see StackedKernel; a serial kernel records nothing.
     """
     if lanes == "auto":
         lanes = 1 if device.type == "cpu" and convolves(module) else 1 << 30
-    return SerialKernel(module) if lanes == 1 else StackedKernel(module, int(lanes))
+    return SerialKernel(module) if lanes == 1 else StackedKernel(module, int(lanes), replay)
 
 

@@ -10,9 +10,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.experiment.config import Training
-from hpcfl.fleet.kernels import Tensors
-
-Lanes = slice | Tensor
+from hpcfl.fleet.kernels import Lanes, Tensors
 
 
 @dataclass(frozen=True)
@@ -36,15 +34,9 @@ class Optimizer:
         """Change ``tensors`` in place on the selected lanes; ``gradients`` holds just those lanes."""
         names = list(gradients)
         weights = [tensors[name][lanes] for name in names]
-        directions = list(gradients.values())
-        # Gradients are never changed in place: autograd may hand out expanded views, or one tensor for two leaves.
-        if self.training.clip is not None:
-            directions = _clipped(directions, self.training.clip)
-        if self.training.weight_decay:
-            directions = torch._foreach_add(directions, weights, alpha=self.training.weight_decay)
-        strength = self.pull.strength if self.pull is not None else 0.0
-        anchors = [self.pull.anchor[name][lanes] for name in names] if self.pull is not None and strength else []
+        strength, anchors = self._anchors(names, lanes)
         plain = self.training.optimizer == "sgd" and not self.training.momentum
+        directions = self._regularised(list(gradients.values()), weights)
         if anchors and not plain:
             directions = torch._foreach_add(directions, torch._foreach_sub(weights, anchors), alpha=strength)
         if self.training.optimizer == "adam":
@@ -55,9 +47,24 @@ class Optimizer:
             if anchors and plain:  # w − lr·strength·(w − anchor) in one pass over memory
                 torch._foreach_lerp_(weights, anchors, self.lr * strength)
             torch._foreach_add_(weights, directions, alpha=-self.lr)
-        if isinstance(lanes, Tensor):
-            for name, weight in zip(names, weights, strict=True):
-                tensors[name].index_copy_(0, lanes, weight)
+        _write_back(tensors, names, lanes, weights)
+
+    def _regularised(self, directions: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
+        """Gradients, clipped and with weight decay.
+
+        They are never changed in place: autograd may hand out expanded views, or one tensor for two leaves.
+        """
+        if self.training.clip is not None:
+            directions = _clipped(directions, self.training.clip)
+        if self.training.weight_decay:
+            directions = list(torch._foreach_add(directions, weights, alpha=self.training.weight_decay))
+        return directions
+
+    def _anchors(self, names: list[str], lanes: Lanes) -> tuple[float, list[Tensor]]:
+        """The strength of the pull and the lanes' anchors; none where nothing pulls."""
+        if self.pull is None or not self.pull.strength:
+            return 0.0, []
+        return self.pull.strength, [self.pull.anchor[name][lanes] for name in names]
 
     def _kept(self, key: str, names: list[str], tensors: Tensors) -> Tensors:
         kept = self._state.setdefault(key, {})

@@ -13,8 +13,10 @@ from torch import Tensor, fx
 from torch._ops import OpOverload
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from hpcfl.errors import RunFailure
 from hpcfl.fleet.graphs import Function, Graphs
 
+ROUNDING = 1e-5  # of a tensor's largest value
 OFTEN = 100  # calls; recording costs as much as many replays save
 RESHAPES = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default,
             torch.ops.aten.detach.default}
@@ -27,11 +29,15 @@ FILLS = {torch.ops.aten.ones_like.default, torch.ops.aten.zeros_like.default, to
 class Replayed:
     """``function`` of tensors alone, without side effects; recorded for each signature of its arguments on its own.
 
-    ``labels``: the position of an argument that holds class numbers.
+    A recording repeats what Python computed while it was made: a number that the function reads from elsewhere stays as it
+    was. So a replay is compared with the function itself now and then, after ever longer times.
+
+    what: names the function in an error. labels: the position of an argument that holds class numbers.
     """
 
-    def __init__(self, function: Function, labels: int | None = None):
+    def __init__(self, function: Function, what: str = "the function", labels: int | None = None):
         self._function = function
+        self._what = what
         self._labels = labels
         self._calls: Counter[Any] = Counter()
         self._recorded: dict[Any, Function] = {}
@@ -39,17 +45,50 @@ class Replayed:
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         signature = tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors)
-        recorded = self._recorded.get(signature)
-        if recorded is not None:
-            return recorded(*tensors)
         self._calls[signature] += 1
-        if self._calls[signature] > OFTEN:
-            recorded = record(self._function, tensors, self._labels)
-            if tensors[0].is_cuda:
-                recorded = self._graphs.capture(recorded, tensors)
-            self._recorded[signature] = recorded
-            return recorded(*tensors)
-        return self._function(*tensors)
+        if self._calls[signature] <= OFTEN:
+            return self._function(*tensors)
+        if signature not in self._recorded:
+            self._recorded[signature] = self._record(tensors)
+        found = self._recorded[signature](*tensors)
+        if _is_power_of_two(self._calls[signature] - OFTEN):
+            self._compare(found, tensors)
+        return found
+
+    def _record(self, tensors: tuple[Tensor, ...]) -> Function:
+        recorded = record(self._function, tensors, self._labels)
+        return self._graphs.capture(recorded, tensors) if tensors[0].is_cuda else recorded
+
+    def _compare(self, found: tuple[Tensor, ...], tensors: tuple[Tensor, ...]) -> None:
+        """Raises RunFailure if a replay did not give what the function gives."""
+        plain = self._function(*tensors)
+        if all(map(_same, found, plain)):
+            return
+        # On a GPU some kernels add in another order in each call; how far two calls are apart says how much that is.
+        again = self._function(*tensors) if tensors[0].is_cuda else plain
+        if any(_apart(*three) for three in zip(found, plain, again, strict=True)):
+            raise RunFailure(
+                f"{self._what} reads a number that changed since its steps were recorded; give what changes as a "
+                "variable, which it reads as lane.NAME, or set runtime.replay = false, which records nothing")
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    """Whether tensors are equal, where that is said of numbers that are none, too."""
+    return bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
+def _apart(found: Tensor, plain: Tensor, again: Tensor) -> bool:
+    """Whether a replay is further from the function's own result than rounding and two calls of it explain."""
+    if not torch.equal(found.isfinite(), plain.isfinite()):
+        return True
+    finite = plain.isfinite() & again.isfinite()
+    found, plain, again = (torch.where(finite, tensor, 0).double() for tensor in (found, plain, again))
+    noise = 16 * (plain - again).abs().max() + ROUNDING * plain.abs().max()
+    return bool((found - plain).abs().max() > noise)
 
 
 def record(function: Function, tensors: tuple[Tensor, ...], labels: int | None = None) -> Function:

@@ -3,6 +3,8 @@
 Clients are sorted by length and taken ``widest`` at a time. In an epoch the lanes of a chunk first do their full batches in
 lockstep, the chunk shrinking as clients run out, then their tail batches grouped by size: every step is real work on a
 real batch, and a loss never sees padding.
+
+A mini-batch's way, from the top down: ``train``, then a chunk's ``run``, ``epoch``, ``play`` and ``batch``.
 """
 
 from collections.abc import Callable, Iterator
@@ -12,40 +14,187 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.fleet.optimizers import Lanes
-from hpcfl.fleet.samples import Samples
+from hpcfl.fleet.hardware import Hardware
+from hpcfl.fleet.kernels import Lanes, Loss, Tensors
+from hpcfl.fleet.optimizers import Optimizer, Pull
+from hpcfl.fleet.turn import Draws, Turn
 from hpcfl.rows import randomness
 
-Step = Callable[[Lanes, Tensor, Tensor], Tensor]  # one mini-batch on the selected lanes → losses [lanes]
 Stretch = tuple[list[int], int, np.ndarray]  # which lanes do batches of which size on which samples [lanes, batches·size]
 BLOCK_SAMPLES = 2048  # samples gathered and normalised at once
 
 
-@dataclass
-class Work:
-    """What a rank's lanes have done: ``needed`` mini-batches of clients, lane-steps ``computed``, in ``turns`` of lanes side by
-    side, which get narrower as clients finish; ``samples``."""
+@dataclass(frozen=True)
+class Task:
+    """A local training as ``Fleet.train`` or ``Fleet.train_by``, which explain the words, were asked for it."""
 
-    needed: int = 0
-    computed: int = 0
-    turns: int = 0
-    samples: int = 0
+    round: int
+    loss: Loss
+    names: list[str]  # the parameters that move, in the order of a row
+    epochs: int
+    steps: int | None = None
+    batches: int = 1
+    phase: str = "train"
+    pull: tuple[float, Tensor] | None = None  # the strength, and anchors [n, P]
+    share: float = 1.0
+    only: Tensor | None = None
+    until: Callable[[Tensor, Tensors], Tensor] | None = None
+    step: Callable[[Turn], None] | None = None  # None: a step of the optimiser on the loss
 
-    def clear(self) -> None:
-        self.needed = self.computed = self.turns = self.samples = 0
+    def pool(self, seed: int, client: int, held: np.ndarray) -> np.ndarray:
+        """Which of a client's samples ``held`` [n_i] it trains on: all, or the phase's random share of them."""
+        if self.share >= 1:
+            return held
+        count = max(1, int(self.share * len(held))) if len(held) else 0
+        order = randomness.permutation(len(held), seed, "subset", self.phase, self.round, client)
+        return held[np.sort(order[:count])]
 
 
 @dataclass(frozen=True)
-class Schedule:
-    """Which samples each client sees: its pool [n_i], shuffled anew every epoch by a key of its own."""
+class Trained:
+    """What a local training made of n clients: new tensors, what it was given stays as it is.
 
-    batch_size: int
-    seed: int
-    key: tuple[int | str, ...]  # purpose, phase, round
+    rows: ``[n, P]``. buffers: their batch-norm statistics [n, B].
+    losses: each client's mean in its last epoch, float64 [n].
+    changed: the variables that the method's step assigned, [n, …] by name.
+    """
 
-    def order(self, client: int, pool: np.ndarray, epoch: int) -> np.ndarray:
-        """The pool in this epoch's order."""
-        return pool[randomness.permutation(len(pool), self.seed, *self.key, client, epoch)]
+    rows: Tensor
+    buffers: Tensor
+    losses: Tensor
+    changed: Tensors
+
+
+def train(task: Task, hardware: Hardware, ids: np.ndarray, rows: Tensor, buffers: Tensor,
+          variables: Tensors) -> Trained:
+    """Train clients ``ids`` [n] from ``rows`` [n, P] and ``buffers`` [n, B]; ``variables`` are [n, …] by name."""
+    losses = torch.zeros(len(ids), dtype=torch.float64, device=hardware.device)
+    ended = Trained(rows.clone(), buffers.clone(), losses, {})
+    pools = [task.pool(hardware.seed, int(client), hardware.samples.train[int(client)]) for client in ids]
+    size = hardware.training.batch_size * task.batches
+    fewest = task.batches * (2 if hardware.buffers.width else 1)  # batch norm has no statistics of one sample
+    lengths = [epoch_length(len(pool), size, fewest, task.steps) for pool in pools]
+    order = [i for i in by_length(lengths, size) if lengths[i] and (task.only is None or task.only[i])]
+    for positions in chunks(order, hardware.kernel.widest):
+        lanes = torch.tensor(positions, device=hardware.device)
+        chunk = Chunk(task, hardware, [(int(ids[i]), pools[i], lengths[i]) for i in positions], size,
+                      hardware.stacked(ended.rows[lanes], ended.buffers[lanes]),
+                      {name: value[lanes] for name, value in variables.items()},
+                      None if task.pull is None else (task.pull[0], task.pull[1][lanes]))
+        ended.losses[lanes] = chunk.run()
+        ended.rows[lanes] = hardware.setup.layout.flatten(chunk.tensors, ended.rows[lanes])
+        ended.buffers[lanes] = hardware.buffers.flatten(chunk.tensors, ended.buffers[lanes])
+        for name in chunk.assigned:
+            ended.changed.setdefault(name, variables[name].clone())[lanes] = chunk.variables[name]
+    return ended
+
+
+class Chunk:
+    """Clients side by side, a lane each, sorted by ``by_length``, from their first mini-batch to their last.
+
+    clients: the number of each, its pool and its samples an epoch. size: samples of a step.
+    tensors, variables: of the lanes, ``[L, …]`` by name, which steps change; ``assigned``: names of the variables
+        that they changed.
+    """
+
+    def __init__(self, task: Task, hardware: Hardware, clients: list[tuple[int, np.ndarray, int]], size: int,
+                 tensors: Tensors, variables: Tensors, pull: tuple[float, Tensor] | None):
+        self.task, self.hardware, self.clients, self.size = task, hardware, clients, size
+        self.tensors, self.variables = tensors, variables
+        self.assigned: set[str] = set()
+        self._gradient = hardware.kernel.session(tensors, task.names, task.loss)
+        anchor = None if pull is None else Pull(
+            pull[0], hardware.kernel.lay_out(hardware.setup.layout.stack(pull[1])))
+        self._optimizer = Optimizer(hardware.training, hardware.setup.learning_rate(task.round), anchor)
+        steps = [-(-length // size) for _, _, length in clients]
+        numbers = [number for number, _, _ in clients]
+        self._draws = Draws(hardware.seed, task.round, numbers, steps, hardware.device)
+
+    def run(self) -> Tensor:
+        """All epochs. Returns each lane's mean loss in its last one, float64 [L]."""
+        losses = torch.zeros(len(self.clients), dtype=torch.float64, device=self.hardware.device)
+        history: list[Tensor] = []
+        running = torch.ones(len(self.clients), dtype=torch.bool)
+        for epoch in range(self.task.epochs):
+            record = self.epoch(epoch, running)
+            losses = torch.where(running.to(losses.device), record[:, 0], losses)
+            history.append(record[:, 1])
+            if self.task.until is not None:
+                running &= ~self.task.until(torch.stack(history, dim=1), self.variables).cpu()
+                if not running.any():
+                    break
+        return losses
+
+    def epoch(self, epoch: int, running: Tensor) -> Tensor:
+        """One epoch of the lanes where ``running``, bool [L]; the others stay as they are.
+
+        Returns each lane's mean and last loss, float64 [L, 2].
+        """
+        samples, work = self.hardware.samples, self.hardware.work
+        orders = [self.order(lane, epoch) for lane in range(len(self.clients))]
+        lengths = [len(order) for order in orders]
+        lanes = [lane for lane, runs in enumerate(running.tolist()) if runs]
+        work.needed += sum(-(-lengths[lane] // self.size) for lane in lanes)
+        work.samples += sum(lengths[lane] for lane in lanes)
+        self._draws.begin(epoch)
+        stretches = list(_stretches(orders, lanes, self.size))
+        # One transfer for the whole epoch: any other from the host would make it wait for the device.
+        positions = np.concatenate([positions.ravel() for *_, positions in stretches])
+        index = torch.from_numpy(positions).to(samples.device)
+        record = torch.zeros(len(orders), 2, dtype=torch.float64, device=samples.device)
+        start = 0
+        for block in _blocks(stretches):
+            sizes = [positions.size for *_, positions in block]
+            x, y = samples.take(index[start:start + sum(sizes)])
+            for (group, size, part), inputs, labels in zip(block, x.split(sizes), y.split(sizes), strict=True):
+                self.play(_selection(group, samples.device), inputs, labels.view(part.shape), size, record)
+            start += sum(sizes)
+            del x, y, inputs, labels  # their memory is free again before the next block is gathered
+        record[:, 0] /= torch.tensor(lengths, device=samples.device).clamp(min=1)
+        return record
+
+    def order(self, lane: int, epoch: int) -> np.ndarray:
+        """A lane's samples in this epoch's order: its pool, shuffled by a key of its own."""
+        (client, pool, length), task, seed = self.clients[lane], self.task, self.hardware.seed
+        key = (task.phase, task.round, client, epoch)
+        shuffled = pool[randomness.permutation(len(pool), seed, "shuffle", *key)]
+        return self.hardware.samples.vary(shuffled[:length], seed, *key)
+
+    def play(self, lanes: Lanes, x: Tensor, y: Tensor, size: int, record: Tensor) -> None:
+        """The batches in ``x`` [lanes·batches·size, …] and ``y`` [lanes, batches·size], one after the other.
+
+        Their losses join ``record`` [L, 2].
+        """
+        width, span = y.shape
+        # One lane's batch is a slice of the gathered block, which keeps its memory layout.
+        x = x[None] if width == 1 else x.view(width, span, *x.shape[1:])
+        self.hardware.work.turns += span // size
+        self.hardware.work.computed += len(x) * (span // size)
+        parts = zip(x.split(size, dim=1), y.split(size, dim=1), strict=True)
+        losses = torch.stack([self.batch(lanes, *part).expand(width) for part in parts]).to(record)
+        # One by one in double precision: a lane's sum may not depend on how many lanes, so steps, a block holds.
+        record[lanes, 0] = torch.cat([record[lanes, 0][None], losses * size]).cumsum(dim=0)[-1]
+        record[lanes, 1] = losses[-1]
+
+    def batch(self, lanes: Lanes, x: Tensor, y: Tensor) -> Tensor:
+        """ONE mini-batch ``x`` [a, size, …], ``y`` [a, size] of the lanes: its losses [a]."""
+        given = {name: value[lanes] for name, value in self.variables.items()}
+        if self.task.step is None:
+            gradients, losses = self._gradient(lanes, x, y, given)
+            self._optimizer.step(self.tensors, lanes, gradients)
+        else:
+            parts = zip(*(part.tensor_split(self.task.batches, dim=1) for part in (x, y)), strict=True)
+            turn = Turn(dict(given), self._draws.taken[lanes], self.task.names, self.tensors, lanes,
+                        list(parts), self._gradient, self._optimizer, self._draws)
+            self.task.step(turn)
+            self._draws.taken[lanes] += 1
+            for name, value in turn.variables.items():
+                if value is not given[name]:
+                    self.variables[name][lanes] = value
+                    self.assigned.add(name)
+            losses = turn.losses
+        self.hardware.beat()
+        return losses
 
 
 def epoch_length(samples: int, size: int, fewest: int, steps: int | None) -> int:
@@ -63,28 +212,6 @@ def chunks(order: list[int], widest: int) -> Iterator[list[int]]:
     """The sorted positions, at most ``widest`` at a time."""
     for start in range(0, len(order), widest):
         yield order[start:start + widest]
-
-
-def run_epoch(step: Step, samples: Samples, orders: list[np.ndarray], batch_size: int, running: Tensor, work: Work) -> Tensor:
-    """One epoch over the lanes of a chunk, sorted by ``by_length``; lanes where ``running`` is False stay as they are.
-
-    Returns each lane's mean and last loss, [L, 2].
-    """
-    record = torch.zeros(len(orders), 2, dtype=torch.float64, device=samples.device)
-    lengths = [len(order) for order in orders]
-    lanes = [i for i, runs in enumerate(running.tolist()) if runs]
-    work.needed += sum(-(-lengths[i] // batch_size) for i in lanes)
-    work.samples += sum(lengths[i] for i in lanes)
-    stretches = list(_stretches(orders, lanes, batch_size))
-    # One transfer for the whole epoch: any other from the host would make it wait for the device.
-    index = torch.from_numpy(np.concatenate([positions.ravel() for *_, positions in stretches])).to(samples.device)
-    start = 0
-    for block in _blocks(stretches):
-        stop = start + sum(positions.size for *_, positions in block)
-        _play(step, samples, block, index[start:stop], record, work)
-        start = stop
-    record[:, 0] /= torch.tensor(lengths, device=samples.device).clamp(min=1)
-    return record
 
 
 def _stretches(orders: list[np.ndarray], lanes: list[int], batch_size: int) -> Iterator[Stretch]:
@@ -120,26 +247,3 @@ def _selection(group: list[int], device: torch.device) -> Lanes:
     if group[-1] - group[0] == len(group) - 1:
         return slice(group[0], group[-1] + 1)
     return torch.tensor(group).to(device, non_blocking=True)
-
-
-def _play(step: Step, samples: Samples, block: list[Stretch], index: Tensor, record: Tensor, work: Work) -> None:
-    """A block of stretches on the samples in ``index``, whose memory is free again before the next block is gathered."""
-    sizes = [positions.size for *_, positions in block]
-    x, y = samples.take(index)
-    for (group, size, positions), part, labels in zip(block, x.split(sizes), y.split(sizes), strict=True):
-        _steps(step, _selection(group, samples.device), part, labels.view(positions.shape), size, record, work)
-
-
-def _steps(step: Step, lanes: Lanes, x: Tensor, y: Tensor, size: int, record: Tensor, work: Work) -> None:
-    """The batches in ``x`` [lanes·batches·size, …] and ``y`` [lanes, batches·size], one after the other; losses join
-    ``record`` [L, 2]."""
-    width, span = y.shape
-    # One lane's batch is a slice of the gathered block, which keeps its memory layout.
-    x = x[None] if width == 1 else x.view(width, span, *x.shape[1:])
-    work.turns += span // size
-    work.computed += len(x) * (span // size)
-    losses = torch.stack([step(lanes, x[:, start:start + size], y[:, start:start + size]).expand(width)
-                          for start in range(0, span, size)]).to(record)
-    # One by one in double precision: a lane's sum may not depend on how many lanes, so how many steps, a block holds.
-    record[lanes, 0] = torch.cat([record[lanes, 0][None], losses * size]).cumsum(dim=0)[-1]
-    record[lanes, 1] = losses[-1]

@@ -3,11 +3,54 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.fleet.kernels import Tensors
-from hpcfl.fleet.optimizers import Lanes, Optimizer
+from hpcfl.fleet.kernels import Lanes, Tensors
+from hpcfl.fleet.optimizers import Optimizer
+from hpcfl.rows import randomness
+
+
+class Draws:
+    """Where the lanes of a chunk stand, and uniform numbers for their steps.
+
+    clients: their numbers. steps: of each in an epoch. taken: steps that each lane has done, int64 [L].
+    """
+
+    def __init__(self, seed: int, round: int, clients: list[int], steps: list[int], device: torch.device):
+        self._key, self._clients, self._steps, self._device = (seed, round), clients, steps, device
+        self._epoch = 0
+        self._tables: dict[str, Tensor] = {}
+        self.taken = torch.zeros(len(clients), dtype=torch.int64, device=device)
+        self._before = self.taken
+
+    def begin(self, epoch: int) -> None:
+        """From now on steps belong to this epoch."""
+        self._epoch, self._before = epoch, self.taken.clone()
+        self._tables.clear()
+
+    def uniform(self, lanes: Lanes, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        """Numbers in [0, 1) ``[a, *shape]`` for the step that these lanes are at."""
+        if purpose not in self._tables:  # for a whole epoch: a transfer makes the host wait for the device
+            self._tables[purpose] = self._table(purpose, shape).float().to(self._device)
+        table = self._tables[purpose]
+        if table.shape[2:] != shape:
+            raise ValueError(f"uniform numbers for '{purpose}' have shape {list(table.shape[2:])} in this epoch "
+                             f"and cannot be {list(shape)}; name another purpose")
+        every = torch.arange(len(self._clients), device=self._device)[lanes]
+        return table[every, (self.taken - self._before)[lanes]]
+
+    def _table(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
+        """An epoch's numbers, float64 ``[L, most steps, *shape]``: each step's own part of ``Fleet.uniform``."""
+        each = int(np.prod(shape, dtype=np.int64))
+        table = np.zeros((len(self._clients), max(self._steps), *shape))
+        seed, round = self._key
+        for row, client, steps in zip(table, self._clients, self._steps, strict=True):
+            count = steps * each
+            drawn = randomness.uniform(seed, "uniform", purpose, round, client, skip=self._epoch * count, count=count)
+            row[:steps] = drawn.reshape(steps, *shape)
+        return torch.from_numpy(table)
 
 
 @dataclass
@@ -15,16 +58,19 @@ class Turn:
     """What a method's ``step(turn)`` sees for ``a`` lanes on their next mini-batch, or their next few.
 
     ``variables`` holds the method's per-lane tensors ``[a, …]``; assign a new tensor to change one.
+    ``index``, int64 [a], is how many steps each lane did before in this training.
     Rows cover the columns that are trained, ``[a, width]``.
     """
 
     variables: Tensors
+    index: Tensor
     _names: list[str]
     _tensors: Tensors
     _lanes: Lanes
     _batches: list[tuple[Tensor, Tensor]]
     _gradient: Callable[..., tuple[Tensors, Tensor]]
     _optimizer: Optimizer
+    _draws: Draws
     losses: Tensor = field(default_factory=lambda: torch.zeros(()))
 
     def rows(self) -> Tensor:
@@ -53,6 +99,14 @@ class Turn:
         gradient = self.gradient(batch=batch)
         self.write(kept)
         return gradient
+
+    def uniform(self, purpose: str, *shape: int) -> Tensor:
+        """Uniform numbers in [0, 1), ``[a, *shape]``, each lane's own, keyed by purpose, round, client and step.
+
+        They are ``fleet.uniform(purpose, steps, *shape)`` at ``index``. Raises ValueError where one purpose is asked
+        for two shapes in an epoch.
+        """
+        return self._draws.uniform(self._lanes, purpose, shape)
 
     def _flat(self, tensors: Tensors) -> Tensor:
         return torch.cat([tensors[name].flatten(1) for name in self._names], dim=1)

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as functional
+from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.fleet import Fleet, Turn
 from hpcfl.fleet.kernels import Batch
-from hpcfl.methods.base import Setup, State
+from hpcfl.methods.base import Method, Setup, State
 from hpcfl.rows.layout import Group
 
 WINDOW = 10  # losses whose standard deviation decides that the first activation has converged
@@ -44,7 +45,7 @@ class AdaptiveLocalAggregation:
         """
         upper = fleet.layout.columns(self.layers)
         own, received = fleet.state["model"][:, upper], fleet.rows(received)
-        new, omega, rounds = received[:, upper], fleet.state["ala.weights"].clone(), fleet.state["ala.rounds"]
+        new, omega, rounds = received[:, upper], fleet.state["ala.weights"], fleet.state["ala.rounds"]
         start = received.clone()
         start[:, upper] = torch.lerp(own, new, omega)
 
@@ -59,11 +60,27 @@ class AdaptiveLocalAggregation:
             return later | (losses[:, -WINDOW:].std(dim=1, correction=0) < self.threshold
                             if losses.shape[1] > WINDOW else later)
 
-        blended = fleet.train(start, step=step, loss=cross_entropy, params=(self.layers,), phase="ala", share=self.share,
-                              only=rounds[:, 0] > 0, until=done, epochs=self.most_epochs,
-                              variables={"own": own, "new": new, "omega": omega, "rounds": rounds})
-        fleet.state["ala.weights"], fleet.state["ala.rounds"] = omega, rounds + 1
+        blended, after = fleet.train_by(
+            step, start, loss=cross_entropy, params=(self.layers,), phase="ala", share=self.share,
+            only=rounds[:, 0] > 0, until=done, epochs=self.most_epochs,
+            variables={"own": own, "new": new, "omega": omega, "rounds": rounds})
+        fleet.state["ala.weights"], fleet.state["ala.rounds"] = after["omega"], rounds + 1
         return blended
+
+
+class Blending(Method):
+    """A method that has the option ``ala``; what is blended with a client's own model, the method itself says."""
+
+    ala: bool = Field(
+        False, description="blend own model and what comes down by FedALA's module (s = 0.8, p = 1) before training")
+
+    def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
+        """The module with this method's settings."""
+        return AdaptiveLocalAggregation()
+
+    def client_state(self, setup: Setup) -> State:
+        added = self.adaptive_aggregation().client_state(setup) if self.ala else {}
+        return {**super().client_state(setup), **added}
 
 
 def cross_entropy(model: nn.Module, batch: Batch, lane: Any) -> Tensor:

@@ -9,17 +9,16 @@ from abc import abstractmethod
 from typing import ClassVar
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
-from hpcfl.methods._ala import AdaptiveLocalAggregation
-from hpcfl.methods.base import Cohort, Method, Setup, State
+from hpcfl.methods._ala import Blending
+from hpcfl.methods.base import Audience, Cohort, Setup, State
 from hpcfl.rows import mixing
 
 
-class Anchored(Method):
+class Anchored(Blending):
     """Server: ``models`` [M, P] last uploads, ``uploaded`` [M] who sent in the last round. Client: ``model`` [P].
 
     Down P (the anchor z), up P. Scored after local training.
@@ -27,7 +26,6 @@ class Anchored(Method):
 
     primary: ClassVar[str] = "post"
     family: ClassVar[str] = "personal models, mixed on the server"
-    ala: bool = Field(False, description="blend own model and anchor by FedALA's module (s = 0.8, p = 1) before training")
 
     @abstractmethod
     def attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
@@ -42,13 +40,13 @@ class Anchored(Method):
                 "uploaded": torch.zeros(setup.clients, dtype=torch.bool)}
 
     def client_state(self, setup: Setup) -> State:
-        return {"model": setup.initial()} | (AdaptiveLocalAggregation().client_state(setup) if self.ala else {})
+        return {"model": setup.initial()} | super().client_state(setup)
 
-    def send(self, server: State, cohort: Cohort) -> Message:
+    def send(self, server: State, audience: Audience) -> Message:
         last = server["uploaded"].nonzero()[:, 0]
         if not len(last):
             return {}  # round 1: no anchor yet
-        receivers, models = torch.from_numpy(cohort.ids), server["models"]
+        receivers, models = torch.from_numpy(audience.ids), server["models"]
         beta = self.attraction(mixing.distances_within(models, receivers, last), receivers[:, None] == last)
         matrix = torch.zeros(len(receivers), len(models), dtype=torch.float64).index_copy(1, last, beta)
         matrix[torch.arange(len(receivers)), receivers] = 1 - beta.sum(dim=1)
@@ -57,7 +55,7 @@ class Anchored(Method):
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The model that local training starts from, ``[n, P]``: one's own, with ``ala`` blended with the anchor."""
         own = fleet.state["model"]
-        return AdaptiveLocalAggregation().adapt(fleet, inbox.get("anchor", own)) if self.ala else own
+        return self.adaptive_aggregation().adapt(fleet, inbox.get("anchor", own)) if self.ala else own
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)

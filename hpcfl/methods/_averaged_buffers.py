@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import Cohort, Method, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
 from hpcfl.rows import mixing
 
 
@@ -33,8 +33,8 @@ class AveragedBuffers:
     def server_state(self, setup: Setup) -> State:
         return {**self.method.server_state(setup), **{name: row.clone() for name, row in self.initial.items()}}
 
-    def send(self, server: State, cohort: Cohort) -> Message:
-        return {**self.method.send(server, cohort), **{name: server[name] for name in self.initial}}
+    def send(self, server: State, audience: Audience) -> Message:
+        return {**self.method.send(server, audience), **{name: server[name] for name in self.initial}}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         message = self.method.update(fleet, self._opened(fleet, inbox))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import Cohort, Layers, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Layers, Setup, State
 from hpcfl.rows import mixing
 from hpcfl.rows.layout import Layout
 
@@ -68,8 +68,8 @@ class ClassWise:
                 "weights": torch.ones(1).double(), "shares": torch.ones(setup.classes, 1).double(),
                 "distributions": torch.full((setup.clients, setup.classes), 1 / setup.classes).double()}
 
-    def send(self, server: State, cohort: Cohort) -> Message:
-        matrix = mixing_matrix(server["distributions"][cohort.ids], server["shares"], server["weights"])
+    def send(self, server: State, audience: Audience) -> Message:
+        matrix = mixing_matrix(server["distributions"][audience.ids], server["shares"], server["weights"])
         own = mixing.mix(matrix, server["uploads"])
         lower = server["model"][:len(server["model"]) - own.shape[1]]
         return {"lower": lower, "classwise": own} if len(lower) else {"classwise": own}

@@ -1,51 +1,52 @@
 """Methods that average a part of the model only: its body, while the head is private or fixed."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
-from pydantic import Field as Key
 from torch import Tensor
 
 from hpcfl.communication.message import Field, Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods._ala import AdaptiveLocalAggregation
-from hpcfl.methods.base import Cohort, State
-from hpcfl.methods.fedavg import FedAvg
+from hpcfl.methods.base import Audience, Cohort, State
+from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing
 from hpcfl.rows.layout import Group, Layout
 
 
-class SharedBody(FedAvg):
+class SharedBody(ServerModel):
     """FedAvg of the body b ← Σ_S p_i b_i under a head that does not travel.
 
     Server: ``model`` [P], the shared body before the initial head h⁰. Down P_b, up P_b. As it is, clients start from (b, h⁰).
     """
 
     family = "a shared body"
-    aggregation: Literal["average"] = Key("average", description="only the body is averaged")
     shared: ClassVar[Group] = "body"  # a prefix of the columns
 
     def private(self, layout: Layout) -> slice:
         """The columns that do not travel: all after the shared ones."""
         return slice(layout.columns(self.shared).stop, layout.width)
 
-    def send(self, server: State, cohort: Cohort) -> Message:
-        private = self.private(cohort.layout)
+    def send(self, server: State, audience: Audience) -> Message:
+        private = self.private(audience.layout)
         initial = server["model"][private]  # drawn from the seed: every client has it since before round 1
         return {"body": server["model"][:private.start], "initial_head": Field(initial, floats=0)}
 
-    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+    def under_initial_head(self, inbox: Inbox) -> Tensor:
+        """The shared body under the head that nobody trained, ``[P]``."""
         return torch.cat([inbox["body"], inbox["initial_head"]])
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        return self.under_initial_head(inbox)
 
     def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
         fleet.score("pre", start)
-        fleet.score("global", start if start.dim() == 1 else SharedBody.received(self, fleet, inbox))
+        fleet.score("global", start if start.dim() == 1 else self.under_initial_head(inbox))
 
-    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        trained = super().update(fleet, inbox)["model"]
+    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         return {"body": trained[:, :self.private(fleet.layout).start]}
 
-    def _adaptive(self) -> AdaptiveLocalAggregation:
+    def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
         return AdaptiveLocalAggregation(layers="neck")  # the upper layer of what is shared (methods-1.md §6)
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hpcfl.communication.message import Inbox, Message, Pool
 from hpcfl.fleet import Fleet, Turn
-from hpcfl.methods.base import Cohort, Method, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
 from hpcfl.rows import mixing
 
 
@@ -39,16 +39,16 @@ class Apple(Method):
     def client_state(self, setup: Setup) -> State:
         return {"relations": shares(setup)}
 
-    def send(self, server: State, cohort: Cohort) -> Message:
+    def send(self, server: State, audience: Audience) -> Message:
         everyone = torch.arange(len(server["cores"]))
-        others = [everyone[everyone != client] for client in cohort.ids.tolist()]
+        others = [everyone[everyone != client] for client in audience.ids.tolist()]
         return {"cores": Pool(server["cores"], torch.stack(others))}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         cores, target, rate = inbox["cores"].rows, shares(fleet.setup).to(inbox["cores"].rows), self.relation_lr
         ids = torch.from_numpy(fleet.ids).to(cores.device)
         own, itself = cores[ids], torch.nn.functional.one_hot(ids, len(cores)).bool()  # its last upload is its core
-        relations = fleet.state["relations"].clone()
+        relations = fleet.state["relations"]
         pull, gain = self.mu * self.fading(fleet), len(cores) if self.times_clients else 1
         fleet.score("pre", combined(relations, itself, own, cores))
 
@@ -59,9 +59,9 @@ class Apple(Method):
             turn.variables["relations"] = relation - rate * descent
             turn.descend(gain * own_share(relation, itself) * gradient)
 
-        trained = fleet.train(own, step=step, variables={"relations": relations, "itself": itself})
-        fleet.state["relations"] = relations
-        fleet.score("post", combined(relations, itself, trained, cores))
+        trained, after = fleet.train_by(step, own, variables={"relations": relations, "itself": itself})
+        fleet.state["relations"] = after["relations"]
+        fleet.score("post", combined(after["relations"], itself, trained, cores))
         return {"core": trained}
 
     def fading(self, fleet: Fleet) -> float:

@@ -39,11 +39,29 @@ def head_of(model: nn.Module, method: str) -> nn.Linear:
 
 
 @dataclass(frozen=True)
-class Cohort:
-    """The clients of a round, or those whose messages arrived: ``ids`` [n] ascending, ``counts`` [n, classes].
+class Audience:
+    """Whom a message goes to: ``ids`` [n] ascending. In a scored round these are all clients, else the cohort.
+
+    What one client gets must not depend on who else gets something, or results would depend on how often a run
+    is scored: so an audience has no weights. What is known of clients lies in ``setup``, such as their numbers of
+    samples, ``setup.counts[ids]`` [n, classes].
 
     beat: to be called now and then in computations of many seconds, so that the server does not seem lost.
     """
+
+    ids: np.ndarray
+    setup: Setup
+    round: int
+    beat: Callable[[], None] = lambda: None
+
+    @property
+    def layout(self) -> Layout:
+        return self.setup.layout
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients whose messages arrived: ``ids`` [n] ascending, ``counts`` [n, classes]; ``beat``: see Audience."""
 
     ids: np.ndarray
     counts: Tensor
@@ -114,8 +132,11 @@ class Method(Section, ABC):
         return {}
 
     @abstractmethod
-    def send(self, server: State, cohort: Cohort) -> Message:
-        """What goes to the cohort, rows in the order of ``cohort.ids``. Runs on rank 0; must not change ``server``."""
+    def send(self, server: State, audience: Audience) -> Message:
+        """What goes to the audience, rows in the order of ``audience.ids``.
+
+        Runs on rank 0; must not change ``server``.
+        """
 
     @abstractmethod
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:

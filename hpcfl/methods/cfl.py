@@ -16,21 +16,20 @@ from torch import Tensor
 
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import Cohort, Setup, State
-from hpcfl.methods.fedavg import FedAvg
+from hpcfl.methods.base import Audience, Cohort, Setup, State
+from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing
 
 SMALLEST = 3  # a cluster of two is not split
 
 
-class CFL(FedAvg):
+class CFL(ServerModel):
     """Server: ``models`` [c, P], ``cluster`` [M] of each client, ``norms`` [c, 2] last ‖mean Δ‖ and max ‖Δ_i‖ (absolute: they
     depend on learning rate, epochs and model). Client: nothing. Down P, up P.
     """
 
     reference = "Sattler et al., TNNLS 2020"
     family = "clusters of clients"
-    aggregation: Literal["average"] = Field("average", description="models are averaged within clusters")
     eps1: float = Field(0.4, ge=0, description="split where the norm of the mean update is below ε₁; 0 is FedAvg")
     eps2: float = Field(0.9, ge=0, description="and the largest norm of an update above ε₂ (1.6 in the authors' code)")
     quiet_rounds: NonNegativeInt = Field(20, description="first rounds without a split")
@@ -40,8 +39,8 @@ class CFL(FedAvg):
         return {"models": setup.initial()[None], "cluster": torch.zeros(setup.clients, dtype=torch.int64),
                 "norms": torch.zeros(1, 2).double()}
 
-    def send(self, server: State, cohort: Cohort) -> Message:
-        return {"model": mixing.picked(server["models"], server["cluster"][torch.from_numpy(cohort.ids)])}
+    def send(self, server: State, audience: Audience) -> Message:
+        return {"model": mixing.picked(server["models"], server["cluster"][torch.from_numpy(audience.ids)])}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)

@@ -8,7 +8,6 @@ from w with its OWN head. As FedNH's code does and the authors' does not, withou
 FedNH's the head has a bias exactly where the model's has one. Classes that no participant holds keep their features.
 """
 
-from typing import Literal
 
 import torch
 from pydantic import Field as Key
@@ -19,22 +18,21 @@ from hpcfl.communication.message import Field, Inbox, Message
 from hpcfl.experiment.config import Training
 from hpcfl.fleet import Fleet, synthetic
 from hpcfl.fleet.kernels import descend
-from hpcfl.methods.base import Cohort, Setup, State, head_of
-from hpcfl.methods.fedavg import FedAvg
-from hpcfl.rows.layout import Layout
+from hpcfl.methods.base import Audience, Cohort, Setup, State, head_of
+from hpcfl.methods.fedavg import ServerModel
 
 DRAWS = 10  # of samples of a class, whose gradients are averaged
 GUARD = 1e-6
 
 
-class CReFF(FedAvg):
+class CReFF(ServerModel):
     """Server: ``model`` [P], ``head`` h̃ [P_h], ``features`` Z [K·n_z, d], sorted by class. Client: nothing.
 
     Down P + P_h; up P, and P_h for each class held. ``pre`` and ``global``: the body under h̃. ``post``: FedAvg's local model.
     """
 
+    family = "one global model"
     reference = "Shang et al., IJCAI 2022"
-    aggregation: Literal["average"] = Key("average", description="the server's own head replaces the mean")
     features_each: PositiveInt = Key(100, description="synthetic features n_z of each class")
     match_steps: PositiveInt = Key(100, description="steps on the features in a round")
     features_lr: float = Key(0.01, gt=0, description="learning rate η_z of the features (FedNH 0.01, the authors 0.1)")
@@ -53,8 +51,8 @@ class CReFF(FedAvg):
         return {**super().server_state(setup), "head": setup.initial(1)[layout.columns("head")],
                 "features": setup.normal(count, width, key=("features",))}
 
-    def send(self, server: State, cohort: Cohort) -> Message:
-        return {**super().send(server, cohort), "head": server["head"]}
+    def send(self, server: State, audience: Audience) -> Message:
+        return {**super().send(server, audience), "head": server["head"]}
 
     def rebalanced(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The received body under the retrained head, ``[P]``."""
@@ -66,8 +64,7 @@ class CReFF(FedAvg):
         fleet.score("global", model)
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        outer = fleet.class_means(self.rebalanced(fleet, inbox), outer_products, draws=(DRAWS, self.class_batch))
-        gradients = class_gradients(outer, fleet.layout)
+        gradients = fleet.head_gradients(self.rebalanced(fleet, inbox), draws=(DRAWS, self.class_batch))
         held = (fleet.counts > 0).sum(dim=1)
         message = super().update(fleet, inbox)
         return {**message, "gradients": Field(gradients.flatten(1), floats=held * gradients.shape[2])}
@@ -93,25 +90,6 @@ class CReFF(FedAvg):
         training = Training(epochs=self.head_epochs, batch_size=setup.training.batch_size, lr=self.head_lr)
         return synthetic.fit(lambda: nn.Linear(features.shape[1], setup.classes, bias=bias), features, labels,
                              setup.classes, training, setup.seed, cohort.round, cohort.beat)
-
-
-def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
-    """p ⊗ (φ, 1) for each sample, ``[batch, K·(d + 1)]``: its head gradient but for the label's own row."""
-    features = model.features(x)
-    extended = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
-    return (model.head(features).softmax(dim=1)[:, :, None] * extended[:, None]).flatten(1)
-
-
-def class_gradients(outer: Tensor, layout: Layout) -> Tensor:
-    """Gradients ``[n, K, P_h]`` of each class's mean cross-entropy from means of outer products ``[n, K, K·(d + 1)]``.
-
-    ∂CE/∂h = (p − e_y) ⊗ (φ, 1), and p sums to one, so that the rows of p ⊗ (φ, 1) sum to (φ, 1).
-    """
-    clients, classes, _ = outer.shape
-    rows = outer.view(clients, classes, classes, -1)
-    rows = rows - torch.eye(classes, device=rows.device)[:, :, None] * rows.sum(dim=2, keepdim=True)
-    weight, bias = rows[..., :-1].flatten(2), rows[..., -1]
-    return torch.cat([weight, bias], dim=2) if "head.bias" in layout.names else weight
 
 
 def mismatch(features: Tensor, labels: Tensor, classes: int, head: Tensor, wanted: Tensor) -> Tensor:

@@ -30,8 +30,9 @@ class CwFedAvg(FedAvg):
     wdr: float = Field(10.0, ge=0, description="strength λ of the regulariser as reported (10 CIFAR-10, 1000 CIFAR-100)")
     wdr_half: bool = Field(True, description="use λ/2, as the reference code does for the reported λ")
 
-    def _class_wise(self) -> ClassWise | None:
-        return super()._class_wise() and ClassWise(self.distribution, self.layers, self.wdr / 2 if self.wdr_half else self.wdr)
+    def class_wise(self) -> ClassWise | None:
+        strength = self.wdr / 2 if self.wdr_half else self.wdr
+        return super().class_wise() and ClassWise(self.distribution, self.layers, strength)
 
 
 plugin = CwFedAvg

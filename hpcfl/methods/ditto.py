@@ -41,8 +41,9 @@ class Ditto(FedAvg):
             personal = turn.rows()
             turn.write(personal - rate * (turn.gradient() + self.lam * (personal - turn.variables["anchor"])))
 
-        fleet.state["personal"] = fleet.train(fleet.state["personal"], step=step, epochs=self.personal_epochs,
-                                              phase="personal", model="personal", variables={"anchor": anchor})
+        fleet.state["personal"], _ = fleet.train_by(
+            step, fleet.state["personal"], epochs=self.personal_epochs, phase="personal", model="personal",
+            variables={"anchor": anchor})
         return trained
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:

@@ -23,7 +23,7 @@ class FedALA(FedAvg):
     threshold: float = Field(0.01, ge=0, description="standard deviation of ten losses that ends a first activation")
     most_epochs: PositiveInt = Field(100, description="cap on the epochs of a first activation")
 
-    def _adaptive(self) -> AdaptiveLocalAggregation:
+    def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
         return AdaptiveLocalAggregation(self.eta, self.share, self.layers, self.threshold, self.most_epochs)
 
 

@@ -12,61 +12,45 @@ from torch import Tensor, nn
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
-from hpcfl.methods._ala import AdaptiveLocalAggregation
+from hpcfl.methods._ala import Blending
 from hpcfl.methods._classwise import ClassWise
-from hpcfl.methods.base import Cohort, Method, Setup, State, head_of
+from hpcfl.methods.base import Audience, Cohort, Setup, State, head_of
 from hpcfl.rows import mixing
 
 
-class FedAvg(Method):
-    """Also the base of every method whose clients start from a model of the server and return theirs.
+class ServerModel(Blending):
+    """The base of every method whose clients start from a model of the server and return theirs.
 
-    Server: ``model`` [P] (with class-wise aggregation also what ``ClassWise`` keeps). Client: nothing (with ``ala`` that of
-    adaptive local aggregation). Down P, up P.
+    Server: ``model`` [P]. Client: nothing (with ``ala`` that of adaptive local aggregation). Down P, up P.
     """
 
-    family: ClassVar[str] = "one global model"
-    reference = "McMahan et al., AISTATS 2017"
-    ala: bool = Field(False, description="initialise clients by FedALA's adaptive local aggregation (s = 0.8, p = 1)")
-    aggregation: Literal["average", "class-wise"] = Field(
-        "average", description="class-wise: each client gets cwFedAvg's mix (output layer, WDR with λ = 10) instead of the mean")
-
-    def adapt(self, model: nn.Module) -> nn.Module:
-        if self._class_wise():
-            head_of(model, self.name)
-        return model
-
-    def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        loss, class_wise = self.loss(model, batch, lane), self._class_wise()
-        penalty = class_wise.penalty(model, lane) if class_wise else None
-        return loss if penalty is None else loss + penalty
-
     def server_state(self, setup: Setup) -> State:
-        model, class_wise = setup.initial(), self._class_wise()
-        return {"model": model} | (class_wise.server_state(setup, model) if class_wise else {})
+        return {"model": setup.initial()}
 
-    def client_state(self, setup: Setup) -> State:
-        return self._adaptive().client_state(setup) if self.ala else {}
+    def send(self, server: State, audience: Audience) -> Message:
+        return {"model": server["model"]}
 
-    def send(self, server: State, cohort: Cohort) -> Message:
-        class_wise = self._class_wise()
-        return class_wise.send(server, cohort) if class_wise else {"model": server["model"]}
+    def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """What a client reads in all that follows: what arrived, with what it makes of that once a call."""
+        return inbox
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The model that came down, ``[P]`` or ``[n, P]``."""
-        class_wise = self._class_wise()
-        return class_wise.received(inbox) if class_wise else inbox["model"]
+        return inbox["model"]
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The model that a client trains from and is scored with before, ``[P]`` or ``[n, P]``."""
         received = self.received(fleet, inbox)
-        return self._adaptive().adapt(fleet, received) if self.ala else received
+        return self.adaptive_aggregation().adapt(fleet, received) if self.ala else received
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, variables: State | None = None, **how: Any) -> Tensor:
+    def known(self, fleet: Fleet, rows: Tensor) -> State:
+        """What the objective needs of each client that trains from ``rows``: variables [n, …] by name."""
+        return {}
+
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, variables: State | None = None,
+            **how: Any) -> Tensor:
         """One local training as this method does it; ``variables`` and ``how`` go to ``fleet.train``."""
-        class_wise = self._class_wise()
-        known = class_wise.variables(fleet, rows) if class_wise else {}
-        return fleet.train(rows, variables={**known, **(variables or {})}, **how)
+        return fleet.train(rows, variables={**self.known(fleet, rows), **(variables or {})}, **how)
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
         """What a client remembers of its trained model ``[n, P]``."""
@@ -74,20 +58,23 @@ class FedAvg(Method):
             fleet.state["model"] = trained
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        inbox = self.opened(fleet, inbox)
         start = self.start(fleet, inbox)
         self.score_start(fleet, inbox, start)
         trained = self.fit(fleet, start, inbox)
         self.keep(fleet, trained)
         self.score_trained(fleet, inbox, trained)
-        class_wise = self._class_wise()
-        return {"model": trained, **(class_wise.uplink(fleet, trained) if class_wise else {})}
+        return self.reply(fleet, inbox, trained)
+
+    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        """What goes up after training to ``trained`` [n, P]."""
+        return {"model": trained}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         server["model"] = mixing.average(cohort.weights, uplink["model"])
-        if class_wise := self._class_wise():
-            class_wise.aggregate(server, cohort, uplink)
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
+        inbox = self.opened(fleet, inbox)
         self.score_start(fleet, inbox, self.start(fleet, inbox))
 
     def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
@@ -104,11 +91,58 @@ class FedAvg(Method):
         """Score what a client has after it trained."""
         fleet.score("post", trained)
 
-    def _class_wise(self) -> ClassWise | None:
+
+class FedAvg(ServerModel):
+    """Also the base of methods whose server averages whole models, and so can average them by class.
+
+    Server: ``model`` [P] (with class-wise aggregation what ``ClassWise`` keeps, too). Client: nothing. Down P, up P.
+    """
+
+    family: ClassVar[str] = "one global model"
+    reference = "McMahan et al., AISTATS 2017"
+    aggregation: Literal["average", "class-wise"] = Field(
+        "average",
+        description="class-wise: each client gets cwFedAvg's mix (output layer, WDR with λ = 10) instead of the mean")
+
+    def class_wise(self) -> ClassWise | None:
+        """How models are aggregated by class, if they are."""
         return ClassWise() if self.aggregation == "class-wise" else None
 
-    def _adaptive(self) -> AdaptiveLocalAggregation:
-        return AdaptiveLocalAggregation()
+    def adapt(self, model: nn.Module) -> nn.Module:
+        if self.class_wise():
+            head_of(model, self.name)
+        return model
+
+    def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        loss, class_wise = self.loss(model, batch, lane), self.class_wise()
+        penalty = class_wise.penalty(model, lane) if class_wise else None
+        return loss if penalty is None else loss + penalty
+
+    def server_state(self, setup: Setup) -> State:
+        state, class_wise = super().server_state(setup), self.class_wise()
+        return state | (class_wise.server_state(setup, state["model"]) if class_wise else {})
+
+    def send(self, server: State, audience: Audience) -> Message:
+        class_wise = self.class_wise()
+        return class_wise.send(server, audience) if class_wise else super().send(server, audience)
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        class_wise = self.class_wise()
+        return class_wise.received(inbox) if class_wise else super().received(fleet, inbox)
+
+    def known(self, fleet: Fleet, rows: Tensor) -> State:
+        class_wise = self.class_wise()
+        return class_wise.variables(fleet, rows) if class_wise else {}
+
+    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        class_wise = self.class_wise()
+        added = class_wise.uplink(fleet, trained) if class_wise else {}
+        return {**super().reply(fleet, inbox, trained), **added}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        super().aggregate(server, cohort, uplink)
+        if class_wise := self.class_wise():
+            class_wise.aggregate(server, cohort, uplink)
 
 
 plugin = FedAvg

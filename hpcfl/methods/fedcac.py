@@ -8,7 +8,6 @@ average. Only those who uploaded form groups; others keep their marked entries. 
 weights in marked entries; here nothing is mixed before the first upload.
 """
 
-from typing import Literal
 
 import torch
 from pydantic import Field as Key
@@ -16,8 +15,8 @@ from torch import Tensor
 
 from hpcfl.communication.message import Field, Inbox, Message
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import Cohort, Setup, State
-from hpcfl.methods.fedavg import FedAvg
+from hpcfl.methods.base import Audience, Cohort, Setup, State
+from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing
 from hpcfl.rows.layout import Layout
 
@@ -60,7 +59,7 @@ def groups(overlap: Tensor, marked: Tensor, progress: float) -> Tensor:
     return member / member.sum(dim=1, keepdim=True).double()
 
 
-class FedCAC(FedAvg):
+class FedCAC(ServerModel):
     """Server: ``model`` [P] the global average, ``custom`` [M, P] groups' means, ``masks`` [M, P]. Client: ``model`` [P].
 
     Down P (the server mixes), up P + P bits.
@@ -69,7 +68,6 @@ class FedCAC(FedAvg):
     primary = "post"
     family = "personal models, mixed on the server"
     reference = "Wu et al., ICCV 2023"
-    aggregation: Literal["average"] = Key("average", description="the server mixes by groups of clients")
     tau: float = Key(0.5, ge=0, le=1, description="share τ of critical entries in each tensor (0.4 for CIFAR-100); 0 is FedAvg")
     beta: float = Key(100.0, gt=0, description="round β from which groups are single clients (170 for CIFAR-100)")
 
@@ -84,12 +82,12 @@ class FedCAC(FedAvg):
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
         fleet.state["model"] = trained
 
-    def send(self, server: State, cohort: Cohort) -> Message:
-        masks, custom = (mixing.picked(server[name], torch.from_numpy(cohort.ids)) for name in ("masks", "custom"))
+    def send(self, server: State, audience: Audience) -> Message:
+        ids = torch.from_numpy(audience.ids)
+        masks, custom = (mixing.picked(server[name], ids) for name in ("masks", "custom"))
         return {"model": torch.where(masks, custom, server["model"], out=custom)}
 
-    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        trained = super().update(fleet, inbox)["model"]
+    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         mask = critical(fleet.layout, self.received(fleet, inbox), trained, self.tau)
         return {"model": trained, "mask": Field(mask, floats=mask.shape[1] / 32)}
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Message, Pool
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import Cohort, Method, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
 from hpcfl.rows import mixing
 
 NEAR = 1e-5  # keeps ω finite where a model is the base itself
@@ -50,11 +50,11 @@ class FedFomo(Method):
     def client_state(self, setup: Setup) -> State:
         return {"model": setup.initial(), "base": setup.initial()}
 
-    def send(self, server: State, cohort: Cohort) -> Message:
+    def send(self, server: State, audience: Audience) -> Message:
         there = server["uploaded"].nonzero()[:, 0]
         if not len(there) or self.received == 0:
             return {}
-        receivers = torch.from_numpy(cohort.ids)
+        receivers = torch.from_numpy(audience.ids)
         most = len(there) if self.received == "all" else min(self.received, len(there))
         affinity = server["affinity"][receivers][:, there].masked_fill(receivers[:, None] == there, -torch.inf)
         ranked = affinity.sort(dim=1, descending=True, stable=True)

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hpcfl.communication.message import Field, Message
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import Cohort, Method, Setup, State, head_of
+from hpcfl.methods.base import Audience, Cohort, Method, Setup, State, head_of
 from hpcfl.models._heads import CosineHead
 from hpcfl.rows import mixing
 
@@ -45,7 +45,7 @@ class FedNH(Method):
     def client_state(self, setup: Setup) -> State:
         return {"model": setup.initial()}
 
-    def send(self, server: State, cohort: Cohort) -> Message:
+    def send(self, server: State, audience: Audience) -> Message:
         return {"model": server["model"]}
 
     def update(self, fleet: Fleet, inbox: State) -> Message:

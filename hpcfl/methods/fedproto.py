@@ -19,7 +19,7 @@ from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
-from hpcfl.methods.base import Cohort, Method, Setup, State, head_of
+from hpcfl.methods.base import Audience, Cohort, Method, Setup, State, head_of
 
 
 class FedProto(Method):
@@ -52,7 +52,7 @@ class FedProto(Method):
     def client_state(self, setup: Setup) -> State:
         return {"model": setup.initial()}
 
-    def send(self, server: State, cohort: Cohort) -> Message:
+    def send(self, server: State, audience: Audience) -> Message:
         there, classes = int(server["present"].sum()), len(server["present"])
         return {"prototypes": Sent(server["prototypes"].flatten(), there * server["prototypes"].shape[1]),
                 "present": Sent(server["present"], classes / 32)}

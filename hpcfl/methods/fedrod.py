@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
-from hpcfl.methods._shared_body import SharedBody
 from hpcfl.methods.base import head_of
 from hpcfl.methods.fedper import FedPer
 from hpcfl.rows.layout import Layout
@@ -40,9 +39,10 @@ class HyperHead(nn.Module):
 
 
 class FedRoD(FedPer):
-    """Server: ``model`` [P], the rest of it initial. Client: ``head`` the personal head. Down P, up P (linear), P + P_ψ (hyper).
+    """Server: ``model`` [P], the rest of it initial. Down P, up P (linear), P + P_ψ (hyper).
 
-    ``pre`` and ``post``: (g + r_i)·φ. ``global``: g·φ.
+    Client: ``head``, FedPer's name for all that does not travel: the personal head r_i, not the model's ``head``, which
+    is the generic one g and travels. ``pre`` and ``post``: (g + r_i)·φ. ``global``: g·φ.
     """
 
     primary = "post"
@@ -84,13 +84,15 @@ class FedRoD(FedPer):
         rate = fleet.learning_rate
         generic = fleet.train(rows, params=("body", "head"), loss=lambda model, batch, lane: self.generic(
             model, model.features(batch.x), batch.y, lane), variables=variables, **how)
-        return fleet.train(generic, params=("personal",), phase="personal", loss=lambda model, batch, lane: self.residual(
-            model, model.features(batch.x), batch.y, lane),
-            step=lambda turn: turn.write(turn.rows() - rate * turn.gradient()), variables=variables)
+        trained, _ = fleet.train_by(
+            lambda turn: turn.write(turn.rows() - rate * turn.gradient()), generic, params=("personal",),
+            phase="personal", loss=lambda model, batch, lane: self.residual(
+                model, model.features(batch.x), batch.y, lane), variables=variables)
+        return trained
 
     def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
         self._score_both_heads(fleet, "pre", start)
-        fleet.score("global", SharedBody.received(self, fleet, inbox))
+        fleet.score("global", self.under_initial_head(inbox))
 
     def score_trained(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> None:
         self._score_both_heads(fleet, "post", trained)

@@ -6,20 +6,20 @@ weighted mean of the models trained from it and stays where nobody chose it. The
 on test labels, which is not done here, and averages uniformly (methods-1.md §13).
 """
 
-from typing import Literal
 
 import torch
 from pydantic import Field, PositiveInt
+from torch import Tensor
 
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Message, Pool
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import Cohort, Setup, State
-from hpcfl.methods.fedavg import FedAvg
+from hpcfl.methods.base import Audience, Cohort, Setup, State
+from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing
 
 
-class IFCA(FedAvg):
+class IFCA(ServerModel):
     """Server: ``models`` [k, P], different random draws; ``chosen`` [M] each client's last cluster, −1 before its first.
 
     Client: nothing. Down k·P, up P + 1.
@@ -27,24 +27,24 @@ class IFCA(FedAvg):
 
     reference = "Ghosh et al., NeurIPS 2020"
     family = "clusters of clients"
-    aggregation: Literal["average"] = Field("average", description="models are averaged within clusters")
     clusters: PositiveInt = Field(2, description="number k of models (4 MNIST, 2 CIFAR-10, 8 CIFAR-100); 1 is FedAvg")
 
     def server_state(self, setup: Setup) -> State:
         return {"models": torch.stack([setup.initial(draw) for draw in range(self.clusters)]),
                 "chosen": torch.full((setup.clients,), -1)}
 
-    def send(self, server: State, cohort: Cohort) -> Message:
-        return {"models": Pool(server["models"], torch.arange(self.clusters).repeat(len(cohort.ids), 1))}
+    def send(self, server: State, audience: Audience) -> Message:
+        return {"models": Pool(server["models"], torch.arange(self.clusters).repeat(len(audience.ids), 1))}
 
-    def choose(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """What the client goes on with: ``model`` [n, P], ``cluster`` [n]."""
-        best = fleet.loss_of(inbox["models"], "train").argmin(dim=1)
-        return {"model": inbox["models"].rows[best], "cluster": best}
+    def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """Beside ``models`` the ``cluster`` [n] that each client chose."""
+        return {**inbox, "cluster": fleet.loss_of(inbox["models"], "train").argmin(dim=1)}
 
-    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        chosen = self.choose(fleet, inbox)
-        return {**super().update(fleet, chosen), "cluster": Sent(chosen["cluster"][:, None], 1)}
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        return inbox["models"].rows[inbox["cluster"]]
+
+    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        return {"model": trained, "cluster": Sent(inbox["cluster"][:, None], 1)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         clusters, models = uplink["cluster"][:, 0], server["models"].clone()
@@ -52,9 +52,6 @@ class IFCA(FedAvg):
             models[c] = mixing.average(cohort.only(clusters == c).weights, uplink["model"], clusters == c)
         server["models"] = models
         server["chosen"] = server["chosen"].index_copy(0, torch.from_numpy(cohort.ids), clusters)
-
-    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
-        super().observe(fleet, self.choose(fleet, inbox))
 
 
 plugin = IFCA

@@ -6,7 +6,7 @@ whose cohort it belongs to, which is that budget.
 
 from hpcfl.communication.message import Message
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import Cohort, Method, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
 
 
 class Local(Method):
@@ -18,7 +18,7 @@ class Local(Method):
     def client_state(self, setup: Setup) -> State:
         return {"model": setup.initial()}
 
-    def send(self, server: State, cohort: Cohort) -> Message:
+    def send(self, server: State, audience: Audience) -> Message:
         return {}
 
     def update(self, fleet: Fleet, inbox: State) -> Message:

@@ -49,27 +49,26 @@ class PartialFed(FedAvg):
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
         if not self.adaptive(fleet):
             return super().fit(fleet, rows, inbox, **how)
-        rate, strategy = fleet.learning_rate, fleet.state["strategy"].clone()
+        rate, layers = fleet.learning_rate, len(fleet.layout.layers)
         strategy_rate = rate if self.strategy_lr is None else self.strategy_lr
         temperature = max(COLDEST, self.temperature * self.decay ** (fleet.round - self.warmup - 1))
 
         def step(turn: Turn) -> None:
             lane, own = turn.variables, turn.rows()
-            noise = lane["noise"][torch.arange(len(own), device=own.device), lane["taken"]]
+            noise = gumbel(turn.uniform("gumbel", layers, 2))
             choice = ((lane["strategy"] + noise) / temperature).softmax(dim=2)
             mixed = mix(fleet.layout, choice, lane["shared"], own)
             gradient = turn.gradient(mixed)
             slope = slopes(fleet.layout, choice, gradient, lane["shared"], own) / temperature
-            learns = self.trains_strategy(lane["taken"], lane["offset"])[:, None]
+            learns = self.trains_strategy(turn.index, lane["offset"])[:, None]
             turn.write(torch.where(learns, own, mixed - rate * gradient))
             lane["strategy"] = torch.where(learns[..., None], lane["strategy"] - strategy_rate * slope, lane["strategy"])
-            lane["taken"] = lane["taken"] + 1
 
-        offset = fleet.uniform("strategy batches")
-        variables = {"shared": fleet.rows(rows), "strategy": strategy, "noise": gumbel(fleet), "offset": offset,
-                     "taken": torch.zeros_like(offset, dtype=torch.int64)}
-        trained = super().fit(fleet, fleet.state["model"], inbox, variables, step=step, **how)
-        fleet.state["strategy"] = strategy
+        own = fleet.state["model"]
+        trained, after = fleet.train_by(step, own, variables={
+            **self.known(fleet, own), "shared": fleet.rows(rows), "strategy": fleet.state["strategy"],
+            "offset": fleet.uniform("strategy batches")}, **how)
+        fleet.state["strategy"] = after["strategy"]
         return trained
 
     def adaptive(self, fleet: Fleet) -> bool:
@@ -99,11 +98,9 @@ class PartialFed(FedAvg):
         fleet.score("post", self.preferred(fleet, self.received(fleet, inbox)))
 
 
-def gumbel(fleet: Fleet) -> Tensor:
-    """Gumbel noise for every step of the round and both choices of every layer, [n, steps, L, 2]."""
-    training = fleet.setup.training
-    steps = training.epochs * -(-int(fleet.samples.max()) // training.batch_size)
-    inside = fleet.uniform("gumbel", steps, len(fleet.layout.layers), 2).clamp(1e-20, 1 - 2 ** -24)  # float32 rounds up to 1
+def gumbel(inside: Tensor) -> Tensor:
+    """Gumbel noise from uniform numbers in [0, 1), of their shape."""
+    inside = inside.clamp(1e-20, 1 - 2 ** -24)  # float32 rounds up to 1
     return -(-inside.log()).log()
 
 

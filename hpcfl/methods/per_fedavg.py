@@ -40,7 +40,9 @@ class PerFedAvg(FedAvg):
             turn.write(theta - beta * direction)
 
         epochs = batches * how.pop("epochs", fleet.setup.training.epochs)
-        return super().fit(fleet, rows, inbox, step=step, batches=batches, epochs=epochs, **how)
+        trained, _ = fleet.train_by(step, rows, batches=batches, epochs=epochs,
+                                    variables=self.known(fleet, rows), **how)
+        return trained
 
     def curvature(self, turn: Turn, theta: Tensor, direction: Tensor) -> Tensor:
         """∇²f(θ; D″)·g [a, P] by a central difference along g; 0 for a g of length 0."""
@@ -59,8 +61,9 @@ class PerFedAvg(FedAvg):
     def adapted(self, fleet: Fleet, rows: Tensor) -> Tensor:
         """The models after one gradient step of size α on one random mini-batch of training data."""
         alpha, _ = self._step_sizes(fleet)
-        return fleet.train(rows, epochs=1, steps=1, phase="adapt",
-                           step=lambda turn: turn.write(turn.rows() - alpha * turn.gradient()))
+        adapted, _ = fleet.train_by(lambda turn: turn.write(turn.rows() - alpha * turn.gradient()), rows,
+                                    epochs=1, steps=1, phase="adapt")
+        return adapted
 
     def _step_sizes(self, fleet: Fleet) -> tuple[float, float]:
         rate = fleet.learning_rate

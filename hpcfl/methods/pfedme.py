@@ -7,7 +7,7 @@ reference code's personal model shares its memory with w_i, and is scored as w_i
 clients. Here θ is a row of its own and only the cohort trains.
 """
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import Field, PositiveInt, model_validator
@@ -16,16 +16,15 @@ from torch import Tensor
 from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet, Turn
 from hpcfl.methods.base import Cohort, Setup, State
-from hpcfl.methods.fedavg import FedAvg
+from hpcfl.methods.fedavg import ServerModel
 
 
-class PFedMe(FedAvg):
+class PFedMe(ServerModel):
     """Server: ``model`` [P]. Client: ``personal`` [P], θ of its last round. Down P, up P (w_i)."""
 
     primary = "post"
     family = "a personal model beside the global one"
     reference = "Dinh et al., NeurIPS 2020"
-    aggregation: Literal["average"] = Field("average", description="the server's step is its own")
     lam: float = Field(15.0, ge=0, description="strength λ of the pull between θ and w_i; 0 never moves w_i")
     personal_lr: float = Field(0.01, gt=0, description="learning rate η_p of θ (FedALA 0.01, the authors 0.09)")
     inner_steps: PositiveInt = Field(5, description="steps K on θ for each mini-batch")
@@ -47,7 +46,7 @@ class PFedMe(FedAvg):
         return {**super().client_state(setup), "personal": setup.initial()}
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
-        local, rate = fleet.rows(rows).clone(), fleet.learning_rate * self.lam
+        rate = fleet.learning_rate * self.lam
 
         def step(turn: Turn) -> None:
             shared = turn.variables["local"]
@@ -57,8 +56,9 @@ class PFedMe(FedAvg):
                 turn.write(theta - self.personal_lr * descent)
             turn.variables["local"] = torch.lerp(shared, turn.rows(), rate)
 
-        fleet.state["personal"] = fleet.train(rows, step=step, variables={"local": local}, **how)
-        return local
+        fleet.state["personal"], after = fleet.train_by(
+            step, rows, variables={"local": fleet.rows(rows)}, **how)
+        return after["local"]
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         old = server["model"]

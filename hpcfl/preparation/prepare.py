@@ -26,7 +26,7 @@ from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.setup import Setup
 from hpcfl.fleet.stopwatch import Stopwatch
 from hpcfl.methods._averaged_buffers import AveragedBuffers
-from hpcfl.methods.base import Cohort, Method, State
+from hpcfl.methods.base import Audience, Cohort, Method, State
 from hpcfl.rows import layout, mixing, randomness
 from hpcfl.storage.clients import ClientStore
 
@@ -46,8 +46,12 @@ class Prepared:
     server: State  # before round 1; empty on workers
     notes: list[str]  # what a user should know before round 1
 
+    def audience(self, ids: np.ndarray, round: int) -> Audience:
+        """What the method's server side knows of clients that it sends to."""
+        return Audience(ids, self.setup, round, self.hardware.beat)
+
     def cohort(self, ids: np.ndarray, round: int) -> Cohort:
-        """What the method's server side knows of these clients."""
+        """What the method's server side knows of clients that it hears from."""
         return Cohort(ids, self.setup.counts[ids], self.setup, round, self.method.weights == "uniform", self.hardware.beat)
 
     def fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
@@ -87,7 +91,7 @@ def prepare(config: Config, process: Process) -> Prepared:
     samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and convolves(template), validation,
                       config.data.augment, split.global_test)
     lanes = _lanes(config, process, template.to(device), samples, dataset)
-    kernel = choose(template, device, lanes)
+    kernel = choose(template, device, lanes, config.runtime.replay)
     hardware = Hardware(setup, samples, kernel, buffers, device, process.beat, Stopwatch())
     private = method.client_state(setup)
     if buffers.width:

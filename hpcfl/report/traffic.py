@@ -45,14 +45,14 @@ def of(method: str) -> Traffic:
     prepared = prepare(config.parse({**EXPERIMENT, "method": {"name": method}}), communicator)
     everyone, server, layout = np.arange(CLIENTS), prepared.server, prepared.setup.layout
     for round in (1, 2):
-        cohort = prepared.cohort(everyone, round)
-        inbox, down = exchange.send(communicator, prepared.placement, everyone, prepared.method.send(server, cohort), cpu)
+        message = prepared.method.send(server, prepared.audience(everyone, round))
+        inbox, down = exchange.send(communicator, prepared.placement, everyone, message, cpu)
         fleet = prepared.fleet(everyone, round, scored=False)
         message = prepared.method.update(fleet, inbox)
         up = record.columns(fleet, message, record.healthy(fleet, message))["floats_up"].mean()
         prepared.store.put(everyone.tolist(), fleet.state)
         uplink = exchange.gather(communicator, prepared.placement, everyone, message, [exchange.header(message)])
-        prepared.method.aggregate(server, cohort, uplink or {})
+        prepared.method.aggregate(server, prepared.cohort(everyone, round), uplink or {})
     body = layout.columns("body")
     formula, value = FEDALA_TABLE_3.get(method, (None, None))
     paper = None if formula is None or value is None else (formula, value((body.stop - body.start) / layout.width, CLIENTS - 1))

@@ -122,7 +122,8 @@ class Federation:
         """The method's message to ``audience``: this rank's fields, and floats per client."""
         server = self.communicator.is_server
         with alone(f"round {round}, what the server sends"):
-            message = self.prepared.method.send(self.server, self.prepared.cohort(audience, round)) if server else None
+            to = self.prepared.audience(audience, round)
+            message = self.prepared.method.send(self.server, to) if server else None
         device = self.prepared.hardware.device
         return exchange.send(self.communicator, self.prepared.placement, audience, message, device)
 

@@ -7,10 +7,13 @@ clients draws the same numbers. Philox is a counter-based generator; its key is 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from hashlib import blake2b
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.random.bit_generator import ISeedSequence
+
+PHILOX_WORDS = 4  # numbers of 64 bits that each value of Philox's counter stands for
 
 
 class _Key(ISeedSequence):
@@ -31,6 +34,14 @@ def _digest(seed: int, key: tuple[int | str, ...]) -> bytes:
 def generator(seed: int, *key: int | str) -> np.random.Generator:
     """A NumPy generator for one purpose, e.g. ``generator(seed, "shuffle", round, client)``."""
     return np.random.Generator(np.random.Philox(_Key(_digest(seed, key))))
+
+
+def uniform(seed: int, *key: int | str, skip: int, count: int) -> np.ndarray:
+    """Uniform numbers in [0, 1), float64 [count]: those of ``generator(seed, *key)`` after the first ``skip``."""
+    random = generator(seed, *key)
+    cast(np.random.Philox, random.bit_generator).advance(skip // PHILOX_WORDS)
+    random.random(skip % PHILOX_WORDS)
+    return random.random(count)
 
 
 def permutation(size: int, seed: int, *key: int | str) -> np.ndarray:

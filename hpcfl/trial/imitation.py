@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
@@ -48,8 +47,8 @@ class Failure(Exception):
 class Brief(Fleet):
     """A fleet that trains for one epoch at most."""
 
-    def train(self, rows: Tensor, *, epochs: int | None = None, **how: Any) -> Tensor:
-        return super().train(rows, epochs=1 if epochs is None else min(epochs, 1), **how)
+    def _epochs(self, epochs: int | None) -> int:
+        return min(super()._epochs(epochs), 1)
 
 
 def play(prepared: Prepared, lanes: int) -> None:
@@ -104,7 +103,7 @@ def impatient() -> Callable[[], None]:
 def sent(small: Prepared, server: State, round: int) -> Inbox:
     """What the server sends to the client, as it arrives."""
     with hook("send"):
-        message = checked("send", small.method.send(server, small.cohort(CLIENT, round)))
+        message = checked("send", small.method.send(server, small.audience(CLIENT, round)))
         return exchange.send(OneProcess(), small.placement, CLIENT, message, small.hardware.device)[0]
 
 

@@ -6,8 +6,10 @@ from torch.func import vmap
 from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hpcfl.errors import RankFailure, RunFailure
 from hpcfl.fleet import kernels, replay
 from hpcfl.fleet.replay import Replayed
+from hpcfl.methods.fedavg import FedAvg
 
 
 def test_a_recording_replaces_a_function_that_runs_often_and_gives_its_bits(monkeypatch):
@@ -23,9 +25,59 @@ def test_a_recording_replaces_a_function_that_runs_often_and_gives_its_bits(monk
         x, y = torch.randn(2, 3, generator=torch.Generator().manual_seed(step)), torch.ones(3, 2) * step
         for one, other in zip(replayed(x, y), function(x, y), strict=True):
             assert torch.equal(one, other)
-    assert len(calls) == 8 + 4  # three plain calls and the recorded one
+    assert len(calls) == 8 + 4 + 3  # three plain calls, the recorded one, and three to compare with
     assert replayed(torch.ones(2, 3).T.contiguous().T, torch.ones(3, 2))[0].shape == (2, 2)
-    assert len(calls) == 8 + 5  # another memory layout is another signature
+    assert len(calls) == 8 + 8  # another memory layout is another signature
+
+
+def test_a_number_that_changes_is_noticed_after_at_most_as_many_replays_as_before(monkeypatch):
+    monkeypatch.setattr(replay, "OFTEN", 3)
+    factor = [2.0]
+    replayed = Replayed(lambda x: (x * factor[0],), "the loss 'mine'")
+    for _ in range(3 + 5):
+        assert replayed(torch.ones(2))[0].tolist() == [2, 2]
+    factor[0] = 2.01
+    replayed(torch.ones(2)), replayed(torch.ones(2))
+    with pytest.raises(RunFailure, match=r"^the loss 'mine' reads a number that changed .*lane\.NAME.*runtime\.replay = false"):
+        replayed(torch.ones(2))
+
+
+def test_what_is_no_number_is_no_change(monkeypatch):
+    monkeypatch.setattr(replay, "OFTEN", 0)
+    replayed = Replayed(lambda x: (x * 2.0,))
+    for value in (torch.nan, torch.inf, 1.0):
+        replayed(torch.full((2,), value))
+
+
+def test_two_calls_say_how_far_rounding_goes():
+    """As on a GPU, where sums may have another order in each call."""
+    found, again = torch.tensor([1.0, 1.001]), torch.tensor([1.0, 1.0001])
+    assert replay._apart(found, torch.ones(2), torch.ones(2))
+    assert not replay._apart(found, torch.ones(2), again)
+    assert replay._apart(found, torch.tensor([1.0, torch.nan]), again)
+
+
+class Fades(FedAvg):
+    """FedAvg whose loss reads a number that changes each round from somewhere else than the lane."""
+
+    def fit(self, fleet, rows, inbox, **how):
+        ROUND[0] = fleet.round
+        return super().fit(fleet, rows, inbox, **how)
+
+    def loss(self, model, batch, lane):
+        return super().loss(model, batch, lane) / ROUND[0]
+
+
+ROUND = [1]
+
+
+def test_a_method_whose_loss_reads_such_a_number_is_named(federate, monkeypatch):
+    plain = federate("test_replay:Fades").digest  # too short to be recorded
+    monkeypatch.setattr(replay, "OFTEN", 1)
+    with pytest.raises(RankFailure) as failure:
+        federate("test_replay:Fades")
+    assert str(failure.value.__cause__).startswith("the loss 'FedAvg.objective' of the method 'test_replay:Fades' reads")
+    assert federate("test_replay:Fades", runtime={"replay": False}).digest == plain
 
 
 def test_equal_tensors_that_are_written_to_stay_apart():

@@ -36,16 +36,16 @@ def test_the_watch_sees_what_waits():
 @pytest.fixture
 def watched(monkeypatch):
     """Whatever is asked while epochs run, with how many epochs there were."""
-    asked, epochs, real = [], [], training.run_epoch
+    asked, epochs, real = [], [], training.Chunk.epoch
 
-    def run_epoch(*arguments):
+    def epoch(*arguments):
         epochs.append(1)
         with Watch() as watch:
             result = real(*arguments)
         asked.extend(watch.asked)
         return result
 
-    monkeypatch.setattr(training, "run_epoch", run_epoch)
+    monkeypatch.setattr(training.Chunk, "epoch", epoch)
     return asked, epochs
 
 

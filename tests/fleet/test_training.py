@@ -165,20 +165,22 @@ def test_a_step_of_ones_own_is_gradient_descent(make_fleet, rows_of, lanes):
     def step(turn):
         turn.write(turn.rows() - 0.1 * turn.gradient())
 
-    torch.testing.assert_close(fleet.train(rows, step=step, epochs=2), other.train(rows, epochs=2), rtol=1e-5, atol=1e-6)
+    stepped, _ = fleet.train_by(step, rows, epochs=2)
+    torch.testing.assert_close(stepped, other.train(rows, epochs=2), rtol=1e-5, atol=1e-6)
 
 
 @every_kernel
-def test_variables_that_a_step_assigns_are_kept_others_are_not_touched(make_fleet, rows_of, lanes):
+def test_variables_that_a_step_assigns_are_returned_and_the_given_ones_stay(make_fleet, rows_of, lanes):
     fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
     taken, factor = torch.zeros(5, 1), torch.arange(5.0)[:, None]
 
     def step(turn):
         turn.variables["taken"] = turn.variables["taken"] + turn.variables["factor"]
 
-    fleet.train(rows_of(fleet), step=step, variables={"taken": taken, "factor": factor})
-    assert taken[:, 0].tolist() == [0, 1, 8, 3, 28]  # 3, 1, 4, 1 and 7 batches
-    assert factor[:, 0].tolist() == [0, 1, 2, 3, 4]
+    _, after = fleet.train_by(step, rows_of(fleet), variables={"taken": taken, "factor": factor})
+    assert after["taken"][:, 0].tolist() == [0, 1, 8, 3, 28]  # 3, 1, 4, 1 and 7 batches
+    assert after["factor"][:, 0].tolist() == [0, 1, 2, 3, 4] == factor[:, 0].tolist()
+    assert taken[:, 0].tolist() == [0] * 5
 
 
 @every_kernel

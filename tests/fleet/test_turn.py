@@ -24,14 +24,18 @@ def test_batches_of_a_step_are_disjoint_and_never_empty(make_fleet, rows_of, lan
         gradients = [turn.gradient(batch=batch) for batch in (0, 1)]
         assert not torch.equal(*gradients)
     rows = rows_of(fleet)
-    assert torch.equal(fleet.train(rows, step=step, batches=2), rows)
+    assert torch.equal(fleet.train_by(step, rows, batches=2)[0], rows)
     assert sorted(seen) == [[3, 2], [4, 4], [4, 4], [4, 4]]
 
 
 @every_lanes
 def test_steps_cap_an_epoch(make_fleet, rows_of, lanes):
     fleet, sizes = make_fleet([[9, 0, 0, 0], [2, 0, 0, 0]], lanes=lanes), []
-    fleet.train(rows_of(fleet), steps=1, step=lambda turn: (turn.gradient(), sizes.append(turn._batches[0][0].shape[:2])))
+
+    def step(turn):
+        turn.gradient()
+        sizes.append(turn._batches[0][0].shape[:2])
+    fleet.train_by(step, rows_of(fleet), steps=1)
     assert sum(lanes for lanes, _ in sizes) == 2 and {size for _, size in sizes} == {4, 2}
 
 
@@ -46,10 +50,10 @@ def test_gradient_at_other_rows_leaves_the_model(make_fleet, rows_of, lanes):
         assert torch.equal(turn.rows(), before)
         for other, row in zip(turn.variables["others"], gradient, strict=True):
             found[float(other[0])] = row
-    fleet.train(rows, step=step, variables={"others": others})
+    fleet.train_by(step, rows, variables={"others": others})
     direct = {}
-    fleet.train(others, phase="direct", step=lambda turn: direct.update(
-        {float(row[0]): g for row, g in zip(turn.rows(), turn.gradient(), strict=True)}))
+    fleet.train_by(lambda turn: direct.update(
+        {float(row[0]): g for row, g in zip(turn.rows(), turn.gradient(), strict=True)}), others, phase="direct")
     assert found.keys() == direct.keys() and len(found) == 5
     for key, gradient in found.items():
         torch.testing.assert_close(gradient, direct[key], rtol=1e-4, atol=1e-6)
@@ -62,7 +66,7 @@ def test_descend_is_a_step_of_the_experiments_optimiser(make_fleet, rows_of, lan
     rows = rows_of(fleet)
     plain = fleet.train(rows)
     again = make_fleet(lanes=lanes, epochs=2, **training)
-    assert torch.equal(again.train(rows, step=lambda turn: turn.descend(turn.gradient())), plain)
+    assert torch.equal(again.train_by(lambda turn: turn.descend(turn.gradient()), rows)[0], plain)
 
 
 @every_lanes
@@ -86,6 +90,36 @@ def test_another_model_inside_a_loss(make_fleet, rows_of, lanes):
         gradient = torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in module.parameters()])
         module.zero_grad(set_to_none=True)
         torch.testing.assert_close(trained[client], rows[client] - 0.1 * gradient, rtol=1e-4, atol=1e-6)
+
+
+@every_lanes
+def test_another_model_inside_a_loss_has_its_own_batch_norm(make_fleet, rows_of, lanes):
+    """By a model that is not trained: the loss is the difference between what it gives and what the teacher gives."""
+    fleet = make_fleet(lanes=lanes, batch_size=100, model={"name": "tiny:normalised", "hidden": 6})
+    rows, given = rows_of(fleet), fleet.buffers()
+    statistics = given + torch.rand(given.shape, generator=torch.Generator().manual_seed(3))
+
+    def loss(model, batch, lane):
+        own = at(model, lane.row, lambda teacher: teacher.features(batch.x))
+        taught = at(model, lane.row, lambda teacher: teacher.features(batch.x), lane.statistics)
+        return (own - taught).abs().sum() + 0 * model(batch.x).sum()
+
+    variables = {"row": rows, "statistics": given}
+    fleet.train(rows, loss=loss, phase="same", params=("head",), variables=variables)
+    assert (fleet.losses == 0).all()
+    fleet.train(rows, loss=loss, phase="other", params=("head",), variables={**variables, "statistics": statistics})
+    module, samples = fleet.setup.build().eval(), fleet.hardware.samples
+    for client in range(len(rows)):
+        x, _ = samples.take(samples.train[client])
+        found = []
+        for buffers in (given, statistics):
+            stacked = fleet.hardware.stacked(rows[client:client + 1], buffers[client:client + 1])
+            module.load_state_dict({name: tensor[0] for name, tensor in stacked.items()})
+            found.append(module.features(x).detach())
+        assert float(fleet.losses[client]) == pytest.approx(float((found[0] - found[1]).abs().sum()), rel=1e-4)
+    assert make_fleet().buffers().shape == (5, 0)
+    with pytest.raises(ValueError, match="a row of a model has 3 numbers; expected 64"):
+        at(make_fleet().setup.build(), torch.zeros(3), lambda teacher: teacher.head.weight)
 
 
 @every_lanes
@@ -124,6 +158,30 @@ def test_uniform_draws_are_each_clients_own(make_fleet):
     assert not torch.equal(make_fleet().uniform("other", 4, 3), draws)
 
 
+@every_lanes
+def test_a_step_knows_its_index_and_draws_what_the_fleet_would(make_fleet, rows_of, lanes):
+    """Whatever runs beside: 9, 2 and 5 samples in batches of 4 are 3, 1 and 2 steps an epoch."""
+    fleet, seen = make_fleet([[9, 0, 0, 0], [2, 0, 0, 0], [3, 2, 0, 0]], lanes=lanes), {0: [], 1: [], 2: []}
+
+    def step(turn):
+        turn.gradient()
+        noise = turn.uniform("noise", 3)
+        if turn.index.max() > 1:
+            assert turn.uniform("later").shape == (len(noise),)
+        for client, index, numbers in zip(turn.variables["client"], turn.index, noise, strict=True):
+            seen[int(client)].append((int(index), numbers))
+    fleet.train_by(step, rows_of(fleet), epochs=2, variables={"client": torch.arange(3)})
+    for client, (steps, expected) in enumerate(zip((6, 2, 4), fleet.uniform("noise", 6, 3), strict=True)):
+        assert [index for index, _ in seen[client]] == list(range(steps))
+        assert torch.equal(torch.stack([numbers for _, numbers in seen[client]]), expected[:steps])
+
+
+def test_draws_of_one_purpose_have_one_shape(make_fleet, rows_of):
+    fleet = make_fleet()
+    with pytest.raises(ValueError, match=r"uniform numbers for 'noise' have shape \[2\] .* cannot be \[3\]"):
+        fleet.train_by(lambda turn: (turn.uniform("noise", 2), turn.uniform("noise", 3)), rows_of(fleet))
+
+
 def test_class_means_over_draws(make_fleet, rows_of):
     """Of a class with no more samples than a draw takes, every draw is the class; of larger ones a sample."""
     fleet = make_fleet([[3, 12, 0, 0]])
@@ -134,6 +192,22 @@ def test_class_means_over_draws(make_fleet, rows_of):
     assert not torch.allclose(drawn[:, 1], exact[:, 1]) and torch.equal(drawn[:, 2:], exact[:, 2:])
     again = fleet.class_means(rows, lambda model, x, lane: model.features(x), draws=(10, 4))
     assert torch.equal(drawn, again)
+
+
+@every_lanes
+def test_head_gradients_are_those_of_autograd(make_fleet, rows_of, lanes):
+    fleet = make_fleet(lanes=lanes)
+    rows, samples, module = rows_of(fleet), fleet.hardware.samples, fleet.setup.build()
+    found = fleet.head_gradients(rows)
+    for client in range(5):
+        x, y = samples.take(samples.train[client])
+        module.load_state_dict(fleet.layout.split(rows[client]))
+        for label in range(4):
+            expected = torch.zeros(found.shape[2])
+            if (y == label).any():
+                loss = cross_entropy(module(x[y == label]), y[y == label])
+                expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.head.parameters()))])
+            torch.testing.assert_close(found[client, label], expected, rtol=1e-4, atol=1e-6)
 
 
 def test_descend_on_free_tensors():

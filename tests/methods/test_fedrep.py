@@ -23,15 +23,15 @@ class Normed(nn.Module):
 
 
 def phases(federate, monkeypatch, **sections):
-    """What every call of ``train`` started from and ended with, in a federation."""
-    calls, original = [], Fleet.train
+    """What every call of ``train`` and ``train_by`` started from and ended with, in a federation."""
+    calls, original = [], Fleet._trained
 
-    def train(self, rows, **how):
-        ended = original(self, rows, **how)
-        calls.append((self.rows(rows).clone(), ended.clone()))
+    def trained(self, rows, *how):
+        ended = original(self, rows, *how)
+        calls.append((self.rows(rows).clone(), ended.rows.clone()))
         return ended
 
-    monkeypatch.setattr(Fleet, "train", train)
+    monkeypatch.setattr(Fleet, "_trained", trained)
     played = federate(**sections)
     monkeypatch.undo()
     return played, calls

@@ -57,7 +57,7 @@ def test_ifca_9_chooses_by_the_training_data(make_fleet, rows_of):
         x, y = samples.take(samples.parts[part][client])
         return min(range(len(models)), key=lambda i: float(torch.nn.functional.cross_entropy(
             torch.func.functional_call(module, fleet.layout.split(models[i]), x), y)))
-    chosen = method(clusters=len(models)).choose(fleet, everyone(models, 5))["cluster"].tolist()
+    chosen = method(clusters=len(models)).opened(fleet, everyone(models, 5))["cluster"].tolist()
     assert chosen == [best("train", client) for client in range(5)]
     assert chosen != [best("test", client) for client in range(5)]
 

@@ -31,8 +31,8 @@ def test_class_wise_aggregation_changes_the_start_models(federate, name):
 
 
 @pytest.mark.parametrize("name", ["fedper", "fedrep", "fedrod", "fedbabu", "pfedme", "fedcac", "creff", "cfl", "ifca"])
-def test_methods_that_do_not_average_a_whole_model_say_so(federate, name):
-    with pytest.raises(UserError, match=r"method\.aggregation = 'class-wise': must be 'average'"):
+def test_methods_that_do_not_average_a_whole_model_have_no_such_option(federate, name):
+    with pytest.raises(UserError, match=r"unknown key 'method\.aggregation'"):
         federate({"name": name, "aggregation": "class-wise"})
 
 

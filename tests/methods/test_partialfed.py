@@ -3,8 +3,10 @@
 import numpy as np
 import torch
 
-from hpcfl.methods.partialfed import PartialFed, by_layer, gumbel, within_layers
+from hpcfl.methods import partialfed
+from hpcfl.methods.partialfed import PartialFed, by_layer, within_layers
 
+gumbel, trains_strategy = partialfed.gumbel, PartialFed.trains_strategy
 FAR = 1e4  # a logit so large that the draw is exact
 
 
@@ -73,15 +75,15 @@ def test_partialfed_4_strategy_follows_the_gradient(make_fleet, rows_of):
 
 
 def test_partialfed_4_draws_anew_in_every_batch(make_fleet, rows_of, monkeypatch):
-    """Ten samples are three batches an epoch: the steps of two epochs are counted from 0 to 5, a row of noise for each."""
-    fleet, counted = make_fleet([[10, 0, 0, 0]], epochs=2), []
-    original = PartialFed.trains_strategy
-    monkeypatch.setattr(PartialFed, "trains_strategy", lambda self, taken, offset: (
-        counted.append(int(taken)), original(self, taken, offset))[1])
+    """Ten samples are three batches an epoch: the steps of two epochs are counted from 0 to 5, with noise of their own."""
+    fleet, counted, draws = make_fleet([[10, 0, 0, 0]], epochs=2), [], []
+    monkeypatch.setattr(PartialFed, "trains_strategy", lambda self, index, offset: (
+        counted.append(int(index)), trains_strategy(self, index, offset))[1])
+    monkeypatch.setattr(partialfed, "gumbel", lambda inside: draws.append(inside) or gumbel(inside))
     fleet.state = {"model": rows_of(fleet, 1), "strategy": torch.zeros(1, 2, 2)}
     PartialFed(**method()).fit(fleet, rows_of(fleet, 2), {})
-    noise = gumbel(fleet)
-    assert counted == [0, 1, 2, 3, 4, 5] and noise.shape == (1, 6, 2, 2) and len(noise.unique()) == 24
+    assert counted == [0, 1, 2, 3, 4, 5]
+    assert torch.equal(torch.cat(draws), fleet.uniform("gumbel", 6, 2, 2)[0]) and len(torch.cat(draws).unique()) == 24
 
 
 def test_partialfed_9_strategy_accumulates(federate):

@@ -11,8 +11,8 @@ from hpcfl.methods.per_fedavg import PerFedAvg
 def test_per_fedavg_10a_alpha_zero_is_sgd_on_the_second_batches(make_fleet, rows_of):
     fleet, plain = make_fleet(), make_fleet()
     trained = PerFedAvg(name="per-fedavg", alpha=0.0, beta=0.2).fit(fleet, rows_of(fleet), {})
-    expected = plain.train(rows_of(plain), batches=2, epochs=2,
-                           step=lambda turn: turn.write(turn.rows() - 0.2 * turn.gradient(batch=1)))
+    expected, _ = plain.train_by(lambda turn: turn.write(turn.rows() - 0.2 * turn.gradient(batch=1)), rows_of(plain),
+                                 batches=2, epochs=2)
     assert torch.equal(trained, expected)
 
 

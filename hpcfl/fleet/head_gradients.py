@@ -1,0 +1,29 @@
+"""The gradients of the output layer, class by class, from means over samples: no sample's own gradient is ever built.
+
+With φ a sample's features, p its probabilities and y its class, ∂CE/∂head = (p − e_y) ⊗ (φ, 1).
+"""
+
+import torch
+from torch import Tensor, nn
+
+from hpcfl.rows.layout import Layout
+
+
+def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
+    """p ⊗ (φ, 1) for each sample, ``[batch, K·(d + 1)]``: its head gradient but for the label's own row."""
+    features = model.features(x)
+    extended = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
+    return (model.head(features).softmax(dim=1)[:, :, None] * extended[:, None]).flatten(1)
+
+
+def from_means(outer: Tensor, layout: Layout) -> Tensor:
+    """Gradients ``[n, K, P_h]`` of each class's mean cross-entropy from class means ``[n, K, K·(d + 1)]`` of
+    ``outer_products``, in the order of a row's head: the weight, then the bias if there is one.
+
+    p sums to one, so that the rows of p ⊗ (φ, 1) sum to (φ, 1).
+    """
+    clients, classes, _ = outer.shape
+    rows = outer.view(clients, classes, classes, -1)
+    rows = rows - torch.eye(classes, device=rows.device)[:, :, None] * rows.sum(dim=2, keepdim=True)
+    weight, bias = rows[..., :-1].flatten(2), rows[..., -1]
+    return torch.cat([weight, bias], dim=2) if "head.bias" in layout.names else weight
