@@ -59,10 +59,10 @@ class Anchored(Blending):
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)
-        fleet.score("pre", start)
+        self.score(fleet, inbox, start)
         pull = (self.strength(), inbox["anchor"]) if "anchor" in inbox else None
         trained = fleet.state["model"] = fleet.train(start, pull=pull)
-        fleet.score("post", trained)
+        self.score(fleet, inbox, trained, trained=True)
         return {"model": trained}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
@@ -70,6 +70,3 @@ class Anchored(Blending):
         server["models"] = mixing.replaced(server["models"], ids, uplink["model"])
         server["uploaded"] = torch.zeros_like(server["uploaded"]).index_fill(0, ids, True)
 
-    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
-        fleet.score("pre", self.start(fleet, inbox))
-        fleet.score("post", fleet.state["model"])

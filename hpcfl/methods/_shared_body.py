@@ -8,7 +8,7 @@ from torch import Tensor
 from hpcfl.communication.message import Field, Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods._ala import AdaptiveLocalAggregation
-from hpcfl.methods.base import Audience, Cohort, State
+from hpcfl.methods.base import Audience, ClientModel, Cohort, State
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing
 from hpcfl.rows.layout import Group, Layout
@@ -39,9 +39,10 @@ class SharedBody(ServerModel):
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         return self.under_initial_head(inbox)
 
-    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
-        fleet.score("pre", start)
-        fleet.score("global", start if start.dim() == 1 else self.under_initial_head(inbox))
+    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+        if trained:
+            return {}
+        return {"global": ClientModel(rows if rows.dim() == 1 else self.under_initial_head(inbox))}
 
     def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         return {"body": trained[:, :self.private(fleet.layout).start]}

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hpcfl.communication.message import Inbox, Message, Pool
 from hpcfl.fleet import Fleet, Turn
-from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
+from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State
 from hpcfl.rows import mixing
 
 
@@ -44,13 +44,24 @@ class Apple(Method):
         others = [everyone[everyone != client] for client in audience.ids.tolist()]
         return {"cores": Pool(server["cores"], torch.stack(others))}
 
-    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        cores, target, rate = inbox["cores"].rows, shares(fleet.setup).to(inbox["cores"].rows), self.relation_lr
+    def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """With ``itself``, which of all clients each one is, bool [n, M]."""
+        cores = inbox["cores"].rows
         ids = torch.from_numpy(fleet.ids).to(cores.device)
-        own, itself = cores[ids], torch.nn.functional.one_hot(ids, len(cores)).bool()  # its last upload is its core
-        relations = fleet.state["relations"]
+        return {**inbox, "ids": ids, "itself": torch.nn.functional.one_hot(ids, len(cores)).bool()}
+
+    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        return inbox["cores"].rows[inbox["ids"]]  # a client's last upload is its core
+
+    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+        return ClientModel(combined(fleet.state["relations"], inbox["itself"], rows, inbox["cores"].rows))
+
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        inbox = self.opened(fleet, inbox)
+        cores, target, rate = inbox["cores"].rows, shares(fleet.setup).to(inbox["cores"].rows), self.relation_lr
+        own, itself, relations = self.start(fleet, inbox), inbox["itself"], fleet.state["relations"]
         pull, gain = self.mu * self.fading(fleet), len(cores) if self.times_clients else 1
-        fleet.score("pre", combined(relations, itself, own, cores))
+        self.score(fleet, inbox, own)
 
         def step(turn: Turn) -> None:
             relation, itself, core = turn.variables["relations"], turn.variables["itself"], turn.rows()
@@ -61,19 +72,13 @@ class Apple(Method):
 
         trained, after = fleet.train_by(step, own, variables={"relations": relations, "itself": itself})
         fleet.state["relations"] = after["relations"]
-        fleet.score("post", combined(after["relations"], itself, trained, cores))
+        self.score(fleet, inbox, trained, trained=True)
         return {"core": trained}
 
     def fading(self, fleet: Fleet) -> float:
         """λ_r in this round."""
         progress, length = fleet.round - 1, self.period * fleet.setup.rounds
         return (math.cos(math.pi * progress / length) + 1) / 2 if progress < length else 0.0
-
-    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
-        cores = inbox["cores"].rows
-        ids = torch.from_numpy(fleet.ids).to(cores.device)
-        itself = torch.nn.functional.one_hot(ids, len(cores)).bool()
-        fleet.score("pre", combined(fleet.state["relations"], itself, cores[ids], cores))
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         server["cores"] = mixing.replaced(server["cores"], torch.from_numpy(cohort.ids), uplink["core"])

@@ -21,7 +21,7 @@ from hpcfl.communication.message import Inbox, Message
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import Section
 from hpcfl.fleet import Fleet
-from hpcfl.fleet.kernels import Batch
+from hpcfl.fleet.kernels import Batch, Predict
 from hpcfl.fleet.setup import Setup
 from hpcfl.rows.layout import Layout
 
@@ -85,6 +85,20 @@ class Cohort:
         return sizes / sizes.sum()
 
 
+@dataclass(frozen=True)
+class ClientModel:
+    """A model for each client: ``rows`` [n, P], or [P] if it is the same for all.
+
+    predict: of (model, x, lane) → logits [batch, classes]; default ``model(x)``. variables: what it reads in ``lane``,
+    tensors [n, …] by name. model: which of a client's models it is, where a method keeps several (own buffers each).
+    """
+
+    rows: Tensor
+    predict: Predict | None = None
+    variables: State | None = None
+    model: str = "model"
+
+
 class Method(Section, ABC):
     """A federated learning method. Subclass it in one file, with ``plugin = YourMethod`` at its end.
 
@@ -138,9 +152,45 @@ class Method(Section, ABC):
         Runs on rank 0; must not change ``server``.
         """
 
+    def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """What a client reads in all that follows: what arrived, with what it makes of that once a call."""
+        return inbox
+
+    @abstractmethod
+    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        """The rows that local training starts from, ``[n, P]``, or ``[P]`` if they are the same for all.
+
+        For clients outside the cohort as well; what happens to their state is forgotten.
+        """
+
+    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+        """THE model that each client would use now.
+
+        rows: with ``trained`` what local training of this round came to, else what it starts from, or would start from
+        in a client that does not take part. May train for a while: buffers move back, shuffles are keyed by the phase.
+        """
+        return ClientModel(rows)
+
+    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+        """Further models that are scored, by the name of their column; arguments as for ``client_model``."""
+        return {}
+
+    def score(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool = False) -> None:
+        """Score the clients' models: ``pre``, before local training, or ``post``, after it; and what else there is.
+
+        Who is counted in a column is the same for every method: ``pre`` everyone who is asked, ``post`` those who trained.
+        """
+        if not fleet.scored:
+            return
+        with fleet.trial():
+            models = {"post" if trained else "pre": self.client_model(fleet, inbox, rows, trained),
+                      **self.other_models(fleet, inbox, rows, trained)}
+            for column, one in models.items():
+                fleet.score(column, one.rows, one.predict, one.model, one.variables)
+
     @abstractmethod
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        """The clients' side of a round: score, train, and return what goes up, ``[n, width]`` each."""
+        """The clients' side of a round: score, train, score, and return what goes up, ``[n, width]`` each."""
 
     @abstractmethod
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
@@ -148,6 +198,8 @@ class Method(Section, ABC):
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
         """Score clients that do not take part in this round; what happens to their state is forgotten."""
+        inbox = self.opened(fleet, inbox)
+        self.score(fleet, inbox, self.start(fleet, inbox))
 
     def finish(self, fleet: Fleet, inbox: Inbox) -> None:
         """Score all clients after the last round, from one more ``send``; state is forgotten."""

@@ -14,8 +14,7 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
-from hpcfl.communication.message import Inbox, Message
-from hpcfl.fleet import Fleet
+from hpcfl.communication.message import Message
 from hpcfl.methods.base import Audience, Cohort, Setup, State
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing
@@ -66,9 +65,6 @@ class CFL(ServerModel):
     def splits(self, norms: Tensor, size: int, round: int) -> bool:
         """Whether a cluster of ``size`` clients with these ``norms`` [2] is split in this round."""
         return bool(norms[0] < self.eps1 and norms[1] > self.eps2 and size >= SMALLEST and round > self.quiet_rounds)
-
-    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
-        fleet.score("pre", start)
 
 
 def update_products(models: Tensor, present: Tensor, start: Tensor) -> Tensor:

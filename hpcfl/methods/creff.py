@@ -18,7 +18,7 @@ from hpcfl.communication.message import Field, Inbox, Message
 from hpcfl.experiment.config import Training
 from hpcfl.fleet import Fleet, synthetic
 from hpcfl.fleet.kernels import descend
-from hpcfl.methods.base import Audience, Cohort, Setup, State, head_of
+from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, head_of
 from hpcfl.methods.fedavg import ServerModel
 
 DRAWS = 10  # of samples of a class, whose gradients are averaged
@@ -58,10 +58,11 @@ class CReFF(ServerModel):
         """The received body under the retrained head, ``[P]``."""
         return torch.cat([inbox["model"][fleet.layout.columns("body")], inbox["head"]])
 
-    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
-        model = self.rebalanced(fleet, inbox)
-        fleet.score("pre", model)
-        fleet.score("global", model)
+    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+        return ClientModel(rows if trained else self.rebalanced(fleet, inbox))
+
+    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+        return {} if trained else {"global": ClientModel(self.rebalanced(fleet, inbox))}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         gradients = fleet.head_gradients(self.rebalanced(fleet, inbox), draws=(DRAWS, self.class_batch))

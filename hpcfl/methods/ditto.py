@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet, Turn
-from hpcfl.methods.base import Setup, State
+from hpcfl.methods.base import ClientModel, Setup, State
 from hpcfl.methods.fedavg import FedAvg
 
 
@@ -46,16 +46,8 @@ class Ditto(FedAvg):
             variables={"anchor": anchor})
         return trained
 
-    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
-        super().observe(fleet, inbox)
-        fleet.score("post", fleet.state["personal"], model="personal")
-
-    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
-        fleet.score("pre", fleet.state["personal"], model="personal")
-        self.score_global(fleet, inbox)
-
-    def score_trained(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> None:
-        fleet.score("post", fleet.state["personal"], model="personal")
+    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+        return ClientModel(fleet.state["personal"], model="personal")
 
 
 plugin = Ditto

@@ -14,7 +14,7 @@ from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
 from hpcfl.methods._ala import Blending
 from hpcfl.methods._classwise import ClassWise
-from hpcfl.methods.base import Audience, Cohort, Setup, State, head_of
+from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, head_of
 from hpcfl.rows import mixing
 
 
@@ -30,16 +30,12 @@ class ServerModel(Blending):
     def send(self, server: State, audience: Audience) -> Message:
         return {"model": server["model"]}
 
-    def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """What a client reads in all that follows: what arrived, with what it makes of that once a call."""
-        return inbox
-
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The model that came down, ``[P]`` or ``[n, P]``."""
         return inbox["model"]
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The model that a client trains from and is scored with before, ``[P]`` or ``[n, P]``."""
+        """The model that came down, with ``ala`` blended with the client's own."""
         received = self.received(fleet, inbox)
         return self.adaptive_aggregation().adapt(fleet, received) if self.ala else received
 
@@ -60,10 +56,10 @@ class ServerModel(Blending):
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         inbox = self.opened(fleet, inbox)
         start = self.start(fleet, inbox)
-        self.score_start(fleet, inbox, start)
+        self.score(fleet, inbox, start)
         trained = self.fit(fleet, start, inbox)
         self.keep(fleet, trained)
-        self.score_trained(fleet, inbox, trained)
+        self.score(fleet, inbox, trained, trained=True)
         return self.reply(fleet, inbox, trained)
 
     def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
@@ -73,23 +69,10 @@ class ServerModel(Blending):
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         server["model"] = mixing.average(cohort.weights, uplink["model"])
 
-    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
-        inbox = self.opened(fleet, inbox)
-        self.score_start(fleet, inbox, self.start(fleet, inbox))
-
-    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
-        """Score what a client has before it trains, and the server's model."""
-        fleet.score("pre", start)
-        self.score_global(fleet, inbox)
-
-    def score_global(self, fleet: Fleet, inbox: Inbox) -> None:
-        """Score the server's one model, where there is one."""
-        if (received := self.received(fleet, inbox)).dim() == 1:
-            fleet.score("global", received)
-
-    def score_trained(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> None:
-        """Score what a client has after it trained."""
-        fleet.score("post", trained)
+    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+        """``global``: the server's one model, where there is one."""
+        received = self.received(fleet, inbox)
+        return {} if trained or received.dim() == 2 else {"global": ClientModel(received)}
 
 
 class FedAvg(ServerModel):

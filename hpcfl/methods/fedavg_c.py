@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import State
+from hpcfl.methods.base import ClientModel, State
 from hpcfl.methods.fedavg import FedAvg
 
 
@@ -27,12 +27,8 @@ class FedAvgC(FedAvg):
         start = super().start(fleet, inbox)
         return self.tuned(fleet, start, inbox) if self.tuned_upload else start
 
-    def score_start(self, fleet: Fleet, inbox: State, start: Tensor) -> None:
-        if self.tuned_upload:
-            super().score_start(fleet, inbox, start)
-        elif fleet.scored:
-            with fleet.trial():
-                super().score_start(fleet, inbox, self.tuned(fleet, start, inbox))
+    def client_model(self, fleet: Fleet, inbox: State, rows: Tensor, trained: bool) -> ClientModel:
+        return ClientModel(rows if trained or self.tuned_upload else self.tuned(fleet, rows, inbox))
 
 
 plugin = FedAvgC

@@ -40,11 +40,9 @@ class FedBABU(SharedBody):
         return fleet.train(rows, params=("body",), **how)
 
     def finish(self, fleet: Fleet, inbox: Inbox) -> None:
-        start = self.received(fleet, inbox)
-        self.score_start(fleet, inbox, start)
-        tuned = fleet.train(fleet.state.get("local", start), epochs=self.tune_epochs, phase="tune")
-        for column in ("post", "tuned"):
-            fleet.score(column, tuned)
+        super().finish(fleet, inbox)
+        start = fleet.state.get("local", self.received(fleet, inbox))
+        fleet.score("tuned", fleet.train(start, epochs=self.tune_epochs, phase="tune"))
 
 
 plugin = FedBABU

@@ -98,9 +98,5 @@ class FedCAC(ServerModel):
         server["custom"] = mixing.replaced(server["custom"], ids, mixing.mix(matrix, models))
         server["masks"] = mixing.replaced(server["masks"], ids, masks)
 
-    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
-        super().observe(fleet, inbox)
-        fleet.score("post", fleet.state["model"])
-
 
 plugin = FedCAC

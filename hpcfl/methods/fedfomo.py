@@ -61,12 +61,12 @@ class FedFomo(Method):
         picks = torch.where(ranked.values > -torch.inf, ranked.indices, -1)[:, :most]
         return {"models": Pool(mixing.picked(server["models"], there), picks), "senders": Sent(there, 0)}
 
-    def start(self, fleet: Fleet, inbox: Inbox) -> tuple[Tensor, Tensor]:
-        """The model that local training starts from, ``[n, P]``, and ω of every client's model, ``[n, M]``."""
+    def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """With ``start``, the model that local training starts from, [n, P], and ``omega`` of every client's, [n, M]."""
         own, base = fleet.state["model"], fleet.state["base"]
         omega = torch.zeros(len(own), fleet.setup.clients, dtype=torch.float64, device=own.device)
         if "models" not in inbox:
-            return own, omega
+            return {**inbox, "start": own, "omega": omega}
         pool, start = inbox["models"], own.clone()
         losses = torch.cat([fleet.loss_of(pool, "validation"), fleet.loss_of(own, "validation")[:, None]], dim=1)
         base_losses = fleet.loss_of(base, "validation")
@@ -79,26 +79,26 @@ class FedFomo(Method):
             if (found > 0).any():
                 start[i] = mixing.average(found.clamp(min=0) / found.clamp(min=0).sum(), candidates)
             omega[i, torch.cat([inbox["senders"][picks], picks.new_tensor([client])])] = found
-        return start, omega
+        return {**inbox, "start": start, "omega": omega}
+
+    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        return inbox["start"]
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        start, omega = self.start(fleet, inbox)
-        fleet.score("pre", start)
+        inbox = self.opened(fleet, inbox)
+        start = self.start(fleet, inbox)
+        self.score(fleet, inbox, start)
         trained = fleet.train(start)
-        fleet.score("post", trained)
+        self.score(fleet, inbox, trained, trained=True)
         fleet.state["base"], fleet.state["model"] = fleet.rows(start).clone(), trained
         judged = (inbox["models"].picks >= 0).sum(dim=1) + 1 if "models" in inbox else 0
-        return {"model": trained, "usefulness": Sent(omega, judged)}
+        return {"model": trained, "usefulness": Sent(inbox["omega"], judged)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)
         server["models"] = mixing.replaced(server["models"], ids, uplink["model"])
         server["uploaded"] = server["uploaded"].index_fill(0, ids, True)
         server["affinity"] = server["affinity"].index_add(0, ids, uplink["usefulness"])
-
-    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
-        fleet.score("pre", self.start(fleet, inbox)[0])
-        fleet.score("post", fleet.state["model"])
 
 
 plugin = FedFomo

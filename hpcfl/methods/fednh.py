@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hpcfl.communication.message import Field, Message
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import Audience, Cohort, Method, Setup, State, head_of
+from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State, head_of
 from hpcfl.models._heads import CosineHead
 from hpcfl.rows import mixing
 
@@ -48,10 +48,17 @@ class FedNH(Method):
     def send(self, server: State, audience: Audience) -> Message:
         return {"model": server["model"]}
 
+    def start(self, fleet: Fleet, inbox: State) -> Tensor:
+        return inbox["model"]
+
+    def other_models(self, fleet: Fleet, inbox: State, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+        return {} if trained else {"global": ClientModel(rows)}
+
     def update(self, fleet: Fleet, inbox: State) -> Message:
-        self._score(fleet, inbox)
-        trained = fleet.train(inbox["model"], params=("body", "head.scale") if self.learn_scale else ("body",))
-        fleet.score("post", trained)
+        start = self.start(fleet, inbox)
+        self.score(fleet, inbox, start)
+        trained = fleet.train(start, params=("body", "head.scale") if self.learn_scale else ("body",))
+        self.score(fleet, inbox, trained, trained=True)
         fleet.state["model"] = trained
         means = functional.normalize(fleet.class_means(trained, normalised_features), dim=2)
         held = (fleet.counts > 0).sum(dim=1)
@@ -75,14 +82,6 @@ class FedNH(Method):
         blend = torch.lerp(functional.normalize(target, dim=1), old.double(), self.rho)
         held = (counts.sum(dim=0) > 0)[:, None] & (self.rho < 1)
         return torch.where(held, functional.normalize(blend, dim=1).float(), old)
-
-    def observe(self, fleet: Fleet, inbox: State) -> None:
-        self._score(fleet, inbox)
-        fleet.score("post", fleet.state["model"])
-
-    def _score(self, fleet: Fleet, inbox: State) -> None:
-        fleet.score("pre", inbox["model"])
-        fleet.score("global", inbox["model"])
 
 
 def normalised_features(model: nn.Module, x: Tensor, lane: object) -> Tensor:

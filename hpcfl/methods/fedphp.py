@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet, at
 from hpcfl.fleet.kernels import Batch
-from hpcfl.methods.base import Setup, State
+from hpcfl.methods.base import ClientModel, Setup, State
 from hpcfl.methods.fedavg import FedAvg
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the mean squared distance: the five widths of the kernel
@@ -78,13 +78,11 @@ class FedPHP(FedAvg):
         expected = max(int(setup.participation * setup.rounds + 1e-9), 1)
         return (self.mu * fleet.state["count"][:, 0] / expected).clamp(0, self.mu)
 
-    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
-        super().observe(fleet, inbox)
-        fleet.score("post", fleet.state["inherited"])
+    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+        return ClientModel(fleet.state["inherited"])
 
-    def score_trained(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> None:
-        fleet.score("trained", trained)
-        fleet.score("post", fleet.state["inherited"])
+    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+        return {"trained": ClientModel(rows)} if trained else super().other_models(fleet, inbox, rows, trained)
 
 
 plugin = FedPHP

@@ -19,7 +19,7 @@ from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
-from hpcfl.methods.base import Audience, Cohort, Method, Setup, State, head_of
+from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State, head_of
 
 
 class FedProto(Method):
@@ -57,12 +57,20 @@ class FedProto(Method):
         return {"prototypes": Sent(server["prototypes"].flatten(), there * server["prototypes"].shape[1]),
                 "present": Sent(server["present"], classes / 32)}
 
+    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        return fleet.state["model"]
+
+    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+        return ClientModel(rows, nearest, self._known(fleet, inbox))
+
+    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+        return {"classifier": ClientModel(rows)} if trained else {}
+
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        known = self._known(fleet, inbox)
-        fleet.score("pre", fleet.state["model"], nearest, variables=known)
-        fleet.state["model"] = fleet.train(fleet.state["model"], variables=known)
-        fleet.score("post", fleet.state["model"], nearest, variables=known)
-        fleet.score("classifier", fleet.state["model"])
+        start = self.start(fleet, inbox)
+        self.score(fleet, inbox, start)
+        fleet.state["model"] = fleet.train(start, variables=self._known(fleet, inbox))
+        self.score(fleet, inbox, fleet.state["model"], trained=True)
         means = fleet.class_means(fleet.state["model"], features)
         held = (fleet.counts > 0).sum(dim=1)
         return {"prototypes": Sent(means.flatten(1), held * means.shape[2] + means.shape[1] / 32)}
@@ -74,12 +82,6 @@ class FedProto(Method):
         means = (sums / held.clamp(min=1)[:, None]).float()
         server["prototypes"] = torch.where(held[:, None] > 0, means, server["prototypes"])
         server["present"] = server["present"] | (held > 0)
-
-    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
-        known = self._known(fleet, inbox)
-        for name in ("pre", "post"):
-            fleet.score(name, fleet.state["model"], nearest, variables=known)
-        fleet.score("classifier", fleet.state["model"])
 
     def _known(self, fleet: Fleet, inbox: Inbox) -> State:
         """The prototypes as variables of every client."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
-from hpcfl.methods.base import head_of
+from hpcfl.methods.base import ClientModel, head_of
 from hpcfl.methods.fedper import FedPer
 from hpcfl.rows.layout import Layout
 
@@ -90,19 +90,15 @@ class FedRoD(FedPer):
                 model, model.features(batch.x), batch.y, lane), variables=variables)
         return trained
 
-    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
-        self._score_both_heads(fleet, "pre", start)
-        fleet.score("global", self.under_initial_head(inbox))
-
-    def score_trained(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> None:
-        self._score_both_heads(fleet, "post", trained)
-
-    def _score_both_heads(self, fleet: Fleet, column: str, rows: Tensor) -> None:
+    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
         def both(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
             features = model.features(x)
             return model.head(features) + self.extra(model, features, lane)
 
-        fleet.score(column, rows, both, variables={"distribution": floored_distribution(fleet.counts).to(rows)})
+        return ClientModel(rows, both, {"distribution": floored_distribution(fleet.counts).to(rows)})
+
+    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+        return {} if trained else {"global": ClientModel(self.under_initial_head(inbox))}
 
 
 def floored_distribution(counts: Tensor) -> Tensor:

@@ -4,6 +4,8 @@ The baseline of every paper. Scored after training. FedNH's code gives it only R
 whose cohort it belongs to, which is that budget.
 """
 
+from torch import Tensor
+
 from hpcfl.communication.message import Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
@@ -21,18 +23,18 @@ class Local(Method):
     def send(self, server: State, audience: Audience) -> Message:
         return {}
 
+    def start(self, fleet: Fleet, inbox: State) -> Tensor:
+        return fleet.state["model"]
+
     def update(self, fleet: Fleet, inbox: State) -> Message:
-        fleet.score("pre", fleet.state["model"])
-        fleet.state["model"] = fleet.train(fleet.state["model"])
-        fleet.score("post", fleet.state["model"])
+        start = self.start(fleet, inbox)
+        self.score(fleet, inbox, start)
+        fleet.state["model"] = fleet.train(start)
+        self.score(fleet, inbox, fleet.state["model"], trained=True)
         return {}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         pass
-
-    def observe(self, fleet: Fleet, inbox: State) -> None:
-        fleet.score("pre", fleet.state["model"])
-        fleet.score("post", fleet.state["model"])
 
 
 plugin = Local

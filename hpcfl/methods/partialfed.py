@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet, Turn
-from hpcfl.methods.base import Setup, State
+from hpcfl.methods.base import ClientModel, Setup, State
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.rows.layout import Layout
 
@@ -86,16 +86,8 @@ class PartialFed(FedAvg):
         keeps = by_layer(fleet.layout, (strategy[..., OWN] >= strategy[..., SHARED]).float())
         return torch.where(keeps > 0, fleet.state["model"], shared)
 
-    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
-        super().observe(fleet, inbox)
-        self.score_trained(fleet, inbox, fleet.state["model"])
-
-    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
-        fleet.score("pre", self.preferred(fleet, start) if self.adaptive(fleet) else start)
-        self.score_global(fleet, inbox)
-
-    def score_trained(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> None:
-        fleet.score("post", self.preferred(fleet, self.received(fleet, inbox)))
+    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+        return ClientModel(self.preferred(fleet, self.received(fleet, inbox)) if self.adaptive(fleet) else rows)
 
 
 def gumbel(inside: Tensor) -> Tensor:

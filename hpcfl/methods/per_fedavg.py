@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet, Turn
+from hpcfl.methods.base import ClientModel
 from hpcfl.methods.fedavg import FedAvg
 
 
@@ -52,11 +53,8 @@ class PerFedAvg(FedAvg):
         change = turn.gradient(theta + along, batch=2) - turn.gradient(theta - along, batch=2)
         return change * length / (2 * shift)
 
-    def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
-        self.score_global(fleet, inbox)
-        if fleet.scored:
-            with fleet.trial():
-                fleet.score("pre", self.adapted(fleet, start))
+    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+        return ClientModel(rows if trained else self.adapted(fleet, rows))
 
     def adapted(self, fleet: Fleet, rows: Tensor) -> Tensor:
         """The models after one gradient step of size α on one random mini-batch of training data."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet, Turn
-from hpcfl.methods.base import Cohort, Setup, State
+from hpcfl.methods.base import ClientModel, Cohort, Setup, State
 from hpcfl.methods.fedavg import ServerModel
 
 
@@ -65,12 +65,8 @@ class PFedMe(ServerModel):
         super().aggregate(server, cohort, uplink)
         server["model"] = torch.lerp(old, server["model"], self.beta)
 
-    def observe(self, fleet: Fleet, inbox: Inbox) -> None:
-        super().observe(fleet, inbox)
-        fleet.score("post", fleet.state["personal"])
-
-    def score_trained(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> None:
-        fleet.score("post", fleet.state["personal"])
+    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+        return ClientModel(fleet.state["personal"])
 
 
 plugin = PFedMe

@@ -115,6 +115,24 @@ def test_16_4_no_nan_with_true_class_distributions(federate, case, layers):
     assert all(tensor.isfinite().all() for tensor in played.server.values())
 
 
+@every_method
+def test_columns_count_the_same_clients_whatever_the_method(federate, name):
+    """``pre`` is of everyone who is asked, also after the last round; ``post`` of those who trained in the round."""
+    if name == "apple":
+        pytest.skip("refuses partial participation")
+    values = federate(method(name), rounds=3, participation={"fraction": 0.3}).values
+    trained = np.isfinite(values["clients/diverged"])
+    assert 0 < trained[:-1].sum() < trained[:-1].size and not trained[-1].any()
+    counted = {key.split("/")[1]: np.isfinite(value) for key, value in values.items() if key.endswith("/loss")}
+    assert counted.pop("pre").all()
+    np.testing.assert_array_equal(counted.pop("post"), trained)
+    for column, who in counted.items():
+        if column == "tuned":
+            assert who[-1].all() and not who[:-1].any()
+        else:
+            np.testing.assert_array_equal(who, np.ones_like(who) if column == "global" else trained)
+
+
 BEFORE = {"fedavg", "fedprox", "fedavg-c", "fedprox-c", "fedala", "cwfedavg", "cfl", "ifca", "feduv", "creff",
           "per-fedavg", "fedrep", "fedper"}
 AFTER = {"local", "fedamp", "fedfomo", "apple", "fedproto", "fednh", "diversifed", "pfedme", "ditto", "fedphp", "partialfed",

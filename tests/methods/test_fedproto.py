@@ -117,9 +117,8 @@ def test_fedproto_floats(federate):
 
 
 def test_fedproto_8_prototypes_and_the_classifier_are_both_scored(federate):
-    """After the first exchange they predict differently; the last ``post`` is by the prototypes of the last aggregation."""
+    """After the first exchange they predict differently; the last ``pre`` is by the prototypes of the last aggregation."""
     values = federate("fedproto", rounds=2).values
-    post, classifier = values["clients/post/loss"], values["clients/classifier/loss"]
+    pre, post, classifier = (values[f"clients/{name}/loss"] for name in ("pre", "post", "classifier"))
     np.testing.assert_array_equal(post[0], classifier[0])
-    assert (post[1:] != classifier[1:]).all() and (post[-1] != post[-2]).all()
-    np.testing.assert_array_equal(classifier[-1], classifier[-2])
+    assert (post[1] != classifier[1]).all() and (pre[-1] != post[-2]).all()
