@@ -38,7 +38,8 @@ def test_a_number_that_changes_is_noticed_after_at_most_as_many_replays_as_befor
         assert replayed(torch.ones(2))[0].tolist() == [2, 2]
     factor[0] = 2.01
     replayed(torch.ones(2)), replayed(torch.ones(2))
-    with pytest.raises(RunFailure, match=r"^the loss 'mine' reads a number that changed .*lane\.NAME.*runtime\.replay = false"):
+    words = r"^the loss 'mine' reads a number that changed .*lane\.NAME.*runtime\.replay = false"
+    with pytest.raises(RunFailure, match=words):
         replayed(torch.ones(2))
 
 
@@ -76,7 +77,8 @@ def test_a_method_whose_loss_reads_such_a_number_is_named(federate, monkeypatch)
     monkeypatch.setattr(replay, "OFTEN", 1)
     with pytest.raises(RankFailure) as failure:
         federate("test_replay:Fades")
-    assert str(failure.value.__cause__).startswith("the loss 'FedAvg.objective' of the method 'test_replay:Fades' reads")
+    words = "the loss 'FedAvg.objective' of the method 'test_replay:Fades' reads"
+    assert str(failure.value.__cause__).startswith(words)
     assert federate("test_replay:Fades", runtime={"replay": False}).digest == plain
 
 
