@@ -98,7 +98,7 @@ class Runtime(Section):
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
     lanes: PositiveInt | Literal["auto"] = Field("auto", description="clients trained side by side in one step")
     replay: bool = Field(
-        True, description="record the steps of losses that run often and repeat them; false: compute each anew")
+        True, description="record steps that run often and repeat the recording; false: compute each anew")
     threads: PositiveInt = Field(1, le=1024, description="CPU threads a rank; changes the last bits of results")
     memory: float = Field(
         8192.0, gt=0, le=1e9, description="MB of client state, and on rank 0 of all models, kept in memory; the rest in $TMPDIR")

@@ -94,16 +94,16 @@ class Fleet:
         """Local training from ``rows``: returns the trained rows ``[n, P]``; what is given stays as it is.
 
         loss: default the method's objective.
-        params: the groups of columns that move (layout.columns); the rest is frozen, its batch norm in evaluation
-            mode.
+        params: the groups of columns that move (layout.columns); the rest is frozen, its batch norm in
+            evaluation mode.
         epochs: default ``training.epochs``; with ``until`` the most there may be.
         steps: the most steps of an epoch.
         phase: names the shuffles, so that two phases of a round see different orders; each once a call.
         pull: (strength, anchor rows): the proximal term strength/2·‖w − anchor‖².
         share: trains on a random share of a client's samples, fixed for the phase, at least one.
         only: which clients train, bool [n]; the others' rows are returned as they are.
-        until: of the epochs' last-batch losses [lanes, epochs so far] and the lanes' variables → which are done
-            [lanes].
+        until: of the epochs' last-batch losses [lanes, epochs so far] and the lanes' variables → which are
+            done [lanes].
         model: which of a client's models this is, where a method keeps several (own buffers each).
         variables: per-client tensors [n, …] by name, for the loss as ``lane.NAME``.
 
@@ -121,8 +121,8 @@ class Fleet:
                  model: str = "model", variables: Tensors | None = None) -> tuple[Tensor, Tensors]:
         """As ``train``, each mini-batch in the hands of the method's own ``step`` (see Turn).
 
-        Returns the trained rows ``[n, P]`` and, by name, the ``variables`` [n, …] with what steps assigned anew; the
-        given tensors stay as they are. In a step they are ``turn.variables[NAME]``.
+        Returns the trained rows ``[n, P]`` and, by name, the ``variables`` [n, …] with what steps assigned
+        anew; the given tensors stay as they are. In a step they are ``turn.variables[NAME]``.
 
         batches: disjoint mini-batches that a step sees at once; a last step has them smaller, never empty.
         """
@@ -212,11 +212,13 @@ class Fleet:
             order += chunk
         return torch.cat(means).float()[torch.tensor(order, device=hardware.device).argsort()]
 
-    def head_gradients(self, rows: Tensor, model: str = "model", draws: tuple[int, int] | None = None) -> Tensor:
-        """Each client's gradients of its classes' mean cross-entropy with respect to the linear output layer ``head``.
+    def head_gradients(self, rows: Tensor, model: str = "model",
+                       draws: tuple[int, int] | None = None) -> Tensor:
+        """Each client's gradients of its classes' mean cross-entropy with respect to the linear output layer
+        ``head``.
 
-        ``[n, K, P_h]`` at models ``rows`` in evaluation mode, zero for classes that a client does not hold; ``draws``:
-        see ``class_means``.
+        ``[n, K, P_h]`` at models ``rows`` in evaluation mode, zero for classes that a client does not hold;
+        ``draws``: see ``class_means``.
         """
         return head_gradients.from_means(
             self.class_means(rows, head_gradients.outer_products, model, draws), self.layout)

@@ -16,7 +16,8 @@ from hpcfl.rows.layout import Layout
 
 @dataclass
 class Work:
-    """What a rank's lanes have done: ``needed`` mini-batches of clients, lane-steps ``computed``, ``samples``.
+    """What a rank's lanes have done: ``needed`` mini-batches of clients, lane-steps ``computed``,
+    ``samples``.
 
     ``turns``: steps of lanes side by side, of which there are fewer and fewer as clients finish.
     """
@@ -52,5 +53,7 @@ class Hardware:
         return self.setup.seed
 
     def stacked(self, rows: Tensor, buffers: Tensor) -> Tensors:
-        """Copies of models ``[L, P]`` with their buffers ``[L, B]``: ``[L, *shape]`` by name, laid out for the kernel."""
+        """Copies of models ``[L, P]`` with their buffers ``[L, B]``: ``[L, *shape]`` by name, laid out for
+        the kernel.
+        """
         return self.kernel.lay_out(self.setup.layout.stack(rows) | self.buffers.stack(buffers))

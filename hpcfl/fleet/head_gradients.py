@@ -1,4 +1,5 @@
-"""The gradients of the output layer, class by class, from means over samples: no sample's own gradient is ever built.
+"""The gradients of the output layer, class by class, from means over samples: no sample's own gradient is
+ever built.
 
 With φ a sample's features, p its probabilities and y its class, ∂CE/∂head = (p − e_y) ⊗ (φ, 1).
 """

@@ -109,7 +109,8 @@ class SerialSession:
         """By name ``[1, …]``, and the loss [1], on the mini-batch ``x`` [1, size, …], ``y`` [1, size]."""
         lane = Lane(**{name: value[0] for name, value in variables.items()})
         value = _one_number(self.loss(self.module, Batch(x[0], y[0]), lane))
-        gradients = torch.autograd.grad(_differentiable(value), list(self.leaves.values()), materialize_grads=True)
+        leaves = list(self.leaves.values())
+        gradients = torch.autograd.grad(_differentiable(value), leaves, materialize_grads=True)
         return {name: g[None] for name, g in zip(self.leaves, gradients, strict=True)}, value.detach()[None]
 
 
@@ -135,7 +136,8 @@ class StackedKernel:
         return StackedSession(self, tensors, trained, loss)
 
     def replayed(self, key: Hashable, function: Function, what: str, labels: int | None = None) -> Function:
-        """A function that was asked for under this key before, with its recordings; those used longest ago give way.
+        """A function that was asked for under this key before, with its recordings; those used longest ago
+        give way.
 
         what: names the function where a recording turns out to be wrong.
         """
@@ -170,7 +172,9 @@ class StackedKernel:
 
 @dataclass(frozen=True)
 class StackedLoss:
-    """A loss of lanes as a function of tensors alone: those called ``names``, x, y and the variables called ``own``."""
+    """A loss of lanes as a function of tensors alone: those called ``names``, x, y and the variables called
+    ``own``.
+    """
 
     module: nn.Module
     loss: Loss
@@ -183,8 +187,9 @@ class StackedLoss:
         tensors, (x, y, *variables) = list(given[:len(self.names)]), given[len(self.names):]
         leaves = [tensor.detach().requires_grad_() for tensor in tensors[:self.trained]]
         named = dict(zip(self.names, leaves + tensors[self.trained:], strict=True))
-        losses = vmap(self.of_one, randomness="error")(named, x, y, dict(zip(self.own, variables, strict=True)))
-        # A lane's loss depends on its own tensors alone, so the gradient of the sum holds every lane's own gradient.
+        lanes = dict(zip(self.own, variables, strict=True))
+        losses = vmap(self.of_one, randomness="error")(named, x, y, lanes)
+        # A lane's loss depends on its own tensors alone, so the gradient of the sum holds every lane's own.
         total = _differentiable(losses.sum())
         return (*torch.autograd.grad(total, leaves, materialize_grads=True), losses.detach())
 
@@ -198,7 +203,9 @@ class StackedLoss:
 
 
 class StackedSession:
-    """Gradients of the lanes' losses at their ``tensors`` [L, …], whose buffers each call brings up to date."""
+    """Gradients of the lanes' losses at their ``tensors`` [L, …], whose buffers each call brings up to
+    date.
+    """
 
     def __init__(self, kernel: StackedKernel, tensors: Tensors, trained: list[str], loss: Loss):
         self._kernel, self._tensors, self._trained, self._loss = kernel, tensors, trained, loss
@@ -207,7 +214,8 @@ class StackedSession:
 
     def __call__(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
         """By name ``[a, …]``, and the losses [a], on mini-batches ``x`` [a, size, …], ``y`` [a, size]."""
-        given, own, names = [self._tensors[name][lanes] for name in self._names], sorted(variables), self._names
+        names, own = self._names, sorted(variables)
+        given = [self._tensors[name][lanes] for name in names]
         run: Function = StackedLoss(self._kernel.module, self._loss, names, len(self._trained), own).gradients
         if not self._buffers:  # batch norm changes its buffers on the way
             key = (_identity(self._loss), len(self._trained), *names, *own)
@@ -276,7 +284,9 @@ def at(model: nn.Module, row: Tensor, function: Callable[[nn.Module], Tensor],
 
 
 def _from_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
-    """Views of a row in the order and shapes of named tensors. Raises ValueError for a row of another length."""
+    """Views of a row in the order and shapes of named tensors. Raises ValueError for a row of another
+    length.
+    """
     like = dict(tensors)
     sizes = [tensor.numel() for tensor in like.values()]
     if sum(sizes) != len(row):

@@ -26,7 +26,9 @@ BLOCK_SAMPLES = 2048  # samples gathered and normalised at once
 
 @dataclass(frozen=True)
 class Task:
-    """A local training as ``Fleet.train`` or ``Fleet.train_by``, which explain the words, were asked for it."""
+    """A local training as ``Fleet.train`` or ``Fleet.train_by``, which explain the words, were asked for
+    it.
+    """
 
     round: int
     loss: Loss
@@ -42,7 +44,9 @@ class Task:
     step: Callable[[Turn], None] | None = None  # None: a step of the optimiser on the loss
 
     def pool(self, seed: int, client: int, held: np.ndarray) -> np.ndarray:
-        """Which of a client's samples ``held`` [n_i] it trains on: all, or the phase's random share of them."""
+        """Which of a client's samples ``held`` [n_i] it trains on: all, or the phase's random share of
+        them.
+        """
         if self.share >= 1:
             return held
         count = max(1, int(self.share * len(held))) if len(held) else 0
@@ -67,7 +71,9 @@ class Trained:
 
 def train(task: Task, hardware: Hardware, ids: np.ndarray, rows: Tensor, buffers: Tensor,
           variables: Tensors) -> Trained:
-    """Train clients ``ids`` [n] from ``rows`` [n, P] and ``buffers`` [n, B]; ``variables`` are [n, …] by name."""
+    """Train clients ``ids`` [n] from ``rows`` [n, P] and ``buffers`` [n, B]; ``variables`` are [n, …] by
+    name.
+    """
     losses = torch.zeros(len(ids), dtype=torch.float64, device=hardware.device)
     ended = Trained(rows.clone(), buffers.clone(), losses, {})
     pools = [task.pool(hardware.seed, int(client), hardware.samples.train[int(client)]) for client in ids]
@@ -93,8 +99,8 @@ class Chunk:
     """Clients side by side, a lane each, sorted by ``by_length``, from their first mini-batch to their last.
 
     clients: the number of each, its pool and its samples an epoch. size: samples of a step.
-    tensors, variables: of the lanes, ``[L, …]`` by name, which steps change; ``assigned``: names of the variables
-        that they changed.
+    tensors, variables: of the lanes, ``[L, …]`` by name, which steps change; ``assigned``: names of the
+        variables that they changed.
     """
 
     def __init__(self, task: Task, hardware: Hardware, clients: list[tuple[int, np.ndarray, int]], size: int,
@@ -146,10 +152,11 @@ class Chunk:
         for block in _blocks(stretches):
             sizes = [positions.size for *_, positions in block]
             x, y = samples.take(index[start:start + sum(sizes)])
-            for (group, size, part), inputs, labels in zip(block, x.split(sizes), y.split(sizes), strict=True):
+            parts = zip(block, x.split(sizes), y.split(sizes), strict=True)
+            for (group, size, part), inputs, labels in parts:
                 self.play(_selection(group, samples.device), inputs, labels.view(part.shape), size, record)
             start += sum(sizes)
-            del x, y, inputs, labels  # their memory is free again before the next block is gathered
+            del x, y, parts, inputs, labels  # their memory is free again before the next block is gathered
         record[:, 0] /= torch.tensor(lengths, device=samples.device).clamp(min=1)
         return record
 
@@ -172,7 +179,7 @@ class Chunk:
         self.hardware.work.computed += len(x) * (span // size)
         parts = zip(x.split(size, dim=1), y.split(size, dim=1), strict=True)
         losses = torch.stack([self.batch(lanes, *part).expand(width) for part in parts]).to(record)
-        # One by one in double precision: a lane's sum may not depend on how many lanes, so steps, a block holds.
+        # One by one in double precision: a lane's sum may not depend on how many steps a block holds.
         record[lanes, 0] = torch.cat([record[lanes, 0][None], losses * size]).cumsum(dim=0)[-1]
         record[lanes, 1] = losses[-1]
 

@@ -36,19 +36,22 @@ class Draws:
             self._tables[purpose] = self._table(purpose, shape).float().to(self._device)
         table = self._tables[purpose]
         if table.shape[2:] != shape:
-            raise ValueError(f"uniform numbers for '{purpose}' have shape {list(table.shape[2:])} in this epoch "
-                             f"and cannot be {list(shape)}; name another purpose")
+            raise ValueError(f"uniform numbers for '{purpose}' have shape {list(table.shape[2:])} in this "
+                             f"epoch and cannot be {list(shape)}; name another purpose")
         every = torch.arange(len(self._clients), device=self._device)[lanes]
         return table[every, (self.taken - self._before)[lanes]]
 
     def _table(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """An epoch's numbers, float64 ``[L, most steps, *shape]``: each step's own part of ``Fleet.uniform``."""
+        """An epoch's numbers, float64 ``[L, most steps, *shape]``: each step's own part of
+        ``Fleet.uniform``.
+        """
         each = int(np.prod(shape, dtype=np.int64))
         table = np.zeros((len(self._clients), max(self._steps), *shape))
         seed, round = self._key
         for row, client, steps in zip(table, self._clients, self._steps, strict=True):
             count = steps * each
-            drawn = randomness.uniform(seed, "uniform", purpose, round, client, skip=self._epoch * count, count=count)
+            drawn = randomness.uniform(seed, "uniform", purpose, round, client,
+                                       skip=self._epoch * count, count=count)
             row[:steps] = drawn.reshape(steps, *shape)
         return torch.from_numpy(table)
 
@@ -101,10 +104,11 @@ class Turn:
         return gradient
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
-        """Uniform numbers in [0, 1), ``[a, *shape]``, each lane's own, keyed by purpose, round, client and step.
+        """Uniform numbers in [0, 1), ``[a, *shape]``, each lane's own, keyed by purpose, round, client and
+        step.
 
-        They are ``fleet.uniform(purpose, steps, *shape)`` at ``index``. Raises ValueError where one purpose is asked
-        for two shapes in an epoch.
+        They are ``fleet.uniform(purpose, steps, *shape)`` at ``index``. Raises ValueError where one purpose
+        is asked for two shapes in an epoch.
         """
         return self._draws.uniform(self._lanes, purpose, shape)
 

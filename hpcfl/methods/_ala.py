@@ -69,10 +69,13 @@ class AdaptiveLocalAggregation:
 
 
 class Blending(Method):
-    """A method that has the option ``ala``; what is blended with a client's own model, the method itself says."""
+    """A method that has the option ``ala``; what is blended with a client's own model, the method itself
+    says.
+    """
 
     ala: bool = Field(
-        False, description="blend own model and what comes down by FedALA's module (s = 0.8, p = 1) before training")
+        False,
+        description="blend own model and what comes down by FedALA's module (s = 0.8, p = 1) before training")
 
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
         """The module with this method's settings."""

@@ -40,11 +40,12 @@ def head_of(model: nn.Module, method: str) -> nn.Linear:
 
 @dataclass(frozen=True)
 class Audience:
-    """Whom a message goes to: ``ids`` [n] ascending. In a scored round these are all clients, else the cohort.
+    """Whom a message goes to: ``ids`` [n] ascending. In a scored round these are all clients, else the
+    cohort.
 
-    What one client gets must not depend on who else gets something, or results would depend on how often a run
-    is scored: so an audience has no weights. What is known of clients lies in ``setup``, such as their numbers of
-    samples, ``setup.counts[ids]`` [n, classes].
+    What one client gets must not depend on who else gets something, or results would depend on how often a
+    run is scored: so an audience has no weights. What is known of clients lies in ``setup``, such as their
+    numbers of samples, ``setup.counts[ids]`` [n, classes].
 
     beat: to be called now and then in computations of many seconds, so that the server does not seem lost.
     """
@@ -61,7 +62,9 @@ class Audience:
 
 @dataclass(frozen=True)
 class Cohort:
-    """The clients whose messages arrived: ``ids`` [n] ascending, ``counts`` [n, classes]; ``beat``: see Audience."""
+    """The clients whose messages arrived: ``ids`` [n] ascending, ``counts`` [n, classes]; ``beat``: see
+    Audience.
+    """
 
     ids: np.ndarray
     counts: Tensor
@@ -130,7 +133,14 @@ class Method(Section, ABC):
         return model
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """The objective of ONE client on one mini-batch; ``lane`` holds the variables given to ``fleet.train``."""
+        """The objective of ONE client on one mini-batch; ``lane`` holds the variables given to
+        ``fleet.train``.
+
+        It may read its arguments and what does not change in a run, such as the method's keys: steps that run
+        often are recorded, with the Python numbers of the call in which that happens. What changes is a
+        variable of its own. Where a replay turns out not to give what the loss gives, a RunFailure says so
+        (see ``runtime.replay``).
+        """
         return functional.cross_entropy(model(batch.x), batch.y)
 
     def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:

@@ -78,14 +78,15 @@ class ServerModel(Blending):
 class FedAvg(ServerModel):
     """Also the base of methods whose server averages whole models, and so can average them by class.
 
-    Server: ``model`` [P] (with class-wise aggregation what ``ClassWise`` keeps, too). Client: nothing. Down P, up P.
+    Server: ``model`` [P] (with class-wise aggregation what ``ClassWise`` keeps, too). Client: nothing.
+    Down P, up P.
     """
 
     family: ClassVar[str] = "one global model"
     reference = "McMahan et al., AISTATS 2017"
     aggregation: Literal["average", "class-wise"] = Field(
         "average",
-        description="class-wise: each client gets cwFedAvg's mix (output layer, WDR with λ = 10) instead of the mean")
+        description="class-wise: clients get cwFedAvg's mix (output layer, WDR with λ = 10), not the mean")
 
     def class_wise(self) -> ClassWise | None:
         """How models are aggregated by class, if they are."""

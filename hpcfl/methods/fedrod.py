@@ -41,8 +41,8 @@ class HyperHead(nn.Module):
 class FedRoD(FedPer):
     """Server: ``model`` [P], the rest of it initial. Down P, up P (linear), P + P_ψ (hyper).
 
-    Client: ``head``, FedPer's name for all that does not travel: the personal head r_i, not the model's ``head``, which
-    is the generic one g and travels. ``pre`` and ``post``: (g + r_i)·φ. ``global``: g·φ.
+    Client: ``head``, FedPer's name for all that does not travel: the personal head r_i, not the model's
+    ``head``, which is the generic one g and travels. ``pre`` and ``post``: (g + r_i)·φ. ``global``: g·φ.
     """
 
     primary = "post"

@@ -37,7 +37,9 @@ def generator(seed: int, *key: int | str) -> np.random.Generator:
 
 
 def uniform(seed: int, *key: int | str, skip: int, count: int) -> np.ndarray:
-    """Uniform numbers in [0, 1), float64 [count]: those of ``generator(seed, *key)`` after the first ``skip``."""
+    """Uniform numbers in [0, 1), float64 [count]: those of ``generator(seed, *key)`` after the first
+    ``skip``.
+    """
     random = generator(seed, *key)
     cast(np.random.Philox, random.bit_generator).advance(skip // PHILOX_WORDS)
     random.random(skip % PHILOX_WORDS)

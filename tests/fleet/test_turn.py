@@ -94,7 +94,9 @@ def test_another_model_inside_a_loss(make_fleet, rows_of, lanes):
 
 @every_lanes
 def test_another_model_inside_a_loss_has_its_own_batch_norm(make_fleet, rows_of, lanes):
-    """By a model that is not trained: the loss is the difference between what it gives and what the teacher gives."""
+    """By a model that is not trained: the loss is the difference between what it gives and what the teacher
+    gives.
+    """
     fleet = make_fleet(lanes=lanes, batch_size=100, model={"name": "tiny:normalised", "hidden": 6})
     rows, given = rows_of(fleet), fleet.buffers()
     statistics = given + torch.rand(given.shape, generator=torch.Generator().manual_seed(3))

@@ -75,7 +75,9 @@ def test_partialfed_4_strategy_follows_the_gradient(make_fleet, rows_of):
 
 
 def test_partialfed_4_draws_anew_in_every_batch(make_fleet, rows_of, monkeypatch):
-    """Ten samples are three batches an epoch: the steps of two epochs are counted from 0 to 5, with noise of their own."""
+    """Ten samples are three batches an epoch: the steps of two epochs are counted from 0 to 5, with noise of
+    their own.
+    """
     fleet, counted, draws = make_fleet([[10, 0, 0, 0]], epochs=2), [], []
     monkeypatch.setattr(PartialFed, "trains_strategy", lambda self, index, offset: (
         counted.append(int(index)), trains_strategy(self, index, offset))[1])
