@@ -108,21 +108,21 @@ def test_ala_10_nothing_moves_where_the_models_agree(activated):
 def epochs_of(fleet, g, share=1.0, **keys):
     """In how many mini-batches each client's blending weights learnt; one batch is one epoch unless it is said."""
     count = torch.zeros(len(fleet.ids))
-    original = Fleet._hand_over
+    original = Fleet.train_by
 
-    def counting(self, step, *rest):
+    def counting(self, step, *rest, **how):
         def counted(turn):
             for weights in turn.variables["own"]:
                 match = (fleet.state["model"][:, -weights.numel():] == weights).all(1)
                 count[match] += 1
             step(turn)
-        return original(self, counted, *rest)
+        return original(self, counted, *rest, **how)
 
-    Fleet._hand_over = counting
+    Fleet.train_by = counting
     try:
         AdaptiveLocalAggregation(share=share, **keys).adapt(fleet, g)
     finally:
-        Fleet._hand_over = original
+        Fleet.train_by = original
     return count.tolist()
 
 
@@ -208,13 +208,13 @@ def test_ala_6_learns_by_cross_entropy_whatever_the_objective(activated):
 
 def test_ala_9_records_the_last_batchs_loss_of_an_epoch(activated):
     """A threshold between the deviations of the last batches' losses and of the epochs' means decides after 11 epochs."""
-    losses, original = [], Fleet._hand_over
+    losses, original = [], Fleet.train_by
 
-    def noting(self, step, *rest):
+    def noting(self, step, *rest, **how):
         def noted(turn):
             step(turn)
             losses.append(float(turn.losses[0]))
-        return original(self, noted, *rest)
+        return original(self, noted, *rest, **how)
 
     def run(threshold):
         losses.clear()
@@ -222,7 +222,7 @@ def test_ala_9_records_the_last_batchs_loss_of_an_epoch(activated):
         AdaptiveLocalAggregation(eta=5.0, share=1.0, threshold=threshold, most_epochs=12).adapt(fleet, g)
         return len(losses) // 2
 
-    Fleet._hand_over = noting
+    Fleet.train_by = noting
     try:
         run(0.0)
         pairs = np.array(losses[:22]).reshape(11, 2)[-10:]
@@ -230,7 +230,7 @@ def test_ala_9_records_the_last_batchs_loss_of_an_epoch(activated):
         assert last > 1.2 * mean
         assert run(1.01 * last) == 11 and run((last + mean) / 2) == 12
     finally:
-        Fleet._hand_over = original
+        Fleet.train_by = original
 
 
 def test_ala_9_learns_from_a_random_subset_that_stays_for_the_phase(activated):
