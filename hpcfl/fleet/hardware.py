@@ -1,6 +1,6 @@
 """What all rounds of a rank share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -12,11 +12,12 @@ from hpcfl.fleet.setup import Setup
 from hpcfl.fleet.stopwatch import Stopwatch
 from hpcfl.fleet.training import Work
 from hpcfl.rows.layout import Layout
+from hpcfl.scores.base import Score
 
 
 @dataclass(frozen=True)
 class Hardware:
-    """A rank's samples, its kernel, the layout of buffers, its clock and its count of lane-steps."""
+    """A rank's samples, its kernel, the layout of buffers, its clock, the scores by name, and its count of lane-steps."""
 
     setup: Setup
     samples: Samples
@@ -25,6 +26,7 @@ class Hardware:
     device: torch.device
     beat: Callable[[], None]  # heartbeat, called once a mini-batch
     stopwatch: Stopwatch
+    scores: Mapping[str, Score] = field(default_factory=dict)
     work: Work = field(default_factory=Work)
 
     @property

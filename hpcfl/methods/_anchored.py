@@ -73,5 +73,9 @@ class Anchored(Method):
         server["uploaded"] = torch.zeros_like(server["uploaded"]).index_fill(0, ids, True)
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
-        fleet.score("pre", self.start(fleet, inbox))
-        fleet.score("post", fleet.state["model"])
+        start = self.start(fleet, inbox)
+        if start is fleet.state["model"]:
+            fleet.score(("pre", "post"), start)
+        else:
+            fleet.score("pre", start)
+            fleet.score("post", fleet.state["model"])

@@ -38,8 +38,11 @@ class SharedBody(FedAvg):
         return torch.cat([inbox["body"], inbox["initial_head"]])
 
     def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
-        fleet.score("pre", start)
-        fleet.score("global", start if start.dim() == 1 else SharedBody.received(self, fleet, inbox))
+        if start.dim() == 1:
+            fleet.score(("pre", "global"), start)
+        else:
+            fleet.score("pre", start)
+            fleet.score("global", SharedBody.received(self, fleet, inbox))
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         trained = super().update(fleet, inbox)["model"]

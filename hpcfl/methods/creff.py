@@ -61,9 +61,7 @@ class CReFF(FedAvg):
         return torch.cat([inbox["model"][fleet.layout.columns("body")], inbox["head"]])
 
     def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
-        model = self.rebalanced(fleet, inbox)
-        fleet.score("pre", model)
-        fleet.score("global", model)
+        fleet.score(("pre", "global"), self.rebalanced(fleet, inbox))
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         outer = fleet.class_means(self.rebalanced(fleet, inbox), outer_products, draws=(DRAWS, self.class_batch))

@@ -92,8 +92,11 @@ class FedAvg(Method):
 
     def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
         """Score what a client has before it trains, and the server's model."""
-        fleet.score("pre", start)
-        self.score_global(fleet, inbox)
+        if start.dim() == 1 and start is self.received(fleet, inbox):
+            fleet.score(("pre", "global"), start)
+        else:
+            fleet.score("pre", start)
+            self.score_global(fleet, inbox)
 
     def score_global(self, fleet: Fleet, inbox: Inbox) -> None:
         """Score the server's one model, where there is one."""

@@ -43,8 +43,7 @@ class FedBABU(SharedBody):
         start = self.received(fleet, inbox)
         self.score_start(fleet, inbox, start)
         tuned = fleet.train(fleet.state.get("local", start), epochs=self.tune_epochs, phase="tune")
-        for column in ("post", "tuned"):
-            fleet.score(column, tuned)
+        fleet.score(("post", "tuned"), tuned)
 
 
 plugin = FedBABU

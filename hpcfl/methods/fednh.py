@@ -81,8 +81,7 @@ class FedNH(Method):
         fleet.score("post", fleet.state["model"])
 
     def _score(self, fleet: Fleet, inbox: State) -> None:
-        fleet.score("pre", inbox["model"])
-        fleet.score("global", inbox["model"])
+        fleet.score(("pre", "global"), inbox["model"])
 
 
 def normalised_features(model: nn.Module, x: Tensor, lane: object) -> Tensor:

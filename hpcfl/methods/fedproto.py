@@ -77,8 +77,7 @@ class FedProto(Method):
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
         known = self._known(fleet, inbox)
-        for name in ("pre", "post"):
-            fleet.score(name, fleet.state["model"], nearest, variables=known)
+        fleet.score(("pre", "post"), fleet.state["model"], nearest, variables=known)
         fleet.score("classifier", fleet.state["model"])
 
     def _known(self, fleet: Fleet, inbox: Inbox) -> State:

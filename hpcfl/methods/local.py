@@ -31,8 +31,7 @@ class Local(Method):
         pass
 
     def observe(self, fleet: Fleet, inbox: State) -> None:
-        fleet.score("pre", fleet.state["model"])
-        fleet.score("post", fleet.state["model"])
+        fleet.score(("pre", "post"), fleet.state["model"])
 
 
 plugin = Local

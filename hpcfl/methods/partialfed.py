@@ -92,8 +92,11 @@ class PartialFed(FedAvg):
         self.score_trained(fleet, inbox, fleet.state["model"])
 
     def score_start(self, fleet: Fleet, inbox: Inbox, start: Tensor) -> None:
-        fleet.score("pre", self.preferred(fleet, start) if self.adaptive(fleet) else start)
-        self.score_global(fleet, inbox)
+        if not self.adaptive(fleet):
+            super().score_start(fleet, inbox, start)
+        else:
+            fleet.score("pre", self.preferred(fleet, start))
+            self.score_global(fleet, inbox)
 
     def score_trained(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> None:
         fleet.score("post", self.preferred(fleet, self.received(fleet, inbox)))
