@@ -27,7 +27,7 @@ def test_files_commands_and_snippets_work(tmp_path):
         assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
         ran += 1
     assert ran >= 9
-    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"first", "three-ranks", "pulled", "own-model"}
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"first", "three-ranks", "pulled", "own-model", "top3"}
 
 
 @pytest.mark.parametrize(("chapter", "entries"), [("Methods", catalogue.methods), ("Data sets", catalogue.datasets)])

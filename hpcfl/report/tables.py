@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcfl.report.summary import Run, is_sweep, load_all
-from hpcfl.report.text import literal
+from hpcfl.report.text import literal, plain
 
 MOMENTS = (("pre", "before"), ("post", "after"))
 MEANINGS = {"weighted": "of all samples"}  # of a score's first summary; without one its name, over clients
@@ -27,7 +27,7 @@ def show(folder: Path) -> None:
         for note in run.notes:
             console.print(literal(f"note: {note}"), soft_wrap=True)
     console.print(table(best_first(runs)))
-    console.print(literal(caption(runs)), style="dim", soft_wrap=True)
+    console.print(Text(caption(runs)), style="dim", soft_wrap=True)
     if not is_sweep(folder, runs):
         console.print(f"state: {runs[0].summary.digest or 'no checkpoint yet'}", soft_wrap=True)
 
@@ -45,8 +45,8 @@ def caption(runs: list[Run]) -> str:
     """What the table's numbers are, said of the score that counts in the first run."""
     measure = runs[0].measure
     kind = next(iter(runs[0].scores[measure.score]["recorded"])) if measure.score in runs[0].scores else measure.kind
-    return CAPTION.format(unit=f", in {measure.unit}" if measure.unit else "", score=_scores_of(runs),
-                          meaning=MEANINGS.get(kind, f"{kind} over clients"))
+    return CAPTION.format(unit=f", in {plain(measure.unit)}" if measure.unit else "", score=plain(_scores_of(runs)),
+                          meaning=MEANINGS.get(kind, f"{plain(kind)} over clients"))
 
 
 def _scores_of(runs: list[Run]) -> str:

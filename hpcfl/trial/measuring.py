@@ -74,8 +74,8 @@ def check_additive(score: Score, block: Block, whole: Tensor) -> None:
     halves = [score.sums(part(block, slice(None), half)) for half in (slice(2), slice(2, SAMPLES))]
     one = score.sums(part(block, slice(1), slice(None)))
     for found, expected, meaning in (
-            (score.sums(counted), whole, "they change with samples that block.mask leaves out"),
             (sum(halves), whole, "those of two blocks do not add up to those of both in one; they must be sums over samples"),
+            (score.sums(counted), whole, "they change with samples that block.mask leaves out"),
             (one, whole[:1], "those of one client depend on the clients beside it")):
         if not torch.allclose(torch.as_tensor(found).double(), expected.double(), rtol=1e-4, atol=1e-6, equal_nan=True):
             raise TypeError(meaning)
