@@ -19,7 +19,7 @@ def built_in() -> dict[str, Score]:
 
 
 def asked(evaluation: Evaluation) -> dict[str, Score]:
-    """The scores that the section ``[evaluation]`` names, in ``scores`` and ``metric``, by name. Raises UserError."""
+    """The scores that ``scores`` and ``metric`` of the section ``[evaluation]`` name. Raises UserError."""
     found = {name: _made("evaluation.scores", name) for name in evaluation.scores}
     name = evaluation.metric.partition("/")[0]
     if ":" in name:
@@ -30,15 +30,15 @@ def asked(evaluation: Evaluation) -> dict[str, Score]:
 
 
 def measure(evaluation: Evaluation, scores: Mapping[str, Score]) -> Measure:
-    """What ``evaluation.metric`` means. Raises UserError where that is none of the ``scores``' numbers, or a spread."""
+    """What ``evaluation.metric`` means. Raises UserError where it is none of the scores' numbers, or a spread."""
     about = describe(scores)
     found = resolve(evaluation.metric, about)
     if found is None or found.kind == "std":
         short = [name for score, one in about.items() for kind, name in one["recorded"].items()
                  if kind != "std" and not name.startswith(score)]
-        wanted = evaluation.metric
-        raise UserError(f"evaluation.metric = '{wanted}' is unknown{plugins.nearest(wanted, [*about, *short])}, "
-                        "SCORE/worst_tenth, or your own 'module:Class'")
+        hint = plugins.nearest(evaluation.metric, [*about, *short])
+        raise UserError(f"evaluation.metric = '{evaluation.metric}' is unknown{hint}, SCORE/worst_tenth, "
+                        "or your own 'module:Class'")
     return found
 
 
@@ -62,5 +62,6 @@ def _made(key: str, name: str) -> Score:
             raise ValueError(f"summaries = {score.summaries!r}: must be a tuple of names")
     except Exception as error:
         place = blame.line_of(error) or blame.definition_of(kind)
-        raise UserError(f"{f'{place}: ' if place else ''}{key} = '{name}' cannot be used: {blame.said(error)}") from error
+        text = f"{key} = '{name}' cannot be used: {blame.said(error)}"
+        raise UserError(f"{place}: {text}" if place else text) from error
     return score

@@ -9,10 +9,10 @@ from torch import Tensor
 
 @dataclass
 class Block:
-    """b test samples of each of L clients. What is derived from them is computed once for all scores, where one asks for it.
+    """b test samples of each of L clients. What is derived from them is computed once for all scores.
 
-    logits [L, b, at least classes]; labels int64 [L, b]; mask bool [L, b]: False for samples that only fill up a shorter row
-    and must not count; classes: how many there are.
+    logits [L, b, at least classes]; labels int64 [L, b]; mask bool [L, b]: False for samples that only fill up
+    a shorter row and must not count; classes: how many there are.
     """
 
     logits: Tensor
@@ -51,5 +51,6 @@ class Block:
         return self._by_class(self.predicted, self.mask)
 
     def _by_class(self, of: Tensor, counted: Tensor) -> Tensor:
-        counts = torch.zeros(len(of), self.logits.shape[2], dtype=torch.float64, device=of.device)
-        return counts.scatter_add_(1, of, counted.double())[:, :self.classes]  # a model may have outputs that are no class
+        outputs = self.logits.shape[2]  # a model may have more than there are classes
+        counts = torch.zeros(len(of), outputs, dtype=torch.float64, device=of.device)
+        return counts.scatter_add_(1, of, counted.double())[:, :self.classes]

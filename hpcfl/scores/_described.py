@@ -1,4 +1,4 @@
-"""What is to be known of a score where it is only read: its unit, its direction, the names of its recorded numbers."""
+"""What readers know of a score: its unit, which way is better, the names of its recorded numbers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,10 +11,11 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 class Described(TypedDict):
     """A score as the header of results keeps it, so that readers need not import it.
 
-    recorded: summary over clients → the name of its number, ``COLUMN/name``; the first is what the score's name stands for.
+    recorded: summary over clients → the name of its number, ``COLUMN/name``; the first is what the score's name
+    alone stands for.
     """
 
-    __pydantic_config__ = ConfigDict(extra="allow")
+    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
     unit: Annotated[str, Field(max_length=20)]
     better: Literal["up", "down"]
     recorded: Annotated[dict[str, str], Field(min_length=1)]
@@ -22,7 +23,7 @@ class Described(TypedDict):
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of each column and round: ``recorded`` as ``COLUMN/recorded``, a summary ``kind`` of a score."""
+    """A number of each column and round, ``COLUMN/recorded``: a summary ``kind`` of a score."""
 
     score: str
     kind: str
@@ -48,12 +49,10 @@ class Measure:
 
 
 def resolve(wanted: str, scores: Mapping[str, Described]) -> Measure | None:
-    """The measure that is meant by SCORE, SCORE/SUMMARY or the name of a recorded number; None if there is no such score."""
-    name, _, kind = wanted.partition("/")
+    """The measure meant by SCORE, SCORE/SUMMARY or the name of a recorded number; None if there is none."""
     for score, about in scores.items():
-        recorded = about["recorded"]
-        found = kind or next(iter(recorded)) if name == score else next((one for one in recorded if recorded[one] == wanted), "")
-        if found in recorded:
-            better = "down" if found == "std" else about["better"]  # clients that are alike
-            return Measure(score, found, recorded[found], about["unit"], better)
+        for place, (kind, recorded) in enumerate(about["recorded"].items()):
+            if wanted in (f"{score}/{kind}", recorded) or (wanted == score and place == 0):
+                better = "down" if kind == "std" else about["better"]  # clients that are alike
+                return Measure(score, kind, recorded, about["unit"], better)
     return None

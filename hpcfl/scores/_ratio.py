@@ -11,7 +11,7 @@ from hpcfl.scores.base import Numbers, Score
 
 
 class Ratio(Score):
-    """Recorded as its two sums, ``clients/COLUMN/PART`` and ``clients/COLUMN/total``, the number of test samples.
+    """Recorded as its two sums, ``clients/COLUMN/PART`` and ``clients/COLUMN/total``, the test samples.
 
     ``sums`` are [L, 2]. part: the name of the first.
     """

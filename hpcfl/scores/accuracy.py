@@ -1,7 +1,7 @@
 """Accuracy: the share of a client's test samples that are predicted correctly (protocols.md E2).
 
-Recorded as ``correct`` and ``total`` of each client, and as ``COLUMN/weighted``, Σ correct / Σ total over clients,
-``COLUMN/mean``, ``COLUMN/std`` and ``COLUMN/worst_tenth``.
+Recorded as ``correct`` and ``total`` of each client, and as ``COLUMN/weighted``, Σ correct / Σ total over
+clients, ``COLUMN/mean``, ``COLUMN/std`` and ``COLUMN/worst_tenth``.
 """
 
 from collections.abc import Mapping

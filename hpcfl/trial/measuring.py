@@ -1,4 +1,4 @@
-"""The scores, tried on blocks of made-up logits before round 1: what a user's own score cannot do, or adds up wrongly."""
+"""The scores, tried on made-up logits before round 1: what a user's own cannot do, or adds up wrongly."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -27,15 +27,24 @@ def mistake(scores: Mapping[str, Score], classes: int, device: torch.device) -> 
             error = failed.__cause__
             assert error is not None
             place = blame.line_of(error) or blame.definition_of(type(score))
-            return f"{f'{place}: ' if place else ''}score '{name}' fails in '{failed}': {blame.said(error)}", error
+            return placed(f"score '{name}' fails in '{failed}': {blame.said(error)}", place), error
+    return clash(scores)
+
+
+def clash(scores: Mapping[str, Score]) -> Found | None:
+    """Two scores that record a number under the same name."""
     recorded: dict[str, str] = {}
     for name, score in scores.items():
         for number in score.described(name)["recorded"].values():
             if (other := recorded.setdefault(number, name)) != name:
                 place = blame.definition_of(type(score)) or blame.definition_of(type(scores[other]))
                 error = ValueError(f"scores '{other}' and '{name}' both record '{number}'")
-                return f"{f'{place}: ' if place else ''}{error}", error
+                return placed(str(error), place), error
     return None
+
+
+def placed(text: str, place: str | None) -> str:
+    return f"{place}: {text}" if place else text
 
 
 def check(name: str, score: Score, classes: int, device: torch.device) -> None:
@@ -69,21 +78,24 @@ def made_up(classes: int, device: torch.device | str = "cpu") -> Block:
 
 
 def check_additive(score: Score, block: Block, whole: Tensor) -> None:
-    """Raises TypeError unless sums leave out what the mask does, add up over blocks, and are each client's own."""
+    """Raises TypeError unless sums add up over blocks, leave out what the mask does, and are each client's own."""
     counted = part(block, slice(None), slice(SAMPLES - SPARE))
     halves = [score.sums(part(block, slice(None), half)) for half in (slice(2), slice(2, SAMPLES))]
     one = score.sums(part(block, slice(1), slice(None)))
     for found, expected, meaning in (
-            (sum(halves), whole, "those of two blocks do not add up to those of both in one; they must be sums over samples"),
+            (sum(halves), whole, "those of two blocks do not add up to those of both in one; "
+                                 "they must be sums over samples"),
             (score.sums(counted), whole, "they change with samples that block.mask leaves out"),
             (one, whole[:1], "those of one client depend on the clients beside it")):
-        if not torch.allclose(torch.as_tensor(found).double(), expected.double(), rtol=1e-4, atol=1e-6, equal_nan=True):
+        given, wanted = torch.as_tensor(found).double(), expected.double()
+        if not torch.allclose(given, wanted, rtol=1e-4, atol=1e-6, equal_nan=True):
             raise TypeError(meaning)
 
 
 def part(block: Block, clients: slice, samples: slice) -> Block:
     """Some clients and samples of a block, as a block."""
-    return Block(*(tensor[clients, samples] for tensor in (block.logits, block.labels, block.mask)), block.classes)
+    logits, labels, mask = (tensor[clients, samples] for tensor in (block.logits, block.labels, block.mask))
+    return Block(logits, labels, mask, block.classes)
 
 
 def checked_sums(sums: Tensor) -> Tensor:
@@ -99,7 +111,8 @@ def checked_numbers(values: Tensor) -> np.ndarray:
 
 
 def shown(value: object) -> str:
-    return f"a tensor of shape {list(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
+    is_tensor = isinstance(value, Tensor)
+    return f"a tensor of shape {list(value.shape)}" if is_tensor else f"a {type(value).__name__}"
 
 
 @contextmanager
