@@ -35,8 +35,8 @@ WIDE = 200  # columns where the output is no terminal
 class Status:
     """A cell: ``state`` is one of finished, running, starting, queued, failed, stopped, waiting; ``note`` says more.
 
-    accuracy: the last one scored, in [0, 1], or what else counts; left: seconds until it is finished, at its pace so far;
-    reached: the same number as it is shown.
+    accuracy: the last one scored, in [0, 1], or what else counts; reached: the same as it is shown; left: seconds
+    until it is finished, at its pace so far.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Finding methods, models, scores and partition schemes by name: a built-in file's name, or a user's ``module:object``."""
+"""Finding methods, models, scores … by name: a built-in file's name, or a user's ``module:object``."""
 
 import difflib
 import importlib

@@ -92,10 +92,12 @@ ScoreName = Annotated[str, AfterValidator(_score_name)]
 class Evaluation(Section):
     every: PositiveInt = Field(1, description="score every so many rounds, and the last")
     clients: Literal["all", "cohort"] = Field("all", description="score all clients, or only those of the round")
-    score: str = Field("method", description="the column that `best` is about: pre, post … (local training), or the method's own")
+    score: str = Field(
+        "method", description="the column that `best` is about: pre, post … (local training), or the method's own")
     metric: ScoreName = Field(
-        "weighted", description="what of it counts: weighted, mean or worst_tenth accuracy, a score, or SCORE/worst_tenth")
-    scores: list[ScoreName] = Field(default_factory=list, description="further scores, built-in or your own 'module:Class'")
+        "weighted", description="what of it counts: weighted, mean, worst_tenth accuracy, SCORE, SCORE/worst_tenth")
+    scores: list[ScoreName] = Field(
+        default_factory=list, description="further scores, built-in or your own 'module:Class'")
 
 
 class Checkpoint(Section):

@@ -172,7 +172,8 @@ class Fleet:
         ``[n]`` of rows ``[n, P]`` or ``[P]``; ``[n, m]`` of a pool, infinite where nothing was picked. Without samples 0.
         """
         if isinstance(models, Tensor):
-            total, samples = self._sums(on, models, plainly, model, {}, {"loss": cross_entropy.plugin()})["loss"].T
+            scores = {"loss": cross_entropy.plugin()}
+            total, samples = self._sums(on, models, plainly, model, {}, scores)["loss"].T
             return (total / samples.clamp(min=1)).to(self.hardware.device)
         losses = torch.full(models.picks.shape, torch.inf, dtype=torch.float64, device=self.hardware.device)
         for column, picks in enumerate(models.picks.T):
@@ -189,8 +190,8 @@ class Fleet:
             lanes = torch.tensor(chunk, device=hardware.device)
             tensors = self._stacked(rows, model, lanes)
             own = {key: value[lanes] for key, value in variables.items()}
-            found.append(scoring.score(hardware.kernel, tensors, hardware.samples, [pools[i] for i in chunk], own, predict,
-                                       scores))
+            found.append(scoring.score(hardware.kernel, tensors, hardware.samples, [pools[i] for i in chunk], own,
+                                       predict, scores))
             order += chunk
             hardware.beat()
         if once:  # one model on the same samples for all

@@ -17,7 +17,7 @@ from hpcfl.scores.base import Score
 
 @dataclass(frozen=True)
 class Hardware:
-    """A rank's samples, its kernel, the layout of buffers, its clock, the scores by name, and its count of lane-steps."""
+    """A rank's samples, its kernel, the layout of buffers, its clock, the scores, its count of lane-steps."""
 
     setup: Setup
     samples: Samples

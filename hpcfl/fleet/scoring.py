@@ -71,6 +71,6 @@ def score(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Sampl
 
 
 def merge(parts: Sequence[Sums], order: list[int]) -> Sums:
-    """The sums of several groups as one, clients in ascending order; ``order`` has their positions group by group."""
+    """The sums of several groups as one, in the order of clients; ``order`` has their positions by group."""
     back = torch.tensor(order).argsort()
     return {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}

@@ -105,7 +105,7 @@ def prepare(config: Config, process: Process) -> Prepared:
 
 
 def _scores(config: Config, split: Split) -> dict[str, Score]:
-    """The scores that are computed, by name: those that need not be asked for, where they can be, and those asked for.
+    """The scores that are computed, by name: those by default, where they can be, and those asked for.
 
     Raises UserError where one that is asked for needs a shared test set and there is none.
     """
@@ -114,7 +114,8 @@ def _scores(config: Config, split: Split) -> dict[str, Score]:
         if score.shared_test and not split.global_test:
             key = "scores" if name in config.evaluation.scores else "metric"
             raise UserError(f"evaluation.{key} = '{name}' needs all clients tested on the same samples, as with "
-                            f"partition.scheme = 'dirichlet-min'; '{config.partition.scheme}' gives each its own")
+                            "partition.scheme = 'dirichlet-min'; "
+                            f"'{config.partition.scheme}' gives each its own")
     unasked = {name: score for name, score in measures.built_in().items()
                if score.by_default and (split.global_test or not score.shared_test)}
     return unasked | asked

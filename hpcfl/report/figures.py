@@ -1,4 +1,4 @@
-"""Figures of a run or a sweep as PNG: curves of the score that counts, and which client holds how much of which class."""
+"""Figures of a run or a sweep as PNG: curves of the score that counts, and who holds how much of which class."""
 
 import re
 from importlib.util import find_spec
@@ -23,8 +23,8 @@ PANELS = (("pre", "before local training"), ("post", "after local training"))
 
 
 def draw(folder: Path) -> list[Path]:
-    """Write curves, as ``accuracy.png`` or as the score that counts is called, and ``clients.png`` (one for each partition that
-    the runs use) into the folder; their paths."""
+    """Write curves, as ``accuracy.png`` or as the score that counts is called, and ``clients.png`` (one for each
+    partition that the runs use) into the folder; their paths."""
     if find_spec("matplotlib") is None:  # many compute nodes have just what training needs
         print("note: no figures, matplotlib is not installed here")
         return []

@@ -88,8 +88,8 @@ def show(prepared: Prepared, ranks: list[dict[str, Any]]) -> None:
     console.print(f"model: {prepared.setup.layout.width:,} parameters")
     measure = prepared.measure
     direction = "highest" if measure.better == "up" else "lowest"
-    console.print(literal(f"scores: {', '.join(prepared.hardware.scores)}; the best round is that of the {direction} "
-                          f"{measure.recorded}"), soft_wrap=True)
+    scores = ", ".join(prepared.hardware.scores)
+    console.print(literal(f"scores: {scores}; the best round is that of the {direction} {measure.recorded}"), soft_wrap=True)
 
 
 def size_text(size: float) -> str:

@@ -69,7 +69,8 @@ class Progress:
         self._begun = now
         number = values.get(self._column)
         if number is not None:
-            self._reached = f"{self._measure.score} {self._measure.shown(number)} {self._measure.unit}".rstrip()
+            measure = self._measure
+            self._reached = f"{measure.score} {measure.shown(number)} {measure.unit}".rstrip()
         pace = statistics.median(self._times)
         shown = min(round, self._config.rounds)
         left = pace * (self._config.rounds - shown)

@@ -21,9 +21,9 @@ class Summary:
     """A run in a few numbers; None where nothing is known yet. Accuracies are in [0, 1].
 
     rounds: how many were played. best: the round that is best by ``evaluation.metric`` in the column that counts,
-    ``evaluation.score`` or the method's own, last: the last round that has it: {"round", "pre", "post"}, the metric before and
-    after local training. The start models that the last aggregation makes count as round R + 1, which most methods score only
-    before training. scores: every number of the column that counts in the best round, by name.
+    ``evaluation.score`` or the method's own, last: the last round that has it: {"round", "pre", "post"}, the metric
+    before and after local training. The start models that the last aggregation makes count as round R + 1, which
+    most methods score only before training. scores: every number of the column that counts in the best round.
     digest: of the state in the newest checkpoint. seconds_per_round: mean wall time without the first round.
     floats_up, floats_down: per participating client and round. state: see ``storage/life.py``. notes: what is damaged or lost.
     """
@@ -168,7 +168,7 @@ def _scores(results: Results) -> dict[str, Described]:
 
 
 def _measure(metric: str, results: Results) -> Measure:
-    """What ``evaluation.metric``, or the name of a recorded number, means; by itself where no score is known to have it."""
+    """What ``evaluation.metric``, or a recorded number's name, means; by itself where no score has it."""
     return resolve(metric, _scores(results)) or Measure(metric, "", metric, "", "up")
 
 
@@ -202,7 +202,8 @@ def _row(results: Results, position: int, score: str, metric: str) -> dict[str, 
 
 def _all_of(results: Results, position: int, column: str) -> dict[str, float | None]:
     """Every number of a column in a round, by name."""
-    found = {name.removeprefix(f"{column}/"): float(values[position]) for name, values in sorted(results.values.items())
+    found = {name.removeprefix(f"{column}/"): float(values[position])
+             for name, values in sorted(results.values.items())
              if name.startswith(f"{column}/") and values.ndim == 1}
     return {name: value if np.isfinite(value) else None for name, value in found.items()}
 

@@ -62,15 +62,17 @@ def make(runs: list[Run], rows: Sequence[str], columns: Sequence[str], metric: s
         groups.setdefault((_label(setting, down), _label(setting, across)), []).append(value(run, metric))
     name, measure = _meant(done[0], metric)
     labels = [list(dict.fromkeys(label[axis] for label in groups)) for axis in (0, 1)]
-    entries = [[_entry(groups.get((row, column)), measure.factor if measure else 1) for column in labels[1]] for row in labels[0]]
+    factor = measure.factor if measure else 1
+    entries = [[_entry(groups.get((row, column)), factor) for column in labels[1]] for row in labels[0]]
     lower = measure.better == "down" if measure else any(word in name for word in LOWER_IS_BETTER)
     return Grid(metric, *labels, _mark_best(entries, lower), measure is not None and measure.percent, notes)
 
 
 def value(run: Run, metric: str) -> float:
-    """One number of a run. ``metric`` is NAME or NAME@last: a recorded number such as ``post/mean`` or ``seconds/round``, or a
-    score, SCORE/SUMMARY or one's recorded name, ``weighted`` or ``macro_f1_std``, of the column that counts for the method; in
-    its best round, or where that has no such number in the latest before it, or in the last round that has one.
+    """One number of a run. ``metric`` is NAME or NAME@last: a recorded number such as ``post/mean`` or
+    ``seconds/round``, or a score, SCORE/SUMMARY or one's recorded name, ``weighted`` or ``macro_f1_std``, of the
+    column that counts for the method; in its best round, or where that has no such number in the latest before it,
+    or in the last round that has one.
 
     Raises UserError.
     """

@@ -44,9 +44,11 @@ def best_first(runs: list[Run]) -> list[Run]:
 def caption(runs: list[Run]) -> str:
     """What the table's numbers are, said of the score that counts in the first run."""
     measure = runs[0].measure
-    kind = next(iter(runs[0].scores[measure.score]["recorded"])) if measure.score in runs[0].scores else measure.kind
-    return CAPTION.format(unit=f", in {plain(measure.unit)}" if measure.unit else "", score=plain(_scores_of(runs)),
-                          meaning=MEANINGS.get(kind, f"{plain(kind)} over clients"))
+    about = runs[0].scores.get(measure.score)
+    kind = next(iter(about["recorded"])) if about else measure.kind
+    unit = f", in {plain(measure.unit)}" if measure.unit else ""
+    meaning = MEANINGS.get(kind, f"{plain(kind)} over clients")
+    return CAPTION.format(unit=unit, score=plain(_scores_of(runs)), meaning=meaning)
 
 
 def _scores_of(runs: list[Run]) -> str:
@@ -62,7 +64,8 @@ def table(runs: list[Run]) -> Table:
     for heading in (_scores_of(runs), "mean ± std", "worst", "at", "floats", "s/round"):
         found.add_column(literal(heading), justify="right", no_wrap=True)
     for run in runs:
-        lines = [(f"{'▸' if column == run.score else ' '}{moment}", *_numbers(run, column)) for column, moment in MOMENTS]
+        lines = [(f"{'▸' if column == run.score else ' '}{moment}", *_numbers(run, column))
+                 for column, moment in MOMENTS]
         floats = f"{_number(run.summary.floats_down, ',.0f')} ↓\n{_number(run.summary.floats_up, ',.0f')} ↑"
         found.add_row(_title(run), *("\n".join(pair) for pair in zip(*lines, strict=True)), floats,
                       _number(run.summary.seconds_per_round, ".3f"), end_section=True)
@@ -77,8 +80,8 @@ def _title(run: Run) -> Text:
 
 
 def _numbers(run: Run, column: str) -> tuple[str, str, str, str]:
-    """The score that counts, its mean ± std and worst tenth, and the round they are of: the best, or the latest before it that
-    has this column."""
+    """The score that counts, its mean ± std and worst tenth, and the round they are of: the best, or the latest
+    before it that has this column."""
     best = run.summary.best
     known = np.flatnonzero(~np.isnan(run.accuracy(column)))
     known = known[run.results.rounds[known] <= best["round"]] if best else known[:0]

@@ -86,14 +86,15 @@ class Federation:
                 if len(others.ids):
                     method.observe(others, self.pick(inbox, audience, others))
         fine = record.healthy(players, uplink)
-        numbers = [(players.ids, record.numbers(players, uplink, fine)), (others.ids, record.numbers(others, None, None))]
+        numbers = [(players.ids, record.numbers(players, uplink, fine)),
+                   (others.ids, record.numbers(others, None, None))]
         header = [exchange.header(uplink), record.header(numbers, dict(watch.seconds))]
         with watch.phase("gather"), self.communicator.together():
             messages, records = zip(*self.communicator.allgather(header), strict=True)
             with alone(f"round {round}, uploads"):
                 arrived = exchange.gather(self.communicator, self.prepared.placement, cohort, uplink, messages)
-            values = record.gather(self.communicator, self.prepared.placement, audience, config.partition.clients, numbers,
-                                   records, self.prepared.hardware.scores)
+            values = record.gather(self.communicator, self.prepared.placement, audience, config.partition.clients,
+                                   numbers, records, self.prepared.hardware.scores)
             diverged = np.flatnonzero(values.get("clients/diverged", np.zeros(0)) == 1)
             stops = len(diverged) > 0 and config.training.on_divergence == "stop"
             level = self.communicator.agree(DIVERGED if stops else STOP if request.received
@@ -198,7 +199,8 @@ class Federation:
                 self.prepared.method.finish(fleet, self.pick(inbox, audience, fleet))
         numbers = [(fleet.ids, record.numbers(fleet, None, None))]
         values = record.gather(self.communicator, self.prepared.placement, audience, len(everyone), numbers,
-                               self.communicator.allgather(record.header(numbers, {})), self.prepared.hardware.scores)
+                               self.communicator.allgather(record.header(numbers, {})),
+                               self.prepared.hardware.scores)
         if self.metrics is not None:
             self._unrecorded = rounds + 1, values | self.costs(floats_down) | {FINAL: 1}
             self.record()

@@ -19,7 +19,7 @@ from hpcfl.scores.base import Score
 
 @dataclass
 class Numbers:
-    """Of the clients of a fleet: ``values`` name → [n]. Of ``columns`` there are COLUMN/NUMBER, of ``notes`` notes/NOTE."""
+    """Of a fleet's clients: ``values`` name → [n], among them COLUMN/NUMBER of ``columns``, notes/NOTE of ``notes``."""
 
     values: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     columns: list[str] = field(default_factory=list)
@@ -59,7 +59,7 @@ def numbers(fleet: Fleet, uplink: Message | None, fine: Tensor | None) -> Number
 
 
 def header(parts: Parts, seconds: dict[str, float]) -> dict[str, Any]:
-    """What ``gather`` needs to know of every rank, JSON-able: the names of numbers, columns and notes, and seconds by phase."""
+    """What ``gather`` needs to know of every rank, JSON-able: names of numbers, columns, notes; seconds by phase."""
     return {"names": _all(found.values for _, found in parts), "columns": _all(found.columns for _, found in parts),
             "notes": _all(found.notes for _, found in parts), "seconds": seconds}
 
@@ -82,7 +82,8 @@ def gather(communicator: Communicator, placement: Placement, audience: np.ndarra
         of_clients[name][audience] = total[:, position]
     record: dict[str, Any] = {f"clients/{name}": values for name, values in of_clients.items()}
     for column in columns:
-        own = {name.removeprefix(f"{column}/"): of_clients[name] for name in names if name.startswith(f"{column}/")}
+        prefix = f"{column}/"
+        own = {name.removeprefix(prefix): of_clients[name] for name in names if name.startswith(prefix)}
         for name, score in scores.items():
             record |= {f"{column}/{part}": value for part, value in score.summary(name, own).items()}
     for note in notes:

@@ -1,4 +1,4 @@
-"""The contract of a score: what is measured of a model on a client's test samples, and how clients are summed up.
+"""The contract of a score: what is measured of a model on test samples, and how clients are summed up.
 
 A *column* is a model that a method has scored, such as ``pre`` or ``global``; a *score* is what is measured of
 it. A score turns blocks of test samples into sums, these into one number of each client, and the clients' numbers
