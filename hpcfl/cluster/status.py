@@ -35,7 +35,8 @@ WIDE = 200  # columns where the output is no terminal
 class Status:
     """A cell: ``state`` is one of finished, running, starting, queued, failed, stopped, waiting; ``note`` says more.
 
-    accuracy: the last one scored, in [0, 1]; left: seconds until it is finished, at its pace so far.
+    accuracy: the last one scored, in [0, 1], or what else counts; reached: the same as it is shown; left: seconds
+    until it is finished, at its pace so far.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Status:
     rounds: int | None = None
     accuracy: float | None = None
     left: float | None = None
+    reached: str = ""
 
 
 def look(folder: Path) -> list[Status]:
@@ -102,8 +104,10 @@ def _status(name: str, folder: Path, submissions: Submissions, queued: Queued | 
         return Status(name, state, note)
     found, rounds = run.summary, run.config["rounds"]
     pace, left = found.seconds_per_round, rounds - found.rounds
-    return Status(name, state, note, found.rounds, rounds, found.last[run.score] if found.last else None,
-                  pace * left if pace and left and state == "running" else None)
+    number = found.last[run.score] if found.last else None
+    return Status(name, state, note, found.rounds, rounds, number,
+                  pace * left if pace and left and state == "running" else None,
+                  "" if number is None else f"{run.measure.shown(number)} {run.measure.unit}".rstrip())
 
 
 def _run(folder: Path) -> Run | None:
@@ -139,12 +143,12 @@ def _in_queue(queued: Queued, run: Run | None, again: str) -> tuple[str, str]:
 
 def _table(cells: list[Status]) -> RenderableType:
     table = Table(box=None, pad_edge=False)
-    for title, justify in (("cell", "left"), ("state", "left"), ("round", "right"), ("accuracy", "right"),
+    for title, justify in (("cell", "left"), ("state", "left"), ("round", "right"), ("reached", "right"),
                            ("left", "right"), ("", "left")):
         table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for cell in cells:
         table.add_row(literal(cell.name), cell.state, f"{cell.round}/{cell.rounds}" if cell.rounds else "",
-                      "" if cell.accuracy is None else f"{100 * cell.accuracy:.2f} %",
+                      literal(cell.reached),
                       "" if cell.left is None else duration(cell.left), literal(cell.note))
     counts = Counter(cell.state for cell in cells)
     return Group(table, ", ".join(f"{count} {state}" for state, count in counts.items()))

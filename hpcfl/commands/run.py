@@ -11,6 +11,7 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.mpi import launched_world_size
 from hpcfl.data.partition import Split
 from hpcfl.errors import Interrupted, RunFailure, UserError
+from hpcfl.experiment import measures
 from hpcfl.experiment.config import Config
 from hpcfl.files import heartbeat
 from hpcfl.preparation.prepare import Prepared, prepare
@@ -125,7 +126,7 @@ def check_world(communicator: Communicator) -> None:
 
 def _metrics(folder: Path, communicator: Communicator, prepared: Prepared) -> MetricsWriter:
     header = {"config": prepared.config.resolved(), "ranks": communicator.size, **provenance.header(),
-              "primary": prepared.method.primary}
+              "primary": prepared.method.primary, "scores": measures.describe(prepared.hardware.scores)}
     static = {"train_counts": prepared.setup.counts.long().numpy(), "test_counts": prepared.test_counts.long().numpy()}
     return MetricsWriter(folder, header, static, PUBLISH_EVERY)
 

@@ -16,7 +16,7 @@ import pydantic
 from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import plugin_keys, plugins, protocols
+from hpcfl.experiment import measures, plugin_keys, plugins, protocols
 from hpcfl.experiment.experiment_file import assign, check_plain, parsed, split
 from hpcfl.experiment.sections import (
     Checkpoint,
@@ -72,6 +72,8 @@ class Config(Section):
         table = {key: value for key, value in self.resolved().items() if key not in NOT_IDENTITY}
         table["data"].pop("root")
         table["partition"].pop("file")
+        if not table["evaluation"]["scores"]:  # so that runs go on that began before there was this key
+            table["evaluation"].pop("scores")
         return table
 
     def fingerprint(self) -> str:
@@ -94,7 +96,9 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
                 raise UserError(f"{place} = {_shown(given)}: must be a table, [{place}]")
             built[place] = build(given)
         place = ""
-        return Config(**{**table, **built})
+        config = Config(**{**table, **built})
+        measures.asked(config.evaluation)
+        return config
     except pydantic.ValidationError as error:
         raise UserError(f"{source}: {_explain(error, place, table)}") from None
     except UserError as error:

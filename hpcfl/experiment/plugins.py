@@ -1,4 +1,4 @@
-"""Finding methods, models and partition schemes by name: a built-in file's name, or a user's ``module:object``."""
+"""Finding methods, models, scores … by name: a built-in file's name, or a user's ``module:object``."""
 
 import difflib
 import importlib
@@ -14,14 +14,16 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import blame
 
 # What a user's own object must extend, in the ``base`` of each package; a model is any callable.
-CONTRACTS = {"hpcfl.methods": "Method", "hpcfl.data.partitions": "Scheme", "hpcfl.data.sources": "Source"}
+CONTRACTS = {"hpcfl.methods": "Method", "hpcfl.data.partitions": "Scheme", "hpcfl.data.sources": "Source",
+             "hpcfl.scores": "Score"}
+AS_FILES = ("hpcfl.scores",)  # called like their files, as the numbers in the results are
 
 
 def names(package: str) -> list[str]:
-    """The built-in names of a package: its public files, with ``-`` for ``_``."""
+    """The built-in names of a package: its public files, with ``-`` for ``_`` but in AS_FILES."""
     path = importlib.import_module(package).__path__
     found = (module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
-    return sorted(name.replace("_", "-") for name in found if name != "base")
+    return sorted(name if package in AS_FILES else name.replace("_", "-") for name in found if name != "base")
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, ValidationInfo, field_validator
 
 LARGEST = 10_000_000  # of all counts and widths; more would fill the memory before anything is said
 
@@ -81,12 +81,23 @@ class Participation(Section):
     fraction: float = Field(1.0, gt=0, le=1, description="share of clients drawn each round, at least one")
 
 
+def _score_name(name: str) -> str:
+    """A built-in score's name as its file is called; ``macro-f1`` is read as well."""
+    return name if ":" in name else name.replace("-", "_")
+
+
+ScoreName = Annotated[str, AfterValidator(_score_name)]
+
+
 class Evaluation(Section):
     every: PositiveInt = Field(1, description="score every so many rounds, and the last")
     clients: Literal["all", "cohort"] = Field("all", description="score all clients, or only those of the round")
-    score: str = Field("method", description="the score that `best` is about: pre, post … (local training), or the method's own")
-    metric: Literal["weighted", "mean", "worst_tenth", "pm_v", "pm_l"] = Field(
-        "weighted", description="its summary over clients: by samples, plain mean, PM(V) and PM(L) on a global test set")
+    score: str = Field(
+        "method", description="the column that `best` is about: pre, post … (local training), or the method's own")
+    metric: ScoreName = Field(
+        "weighted", description="what of it counts: weighted, mean, worst_tenth accuracy, SCORE, SCORE/worst_tenth")
+    scores: list[ScoreName] = Field(
+        default_factory=list, description="further scores, built-in or your own 'module:Class'")
 
 
 class Checkpoint(Section):

@@ -1,6 +1,6 @@
 """The fleet: the clients of one rank that a round concerns; trains and scores them for the method."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,6 +17,8 @@ from hpcfl.fleet.setup import Setup
 from hpcfl.fleet.turn import Turn
 from hpcfl.rows import randomness
 from hpcfl.rows.layout import Group, Layout
+from hpcfl.scores import loss as cross_entropy
+from hpcfl.scores.base import Score
 
 BUFFERS = "buffers."
 
@@ -27,7 +29,7 @@ class Fleet:
 
     ``ids`` [n] ascending; ``state`` their private state, tensors ``[n, …]`` by name: assign new values and they are kept;
     ``counts`` [n, classes] training samples; ``round`` counts from 1. Rows are ``[n, P]``, or ``[P]`` for one model
-    that all clients share.
+    that all clients share. ``scores``: by column, the sums of each score.
     """
 
     ids: np.ndarray
@@ -37,11 +39,10 @@ class Fleet:
     scored: bool
     loss: Loss
     hardware: Hardware
-    scores: dict[str, scoring.Score] = field(default_factory=dict)
+    scores: dict[str, scoring.Sums] = field(default_factory=dict)
     notes: Tensors = field(default_factory=dict)
     losses: Tensor | None = None
     _phases: set[str] = field(default_factory=set)
-    _last_scored: tuple[Tensor, scoring.Score] | None = None
 
     @property
     def setup(self) -> Setup:
@@ -139,21 +140,19 @@ class Fleet:
         yield
         self.state, self.losses = state, losses
 
-    def score(self, name: str, rows: Tensor, predict: Predict | None = None, model: str = "model",
+    def score(self, column: str | Sequence[str], rows: Tensor, predict: Predict | None = None, model: str = "model",
               variables: Tensors | None = None) -> None:
-        """Record accuracy and loss of ``rows`` on each client's test samples as column ``name``, in scored rounds only.
+        """Record the scores of ``rows`` on each client's test samples as ``column``, in scored rounds only.
 
+        column: several where one model is several, such as ("pre", "global"): it is scored once.
         predict: of (model, x, lane) → logits [batch, classes]; default ``model(x)``. variables: as for ``train``.
         """
         if not self.scored:
             return
-        plain = predict is None and not variables
-        if plain and self._last_scored is not None and self._last_scored[0] is rows:
-            self.scores[name] = self._last_scored[1]
-            return
         with self.hardware.stopwatch.phase("score"):
-            self.scores[name] = self._scored("test", rows, predict or plainly, model, self._variables(variables))
-        self._last_scored = (rows, self.scores[name]) if plain else None
+            scores = self.hardware.scores
+            sums = self._sums("test", rows, predict or plainly, model, self._variables(variables), scores)
+        self.scores |= dict.fromkeys([column] if isinstance(column, str) else column, sums)
 
     def loss_of(self, models: Tensor | Pool, on: Literal["train", "validation"] = "train", model: str = "model") -> Tensor:
         """Mean cross-entropy of models on each client's own samples, in evaluation mode, float64.
@@ -161,14 +160,16 @@ class Fleet:
         ``[n]`` of rows ``[n, P]`` or ``[P]``; ``[n, m]`` of a pool, infinite where nothing was picked. Without samples 0.
         """
         if isinstance(models, Tensor):
-            score = self._scored(on, models, plainly, model, {})
-            return (score.loss / score.total.clamp(min=1)).to(self.hardware.device)
+            scores = {"loss": cross_entropy.plugin()}
+            total, samples = self._sums(on, models, plainly, model, {}, scores)["loss"].T
+            return (total / samples.clamp(min=1)).to(self.hardware.device)
         losses = torch.full(models.picks.shape, torch.inf, dtype=torch.float64, device=self.hardware.device)
         for column, picks in enumerate(models.picks.T):
             losses[:, column] = self.loss_of(models.rows[picks.clamp(min=0)], on, model)
         return losses.masked_fill(models.picks < 0, torch.inf)
 
-    def _scored(self, on: str, rows: Tensor, predict: Predict, model: str, variables: Tensors) -> scoring.Score:
+    def _sums(self, on: str, rows: Tensor, predict: Predict, model: str, variables: Tensors,
+              scores: Mapping[str, Score]) -> scoring.Sums:
         hardware = self.hardware
         found, order = [], list[int]()
         pools = [hardware.samples.parts[on][int(client)] for client in self.ids]
@@ -177,7 +178,8 @@ class Fleet:
             lanes = torch.tensor(chunk, device=hardware.device)
             tensors = self._stacked(rows, model, lanes)
             own = {key: value[lanes] for key, value in variables.items()}
-            found.append(scoring.score(hardware.kernel, tensors, hardware.samples, [pools[i] for i in chunk], own, predict))
+            found.append(scoring.score(hardware.kernel, tensors, hardware.samples, [pools[i] for i in chunk], own,
+                                       predict, scores))
             order += chunk
             hardware.beat()
         if once:  # one model on the same samples for all

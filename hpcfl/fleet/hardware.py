@@ -1,6 +1,6 @@
 """What all rounds of a rank share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -12,6 +12,7 @@ from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.setup import Setup
 from hpcfl.fleet.stopwatch import Stopwatch
 from hpcfl.rows.layout import Layout
+from hpcfl.scores.base import Score
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Work:
 
 @dataclass(frozen=True)
 class Hardware:
-    """A rank's samples, its kernel, the layout of buffers, its clock and its count of lane-steps."""
+    """A rank's samples, its kernel, the layout of buffers, its clock, the scores, its count of lane-steps."""
 
     setup: Setup
     samples: Samples
@@ -42,6 +43,7 @@ class Hardware:
     device: torch.device
     beat: Callable[[], None]  # heartbeat, called once a mini-batch
     stopwatch: Stopwatch
+    scores: Mapping[str, Score] = field(default_factory=dict)
     work: Work = field(default_factory=Work)
 
     @property

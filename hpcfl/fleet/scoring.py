@@ -1,31 +1,20 @@
 """Scoring: large blocks of each client's own samples through each client's own model."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
-import torch.nn.functional as functional
 from torch import Tensor
 
 from hpcfl.fleet.kernels import Predict, SerialKernel, StackedKernel, Tensors
 from hpcfl.fleet.samples import Samples
+from hpcfl.scores.base import Block, Score
 
 SMALLEST = 16  # samples; fewer take as long
 BLOCK = 128  # samples of one client at once; fixed, so that a client's numbers do not depend on its neighbours
 
 
-@dataclass(frozen=True)
-class Score:
-    """What a model did on each client's samples: correct answers, samples, summed cross-entropy, each [n].
-
-    by_class: correct answers of each class [n, classes], where all clients are tested on the same samples; else [n, 0].
-    """
-
-    correct: Tensor
-    total: Tensor
-    loss: Tensor
-    by_class: Tensor
+Sums = dict[str, Tensor]  # score → float64 [n, its width], on the CPU
 
 
 def groups(pools: list[np.ndarray], widest: int) -> Iterator[list[int]]:
@@ -66,23 +55,22 @@ def outputs(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Sam
 
 
 def score(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Samples, pools: list[np.ndarray],
-          variables: Tensors, predict: Predict) -> Score:
-    """Accuracy and loss of a chunk of lanes on their pools."""
-    sums = torch.zeros(3, len(pools), dtype=torch.float64, device=samples.device)
-    by_class = sums.new_zeros(len(pools), samples.classes if samples.global_test else 0)
+          variables: Tensors, predict: Predict, scores: Mapping[str, Score]) -> Sums:
+    """The sums of the scores over the pools of a chunk of lanes."""
+    sums: Sums = {}
     for logits, y, mask in outputs(kernel, tensors, samples, pools, variables, predict):
         if logits.dim() != 3 or logits.shape[2] < samples.classes:
             raise TypeError(f"predictions of a client have shape {list(logits.shape[1:])}; expected [{logits.shape[1]}, "
                             f"{samples.classes}], samples × classes")
-        right = (logits.argmax(dim=2) == y) & mask
-        loss = functional.cross_entropy(logits.flatten(0, 1), y.flatten(), reduction="none").view_as(mask)
-        sums += torch.stack([right.double().sum(1), mask.double().sum(1), torch.where(mask, loss, 0).double().sum(1)])
-        if samples.global_test:
-            by_class.scatter_add_(1, y, right.double())
-    return Score(*sums.cpu(), by_class.cpu())
+        block = Block(logits, y, mask, samples.classes)
+        for name, one in scores.items():
+            part = one.sums(block).double()
+            sums[name] = sums[name] + part if name in sums else part
+    together = torch.cat(list(sums.values()), dim=1).cpu()  # a device is waited for once
+    return dict(zip(sums, together.split([part.shape[1] for part in sums.values()], dim=1), strict=True))
 
 
-def merge(scores: Sequence[Score], order: list[int]) -> Score:
-    """The scores of several groups as one, clients in ascending order; ``order`` has their positions group by group."""
+def merge(parts: Sequence[Sums], order: list[int]) -> Sums:
+    """The sums of several groups as one, in the order of clients; ``order`` has their positions by group."""
     back = torch.tensor(order).argsort()
-    return Score(*(torch.cat([getattr(score, part.name) for score in scores])[back] for part in fields(Score)))
+    return {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}

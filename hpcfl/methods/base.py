@@ -101,6 +101,10 @@ class ClientModel:
     variables: State | None = None
     model: str = "model"
 
+    def same(self, other: "ClientModel") -> bool:
+        """Whether both are one model, made of the very same tensors."""
+        return all(mine is theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
+
 
 class Method(Section, ABC):
     """A federated learning method. Subclass it in one file, with ``plugin = YourMethod`` at its end.
@@ -195,8 +199,11 @@ class Method(Section, ABC):
         with fleet.trial():
             models = {"post" if trained else "pre": self.client_model(fleet, inbox, rows, trained),
                       **self.other_models(fleet, inbox, rows, trained)}
-            for column, one in models.items():
-                fleet.score(column, one.rows, one.predict, one.model, one.variables)
+            while models:
+                one = next(iter(models.values()))
+                columns = [column for column, other in models.items() if other.same(one)]
+                fleet.score(columns, one.rows, one.predict, one.model, one.variables)
+                models = {column: other for column, other in models.items() if column not in columns}
 
     @abstractmethod
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:

@@ -54,21 +54,22 @@ class CReFF(ServerModel):
     def send(self, server: State, audience: Audience) -> Message:
         return {**super().send(server, audience), "head": server["head"]}
 
-    def rebalanced(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The received body under the retrained head, ``[P]``."""
-        return torch.cat([inbox["model"][fleet.layout.columns("body")], inbox["head"]])
+    def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """With ``rebalanced``, the received body under the retrained head, [P]."""
+        return {**inbox, "rebalanced": torch.cat([inbox["model"][fleet.layout.columns("body")], inbox["head"]])}
 
     def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
-        return ClientModel(rows if trained else self.rebalanced(fleet, inbox))
+        return ClientModel(rows if trained else inbox["rebalanced"])
 
     def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
-        return {} if trained else {"global": ClientModel(self.rebalanced(fleet, inbox))}
+        return {} if trained else {"global": ClientModel(inbox["rebalanced"])}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        gradients = fleet.head_gradients(self.rebalanced(fleet, inbox), draws=(DRAWS, self.class_batch))
+        rebalanced = self.opened(fleet, inbox)["rebalanced"]  # in evaluation mode, before training moves the buffers
+        gradients = fleet.head_gradients(rebalanced, draws=(DRAWS, self.class_batch))
         held = (fleet.counts > 0).sum(dim=1)
-        message = super().update(fleet, inbox)
-        return {**message, "gradients": Field(gradients.flatten(1), floats=held * gradients.shape[2])}
+        sent = Field(gradients.flatten(1), floats=held * gradients.shape[2])
+        return {**super().update(fleet, inbox), "gradients": sent}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         super().aggregate(server, cohort, uplink)

@@ -17,7 +17,7 @@ from hpcfl.data.partition import Split
 from hpcfl.data.partitions.base import Scheme
 from hpcfl.data.validation import hold_out
 from hpcfl.errors import UserError
-from hpcfl.experiment import blame
+from hpcfl.experiment import blame, measures
 from hpcfl.experiment.config import Config
 from hpcfl.files import scratch
 from hpcfl.fleet import Fleet, Hardware, buffer_name, memory
@@ -28,6 +28,8 @@ from hpcfl.fleet.stopwatch import Stopwatch
 from hpcfl.methods._averaged_buffers import AveragedBuffers
 from hpcfl.methods.base import Audience, Cohort, Method, State
 from hpcfl.rows import layout, mixing, randomness
+from hpcfl.scores._described import Measure
+from hpcfl.scores.base import Score
 from hpcfl.storage.clients import ClientStore
 
 
@@ -45,6 +47,7 @@ class Prepared:
     store: ClientStore
     server: State  # before round 1; empty on workers
     notes: list[str]  # what a user should know before round 1
+    measure: Measure  # the score that `best` is about
 
     def audience(self, ids: np.ndarray, round: int) -> Audience:
         """What the method's server side knows of clients that it sends to."""
@@ -69,9 +72,7 @@ def prepare(config: Config, process: Process) -> Prepared:
     method = cast(Method, config.method)
     dataset = datasets.load(config.data)
     split = partition.make(cast(Scheme, config.partition), dataset)
-    if config.evaluation.metric.startswith("pm") and not split.global_test:
-        raise UserError(f"evaluation.metric = '{config.evaluation.metric}' needs all clients tested on the same samples, as with "
-                        f"partition.scheme = 'dirichlet-min'; '{config.partition.scheme}' gives each its own")
+    scores = _scores(config, split)
     labels = dataset.y.numpy()
     train, validation = hold_out(split.train, labels, method.validation_share(), config.partition.seed)
     counts, test_counts = (torch.from_numpy(replace(split, train=train).counts(labels, dataset.classes, part)).double()
@@ -92,7 +93,7 @@ def prepare(config: Config, process: Process) -> Prepared:
                       config.data.augment, split.global_test)
     lanes = _lanes(config, process, template.to(device), samples, dataset)
     kernel = choose(template, device, lanes, config.runtime.replay)
-    hardware = Hardware(setup, samples, kernel, buffers, device, process.beat, Stopwatch())
+    hardware = Hardware(setup, samples, kernel, buffers, device, process.beat, Stopwatch(), scores)
     private = method.client_state(setup)
     if buffers.width:
         statistics = {buffer_name(model): layout.to_row(buffers, template) for model in method.models}
@@ -103,7 +104,25 @@ def prepare(config: Config, process: Process) -> Prepared:
     server = method.server_state(setup) if process.is_server else {}
     store = ClientStore(own, private, config.runtime.memory * 1e6)
     notes = [*split.notes, *method.notes(setup)]
-    return Prepared(config, method, setup, split, test_counts, placed, hardware, store, server, notes)
+    return Prepared(config, method, setup, split, test_counts, placed, hardware, store, server, notes,
+                    measures.measure(config.evaluation, scores))
+
+
+def _scores(config: Config, split: Split) -> dict[str, Score]:
+    """The scores that are computed, by name: those by default, where they can be, and those asked for.
+
+    Raises UserError where one that is asked for needs a shared test set and there is none.
+    """
+    asked = measures.asked(config.evaluation)
+    for name, score in asked.items():
+        if score.shared_test and not split.global_test:
+            key = "scores" if name in config.evaluation.scores else "metric"
+            raise UserError(f"evaluation.{key} = '{name}' needs all clients tested on the same samples, as with "
+                            "partition.scheme = 'dirichlet-min'; "
+                            f"'{config.partition.scheme}' gives each its own")
+    unasked = {name: score for name, score in measures.built_in().items()
+               if score.by_default and (split.global_test or not score.shared_test)}
+    return unasked | asked
 
 
 def _build(config: Config, method: Method, dataset: Dataset):

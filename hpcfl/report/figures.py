@@ -1,5 +1,6 @@
-"""Figures of a run or a sweep as PNG: accuracy curves, and which client holds how much of which class."""
+"""Figures of a run or a sweep as PNG: curves of the score that counts, and who holds how much of which class."""
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,14 +23,15 @@ PANELS = (("pre", "before local training"), ("post", "after local training"))
 
 
 def draw(folder: Path) -> list[Path]:
-    """Write ``accuracy.png`` and ``clients.png`` (one for each partition that the runs use) into the folder; their paths."""
+    """Write curves, as ``accuracy.png`` or as the score that counts is called, and ``clients.png`` (one for each
+    partition that the runs use) into the folder; their paths."""
     if find_spec("matplotlib") is None:  # many compute nodes have just what training needs
         print("note: no figures, matplotlib is not installed here")
         return []
     import matplotlib
 
     runs = best_first(load_all(folder))
-    drawn = {"accuracy.png": curves(runs)}
+    drawn = {re.sub(r"[^\w-]+", "_", runs[0].measure.score) + ".png": curves(runs)}
     partitions = _partitions(runs)
     for label, counts in partitions.items():
         name = "clients.png" if len(partitions) == 1 else f"clients-{label}.png"
@@ -41,7 +43,7 @@ def draw(folder: Path) -> list[Path]:
 
 
 def curves(runs: list[Run]) -> "Figure":
-    """Accuracy over rounds before and after local training, a line for each run, best first."""
+    """The score that counts over rounds before and after local training, a line for each run, best first."""
     import matplotlib
     from matplotlib.figure import Figure  # without pyplot no window system is touched
 
@@ -51,12 +53,14 @@ def curves(runs: list[Run]) -> "Figure":
         for place, run in enumerate(runs):
             style = {"color": COLOURS[place % len(COLOURS)], "linestyle": STYLES[place % len(STYLES)]}
             for panel, (column, _) in zip(panels, PANELS, strict=True):
-                accuracy = run.accuracy(column)
-                known = ~np.isnan(accuracy)
-                panel.plot(run.results.rounds[known], 100 * accuracy[known], label=_label(run), linewidth=1.8, **style)
+                reached = run.measure.factor * run.accuracy(column)
+                known = ~np.isnan(reached)
+                panel.plot(run.results.rounds[known], reached[known], label=_label(run), linewidth=1.8, **style)
         for panel, (_, title) in zip(panels, PANELS, strict=True):
             panel.set(title=title, xlabel="round")
-        panels[0].set_ylabel("accuracy on the clients' test samples (%)")
+        measure = runs[0].measure
+        unit = f" ({_literal(measure.unit)})" if measure.unit else ""
+        panels[0].set_ylabel(f"{_literal(measure.score)} on the clients' test samples{unit}")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
     return figure
 
@@ -88,7 +92,11 @@ def bubbles(counts: np.ndarray) -> "Figure":
 
 def _label(run: Run) -> str:
     """The run's label as matplotlib shows it letter by letter: '$' would begin a formula, and a leading '_' hide the line."""
-    return plain(run.label).replace("$", r"\$").removeprefix("_")
+    return _literal(run.label).removeprefix("_")
+
+
+def _literal(text: str) -> str:
+    return plain(text).replace("$", r"\$")
 
 
 def _legend_sizes(most: int) -> list[int]:

@@ -15,7 +15,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Grid:
-    """``entries[row][column]``, None where nothing was run; ``percent``: the numbers are accuracies in %."""
+    """``entries[row][column]``, None where nothing was run; ``percent``: the numbers are in %."""
 
     metric: str
     rows: list[str]

@@ -11,9 +11,12 @@ from rich.table import Table
 from hpcfl.communication.communicator import Process
 from hpcfl.fleet.optimizers import moments
 from hpcfl.preparation.prepare import Prepared
+from hpcfl.report.text import literal
+from hpcfl.trial import measuring
 
 FLOAT = 4  # bytes
-COLUMNS = 9  # float64 numbers of a client and scored round: two models × (correct, total, loss), loss, floats, divergence
+NUMBERS = 3  # float64 numbers of a client and round beside scores: training loss, floats, divergence
+COLUMNS = 2  # models that most methods score
 KEPT = 3  # two checkpoints and the one being written
 
 
@@ -60,7 +63,13 @@ def of_disk(prepared: Prepared) -> tuple[int, int]:
     config = prepared.config
     state = sum(tensor.nbytes for tensor in prepared.server.values()) + config.partition.clients * client_bytes(prepared)
     scored = ceil(config.rounds / config.evaluation.every) + 1
-    return state, scored * config.partition.clients * COLUMNS * 8
+    return state, scored * config.partition.clients * (COLUMNS * len(of_scores(prepared)) + NUMBERS) * 8
+
+
+def of_scores(prepared: Prepared) -> set[str]:
+    """The names of the numbers that the scores record of a client and column."""
+    return {part for name, score in prepared.hardware.scores.items()
+            for part in measuring.numbers(name, score, measuring.made_up(prepared.setup.classes))}
 
 
 def show(prepared: Prepared, ranks: list[dict[str, Any]]) -> None:
@@ -77,6 +86,10 @@ def show(prepared: Prepared, ranks: list[dict[str, Any]]) -> None:
     checkpoint, metrics = of_disk(prepared)
     console.print(f"disk: {size_text(checkpoint)} a checkpoint, {KEPT} at most; metrics {size_text(metrics)}")
     console.print(f"model: {prepared.setup.layout.width:,} parameters")
+    measure = prepared.measure
+    direction = "highest" if measure.better == "up" else "lowest"
+    scores = ", ".join(prepared.hardware.scores)
+    console.print(literal(f"scores: {scores}; the best round is that of the {direction} {measure.recorded}"), soft_wrap=True)
 
 
 def size_text(size: float) -> str:

@@ -1,4 +1,4 @@
-"""The live line of a run: round, accuracy, seconds per round, time left."""
+"""The live line of a run: round, the score that counts, seconds per round, time left."""
 
 import statistics
 import time
@@ -27,11 +27,12 @@ class Progress:
         self._config, self._folder = config, folder
         self._console = Console(highlight=False)
         score = config.evaluation.score
-        self._column = f"{prepared.method.primary if score == 'method' else score}/{config.evaluation.metric}"
+        self._measure = prepared.measure
+        self._column = f"{prepared.method.primary if score == 'method' else score}/{self._measure.recorded}"
         self._hosts = f"{max(1, communicator.size - 1)} worker{'s' if communicator.size > 2 else ''}"
         self._device = prepared.hardware.device
         self._times: deque[float] = deque(maxlen=50)
-        self._accuracy = ""
+        self._reached = ""
         self._last_line = 0.0
         gives_way = Column(overflow="ellipsis")  # on narrow terminals
         name = TextColumn("{task.description}", markup=False, table_column=gives_way)
@@ -66,13 +67,14 @@ class Progress:
         now = time.perf_counter()
         self._times.append(now - self._begun)
         self._begun = now
-        accuracy = values.get(self._column)
-        if accuracy is not None:
-            self._accuracy = f"accuracy {100 * accuracy:.2f} %"
+        number = values.get(self._column)
+        if number is not None:
+            measure = self._measure
+            self._reached = f"{measure.score} {measure.shown(number)} {measure.unit}".rstrip()
         pace = statistics.median(self._times)
         shown = min(round, self._config.rounds)
         left = pace * (self._config.rounds - shown)
-        state = f"round {shown}/{self._config.rounds}  {self._accuracy}  {pace:.3g} s/round  {duration(left)} left"
+        state = f"round {shown}/{self._config.rounds}  {self._reached}  {pace:.3g} s/round  {duration(left)} left"
         self._bar.update(self._task, completed=shown, state=state)
         if not self._console.is_terminal and (now - self._last_line > PLAIN_INTERVAL or round == self._config.rounds):
             self._say(f"{self._config.name}: {state}")

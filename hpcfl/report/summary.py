@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import plugins
+from hpcfl.experiment import measures, plugins
+from hpcfl.scores._described import Described, Measure, resolve
 from hpcfl.storage import life, run_folder
 from hpcfl.storage import results as recorded
 from hpcfl.storage.life import Life
@@ -17,12 +18,12 @@ from hpcfl.storage.results import Results
 
 @dataclass(frozen=True)
 class Summary:
-    """A run in a few numbers; None where nothing is known yet. Accuracies are in [0, 1], summed up over clients as
-    ``evaluation.metric`` says.
+    """A run in a few numbers; None where nothing is known yet. Accuracies are in [0, 1].
 
-    rounds: how many were played. best: the round with the highest accuracy in the column that counts, ``evaluation.score`` or
-    the method's own, last: the last round that has it: {"round", "pre", "post"}, before and after local training. The start
-    models that the last aggregation makes count as round R + 1, which most methods score only before training.
+    rounds: how many were played. best: the round that is best by ``evaluation.metric`` in the column that counts,
+    ``evaluation.score`` or the method's own, last: the last round that has it: {"round", "pre", "post"}, the metric
+    before and after local training. The start models that the last aggregation makes count as round R + 1, which
+    most methods score only before training. scores: every number of the column that counts in the best round.
     digest: of the state in the newest checkpoint. seconds_per_round: mean wall time without the first round.
     floats_up, floats_down: per participating client and round. state: see ``storage/life.py``. notes: what is damaged or lost.
     """
@@ -39,13 +40,14 @@ class Summary:
     floats_down: float | None
     state: str
     notes: list[str]
+    scores: dict[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Run:
     """A run on the disk: its summary, its configuration in the shape of the experiment file, and everything recorded.
 
-    score, metric: the column that counts, ``pre``, ``post`` or ``global``, and how it is summed up over clients.
+    score, metric: the column that counts, ``pre``, ``post`` or ``global``, and the name of the number in it that does.
     """
 
     folder: Path
@@ -69,8 +71,21 @@ class Run:
         """The folder's name, which for a cell of a sweep is what sets it apart."""
         return self.folder.name
 
+    @property
+    def scores(self) -> dict[str, Described]:
+        """What was measured; in results from before that was recorded, what could be."""
+        return _scores(self.results)
+
+    @property
+    def measure(self) -> Measure:
+        """What the number that counts is."""
+        return _measure(self.metric, self.results)
+
     def accuracy(self, score: str) -> np.ndarray:
-        """Accuracy [T] of ``pre``, ``post`` or ``global``, NaN in rounds without it. Raises UserError for another score."""
+        """Accuracy, or what else ``metric`` is, [T] of ``pre``, ``post`` or ``global``, NaN in rounds without it.
+
+        Raises UserError for another column.
+        """
         recorded = sorted(name.removesuffix(f"/{self.metric}") for name in self.results.values
                           if name.endswith(f"/{self.metric}") and not name.startswith("clients/"))
         if recorded and score not in (*recorded, "pre", "post"):
@@ -95,8 +110,9 @@ def load(folder: Path) -> Run:
     notes += _lost(folder, came, results)
     evaluation = config["evaluation"]
     score = results.header.get("primary", "pre") if evaluation["score"] == "method" else evaluation["score"]
-    summary = _summarise(config, results, score, evaluation["metric"], came, notes)
-    return Run(folder, summary, config, results, score, evaluation["metric"], came, notes)
+    measure = _measure(evaluation["metric"], results)
+    summary = _summarise(config, results, score, measure, came, notes)
+    return Run(folder, summary, config, results, score, measure.recorded, came, notes)
 
 
 def load_all(folder: Path) -> list[Run]:
@@ -147,29 +163,49 @@ def _ranges(rounds: list[int]) -> str:
     return f"round{'s' if len(rounds) > 1 else ''} {', '.join(texts)}"
 
 
-def _summarise(config: dict[str, Any], results: Results, score: str, metric: str, came: Life, notes: list[str]) -> Summary:
-    played = results.played
-    accuracy = _column(results, f"{score}/{metric}")
-    scored = np.flatnonzero(np.isfinite(accuracy))
+def _scores(results: Results) -> dict[str, Described]:
+    return results.header.get("scores") or measures.describe(measures.built_in())
+
+
+def _measure(metric: str, results: Results) -> Measure:
+    """What ``evaluation.metric``, or a recorded number's name, means; by itself where no score has it."""
+    return resolve(metric, _scores(results)) or Measure(metric, "", metric, "", "up")
+
+
+def _summarise(config: dict[str, Any], results: Results, score: str, measure: Measure, came: Life,
+               notes: list[str]) -> Summary:
+    played, metric = results.played, measure.recorded
+    numbers = _column(results, f"{score}/{metric}")
+    scored = np.flatnonzero(np.isfinite(numbers))
+    best = max(scored.tolist(), key=lambda position: measure.rank(numbers[position]), default=None)
     return Summary(
         method=config["method"]["name"],
         dataset=config["data"]["dataset"],
         rounds=int(results.rounds[played].max(initial=0)),
         finished=came.finished,
-        best=_row(results, int(scored[np.argmax(accuracy[scored])]), score, metric) if len(scored) else None,
+        best=None if best is None else _row(results, best, score, metric),
         last=_row(results, int(scored[-1]), score, metric) if len(scored) else None,
         digest=came.digest if not came.finished or came.done == came.asked else None,
         seconds_per_round=_mean(_column(results, "seconds/round")[played][1:]),
         floats_up=_mean(_column(results, "clients/floats_up")[played]),
         floats_down=_mean(_column(results, "floats_down")[played]),
         state=came.state,
-        notes=notes)
+        notes=notes,
+        scores={} if best is None else _all_of(results, best, score))
 
 
 def _row(results: Results, position: int, score: str, metric: str) -> dict[str, Any]:
     accuracies = {name: float(_column(results, f"{name}/{metric}")[position]) for name in dict.fromkeys(("pre", "post", score))}
     return {"round": int(results.rounds[position]),
             **{name: value if np.isfinite(value) else None for name, value in accuracies.items()}}
+
+
+def _all_of(results: Results, position: int, column: str) -> dict[str, float | None]:
+    """Every number of a column in a round, by name."""
+    found = {name.removeprefix(f"{column}/"): float(values[position])
+             for name, values in sorted(results.values.items())
+             if name.startswith(f"{column}/") and values.ndim == 1}
+    return {name: value if np.isfinite(value) else None for name, value in found.items()}
 
 
 def _column(results: Results, name: str) -> np.ndarray:

@@ -12,15 +12,16 @@ from hpcfl.experiment import plugins
 from hpcfl.report import summary, table_formats
 from hpcfl.report.grid import Entry, Grid
 from hpcfl.report.summary import Run
+from hpcfl.scores._described import Measure, resolve
 from hpcfl.storage import run_folder
 
 ROWS, COLUMNS = ("method.name",), ("data.dataset", "partition.scheme")
 SEEDS = ("seed", "partition.seed")  # runs that differ in nothing else are repetitions
-IGNORED = ("name", "runtime.", "checkpoint.", "data.root", "partition.file")
+IGNORED = ("name", "runtime.", "checkpoint.", "data.root", "partition.file", "evaluation.scores")
 ONE_PARTITION = "all seeds have the same partition, so that ± says nothing about others; a sweep over partition.seed does"
 OF_DATA = ("data.", "partition.")
-ACCURACIES = ("weighted", "mean", "std", "worst_tenth")
-LOWER_IS_BETTER = ("seconds", "bytes", "floats", "std")
+LOWER_IS_BETTER = ("seconds", "bytes", "floats", "std")  # in names of what is no score
+NO_COLUMNS = ("notes", "seconds")
 Setting = dict[str, Any]  # dotted key → value
 
 
@@ -59,20 +60,26 @@ def make(runs: list[Run], rows: Sequence[str], columns: Sequence[str], metric: s
     groups: dict[tuple[str, str], list[float]] = {}
     for run, setting in zip(done, settings, strict=True):
         groups.setdefault((_label(setting, down), _label(setting, across)), []).append(value(run, metric))
-    percent = metric.partition("@")[0].rpartition("/")[2] in ACCURACIES
+    name, measure = _meant(done[0], metric)
     labels = [list(dict.fromkeys(label[axis] for label in groups)) for axis in (0, 1)]
-    entries = [[_entry(groups.get((row, column)), 100 if percent else 1) for column in labels[1]] for row in labels[0]]
-    return Grid(metric, *labels, _mark_best(entries, metric), percent, notes)
+    factor = measure.factor if measure else 1
+    entries = [[_entry(groups.get((row, column)), factor) for column in labels[1]] for row in labels[0]]
+    lower = measure.better == "down" if measure else any(word in name for word in LOWER_IS_BETTER)
+    return Grid(metric, *labels, _mark_best(entries, lower), measure is not None and measure.percent, notes)
 
 
 def value(run: Run, metric: str) -> float:
-    """One number of a run. ``metric`` is NAME or NAME@last: a recorded column such as ``post/mean`` or ``seconds/round``, or
-    ``weighted``, ``mean``, ``std``, ``worst_tenth`` of the column that counts for the method; in its best round, or where that
-    has no such number in the latest before it, or in the last round that has one. Raises UserError."""
-    name, _, at = metric.partition("@")
+    """One number of a run. ``metric`` is NAME or NAME@last: a recorded number such as ``post/mean`` or
+    ``seconds/round``, or a score, SCORE/SUMMARY or one's recorded name, ``weighted`` or ``macro_f1_std``, of the
+    column that counts for the method; in its best round, or where that has no such number in the latest before it,
+    or in the last round that has one.
+
+    Raises UserError.
+    """
+    at = metric.partition("@")[2]
     if at not in ("", "best", "last"):
         raise UserError(f"--metric {metric}: what follows '@' must be best or last")
-    column = f"{run.score}/{name}" if name in ACCURACIES else name
+    column, _ = _meant(run, metric)
     known = {key: values for key, values in run.results.values.items() if values.ndim == 1}
     if column not in known:
         raise UserError(f"{run.folder}: --metric {metric}: not recorded{plugins.nearest(column, sorted(known))}")
@@ -83,6 +90,17 @@ def value(run: Run, metric: str) -> float:
     if at != "last":
         scored = scored[run.results.rounds[scored] <= best["round"]]
     return float(known[column][scored[-1]]) if scored.size else float("nan")
+
+
+def _meant(run: Run, metric: str) -> tuple[str, Measure | None]:
+    """The recorded name of what ``metric`` asks for, and what it is, if it is a score's."""
+    name = metric.partition("@")[0]
+    if name not in run.results.values:
+        for wanted in (name, name.replace("-", "_")):
+            if (found := resolve(wanted, run.scores)) is not None:
+                return f"{run.score}/{found.recorded}", found
+    column, _, rest = name.partition("/")
+    return name, resolve(rest, run.scores) if column not in NO_COLUMNS else None
 
 
 def _once(runs: list[Run]) -> tuple[list[Run], list[str]]:
@@ -155,9 +173,8 @@ def _entry(values: list[float] | None, factor: float) -> Entry | None:
     return Entry(float(numbers.mean()), float(numbers.std(ddof=1)) if len(numbers) > 1 else float("nan"), len(numbers))
 
 
-def _mark_best(entries: list[list[Entry | None]], metric: str) -> list[list[Entry | None]]:
-    name = metric.partition("@")[0]
-    choose: Callable[..., Any] = min if name.endswith("loss") or any(word in name for word in LOWER_IS_BETTER) else max
+def _mark_best(entries: list[list[Entry | None]], lower: bool) -> list[list[Entry | None]]:
+    choose: Callable[..., Any] = min if lower else max
     best = [choose((entry.mean for entry in column if entry and entry.mean == entry.mean), default=None)
             for column in zip(*entries, strict=True)]
     return [[entry and Entry(entry.mean, entry.std, entry.runs, entry.mean == top)

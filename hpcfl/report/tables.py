@@ -9,12 +9,13 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcfl.report.summary import Run, is_sweep, load_all
-from hpcfl.report.text import literal
+from hpcfl.report.text import literal, plain
 
 MOMENTS = (("pre", "before"), ("post", "after"))
+MEANINGS = {"weighted": "of all samples"}  # of a score's first summary; without one its name, over clients
 CAPTION = """\
-Models before and after local training on the clients' own test samples, in %,
-at the best round of the column that counts (▸). accuracy: of all samples;
+Models before and after local training on the clients' own test samples{unit},
+at the best round of the column that counts (▸). {score}: {meaning};
 mean ± std, worst tenth: over clients; floats: to and from a client in a round."""
 
 
@@ -26,14 +27,33 @@ def show(folder: Path) -> None:
         for note in run.notes:
             console.print(literal(f"note: {note}"), soft_wrap=True)
     console.print(table(best_first(runs)))
-    console.print(CAPTION, style="dim", soft_wrap=True)
+    console.print(Text(caption(runs)), style="dim", soft_wrap=True)
     if not is_sweep(folder, runs):
         console.print(f"state: {runs[0].summary.digest or 'no checkpoint yet'}", soft_wrap=True)
 
 
 def best_first(runs: list[Run]) -> list[Run]:
-    """Runs by their best accuracy, highest first; those without any last."""
-    return sorted(runs, key=lambda run: -(run.summary.best or {}).get(run.score, -1.0))
+    """Runs by what counts in their best round, the best first; those without any last."""
+    def place(run: Run) -> tuple[bool, float]:
+        best = run.summary.best
+        return best is None, 0.0 if best is None else -run.measure.rank(best[run.score])
+
+    return sorted(runs, key=place)
+
+
+def caption(runs: list[Run]) -> str:
+    """What the table's numbers are, said of the score that counts in the first run."""
+    measure = runs[0].measure
+    about = runs[0].scores.get(measure.score)
+    kind = next(iter(about["recorded"])) if about else measure.kind
+    unit = f", in {plain(measure.unit)}" if measure.unit else ""
+    meaning = MEANINGS.get(kind, f"{plain(kind)} over clients")
+    return CAPTION.format(unit=unit, score=plain(_scores_of(runs)), meaning=meaning)
+
+
+def _scores_of(runs: list[Run]) -> str:
+    """The scores that count in the runs, mostly one."""
+    return " / ".join(dict.fromkeys(run.measure.score for run in runs))
 
 
 def table(runs: list[Run]) -> Table:
@@ -41,10 +61,11 @@ def table(runs: list[Run]) -> Table:
     found = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     found.add_column("run", overflow="fold")
     found.add_column("models", no_wrap=True)
-    for heading in ("accuracy", "mean ± std", "worst", "at", "floats", "s/round"):
-        found.add_column(heading, justify="right", no_wrap=True)
+    for heading in (_scores_of(runs), "mean ± std", "worst", "at", "floats", "s/round"):
+        found.add_column(literal(heading), justify="right", no_wrap=True)
     for run in runs:
-        lines = [(f"{'▸' if column == run.score else ' '}{moment}", *_accuracies(run, column)) for column, moment in MOMENTS]
+        lines = [(f"{'▸' if column == run.score else ' '}{moment}", *_numbers(run, column))
+                 for column, moment in MOMENTS]
         floats = f"{_number(run.summary.floats_down, ',.0f')} ↓\n{_number(run.summary.floats_up, ',.0f')} ↑"
         found.add_row(_title(run), *("\n".join(pair) for pair in zip(*lines, strict=True)), floats,
                       _number(run.summary.seconds_per_round, ".3f"), end_section=True)
@@ -58,23 +79,25 @@ def _title(run: Run) -> Text:
     return title if summary.finished else title.append(f"\n{summary.rounds} of {run.config['rounds']}")
 
 
-def _accuracies(run: Run, column: str) -> tuple[str, str, str, str]:
-    """Accuracy, mean ± std and worst tenth in per cent, and the round they are of: the best, or the latest before it that has
-    this column."""
+def _numbers(run: Run, column: str) -> tuple[str, str, str, str]:
+    """The score that counts, its mean ± std and worst tenth, and the round they are of: the best, or the latest
+    before it that has this column."""
     best = run.summary.best
     known = np.flatnonzero(~np.isnan(run.accuracy(column)))
     known = known[run.results.rounds[known] <= best["round"]] if best else known[:0]
     if not len(known):
         return "–", "–", "–", "–"
     here = known[-1]
-    weighted, mean, std, worst = (_percent(run, f"{column}/{name}", here)
-                                  for name in ("weighted", "mean", "std", "worst_tenth"))
-    return weighted, f"{mean} ± {std}", worst, str(run.results.rounds[here])
+    about = run.scores.get(run.measure.score)
+    names = about["recorded"] if about else {"": run.metric}
+    first, mean, std, worst = (_shown(run, column, names.get(kind), here)
+                               for kind in (next(iter(names)), "mean", "std", "worst_tenth"))
+    return first, f"{mean} ± {std}", worst, str(run.results.rounds[here])
 
 
-def _percent(run: Run, name: str, position: int) -> str:
-    values = run.results.values.get(name)
-    return "–" if values is None else f"{100 * values[position]:.2f}"
+def _shown(run: Run, column: str, name: str | None, position: int) -> str:
+    values = run.results.values.get(f"{column}/{name}")
+    return "–" if name is None or values is None else run.measure.shown(values[position])
 
 
 def _number(value: float | None, form: str) -> str:

@@ -86,14 +86,15 @@ class Federation:
                 if len(others.ids):
                     method.observe(others, self.pick(inbox, audience, others))
         fine = record.healthy(players, uplink)
-        columns = [(players.ids, record.columns(players, uplink, fine)), (others.ids, record.columns(others, None, None))]
-        header = [exchange.header(uplink), record.header(columns, dict(watch.seconds))]
+        numbers = [(players.ids, record.numbers(players, uplink, fine)),
+                   (others.ids, record.numbers(others, None, None))]
+        header = [exchange.header(uplink), record.header(numbers, dict(watch.seconds))]
         with watch.phase("gather"), self.communicator.together():
             messages, records = zip(*self.communicator.allgather(header), strict=True)
             with alone(f"round {round}, uploads"):
                 arrived = exchange.gather(self.communicator, self.prepared.placement, cohort, uplink, messages)
-            values = record.gather(self.communicator, self.prepared.placement, audience, config.partition.clients, columns,
-                                   records)
+            values = record.gather(self.communicator, self.prepared.placement, audience, config.partition.clients,
+                                   numbers, records, self.prepared.hardware.scores)
             diverged = np.flatnonzero(values.get("clients/diverged", np.zeros(0)) == 1)
             stops = len(diverged) > 0 and config.training.on_divergence == "stop"
             level = self.communicator.agree(DIVERGED if stops else STOP if request.received
@@ -197,9 +198,10 @@ class Federation:
         with alone(f"after the last round, {_named(fleet.ids)}"):
             if len(fleet.ids):
                 self.prepared.method.finish(fleet, self.pick(inbox, audience, fleet))
-        columns = [(fleet.ids, record.columns(fleet, None, None))]
-        values = record.gather(self.communicator, self.prepared.placement, audience, len(everyone), columns,
-                               self.communicator.allgather(record.header(columns, {})))
+        numbers = [(fleet.ids, record.numbers(fleet, None, None))]
+        values = record.gather(self.communicator, self.prepared.placement, audience, len(everyone), numbers,
+                               self.communicator.allgather(record.header(numbers, {})),
+                               self.prepared.hardware.scores)
         if self.metrics is not None:
             values |= self.costs(floats_down) | {FINAL: 1}
             with alone("after the last round, metrics"):

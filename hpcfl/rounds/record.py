@@ -1,6 +1,7 @@
 """What a round leaves behind: every client's own numbers, gathered on rank 0, and their summary."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -12,11 +13,20 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Message, fields
 from hpcfl.communication.placement import Placement
 from hpcfl.fleet import Fleet
-from hpcfl.rounds.evaluation import mean_and_std, personalised, summary
+from hpcfl.scores._summaries import summarised
+from hpcfl.scores.base import Score
 
-Columns = dict[str, NDArray[np.float64]]
-Parts = Sequence[tuple[np.ndarray, Columns]]  # ids and columns of fleets
-SCORED = ("correct", "total", "loss")
+
+@dataclass
+class Numbers:
+    """Of a fleet's clients: ``values`` name → [n], among them COLUMN/NUMBER of ``columns``, notes/NOTE of ``notes``."""
+
+    values: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    columns: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+Parts = Sequence[tuple[np.ndarray, Numbers]]  # ids and numbers of fleets
 
 
 def healthy(fleet: Fleet, uplink: Message) -> Tensor:
@@ -30,61 +40,60 @@ def healthy(fleet: Fleet, uplink: Message) -> Tensor:
     return fine
 
 
-def columns(fleet: Fleet, uplink: Message | None, fine: Tensor | None) -> Columns:
-    """This rank's numbers, name → [n]: scores, and of clients that took part floats sent, training loss, divergence."""
-    found: Columns = {}
-    for name, score in fleet.scores.items():
-        for part in SCORED:
-            found[f"{name}/{part}"] = getattr(score, part).numpy()
-        if score.by_class.shape[1]:
-            found |= {f"{name}/{key}": value for key, value in personalised(score.by_class, tested(fleet), fleet.counts).items()}
-    found |= {f"notes/{name}": values.detach().double().cpu().numpy() for name, values in fleet.notes.items()}
+def numbers(fleet: Fleet, uplink: Message | None, fine: Tensor | None) -> Numbers:
+    """This rank's numbers: scores, notes, and of clients that took part floats sent, training loss, divergence."""
+    found = Numbers(columns=list(fleet.scores), notes=list(fleet.notes))
+    for column, sums in fleet.scores.items():
+        for name, score in fleet.hardware.scores.items():
+            own = score.numbers(name, sums[name], fleet.counts)
+            found.values |= {f"{column}/{part}": values.numpy() for part, values in own.items()}
+    found.values |= {f"notes/{name}": values.detach().double().cpu().numpy() for name, values in fleet.notes.items()}
     if uplink is not None and fine is not None:
         floats = sum((torch.as_tensor(field.logical_floats(), dtype=torch.float64)
                       for field in fields(uplink).values()), torch.zeros(len(fleet.ids), dtype=torch.float64))
-        found["floats_up"] = floats.numpy()
-        found["diverged"] = (~fine).double().numpy()
+        found.values["floats_up"] = floats.numpy()
+        found.values["diverged"] = (~fine).double().numpy()
         if fleet.losses is not None:
-            found["train_loss"] = fleet.losses.cpu().numpy()
+            found.values["train_loss"] = fleet.losses.cpu().numpy()
     return found
 
 
-def tested(fleet: Fleet) -> Tensor:
-    """Test samples of each class, the same for all clients, float64 [classes]."""
-    samples = fleet.hardware.samples
-    labels = samples.y[torch.from_numpy(samples.test[int(fleet.ids[0])]).to(samples.device)]
-    return torch.bincount(labels, minlength=samples.classes).double().cpu()
-
-
-def header(parts: Parts, seconds: dict[str, float]) -> list[Any]:
-    """What ``gather`` needs to know of every rank, JSON-able: names of columns, and seconds by phase."""
-    return [sorted({name for _, found in parts for name in found}), seconds]
+def header(parts: Parts, seconds: dict[str, float]) -> dict[str, Any]:
+    """What ``gather`` needs to know of every rank, JSON-able: names of numbers, columns, notes; seconds by phase."""
+    return {"names": _all(found.values for _, found in parts), "columns": _all(found.columns for _, found in parts),
+            "notes": _all(found.notes for _, found in parts), "seconds": seconds}
 
 
 def gather(communicator: Communicator, placement: Placement, audience: np.ndarray, clients: int, parts: Parts,
-           headers: Sequence[list[Any]]) -> dict[str, Any]:
+           headers: Sequence[dict[str, Any]], scores: Mapping[str, Score]) -> dict[str, Any]:
     """Rank 0's record of the round: ``clients/NAME`` [clients], NaN where a client was not concerned, their summaries, and
-    the slowest worker's seconds; {} elsewhere. ``parts``: ids and columns of the fleets of this rank; ``headers`` by rank."""
-    names = sorted({name for own, _ in headers for name in own})
+    the slowest worker's seconds; {} elsewhere. ``parts``: ids and numbers of the fleets of this rank; ``headers`` by rank."""
+    names, columns, notes = (_all(one[part] for one in headers) for part in ("names", "columns", "notes"))
     mine = audience[placement.owner[audience] == communicator.rank]
     table = np.full((len(mine), len(names)), np.nan)
     for ids, found in parts:
-        for name, values in found.items():
+        for name, values in found.values.items():
             table[np.searchsorted(mine, ids), names.index(name)] = values
     total = communicator.gather(table, placement.owner[audience])
     if total is None:
         return {}
-    record: dict[str, Any] = {}
+    of_clients = {name: np.full(clients, np.nan) for name in names}
     for position, name in enumerate(names):
-        record[f"clients/{name}"] = np.full(clients, np.nan)
-        record[f"clients/{name}"][audience] = total[:, position]
-    for name in (name for name in names if "/" in name):
-        score, _, part = name.partition("/")
-        if part == "correct":
-            samples = record[f"clients/{score}/total"]
-            record |= {f"{score}/{key}": value for key, value in summary(record[f"clients/{name}"], samples).items()}
-        elif part not in SCORED:
-            record[name], record[f"{name}_std"] = mean_and_std(record[f"clients/{name}"])
-    workers = [worker for _, worker in headers[min(1, len(headers) - 1):]]
+        of_clients[name][audience] = total[:, position]
+    record: dict[str, Any] = {f"clients/{name}": values for name, values in of_clients.items()}
+    for column in columns:
+        prefix = f"{column}/"
+        own = {name.removeprefix(prefix): of_clients[name] for name in names if name.startswith(prefix)}
+        for name, score in scores.items():
+            record |= {f"{column}/{part}": value for part, value in score.summary(name, own).items()}
+    for note in notes:
+        values = of_clients[f"notes/{note}"]
+        record |= {f"notes/{note}": summarised("mean", values), f"notes/{note}_std": summarised("std", values)}
+    workers = [one["seconds"] for one in headers[min(1, len(headers) - 1):]]
     record |= {f"seconds/{phase}": max(worker.get(phase, 0.0) for worker in workers) for phase in ("train", "score")}
     return record
+
+
+def _all(lists: Iterable[Iterable[str]]) -> list[str]:
+    """All names of several lists, each once, in alphabetical order."""
+    return sorted({name for names in lists for name in names})

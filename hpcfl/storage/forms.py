@@ -5,6 +5,8 @@ from typing import Any
 from pydantic import ConfigDict, NonNegativeInt, PositiveInt
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
+from hpcfl.scores._described import Described
+
 _OPEN = ConfigDict(extra="allow")
 
 
@@ -53,4 +55,5 @@ class Header(TypedDict, total=False):
     __pydantic_config__ = _OPEN
     config: Configuration
     primary: str
+    scores: dict[str, Described]
     completed: list[NonNegativeInt]

@@ -14,7 +14,7 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import UserError
 from hpcfl.fleet.kernels import SerialKernel
 from hpcfl.preparation.prepare import Prepared
-from hpcfl.trial import diagnosis, imitation
+from hpcfl.trial import diagnosis, imitation, measuring
 from hpcfl.trial.imitation import Failure
 
 
@@ -52,14 +52,21 @@ def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
 
     What fails for lanes side by side but not for one alone cannot be batched.
     """
-    lanes = prepared.hardware.kernel.widest
+    hardware = prepared.hardware
+    if (found := measuring.mistake(hardware.scores, prepared.setup.classes, hardware.device)) is not None:
+        return _of(*found)
+    lanes = hardware.kernel.widest
     failure = attempt(prepared, lanes) if prepared.store.ids else None
     if failure is None:
         return Verdict(), None
     alone = failure if lanes == 1 else attempt(prepared, 1)
     if alone is None and prepared.config.runtime.lanes == "auto" and not diagnosis.draws(failure):
         return Verdict(unbatched=diagnosis.of_unbatched(failure)), None
-    line, cause = diagnosis.of_lanes(failure) if alone is None else diagnosis.of_mistake(prepared, alone)
+    return _of(*(diagnosis.of_lanes(failure) if alone is None else diagnosis.of_mistake(prepared, alone)))
+
+
+def _of(line: str, cause: BaseException | None) -> tuple[Verdict, BaseException | None]:
+    """The verdict of a mistake."""
     return Verdict(line, "".join(traceback.format_exception(cause))), cause
 
 

@@ -84,7 +84,8 @@ def imitate(prepared: Prepared, lanes: int) -> Prepared:
     with hook("client_state"):
         buffers = {name: row for name, row in prepared.store.template.items() if name.startswith(BUFFERS)}
         store = ClientStore([0], method.client_state(setup) | buffers)
-    hardware = Hardware(setup, samples, kernel, real.buffers, real.device, lambda: None, Stopwatch())
+    hardware = Hardware(setup, samples, kernel, real.buffers, real.device, lambda: None, Stopwatch(),
+                        real.scores)
     here = Placement(np.zeros(clients, np.int64), 1)
     return replace(prepared, setup=setup, hardware=hardware, store=store, placement=here)
 
@@ -112,7 +113,7 @@ def client_side(small: Prepared, inbox: Inbox) -> State:
     player, onlooker = fleet(small, 1), fleet(small, 1)
     with hook("update"):
         message = checked("update", small.method.update(player, inbox))
-        record.columns(player, message, record.healthy(player, message))
+        record.numbers(player, message, record.healthy(player, message))
         small.store.put([0], player.state)
         uplink = exchange.gather(OneProcess(), small.placement, CLIENT, message, [exchange.header(message)])
     with hook("observe"):

@@ -32,7 +32,7 @@ def test_lanes_beside_do_not_change_a_bit(make_fleet, rows_of, keys):
         fleet = make_fleet(COUNTS, lanes=lanes, **keys)
         results.append(fleet.train(rows_of(fleet), epochs=2))
         fleet.score("post", results[-1])
-        results.append(fleet.scores["post"].loss)
+        results.append(fleet.scores["post"]["loss"])
     assert all(torch.equal(rows, results[0]) for rows in results[2::2])
     assert all(torch.equal(losses, results[1]) for losses in results[3::2])
 
@@ -113,4 +113,4 @@ def test_buffers_of_batch_norm_stay_with_the_client_and_agree(make_fleet, rows_o
         assert not torch.equal(tensor, before[name])
     for fleet in fleets:
         fleet.score("post", one)
-    torch.testing.assert_close(fleets[0].scores["post"].loss, fleets[1].scores["post"].loss, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(fleets[0].scores["post"]["loss"], fleets[1].scores["post"]["loss"], rtol=1e-4, atol=1e-4)

@@ -124,7 +124,7 @@ def outputs(fleet, rows):
     """What models give on the samples of their clients, one of which has none to train on."""
     fleet.scored = True
     fleet.score("post", rows)
-    return {"loss": fleet.scores["post"].loss, "means": fleet.class_means(rows, features)}
+    return {"loss": fleet.scores["post"]["loss"], "means": fleet.class_means(rows, features)}
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from hpcfl.fleet import scoring
+
 every_kernel = pytest.mark.parametrize("lanes", [1, 2, "auto"])
 
 
@@ -19,14 +21,16 @@ def test_score_against_a_loop(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
     rows = rows_of(fleet)
     fleet.score("pre", rows)
-    score = fleet.scores["pre"]
+    correct, total = fleet.scores["pre"]["accuracy"].T
+    loss, same = fleet.scores["pre"]["loss"].T
+    assert torch.equal(total, same)
     samples = fleet.hardware.samples
     for client in range(5):
         x, y = samples.take(samples.test[client])
         logits = module_of(fleet, rows[client])(x).detach()
-        assert score.total[client] == len(y) == 20 * (fleet.counts[client] > 0).sum()
-        assert score.correct[client] == (logits.argmax(1) == y).sum()
-        torch.testing.assert_close(score.loss[client].float(), torch.nn.functional.cross_entropy(logits, y, reduction="sum"))
+        assert total[client] == len(y) == 20 * (fleet.counts[client] > 0).sum()
+        assert correct[client] == (logits.argmax(1) == y).sum()
+        torch.testing.assert_close(loss[client].float(), torch.nn.functional.cross_entropy(logits, y, reduction="sum"))
 
 
 @every_kernel
@@ -35,7 +39,7 @@ def test_one_row_stands_for_all_clients(make_fleet, rows_of, lanes):
     row = rows_of(fleet)[0]
     fleet.score("one", row)
     fleet.score("all", row.repeat(5, 1))
-    assert torch.equal(fleet.scores["one"].loss, fleet.scores["all"].loss)
+    assert torch.equal(fleet.scores["one"]["loss"], fleet.scores["all"]["loss"])
 
 
 @every_kernel
@@ -45,7 +49,7 @@ def test_a_prediction_of_ones_own_sees_the_lanes_variables(make_fleet, rows_of, 
     fleet.score("constant", rows_of(fleet), lambda model, x, lane: lane.wanted.expand(len(x), -1),
                 variables={"wanted": torch.nn.functional.one_hot(wanted, 4).float()})
     held = fleet.counts[torch.arange(5), wanted] > 0
-    assert torch.equal(fleet.scores["constant"].correct, 20.0 * held.double())
+    assert torch.equal(fleet.scores["constant"]["accuracy"][:, 0], 20.0 * held.double())
 
 
 def test_rounds_that_are_not_scored_cost_nothing(make_fleet, rows_of):
@@ -55,14 +59,24 @@ def test_rounds_that_are_not_scored_cost_nothing(make_fleet, rows_of):
     assert fleet.scores == {}
 
 
-def test_a_model_that_was_just_scored_is_not_scored_again(make_fleet, rows_of):
+def test_a_model_of_two_names_is_scored_once(make_fleet, rows_of, monkeypatch):
+    fleet = make_fleet()
+    scored = []
+    monkeypatch.setattr(scoring, "score", lambda *given, real=scoring.score: scored.append(1) or real(*given))
+    fleet.score(("pre", "global"), rows_of(fleet))
+    often = len(scored)
+    assert fleet.scores["global"] is fleet.scores["pre"] and often == 2  # two lengths of test sets
+    fleet.score("post", rows_of(fleet))
+    assert len(scored) == 2 * often
+
+
+def test_rows_that_are_changed_in_place_are_scored_anew(make_fleet, rows_of):
     fleet = make_fleet()
     rows = rows_of(fleet)
-    fleet.score("pre", rows)
-    fleet.score("global", rows)
-    assert fleet.scores["global"] is fleet.scores["pre"]
-    fleet.score("post", rows.clone())
-    assert fleet.scores["post"] is not fleet.scores["pre"]
+    fleet.score("before", rows)
+    rows *= 2
+    fleet.score("after", rows)
+    assert not torch.equal(fleet.scores["after"]["loss"], fleet.scores["before"]["loss"])
 
 
 @every_kernel

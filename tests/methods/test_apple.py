@@ -101,7 +101,7 @@ def test_apple_8_scored_with_the_final_relations_and_core(started):
     fleet, cores = started()
     core = method().update(fleet, inbox_of(cores))["core"]
     fleet.score("again", combined(fleet.state["relations"], torch.eye(CLIENTS).bool(), core, cores))
-    assert torch.equal(fleet.scores["again"].loss, fleet.scores["post"].loss)
+    assert torch.equal(fleet.scores["again"]["loss"], fleet.scores["post"]["loss"])
 
 
 def test_apple_9_the_pull_fades_without_lag(make_fleet):

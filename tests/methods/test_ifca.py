@@ -92,4 +92,4 @@ def test_ifca_8_who_rests_is_scored_with_the_cluster_of_its_training_data_too(ma
     assert len(chosen.unique()) > 1
     rests.score("expected", models[chosen[:, 0]])
     for fleet in (plays, rests):
-        assert torch.equal(fleet.scores["pre"].loss, rests.scores["expected"].loss)
+        assert torch.equal(fleet.scores["pre"]["loss"], rests.scores["expected"]["loss"])

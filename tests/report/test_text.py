@@ -55,7 +55,7 @@ def test_show_prints_text(make_run, capsys):
 def test_columns_that_belong_together_may_be_missing(make_run, capsys):
     run = summary.load(make_run())
     del run.results.values["pre/mean"]
-    assert tables._accuracies(run, "pre")[:2] == ("75.00", "– ± 5.00")
+    assert tables._numbers(run, "pre")[:2] == ("75.00", "– ± 5.00")
 
 
 @pytest.fixture

@@ -2,8 +2,14 @@
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
+from hpcfl import trial
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.preparation.prepare import prepare
 from hpcfl.rounds import record
 
 
@@ -58,3 +64,23 @@ def test_scoring_does_not_change_training(federate):
     digests = {federate("fedala", rounds=4, evaluation=keys, participation={"fraction": 0.4}).digest
                for keys in ({"every": 1}, {"every": 3}, {"every": 2, "clients": "cohort"})}
     assert len(digests) == 1
+
+
+def test_e2_cwfedavg_notes_how_far_its_distributions_are_off(federate):
+    played = federate({"name": "cwfedavg", "distribution": "norm"}, rounds=2)
+    counts = played.prepared.setup.counts
+    truth = counts / counts.sum(dim=1, keepdim=True)
+    distance = (played.server["distributions"] - truth).norm(dim=1)  # of the last uploads
+    assert played.values["clients/notes/distribution_distance"][1].tolist() == pytest.approx(distance.tolist())
+    assert played.values["notes/distribution_distance"][1] == pytest.approx(distance.mean().item())
+    assert played.values["notes/distribution_distance_std"][1] == pytest.approx(distance.std(unbiased=False).item())
+
+
+def test_an_unknown_column_is_refused_with_those_there_are():
+    prepared = prepare(config.parse(tiny.table("ditto", evaluation={"score": "pots", "every": 2})), OneProcess())
+    with pytest.raises(UserError, match="'pots': ditto records global, post, pre; 'method' takes its own, post"):
+        trial.run(prepared, OneProcess())
+
+
+def test_a_methods_own_column_may_come_at_the_end_only(federate):
+    assert "tuned/weighted" in federate("fedbabu", evaluation={"score": "tuned"}).values

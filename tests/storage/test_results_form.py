@@ -16,7 +16,8 @@ CONFIG = config.parse({"method": {"name": "fedavg"}}).resolved()
 ROUNDS = np.array([1, 2, 3])
 RIGHT = {"rounds": ROUNDS, "finished": np.array(True), "values/pre/weighted": np.zeros(3),
          "values/clients/pre/correct": np.zeros((3, 2)), "partition/train_counts": np.array([[3, 0], [1, 2]])}
-HEADER = {"config": json.dumps(CONFIG), "primary": '"pre"'}
+SCORE = {"unit": "%", "better": "up", "recorded": {"mean": "own"}}
+HEADER = {"config": json.dumps(CONFIG), "primary": '"pre"', "scores": json.dumps({"own": SCORE})}
 
 
 def write(folder, datasets, header):
@@ -34,7 +35,7 @@ def refused(path):
 
 def test_what_is_right_is_read(tmp_path):
     found = results.load(write(tmp_path, RIGHT, HEADER))
-    assert found.header == {"config": CONFIG, "primary": "pre"} and found.rounds.tolist() == [1, 2, 3]
+    assert found.header == {"config": CONFIG, "primary": "pre", "scores": {"own": SCORE}} and found.rounds.tolist() == [1, 2, 3]
     assert found.static["train_counts"].tolist() == [[3, 0], [1, 2]]
 
 
@@ -58,7 +59,9 @@ def test_missing_rounds_are_one_line(tmp_path):
     {"config": "[1]"}, {"config": "{}"}, {"config": "{"}, {"config": json.dumps(CONFIG | {"rounds": "many"})},
     {"config": json.dumps(CONFIG | {"method": None})}, {"primary": "3"}, {"other": "NaN"}, {"other": "[" * 100_000},
     {"other": "[" * 300 + "]" * 300}, {"other": "9" * 5000},
-    {"completed": "3"}, {"completed": "[-1]"}, {"completed": "[1.5]"}])
+    {"completed": "3"}, {"completed": "[-1]"}, {"completed": "[1.5]"},
+    *({"scores": json.dumps({"own": SCORE | wrong})} for wrong in (
+        {"unit": 3}, {"unit": 21 * "x"}, {"better": "higher"}, {"recorded": {}}, {"recorded": {"mean": 1}}))])
 def test_a_wrong_header_is_one_line(tmp_path, header):
     refused(write(tmp_path, RIGHT, HEADER | header))
 

@@ -1,0 +1,67 @@
+"""The scores that an experiment asks for, found by name, and the one that ``best`` is about."""
+
+from collections.abc import Mapping
+from functools import cache
+
+from hpcfl.errors import UserError
+from hpcfl.experiment import blame, plugins
+from hpcfl.experiment.sections import Evaluation
+from hpcfl.scores._described import Described, Measure, resolve
+from hpcfl.scores.base import Score
+
+PACKAGE = "hpcfl.scores"
+
+
+@cache
+def built_in() -> dict[str, Score]:
+    """Every score of the package by its name."""
+    return {name: plugins.find(PACKAGE, "evaluation.scores", name)() for name in plugins.names(PACKAGE)}
+
+
+def asked(evaluation: Evaluation) -> dict[str, Score]:
+    """The scores that ``scores`` and ``metric`` of the section ``[evaluation]`` name. Raises UserError."""
+    found = {name: _made("evaluation.scores", name) for name in evaluation.scores}
+    name = evaluation.metric.partition("/")[0]
+    if ":" in name:
+        found[name] = _made("evaluation.metric", name)
+    known = built_in() | found
+    counts = measure(evaluation, known)
+    return found | {counts.score: known[counts.score]}
+
+
+def measure(evaluation: Evaluation, scores: Mapping[str, Score]) -> Measure:
+    """What ``evaluation.metric`` means. Raises UserError where it is none of the scores' numbers, or a spread."""
+    about = describe(scores)
+    found = resolve(evaluation.metric, about)
+    if found is None or found.kind == "std":
+        short = [name for score, one in about.items() for kind, name in one["recorded"].items()
+                 if kind != "std" and not name.startswith(score)]
+        hint = plugins.nearest(evaluation.metric, [*about, *short])
+        raise UserError(f"evaluation.metric = '{evaluation.metric}' is unknown{hint}, SCORE/worst_tenth, "
+                        "or your own 'module:Class'")
+    return found
+
+
+def describe(scores: Mapping[str, Score]) -> dict[str, Described]:
+    """What readers need to know of the scores."""
+    return {name: score.described(name) for name, score in scores.items()}
+
+
+def _made(key: str, name: str) -> Score:
+    """A score from its class, which must say what ``Described`` says it can. Raises UserError."""
+    if name in built_in():
+        return built_in()[name]
+    kind = plugins.find(PACKAGE, key, name)
+    try:
+        score = kind()
+        if score.better not in ("up", "down"):
+            raise ValueError(f"better = {score.better!r}: must be 'up' or 'down'")
+        if not isinstance(score.unit, str) or len(score.unit) > 20:
+            raise ValueError(f"unit = {score.unit!r}: must be a text of at most 20 letters")
+        if not isinstance(score.summaries, tuple) or not score.summaries:
+            raise ValueError(f"summaries = {score.summaries!r}: must be a tuple of names")
+    except Exception as error:
+        place = blame.line_of(error) or blame.definition_of(kind)
+        text = f"{key} = '{name}' cannot be used: {blame.said(error)}"
+        raise UserError(f"{place}: {text}" if place else text) from error
+    return score

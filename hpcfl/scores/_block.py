@@ -1,0 +1,56 @@
+"""A block of test samples with what the clients' models said of them, and counts that several scores need."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class Block:
+    """b test samples of each of L clients. What is derived from them is computed once for all scores.
+
+    logits [L, b, at least classes]; labels int64 [L, b]; mask bool [L, b]: False for samples that only fill up
+    a shorter row and must not count; classes: how many there are.
+    """
+
+    logits: Tensor
+    labels: Tensor
+    mask: Tensor
+    classes: int
+
+    @cached_property
+    def samples(self) -> Tensor:
+        """How many samples count, float64 [L]."""
+        return self.mask.double().sum(dim=1)
+
+    @cached_property
+    def predicted(self) -> Tensor:
+        """The class with the largest logit, int64 [L, b]."""
+        return self.logits.argmax(dim=2)
+
+    @cached_property
+    def right(self) -> Tensor:
+        """Which samples count and are predicted correctly, bool [L, b]."""
+        return (self.predicted == self.labels) & self.mask
+
+    @cached_property
+    def right_by_class(self) -> Tensor:
+        """Correct predictions of each class, float64 [L, classes]."""
+        return self._by_class(self.labels, self.right)
+
+    @cached_property
+    def tested_by_class(self) -> Tensor:
+        """Samples of each class, float64 [L, classes]."""
+        return self._by_class(self.labels, self.mask)
+
+    @cached_property
+    def predicted_by_class(self) -> Tensor:
+        """How often each class is predicted, float64 [L, classes]."""
+        return self._by_class(self.predicted, self.mask)
+
+    def _by_class(self, of: Tensor, counted: Tensor) -> Tensor:
+        outputs = self.logits.shape[2]  # a model may have more than there are classes
+        counts = torch.zeros(len(of), outputs, dtype=torch.float64, device=of.device)
+        return counts.scatter_add_(1, of, counted.double())[:, :self.classes]

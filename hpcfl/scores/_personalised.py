@@ -1,0 +1,30 @@
+"""FedNH's accuracies of a client's model on a test set that all clients share (protocols.md E2)."""
+
+from abc import abstractmethod
+
+import torch
+from torch import Tensor
+
+from hpcfl.scores.base import Block, Score
+
+
+class Personalised(Score):
+    """Σ_c α_c · correct_c / Σ_c α_c · tested_c over classes c, α the client's own weights; NaN if all are zero.
+
+    Dai et al., "Tackling data heterogeneity in federated learning with class prototypes", AAAI 2023.
+    """
+
+    by_default = True
+    shared_test = True
+
+    @abstractmethod
+    def weights(self, trained: Tensor) -> Tensor:
+        """α [n, classes] from training samples [n, classes]."""
+
+    def sums(self, block: Block) -> Tensor:
+        return torch.cat([block.right_by_class, block.tested_by_class], dim=1)
+
+    def number(self, sums: Tensor, trained: Tensor) -> Tensor:
+        correct, tested = sums.chunk(2, dim=1)
+        alpha = self.weights(trained)
+        return (alpha * correct).sum(dim=1) / (alpha * tested).sum(dim=1)

@@ -1,0 +1,35 @@
+"""Accuracy: the share of a client's test samples that are predicted correctly (protocols.md E2).
+
+Recorded as ``correct`` and ``total`` of each client, and as ``COLUMN/weighted``, Σ correct / Σ total over
+clients, ``COLUMN/mean``, ``COLUMN/std`` and ``COLUMN/worst_tenth``.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from hpcfl.scores._ratio import Ratio
+from hpcfl.scores._summaries import KINDS
+from hpcfl.scores.base import Block, Numbers
+
+
+class Accuracy(Ratio):
+    by_default = True
+    part = "correct"
+    summaries = ("weighted", *KINDS)
+
+    def sums(self, block: Block) -> Tensor:
+        return torch.stack([block.right.double().sum(dim=1), block.samples], dim=1)
+
+    def summary(self, name: str, numbers: Mapping[str, Numbers]) -> dict[str, float]:
+        correct, total = numbers["correct"], numbers["total"]
+        scored = total > 0  # False for NaN
+        weighted = float(correct[scored].sum() / total[scored].sum()) if scored.any() else float("nan")
+        return {"weighted": weighted, **super().summary(name, numbers)}
+
+    def recorded_as(self, name: str, kind: str) -> str:
+        return kind
+
+
+plugin = Accuracy

@@ -1,0 +1,13 @@
+"""PM(L): accuracy on a shared test set, classes weighted by the client's shares (FedNH; protocols.md E2)."""
+
+from torch import Tensor
+
+from hpcfl.scores._personalised import Personalised
+
+
+class PML(Personalised):
+    def weights(self, trained: Tensor) -> Tensor:
+        return trained / trained.sum(dim=1, keepdim=True)
+
+
+plugin = PML

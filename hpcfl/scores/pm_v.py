@@ -1,0 +1,13 @@
+"""PM(V): accuracy on a shared test set, of the classes that the client trains on (FedNH; protocols.md E2)."""
+
+from torch import Tensor
+
+from hpcfl.scores._personalised import Personalised
+
+
+class PMV(Personalised):
+    def weights(self, trained: Tensor) -> Tensor:
+        return (trained > 0).double()
+
+
+plugin = PMV

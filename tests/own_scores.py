@@ -1,0 +1,89 @@
+"""Scores of a user's own, named in configurations as 'own_scores:…': one that works, and mistakes."""
+
+import torch
+
+from hpcfl.scores.base import Score
+from hpcfl.scores.macro_f1 import MacroF1
+
+
+class Surprise(Score):
+    """How much its test samples' classes surprise a client's model on average, in bits."""
+
+    unit = "bits"
+    better = "down"
+
+    def sums(self, block):
+        right = block.logits.log_softmax(dim=2).gather(2, block.labels[..., None])[..., 0]
+        surprise = torch.where(block.mask, -right.double() / torch.tensor(2.0).log(), 0)
+        return torch.stack([surprise.sum(dim=1), block.samples], dim=1)
+
+    def number(self, sums, trained):
+        return sums[:, 0] / sums[:, 1]
+
+
+class F1(MacroF1):
+    """The built-in one by another name."""
+
+
+class Better(MacroF1):
+    better = "higher"
+
+
+class Nothing:
+    """No score."""
+
+
+class Unfinished(Score):
+    def sums(self, block):
+        return block.right_by_class
+
+
+class WithArguments(MacroF1):
+    def __init__(self, beta):
+        self.beta = beta
+
+
+class Typo(MacroF1):
+    def sums(self, block):
+        return block.right_by_clas
+
+
+class Mean(Surprise):
+    def sums(self, block):
+        return block.right.double().mean(dim=1, keepdim=True)
+
+
+class Unmasked(Surprise):
+    def sums(self, block):
+        return (block.predicted == block.labels).double().sum(dim=1, keepdim=True)
+
+
+class Together(MacroF1):
+    def sums(self, block):
+        return super().sums(block).sum(dim=0).expand(len(block.labels), -1)
+
+
+class OneForAll(MacroF1):
+    def sums(self, block):
+        return super().sums(block).sum(dim=0)
+
+
+class WrongNumber(MacroF1):
+    def number(self, sums, trained):
+        return super().number(sums, trained).mean()
+
+
+class Median(MacroF1):
+    summaries = ("median",)
+
+    def summary(self, name, numbers):
+        return {name: numbers[name].medain()}
+
+
+class Unsummed(MacroF1):
+    summaries = ("mean", "median")
+
+
+class Doubled(MacroF1):
+    def recorded_as(self, name, kind):
+        return {"mean": "pre", "std": "std", "worst_tenth": "worst"}[kind]

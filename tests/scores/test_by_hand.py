@@ -1,0 +1,93 @@
+"""Every built-in score on predictions that can be counted on one's fingers, and against scikit-learn."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics
+
+from hpcfl.experiment import measures
+from hpcfl.scores.base import Block
+from hpcfl.scores.loss import Loss
+
+CLASSES = 4
+
+
+def block_of(*clients, classes=CLASSES, outputs=None, spare=0):
+    """A block of clients given as (labels, predictions) of the same length; ``spare`` samples more that must not count."""
+    labels, predicted = torch.tensor(clients).transpose(0, 1)
+    labels, predicted = (torch.nn.functional.pad(part, (0, spare)) for part in (labels, predicted))
+    logits = torch.nn.functional.one_hot(predicted, outputs or classes).float()
+    mask = (torch.arange(labels.shape[1]) < labels.shape[1] - spare).expand(len(clients), -1)
+    return Block(logits, labels, mask, classes)
+
+
+def number(name, block, trained=None):
+    score = measures.built_in()[name]
+    trained = torch.ones(len(block.labels), block.classes).double() if trained is None else trained
+    return score.number(score.sums(block).double(), trained).tolist()
+
+
+# Labels 0 0 0 1 1 2, predicted 0 0 1 1 3 2. By class: correct 2 1 1 0, tested 3 2 1 0, predicted 2 2 1 1.
+LABELS, PREDICTED = [0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 3, 2]
+BY_HAND = {
+    "accuracy": 4 / 6,
+    "balanced_accuracy": (2 / 3 + 1 / 2 + 1 / 1) / 3,  # class 3 has no test sample
+    "macro_f1": (4 / 5 + 2 / 4 + 2 / 2) / 3,  # 2·correct / (predicted + tested)
+    "loss": (4 * (math.log(math.e + 3) - 1) + 2 * math.log(math.e + 3)) / 6,  # logits 1 for the prediction, else 0
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+@pytest.mark.parametrize("spare", [0, 3])
+def test_a_score_by_hand(name, spare):
+    block = block_of((LABELS, PREDICTED), (PREDICTED, PREDICTED), spare=spare)
+    first, second = number(name, block)
+    assert first == pytest.approx(BY_HAND[name])
+    assert second == pytest.approx(math.log(math.e + 3) - 1 if name == "loss" else 1)
+
+
+def test_a_class_that_is_never_predicted_has_an_f1_of_zero():
+    """Labels 0 0 1, predicted 0 0 0: F1 of class 0 is 4 / (3 + 2), of class 1 it is 0."""
+    assert number("macro_f1", block_of(([0, 0, 1], [0, 0, 0]))) == pytest.approx([(4 / 5 + 0) / 2])
+
+
+def test_a_client_without_test_samples_has_no_number():
+    empty = block_of(([0], [0]), spare=0)
+    empty.mask = torch.zeros(1, 1, dtype=torch.bool)
+    for name in BY_HAND:
+        assert math.isnan(number(name, empty)[0])
+
+
+def test_outputs_that_are_no_class_are_wrong_and_belong_to_none():
+    block = block_of(([0, 1], [0, 5]), outputs=6)
+    assert number("accuracy", block) == [0.5]
+    assert number("macro_f1", block) == [0.5] and block.predicted_by_class.tolist() == [[1, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_against_scikit_learn(seed):
+    random = np.random.default_rng(seed)
+    y, predicted = random.integers(0, 5, (2, 40))
+    y[y == 4] = 0  # class 4 is predicted but never there
+    block = block_of((y.tolist(), predicted.tolist()), classes=5)
+    there = np.unique(y)
+    assert number("accuracy", block)[0] == pytest.approx(metrics.accuracy_score(y, predicted))
+    assert number("macro_f1", block)[0] == pytest.approx(metrics.f1_score(y, predicted, average="macro", labels=there))
+    # Its default takes class 4 into the mean too, with 0.
+    assert number("macro_f1", block)[0] == pytest.approx(5 / 4 * metrics.f1_score(y, predicted, average="macro"))
+    with pytest.warns(UserWarning, match="y_pred contains classes not in y_true"):
+        assert number("balanced_accuracy", block)[0] == pytest.approx(metrics.balanced_accuracy_score(y, predicted))
+    logits = torch.from_numpy(random.standard_normal((1, 40, 5)))
+    losses = Block(logits, torch.from_numpy(y)[None], torch.ones(1, 40, dtype=torch.bool), 5)
+    total, samples = Loss().sums(losses)[0].tolist()
+    expected = metrics.log_loss(y, logits[0].softmax(dim=1), labels=range(5))
+    assert total / samples == pytest.approx(expected)
+
+
+def test_sums_of_blocks_add_up():
+    whole = block_of((LABELS, PREDICTED))
+    halves = block_of((LABELS[:2], PREDICTED[:2])), block_of((LABELS[2:], PREDICTED[2:]))
+    for score in measures.built_in().values():
+        assert torch.allclose(score.sums(whole), sum(score.sums(half) for half in halves))
