@@ -51,7 +51,7 @@ def hpcfl(tmp_path, monkeypatch, capfd):
 MISTAKES = [
     (["method.name=mistakes:Nothing"], "class Nothing", "expected a subclass of hpcfl.methods.base.Method"),
     (["method.name=mistakes:number"], None, "is of type int; expected a subclass of hpcfl.methods.base.Method"),
-    (["method.name=mistakes:Unfinished"], "class Unfinished", "does not define aggregate, send, update"),
+    (["method.name=mistakes:Unfinished"], "class Unfinished", "does not define aggregate, send, start, update"),
     (["method.name=mistakes:VectorLoss"], "class VectorLoss", "has shape [2]; expected a tensor with one number"),
     (["method.name=mistakes:VectorLoss", "runtime.lanes=1"], "class VectorLoss", "has shape [2]; expected"),
     (["method.name=mistakes:NumberLoss"], "class NumberLoss", "is a float; expected a tensor with one number"),
