@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from hpcfl.experiment.config import Training
+from hpcfl.experiment.sections import Training
 from hpcfl.fleet.kernels import SerialKernel, StackedKernel
 from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.setup import Setup

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.errors import UserError
-from hpcfl.experiment.config import Section
+from hpcfl.experiment.sections import MethodSection
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
-from hpcfl.fleet.setup import Setup
+from hpcfl.fleet.setup import Setup as Setup  # methods import it from here
 from hpcfl.rows.layout import Layout
 
 State = dict[str, Tensor]
@@ -67,7 +67,7 @@ class Cohort:
         return sizes / sizes.sum()
 
 
-class Method(Section, ABC):
+class Method(MethodSection, ABC):
     """A federated learning method. Subclass it in one file, with ``plugin = YourMethod`` at its end.
 
     primary: the score whose maximum over rounds is the method's result.
@@ -76,14 +76,12 @@ class Method(Section, ABC):
     needs_rounds: what a round does depends on how many there will be, so a finished run cannot be prolonged.
     """
 
-    name: str = Field(description="name of the method's file, or your own 'module:Class'")
     weights: Literal["samples", "uniform"] = Field("samples", description="weights of the clients in averages")
 
     primary: ClassVar[str] = "pre"
     reference: ClassVar[str] = ""
     family: ClassVar[str] = ""
     models: ClassVar[tuple[str, ...]] = ("model",)
-    needs_rounds: ClassVar[bool] = False
 
     def validation_share(self) -> float:
         """The share of a client's training samples that is held out for validation: not trained on, not counted."""
