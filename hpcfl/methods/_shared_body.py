@@ -1,6 +1,6 @@
 """Methods that average a part of the model only: its body, while the head is private or fixed."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from pydantic import Field as Key
@@ -42,7 +42,7 @@ class SharedBody(FedAvg):
         fleet.score("global", start if start.dim() == 1 else SharedBody.received(self, fleet, inbox))
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        trained = super().update(fleet, inbox)["model"]
+        trained = cast(Tensor, super().update(fleet, inbox)["model"])
         return {"body": trained[:, :self.private(fleet.layout).start]}
 
     def _adaptive(self) -> AdaptiveLocalAggregation:

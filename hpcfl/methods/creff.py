@@ -16,11 +16,12 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from hpcfl.communication.message import Field, Inbox, Message
-from hpcfl.experiment.config import Training
+from hpcfl.experiment.sections import Training
 from hpcfl.fleet import Fleet, synthetic
 from hpcfl.fleet.kernels import descend
 from hpcfl.methods.base import Cohort, Setup, State, head_of
 from hpcfl.methods.fedavg import FedAvg
+from hpcfl.models import parts
 from hpcfl.rows.layout import Layout
 
 DRAWS = 10  # of samples of a class, whose gradients are averaged
@@ -97,9 +98,9 @@ class CReFF(FedAvg):
 
 def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
     """p ⊗ (φ, 1) for each sample, ``[batch, K·(d + 1)]``: its head gradient but for the label's own row."""
-    features = model.features(x)
+    features = parts(model).features(x)
     extended = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
-    return (model.head(features).softmax(dim=1)[:, :, None] * extended[:, None]).flatten(1)
+    return (parts(model).head(features).softmax(dim=1)[:, :, None] * extended[:, None]).flatten(1)
 
 
 def class_gradients(outer: Tensor, layout: Layout) -> Tensor:
@@ -128,7 +129,8 @@ def mismatch(features: Tensor, labels: Tensor, classes: int, head: Tensor, wante
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:
     """Cosines over the last dimension, guarded against zeros."""
-    return (left * right).sum(dim=-1) / (left.norm(dim=-1) * right.norm(dim=-1) + GUARD)
+    lengths: Tensor = left.norm(dim=-1) * right.norm(dim=-1)
+    return (left * right).sum(dim=-1) / (lengths + GUARD)
 
 
 plugin = CReFF

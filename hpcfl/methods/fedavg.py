@@ -62,7 +62,8 @@ class FedAvg(Method):
         received = self.received(fleet, inbox)
         return self._adaptive().adapt(fleet, received) if self.ala else received
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, variables: State | None = None, **how: Any) -> Tensor:
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, *, variables: State | None = None,
+            **how: Any) -> Tensor:
         """One local training as this method does it; ``variables`` and ``how`` go to ``fleet.train``."""
         class_wise = self._class_wise()
         known = class_wise.variables(fleet, rows) if class_wise else {}

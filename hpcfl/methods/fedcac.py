@@ -8,7 +8,7 @@ average. Only those who uploaded form groups; others keep their marked entries. 
 weights in marked entries; here nothing is mixed before the first upload.
 """
 
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from pydantic import Field as Key
@@ -89,7 +89,7 @@ class FedCAC(FedAvg):
         return {"model": torch.where(masks, custom, server["model"], out=custom)}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        trained = super().update(fleet, inbox)["model"]
+        trained = cast(Tensor, super().update(fleet, inbox)["model"])
         mask = critical(fleet.layout, self.received(fleet, inbox), trained, self.tau)
         return {"model": trained, "mask": Field(mask, floats=mask.shape[1] / 32)}
 

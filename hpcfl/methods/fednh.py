@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from hpcfl.communication.message import Field, Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Cohort, Method, Setup, State, head_of
+from hpcfl.models import parts
 from hpcfl.models._heads import CosineHead
 from hpcfl.rows import mixing
 
@@ -87,7 +88,7 @@ class FedNH(Method):
 
 def normalised_features(model: nn.Module, x: Tensor, lane: object) -> Tensor:
     """f/‖f‖ [batch, d]."""
-    return functional.normalize(model.features(x), eps=1e-12)
+    return functional.normalize(parts(model).features(x), eps=1e-12)
 
 
 plugin = FedNH

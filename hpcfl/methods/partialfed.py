@@ -68,7 +68,7 @@ class PartialFed(FedAvg):
         offset = fleet.uniform("strategy batches")
         variables = {"shared": fleet.rows(rows), "strategy": strategy, "noise": gumbel(fleet), "offset": offset,
                      "taken": torch.zeros_like(offset, dtype=torch.int64)}
-        trained = super().fit(fleet, fleet.state["model"], inbox, variables, step=step, **how)
+        trained = super().fit(fleet, fleet.state["model"], inbox, variables=variables, step=step, **how)
         fleet.state["strategy"] = strategy
         return trained
 
