@@ -13,9 +13,9 @@ from hpcfl.communication.message import Pool
 from hpcfl.fleet import scoring, training
 from hpcfl.fleet.hardware import Hardware
 from hpcfl.fleet.kernels import Loss, Predict, Tensors, at
-from hpcfl.fleet.optimizers import Optimizer, Pull
+from hpcfl.fleet.optimizers import Lanes, Optimizer, Pull
 from hpcfl.fleet.setup import Setup
-from hpcfl.fleet.turn import Turn
+from hpcfl.fleet.turn import Gradient, Turn
 from hpcfl.rows import randomness
 from hpcfl.rows.layout import Group, Layout
 
@@ -251,11 +251,13 @@ class Fleet:
             return pool
         count = max(1, int(share * len(pool))) if len(pool) else 0
         chosen = randomness.permutation(len(pool), self.hardware.seed, "subset", phase, self.round, int(client))[:count]
-        return pool[np.sort(chosen)]
+        part: np.ndarray = pool[np.sort(chosen)]
+        return part
 
-    def _descend(self, optimizer: Optimizer, tensors: Tensors, gradient: Callable, own: Tensors) -> training.Step:
+    def _descend(self, optimizer: Optimizer, tensors: Tensors, gradient: Gradient,
+                 own: Tensors) -> training.Step:
         """A step of the optimiser on the loss."""
-        def step(lanes: training.Lanes, x: Tensor, y: Tensor) -> Tensor:
+        def step(lanes: Lanes, x: Tensor, y: Tensor) -> Tensor:
             gradients, losses = gradient(lanes, x, y, {name: value[lanes] for name, value in own.items()})
             optimizer.step(tensors, lanes, gradients)
             self.hardware.beat()
@@ -263,9 +265,10 @@ class Fleet:
         return step
 
     def _hand_over(self, method_step: Callable[[Turn], None], batches: int, names: list[str], tensors: Tensors,
-                   gradient: Callable, optimizer: Optimizer, own: Tensors, changed: set[str]) -> training.Step:
+                   gradient: Gradient, optimizer: Optimizer, own: Tensors,
+                   changed: set[str]) -> training.Step:
         """The method's own step on its mini-batches; notes the variables it assigns in ``changed``."""
-        def step(lanes: training.Lanes, x: Tensor, y: Tensor) -> Tensor:
+        def step(lanes: Lanes, x: Tensor, y: Tensor) -> Tensor:
             given = {name: value[lanes] for name, value in own.items()}
             parts = list(zip(x.tensor_split(batches, dim=1), y.tensor_split(batches, dim=1), strict=True))
             turn = Turn(dict(given), names, tensors, lanes, parts, gradient, optimizer)
@@ -298,7 +301,8 @@ def buffer_name(model: str) -> str:
 
 def plainly(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     """The prediction of a plain model."""
-    return model(x)
+    logits: Tensor = model(x)
+    return logits
 
 
 __all__ = ["Fleet", "Hardware", "Pool", "Turn", "at", "buffer_name"]

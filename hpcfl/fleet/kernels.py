@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from hpcfl.experiment.plugins import nearest
-from hpcfl.fleet.replay import Function, Replayed
+from hpcfl.fleet.graphs import Function
+from hpcfl.fleet.replay import Replayed
 
 Tensors = dict[str, Tensor]
 RECORDINGS = 16  # losses of a run that are kept recorded; a closure made anew every round is a new loss
@@ -121,7 +122,9 @@ class StackedKernel:
         program = _Program(self.module, lambda model, x, y, lane: _one_number(loss(model, Batch(x, y), Lane(**lane))))
 
         def single(named: Tensors, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
-            return functional_call(program, {f"model.{name}": tensor for name, tensor in named.items()}, (x, y, variables))
+            value: Tensor = functional_call(
+                program, {f"model.{name}": tensor for name, tensor in named.items()}, (x, y, variables))
+            return value
 
         mapped = vmap(single, randomness="error")
         names = [*trained, *(name for name in tensors if name not in trained)]
@@ -139,7 +142,7 @@ class StackedKernel:
 
         def gradient(lanes: slice | Tensor, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
             given, own = [tensors[name][lanes] for name in names], sorted(variables)
-            run = partial(compute, own=own)
+            run: Function = partial(compute, own=own)
             if not buffers:  # batch norm changes its buffers on the way
                 run = self._replayed((_identity(loss), len(trained), *names, *own), run, labels=len(names) + 1)
             *gradients, values = run(*given, x, y, *(variables[name] for name in own))
@@ -153,7 +156,8 @@ class StackedKernel:
 
     def _replayed(self, key: Hashable, function: Function, labels: int | None = None) -> Replayed:
         """The recordings of a function that was asked for under this key before; those used longest ago give way."""
-        self._recordings[key] = self._recordings.pop(key, None) or Replayed(function, labels)  # the one used last at the end
+        known = self._recordings.pop(key, None)
+        self._recordings[key] = known or Replayed(function, labels)  # the one used last at the end
         if len(self._recordings) > RECORDINGS:
             self._recordings.pop(next(iter(self._recordings)))
         return self._recordings[key]
@@ -166,7 +170,9 @@ class StackedKernel:
         names, own = list(tensors), sorted(variables)
 
         def single(named: Tensors, x: Tensor, lane: Tensors) -> Tensor:
-            return functional_call(program, {f"model.{name}": tensor for name, tensor in named.items()}, (x, lane))
+            output: Tensor = functional_call(
+                program, {f"model.{name}": tensor for name, tensor in named.items()}, (x, lane))
+            return output
 
         def compute(*given: Tensor) -> tuple[Tensor, ...]:
             named, (x, *values) = dict(zip(names, given, strict=False)), given[len(names):]
@@ -217,7 +223,8 @@ def at(model: nn.Module, row: Tensor, function: Callable[[nn.Module], Tensor]) -
     modes = {part: part.training for part in model.modules()}
     model.eval()
     try:
-        return functional_call(_Program(model, function), named, ())
+        output: Tensor = functional_call(_Program(model, function), named, ())
+        return output
     finally:
         for part, mode in modes.items():
             part.training = mode

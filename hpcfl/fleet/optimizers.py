@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hpcfl.experiment.config import Training
+from hpcfl.experiment.sections import Training
 from hpcfl.fleet.kernels import Tensors
 
 Lanes = slice | Tensor
+Together = tuple[Tensor, ...] | list[Tensor]  # what torch's _foreach_ functions take and give
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class Optimizer:
         """Change ``tensors`` in place on the selected lanes; ``gradients`` holds just those lanes."""
         names = list(gradients)
         weights = [tensors[name][lanes] for name in names]
-        directions = list(gradients.values())
+        directions: Together = list(gradients.values())
         # Gradients are never changed in place: autograd may hand out expanded views, or one tensor for two leaves.
         if self.training.clip is not None:
             directions = _clipped(directions, self.training.clip)
@@ -66,7 +67,8 @@ class Optimizer:
                 kept[name] = torch.zeros_like(tensors[name])
         return kept
 
-    def _momentum(self, names: list[str], tensors: Tensors, lanes: Lanes, directions: list[Tensor]) -> list[Tensor]:
+    def _momentum(self, names: list[str], tensors: Tensors, lanes: Lanes,
+                  directions: Together) -> list[Tensor]:
         """Heavy ball without dampening, as ``torch.optim.SGD``: v ← m·v + g."""
         kept = self._kept("momentum", names, tensors)
         velocities = [kept[name][lanes] for name in names]
@@ -76,7 +78,7 @@ class Optimizer:
         return velocities
 
     def _adam(self, names: list[str], tensors: Tensors, lanes: Lanes, weights: list[Tensor],
-              directions: list[Tensor]) -> None:
+              directions: Together) -> None:
         """Adam with β = (0.9, 0.999), ε = 1e-8 (Kingma & Ba, ICLR 2015), bias corrected by each lane's own step count."""
         first, second = self._kept("first", names, tensors), self._kept("second", names, tensors)
         counts = self._state.setdefault("adam", {"steps": tensors[names[0]].new_zeros(tensors[names[0]].shape[0])})
@@ -99,7 +101,7 @@ def moments(training: Training) -> int:
     return 2 if training.optimizer == "adam" else int(training.momentum > 0)
 
 
-def _clipped(directions: list[Tensor], largest: float) -> list[Tensor]:
+def _clipped(directions: Together, largest: float) -> list[Tensor]:
     """Each lane's whole gradient scaled to a norm of at most ``largest``, as ``torch.nn.utils.clip_grad_norm_``."""
     norms = torch.stack([torch.linalg.vector_norm(d.flatten(1), dim=1) for d in directions], dim=1)
     factor = (largest / (torch.linalg.vector_norm(norms, dim=1) + 1e-6)).clamp(max=1.0)

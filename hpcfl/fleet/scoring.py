@@ -79,7 +79,8 @@ def score(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Sampl
         sums += torch.stack([right.double().sum(1), mask.double().sum(1), torch.where(mask, loss, 0).double().sum(1)])
         if samples.global_test:
             by_class.scatter_add_(1, y, right.double())
-    return Score(*sums.cpu(), by_class.cpu())
+    correct, total, loss = sums.cpu()
+    return Score(correct, total, loss, by_class.cpu())
 
 
 def merge(scores: Sequence[Score], order: list[int]) -> Score:

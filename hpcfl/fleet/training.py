@@ -45,7 +45,8 @@ class Schedule:
 
     def order(self, client: int, pool: np.ndarray, epoch: int) -> np.ndarray:
         """The pool in this epoch's order."""
-        return pool[randomness.permutation(len(pool), self.seed, *self.key, client, epoch)]
+        order: np.ndarray = pool[randomness.permutation(len(pool), self.seed, *self.key, client, epoch)]
+        return order
 
 
 def epoch_length(samples: int, size: int, fewest: int, steps: int | None) -> int:

@@ -9,6 +9,8 @@ from torch import Tensor
 from hpcfl.fleet.kernels import Tensors
 from hpcfl.fleet.optimizers import Lanes, Optimizer
 
+Gradient = Callable[[Lanes, Tensor, Tensor, Tensors], tuple[Tensors, Tensor]]  # of lanes, x, y and variables
+
 
 @dataclass
 class Turn:
@@ -23,7 +25,7 @@ class Turn:
     _tensors: Tensors
     _lanes: Lanes
     _batches: list[tuple[Tensor, Tensor]]
-    _gradient: Callable[..., tuple[Tensors, Tensor]]
+    _gradient: Gradient
     _optimizer: Optimizer
     losses: Tensor = field(default_factory=lambda: torch.zeros(()))
 
