@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group, JustifyMethod, RenderableType
 from rich.live import Live
 from rich.table import Table
 
@@ -139,9 +139,10 @@ def _in_queue(queued: Queued, run: Run | None, again: str) -> tuple[str, str]:
 
 def _table(cells: list[Status]) -> RenderableType:
     table = Table(box=None, pad_edge=False)
-    for title, justify in (("cell", "left"), ("state", "left"), ("round", "right"), ("accuracy", "right"),
-                           ("left", "right"), ("", "left")):
-        table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    columns: dict[str, JustifyMethod] = {
+        "cell": "left", "state": "left", "round": "right", "accuracy": "right", "left": "right", "": "left"}
+    for title, justify in columns.items():
+        table.add_column(title, justify=justify, overflow="fold")
     for cell in cells:
         table.add_row(literal(cell.name), cell.state, f"{cell.round}/{cell.rounds}" if cell.rounds else "",
                       "" if cell.accuracy is None else f"{100 * cell.accuracy:.2f} %",

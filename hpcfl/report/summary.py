@@ -1,5 +1,6 @@
 """What came out of a run, read from its folder: while it runs, after an interruption, and from what damage left."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,7 @@ class Run:
 
     folder: Path
     summary: Summary
-    config: dict[str, Any]
+    config: Mapping[str, Any]
     results: Results
     score: str
     metric: str
@@ -119,7 +120,7 @@ def is_sweep(folder: Path, runs: list[Run]) -> bool:
     return runs[0].folder != folder
 
 
-def _description(folder: Path, notes: list[str]) -> dict[str, Any] | None:
+def _description(folder: Path, notes: list[str]) -> Mapping[str, Any] | None:
     """The configuration in ``run.json``, None where it is missing or damaged."""
     try:
         there = run_folder.read(folder)
@@ -147,7 +148,8 @@ def _ranges(rounds: list[int]) -> str:
     return f"round{'s' if len(rounds) > 1 else ''} {', '.join(texts)}"
 
 
-def _summarise(config: dict[str, Any], results: Results, score: str, metric: str, came: Life, notes: list[str]) -> Summary:
+def _summarise(config: Mapping[str, Any], results: Results, score: str, metric: str, came: Life,
+               notes: list[str]) -> Summary:
     played = results.played
     accuracy = _column(results, f"{score}/{metric}")
     scored = np.flatnonzero(np.isfinite(accuracy))

@@ -11,6 +11,7 @@ from hashlib import blake2b
 import numpy as np
 import torch
 from numpy.random.bit_generator import ISeedSequence
+from numpy.typing import DTypeLike
 
 
 class _Key(ISeedSequence):
@@ -19,7 +20,7 @@ class _Key(ISeedSequence):
     def __init__(self, key: bytes):
         self._key = np.frombuffer(key, "<u8")
 
-    def generate_state(self, n_words: int, dtype: type = np.uint64) -> np.ndarray:
+    def generate_state(self, n_words: int, dtype: DTypeLike = np.uint64) -> np.ndarray:
         return self._key
 
 
@@ -30,7 +31,8 @@ def _digest(seed: int, key: tuple[int | str, ...]) -> bytes:
 
 def generator(seed: int, *key: int | str) -> np.random.Generator:
     """A NumPy generator for one purpose, e.g. ``generator(seed, "shuffle", round, client)``."""
-    return np.random.Generator(np.random.Philox(_Key(_digest(seed, key))))
+    # NumPy documents that any ISeedSequence will do; its annotation has none but SeedSequence.
+    return np.random.Generator(np.random.Philox(_Key(_digest(seed, key))))  # type: ignore[arg-type]
 
 
 def permutation(size: int, seed: int, *key: int | str) -> np.ndarray:
