@@ -48,7 +48,7 @@ def on_server(work: Callable[..., None]) -> Callable[..., None]:
     """A command that only rank 0 carries out; what fails there fails on all ranks."""
     @click.pass_obj
     @wraps(work)
-    def carry_out(communicator: Communicator, **arguments: Any) -> None:
+    def carry_out(communicator: Communicator, /, **arguments: Any) -> None:
         from hpcfl.communication.agreement import agreed
 
         with agreed(communicator):
@@ -63,7 +63,7 @@ def traced(work: Callable[..., None]) -> Callable[..., None]:
     @click.option("--traceback", "wanted", is_flag=True, help="Show where a mistake in your own code was met.")
     @click.pass_obj
     @wraps(work)
-    def carry_out(communicator: Communicator, wanted: bool, **arguments: Any) -> None:
+    def carry_out(communicator: Communicator, /, wanted: bool, **arguments: Any) -> None:
         try:
             work(communicator, **arguments)
         except UserError as error:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# All tests: installs what is needed into .venv, looks at the code with ruff, then runs pytest.
+# All tests: installs what is needed into .venv, looks at the code with ruff and mypy, then runs pytest.
 # Usage: bash tests/run.sh [options of pytest]
 set -euo pipefail
 
@@ -10,5 +10,7 @@ cd -- "$project"
 parallel=(-n 2 --dist loadfile --no-loadscope-reorder)
 echo "Running: python -m ruff check hpcfl tests launch slurm"
 python -m ruff check hpcfl tests launch slurm
+echo "Running: python -m mypy"
+python -m mypy
 echo "Running: python -m pytest ${parallel[*]} $*"
 exec python -m pytest "${parallel[@]}" "$@"

@@ -11,7 +11,7 @@ from pydantic import Field, NonNegativeInt, PositiveInt
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.experiment.config import Section
+from hpcfl.experiment.sections import Section
 
 Word = Annotated[str, Field(pattern=r"^[\w.,@:+/=-]+$")]
 Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -49,7 +49,9 @@ class Profile(Section):
     @property
     def seconds(self) -> int:
         """The time limit."""
-        days, hours, minutes, seconds = (int(part or 0) for part in TIME.fullmatch(self.time).groups())  # type: ignore[union-attr]
+        parts = TIME.fullmatch(self.time)
+        assert parts is not None  # the field's pattern
+        days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
         return ((24 * days + hours) * 60 + minutes) * 60 + seconds
 
 

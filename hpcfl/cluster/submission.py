@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError, UncompletedJobError
@@ -87,7 +88,7 @@ def script(wanted: Profile, work: list[Work], submissions: Submissions) -> str:
     """The batch script as submitit will send it; without Slurm the command that starts the ranks."""
     if wanted.cluster != "slurm":
         return shlex.join(work[0].supervisor.command)
-    many = {"map_count": len(work)} if len(work) > 1 else {}
+    many: dict[str, Any] = {"map_count": len(work)} if len(work) > 1 else {}
     command = f"{_python()} -u -m submitit.core._submit {shlex.quote(str(submissions.folder))}"
     return _make_sbatch_string(command, submissions.folder, **_parameters(wanted, submissions.name), **many)
 
@@ -102,7 +103,7 @@ def _work(wanted: Profile, submissions: Submissions, out: Path, cell: experiment
     return Work(cell.name, cell.config, supervisor, {frozen: json.dumps(cell.config.resolved(), indent=1), again: text})
 
 
-def _parameters(wanted: Profile, name: str) -> dict[str, object]:
+def _parameters(wanted: Profile, name: str) -> dict[str, Any]:
     """submitit's parameters. It spells options with '_' and sets some itself; ours replace them."""
     chosen = {key.replace("-", "_"): value for key, value in batch.options(wanted, name).items()}
     return {"additional_parameters": chosen, "setup": wanted.setup or None, "use_srun": False, "stderr_to_stdout": True,

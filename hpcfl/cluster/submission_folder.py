@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from pydantic import ConfigDict, StringConstraints
+from pydantic import ConfigDict, StringConstraints, with_config
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from hpcfl.errors import UserError
@@ -20,10 +20,10 @@ Submitted = dict[FileName, str]  # cell → job
 Form = TypeVar("Form")
 
 
+@with_config(ConfigDict(extra="allow"))
 class Record(TypedDict, total=False):
     """Of a cell's jobs: which follows which, why the last failed, and what their supervisor counts."""
 
-    __pydantic_config__ = ConfigDict(extra="allow")
     followers: dict[str, str]
     failure: str | None
     rounds: int

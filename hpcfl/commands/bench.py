@@ -151,4 +151,5 @@ def _flops(prepared: Prepared) -> float:
     gradient = kernel.session(parameters | buffers, list(parameters), lambda model, batch, lane: model(batch.x).sum())
     with FlopCounterMode(display=False) as counter:
         gradient(slice(None), x[None], y[None], {})
-    return counter.get_total_flops() / len(y)
+    operations: int = counter.get_total_flops()
+    return operations / len(y)

@@ -126,8 +126,8 @@ def _run_cells(planned: Plan, fresh: bool, communicator: Communicator) -> None:
     if len(failures) < len(planned.cells):
         _tell(planned, played, communicator)
     if failures:
-        name, error = next(iter(failures.items()))
-        raise RunFailure(f"{len(failures)} of {len(planned.cells)} cells failed, first {name}: {error}")
+        name, first = next(iter(failures.items()))
+        raise RunFailure(f"{len(failures)} of {len(planned.cells)} cells failed, first {name}: {first}")
 
 
 def _tell(planned: Plan, played: bool, communicator: Communicator) -> None:

@@ -12,7 +12,9 @@ class Ranks(Protocol):
 
     rank: int
     size: int
-    is_server: bool
+
+    @property
+    def is_server(self) -> bool: ...
 
     def collect(self, value: Any) -> list[Any] | None: ...
 

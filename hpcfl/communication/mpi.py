@@ -125,7 +125,8 @@ class World(Communicator):
 
     def agree(self, level: int) -> int:
         with self.together():
-            return self._world.allreduce(level, op=self._mpi.MAX)
+            highest: int = self._world.allreduce(level, op=self._mpi.MAX)
+        return highest
 
     def broadcast(self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
         row = empty(width, dtype) if row is None else row

@@ -41,7 +41,8 @@ def kept(source: Path, name: str, dtype: DTypeLike, entries: Callable[[], Sequen
                 return _write(path, dtype, todo, decode) if found is None else found
         except (OSError, RunFailure, Damaged):
             continue
-    return _fill(np.empty(len(todo), dtype), todo, decode)
+    filled: NDArray[Any] = _fill(np.empty(len(todo), dtype), todo, decode)
+    return filled
 
 
 def _user_folder(source: Path) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import config, plugins
+from hpcfl.experiment import plugins, sections
 
 _PACKAGE = "hpcfl.data.sources"
 
@@ -79,13 +79,13 @@ def names() -> list[str]:
     return plugins.names(_PACKAGE)
 
 
-def load(data: config.Data) -> Dataset:
+def load(data: sections.Data) -> Dataset:
     """The data set of the section ``[data]``, looked for in ``data.root``, else in $HPCFL_DATA.
 
     Raises UserError for an unknown name, a missing root, a missing or damaged file, keys that do not fit the data set.
     """
     source = plugins.find(_PACKAGE, "data.dataset", data.dataset)
-    dataset = source.read(data.dataset, _place(data, source.built_in, source.own_file))
+    dataset: Dataset = source.read(data.dataset, _place(data, source.built_in, source.own_file))
     if data.augment and len(dataset.shape) != 3:
         raise UserError(f"data.augment = true: '{data.dataset}' has no images to crop and flip")
     if data.normalise == "half":
@@ -96,7 +96,7 @@ def load(data: config.Data) -> Dataset:
     return replace(dataset, mean=mean, std=std)
 
 
-def _place(data: config.Data, built_in: bool, own_file: bool) -> Path:
+def _place(data: sections.Data, built_in: bool, own_file: bool) -> Path:
     """The folder or file that a source reads."""
     if own_file != (data.file is not None):
         raise UserError(f"data.dataset = '{data.dataset}' " + ("needs data.file, the path of your file" if own_file else

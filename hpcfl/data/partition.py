@@ -55,7 +55,7 @@ class Split:
     def load(cls, path: str | Path) -> "Split":
         """Read what ``save`` wrote. Raises UserError if it is missing, damaged or no partition."""
         parts, attributes = split_file.read(path)
-        return cls(**parts, **attributes.model_dump())
+        return cls(parts["train"], parts["test"], **attributes.model_dump())
 
     def same(self, other: "Split") -> bool:
         """Whether every client has the same samples with the same labels in both, however they were drawn."""
@@ -73,7 +73,7 @@ def make(scheme: Scheme, dataset: Dataset) -> Split:
     labels = dataset.y.numpy()
     checksum = hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
     if scheme.file is not None:
-        return _read(scheme, dataset, checksum)
+        return _read(scheme.file, scheme, dataset, checksum)
     held_back = 0 if dataset.merges or not isinstance(scheme, MergedScheme) else dataset.official_test
     draw = scheme.draw(labels[:len(labels) - held_back], dataset.classes, dataset.official_test - held_back)
     for client, (train, test) in enumerate(zip(draw.train, draw.test, strict=True)):
@@ -86,8 +86,8 @@ def make(scheme: Scheme, dataset: Dataset) -> Split:
                  scheme.model_dump(mode="json"), [*dataset.notes, *draw.notes])
 
 
-def _read(scheme: Scheme, dataset: Dataset, checksum: str) -> Split:
-    split = Split.load(scheme.file)
+def _read(path: str, scheme: Scheme, dataset: Dataset, checksum: str) -> Split:
+    split = Split.load(path)
     if (split.samples, split.labels_sha256) != (len(dataset.y), checksum):
         raise UserError(f"partition.file = '{scheme.file}' is for {split.dataset!r} with {split.samples} "
                         f"samples, not for these labels of '{dataset.name}' with {len(dataset.y)} samples")

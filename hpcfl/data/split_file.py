@@ -37,7 +37,7 @@ class Attributes(BaseModel):
 
     def shares(self) -> bool:
         """Whether a sample may go to several clients."""
-        name = self.scheme.get("scheme")
+        name = str(self.scheme.get("scheme"))
         known = name in plugins.names(_PACKAGE)  # nothing else is imported because a file names it
         return self.repeats() or (known and not plugins.find(_PACKAGE, "partition.scheme", name).exclusive)
 
@@ -51,7 +51,7 @@ def read(path: str | Path) -> tuple[dict[str, list[np.ndarray]], Attributes]:
         if len({len(lists) for lists in parts.values()}) > 1:
             raise Damaged("as many clients must train as are tested")
         rules = attributes.samples, attributes.repeats(), attributes.shares()
-        if problem := split_check.problem(*parts.values(), *rules):
+        if problem := split_check.problem(parts["train"], parts["test"], *rules):
             raise Damaged(problem)
         return parts, attributes
     except OSError as error:

@@ -12,7 +12,9 @@ import torch
 
 
 def _compiled_operators_load() -> bool:
-    [folder] = importlib.util.find_spec("torchvision").submodule_search_locations
+    spec = importlib.util.find_spec("torchvision")
+    assert spec is not None and spec.submodule_search_locations is not None  # it is required, and a package
+    [folder] = spec.submodule_search_locations
     try:
         for library in Path(folder).glob("_C*"):
             torch.ops.load_library(library)

@@ -8,9 +8,9 @@ import difflib
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import pydantic
 from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny
@@ -22,6 +22,7 @@ from hpcfl.experiment.sections import (
     Checkpoint,
     Data,
     Evaluation,
+    MethodSection,
     Model,
     Participation,
     Partition,
@@ -54,7 +55,7 @@ class Config(Section):
     data: Data = Data()
     partition: SerializeAsAny[Partition]
     model: Model
-    method: SerializeAsAny[Section]
+    method: SerializeAsAny[MethodSection]
     training: Training = Training()
     participation: Participation = Participation()
     evaluation: Evaluation = Evaluation()
@@ -83,9 +84,10 @@ class Config(Section):
 
 def parse(table: dict[str, Any], source: str = "configuration") -> Config:
     """A validated Config from a nested table. Raises UserError naming ``source``, key, value and what is allowed."""
-    sections = {"partition": lambda given: plugin_keys.partition_class(given)(**given),
-                "model": lambda given: plugin_keys.model(**given),
-                "method": lambda given: plugin_keys.method_class(given)(**given)}
+    sections: dict[str, Callable[[dict[str, Any]], Section]] = {
+        "partition": lambda given: plugin_keys.partition_class(given)(**given),
+        "model": lambda given: plugin_keys.model(**given),
+        "method": lambda given: plugin_keys.method_class(given)(**given)}
     place = ""
     try:
         table = protocols.complete(table)
@@ -175,7 +177,9 @@ def _wanted(error: Any) -> str:
     """What would be allowed, to stand after "must be"."""
     if error["type"] in ("sequence_str", "list_type"):
         return "a list"
-    words = error["msg"].removeprefix("Value error, ").removeprefix("Input should be ").removeprefix("String should ")
+    words: str = error["msg"]
+    for prefix in ("Value error, ", "Input should be ", "String should "):
+        words = words.removeprefix(prefix)
     return words.replace("match pattern", "of the form").replace("a valid ", "a ").replace("a integer", "an integer")
 
 
@@ -193,4 +197,4 @@ def _fields_of(location: list[str], table: dict[str, Any]) -> Mapping[str, Any]:
     section, given = location[0], table.get(location[0], {})
     if section in plugin_keys.SELECTORS:
         return plugin_keys.fields(section, given)
-    return Config.model_fields[section].annotation.model_fields
+    return cast(type[Section], Config.model_fields[section].annotation).model_fields

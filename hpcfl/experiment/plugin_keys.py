@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.experiment.sections import Model, Partition, Section
+from hpcfl.experiment.sections import MethodSection, Model, Partition, Section
 
 SELECTORS = {"partition": "scheme", "model": "name", "method": "name"}  # the key that names the plugin
 
@@ -48,14 +48,16 @@ def model_keys(name: str) -> type[BaseModel]:
 def partition_class(table: dict[str, Any]) -> type[Partition]:
     """The class of the scheme that the section ``[partition]`` names. Raises UserError."""
     name = table.get("scheme", Partition.model_fields["scheme"].default)
-    return plugins.find("hpcfl.data.partitions", "partition.scheme", name)
+    found: type[Partition] = plugins.find("hpcfl.data.partitions", "partition.scheme", name)
+    return found
 
 
-def method_class(table: dict[str, Any]) -> type[Section]:
+def method_class(table: dict[str, Any]) -> type[MethodSection]:
     """The class of the method that the section ``[method]`` names. Raises UserError."""
     if "name" not in table:
         raise UserError(f"'method.name' is missing; allowed: {', '.join(plugins.names('hpcfl.methods'))}")
-    return plugins.find("hpcfl.methods", "method.name", table["name"])
+    found: type[MethodSection] = plugins.find("hpcfl.methods", "method.name", table["name"])
+    return found
 
 
 def fields(section: str, given: dict[str, Any]) -> Mapping[str, Any]:
@@ -68,7 +70,8 @@ def fields(section: str, given: dict[str, Any]) -> Mapping[str, Any]:
 
 def is_selector(key: str) -> bool:
     """Whether a dotted key names a section's plugin, as ``model.name`` does."""
-    return tuple(key.split(".")) in SELECTORS.items()
+    section, _, selector = key.partition(".")
+    return SELECTORS.get(section) == selector
 
 
 def of_another(section: str, given: dict[str, Any], name: Any) -> set[str]:

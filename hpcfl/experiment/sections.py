@@ -1,6 +1,6 @@
 """The sections of an experiment file: typed, frozen, with what each key means and how large it may be."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, ValidationInfo, field_validator
 
@@ -54,6 +54,17 @@ class Model(Section):
     head: Literal["linear", "cosine"] = Field("linear", description="cosine: features and rows of the head at unit length")
     head_scale: float = Field(1.0, gt=0, description="initial scale of a cosine head's logits, learnable")
     options: dict[str, Any] = Field(default_factory=dict, description="the model's own keys, checked by its signature")
+
+
+class MethodSection(Section):
+    """What every method shares, as ``hpcfl/methods/base.py`` extends it; a method adds its own keys.
+
+    needs_rounds: what a round does depends on how many there will be, so a finished run cannot be prolonged.
+    """
+
+    name: str = Field(description="name of the method's file, or your own 'module:Class'")
+
+    needs_rounds: ClassVar[bool] = False
 
 
 class Training(Section):

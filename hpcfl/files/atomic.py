@@ -24,7 +24,7 @@ def reason(error: Exception) -> str:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explained(path: str | Path) -> Iterator[None]:
     """Inside the block an OSError becomes a RunFailure with one line: the file and the reason."""
     try:
         yield

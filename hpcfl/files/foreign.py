@@ -7,7 +7,7 @@ that this user can read or write; pipes and devices, which can keep a reader wai
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from hpcfl.files.atomic import Damaged, reason
 Form = TypeVar("Form")
 CHUNK = 8 << 20  # bytes hashed at a time
 JSON_LIMIT = 1 << 20  # bytes of a JSON file, unless its reader says otherwise; a run.json has some thousand
+_ANY_JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
 DIGITS = 19  # of an integer in JSON: it fits into 64 bits
 SHOWN = 80  # letters at most of a key in an error
 
@@ -86,20 +87,27 @@ def parsed(text: str | bytes) -> Any:
         raise Damaged("nested too deeply") from None
     except ValueError as error:
         raise Damaged(f"not JSON, {reason(error)}") from None
-    return checked(value, JsonValue)  # type: ignore[arg-type]
+    return _checked(value, _ANY_JSON)
 
 
 def checked(value: Any, form: type[Form]) -> Form:
     """``value`` as ``form``. Raises Damaged for the first thing that is wrong."""
+    adapter: TypeAdapter[Form] = _adapter(form)
+    return _checked(value, adapter)
+
+
+def _checked(value: Any, adapter: TypeAdapter[Form]) -> Form:
     try:
-        return _adapter(form).validate_python(value, strict=True)
+        return adapter.validate_python(value, strict=True)
     except pydantic.ValidationError as error:
         raise Damaged(_explain(error)) from None
 
 
-@cache
-def _adapter(form: type[Form]) -> TypeAdapter[Form]:
+def _new_adapter(form: type[Form]) -> TypeAdapter[Form]:
     return TypeAdapter(form)
+
+
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(_new_adapter)
 
 
 def _explain(error: pydantic.ValidationError) -> str:

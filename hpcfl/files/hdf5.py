@@ -76,7 +76,8 @@ def _opened(source: BinaryIO, size: int) -> Iterator[tuple[h5py.File, dict[str, 
 
 
 def _whole(dataset: h5py.Dataset) -> np.ndarray:
-    array = scratch.empty([dataset.size * dataset.dtype.itemsize], torch.uint8).numpy().view(dataset.dtype).reshape(dataset.shape)
+    flat = scratch.empty([dataset.size * dataset.dtype.itemsize], torch.uint8).numpy()
+    array: np.ndarray = flat.view(dataset.dtype).reshape(dataset.shape)
     if dataset.size:  # HDF5 reads nothing into nothing, and calls it an error
         dataset.read_direct(array)
     return array

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
+from typing_extensions import Buffer  # part of Python from 3.12 on
 
 from hpcfl.files import atomic
 
@@ -61,7 +62,7 @@ class File(io.RawIOBase):
 
     def content(self) -> memoryview:
         """What was written; valid until the next write."""
-        return memoryview(self._bytes[:self._end].numpy())
+        return self._bytes[:self._end].numpy().data
 
     def seekable(self) -> bool:
         return True
@@ -80,17 +81,19 @@ class File(io.RawIOBase):
         self._end = size
         return size
 
-    def write(self, data) -> int:  # type: ignore[no-untyped-def,override]
-        count, end = len(data), self._position + len(data)
+    def write(self, data: Buffer, /) -> int:
+        given = memoryview(data)
+        count, end = len(given), self._position + len(given)
         self._reserve(end)
         self._bytes[self._end:self._position] = 0  # a gap
-        memoryview(self._bytes.numpy())[self._position:end] = data
+        self._bytes.numpy().data[self._position:end] = given
         self._position, self._end = end, max(self._end, end)
         return count
 
-    def readinto(self, buffer) -> int:  # type: ignore[no-untyped-def,override]
-        found = self.content()[self._position:self._position + len(buffer)]
-        buffer[:len(found)] = found
+    def readinto(self, buffer: Buffer, /) -> int:
+        wanted = memoryview(buffer)
+        found = self.content()[self._position:self._position + len(wanted)]
+        wanted[:len(found)] = found
         self._position += len(found)
         return len(found)
 

@@ -14,7 +14,7 @@ from hpcfl.fleet import head_gradients, scoring, training
 from hpcfl.fleet.hardware import Hardware
 from hpcfl.fleet.kernels import Loss, Predict, Tensors, at
 from hpcfl.fleet.setup import Setup
-from hpcfl.fleet.turn import Turn
+from hpcfl.fleet.turn import Gradient, Turn
 from hpcfl.rows import randomness
 from hpcfl.rows.layout import Group, Layout
 from hpcfl.scores import loss as cross_entropy
@@ -278,7 +278,8 @@ def buffer_name(model: str) -> str:
 
 def plainly(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     """The prediction of a plain model."""
-    return model(x)
+    logits: Tensor = model(x)
+    return logits
 
 
 __all__ = ["Fleet", "Hardware", "Pool", "Turn", "at", "buffer_name"]

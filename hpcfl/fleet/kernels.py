@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from hpcfl.experiment.plugins import nearest
-from hpcfl.fleet.replay import Function, Replayed
+from hpcfl.fleet.graphs import Function
+from hpcfl.fleet.replay import Replayed
 
 Tensors = dict[str, Tensor]
 Lanes = slice | Tensor  # neighbouring lanes, or their indices [a]
@@ -157,7 +158,9 @@ class StackedKernel:
         names, own = list(tensors), sorted(variables)
 
         def single(named: Tensors, x: Tensor, lane: Tensors) -> Tensor:
-            return functional_call(program, {f"model.{name}": tensor for name, tensor in named.items()}, (x, lane))
+            output: Tensor = functional_call(
+                program, {f"model.{name}": tensor for name, tensor in named.items()}, (x, lane))
+            return output
 
         def compute(*given: Tensor) -> tuple[Tensor, ...]:
             named, (x, *values) = dict(zip(names, given, strict=False)), given[len(names):]

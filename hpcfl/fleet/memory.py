@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
-from hpcfl.experiment.config import Training
+from hpcfl.experiment.sections import Training
 from hpcfl.fleet.optimizers import moments
 from hpcfl.fleet.scoring import BLOCK
 

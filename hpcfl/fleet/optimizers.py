@@ -73,7 +73,8 @@ class Optimizer:
                 kept[name] = torch.zeros_like(tensors[name])
         return kept
 
-    def _momentum(self, names: list[str], tensors: Tensors, lanes: Lanes, directions: list[Tensor]) -> list[Tensor]:
+    def _momentum(self, names: list[str], tensors: Tensors, lanes: Lanes,
+                  directions: Together) -> list[Tensor]:
         """Heavy ball without dampening, as ``torch.optim.SGD``: v ← m·v + g."""
         kept = self._kept("momentum", names, tensors)
         velocities = [kept[name][lanes] for name in names]
@@ -83,7 +84,7 @@ class Optimizer:
         return velocities
 
     def _adam(self, names: list[str], tensors: Tensors, lanes: Lanes, weights: list[Tensor],
-              directions: list[Tensor]) -> None:
+              directions: Together) -> None:
         """Adam with β = (0.9, 0.999), ε = 1e-8 (Kingma & Ba, ICLR 2015), bias corrected by each lane's own step count."""
         first, second = self._kept("first", names, tensors), self._kept("second", names, tensors)
         counts = self._state.setdefault("adam", {"steps": tensors[names[0]].new_zeros(tensors[names[0]].shape[0])})
@@ -106,7 +107,7 @@ def moments(training: Training) -> int:
     return 2 if training.optimizer == "adam" else int(training.momentum > 0)
 
 
-def _clipped(directions: list[Tensor], largest: float) -> list[Tensor]:
+def _clipped(directions: Together, largest: float) -> list[Tensor]:
     """Each lane's whole gradient scaled to a norm of at most ``largest``, as ``torch.nn.utils.clip_grad_norm_``."""
     norms = torch.stack([torch.linalg.vector_norm(d.flatten(1), dim=1) for d in directions], dim=1)
     factor = (largest / (torch.linalg.vector_norm(norms, dim=1) + 1e-6)).clamp(max=1.0)

@@ -125,14 +125,17 @@ def _reshapes_nothing(node: fx.Node) -> bool:
 
 
 def _times_one(node: fx.Node) -> bool:
-    return node.target in PRODUCTS and node.args[1] == 1 and _like(node, node.args[0])
+    given: tuple[Any, ...] = node.args
+    return node.target in PRODUCTS and given[1] == 1 and _like(node, given[0])
 
 
 def _like(node: fx.Node, source: Any) -> bool:
     """Whether an argument is a tensor of the result's shape, strides and type."""
     meta = node.meta.get("tensor_meta")
     other = source.meta.get("tensor_meta") if isinstance(source, fx.Node) else None
-    return None not in (meta, other) and (meta.shape, meta.stride, meta.dtype) == (other.shape, other.stride, other.dtype)
+    if meta is None or other is None:
+        return False
+    return (meta.shape, meta.stride, meta.dtype) == (other.shape, other.stride, other.dtype)
 
 
 def _replace(node: fx.Node, other: Any) -> None:
@@ -149,9 +152,10 @@ def _fold(module: fx.GraphModule, tensors: tuple[Tensor, ...], labels: int | Non
     class Values(fx.Interpreter):
         def run_node(self, node: fx.Node) -> Any:
             value = super().run_node(node)
+            given: tuple[Any, ...] = node.args
             if node.op == "call_function" and not _random(node) and (
                     node.target in FILLS or all(source in constants for source in node.all_input_nodes)
-                    or (node.target is UNEQUAL and node.args[0] is classes and node.args[1] < 0)):
+                    or (node.target is UNEQUAL and given[0] is classes and given[1] < 0)):
                 constants[node] = value
             return value
 

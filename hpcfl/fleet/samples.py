@@ -71,7 +71,9 @@ class Samples:
         """
         if not self.augment:
             return index
-        return index + len(self.y) * augmentation.draw(len(index), randomness.generator(seed, "augment", *key))
+        draws = augmentation.draw(len(index), randomness.generator(seed, "augment", *key))
+        varied: np.ndarray = index + len(self.y) * draws
+        return varied
 
     def counts(self, client: int) -> Tensor:
         """How many training samples of each class a client holds, float64 [classes]."""

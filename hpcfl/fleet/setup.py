@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hpcfl.experiment.config import Training
+from hpcfl.experiment.sections import Training
 from hpcfl.rows import randomness
 from hpcfl.rows.layout import Layout, to_row
 

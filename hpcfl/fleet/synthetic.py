@@ -7,7 +7,7 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from hpcfl.data.datasets import Dataset
-from hpcfl.experiment.config import Training
+from hpcfl.experiment.sections import Training
 from hpcfl.fleet import Fleet, Hardware
 from hpcfl.fleet.kernels import Batch, choose
 from hpcfl.fleet.samples import Samples

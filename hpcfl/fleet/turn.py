@@ -55,6 +55,8 @@ class Draws:
             row[:steps] = drawn.reshape(steps, *shape)
         return torch.from_numpy(table)
 
+Gradient = Callable[[Lanes, Tensor, Tensor, Tensors], tuple[Tensors, Tensor]]  # of lanes, x, y and variables
+
 
 @dataclass
 class Turn:
@@ -71,7 +73,7 @@ class Turn:
     _tensors: Tensors
     _lanes: Lanes
     _batches: list[tuple[Tensor, Tensor]]
-    _gradient: Callable[..., tuple[Tensors, Tensor]]
+    _gradient: Gradient
     _optimizer: Optimizer
     _draws: Draws
     losses: Tensor = field(default_factory=lambda: torch.zeros(()))

@@ -87,8 +87,9 @@ class ClassWise:
         """The regulariser λ‖π − π̂(w)‖₂ that makes the norms of the output layer's rows follow the true distribution."""
         if self.distribution != "wdr" or not self.strength or not hasattr(lane, "distribution"):
             return None
-        difference = lane.distribution - norm_distribution(model.head.weight)
-        return self.strength * (difference.square().sum() + FLOOR).sqrt()
+        difference = lane.distribution - norm_distribution(parts(model).head.weight)
+        distance: Tensor = (difference.square().sum() + FLOOR).sqrt()
+        return self.strength * distance
 
     def uplink(self, fleet: Fleet, models: Tensor) -> Message:
         """What goes up beside the models ``[n, P]``; notes how far the estimates are from the truth."""

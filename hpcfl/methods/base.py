@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.errors import UserError
-from hpcfl.experiment.config import Section
+from hpcfl.experiment.sections import MethodSection
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch, Predict
 from hpcfl.fleet.setup import Setup
@@ -115,14 +115,12 @@ class Method(Section, ABC):
     needs_rounds: what a round does depends on how many there will be, so a finished run cannot be prolonged.
     """
 
-    name: str = Field(description="name of the method's file, or your own 'module:Class'")
     weights: Literal["samples", "uniform"] = Field("samples", description="weights of the clients in averages")
 
     primary: ClassVar[str] = "pre"
     reference: ClassVar[str] = ""
     family: ClassVar[str] = ""
     models: ClassVar[tuple[str, ...]] = ("model",)
-    needs_rounds: ClassVar[bool] = False
 
     def validation_share(self) -> float:
         """The share of a client's training samples that is held out for validation: not trained on, not counted."""

@@ -15,7 +15,7 @@ from pydantic import PositiveInt
 from torch import Tensor, nn
 
 from hpcfl.communication.message import Field, Inbox, Message
-from hpcfl.experiment.config import Training
+from hpcfl.experiment.sections import Training
 from hpcfl.fleet import Fleet, synthetic
 from hpcfl.fleet.kernels import descend
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, head_of
@@ -108,7 +108,8 @@ def mismatch(features: Tensor, labels: Tensor, classes: int, head: Tensor, wante
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:
     """Cosines over the last dimension, guarded against zeros."""
-    return (left * right).sum(dim=-1) / (left.norm(dim=-1) * right.norm(dim=-1) + GUARD)
+    lengths: Tensor = left.norm(dim=-1) * right.norm(dim=-1)
+    return (left * right).sum(dim=-1) / (lengths + GUARD)
 
 
 plugin = CReFF

@@ -86,7 +86,7 @@ class FedNH(Method):
 
 def normalised_features(model: nn.Module, x: Tensor, lane: object) -> Tensor:
     """f/‖f‖ [batch, d]."""
-    return functional.normalize(model.features(x), eps=1e-12)
+    return functional.normalize(parts(model).features(x), eps=1e-12)
 
 
 plugin = FedNH

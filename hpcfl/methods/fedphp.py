@@ -6,7 +6,7 @@ for a client that took part c_i times before in T rounds of which it is expected
 μ·round/T, and four fixed kernel widths. PFLlib also scores θ_i instead of q_i; that is the column ``trained``.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import torch
 import torch.nn.functional as functional
@@ -18,6 +18,7 @@ from hpcfl.fleet import Fleet, at
 from hpcfl.fleet.kernels import Batch
 from hpcfl.methods.base import ClientModel, Setup, State
 from hpcfl.methods.fedavg import FedAvg
+from hpcfl.models import parts
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the mean squared distance: the five widths of the kernel
 WIDTHS = (20.0, 30.0, 40.0, 100.0)  # PFLlib's 2a for a = 10, 15, 20, 50
@@ -34,7 +35,8 @@ def discrepancy(own: Tensor, others: Tensor, widths: tuple[float, ...] | None = 
     apart = (squares[:, None] + squares - 2 * pooled @ pooled.T).clamp(min=0)
     count = len(pooled)
     mean = apart.detach().sum() / (count * (count - 1)) + 1e-8
-    kernel = sum(torch.exp(-apart / width) for width in widths or [mean * factor for factor in FACTORS])
+    kernels = (torch.exp(-apart / width) for width in widths or [mean * factor for factor in FACTORS])
+    kernel = cast(Tensor, sum(kernels))
     half = len(own)
     return kernel[:half, :half].mean() + kernel[half:, half:].mean() - 2 * kernel[:half, half:].mean()
 
@@ -56,10 +58,10 @@ class FedPHP(FedAvg):
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         if not self.lam:
             return super().loss(model, batch, lane)
-        features = model.features(batch.x)
-        inherited = at(model, lane.inherited, lambda teacher: teacher.features(batch.x))
+        features = parts(model).features(batch.x)
+        inherited = at(model, lane.inherited, lambda teacher: parts(teacher).features(batch.x))
         widths = WIDTHS if self.variant == "pfllib" else None
-        fit = functional.cross_entropy(model.head(features), batch.y)
+        fit = functional.cross_entropy(parts(model).head(features), batch.y)
         return (1 - self.lam) * fit + self.lam * discrepancy(features, inherited, widths)
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:

@@ -41,12 +41,12 @@ class FedProto(Method):
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         if not self.lam:
             return super().loss(model, batch, lane)
-        features = model.features(batch.x)
-        away = (features - lane.prototypes[batch.y]).square() * lane.present[batch.y][:, None]
-        return functional.cross_entropy(model.head(features), batch.y) + self.lam * away.mean()
+        features = parts(model).features(batch.x)
+        away: Tensor = (features - lane.prototypes[batch.y]).square() * lane.present[batch.y][:, None]
+        return functional.cross_entropy(parts(model).head(features), batch.y) + self.lam * away.mean()
 
     def server_state(self, setup: Setup) -> State:
-        width = setup.build().head.in_features
+        width = parts(setup.build()).head.in_features
         return {"prototypes": torch.zeros(setup.classes, width), "present": torch.zeros(setup.classes, dtype=torch.bool)}
 
     def client_state(self, setup: Setup) -> State:
@@ -92,15 +92,15 @@ class FedProto(Method):
 
 def features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     """f(x) [batch, d]."""
-    return model.features(x)
+    return parts(model).features(x)
 
 
 def nearest(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     """Minus the squared distances to the prototypes [batch, K], those absent behind all others; without any, the logits."""
-    found = model.features(x)
+    found = parts(model).features(x)
     near = -(found[:, None] - lane.prototypes).square().sum(dim=2)
     near = torch.where(lane.present, near, near.amin(dim=1, keepdim=True) - 1)
-    return torch.where(lane.present.any(), near, model.head(found))
+    return torch.where(lane.present.any(), near, parts(model).head(found))
 
 
 plugin = FedProto

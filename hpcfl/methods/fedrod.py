@@ -20,6 +20,7 @@ from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
 from hpcfl.methods.base import ClientModel, head_of
 from hpcfl.methods.fedper import FedPer
+from hpcfl.models import parts
 from hpcfl.rows.layout import Layout
 
 FLOOR = 1e-12  # the share of an absent class
@@ -61,21 +62,24 @@ class FedRoD(FedPer):
         return slice(start, layout.width)
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        features = model.features(batch.x)
+        features = parts(model).features(batch.x)
         return self.generic(model, features, batch.y, lane) + self.residual(model, features, batch.y, lane)
 
     def generic(self, model: nn.Module, features: Tensor, y: Tensor, lane: Any) -> Tensor:
         """(i) on body and generic head: cross-entropy balanced by the client's own distribution."""
-        return functional.cross_entropy(model.head(features) + lane.distribution.log(), y)
+        return functional.cross_entropy(parts(model).head(features) + lane.distribution.log(), y)
 
     def residual(self, model: nn.Module, features: Tensor, y: Tensor, lane: Any) -> Tensor:
         """(ii) on the personal head alone: cross-entropy of both heads' sum, features and generic logits constant."""
         features = features.detach()
-        return functional.cross_entropy(model.head(features).detach() + self.extra(model, features, lane), y)
+        generic = parts(model).head(features).detach()
+        return functional.cross_entropy(generic + self.extra(model, features, lane), y)
 
     def extra(self, model: nn.Module, features: Tensor, lane: Any) -> Tensor:
         """The personal head's logits r_i·φ."""
-        return model.personal(features) if self.personal == "linear" else model.personal(features, lane.distribution)
+        head = model.get_submodule("personal")
+        logits: Tensor = head(features) if self.personal == "linear" else head(features, lane.distribution)
+        return logits
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
         variables = {"distribution": floored_distribution(fleet.counts).to(rows)}
@@ -92,8 +96,8 @@ class FedRoD(FedPer):
 
     def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
         def both(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-            features = model.features(x)
-            return model.head(features) + self.extra(model, features, lane)
+            features = parts(model).features(x)
+            return parts(model).head(features) + self.extra(model, features, lane)
 
         return ClientModel(rows, both, {"distribution": floored_distribution(fleet.counts).to(rows)})
 

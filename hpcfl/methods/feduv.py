@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from hpcfl.fleet.kernels import Batch
 from hpcfl.methods.base import head_of
 from hpcfl.methods.fedavg import FedAvg
+from hpcfl.models import parts
 
 FLOOR = 1e-12  # under the square root, whose gradient at 0 is not a number
 
@@ -25,7 +26,8 @@ FLOOR = 1e-12  # under the square root, whose gradient at 0 is not a number
 def variance_gap(probabilities: Tensor) -> Tensor:
     """V of probabilities [b, K]: how far the columns' standard deviations stay below those of one-hot classes, 1/√K."""
     spread = (probabilities.var(dim=0) + FLOOR).sqrt()
-    return (probabilities.shape[1] ** -0.5 - spread).clamp(min=0).mean()
+    of_one_hot: float = probabilities.shape[1] ** -0.5
+    return (of_one_hot - spread).clamp(min=0).mean()
 
 
 def closeness(features: Tensor, detach: bool) -> Tensor:
@@ -59,8 +61,8 @@ class FedUV(FedAvg):
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         if not (self.lam or self.mu) or len(batch.y) < 2:
             return super().loss(model, batch, lane)
-        features = model.features(batch.x)
-        logits = model.head(features)
+        features = parts(model).features(batch.x)
+        logits = parts(model).head(features)
         if self.normalise:
             features = functional.normalize(features, dim=1, eps=1e-12)
         fit = functional.cross_entropy(logits, batch.y)

@@ -47,8 +47,8 @@ class PerFedAvg(FedAvg):
 
     def curvature(self, turn: Turn, theta: Tensor, direction: Tensor) -> Tensor:
         """∇²f(θ; D″)·g [a, P] by a central difference along g; 0 for a g of length 0."""
-        length = direction.norm(dim=1, keepdim=True)
-        shift = self.delta * theta.norm(dim=1, keepdim=True).clamp(min=1)
+        length: Tensor = direction.norm(dim=1, keepdim=True)
+        shift: Tensor = self.delta * theta.norm(dim=1, keepdim=True).clamp(min=1)
         along = torch.where(length > 0, direction / length, 0) * shift
         change = turn.gradient(theta + along, batch=2) - turn.gradient(theta - along, batch=2)
         return change * length / (2 * shift)

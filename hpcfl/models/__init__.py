@@ -13,14 +13,36 @@ tokens has the key ``vocabulary``; left out, it is the data set's.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import blame, plugins
-from hpcfl.experiment.config import Model
+from hpcfl.experiment.sections import Model
 from hpcfl.models._heads import CosineHead
+
+
+class Head(Protocol):
+    """An output layer, an ``nn.Linear`` or one that stands for it."""
+
+    in_features: int
+    weight: Tensor
+
+    def __call__(self, features: Tensor) -> Tensor: ...
+
+
+class Parts(Protocol):
+    """What a model is made of, as above."""
+
+    head: Head
+
+    def features(self, x: Tensor) -> Tensor: ...
+
+
+def parts(model: nn.Module) -> Parts:
+    """The model itself, its parts with their types; it has them if it passed a method's ``head_of``."""
+    return cast(Parts, model)
 
 
 def build(model: Model, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:

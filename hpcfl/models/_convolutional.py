@@ -54,7 +54,8 @@ class TwoConvolutions(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits [batch, classes]."""
-        return self.head(self.features(x))
+        logits: torch.Tensor = self.head(self.features(x))
+        return logits
 
 
 def _around(missing: int) -> tuple[int, int]:

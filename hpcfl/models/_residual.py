@@ -65,7 +65,8 @@ class ResidualNetwork(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [batch, classes]."""
-        return self.head(self.features(x))
+        logits: Tensor = self.head(self.features(x))
+        return logits
 
 
 def _norm(norm: Norm, channels: int) -> nn.Module:

@@ -32,11 +32,13 @@ class FastText(nn.Module):
         """The head's input [batch, 32] for token ids [batch, positions]."""
         words = functional.embedding(x, self.embedding.weight)
         # Not by padding_idx: under vmap only the first lane's padding would stand still (torch 2.13).
-        return self.hidden(torch.where((x == 0)[..., None], 0, words).mean(dim=1))
+        x = self.hidden(torch.where((x == 0)[..., None], 0, words).mean(dim=1))
+        return x
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits [batch, classes]."""
-        return self.head(self.features(x))
+        logits: torch.Tensor = self.head(self.features(x))
+        return logits
 
 
 plugin = FastText

@@ -21,11 +21,13 @@ class SpiralNetwork(nn.Module):
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """The head's input [batch, 2]."""
         x = relu(self.fc1(x.flatten(1)))
-        return self.fc4(relu(self.fc3(relu(self.fc2(x)))))
+        x = self.fc4(relu(self.fc3(relu(self.fc2(x)))))
+        return x
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Logits [batch, classes]."""
-        return self.head(self.features(x))
+        logits: torch.Tensor = self.head(self.features(x))
+        return logits
 
 
 plugin = SpiralNetwork

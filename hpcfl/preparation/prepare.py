@@ -1,5 +1,6 @@
 """From a configuration to everything a rank needs before the first round. Nothing is written; all bad input shows here."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -125,7 +126,7 @@ def _scores(config: Config, split: Split) -> dict[str, Score]:
     return unasked | asked
 
 
-def _build(config: Config, method: Method, dataset: Dataset):
+def _build(config: Config, method: Method, dataset: Dataset) -> Callable[[], nn.Module]:
     """A function that makes one client's model with fresh parameters, adapted to the method."""
     shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary  # the samples themselves are not kept
 

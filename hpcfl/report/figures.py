@@ -3,7 +3,7 @@
 import re
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 # Okabe and Ito's palette, distinct for all kinds of colour vision; with the line styles 28 looks before one repeats.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":", "-.")
-STYLE = {"font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "grid.color": "#e4e4e4",
-         "grid.linewidth": 0.7, "axes.axisbelow": True, "axes.titlesize": 11, "axes.titlelocation": "left"}
+STYLE: dict[Any, Any] = {  # new versions of matplotlib have a type for these keys, which older ones lack
+    "font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True,
+    "grid.color": "#e4e4e4", "grid.linewidth": 0.7, "axes.axisbelow": True,
+    "axes.titlesize": 11, "axes.titlelocation": "left"}
 PANELS = (("pre", "before local training"), ("post", "after local training"))
 
 

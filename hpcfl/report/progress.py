@@ -52,7 +52,7 @@ class Progress:
         config = self._config
         for rank in ranks:
             self._say(rank)
-        method = config.method.name  # type: ignore[attr-defined]
+        method = config.method.name
         self._say(f"{config.name}: {method} on {config.data.dataset}, "
                   f"{config.partition.clients} clients, {self._hosts}, {self._device} → {self._folder}"
                   + (f"; continues after round {done}" if done else ""))

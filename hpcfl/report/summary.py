@@ -1,5 +1,6 @@
 """What came out of a run, read from its folder: while it runs, after an interruption, and from what damage left."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ class Run:
 
     folder: Path
     summary: Summary
-    config: dict[str, Any]
+    config: Mapping[str, Any]
     results: Results
     score: str
     metric: str
@@ -135,7 +136,7 @@ def is_sweep(folder: Path, runs: list[Run]) -> bool:
     return runs[0].folder != folder
 
 
-def _description(folder: Path, notes: list[str]) -> dict[str, Any] | None:
+def _description(folder: Path, notes: list[str]) -> Mapping[str, Any] | None:
     """The configuration in ``run.json``, None where it is missing or damaged."""
     try:
         there = run_folder.read(folder)

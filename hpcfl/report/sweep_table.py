@@ -1,6 +1,6 @@
 """``hpcfl table``: runs as rows × columns by any key, mean ± standard deviation over seeds, the best of a column in bold."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +119,7 @@ def _share_a_partition(settings: list[Setting]) -> bool:
     return len({one.get("seed") for one in settings}) > 1 and len({one.get("partition.seed") for one in settings}) == 1
 
 
-def _setting(config: dict[str, Any], prefix: str = "") -> Setting:
+def _setting(config: Mapping[str, Any], prefix: str = "") -> Setting:
     """The configuration as dotted keys, without what does not make another experiment."""
     flat: Setting = {}
     for key, one in config.items():
@@ -138,11 +138,11 @@ def _axes(settings: list[Setting], rows: Sequence[str], columns: Sequence[str]) 
     if not columns:  # numbers of different data stand in different columns, also where no entry would mix them
         across += [key for key in known if key.startswith(OF_DATA) and key not in (*down, *across, *SEEDS)
                    and any(one.get(key) != settings[0].get(key) for one in settings)]
-    while key := _differing(settings, known, (*down, *across)):
-        of_columns = key.startswith(OF_DATA)
+    while other := _differing(settings, known, (*down, *across)):
+        of_columns = other.startswith(OF_DATA)
         if columns if of_columns else rows:
-            raise UserError(f"runs of the same entry differ in {key}; add it to --rows or --columns")
-        (across if of_columns else down).append(key)
+            raise UserError(f"runs of the same entry differ in {other}; add it to --rows or --columns")
+        (across if of_columns else down).append(other)
     return down, across
 
 

@@ -4,6 +4,7 @@ import signal
 import time
 from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # of batch systems, which repeat them; they never end a run at once
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGXCPU, *WARNINGS)
@@ -32,7 +33,7 @@ class StopRequest:
         self.received: str | None = None
         self._received_at = 0.0
         self._at_once = at_once
-        self._before: dict[int, object] = {}
+        self._before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
 
     def __enter__(self) -> "StopRequest":
         self._before = {number: signal.signal(number, self._handle) for number in STOP}
@@ -42,7 +43,7 @@ class StopRequest:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]
+            signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:

@@ -12,6 +12,7 @@ from typing import cast
 import numpy as np
 import torch
 from numpy.random.bit_generator import ISeedSequence
+from numpy.typing import DTypeLike
 
 PHILOX_WORDS = 4  # numbers of 64 bits that each value of Philox's counter stands for
 
@@ -22,7 +23,7 @@ class _Key(ISeedSequence):
     def __init__(self, key: bytes):
         self._key = np.frombuffer(key, "<u8")
 
-    def generate_state(self, n_words: int, dtype: type = np.uint64) -> np.ndarray:
+    def generate_state(self, n_words: int, dtype: DTypeLike = np.uint64) -> np.ndarray:
         return self._key
 
 
@@ -33,7 +34,8 @@ def _digest(seed: int, key: tuple[int | str, ...]) -> bytes:
 
 def generator(seed: int, *key: int | str) -> np.random.Generator:
     """A NumPy generator for one purpose, e.g. ``generator(seed, "shuffle", round, client)``."""
-    return np.random.Generator(np.random.Philox(_Key(_digest(seed, key))))
+    # NumPy documents that any ISeedSequence will do; its annotation has none but SeedSequence.
+    return np.random.Generator(np.random.Philox(_Key(_digest(seed, key))))  # type: ignore[arg-type]
 
 
 def uniform(seed: int, *key: int | str, skip: int, count: int) -> np.ndarray:

@@ -73,7 +73,8 @@ class Checkpoints:
         with agreed(self._communicator):
             committed = None if reports is None else self._commit(round, meta, reports)
         self._committed = {shard.content: shard for shard in _shards(report["files"])}
-        return self._communicator.share(committed)
+        digest: str | None = self._communicator.share(committed)
+        return digest
 
     def restore(self, clients: ClientStore) -> Restored | None:
         """Collective. Read the newest intact checkpoint, each rank just its own clients; None when there is none yet.

@@ -14,7 +14,7 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         array = tensors[name].numpy()
         digest.update(json.dumps([name, array.dtype.name, array.shape]).encode())
-        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from pydantic import ConfigDict, NonNegativeInt, PositiveInt
+from pydantic import ConfigDict, NonNegativeInt, PositiveInt, with_config
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from hpcfl.scores._described import Described
@@ -10,28 +10,28 @@ from hpcfl.scores._described import Described
 _OPEN = ConfigDict(extra="allow")
 
 
+@with_config(_OPEN)
 class Named(TypedDict):
     """A section that is about something with a name."""
 
-    __pydantic_config__ = _OPEN
     name: str
 
 
+@with_config(_OPEN)
 class Data(TypedDict):
-    __pydantic_config__ = _OPEN
     dataset: str
 
 
+@with_config(_OPEN)
 class Evaluation(TypedDict):
-    __pydantic_config__ = _OPEN
     score: str
     metric: str
 
 
+@with_config(_OPEN)
 class Configuration(TypedDict):
     """A resolved configuration, a nested dictionary in the shape of the experiment file."""
 
-    __pydantic_config__ = _OPEN
     name: str
     seed: int
     rounds: PositiveInt
@@ -49,10 +49,10 @@ class RunFile(TypedDict):
     config: Configuration
 
 
+@with_config(_OPEN)
 class Header(TypedDict, total=False):
     """The header of results."""
 
-    __pydantic_config__ = _OPEN
     config: Configuration
     primary: str
     scores: dict[str, Described]

@@ -25,7 +25,7 @@ class Slot:
         data = torch.empty(self.overflow.size, dtype=torch.uint8)
         with atomic.explained(self.overflow.place):
             if data.nbytes:
-                os.preadv(self.overflow.descriptor, [data.numpy()], self.offset)
+                os.preadv(self.overflow.descriptor, [data.numpy().data], self.offset)
         start, found = 0, {}
         for name, like in self.overflow.template.items():
             found[name] = data[start:start + like.nbytes].view(like.dtype).view(like.shape)
@@ -62,7 +62,8 @@ class Overflow:
         position = offset
         with atomic.explained(self.place):
             for name, like in self.template.items():
-                data = memoryview(row[name].reshape(-1).view(torch.uint8).numpy()) if like.nbytes else memoryview(b"")
+                data = (row[name].reshape(-1).view(torch.uint8).numpy().data if like.nbytes
+                        else memoryview(b""))
                 while data:
                     written = os.pwrite(self.descriptor, data, position)
                     data, position = data[written:], position + written

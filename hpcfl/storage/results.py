@@ -41,7 +41,8 @@ class Results:
     @property
     def played(self) -> np.ndarray:
         """Which of the rounds were played, bool [T]; the others are states after a last aggregation, scored."""
-        return self.values.get(FINAL, np.zeros(len(self.rounds))) != 1
+        played: np.ndarray = self.values.get(FINAL, np.zeros(len(self.rounds))) != 1
+        return played
 
 
 def read(folder: str | Path) -> Results:
@@ -139,7 +140,7 @@ def _column(name: str, length: int, chosen: list[tuple[Results, list[int], list[
 
 def _read_once(folder: Path) -> Results:
     # The list comes first: a round that is merged after it is in the merged file, one merged before it as well.
-    paths, notes = listed(folder), []
+    paths, notes = listed(folder), list[str]()
     base = load_merged(folder, notes)
     parts = [part for path in paths if (part := load_or_note(path, notes))]
     if base is None and not parts:

@@ -33,5 +33,6 @@ def shares_of(below_mean: np.ndarray, beta: float, generator: np.random.Generato
     for _ in range(CAP):
         shares = generator.dirichlet(np.full(len(below_mean), beta)) * below_mean
         if shares.sum() > 0:  # for a small beta, the shares of all who may take can underflow to zero
-            return shares / shares.sum()
+            normed: np.ndarray = shares / shares.sum()
+            return normed
     raise UserError(f"partition.beta = {beta} is too small: no client below the mean was drawn in {CAP} attempts")

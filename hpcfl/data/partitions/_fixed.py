@@ -52,7 +52,7 @@ class SharedScheme(FixedScheme):
 
     def counts(self, shares: np.ndarray, samples: int) -> np.ndarray:
         """Samples of each class, int64 [classes]: rounded to the nearest, the largest remainders make up the sum."""
-        counts = np.floor(shares * samples).astype(np.int64)
+        counts: np.ndarray = np.floor(shares * samples).astype(np.int64)
         first = np.argsort(counts - shares * samples, kind="stable")
         counts[first[:samples - counts.sum()]] += 1
         return counts

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import config
+from hpcfl.experiment.sections import Partition
 from hpcfl.rows import randomness
 
 _BATCH = 10  # PFLlib's least client fills one batch of its test share
@@ -41,7 +41,7 @@ class Assignment:
     notes: list[str] = field(default_factory=list)
 
 
-class Scheme(config.Partition):
+class Scheme(Partition):
     """A partition scheme; a file adds its own keys as fields.
 
     exclusive: no sample goes to two clients, but all may be tested on the same.
