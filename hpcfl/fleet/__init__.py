@@ -14,7 +14,7 @@ from hpcfl.fleet import head_gradients, scoring, training
 from hpcfl.fleet.hardware import Hardware
 from hpcfl.fleet.kernels import Loss, Predict, Tensors, at
 from hpcfl.fleet.setup import Setup
-from hpcfl.fleet.turn import Gradient, Turn
+from hpcfl.fleet.turn import Turn
 from hpcfl.rows import randomness
 from hpcfl.rows.layout import Group, Layout
 from hpcfl.scores import loss as cross_entropy

@@ -12,6 +12,8 @@ from torch import Tensor
 from hpcfl.experiment.config import Training
 from hpcfl.fleet.kernels import Lanes, Tensors
 
+Together = tuple[Tensor, ...] | list[Tensor]  # what torch's _foreach_ functions take and give
+
 
 @dataclass(frozen=True)
 class Pull:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Layers, Setup, State
+from hpcfl.models import parts
 from hpcfl.rows import mixing
 from hpcfl.rows.layout import Layout
 

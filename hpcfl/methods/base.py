@@ -22,7 +22,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.sections import MethodSection
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch, Predict
-from hpcfl.fleet.setup import Setup
+from hpcfl.fleet.setup import Setup as Setup  # methods import it from here
 from hpcfl.rows.layout import Layout
 
 State = dict[str, Tensor]
@@ -106,7 +106,7 @@ class ClientModel:
         return all(mine is theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
 
 
-class Method(Section, ABC):
+class Method(MethodSection, ABC):
     """A federated learning method. Subclass it in one file, with ``plugin = YourMethod`` at its end.
 
     primary: the score whose maximum over rounds is the method's result.

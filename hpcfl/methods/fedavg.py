@@ -43,7 +43,7 @@ class ServerModel(Blending):
         """What the objective needs of each client that trains from ``rows``: variables [n, …] by name."""
         return {}
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, variables: State | None = None,
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, *, variables: State | None = None,
             **how: Any) -> Tensor:
         """One local training as this method does it; ``variables`` and ``how`` go to ``fleet.train``."""
         return fleet.train(rows, variables={**self.known(fleet, rows), **(variables or {})}, **how)

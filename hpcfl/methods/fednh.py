@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from hpcfl.communication.message import Field, Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State, head_of
+from hpcfl.models import parts
 from hpcfl.models._heads import CosineHead
 from hpcfl.rows import mixing
 

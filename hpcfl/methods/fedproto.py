@@ -20,6 +20,7 @@ from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State, head_of
+from hpcfl.models import parts
 
 
 class FedProto(Method):
