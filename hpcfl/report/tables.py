@@ -61,7 +61,8 @@ def table(runs: list[Run]) -> Table:
     found = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     found.add_column("run", overflow="fold")
     found.add_column("models", no_wrap=True)
-    for heading in (_scores_of(runs), "mean ± std", "worst", "at", "floats", "s/round"):
+    score = _scores_of(runs).rpartition(":")[2]  # of one's own the class alone, so that the runs' names have room
+    for heading in (score, "mean ± std", "worst", "at", "floats", "s/round"):
         found.add_column(literal(heading), justify="right", no_wrap=True)
     for run in runs:
         lines = [(f"{'▸' if column == run.score else ' '}{moment}", *_numbers(run, column))
