@@ -53,7 +53,7 @@ def _made(key: str, name: str) -> Score:
         return built_in()[name]
     kind = plugins.find(PACKAGE, key, name)
     try:
-        score = kind()
+        score: Score = kind()
         if score.better not in ("up", "down"):
             raise ValueError(f"better = {score.better!r}: must be 'up' or 'down'")
         if not isinstance(score.unit, str) or len(score.unit) > 20:

@@ -162,7 +162,8 @@ class Fleet:
         if isinstance(models, Tensor):
             scores = {"loss": cross_entropy.plugin()}
             total, samples = self._sums(on, models, plainly, model, {}, scores)["loss"].T
-            return (total / samples.clamp(min=1)).to(self.hardware.device)
+            mean: Tensor = total / samples.clamp(min=1)
+            return mean.to(self.hardware.device)
         losses = torch.full(models.picks.shape, torch.inf, dtype=torch.float64, device=self.hardware.device)
         for column, picks in enumerate(models.picks.T):
             losses[:, column] = self.loss_of(models.rows[picks.clamp(min=0)], on, model)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hpcfl.experiment.config import Training
+from hpcfl.experiment.sections import Training
 from hpcfl.fleet.kernels import SerialKernel, StackedKernel, Tensors
 from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.setup import Setup

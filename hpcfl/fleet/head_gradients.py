@@ -7,14 +7,16 @@ With φ a sample's features, p its probabilities and y its class, ∂CE/∂head 
 import torch
 from torch import Tensor, nn
 
+from hpcfl.models import parts
 from hpcfl.rows.layout import Layout
 
 
 def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
     """p ⊗ (φ, 1) for each sample, ``[batch, K·(d + 1)]``: its head gradient but for the label's own row."""
-    features = model.features(x)
+    features = parts(model).features(x)
     extended = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
-    return (model.head(features).softmax(dim=1)[:, :, None] * extended[:, None]).flatten(1)
+    outer: Tensor = parts(model).head(features).softmax(dim=1)[:, :, None] * extended[:, None]
+    return outer.flatten(1)
 
 
 def from_means(outer: Tensor, layout: Layout) -> Tensor:

@@ -145,7 +145,8 @@ class StackedKernel:
         if not self._replay:
             return function
         # The one used last is at the end.
-        self._recordings[key] = self._recordings.pop(key, None) or Replayed(function, what, labels)
+        known = self._recordings.pop(key) if key in self._recordings else Replayed(function, what, labels)
+        self._recordings[key] = known
         if len(self._recordings) > RECORDINGS:
             self._recordings.pop(next(iter(self._recordings)))
         return self._recordings[key]
@@ -199,7 +200,8 @@ class StackedLoss:
     def of_one(self, named: Tensors, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
         """The loss of ONE client, on a mini-batch ``x`` [size, …], ``y`` [size]."""
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
-        return functional_call(_Program(self.module, self._of_model), swapped, (x, y, variables))
+        loss: Tensor = functional_call(_Program(self.module, self._of_model), swapped, (x, y, variables))
+        return loss
 
     def _of_model(self, model: nn.Module, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
         return _one_number(self.loss(model, Batch(x, y), Lane(**variables)))
@@ -253,7 +255,8 @@ def _named(function: Loss | Predict) -> str:
     """How a function is called where a user should find it, with the method it belongs to."""
     name = getattr(function, "__qualname__", repr(function))
     owner = getattr(function, "__self__", None)
-    return f"'{name}' of the method '{owner.name}'" if hasattr(owner, "name") else f"'{name}'"
+    method = getattr(owner, "name", None)
+    return f"'{name}' of the method '{method}'" if method else f"'{name}'"
 
 
 def _train_mode(module: nn.Module, trained: list[str]) -> None:
@@ -280,7 +283,8 @@ def at(model: nn.Module, row: Tensor, function: Callable[[nn.Module], Tensor],
     model.eval()
     try:
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
-        return functional_call(_Program(model, function), swapped, ())
+        result: Tensor = functional_call(_Program(model, function), swapped, ())
+        return result
     finally:
         for part, mode in modes.items():
             part.training = mode

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hpcfl.experiment.config import Training
+from hpcfl.experiment.sections import Training
 from hpcfl.fleet.kernels import Lanes, Tensors
 
 Together = tuple[Tensor, ...] | list[Tensor]  # what torch's _foreach_ functions take and give
@@ -38,7 +38,7 @@ class Optimizer:
         weights = [tensors[name][lanes] for name in names]
         strength, anchors = self._anchors(names, lanes)
         plain = self.training.optimizer == "sgd" and not self.training.momentum
-        directions = self._regularised(list(gradients.values()), weights)
+        directions: Together = self._regularised(list(gradients.values()), weights)
         if anchors and not plain:
             directions = torch._foreach_add(directions, torch._foreach_sub(weights, anchors), alpha=strength)
         if self.training.optimizer == "adam":

@@ -51,7 +51,8 @@ class Task:
             return held
         count = max(1, int(self.share * len(held))) if len(held) else 0
         order = randomness.permutation(len(held), seed, "subset", self.phase, self.round, client)
-        return held[np.sort(order[:count])]
+        chosen: np.ndarray = held[np.sort(order[:count])]
+        return chosen
 
 
 @dataclass(frozen=True)

@@ -51,7 +51,8 @@ class Apple(Method):
         return {**inbox, "ids": ids, "itself": torch.nn.functional.one_hot(ids, len(cores)).bool()}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        return inbox["cores"].rows[inbox["ids"]]  # a client's last upload is its core
+        cores: Tensor = inbox["cores"].rows[inbox["ids"]]  # a client's last upload is its core
+        return cores
 
     def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
         return ClientModel(combined(fleet.state["relations"], inbox["itself"], rows, inbox["cores"].rows))

@@ -32,7 +32,8 @@ class ServerModel(Blending):
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The model that came down, ``[P]`` or ``[n, P]``."""
-        return inbox["model"]
+        model: Tensor = inbox["model"]
+        return model
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The model that came down, with ``ala`` blended with the client's own."""

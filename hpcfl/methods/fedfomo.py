@@ -82,7 +82,8 @@ class FedFomo(Method):
         return {**inbox, "start": start, "omega": omega}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        return inbox["start"]
+        start: Tensor = inbox["start"]
+        return start
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         inbox = self.opened(fleet, inbox)

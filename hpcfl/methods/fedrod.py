@@ -87,11 +87,11 @@ class FedRoD(FedPer):
             return fleet.train(rows, variables=variables, **how)
         rate = fleet.learning_rate
         generic = fleet.train(rows, params=("body", "head"), loss=lambda model, batch, lane: self.generic(
-            model, model.features(batch.x), batch.y, lane), variables=variables, **how)
+            model, parts(model).features(batch.x), batch.y, lane), variables=variables, **how)
         trained, _ = fleet.train_by(
             lambda turn: turn.write(turn.rows() - rate * turn.gradient()), generic, params=("personal",),
             phase="personal", loss=lambda model, batch, lane: self.residual(
-                model, model.features(batch.x), batch.y, lane), variables=variables)
+                model, parts(model).features(batch.x), batch.y, lane), variables=variables)
         return trained
 
     def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:

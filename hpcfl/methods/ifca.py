@@ -41,7 +41,8 @@ class IFCA(ServerModel):
         return {**inbox, "cluster": fleet.loss_of(inbox["models"], "train").argmin(dim=1)}
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        return inbox["models"].rows[inbox["cluster"]]
+        chosen: Tensor = inbox["models"].rows[inbox["cluster"]]
+        return chosen
 
     def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         return {"model": trained, "cluster": Sent(inbox["cluster"][:, None], 1)}

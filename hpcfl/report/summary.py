@@ -173,12 +173,12 @@ def _measure(metric: str, results: Results) -> Measure:
     return resolve(metric, _scores(results)) or Measure(metric, "", metric, "", "up")
 
 
-def _summarise(config: dict[str, Any], results: Results, score: str, measure: Measure, came: Life,
+def _summarise(config: Mapping[str, Any], results: Results, score: str, measure: Measure, came: Life,
                notes: list[str]) -> Summary:
     played, metric = results.played, measure.recorded
     numbers = _column(results, f"{score}/{metric}")
     scored = np.flatnonzero(np.isfinite(numbers))
-    best = max(scored.tolist(), key=lambda position: measure.rank(numbers[position]), default=None)
+    best = max(scored.tolist(), key=lambda position: measure.rank(float(numbers[position])), default=None)
     return Summary(
         method=config["method"]["name"],
         dataset=config["data"]["dataset"],

@@ -65,7 +65,7 @@ def make(runs: list[Run], rows: Sequence[str], columns: Sequence[str], metric: s
     factor = measure.factor if measure else 1
     entries = [[_entry(groups.get((row, column)), factor) for column in labels[1]] for row in labels[0]]
     lower = measure.better == "down" if measure else any(word in name for word in LOWER_IS_BETTER)
-    return Grid(metric, *labels, _mark_best(entries, lower), measure is not None and measure.percent, notes)
+    return Grid(metric, labels[0], labels[1], _mark_best(entries, lower), measure is not None and measure.percent, notes)
 
 
 def value(run: Run, metric: str) -> float:

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 
+@with_config(ConfigDict(extra="allow"))
 class Described(TypedDict):
     """A score as the header of results keeps it, so that readers need not import it.
 
@@ -15,7 +16,6 @@ class Described(TypedDict):
     alone stands for.
     """
 
-    __pydantic_config__ = ConfigDict(extra="allow")  # type: ignore[misc]
     unit: Annotated[str, Field(max_length=20)]
     better: Literal["up", "down"]
     recorded: Annotated[dict[str, str], Field(min_length=1)]

@@ -111,8 +111,9 @@ def checked_numbers(values: Tensor) -> np.ndarray:
 
 
 def shown(value: object) -> str:
-    is_tensor = isinstance(value, Tensor)
-    return f"a tensor of shape {list(value.shape)}" if is_tensor else f"a {type(value).__name__}"
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {list(value.shape)}"
+    return f"a {type(value).__name__}"
 
 
 @contextmanager
