@@ -123,7 +123,8 @@ def test_columns_count_the_same_clients_whatever_the_method(federate, name):
     values = federate(method(name), rounds=3, participation={"fraction": 0.3}).values
     trained = np.isfinite(values["clients/diverged"])
     assert 0 < trained[:-1].sum() < trained[:-1].size and not trained[-1].any()
-    counted = {key.split("/")[1]: np.isfinite(value) for key, value in values.items() if key.endswith("/loss")}
+    losses = {key.split("/")[1]: value for key, value in values.items() if key.startswith("clients/") and key.endswith("/loss")}
+    counted = {column: np.isfinite(loss) for column, loss in losses.items()}
     assert counted.pop("pre").all()
     np.testing.assert_array_equal(counted.pop("post"), trained)
     for column, who in counted.items():
