@@ -7,7 +7,8 @@ from hpcfl.rounds import signals
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 done, 2 bad input, 75 stopped early and resumable, else a failure."""
+    """Run the command line. Exit codes: 0 done, 2 bad input, 75 stopped early and resumable,
+    else a failure."""
     from hpcfl.communication.mpi import connect
 
     communicator = connect()  # before any heavy import: see there

@@ -12,12 +12,14 @@ from hpcfl.report import summary
 from hpcfl.report.summary import Run
 
 
-def run(config: Config | dict[str, Any] | str | Path, out: str | Path | None = None, fresh: bool = False) -> Run | dict[str, Run]:
+def run(config: Config | dict[str, Any] | str | Path, out: str | Path | None = None,
+        fresh: bool = False) -> Run | dict[str, Run]:
     """Run an experiment, or continue it where it stands, and return what ``load`` returns.
 
-    config: an experiment file, its content as a nested dictionary, or a Config. out: results folder, default runs/NAME.
-    fresh: move an old results folder aside and start over. Under mpiexec every rank calls this. Raises UserError for bad
-    input, RunFailure, or Interrupted after a stop signal, when the state is saved.
+    config: an experiment file, its content as a nested dictionary, or a Config. out: results folder,
+    default runs/NAME.
+    fresh: move an old results folder aside and start over. Under mpiexec every rank calls this. Raises
+    UserError for bad input, RunFailure, or Interrupted after a stop signal, when the state is saved.
     """
     communicator, folder = _communicator(), None if out is None else Path(out)
     if isinstance(config, Config):
@@ -31,7 +33,8 @@ def run(config: Config | dict[str, Any] | str | Path, out: str | Path | None = N
 
 
 def load(folder: str | Path) -> Run | dict[str, Run]:
-    """The run in a folder, finished or not; of a sweep's folder its runs by name. Raises UserError where there is none."""
+    """The run in a folder, finished or not; of a sweep's folder its runs by name. Raises UserError
+    where there is none."""
     folder = Path(folder)
     runs = summary.load_all(folder)
     return {run.label: run for run in runs} if summary.is_sweep(folder, runs) else runs[0]

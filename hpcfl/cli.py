@@ -59,8 +59,10 @@ def on_server(work: Callable[..., None]) -> Callable[..., None]:
 
 
 def traced(work: Callable[..., None]) -> Callable[..., None]:
-    """A command with the option --traceback: rank 0 shows what is behind the line that a user's mistake ends with."""
-    @click.option("--traceback", "wanted", is_flag=True, help="Show where a mistake in your own code was met.")
+    """A command with the option --traceback: rank 0 shows what is behind the line that a user's
+    mistake ends with."""
+    @click.option("--traceback", "wanted", is_flag=True,
+                  help="Show where a mistake in your own code was met.")
     @click.pass_obj
     @wraps(work)
     def carry_out(communicator: Communicator, /, wanted: bool, **arguments: Any) -> None:
@@ -86,7 +88,8 @@ def cli() -> None:
 @click.option("--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME.")
 @click.option("--fresh", is_flag=True, help="Move an old results folder aside and start over.")
 @traced
-def run(communicator: Communicator, file: Path, overrides: tuple[str, ...], out: Path | None, fresh: bool) -> None:
+def run(communicator: Communicator, file: Path, overrides: tuple[str, ...], out: Path | None,
+        fresh: bool) -> None:
     """Run the experiment in FILE, or continue it where it stands."""
     from hpcfl.rounds import signals
 
@@ -99,10 +102,12 @@ def run(communicator: Communicator, file: Path, overrides: tuple[str, ...], out:
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE)
-@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1), help="Rounds to time, after one to warm up.")
+@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1),
+              help="Rounds to time, after one to warm up.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @traced
-def bench(communicator: Communicator, file: Path, overrides: tuple[str, ...], rounds: int, as_json: bool) -> None:
+def bench(communicator: Communicator, file: Path, overrides: tuple[str, ...], rounds: int,
+          as_json: bool) -> None:
     """Time the experiment in FILE for a few rounds; nothing is kept."""
     from hpcfl.commands.bench import bench_file
 
@@ -111,7 +116,8 @@ def bench(communicator: Communicator, file: Path, overrides: tuple[str, ...], ro
 
 @cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object; of a sweep's folder one for each run in it.")
+@click.option("--json", "as_json", is_flag=True,
+              help="Print one JSON object; of a sweep's folder one for each run in it.")
 @on_server
 def show(folder: Path, as_json: bool) -> None:
     """Show what came out of the run or sweep in FOLDER, also while it is running."""
@@ -167,7 +173,8 @@ def data() -> None:
 
 @data.command()
 @click.argument("name")
-@click.option("--root", type=click.Path(path_type=Path), required=True, help="Folder that holds the data sets.")
+@click.option("--root", type=click.Path(path_type=Path), required=True,
+              help="Folder that holds the data sets.")
 @on_server
 def download(name: str, root: Path) -> None:
     """Fetch the data set NAME into a folder and check it; a run never downloads."""
@@ -182,7 +189,8 @@ def download(name: str, root: Path) -> None:
 @click.option("--profile", required=True, metavar="NAME", help="A cluster profile, by name or as FILE.toml.")
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE)
 @click.option("--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME.")
-@click.option("--dry-run", is_flag=True, help="Print the batch script and what each rank needs; submit nothing.")
+@click.option("--dry-run", is_flag=True,
+              help="Print the batch script and what each rank needs; submit nothing.")
 @on_server
 def submit(file: Path, profile: str, overrides: tuple[str, ...], out: Path | None, dry_run: bool) -> None:
     """Send the experiment in FILE to a cluster, a sweep as an array of jobs."""
@@ -206,15 +214,19 @@ def status(folder: Path, watch: bool) -> None:
 @cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--rows", default="", metavar="KEY,…", help="Keys of the configuration; default the method.")
-@click.option("--columns", default="", metavar="KEY,…", help="Keys of the configuration; default data set and partition.")
-@click.option("--metric", default="", metavar="NAME[@last]", help="A recorded number; default the accuracy that counts.")
-@click.option("--format", "form", default="terminal", type=click.Choice(["terminal", "markdown", "csv", "latex"]))
+@click.option("--columns", default="", metavar="KEY,…",
+              help="Keys of the configuration; default data set and partition.")
+@click.option("--metric", default="", metavar="NAME[@last]",
+              help="A recorded number; default the accuracy that counts.")
+@click.option("--format", "form", default="terminal",
+              type=click.Choice(["terminal", "markdown", "csv", "latex"]))
 @on_server
 def table(folder: Path, rows: str, columns: str, metric: str, form: str) -> None:
     """The runs below FOLDER as rows × columns, mean ± standard deviation over seeds."""
     from hpcfl.report.sweep_table import show
 
-    show(folder, [key for key in rows.split(",") if key], [key for key in columns.split(",") if key], metric, form)
+    show(folder, [key for key in rows.split(",") if key], [key for key in columns.split(",") if key],
+         metric, form)
 
 
 def print_json(value: Any) -> None:

@@ -16,7 +16,8 @@ class Interrupted(Exception):
 
 
 class RankFailure(Exception):
-    """What went wrong on one rank while the others wait for it: where, and by its cause what. Aborts the job."""
+    """What went wrong on one rank while the others wait for it: where, and by its cause what.
+    Aborts the job."""
 
 
 def explain(error: BaseException) -> str:

@@ -51,26 +51,32 @@ def federate(tmp_path: Path):
         alone = OneProcess()
         prepared = prepare(config.parse(tiny.table(method, *arguments, **sections)), alone)
         metrics = MetricsWriter(folder, {}, {})
-        federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone), metrics, {},
-                                lambda round, values: None)
+        federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone),
+                                metrics, {}, lambda round, values: None)
         federation.run(0, StopRequest(lambda: None))
         store = prepared.store
         hashes = {client: row.digest for client, row in store.snapshot().items()}
         return Played(prepared, federation.server, store.get(store.ids),
-                      digest.of_run(digest.of_tensors(federation.server), hashes), results.read(folder).values)
+                      digest.of_run(digest.of_tensors(federation.server), hashes),
+                      results.read(folder).values)
     return play
 
 
 @pytest.fixture
 def make_fleet():
-    """``make_fleet(counts, …)``: the clients of one rank on the tiny data, each with an MLP, before they do anything."""
-    def make(counts: list[list[int]] = tiny.COUNTS, *, lanes: int | str = "auto", dtype: torch.dtype = torch.float32,
-             hidden: tuple[int, ...] = (6,), model: dict[str, Any] | None = None, round: int = 1, **training: Any) -> Fleet:
+    """``make_fleet(counts, …)``: the clients of one rank on the tiny data, each with an MLP, before
+    they do anything."""
+    def make(counts: list[list[int]] = tiny.COUNTS, *,
+             lanes: int | str = "auto", dtype: torch.dtype = torch.float32,
+             hidden: tuple[int, ...] = (6,), model: dict[str, Any] | None = None, round: int = 1,
+             **training: Any) -> Fleet:
         double = dtype == torch.float64
-        experiment = tiny.table("fedavg", counts, data={"dataset": "tiny:blobs64" if double else "tiny:blobs"},
-                           training=training, runtime={"lanes": lanes})
+        experiment = tiny.table("fedavg", counts,
+                                data={"dataset": "tiny:blobs64" if double else "tiny:blobs"},
+                                training=training, runtime={"lanes": lanes})
         experiment["model"] = model or {"name": "tiny:mlp64" if double else "mlp", "hidden": list(hidden)}
-        return prepare(config.parse(experiment), OneProcess()).fleet(np.arange(len(counts)), round, scored=True)
+        return prepare(config.parse(experiment),
+                       OneProcess()).fleet(np.arange(len(counts)), round, scored=True)
     return make
 
 
@@ -87,7 +93,8 @@ def rows_of():
 @pytest.fixture
 def cohort():
     """``cohort(counts, layout, ids, …)``: what a method's server side knows of clients."""
-    def make(counts: Any, of: layout.Layout | None = None, ids: Any = None, round: int = 1, uniform: bool = False) -> Cohort:
+    def make(counts: Any, of: layout.Layout | None = None, ids: Any = None, round: int = 1,
+             uniform: bool = False) -> Cohort:
         counts = torch.as_tensor(counts).double()
         ids = np.arange(len(counts)) if ids is None else np.asarray(ids)
         setup = Setup(of or layout.Layout([]), counts, 3, 3, torch.nn.Identity, Training())

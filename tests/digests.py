@@ -1,8 +1,10 @@
-"""The final digest of every method in two partitions, with all clients and with half of them: what no tidying may change.
+"""The final digest of every method in two partitions, with all clients and with half of them: what no
+tidying may change.
 
-``python tests/digests.py`` prints them as JSON, ``mpiexec -n 3 python tests/digests.py`` those of three ranks, which are
-the same.
-``tests/digests.json`` has them as they were, with the processor and the versions that the last bits depend on.
+``python tests/digests.py`` prints them as JSON, ``mpiexec -n 3 python tests/digests.py`` those of three
+ranks, which are the same.
+``tests/digests.json`` has them as they were, with the processor and the versions that the last
+bits depend on.
 """
 
 import contextlib
@@ -31,11 +33,13 @@ def digests(communicator: Communicator, folder: Path) -> dict[str, str]:
     for method in plugins.names("hpcfl.methods"):
         for partition, counts in (("uneven", tiny.COUNTS), ("even", EVEN)):
             for fraction in FRACTIONS if method != "apple" else FRACTIONS[:1]:
-                table = tiny.table(method, counts, participation={"fraction": fraction}, checkpoint={"every": 3})
+                table = tiny.table(method, counts, participation={"fraction": fraction},
+                                   checkpoint={"every": 3})
                 place = folder / f"{method}-{partition}-{fraction}"
                 with contextlib.redirect_stdout(io.StringIO()):
                     run(config.parse(table), place, communicator)
-                newest = communicator.share(latest(place / "checkpoints").digest if communicator.is_server else None)
+                newest = communicator.share(latest(place / "checkpoints").digest
+                                            if communicator.is_server else None)
                 found[f"{method} {partition} {fraction}"] = newest
     return found
 

@@ -1,4 +1,5 @@
-"""Mistakes that users make in methods and models of their own, and what cannot be batched, named as 'mistakes:…'."""
+"""Mistakes that users make in methods and models of their own, and what cannot be batched, named
+as 'mistakes:…'."""
 
 import torch
 import torch.nn.functional as functional

@@ -6,12 +6,13 @@ import pytest
 import hpcfl
 from hpcfl.experiment import config
 
-TABLE = {"name": "small", "rounds": 2, "partition": {"scheme": "iid", "clients": 4}, "model": {"name": "mlp", "hidden": [8]},
-         "method": {"name": "fedavg"}}
+TABLE = {"name": "small", "rounds": 2, "partition": {"scheme": "iid", "clients": 4},
+         "model": {"name": "mlp", "hidden": [8]}, "method": {"name": "fedavg"}}
 
 
 def test_importing_the_package_imports_nothing_heavy():
-    loaded = subprocess.run([sys.executable, "-c", "import hpcfl, sys; print('torch' in sys.modules, 'numpy' in sys.modules)"],
+    loaded = subprocess.run([sys.executable, "-c",
+                             "import hpcfl, sys; print('torch' in sys.modules, 'numpy' in sys.modules)"],
                             capture_output=True, text=True, check=True)
     assert loaded.stdout.split() == ["False", "False"]
 
@@ -27,7 +28,8 @@ def test_a_table_a_file_and_a_config_are_the_same_run(tmp_path, monkeypatch):
     assert first.folder.as_posix() == "runs/small" and first.summary.finished
     assert len(first.accuracy("pre")) == 3
 
-    (tmp_path / "small.toml").write_text('name = "small"\nrounds = 2\nmethod.name = "fedavg"\nmodel.hidden = [8]\n'
+    (tmp_path / "small.toml").write_text('name = "small"\nrounds = 2\n'
+                                         'method.name = "fedavg"\nmodel.hidden = [8]\n'
                                          'partition = { scheme = "iid", clients = 4 }')
     assert hpcfl.run(tmp_path / "small.toml", out="elsewhere").summary.digest == first.summary.digest
     assert hpcfl.run(config.parse(TABLE)).summary.digest == first.summary.digest

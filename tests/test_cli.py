@@ -1,4 +1,5 @@
-"""The real commands, each a process or an MPI job of its own; the slow part is starting Python, so they are few."""
+"""The real commands, each a process or an MPI job of its own; the slow part is starting Python,
+so they are few."""
 
 import json
 import os
@@ -24,10 +25,12 @@ method.name = ["local", "fedavg"]
 @pytest.fixture
 def call(tmp_path):
     """``call("mpiexec -n 2 hpcfl …")`` in an empty folder, with the programs of this Python's environment."""
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "100"}
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+                   "COLUMNS": "100"}
 
     def run(line: str) -> subprocess.CompletedProcess:
-        return subprocess.run(line.split(), cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        return subprocess.run(line.split(), cwd=tmp_path, env=environment, capture_output=True,
+                              text=True, timeout=300)
     return run
 
 
@@ -75,5 +78,6 @@ def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, line, words):
 
 
 def test_lists_are_json_alone(call):
-    assert {"fedavg", "cwfedavg"} <= {method["name"] for method in json.loads(call("hpcfl methods --json").stdout)}
+    assert {"fedavg", "cwfedavg"} <= {method["name"]
+                                      for method in json.loads(call("hpcfl methods --json").stdout)}
     assert "digits" in {dataset["name"] for dataset in json.loads(call("hpcfl datasets --json").stdout)}

@@ -23,7 +23,8 @@ def test_files_commands_and_snippets_work(tmp_path):
             (tmp_path / name[1]).write_text(text, encoding="utf-8")
             continue
         arguments = [sys.executable, "-c", text] if language == "python" else ["bash", "-ec", text]
-        done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True,
+                              text=True, timeout=300)
         assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
         ran += 1
     assert ran >= 9
@@ -31,10 +32,12 @@ def test_files_commands_and_snippets_work(tmp_path):
     assert {path.name for path in (tmp_path / "runs").iterdir()} == names
 
 
-@pytest.mark.parametrize(("chapter", "entries"), [("Methods", catalogue.methods), ("Data sets", catalogue.datasets)])
+@pytest.mark.parametrize(("chapter", "entries"), [("Methods", catalogue.methods),
+                                                  ("Data sets", catalogue.datasets)])
 def test_tables_say_what_the_code_says(chapter, entries):
     table = README.partition(f"## {chapter}\n")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("| `")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()
+            if line.startswith("| `")]
     assert [row[0].strip("`") for row in rows] == [entry["name"] for entry in entries()]
     for row, entry in zip(rows, entries(), strict=True):
         assert row[-1] in entry["description"] and row[1] in (entry.get("reference"), row[-1])
@@ -48,7 +51,7 @@ def test_the_speeds_are_those_that_were_measured(monkeypatch):
     assert table.render_short(table.measured(root / "results" / "benchmarks")) in README
 
 
-@pytest.mark.parametrize("path", ["launch/quickstart.sh", "tests/run.sh", "launch/quickstart.toml", "hpcfl/README.md",
-                                  "launch/papers", "slurm/profiles", "slurm/README.md"])
+@pytest.mark.parametrize("path", ["launch/quickstart.sh", "tests/run.sh", "launch/quickstart.toml",
+                                  "hpcfl/README.md", "launch/papers", "slurm/profiles", "slurm/README.md"])
 def test_the_files_it_names_exist(path):
     assert path in README and (Path(__file__).parent.parent / path).exists()

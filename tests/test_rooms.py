@@ -1,4 +1,5 @@
-"""The rooms of the package: hpcfl/README.md lists them from the top down, and no room imports from one above it."""
+"""The rooms of the package: hpcfl/README.md lists them from the top down, and no room imports
+from one above it."""
 
 import ast
 import re
@@ -29,7 +30,8 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found |= {name if (name := f"{node.module}.{alias.name}") in known else node.module for alias in node.names}
+            found |= {name if (name := f"{node.module}.{alias.name}") in known else node.module
+                      for alias in node.names}
     return {name for name in found if name in known}
 
 
@@ -39,7 +41,8 @@ def test_the_list_has_every_room_once():
 
 
 def test_the_root_holds_what_a_user_calls():
-    assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py", "api.py", "cli.py", "errors.py"}
+    assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py", "api.py",
+                                                            "cli.py", "errors.py"}
 
 
 @pytest.mark.parametrize("name", ROOMS)
@@ -51,7 +54,8 @@ def test_no_room_imports_from_one_above_it(name):
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    edges = {module: imports(path) - {module, "hpcfl"} for module, path in modules().items() if module != "hpcfl"}
+    edges = {module: imports(path) - {module, "hpcfl"} for module, path in modules().items()
+             if module != "hpcfl"}
     while leaves := [module for module, others in edges.items() if not others]:
         for leaf in leaves:
             del edges[leaf]

@@ -1,8 +1,10 @@
-"""References to the specification lead somewhere: in code, comments, texts, names of tests and the specification itself.
+"""References to the specification lead somewhere: in code, comments, texts, names of tests and the
+specification itself.
 
-They read ``methods-1.md §5, item 9`` and ``protocols.md D2``; within the specification its own sections and items are named
-alone. A test in ``tests/methods`` begins with the item of the section that its module names, ``test_cwfedavg_9_…``, or with a
-section and an item, ``test_16_1_…``; elsewhere a test may begin with parts of ``protocols.md``, ``test_d2_…``.
+They read ``methods-1.md §5, item 9`` and ``protocols.md D2``; within the specification its own sections and
+items are named alone. A test in ``tests/methods`` begins with the item of the section that its module names,
+``test_cwfedavg_9_…``, or with a section and an item, ``test_16_1_…``; elsewhere a test may begin with parts
+of ``protocols.md``, ``test_d2_…``.
 """
 
 import re
@@ -13,7 +15,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-BOOKS = [ROOT / "hpcfl" / path for path in ("methods/methods-1.md", "methods/methods-2.md", "data/protocols.md")]
+BOOKS = [ROOT / "hpcfl" / path for path in ("methods/methods-1.md", "methods/methods-2.md",
+                                            "data/protocols.md")]
 KINDS = {".py", ".md", ".toml", ".sh", ".sbatch"}
 
 HEADING = re.compile(r"^##+ (\d+(?:\.\d+)?|[A-Z]\d*)\.? ", re.M)
@@ -46,7 +49,8 @@ THERE = {(name, section, item) for name, section, body in SECTIONS for item in (
 
 
 def cited(text, file=None, section=None):
-    """(file, section, item) of every reference in a text; ``file`` and ``section`` are those that it belongs to."""
+    """(file, section, item) of every reference in a text; ``file`` and ``section`` are those that
+    it belongs to."""
     for mark in CITED.finditer(text):
         if mark["parts"]:
             yield from (("protocols.md", part, None) for part in re.findall(r"[A-Z]\d*", mark["parts"]))
@@ -82,7 +86,8 @@ def test_references_lead_to_a_section_and_item():
 
 
 def test_references_within_the_specification_lead_to_a_section_and_item():
-    found = [(name, section, reference) for name, section, body in SECTIONS for reference in cited(body, name, section)]
+    found = [(name, section, reference) for name, section, body in SECTIONS
+             for reference in cited(body, name, section)]
     parts = [("protocols.md", part, None) for part in re.findall(r"\b[B-F]\d\b", TEXTS["protocols.md"])]
     assert len(found) > 10 and len(parts) > 20
     assert [one for one in found if one[2] not in THERE] + [part for part in parts if part not in THERE] == []
@@ -95,9 +100,8 @@ def test_names_of_tests_lead_to_an_item_or_part():
     assert [named for named in found if named[2] not in THERE] == []
 
 
-@pytest.mark.parametrize("text", [
-    "(methods-1.md §99)", "methods-1.md §5,\nitem 11", "methods-3.md §5", "§5", "item 9", "protocols.md B4, D8",
-    "protocols.md A"])
+@pytest.mark.parametrize("text", ["(methods-1.md §99)", "methods-1.md §5,\nitem 11", "methods-3.md §5", "§5",
+                                  "item 9", "protocols.md B4, D8", "protocols.md A"])
 def test_a_reference_that_leads_nowhere_is_found(text):
     assert not THERE.issuperset(cited(text))
 

@@ -1,4 +1,5 @@
-"""A tiny data set, a partition by class counts, and models and methods that misbehave, named in configurations as 'tiny:…'."""
+"""A tiny data set, a partition by class counts, and models and methods that misbehave, named in
+configurations as 'tiny:…'."""
 
 import copy
 import os
@@ -33,7 +34,8 @@ class Blobs(Source):
         y = np.repeat(np.arange(CLASSES), EACH)
         centres = 1.5 * generator.standard_normal((CLASSES, FEATURES))
         x = centres[y] + generator.standard_normal((len(y), FEATURES))
-        return Dataset(name, torch.from_numpy(x).float(), torch.from_numpy(y), CLASSES, scale=1.0, mean=(0.0,), std=(1.0,))
+        return Dataset(name, torch.from_numpy(x).float(), torch.from_numpy(y), CLASSES, scale=1.0,
+                       mean=(0.0,), std=(1.0,))
 
 
 class Blobs64(Blobs):
@@ -54,7 +56,8 @@ class Counts(Scheme):
 
     def draw(self, labels, classes, official_test):
         train = [np.concatenate([EACH * c + np.arange(n) for c, n in enumerate(row)]) for row in self.counts]
-        test = [np.concatenate([EACH * c + np.arange(TEST, EACH) for c, n in enumerate(row) if n]) for row in self.counts]
+        test = [np.concatenate([EACH * c + np.arange(TEST, EACH) for c, n in enumerate(row) if n])
+                for row in self.counts]
         return Draw(train, test)
 
 
@@ -105,7 +108,8 @@ def normalised(shape, classes, *, hidden: int = 6):
 
 
 class Diverges(FedAvg):
-    """FedAvg in which one client's loss is not a number from round ``since`` on; it counts its rounds in private."""
+    """FedAvg in which one client's loss is not a number from round ``since`` on; it counts its
+    rounds in private."""
 
     client: int = 1
     since: int = 2
@@ -156,7 +160,8 @@ class SlowEnd(FedAvg):
 
 
 class Wide(FedAvg):
-    """FedAvg that in round 1 sends every client a field of its own of ``width · times`` floats and gets its double back."""
+    """FedAvg that in round 1 sends every client a field of its own of ``width · times`` floats and gets
+    its double back."""
 
     width: int = 1
     times: int = 1

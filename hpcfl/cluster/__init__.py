@@ -1,1 +1,2 @@
-"""Slurm: what to ask it for (``profile``, ``batch``), sending it (``submission``), living in a job (``supervisor``)."""
+"""Slurm: what to ask it for (``profile``, ``batch``), sending it (``submission``), living in a
+job (``supervisor``)."""

@@ -12,7 +12,8 @@ Options = dict[str, str | int | bool]
 
 
 def options(profile: Profile, name: str) -> Options:
-    """sbatch's long options. The warning goes to the batch script alone, where the supervisor passes it on."""
+    """sbatch's long options. The warning goes to the batch script alone, where the supervisor
+    passes it on."""
     wanted: dict[str, str | int | bool | None] = {
         "job-name": name, "partition": profile.partition, "account": profile.account, "qos": profile.qos,
         "constraint": profile.constraint, "nodes": profile.nodes, "ntasks-per-node": profile.ranks_per_node,
@@ -28,10 +29,11 @@ def flags(chosen: Options) -> list[str]:
 
 
 def launcher(profile: Profile) -> list[str]:
-    """What starts the ranks of a job. A GPU is chosen by node-local rank, so every rank sees all GPUs of its node.
+    """What starts the ranks of a job. A GPU is chosen by node-local rank, so every rank sees all
+    GPUs of its node.
 
-    A rank that dies ends the others after 10 s (``--wait``): ``--kill-on-bad-exit`` would also kill ranks that are about to
-    leave with the code "continue me".
+    A rank that dies ends the others after 10 s (``--wait``): ``--kill-on-bad-exit`` would also kill ranks
+    that are about to leave with the code "continue me".
     """
     if profile.cluster != "slurm":
         return ["mpiexec", "-n", str(profile.ranks)] if profile.ranks > 1 else []
@@ -55,14 +57,16 @@ def script(chosen: Options, setup: Sequence[str], command: Sequence[str]) -> str
 
 def supervised(python: str, supervisor: Supervisor) -> list[str]:
     """The supervisor as the last command of a batch script."""
-    return [python, "-m", "hpcfl.cluster.supervisor", "--out", supervisor.folder, "--record", supervisor.record,
+    return [python, "-m", "hpcfl.cluster.supervisor",
+            "--out", supervisor.folder, "--record", supervisor.record,
             "--again", shlex.join(supervisor.again), "--warning", f"{supervisor.warning:g}",
             "--max-requeues", str(supervisor.max_requeues), "--", *supervisor.command]
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that Slurm cannot name: it expands % in log files and reads a batch script line by line."""
+    """Refuse a folder that Slurm cannot name: it expands % in log files and reads a batch script
+    line by line."""
     text = str(folder)
     if "%" in text or "\\" in text or any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
-        raise UserError(f"{text!r}: Slurm cannot write logs to a folder with '%', '\\' or a control character in its name; "
-                        "choose another --out")
+        raise UserError(f"{text!r}: Slurm cannot write logs to a folder with '%', '\\' or a control "
+                        "character in its name; choose another --out")

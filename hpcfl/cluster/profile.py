@@ -1,4 +1,5 @@
-"""A cluster profile: what to ask a batch system for. TOML files, one for each kind of job, named by ``--profile``."""
+"""A cluster profile: what to ask a batch system for. TOML files, one for each kind of job, named
+by ``--profile``."""
 
 import os
 import re
@@ -20,27 +21,35 @@ TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 
 class Profile(Section):
-    """All keys with their defaults; a job has ``nodes`` × ``ranks_per_node`` MPI ranks, the first of them the server."""
+    """All keys with their defaults; a job has ``nodes`` × ``ranks_per_node`` MPI ranks, the first
+    of them the server."""
 
     cluster: Literal["slurm", "local", "debug"] = Field(
-        "slurm", description="slurm; local: the same job on this machine without Slurm; debug: one rank, in this very process")
+        "slurm", description="slurm; local: the same job on this machine without Slurm; debug: "
+                             "one rank, in this very process")
     partition: Word | None = Field(None, description="Slurm's partition")
     account: Word | None = Field(None, description="who pays")
     qos: Word | None = Field(None, description="quality of service")
     constraint: Line | None = Field(None, description="features that nodes must have")
     nodes: PositiveInt = Field(1, description="nodes a job")
-    ranks_per_node: PositiveInt = Field(2, description="MPI ranks a node; with GPUs one a GPU, and one more for the server")
+    ranks_per_node: PositiveInt = Field(2, description="MPI ranks a node; with GPUs one a GPU, and one more "
+                                                       "for the server")
     gpus_per_node: NonNegativeInt = Field(0, description="GPUs a node, shared out by node-local rank")
     cores: PositiveInt = Field(1, description="CPU cores a rank; at least runtime.threads")
     memory: str | None = Field(None, pattern=r"^\d+[KMGT]?$", description="memory a node, e.g. 64G")
-    time: str = Field("1:00:00", pattern=rf"^{TIME.pattern}$", description="time limit, [days-]hours:minutes:seconds")
-    mpi: Word = Field("pmi2", description="srun --mpi=…: pmi2 for MPICH, pmix for Open MPI; or mpiexec to start with that")
-    setup: list[Line] = Field(default_factory=list, description="shell commands to run first, e.g. 'module load mpich'")
-    warning: PositiveInt = Field(120, description="seconds before the time limit at which the job is told to stop; "
-                                                  "longer than a round, so that the round is not lost")
-    max_requeues: NonNegativeInt = Field(3, description="times a job returns to the queue without a new checkpoint")
+    time: str = Field("1:00:00", pattern=rf"^{TIME.pattern}$",
+                      description="time limit, [days-]hours:minutes:seconds")
+    mpi: Word = Field("pmi2", description="srun --mpi=…: pmi2 for MPICH, pmix for Open MPI; "
+                                          "or mpiexec to start with that")
+    setup: list[Line] = Field(default_factory=list,
+                              description="shell commands to run first, e.g. 'module load mpich'")
+    warning: PositiveInt = Field(120, description="seconds before the time limit at which the job is told to "
+                                                  "stop; longer than a round, so that the round is not lost")
+    max_requeues: NonNegativeInt = Field(3, description="times a job returns to the queue without a "
+                                                        "new checkpoint")
     at_once: PositiveInt = Field(8, description="cells of a sweep that run at the same time")
-    options: dict[Option, Line | bool | int] = Field(default_factory=dict, description="further options of sbatch")
+    options: dict[Option, Line | bool | int] = Field(default_factory=dict,
+                                                     description="further options of sbatch")
 
     @property
     def ranks(self) -> int:

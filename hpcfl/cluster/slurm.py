@@ -1,4 +1,5 @@
-"""What a Slurm job can ask of Slurm. Every answer may be missing: some sites have no Slurm commands on compute nodes."""
+"""What a Slurm job can ask of Slurm. Every answer may be missing: some sites have no Slurm commands
+on compute nodes."""
 
 import os
 import shutil
@@ -7,7 +8,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 TIMEOUT = 20  # seconds for an answer of the controller
-OWN = ("SLURM_ARRAY_", "SLURM_RESTART_COUNT")  # variables that Slurm does not replace in a job that has none of its own
+# variables that Slurm does not replace in a job that has none of its own
+OWN = ("SLURM_ARRAY_", "SLURM_RESTART_COUNT")
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,9 @@ class Queued:
     @property
     def alive(self) -> bool:
         """Whether it waits or runs."""
-        return self.state in ("PENDING", "RUNNING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "PREEMPTED",
-                              "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SPECIAL_EXIT")
+        return self.state in ("PENDING", "RUNNING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED",
+                              "PREEMPTED", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED",
+                              "SPECIAL_EXIT")
 
 
 def own_job() -> str | None:
@@ -36,7 +39,8 @@ def jobs(ids: Iterable[str]) -> dict[str, Queued] | None:
     wanted = sorted({job.partition("_")[0] for job in ids})
     if not wanted:
         return {}
-    # An id that Slurm has forgotten is an error when asked for alone, so everything of this user is asked for.
+    # An id that Slurm has forgotten is an error when asked for alone, so everything of this
+    # user is asked for.
     answer = _ask(["squeue", "--me", "--noheader", "--array", "--states=all",
                    "--Format=JobArrayID:|,State:|,Reason:|,RestartCnt:|"])
     if answer is None:
@@ -55,7 +59,8 @@ def requeue(job: str) -> bool:
 
 
 def submit_after(job: str, again: list[str], restarts: int) -> str | None:
-    """Submit a batch script with its arguments that starts when ``job`` has ended; the new job's id, None if that failed."""
+    """Submit a batch script with its arguments that starts when ``job`` has ended; the new job's id,
+    None if that failed."""
     # sbatch hands this environment on, and the new job is no task of this one's array.
     environment = {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
     answer = _ask(["sbatch", "--parsable", f"--dependency=afterany:{job}", *again],
@@ -72,7 +77,8 @@ def _ask(command: list[str], environment: dict[str, str] | None = None) -> str |
     if shutil.which(command[0]) is None:
         return None
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=True, env=environment)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=True,
+                                env=environment)
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout

@@ -27,16 +27,18 @@ from hpcfl.storage.results import Results
 
 INTERVAL = 5.0  # seconds between two looks
 UNDER_WAY = ("queued", "starting", "running")
-RUNNING = {Stage.EMPTY: "starting", Stage.CLAIMED: "starting", Stage.PREPARED: "starting"}  # a run in its folder; else running
+# a run in its folder; else running
+RUNNING = {Stage.EMPTY: "starting", Stage.CLAIMED: "starting", Stage.PREPARED: "starting"}
 WIDE = 200  # columns where the output is no terminal
 
 
 @dataclass(frozen=True)
 class Status:
-    """A cell: ``state`` is one of finished, running, starting, queued, failed, stopped, waiting; ``note`` says more.
+    """A cell: ``state`` is one of finished, running, starting, queued, failed, stopped, waiting;
+    ``note`` says more.
 
-    accuracy: the last one scored, in [0, 1], or what else counts; reached: the same as it is shown; left: seconds
-    until it is finished, at its pace so far.
+    accuracy: the last one scored, in [0, 1], or what else counts; reached: the same as it is shown; left:
+    seconds until it is finished, at its pace so far.
     """
 
     name: str
@@ -83,7 +85,8 @@ def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]
         yield next(iter(submissions.jobs), folder.resolve().name), folder
         return
     planned = _planned(folder) or list(submissions.jobs)
-    others = sorted(entry.name for entry in folder.iterdir() if run_folder.is_run(entry) and not run_folder.is_aside(entry))
+    others = sorted(entry.name for entry in folder.iterdir()
+                    if run_folder.is_run(entry) and not run_folder.is_aside(entry))
     if not planned and not others:
         raise UserError(f"{folder}: no run of hpcfl here")
     for name in dict.fromkeys([*planned, *others]):
@@ -119,9 +122,11 @@ def _run(folder: Path) -> Run | None:
 
 def _state(name: str, folder: Path, run: Run | None, submissions: Submissions,
            queued: Queued | None) -> tuple[str, str]:
-    """What the folder says, and where it leaves that open the queue; and a note of why or how often requeued."""
+    """What the folder says, and where it leaves that open the queue; and a note of why or how
+    often requeued."""
     came = run.life if run else life.look(folder, None, Results())
-    again = f"requeued {queued.restarts} time{'s' if queued.restarts > 1 else ''}" if queued and queued.restarts else ""
+    again = (f"requeued {queued.restarts} time{'s' if queued.restarts > 1 else ''}"
+             if queued and queued.restarts else "")
     if came.finished:
         return "finished", ""
     if came.held:

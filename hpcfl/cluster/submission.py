@@ -1,7 +1,8 @@
-"""Sending an experiment file to a cluster through submitit: one job, or an array with one task for each cell of a sweep.
+"""Sending an experiment file to a cluster through submitit: one job, or an array with one task for each
+cell of a sweep.
 
-What a job needs lies in ``OUT/jobs`` (``submission_folder``), with its logs; nothing of it depends on the experiment file
-any more, which may be edited while jobs wait.
+What a job needs lies in ``OUT/jobs`` (``submission_folder``), with its logs; nothing of it depends on the
+experiment file any more, which may be edited while jobs wait.
 """
 
 import json
@@ -14,7 +15,9 @@ from typing import Any
 
 import submitit
 from submitit.core.utils import FailedJobError, FailedSubmissionError, UncompletedJobError
-from submitit.slurm.slurm import _make_sbatch_string  # the function that submitit itself makes its scripts with
+
+# the function that submitit itself makes its scripts with
+from submitit.slurm.slurm import _make_sbatch_string
 
 from hpcfl.cluster import batch, forecast, profile, slurm
 from hpcfl.cluster.profile import Profile
@@ -33,7 +36,8 @@ UNLIMITED = 10**6  # submitit's own limit on requeues; ours counts those without
 
 @dataclass(frozen=True)
 class Work:
-    """A cell that is to run: its name, what the job calls, and the texts that go beside it into ``OUT/jobs``."""
+    """A cell that is to run: its name, what the job calls, and the texts that go beside it
+    into ``OUT/jobs``."""
 
     name: str
     config: Config
@@ -41,8 +45,10 @@ class Work:
     files: dict[Path, str]
 
 
-def submit(file: Path, overrides: Iterable[str], profile_name: str, out: Path | None, dry_run: bool) -> list[str]:
-    """Submit what is not finished and not in the queue; lines that say what was done. Raises UserError, RunFailure."""
+def submit(file: Path, overrides: Iterable[str], profile_name: str, out: Path | None,
+           dry_run: bool) -> list[str]:
+    """Submit what is not finished and not in the queue; lines that say what was done. Raises
+    UserError, RunFailure."""
     wanted = profile.load(profile_name)
     plan = experiment.plan(config.read(file, overrides), str(file), out)
     folder = plan.folder.resolve()
@@ -51,7 +57,8 @@ def submit(file: Path, overrides: Iterable[str], profile_name: str, out: Path | 
     open_cells, refused = _open(plan, folder)
     _check_threads(wanted, open_cells)
     queued = {} if dry_run else _in_queue(submissions)
-    work = [_work(wanted, submissions, folder / cell.folder, cell) for cell in open_cells if cell.name not in queued]
+    work = [_work(wanted, submissions, folder / cell.folder, cell) for cell in open_cells
+            if cell.name not in queued]
     complete = len(plan.cells) - len(open_cells) - len(refused)
     lines = [f"{complete} of {len(plan.cells)} complete"] if complete else []
     lines += [f"{name}: refused, {error}" for name, error in refused.items()]
@@ -70,8 +77,8 @@ def submit(file: Path, overrides: Iterable[str], profile_name: str, out: Path | 
 
 
 def _open(plan: experiment.Plan, folder: Path) -> tuple[list[experiment.Planned], dict[str, UserError]]:
-    """The cells that are not complete and can be run where they are to, and why others cannot. Raises UserError for a single run
-    or if no cell is left."""
+    """The cells that are not complete and can be run where they are to, and why others cannot. Raises
+    UserError for a single run or if no cell is left."""
     open_cells, refused = [], dict[str, UserError]()
     for cell in plan.cells:
         try:
@@ -96,18 +103,19 @@ def script(wanted: Profile, work: list[Work], submissions: Submissions) -> str:
 def _work(wanted: Profile, submissions: Submissions, out: Path, cell: experiment.Planned) -> Work:
     frozen, again = submissions.frozen(cell.name), submissions.script(cell.name)
     command = [*batch.launcher(wanted), *batch.experiment(sys.executable, frozen, out)]
-    supervisor = Supervisor(command, str(out), str(submissions.record(cell.name)), wanted.warning, wanted.max_requeues,
-                            [str(again)])
+    supervisor = Supervisor(command, str(out), str(submissions.record(cell.name)), wanted.warning,
+                            wanted.max_requeues, [str(again)])
     chosen = batch.options(wanted, cell.config.name) | {"output": str(submissions.folder / "%j.log")}
     text = batch.script(chosen, wanted.setup, batch.supervised(sys.executable, supervisor))
-    return Work(cell.name, cell.config, supervisor, {frozen: json.dumps(cell.config.resolved(), indent=1), again: text})
+    return Work(cell.name, cell.config, supervisor,
+                {frozen: json.dumps(cell.config.resolved(), indent=1), again: text})
 
 
 def _parameters(wanted: Profile, name: str) -> dict[str, Any]:
     """submitit's parameters. It spells options with '_' and sets some itself; ours replace them."""
     chosen = {key.replace("-", "_"): value for key, value in batch.options(wanted, name).items()}
-    return {"additional_parameters": chosen, "setup": wanted.setup or None, "use_srun": False, "stderr_to_stdout": True,
-            "array_parallelism": wanted.at_once}
+    return {"additional_parameters": chosen, "setup": wanted.setup or None, "use_srun": False,
+            "stderr_to_stdout": True, "array_parallelism": wanted.at_once}
 
 
 def _python() -> str:
@@ -156,5 +164,5 @@ def _in_queue(submissions: Submissions) -> dict[str, str]:
 def _check_threads(wanted: Profile, cells: list[experiment.Planned]) -> None:
     for cell in cells:
         if cell.config.runtime.threads > wanted.cores:
-            raise UserError(f"runtime.threads = {cell.config.runtime.threads} needs as many cores a rank, the profile has "
-                            f"cores = {wanted.cores}")
+            raise UserError(f"runtime.threads = {cell.config.runtime.threads} needs as many cores a rank, "
+                            f"the profile has cores = {wanted.cores}")

@@ -1,4 +1,5 @@
-"""``OUT/jobs``: what was submitted for the results folder ``OUT``, for those who submit and those who look."""
+"""``OUT/jobs``: what was submitted for the results folder ``OUT``, for those who submit and
+those who look."""
 
 import json
 from pathlib import Path

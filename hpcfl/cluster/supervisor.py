@@ -1,8 +1,10 @@
-"""One process in a batch job: it starts the ranks, passes Slurm's warning on to them, and sends the job back to the queue.
+"""One process in a batch job: it starts the ranks, passes Slurm's warning on to them, and sends the job
+back to the queue.
 
-Slurm warns (time limit, preemption) → the ranks finish their round, write a checkpoint and leave with code 75 → the job is
-requeued and the same command continues. If the ranks are not ready in time the job is requeued anyway and continues from
-its last checkpoint. A failure is not requeued. ``python -m hpcfl.cluster.supervisor --help`` for batch scripts.
+Slurm warns (time limit, preemption) → the ranks finish their round, write a checkpoint and leave
+with code 75 → the job is requeued and the same command continues. If the ranks are not ready
+in time the job is requeued anyway and continues from its last checkpoint. A failure is not requeued.
+``python -m hpcfl.cluster.supervisor --help`` for batch scripts.
 """
 
 import argparse
@@ -35,10 +37,11 @@ WARNINGS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGXCPU)
 
 @dataclass
 class Supervisor:
-    """``command`` starts the ranks, ``folder`` holds their results, ``record`` is a file for the count of requeues.
+    """``command`` starts the ranks, ``folder`` holds their results, ``record`` is a file for the
+    count of requeues.
 
-    ``warning``: seconds between Slurm's signal and the end; ``again``: a batch script and its arguments, for a job that follows
-    this one.
+    ``warning``: seconds between Slurm's signal and the end; ``again``: a batch script and its arguments,
+    for a job that follows this one.
     """
 
     command: list[str]
@@ -72,7 +75,8 @@ class Supervisor:
     def _watch(self, process: "subprocess.Popen[str]") -> int | None:
         """Until the ranks have left: their code; None if they are still there when the time is up.
 
-        They are told of a warning again and again, because a launcher that is just starting them passes nothing on.
+        They are told of a warning again and again, because a launcher that is just starting them
+        passes nothing on.
         """
         told = 0.0
         while process.poll() is None and not self._too_late():
@@ -91,15 +95,17 @@ class Supervisor:
         return self._warned is not None and time.monotonic() - self._warned > patience
 
     def _count(self) -> None:
-        """Refuse to go on for ever: a limited number of starts in the queue's care may bring no new checkpoint."""
+        """Refuse to go on for ever: a limited number of starts in the queue's care may bring
+        no new checkpoint."""
         done, before = progress(Path(self.folder)), _read(Path(self.record))
         again = slurm.restarts() > 0 and before.get("rounds") == done
         fruitless = before.get("fruitless", 0) + 1 if again else 0
         self._note(rounds=done, fruitless=fruitless, failure=None)
         if fruitless > self.max_requeues:
-            raise RunFailure(f"requeued {fruitless} times without a new checkpoint (round {done}), more than max_requeues = "
-                             f"{self.max_requeues}: a round, or what comes before the first one, needs more time than the job "
-                             "has; raise the profile's time and warning, or use more ranks")
+            raise RunFailure(f"requeued {fruitless} times without a new checkpoint (round {done}), more than "
+                             f"max_requeues = {self.max_requeues}: a round, or what comes before the first "
+                             "one, needs more time than the job has; raise the profile's time and warning, "
+                             "or use more ranks")
 
     def _note(self, **entries: Any) -> None:
         """Keep something for the next start and for ``hpcfl status``; a full disk is no reason to stop."""
@@ -114,10 +120,12 @@ class Supervisor:
         waiting = slurm.jobs([job]) if job else {}
         if job is None:
             raise RunFailure("stopped early; the same command continues")
-        when = "in time" if code == CONTINUE else "in the middle of a round, which will be repeated" if code is None else (
-            f"by the warning before the ranks could take it ({_ending(code)})")
-        _say(f"job {job} stopped {when}")  # before all else: Slurm may end this process while it is being requeued
-        if waiting is not None and waiting.get(job) and waiting[job].state not in ("RUNNING", "PREEMPTED", "SUSPENDED"):
+        when = ("in time" if code == CONTINUE else "in the middle of a round, which will be repeated"
+                if code is None else (f"by the warning before the ranks could take it ({_ending(code)})"))
+        # before all else: Slurm may end this process while it is being requeued
+        _say(f"job {job} stopped {when}")
+        if (waiting is not None and waiting.get(job)
+                and waiting[job].state not in ("RUNNING", "PREEMPTED", "SUSPENDED")):
             _say(f"job {job} is ended by scancel or scontrol requeue")
         elif slurm.requeue(job):
             _say(f"job {job} requeued")
@@ -153,7 +161,8 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 
 def _ending(code: int) -> str:
-    return f"the ranks were ended by {signal.Signals(-code).name}" if code < 0 else f"the ranks ended with code {code}"
+    return (f"the ranks were ended by {signal.Signals(-code).name}" if code < 0
+            else f"the ranks ended with code {code}")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -171,15 +180,20 @@ def main() -> None:
     """``python -m hpcfl.cluster.supervisor [options] -- command``, the last line of a batch script."""
     parser = argparse.ArgumentParser(prog="python -m hpcfl.cluster.supervisor", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True, metavar="DIR", help="the results folder that the command writes")
-    parser.add_argument("--record", required=True, metavar="FILE", help="where requeues are counted; made where missing")
+    parser.add_argument("--out", required=True, metavar="DIR",
+                        help="the results folder that the command writes")
+    parser.add_argument("--record", required=True, metavar="FILE",
+                        help="where requeues are counted; made where missing")
     parser.add_argument("--again", required=True, metavar="WORDS", type=shlex.split,
-                        help="this batch script and its arguments, quoted, submitted again where requeueing is impossible")
-    parser.add_argument("--warning", type=float, default=120.0, help="seconds, as in '#SBATCH --signal=B:USR2@SECONDS'")
+                        help="this batch script and its arguments, quoted, submitted again where requeueing "
+                             "is impossible")
+    parser.add_argument("--warning", type=float, default=120.0,
+                        help="seconds, as in '#SBATCH --signal=B:USR2@SECONDS'")
     parser.add_argument("--max-requeues", type=int, default=3, help="times without a new checkpoint")
     parser.add_argument("command", nargs="+", help="starts the ranks")
     given = parser.parse_args()
-    supervisor = Supervisor(given.command, given.out, given.record, given.warning, given.max_requeues, given.again)
+    supervisor = Supervisor(given.command, given.out, given.record, given.warning,
+                            given.max_requeues, given.again)
     try:
         supervisor()
     except RunFailure as error:

@@ -1,4 +1,5 @@
-"""The ranks of a job as their supervisor hears them: what they say is passed on, and read for who failed and why."""
+"""The ranks of a job as their supervisor hears them: what they say is passed on, and read for who
+failed and why."""
 
 import re
 import subprocess
@@ -11,7 +12,8 @@ from hpcfl.files import atomic
 
 CREW = re.compile(r"(rank (\d+) on .*)")  # a rank's line of crew.muster
 REASON = re.compile(r"hpcfl: (.*)")  # a rank that could speak; the first is the cause
-DEATH = re.compile(r"srun: error: \S+: tasks? (\d+).*?: (.*)")  # "srun: error: n2: task 2: Killed"; the first died by itself
+# "srun: error: n2: task 2: Killed"; the first died by itself
+DEATH = re.compile(r"srun: error: \S+: tasks? (\d+).*?: (.*)")
 PATIENCE = 5.0  # seconds for the last words, which an orphan that holds the pipe open could delay for ever
 
 
@@ -20,8 +22,8 @@ class Witness:
 
     def __init__(self, command: Sequence[str]) -> None:
         with atomic.explained(Path(command[0])):
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                            errors="replace")
+            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                            text=True, errors="replace")
         self._crew: dict[str, str] = {}
         self._reason = ""
         self._death = ""
@@ -29,8 +31,8 @@ class Witness:
         self._listener.start()
 
     def testimony(self) -> str:
-        """Once the process has ended and its last words are passed on: why, as far as a rank itself or the launcher of one
-        that died said so; else empty."""
+        """Once the process has ended and its last words are passed on: why, as far as a rank itself or the
+        launcher of one that died said so; else empty."""
         self._listener.join(PATIENCE)
         return self._reason or self._death
 

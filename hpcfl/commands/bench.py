@@ -1,4 +1,5 @@
-"""``hpcfl bench``: a user's own experiment for a few rounds on the machine at hand, and what the whole run would take."""
+"""``hpcfl bench``: a user's own experiment for a few rounds on the machine at hand, and what the whole
+run would take."""
 
 import json
 import resource
@@ -56,14 +57,17 @@ class Report:
         scoring = "" if self.scoring_measured else " without scoring"
         return (f"seconds per round   {self.seconds_per_round:.3g}   ({phases})\n"
                 f"samples per second  {self.samples_per_second:,.0f}\n"
-                f"lane-steps          {100 * self.lane_occupancy:.0f} % did work, {self.lanes_per_step:.3g} lanes a step\n"
+                f"lane-steps          {100 * self.lane_occupancy:.0f} % "
+                f"did work, {self.lanes_per_step:.3g} lanes a step\n"
                 f"share of peak       {100 * self.share_of_peak:.1f} % of {self.peak_gflops:,.0f} GFLOP/s\n"
                 f"memory by rank, MB  {memory}{device}\n"
                 f"the whole run       {self.projected_seconds / 3600:.2f} h{scoring}")
 
 
-def bench_file(file: Path, overrides: Iterable[str], rounds: int, as_json: bool, communicator: Communicator) -> None:
-    """Time ``rounds`` rounds of the experiment (of a sweep the first cell). Collective; writes nothing that stays."""
+def bench_file(file: Path, overrides: Iterable[str], rounds: int, as_json: bool,
+               communicator: Communicator) -> None:
+    """Time ``rounds`` rounds of the experiment (of a sweep the first cell). Collective; writes
+    nothing that stays."""
     with agreed(communicator):
         experiment = sweep.expand(config.read(file, overrides), str(file))[0].config
     report = measure(experiment, rounds, communicator)
@@ -94,19 +98,22 @@ _RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes
 
 
 def _plan(experiment: Config, rounds: int) -> list[int]:
-    """Round numbers to play: the first warms up; one more where none of them would be scored but some of the run are."""
+    """Round numbers to play: the first warms up; one more where none of them would be scored but some
+    of the run are."""
     plan, every = list(range(1, rounds + 2)), experiment.evaluation.every
     return plan if every <= plan[-1] or every > experiment.rounds else [*plan, every]
 
 
-def _play(prepared: Prepared, communicator: Communicator, plan: list[int]) -> tuple[list[dict[str, Any]], Work]:
+def _play(prepared: Prepared, communicator: Communicator,
+          plan: list[int]) -> tuple[list[dict[str, Any]], Work]:
     """The rounds of the plan; what rank 0 recorded of each but the first, and this rank's work in them."""
     lines: list[dict[str, Any]] = []
     with TemporaryDirectory() as scratch, StopRequest(lambda: communicator.abort(1)) as request:
         folder = Path(scratch)
-        federation = Federation(communicator, prepared, prepared.server, Checkpoints(folder / "checkpoints", communicator),
-                                MetricsWriter(folder, {}, {}, PUBLISH_EVERY) if communicator.is_server else None, {},
-                                lambda round, values: lines.append(values))
+        federation = Federation(communicator, prepared, prepared.server,
+                                Checkpoints(folder / "checkpoints", communicator),
+                                MetricsWriter(folder, {}, {}, PUBLISH_EVERY) if communicator.is_server
+                                else None, {}, lambda round, values: lines.append(values))
         for number in plan:
             if number == plan[1]:
                 prepared.hardware.work.clear()
@@ -126,8 +133,9 @@ def _report(experiment: Config, lines: list[dict[str, Any]], ranks: list[list[An
     times = -(-experiment.rounds // experiment.evaluation.every) + 1  # scored rounds, and the last models
     rate = work.samples / sum(seconds)
     return Report(statistics.median(seconds), seconds, phases, rate, work.needed / max(1, work.computed),
-                  work.computed / max(1, work.turns), rate * max(flops) / sum(peaks), sum(peaks) / 1e9, list(resident),
-                  list(device), experiment.rounds * plain + times * phases["score"], bool(scored))
+                  work.computed / max(1, work.turns), rate * max(flops) / sum(peaks), sum(peaks) / 1e9,
+                  list(resident), list(device), experiment.rounds * plain + times * phases["score"],
+                  bool(scored))
 
 
 def _peak(device: torch.device) -> float:
@@ -148,7 +156,8 @@ def _flops(prepared: Prepared) -> float:
     parameters = {name: tensor.detach()[None] for name, tensor in kernel.module.named_parameters()}
     buffers = {name: tensor[None] for name, tensor in kernel.module.named_buffers()}
     x, y = prepared.hardware.samples.take(torch.zeros(8, dtype=torch.int64))
-    gradient = kernel.session(parameters | buffers, list(parameters), lambda model, batch, lane: model(batch.x).sum())
+    gradient = kernel.session(parameters | buffers, list(parameters),
+                              lambda model, batch, lane: model(batch.x).sum())
     with FlopCounterMode(display=False) as counter:
         gradient(slice(None), x[None], y[None], {})
     operations: int = counter.get_total_flops()

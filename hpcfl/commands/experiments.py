@@ -53,15 +53,18 @@ def plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
     cells = sweep.expand(table, source)
     is_sweep = "sweep" in table
     folder = out or Path("runs") / table.get("name", cells[0].config.name)
-    return Plan(folder, [Planned(cell.name, cell.name if is_sweep else ".", cell.config) for cell in cells], is_sweep)
+    return Plan(folder, [Planned(cell.name, cell.name if is_sweep else ".", cell.config) for cell in cells],
+                is_sweep)
 
 
-def run_file(file: Path, overrides: Iterable[str], out: Path | None, fresh: bool, communicator: Communicator) -> Path:
+def run_file(file: Path, overrides: Iterable[str], out: Path | None, fresh: bool,
+             communicator: Communicator) -> Path:
     """Run an experiment file; the folder of its results. Collective. Raises what ``run_table`` raises."""
     return _run(lambda: config.read(file, overrides), str(file), out, fresh, communicator)
 
 
-def run_table(table: dict[str, Any], source: str, out: Path | None, fresh: bool, communicator: Communicator) -> Path:
+def run_table(table: dict[str, Any], source: str, out: Path | None, fresh: bool,
+              communicator: Communicator) -> Path:
     """Run what an experiment file's table says, and say what came out; the folder of its results. Collective.
 
     Raises UserError, RunFailure or Interrupted, on all ranks.
@@ -69,7 +72,8 @@ def run_table(table: dict[str, Any], source: str, out: Path | None, fresh: bool,
     return _run(lambda: table, source, out, fresh, communicator)
 
 
-def _run(read: Callable[[], dict[str, Any]], source: str, out: Path | None, fresh: bool, communicator: Communicator) -> Path:
+def _run(read: Callable[[], dict[str, Any]], source: str, out: Path | None, fresh: bool,
+         communicator: Communicator) -> Path:
     with agreed(communicator):
         check_world(communicator)
         planned = plan(read(), source, out)
@@ -85,7 +89,8 @@ def _run(read: Callable[[], dict[str, Any]], source: str, out: Path | None, fres
 
 
 def check_file(file: Path, overrides: Iterable[str], communicator: Communicator) -> None:
-    """Prepare an experiment without running it, and print what it is and needs; of a sweep the first cell. Collective."""
+    """Prepare an experiment without running it, and print what it is and needs; of a sweep the first
+    cell. Collective."""
     with agreed(communicator):
         check_world(communicator)
         cells = sweep.expand(config.read(file, overrides), str(file))
@@ -101,7 +106,8 @@ def check_file(file: Path, overrides: Iterable[str], communicator: Communicator)
         for note in prepared.notes:
             print(f"note: {plain(note)}")
         if len(cells) > 1:
-            print(f"sweep: {len(cells)} valid cells, this is the first: {', '.join(cell.name for cell in cells)}")
+            print(f"sweep: {len(cells)} valid cells, this is the first: "
+                  f"{', '.join(cell.name for cell in cells)}")
 
 
 def run_one(experiment: config.Config, folder: Path, fresh: bool, communicator: Communicator) -> bool:
@@ -120,7 +126,8 @@ def _run_cells(planned: Plan, fresh: bool, communicator: Communicator) -> None:
         try:
             played |= run_one(cell.config, planned.folder / cell.folder, fresh, communicator)
         except (RunFailure, UserError) as error:
-            failures[cell.name] = error.with_traceback(None)  # which would keep all that the cell had in memory
+            # which would keep all that the cell had in memory
+            failures[cell.name] = error.with_traceback(None)
             if communicator.is_server:
                 print(f"{cell.name}: failed: {plain(error)}", flush=True)
     if len(failures) < len(planned.cells):

@@ -1,4 +1,5 @@
-"""A run from start to end: prepare, claim the folder, restore, play the rounds, leave with the agreed code."""
+"""A run from start to end: prepare, claim the folder, restore, play the rounds, leave with the
+agreed code."""
 
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -24,15 +25,16 @@ from hpcfl.storage.checkpoint import Checkpoints, Restored
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.run_folder import CHECKPOINTS, PARTITION, Claim
 
-PREPARING = 15.0  # seconds of silence granted, at least, before round 1: an import or a library's call says nothing
+# seconds of silence granted, at least, before round 1: an import or a library's call says nothing
+PREPARING = 15.0
 PUBLISH_EVERY = 0.5  # seconds between files of metrics, each of which takes as long as a short round
 
 
 def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = False) -> bool:
     """Start or continue the run in ``folder``; False where it is complete already. Collective.
 
-    Until the folder is begun nothing in it changes, and whatever is wrong is bad input; from then on it is a failure.
-    Raises UserError, RunFailure or Interrupted, on all ranks.
+    Until the folder is begun nothing in it changes, and whatever is wrong is bad input; from then on it is a
+    failure. Raises UserError, RunFailure or Interrupted, on all ranks.
     """
     communicator.watch(silence([config]))
     heartbeat.to(communicator.beat)
@@ -47,14 +49,16 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
         prepared = trial.run(prepared, communicator)
         introduced = communicator.introduce(muster(communicator, prepared))
         with agreed(communicator):
-            claim = stack.enter_context(run_folder.claim(folder, config, fresh)) if communicator.is_server else None
+            claim = (stack.enter_context(run_folder.claim(folder, config, fresh))
+                     if communicator.is_server else None)
         if communicator.share(communicator.is_server and claim is None):
             return False
         checkpoints = Checkpoints(folder / CHECKPOINTS, communicator)
         restored = None if fresh else checkpoints.restore(prepared.store)
         if communicator.agree(int(request.received is not None)):
-            raise Interrupted("stopped before it began; the same command begins it" if restored is None else
-                              f"stopped after round {restored.round} of {config.rounds}; the same command continues")
+            raise Interrupted("stopped before it began; the same command begins it" if restored is None
+                              else f"stopped after round {restored.round} of {config.rounds}; "
+                              "the same command continues")
         with agreed(communicator):
             notes = _begin(claim, prepared, restored) if claim is not None else []
         try:
@@ -67,7 +71,8 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
 
 
 def _begin(claim: Claim, prepared: Prepared, restored: Restored | None) -> list[str]:
-    """On rank 0: the last that may be refused, then the folder is this run's; what a user should know before training goes on.
+    """On rank 0: the last that may be refused, then the folder is this run's; what a user should know before
+    training goes on.
 
     Raises UserError, RunFailure.
     """
@@ -75,8 +80,8 @@ def _begin(claim: Claim, prepared: Prepared, restored: Restored | None) -> list[
     partition = claim.folder / PARTITION
     known = _known_split(partition, notes)
     if restored is not None and known is not None and not known.same(prepared.split):
-        raise UserError(f"{partition}: was drawn from other data than those in place now; put the data back that the run began "
-                        "with, or choose another --out or --fresh")
+        raise UserError(f"{partition}: was drawn from other data than those in place now; put the data back "
+                        "that the run began with, or choose another --out or --fresh")
     claim.begin()
     if restored is None or known is None:
         prepared.split.save(partition)
@@ -95,7 +100,8 @@ def _known_split(path: Path, notes: list[str]) -> Split | None:
 
 
 def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoints, restored: Restored | None,
-          metrics: MetricsWriter | None, folder: Path, introduced: list[str], notes: list[str], request: StopRequest) -> None:
+          metrics: MetricsWriter | None, folder: Path, introduced: list[str], notes: list[str],
+          request: StopRequest) -> None:
     """The rounds that are left, with progress on rank 0."""
     communicator.watch(prepared.config.runtime.hang_after)
     server = prepared.server
@@ -104,11 +110,13 @@ def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoin
         prepared.server.clear()  # its matrices would take memory to no purpose
     done = restored.round if restored else 0
     if metrics is None:
-        Federation(communicator, prepared, server, checkpoints, None, _meta(prepared), _silent).run(done, request)
+        Federation(communicator, prepared, server, checkpoints, None, _meta(prepared),
+                   _silent).run(done, request)
         return
     with Progress(prepared.config, folder, communicator, prepared) as progress:
         progress.start(done, introduced, [*notes, *metrics.notes])
-        Federation(communicator, prepared, server, checkpoints, metrics, _meta(prepared), progress.round).run(done, request)
+        Federation(communicator, prepared, server, checkpoints, metrics, _meta(prepared),
+                   progress.round).run(done, request)
 
 
 def silence(configs: Iterable[Config]) -> float:
@@ -117,17 +125,20 @@ def silence(configs: Iterable[Config]) -> float:
 
 
 def check_world(communicator: Communicator) -> None:
-    """Refuse N worlds of size 1, which ``srun`` with the wrong MPI flavour silently starts. Raises UserError."""
+    """Refuse N worlds of size 1, which ``srun`` with the wrong MPI flavour silently starts.
+    Raises UserError."""
     expected = launched_world_size()
     if expected is not None and expected != communicator.size:
-        raise UserError(f"the launcher started {expected} ranks but MPI sees a world of {communicator.size}; start with "
-                        "`srun --mpi=pmi2` (MPICH) or `srun --mpi=pmix` (Open MPI), or with this MPI's own mpiexec")
+        raise UserError(f"the launcher started {expected} ranks but MPI sees a world of {communicator.size}; "
+                        "start with `srun --mpi=pmi2` (MPICH) or `srun --mpi=pmix` (Open MPI), or with this "
+                        "MPI's own mpiexec")
 
 
 def _metrics(folder: Path, communicator: Communicator, prepared: Prepared) -> MetricsWriter:
     header = {"config": prepared.config.resolved(), "ranks": communicator.size, **provenance.header(),
               "primary": prepared.method.primary, "scores": measures.describe(prepared.hardware.scores)}
-    static = {"train_counts": prepared.setup.counts.long().numpy(), "test_counts": prepared.test_counts.long().numpy()}
+    static = {"train_counts": prepared.setup.counts.long().numpy(),
+              "test_counts": prepared.test_counts.long().numpy()}
     return MetricsWriter(folder, header, static, PUBLISH_EVERY)
 
 
@@ -140,7 +151,8 @@ def _meta(prepared: Prepared) -> dict[str, Any]:
 
 
 def _changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
-    """A line for everything that differs from when the checkpoint was written and that the last bits depend on."""
+    """A line for everything that differs from when the checkpoint was written and that the last
+    bits depend on."""
     return [f"continued with other {key} ({restored.meta.get(key)} before, {meta[key]} now): "
             "the last bits of results may differ from an undisturbed run"
             for key in ("versions", "processor", "threads", "kernel") if restored.meta.get(key) != meta[key]]

@@ -25,15 +25,16 @@ class Ranks(Protocol):
 
 @contextmanager
 def agreed(communicator: Ranks) -> Iterator[None]:
-    """Collective. When the block fails on any rank it fails on all: with its own exception there, with a UserError or
-    RunFailure that names the first such rank elsewhere. No rank is left waiting.
+    """Collective. When the block fails on any rank it fails on all: with its own exception there, with
+    a UserError or RunFailure that names the first such rank elsewhere. No rank is left waiting.
     """
     failure = None
     try:
         yield
     except Exception as error:
         failure = error
-    told = None if failure is None else [isinstance(failure, UserError), str(failure) or type(failure).__name__]
+    told = None if failure is None else [isinstance(failure, UserError),
+                                         str(failure) or type(failure).__name__]
     first = _first(communicator.allgather(told))
     if failure is not None:
         raise failure

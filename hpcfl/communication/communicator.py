@@ -37,8 +37,8 @@ class Process:
 class Communicator(Process, ABC):
     """A process with everything it can do together with the other ranks of its job.
 
-    A class that lacks one of these cannot be constructed. What is marked collective must be called by all ranks,
-    in the same order.
+    A class that lacks one of these cannot be constructed. What is marked collective must be called by all
+    ranks, in the same order.
     """
 
     takes_gpu = False  # whether arrays may lie in a GPU's memory
@@ -60,7 +60,8 @@ class Communicator(Process, ABC):
 
     @abstractmethod
     def together(self) -> AbstractContextManager[None]:
-        """Collective. Exchanges inside follow each other at once: ranks wait for each other before the first only."""
+        """Collective. Exchanges inside follow each other at once: ranks wait for each other before
+        the first only."""
 
     @abstractmethod
     def share(self, value: Any) -> Any:
@@ -83,13 +84,15 @@ class Communicator(Process, ABC):
         """Collective. Rank 0's array [width], on every rank, in what ``empty(shape, dtype)`` makes."""
 
     @abstractmethod
-    def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
-        """Collective. Rank 0's rows [n, width], each to the rank that ``owner`` [n] names; returns this rank's, in order."""
+    def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any,
+                empty: Empty = np.empty) -> Array:
+        """Collective. Rank 0's rows [n, width], each to the rank that ``owner`` [n] names; returns this
+        rank's, in order."""
 
     @abstractmethod
     def gather(self, rows: Array, owner: Array, empty: Empty = np.empty) -> Array | None:
-        """Collective. The reverse of ``scatter``: on rank 0 rows [n, width], row i from rank ``owner[i]``, in what
-        ``empty`` makes; None elsewhere.
+        """Collective. The reverse of ``scatter``: on rank 0 rows [n, width], row i from rank ``owner[i]``,
+        in what ``empty`` makes; None elsewhere.
         """
 
     @abstractmethod
@@ -130,7 +133,8 @@ class OneProcess(Communicator):
         assert row is not None
         return row
 
-    def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
+    def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any,
+                empty: Empty = np.empty) -> Array:
         assert rows is not None
         return rows
 

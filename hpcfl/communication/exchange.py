@@ -1,4 +1,5 @@
-"""Messages over the communicator: rows go to the rank that hosts their client and come back in client order."""
+"""Messages over the communicator: rows go to the rank that hosts their client and come back
+in client order."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,15 +18,16 @@ def send(communicator: Communicator, placement: Placement, ids: np.ndarray, mess
          device: torch.device) -> tuple[Inbox, float]:
     """Rank 0's message to the clients ``ids``: the fields for this rank's clients, and the floats per client.
 
-    A field of per-client rows arrives as [n_local, width] in ascending client order, a shared one as [width], a pool with
-    all its rows and the picks of this rank's clients.
+    A field of per-client rows arrives as [n_local, width] in ascending client order, a shared one as [width],
+    a pool with all its rows and the picks of this rank's clients.
     """
     own = fields(message) if message is not None else {}
     pools = {name: len(value.rows) for name, value in (message or {}).items() if isinstance(value, Pool)}
     arrays = {name: _array(field.tensor, communicator.takes_gpu) for name, field in own.items()}
     owner, arrived, empty = placement.owner[ids], {}, _landing(device, communicator.takes_gpu)
     with communicator.together():
-        header, pools = communicator.share([[[name, field.shared, field.tensor.shape[-1], _dtype_name(field.tensor)]
+        header, pools = communicator.share([[[name, field.shared, field.tensor.shape[-1],
+                                              _dtype_name(field.tensor)]
                                              for name, field in own.items()], pools])
         for name, shared, width, dtype in header:
             received = (communicator.broadcast(arrays.get(name), width, dtype, empty) if shared
@@ -37,12 +39,14 @@ def send(communicator: Communicator, placement: Placement, ids: np.ndarray, mess
 
 def header(message: Message) -> list[list[Any]]:
     """What ``gather`` needs to know of every rank's message, JSON-able."""
-    return [[name, field.tensor.shape[1], _dtype_name(field.tensor)] for name, field in fields(message).items()]
+    return [[name, field.tensor.shape[1], _dtype_name(field.tensor)]
+            for name, field in fields(message).items()]
 
 
 def gather(communicator: Communicator, placement: Placement, ids: np.ndarray, message: Message,
            headers: Sequence[list[list[Any]]]) -> dict[str, Tensor] | None:
-    """The workers' messages of the clients ``ids``, rows [n, width] in the order of ``ids``, on rank 0's CPU; else None.
+    """The workers' messages of the clients ``ids``, rows [n, width] in the order of ``ids``, on rank 0's
+    CPU; else None.
 
     headers: of the messages, by rank.
     """
@@ -51,7 +55,8 @@ def gather(communicator: Communicator, placement: Placement, ids: np.ndarray, me
     owner, uplink = placement.owner[ids], {}
     with communicator.together():
         for name, width, dtype in _common(headers):
-            total = communicator.gather(arrays[name] if name in arrays else np.empty((0, width), dtype), owner, _scratch)
+            total = communicator.gather(arrays[name] if name in arrays else np.empty((0, width), dtype),
+                                        owner, _scratch)
             if total is not None:
                 uplink[name] = torch.as_tensor(total).cpu()
     return uplink if communicator.is_server else None
@@ -77,7 +82,8 @@ def _array(tensor: Tensor, takes_gpu: bool) -> Array:
 
 
 def _landing(device: torch.device, takes_gpu: bool) -> Empty:
-    """Makes what rows for ``device`` arrive in: there if MPI can, else page-locked, from where a GPU copies faster."""
+    """Makes what rows for ``device`` arrive in: there if MPI can, else page-locked, from where a GPU
+    copies faster."""
     def there(shape: Any, dtype: str) -> Tensor:
         rows = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
         torch.cuda.synchronize(device)  # the memory may still be in use for what it was before

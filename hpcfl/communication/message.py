@@ -12,9 +12,10 @@ from torch import Tensor
 class Field:
     """One named tensor of a message.
 
-    tensor: ``[n, width]``, a row for each client, or ``[width]``, the same for all (it travels once to each rank).
-    floats: how many floats it stands for, for each client; default ``width``. A number, or [n] where clients differ
-        (FedNH sends prototypes only of classes that the client holds); a bit counts 1/32.
+    tensor: ``[n, width]``, a row for each client, or ``[width]``, the same for all (it travels
+    once to each rank).
+    floats: how many floats it stands for, for each client; default ``width``. A number, or [n] where clients
+        differ (FedNH sends prototypes only of classes that the client holds); a bit counts 1/32.
     """
 
     tensor: Tensor
@@ -53,8 +54,8 @@ Inbox = dict[str, Any]  # what arrives: a Tensor, or a Pool where one was sent
 
 
 def fields(message: Message) -> dict[str, Field]:
-    """A message with every entry as a Field, sorted by name. A pool becomes two: NAME, its rows one after the other
-    [q·width], and NAME.picks."""
+    """A message with every entry as a Field, sorted by name. A pool becomes two: NAME, its rows one after the
+    other [q·width], and NAME.picks."""
     wrapped: dict[str, Field] = {}
     for name, value in sorted(message.items()):
         if isinstance(value, Pool):
@@ -64,8 +65,8 @@ def fields(message: Message) -> dict[str, Field]:
             wrapped[name] = value if isinstance(value, Field) else Field(value)
     for name, entry in wrapped.items():
         if entry.tensor.dim() not in (1, 2):
-            raise ValueError(f"message field '{name}' has shape {tuple(entry.tensor.shape)}; it must be [n, width] "
-                             "or [width]")
+            raise ValueError(f"message field '{name}' has shape {tuple(entry.tensor.shape)}; "
+                             "it must be [n, width] or [width]")
     return wrapped
 
 
@@ -74,13 +75,16 @@ PICKS = ".picks"
 
 def unwrap(arrived: dict[str, Tensor], pooled: Mapping[str, int]) -> Inbox:
     """The inbox of the arrived fields; ``pooled``: the number of models by name of each pool."""
-    inbox: Inbox = {name: tensor for name, tensor in arrived.items() if name.removesuffix(PICKS) not in pooled}
-    return inbox | {name: Pool(arrived[name].view(count, -1), arrived[name + PICKS]) for name, count in pooled.items()}
+    inbox: Inbox = {name: tensor for name, tensor in arrived.items()
+                    if name.removesuffix(PICKS) not in pooled}
+    return inbox | {name: Pool(arrived[name].view(count, -1), arrived[name + PICKS])
+                    for name, count in pooled.items()}
 
 
 def select(inbox: Inbox, clients: Tensor) -> Inbox:
     """What arrived for some of the clients, at positions ``clients`` [k]."""
-    return {name: value if isinstance(value, Tensor) and value.dim() == 1 else value[clients.to(_device(value))]
+    return {name: value
+            if isinstance(value, Tensor) and value.dim() == 1 else value[clients.to(_device(value))]
             for name, value in inbox.items()}
 
 

@@ -1,8 +1,9 @@
 """All MPI of the project: the ranks of a job that exchange by it, and which communicator a process gets.
 
-Ranks wait by polling with a short sleep: a Python signal handler cannot run inside a blocking MPI call, and idle ranks leave
-their core to others. Only when all ranks have arrived does the bulk move, by blocking calls at full speed. While they wait and
-while they train, ranks send heartbeats; one that stays silent too long ends the job.
+Ranks wait by polling with a short sleep: a Python signal handler cannot run inside a blocking MPI call,
+and idle ranks leave their core to others. Only when all ranks have arrived does the bulk move, by blocking
+calls at full speed. While they wait and while they train, ranks send heartbeats; one that stays silent too
+long ends the job.
 """
 
 import json
@@ -18,12 +19,15 @@ import numpy as np
 
 from hpcfl.communication.communicator import Array, Communicator, Empty, OneProcess, flush
 
-LAUNCHED_BY = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "SLURM_PROCID", "PALS_RANKID")
+LAUNCHED_BY = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "SLURM_PROCID",
+               "PALS_RANKID")
 SHORTEST_PAUSE = 5e-5  # seconds between two looks at who has arrived
-PAUSES = ((0.05, 2e-3), (0.005, 2e-2))  # (share of the time waited so far, the most seconds): the longer of both
+# (share of the time waited so far, the most seconds): the longer of both
+PAUSES = ((0.05, 2e-3), (0.005, 2e-2))
 LOOK_ROUND = 0.02  # seconds between two looks at who is silent
 BLOCK_BYTES = 1 << 28  # the most that one broadcast moves: 32-bit counts
-WIDE_BYTES = 1 << 16  # rows from here on travel one a rank at a time, unstaged; narrower ones all together, put in order
+# rows from here on travel one a rank at a time, unstaged; narrower ones all together, put in order
+WIDE_BYTES = 1 << 16
 HEARTBEAT = 77  # message tag
 UNTIL_TOLD = 600.0  # seconds of silence that count as a hang before an experiment says how many
 
@@ -37,7 +41,8 @@ class World(Communicator):
         super().__init__(self._world.rank, self._world.size)
         host = self._world.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = host.rank, host.size
-        self.takes_gpu = "cuda" in (self._world.Get_info().Get("mpi_memory_alloc_kinds") or "")  # since MPI 4.1
+        # since MPI 4.1
+        self.takes_gpu = "cuda" in (self._world.Get_info().Get("mpi_memory_alloc_kinds") or "")
         self._hang_after = float("inf")
         self._heard = [time.monotonic()] * self.size
         self._blocked_since = float("inf")  # when the main thread entered a blocking call
@@ -54,7 +59,8 @@ class World(Communicator):
             threading.Thread(target=self._guard, daemon=True).start()
 
     def _guard(self) -> None:
-        """In a thread of its own: no polling helps a rank whose partner stops in the middle of a blocking call."""
+        """In a thread of its own: no polling helps a rank whose partner stops in the middle
+        of a blocking call."""
         while time.monotonic() - self._blocked_since < self._hang_after:
             time.sleep(min(1.0, self._hang_after / 10))
         self._give_up("a rank that this one exchanges with")
@@ -72,7 +78,8 @@ class World(Communicator):
         self._pending = [request for request in self._pending if not request.Test()]
         if not self._pending:  # a rank that takes no heartbeats gets no more of them
             for other in range(1, self.size) if self.rank == 0 else [0]:
-                self._pending.append(self._world.Isend([bytearray(1), self._mpi.BYTE], dest=other, tag=HEARTBEAT))
+                self._pending.append(self._world.Isend([bytearray(1), self._mpi.BYTE], dest=other,
+                                                       tag=HEARTBEAT))
                 self._sent[other] += 1
         self._listen()
 
@@ -95,7 +102,8 @@ class World(Communicator):
                 for other in range(1, self.size) if self.rank == 0 else [0]:
                     if now - self._heard[other] > self._hang_after:
                         self._give_up(self.ranks[other])
-            time.sleep(max(SHORTEST_PAUSE, *(min(share * (now - begun), longest) for share, longest in PAUSES)))
+            time.sleep(max(SHORTEST_PAUSE, *(min(share * (now - begun), longest)
+                                             for share, longest in PAUSES)))
         self._heard = [time.monotonic()] * self.size
 
     @contextmanager
@@ -137,7 +145,8 @@ class World(Communicator):
         self.bytes_sent += row.nbytes * (self.size - 1)
         return row
 
-    def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
+    def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any,
+                empty: Empty = np.empty) -> Array:
         mine = empty((int((owner == self.rank).sum()), width), dtype)
         with self.together():
             if width * mine.itemsize >= WIDE_BYTES:
@@ -166,8 +175,8 @@ class World(Communicator):
         return total
 
     def _each_row(self, all_rows: Array | None, mine: Array, owner: Array, down: bool) -> None:
-        """One scatter or gather for the first row of every rank, one for the second …, straight from place to place:
-        nothing is staged or put in order first."""
+        """One scatter or gather for the first row of every rank, one for the second …, straight from place
+        to place: nothing is staged or put in order first."""
         positions = [np.flatnonzero(owner == rank) for rank in range(self.size)]
         row, requests = self._mpi.BYTE.Create_contiguous(mine.shape[1] * mine.itemsize).Commit(), []
         for wave in range(max(map(len, positions))):
@@ -189,7 +198,8 @@ class World(Communicator):
         self._blocked_since = time.monotonic()
         self._mpi.Finalize()
         self._blocked_since = float("inf")
-        sys.exit(code)  # not os._exit: MPICH takes leave of mpiexec in an exit hook, else it kills the ranks that are slower
+        # not os._exit: MPICH takes leave of mpiexec in an exit hook, else it kills the ranks that are slower
+        sys.exit(code)
 
     def abort(self, code: int) -> NoReturn:
         flush()
@@ -216,7 +226,8 @@ def launched_world_size() -> int | None:
 def connect() -> Communicator:
     """The communicator of this process: MPI if a launcher started it, else alone.
 
-    Called before any heavy import: a rank that dies before MPI is initialised leaves the others waiting for ever.
+    Called before any heavy import: a rank that dies before MPI is initialised leaves the others
+    waiting for ever.
     """
     if not any(name in os.environ for name in LAUNCHED_BY):
         return OneProcess()

@@ -1,4 +1,5 @@
-"""Which client lives on which rank: largest first, each to the least loaded worker, the same on every rank."""
+"""Which client lives on which rank: largest first, each to the least loaded worker, the same
+on every rank."""
 
 import heapq
 from collections.abc import Sequence
@@ -22,8 +23,8 @@ class Placement:
 def place(cost: Sequence[float], size: int) -> Placement:
     """Clients with costs (local steps a round) on the worker ranks 1 … size − 1; alone, on rank 0.
 
-    Longest-processing-time-first keeps the slowest rank within 4/3 of the best possible (Graham, 1969). Ties go to the
-    lower client id and the lower rank, so the result depends on nothing but its arguments.
+    Longest-processing-time-first keeps the slowest rank within 4/3 of the best possible (Graham, 1969).
+    Ties go to the lower client id and the lower rank, so the result depends on nothing but its arguments.
     """
     workers = range(1, size) if size > 1 else range(1)
     loads = [(0.0, rank) for rank in workers]

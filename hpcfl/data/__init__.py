@@ -1,1 +1,2 @@
-"""Data sets (``datasets``, one file each in ``sources/``) and how they are spread over clients (``partition``)."""
+"""Data sets (``datasets``, one file each in ``sources/``) and how they are spread over
+clients (``partition``)."""

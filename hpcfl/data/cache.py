@@ -24,10 +24,12 @@ PAUSE = 0.1  # seconds between two attempts to lock
 
 def kept(source: Path, name: str, dtype: DTypeLike, entries: Callable[[], Sequence[Any]],
          decode: Callable[[Any], Any]) -> NDArray[Any]:
-    """``decode(entry)`` of all ``entries()``, records of ``dtype``: from the cache file ``name``, which the first call writes.
+    """``decode(entry)`` of all ``entries()``, records of ``dtype``: from the cache file ``name``, which the
+    first call writes.
 
-    It lies in ``source``, the folder of the data, else where that cannot be written in the user's cache folder, else nowhere. It
-    is a .npy file beside its checksum in sha256sum's format; a damaged one is written anew. Delete it after changing the data.
+    It lies in ``source``, the folder of the data, else where that cannot be written in the user's cache
+    folder, else nowhere. It is a .npy file beside its checksum in sha256sum's format; a damaged one is
+    written anew. Delete it after changing the data.
     """
     places = [source / name, _user_folder(source) / name]
     for path in places:
@@ -51,7 +53,8 @@ def _user_folder(source: Path) -> Path:
 
 
 def _load(path: Path, dtype: DTypeLike) -> NDArray[Any] | None:
-    """The array, mapped and private to this process, or None if it is not there whole. Costs one pass over the file."""
+    """The array, mapped and private to this process, or None if it is not there whole. Costs one
+    pass over the file."""
     try:
         said = foreign.read_bytes(_sidecar(path), SIDECAR_LIMIT).split()
         with foreign.opened(path) as file:

@@ -1,4 +1,5 @@
-"""Data sets in memory, loaded by name. Each comes from one file in ``sources/``; nothing is downloaded unasked."""
+"""Data sets in memory, loaded by name. Each comes from one file in ``sources/``; nothing is
+downloaded unasked."""
 
 import os
 from dataclasses import dataclass, replace
@@ -22,7 +23,8 @@ class Normalisation:
     std: tuple[float, ...] = (0.5,)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Samples [batch, *shape] as a model takes them: float32 on their own device; token ids as they are."""
+        """Samples [batch, *shape] as a model takes them: float32 on their own device; token
+        ids as they are."""
         if x.dtype in (torch.int32, torch.int64):
             return x
         # Converted first, then in place: bytes times floats would take longer.
@@ -31,23 +33,26 @@ class Normalisation:
         per_channel = (-1, *[1] * (x.ndim - 2))
         return own.mul_(factor.view(per_channel)).add_(offset.view(per_channel))
 
-    @cache  # noqa: B019 - a few small tensors; made anew for every batch they would have a GPU wait for the host
+    # a few small tensors; made anew for every batch they would have a GPU wait for the host
+    @cache  # noqa: B019
     def _line(self, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Factor and offset, a value or one per channel."""
         factor = [1 / (self.scale * std) for std in self.std]
         offset = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
-        return torch.tensor(factor, dtype=dtype, device=device), torch.tensor(offset, dtype=dtype, device=device)
+        return (torch.tensor(factor, dtype=dtype, device=device),
+                torch.tensor(offset, dtype=dtype, device=device))
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """All samples of a data set, the official training split first.
 
-    x: [samples, *shape], uint8 images, float32 values, int32 or int64 token ids. y: int64 [samples] in [0, classes).
-    official_test: how many samples at the end are the official test split, 0 where there is none.
-    scale, mean, std: the normalisation. statistics: mean and std of the training split by channel, where they are known.
-    vocabulary: how many token ids there are. merges: whether schemes that merge the official splits may do so here, or
-    deal out the training split alone. notes: one line each for what a user should know.
+    x: [samples, *shape], uint8 images, float32 values, int32 or int64 token ids. y: int64 [samples] in [0,
+    classes). official_test: how many samples at the end are the official test split, 0 where there is none.
+    scale, mean, std: the normalisation. statistics: mean and std of the training split by channel,
+    where they are known. vocabulary: how many token ids there are. merges: whether schemes that merge the
+    official splits may do so here, or deal out the training split alone. notes: one line each for what
+    a user should know.
     """
 
     name: str
@@ -82,7 +87,8 @@ def names() -> list[str]:
 def load(data: sections.Data) -> Dataset:
     """The data set of the section ``[data]``, looked for in ``data.root``, else in $HPCFL_DATA.
 
-    Raises UserError for an unknown name, a missing root, a missing or damaged file, keys that do not fit the data set.
+    Raises UserError for an unknown name, a missing root, a missing or damaged file, keys that do not
+    fit the data set.
     """
     source = plugins.find(_PACKAGE, "data.dataset", data.dataset)
     dataset: Dataset = source.read(data.dataset, _place(data, source.built_in, source.own_file))
@@ -99,14 +105,15 @@ def load(data: sections.Data) -> Dataset:
 def _place(data: sections.Data, built_in: bool, own_file: bool) -> Path:
     """The folder or file that a source reads."""
     if own_file != (data.file is not None):
-        raise UserError(f"data.dataset = '{data.dataset}' " + ("needs data.file, the path of your file" if own_file else
-                        f"does not read data.file = '{data.file}'; data.dataset = 'npz' does"))
+        raise UserError(f"data.dataset = '{data.dataset}' "
+                        + ("needs data.file, the path of your file" if own_file
+                           else f"does not read data.file = '{data.file}'; data.dataset = 'npz' does"))
     if data.file is not None:
         return Path(data.file).expanduser()
     root = data.root or os.environ.get("HPCFL_DATA")
     if root is None and not built_in:
-        raise UserError(f"data.dataset = '{data.dataset}' is read from files: set data.root or $HPCFL_DATA to their "
-                        f"folder; to fetch them: hpcfl data download {data.dataset} --root DIR")
+        raise UserError(f"data.dataset = '{data.dataset}' is read from files: set data.root or $HPCFL_DATA "
+                        f"to their folder; to fetch them: hpcfl data download {data.dataset} --root DIR")
     return Path(root or ".").expanduser()
 
 

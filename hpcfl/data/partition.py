@@ -44,7 +44,8 @@ class Split:
         return all(np.array_equal(held, self.test[0]) for held in self.test)
 
     def save(self, path: str | Path) -> None:
-        """Write an HDF5 file: indices of all clients one after the other, and offsets; whole or not at all."""
+        """Write an HDF5 file: indices of all clients one after the other, and offsets; whole
+        or not at all."""
         arrays = {part: np.concatenate(getattr(self, part)) for part in PARTS}
         arrays |= {f"{part}_offsets": np.cumsum([0, *map(len, getattr(self, part))]) for part in PARTS}
         attributes = {key: value for key, value in vars(self).items() if key not in PARTS}
@@ -68,7 +69,8 @@ class Split:
 def make(scheme: Scheme, dataset: Dataset) -> Split:
     """The partition that the section ``[partition]`` asks for: drawn, or read from ``partition.file``.
 
-    Raises UserError if it cannot be drawn, leaves a client without training or test samples, or does not fit the data.
+    Raises UserError if it cannot be drawn, leaves a client without training or test samples, or does
+    not fit the data.
     """
     labels = dataset.y.numpy()
     checksum = hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
@@ -78,8 +80,9 @@ def make(scheme: Scheme, dataset: Dataset) -> Split:
     draw = scheme.draw(labels[:len(labels) - held_back], dataset.classes, dataset.official_test - held_back)
     for client, (train, test) in enumerate(zip(draw.train, draw.test, strict=True)):
         if not len(train) or not len(test):
-            raise UserError(f"partition: client {client} gets {len(train)} samples to train and {len(test)} to test "
-                            f"on, it needs at least one of each; {scheme.clients} clients share {len(labels)} samples")
+            raise UserError(f"partition: client {client} gets {len(train)} samples to train "
+                            f"and {len(test)} to test on, it needs at least one of each; "
+                            f"{scheme.clients} clients share {len(labels)} samples")
     if problem := split_check.problem(draw.train, draw.test, len(labels), repeats=True, shares=True):
         raise UserError(f"partition.scheme = '{scheme.scheme}' draws no partition: {problem}")
     return Split(draw.train, draw.test, draw.attempts, dataset.name, len(labels), checksum,
@@ -92,10 +95,11 @@ def _read(path: str, scheme: Scheme, dataset: Dataset, checksum: str) -> Split:
         raise UserError(f"partition.file = '{scheme.file}' is for {split.dataset!r} with {split.samples} "
                         f"samples, not for these labels of '{dataset.name}' with {len(dataset.y)} samples")
     if len(split.train) != scheme.clients:
-        raise UserError(f"partition.file = '{scheme.file}' has {len(split.train)} clients, partition.clients = "
-                        f"{scheme.clients}")
+        raise UserError(f"partition.file = '{scheme.file}' has {len(split.train)} clients, "
+                        f"partition.clients = {scheme.clients}")
     asked = scheme.model_dump(mode="json")
-    differs = [f"{key} = {value!r}" for key, value in split.scheme.items() if key != "file" and asked.get(key) != value]
+    differs = [f"{key} = {value!r}" for key, value in split.scheme.items()
+               if key != "file" and asked.get(key) != value]
     if differs:
         split.notes.append(f"partition.file = '{scheme.file}' counts: it was drawn with {', '.join(differs)}")
     return split

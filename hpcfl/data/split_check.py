@@ -20,8 +20,9 @@ def problem(train: Sequence[np.ndarray], test: Sequence[np.ndarray], samples: in
             shares: bool) -> str:
     """What keeps the clients' index lists from being a partition of ``samples`` samples in words, or nothing.
 
-    Always: numbers in [0, samples), none to train and to test the same client on. Unless ``repeats``: those of a
-    client ascend, none twice. Unless ``shares``: no sample goes to two clients, but all may be tested on the same.
+    Always: numbers in [0, samples), none to train and to test the same client on. Unless ``repeats``:
+    those of a client ascend, none twice. Unless ``shares``: no sample goes to two clients, but all may
+    be tested on the same.
     """
     held = _held(train, test)
     if held.samples.dtype.kind not in "iu":

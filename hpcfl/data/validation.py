@@ -11,8 +11,9 @@ def hold_out(train: Sequence[np.ndarray], labels: np.ndarray, share: float,
              seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Index lists that remain for training, and those held out, both ascending.
 
-    Stratified: a systematic sample of the client's samples sorted by class, in random order within a class, holds
-    each class's share to within one sample. A client keeps at least one to train on, and holds out one if it has two.
+    Stratified: a systematic sample of the client's samples sorted by class, in random order within a class,
+    holds each class's share to within one sample. A client keeps at least one to train on, and holds out
+    one if it has two.
     """
     if not share:
         return list(train), [held[:0] for held in train]
@@ -21,7 +22,8 @@ def hold_out(train: Sequence[np.ndarray], labels: np.ndarray, share: float,
     return [remaining for remaining, _ in parts], [out for _, out in parts]
 
 
-def _split(held: np.ndarray, labels: np.ndarray, share: float, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _split(held: np.ndarray, labels: np.ndarray, share: float,
+           random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     count = min(max(1, round(share * len(held))), len(held) - 1)
     order = random.permutation(len(held))
     order = order[np.argsort(labels[order], kind="stable")]

@@ -1,8 +1,8 @@
 """The only importer of torchvision: ``from hpcfl.data.vision import torchvision``.
 
-The wheels of torchvision are built against the CUDA build of torch. With a CPU build their compiled operators do not
-load, and the import of torchvision then fails because two operators it refers to were never declared. Declaring them
-cures it; data sets, transforms and models need none of the compiled operators.
+The wheels of torchvision are built against the CUDA build of torch. With a CPU build their compiled operators
+do not load, and the import of torchvision then fails because two operators it refers to were never declared.
+Declaring them cures it; data sets, transforms and models need none of the compiled operators.
 """
 
 import importlib.util

@@ -19,7 +19,8 @@ LONGEST = 300  # characters of what an exception says
 
 @contextmanager
 def blamed() -> Iterator[None]:
-    """What fails inside while a user's own code runs is the user's mistake: a UserError with file and line."""
+    """What fails inside while a user's own code runs is the user's mistake: a UserError with
+    file and line."""
     try:
         yield
     except (UserError, RunFailure, Interrupted):
@@ -33,12 +34,14 @@ def blamed() -> Iterator[None]:
 def is_own(file: str) -> bool:
     """Whether a source file is a user's: neither of hpcfl nor of Python nor of an installed package."""
     path = Path(file)
-    foreign = path.is_relative_to(PACKAGE) or path.is_relative_to(STANDARD) or bool(INSTALLED & set(path.parts))
+    foreign = (path.is_relative_to(PACKAGE) or path.is_relative_to(STANDARD)
+               or bool(INSTALLED & set(path.parts)))
     return path.suffix == ".py" and not foreign
 
 
 def line_of(error: BaseException) -> str | None:
-    """``file:line`` of the innermost line of a user's code that an exception went through; None without any."""
+    """``file:line`` of the innermost line of a user's code that an exception went through;
+    None without any."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno}"
     lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]

@@ -1,7 +1,7 @@
 """The experiment: typed, frozen, validated once, read from TOML.
 
-``load`` turns a file and ``--set`` overrides into a ``Config``; everything that is wrong becomes one ``UserError`` line
-with the file, the key, the value, what is allowed and the nearest valid name.
+``load`` turns a file and ``--set`` overrides into a ``Config``; everything that is wrong becomes one
+``UserError`` line with the file, the key, the value, what is allowed and the nearest valid name.
 """
 
 import difflib
@@ -45,12 +45,14 @@ def _short(name: str) -> str:
 
 
 class Config(Section):
-    """A whole experiment, made by ``parse``. Sections not given take their defaults; ``method.name`` must be given."""
+    """A whole experiment, made by ``parse``. Sections not given take their defaults; ``method.name``
+    must be given."""
 
     name: Annotated[str, AfterValidator(_short)] = Field(
         "experiment", pattern=r"^[\w+=,][\w.+=,-]*$", description="names the results folder")
     seed: Seed = Field(0, description="seed of everything but the partition")
-    protocol: str | None = Field(None, description="a paper's settings as defaults: cwfedavg, fedala, diversifed, fednh")
+    protocol: str | None = Field(None, description="a paper's settings as defaults: cwfedavg, fedala, "
+                                                   "diversifed, fednh")
     rounds: PositiveInt = Field(100, description="federated rounds")
     data: Data = Data()
     partition: SerializeAsAny[Partition]
@@ -69,7 +71,8 @@ class Config(Section):
         return table
 
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same run: the resolved configuration without NOT_IDENTITY and places of files."""
+        """What makes two runs the same run: the resolved configuration without NOT_IDENTITY and
+        places of files."""
         table = {key: value for key, value in self.resolved().items() if key not in NOT_IDENTITY}
         table["data"].pop("root")
         table["partition"].pop("file")
@@ -83,7 +86,8 @@ class Config(Section):
 
 
 def parse(table: dict[str, Any], source: str = "configuration") -> Config:
-    """A validated Config from a nested table. Raises UserError naming ``source``, key, value and what is allowed."""
+    """A validated Config from a nested table. Raises UserError naming ``source``, key, value and
+    what is allowed."""
     sections: dict[str, Callable[[dict[str, Any]], Section]] = {
         "partition": lambda given: plugin_keys.partition_class(given)(**given),
         "model": lambda given: plugin_keys.model(**given),
@@ -110,8 +114,8 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
 def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     """The nested table of an experiment file with ``section.key=value`` overrides applied, not yet validated.
 
-    Where one chooses another plugin (``model.name``, ``method.name``, ``partition.scheme``), the keys of the file
-    that only the old one has go with it; keys of other overrides stay.
+    Where one chooses another plugin (``model.name``, ``method.name``, ``partition.scheme``), the keys of the
+    file that only the old one has go with it; keys of other overrides stay.
     """
     table = parsed(path)
     try:
@@ -155,8 +159,10 @@ def _explain(error: pydantic.ValidationError, place: str, table: dict[str, Any])
         return f"'{key}' is missing"
     if first["type"] in ("model_type", "dict_type"):
         return f"{key} = {_shown(first['input'])}: must be a table, [{key}]"
-    wanted = [_wanted(one) for one in errors if _location(one["loc"], place, table) == location]  # several for a union
-    field = _fields_of(location[:1], table).get(location[1]) if len(location) > 1 else Config.model_fields[key]
+    # several for a union
+    wanted = [_wanted(one) for one in errors if _location(one["loc"], place, table) == location]
+    field = (_fields_of(location[:1], table).get(location[1]) if len(location) > 1
+             else Config.model_fields[key])
     meaning = f" ({field.description})" if field is not None and field.description else ""
     return f"{key} = {_shown(first['input'])}: must be {' or '.join(wanted)}{meaning}{_closest(first)}"
 
@@ -180,14 +186,16 @@ def _wanted(error: Any) -> str:
     words: str = error["msg"]
     for prefix in ("Value error, ", "Input should be ", "String should "):
         words = words.removeprefix(prefix)
-    return words.replace("match pattern", "of the form").replace("a valid ", "a ").replace("a integer", "an integer")
+    return words.replace("match pattern", "of the form").replace("a valid ",
+                                                                 "a ").replace("a integer", "an integer")
 
 
 def _location(loc: tuple[int | str, ...], place: str, table: dict[str, Any]) -> list[str]:
     """The key that an error is about, without the members of a union that pydantic tries."""
     whole = [*([place] if place else []), *loc]
     depth = 2 if isinstance(table.get(str(whole[0])), dict) else 1
-    return [str(part) for part in [*whole[:depth], *(part for part in whole[depth:] if isinstance(part, int))]]
+    return [str(part)
+            for part in [*whole[:depth], *(part for part in whole[depth:] if isinstance(part, int))]]
 
 
 def _fields_of(location: list[str], table: dict[str, Any]) -> Mapping[str, Any]:

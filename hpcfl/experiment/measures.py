@@ -30,7 +30,8 @@ def asked(evaluation: Evaluation) -> dict[str, Score]:
 
 
 def measure(evaluation: Evaluation, scores: Mapping[str, Score]) -> Measure:
-    """What ``evaluation.metric`` means. Raises UserError where it is none of the scores' numbers, or a spread."""
+    """What ``evaluation.metric`` means. Raises UserError where it is none of the scores' numbers,
+    or a spread."""
     about = describe(scores)
     found = resolve(evaluation.metric, about)
     if found is None or found.kind == "std":

@@ -37,16 +37,18 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
 def find(package: str, key: str, name: str) -> Any:
     """The object a configuration names at ``key``.
 
-    A built-in name ``fedavg-c`` is ``package.fedavg_c``'s attribute ``plugin``; ``module:object`` is imported as
-    written, from the current folder or where Python looks for modules. Raises UserError with the nearest valid name,
-    or with the file and line at which a user's module fails.
+    A built-in name ``fedavg-c`` is ``package.fedavg_c``'s attribute ``plugin``; ``module:object`` is imported
+    as written, from the current folder or where Python looks for modules. Raises UserError with the nearest
+    valid name, or with the file and line at which a user's module fails.
     """
     if not isinstance(name, str):
-        raise UserError(f"{key} = {name!r}: must be a string; allowed: {', '.join(names(package))}, or your own 'module:object'")
+        raise UserError(f"{key} = {name!r}: must be a string; allowed: {', '.join(names(package))}, or your "
+                        "own 'module:object'")
     if ":" in name:
         return _user_object(package, key, name)
     if name not in names(package):
-        raise UserError(f"{key} = '{name}' is unknown{nearest(name, names(package))}, or your own 'module:object'")
+        raise UserError(f"{key} = '{name}' is unknown{nearest(name, names(package))}, or your own "
+                        "'module:object'")
     return importlib.import_module(f"{package}.{name.replace('-', '_')}").plugin
 
 
@@ -58,7 +60,8 @@ def _user_object(package: str, key: str, name: str) -> Any:
         found = getattr(module, attribute)
     except AttributeError:
         public = [word for word in vars(module) if not word.startswith("_")]
-        raise UserError(f"{key} = '{name}': '{module_name}' has no '{attribute}'{nearest(attribute, public)}") from None
+        raise UserError(f"{key} = '{name}': '{module_name}' has no "
+                        f"'{attribute}'{nearest(attribute, public)}") from None
     if problem := _misfit(package, found):
         place = blame.definition_of(found)
         raise UserError(f"{f'{place}: ' if place else ''}{key} = '{name}' {problem}")
@@ -69,14 +72,15 @@ def _imported(key: str, name: str, module_name: str) -> ModuleType:
     """A user's module. What goes wrong in it is a UserError with file and line."""
     first = module_name.partition(".")[0]
     if (owner := _taken(first)) is not None:
-        raise UserError(f"{key} = '{name}': '{first}' is the name of {owner}; give your {first}.py another name")
+        raise UserError(f"{key} = '{name}': '{first}' is the name of {owner}; give your {first}.py "
+                        "another name")
     try:
         return importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         if (place := blame.line_of(error)) is not None:
             raise UserError(f"{place}: {key} = '{name}' cannot be imported: {blame.said(error)}") from error
-        raise UserError(f"{key} = '{name}': cannot import '{module_name}' ({blame.said(error)}); run from its folder "
-                        "or put that folder on PYTHONPATH") from error
+        raise UserError(f"{key} = '{name}': cannot import '{module_name}' ({blame.said(error)}); "
+                        "run from its folder or put that folder on PYTHONPATH") from error
 
 
 def _taken(module_name: str) -> str | None:
@@ -102,14 +106,16 @@ def _from_here() -> Iterator[None]:
 
 
 def _misfit(package: str, found: Any) -> str | None:
-    """Why a user's object is not what the package holds: a class that extends its contract, or else a callable."""
+    """Why a user's object is not what the package holds: a class that extends its contract,
+    or else a callable."""
     kind = f"the class {found.__name__}" if isinstance(found, type) else f"of type {type(found).__name__}"
     if package not in CONTRACTS:
         return None if callable(found) else f"is {kind}; expected a class or function that makes the model"
     contract = getattr(importlib.import_module(f"{package}.base"), CONTRACTS[package])
     whole = f"{contract.__module__}.{contract.__name__}"
     if package == "hpcfl.data.sources":
-        return None if isinstance(found, contract) else f"is {kind}; expected an instance of a subclass of {whole}"
+        return (None if isinstance(found, contract)
+                else f"is {kind}; expected an instance of a subclass of {whole}")
     if not (isinstance(found, type) and issubclass(found, contract)):
         return f"is {kind}; expected a subclass of {whole}"
     missing = sorted(getattr(found, "__abstractmethods__", ()))

@@ -1,7 +1,9 @@
-"""The experimental settings of the four papers: ``protocol = "fedala"`` fills in what an experiment file leaves open.
+"""The experimental settings of the four papers: ``protocol = "fedala"`` fills in what an experiment
+file leaves open.
 
-A protocol is a table of rules: where the experiment has these values, these are its defaults. Later rules win over earlier ones,
-the user's own keys over all. Sources: protocols.md B, C, E1 and the hyperparameters that the papers print for their baselines.
+A protocol is a table of rules: where the experiment has these values, these are its defaults. Later rules win
+over earlier ones, the user's own keys over all. Sources: protocols.md B, C, E1 and the hyperparameters that
+the papers print for their baselines.
 """
 
 from typing import Any
@@ -13,8 +15,9 @@ Setting = dict[str, Any]  # dotted key → value
 Rule = tuple[Setting, Setting]  # where these hold (a tuple: one of them), these are set
 
 MERGED: list[Rule] = [  # what FedALA and cwFedAvg share: merged splits, 75/25, 20 clients, one epoch of SGD
-    ({}, {"rounds": 1000, "partition.scheme": "dirichlet", "partition.clients": 20, "partition.train": 0.75,
-          "participation.fraction": 1.0, "training.epochs": 1, "training.batch_size": 10, "training.optimizer": "sgd",
+    ({}, {"rounds": 1000, "partition.scheme": "dirichlet", "partition.clients": 20,
+          "partition.train": 0.75, "participation.fraction": 1.0,
+          "training.epochs": 1, "training.batch_size": 10, "training.optimizer": "sgd",
           "training.lr": 0.005, "evaluation.metric": "weighted", "model.name": "cnn"}),
     ({"data.dataset": "ag-news"}, {"model.name": "fasttext"}),
     ({"partition.scheme": "dirichlet"}, {"partition.beta": 0.1}),
@@ -37,33 +40,35 @@ PROTOCOLS: dict[str, list[Rule]] = {
         ({"model.name": "resnet18"}, {"training.lr": 0.1}),
     ],
     "diversifed": [
-        ({}, {"rounds": 500, "partition.scheme": "pathological-pairs", "partition.clients": 40, "participation.fraction": 1.0,
-              "training.epochs": 10, "training.batch_size": 100, "training.optimizer": "adam", "training.lr": 0.001,
-              "evaluation.metric": "mean", "model.name": "lenet"}),
+        ({}, {"rounds": 500, "partition.scheme": "pathological-pairs",
+              "partition.clients": 40, "participation.fraction": 1.0, "training.epochs": 10,
+              "training.batch_size": 100, "training.optimizer": "adam",
+              "training.lr": 0.001, "evaluation.metric": "mean", "model.name": "lenet"}),
         ({"data.dataset": "fashion-mnist"}, {"model.name": "mlp"}),
         ({"data.dataset": "cifar-100"}, {"model.name": "resnet8"}),
         ({"data.dataset": "pathmnist"}, {"partition.scheme": "grouped", "partition.clients": 20}),
         ({"partition.scheme": ("pathological-pairs", "client-dirichlet", "grouped")},
          {"partition.train_samples": 500, "partition.test_samples": 100}),
-        ({"partition.scheme": ("pathological-pairs", "client-dirichlet", "grouped"), "data.dataset": "fashion-mnist"},
-         {"partition.train_samples": 300}),
+        ({"partition.scheme": ("pathological-pairs", "client-dirichlet", "grouped"),
+          "data.dataset": "fashion-mnist"}, {"partition.train_samples": 300}),
         ({"partition.scheme": "client-dirichlet"}, {"partition.beta": 0.1}),
         ({"model.name": "mlp"}, {"model.hidden": [64]}),
         ({"method.name": "diversifed"}, {"method.lam": 2.0, "method.alpha": 1.0, "method.tau": 1.0}),
         # the temperatures that were best in the paper's sweeps, Tables IV to VI
         *(({"method.name": "diversifed", "partition.scheme": "client-dirichlet", "data.dataset": dataset,
-            "partition.beta": beta}, {"method.tau": tau})
-          for dataset, best in {"cifar-10": {0.1: 1.0, 0.5: 0.7, 1.0: 0.5}, "fashion-mnist": {0.1: 0.9, 0.5: 0.6, 1.0: 0.5},
-                                "cifar-100": {0.01: 1.0, 0.1: 0.6, 0.5: 0.5}}.items() for beta, tau in best.items()),
+            "partition.beta": beta}, {"method.tau": tau}) for dataset, best in {
+                "cifar-10": {0.1: 1.0, 0.5: 0.7, 1.0: 0.5}, "fashion-mnist": {0.1: 0.9, 0.5: 0.6, 1.0: 0.5},
+                "cifar-100": {0.01: 1.0, 0.1: 0.6, 0.5: 0.5}}.items() for beta, tau in best.items()),
         ({"method.name": "fedproto", "data.dataset": ("cifar-10", "cifar-100")}, {"method.lam": 0.1}),
         ({"method.name": "fedcac", "data.dataset": "cifar-100"}, {"method.tau": 0.4, "method.beta": 170.0}),
     ],
     "fednh": [  # numbers of the paper's code where the text has none
-        ({}, {"rounds": 200, "data.normalise": "statistics", "data.augment": True, "partition.scheme": "dirichlet-min",
-              "partition.clients": 100, "participation.fraction": 0.1, "training.epochs": 5, "training.batch_size": 64,
-              "training.optimizer": "sgd", "training.lr": 0.01, "training.lr_decay": 0.99, "training.momentum": 0.9,
-              "training.weight_decay": 1e-5, "training.clip": 10.0, "training.buffers": "average", "model.name": "conv2cifar",
-              "method.weights": "uniform",
+        ({}, {"rounds": 200, "data.normalise": "statistics", "data.augment": True,
+              "partition.scheme": "dirichlet-min", "partition.clients": 100,
+              "participation.fraction": 0.1, "training.epochs": 5, "training.batch_size": 64,
+              "training.optimizer": "sgd", "training.lr": 0.01, "training.lr_decay": 0.99,
+              "training.momentum": 0.9, "training.weight_decay": 1e-5, "training.clip": 10.0,
+              "training.buffers": "average", "model.name": "conv2cifar", "method.weights": "uniform",
               "evaluation.every": 10, "evaluation.metric": "pm_l"}),
         ({"partition.scheme": "dirichlet-min"}, {"partition.beta": 0.3}),
         ({"training.optimizer": "adam"}, {"training.momentum": 0.0}),
@@ -71,7 +76,8 @@ PROTOCOLS: dict[str, list[Rule]] = {
         ({"model.name": "resnet18"}, {"model.norm": "group"}),
         ({"model.name": "resnet18", "method.name": "fednh"}, {"model.norm": "none", "method.scale": 20.0}),
         ({"method.name": ("fedavg", "fedper", "fedrep", "creff")}, {"evaluation.score": "post"}),
-        ({"method.name": "ditto"}, {"method.lam": 0.75, "method.personal_epochs": 5, "method.anchor": "trained"}),
+        ({"method.name": "ditto"},
+         {"method.lam": 0.75, "method.personal_epochs": 5, "method.anchor": "trained"}),
         ({"method.name": "fedrep"}, {"method.head_epochs": 10}),
         ({"method.name": "fedrod"}, {"method.personal": "hyper", "method.order": "separate"}),
         ({"method.name": "fedrod", "data.dataset": "tiny-imagenet"}, {"method.personal": "linear"}),
@@ -88,7 +94,8 @@ EVERYWHERE: list[Rule] = [
 
 
 def complete(table: dict[str, Any]) -> dict[str, Any]:
-    """The experiment's table with its protocol's defaults under the user's own keys. Raises UserError for an unknown protocol."""
+    """The experiment's table with its protocol's defaults under the user's own keys. Raises UserError for
+    an unknown protocol."""
     protocol = table.get("protocol")
     if protocol is None:
         return table
@@ -97,7 +104,8 @@ def complete(table: dict[str, Any]) -> dict[str, Any]:
     own, chosen = flat(table), Setting()
     for when, then in [*PROTOCOLS[protocol], *EVERYWHERE]:
         known = chosen | own
-        if all(known.get(key) in (value if isinstance(value, tuple) else (value,)) for key, value in when.items()):
+        if all(known.get(key) in (value if isinstance(value, tuple) else (value,))
+               for key, value in when.items()):
             chosen |= then
     return _nested(chosen, table)
 
@@ -111,7 +119,8 @@ def flat(table: dict[str, Any], prefix: str = "") -> Setting:
 
 
 def _nested(setting: Setting, over: dict[str, Any]) -> dict[str, Any]:
-    """The setting as a nested table with ``over`` laid over it. A section that the user made no table of stays as it is."""
+    """The setting as a nested table with ``over`` laid over it. A section that the user made no table
+    of stays as it is."""
     result = {key: dict(value) if isinstance(value, dict) else value for key, value in over.items()}
     for dotted, value in setting.items():
         section, _, key = dotted.partition(".")

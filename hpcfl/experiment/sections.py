@@ -2,7 +2,15 @@
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PositiveInt, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationInfo,
+    field_validator,
+)
 
 LARGEST = 10_000_000  # of all counts and widths; more would fill the memory before anything is said
 
@@ -35,8 +43,10 @@ class Data(Section):
     root: str | None = Field(None, description="folder that holds the data sets; default $HPCFL_DATA")
     file: str | None = Field(None, description="your own data, for dataset = 'npz'")
     normalise: Literal["half", "statistics"] = Field(
-        "half", description="subtract and divide by 0.5, or by the data set's own mean and standard deviation")
-    augment: bool = Field(False, description="train on images cropped at random after padding by 4, and flipped")
+        "half",
+        description="subtract and divide by 0.5, or by the data set's own mean and standard deviation")
+    augment: bool = Field(False,
+                          description="train on images cropped at random after padding by 4, and flipped")
 
 
 class Partition(Section):
@@ -46,14 +56,17 @@ class Partition(Section):
     clients: PositiveInt = Field(20, description="number of clients in total")
     seed: Seed = Field(1, description="seed of the partition alone, so that all runs share one partition")
     train: float = Field(0.75, gt=0, lt=1, description="share of a client's samples used for training")
-    file: str | None = Field(None, description="reuse the partition stored in this file instead of drawing one")
+    file: str | None = Field(None,
+                             description="reuse the partition stored in this file instead of drawing one")
 
 
 class Model(Section):
     name: str = Field("mlp", description="a built-in model or your own 'module:callable'")
-    head: Literal["linear", "cosine"] = Field("linear", description="cosine: features and rows of the head at unit length")
+    head: Literal["linear", "cosine"] = Field(
+        "linear", description="cosine: features and rows of the head at unit length")
     head_scale: float = Field(1.0, gt=0, description="initial scale of a cosine head's logits, learnable")
-    options: dict[str, Any] = Field(default_factory=dict, description="the model's own keys, checked by its signature")
+    options: dict[str, Any] = Field(default_factory=dict,
+                                    description="the model's own keys, checked by its signature")
 
 
 class MethodSection(Section):
@@ -76,7 +89,8 @@ class Training(Section):
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty added to the gradient")
     clip: float | None = Field(None, gt=0, description="largest norm of a client's gradient")
-    buffers: Literal["local", "average"] = Field("local", description="batch-norm statistics: each client's own, or averaged")
+    buffers: Literal["local", "average"] = Field(
+        "local", description="batch-norm statistics: each client's own, or averaged")
     on_divergence: Literal["stop", "exclude"] = Field(
         "stop", description="a client with NaN or Inf: stop the run, or leave the client out of the round")
 
@@ -102,26 +116,31 @@ ScoreName = Annotated[str, AfterValidator(_score_name)]
 
 class Evaluation(Section):
     every: PositiveInt = Field(1, description="score every so many rounds, and the last")
-    clients: Literal["all", "cohort"] = Field("all", description="score all clients, or only those of the round")
-    score: str = Field(
-        "method", description="the column that `best` is about: pre, post … (local training), or the method's own")
-    metric: ScoreName = Field(
-        "weighted", description="what of it counts: weighted, mean, worst_tenth accuracy, SCORE, SCORE/worst_tenth")
+    clients: Literal["all", "cohort"] = Field("all",
+                                              description="score all clients, or only those of the round")
+    score: str = Field("method", description="the column that `best` is about: pre, post … (local training), "
+                                             "or the method's own")
+    metric: ScoreName = Field("weighted", description="what of it counts: weighted, mean, worst_tenth "
+                                                      "accuracy, SCORE, SCORE/worst_tenth")
     scores: list[ScoreName] = Field(
         default_factory=list, description="further scores, built-in or your own 'module:Class'")
 
 
 class Checkpoint(Section):
     every: PositiveInt | Literal["auto"] = Field(
-        "auto", description="rounds between checkpoints; auto: so rarely that they cost less than 2 % of the time")
+        "auto",
+        description="rounds between checkpoints; auto: so rarely that they cost less than 2 % of the time")
 
 
 class Runtime(Section):
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
-    lanes: PositiveInt | Literal["auto"] = Field("auto", description="clients trained side by side in one step")
+    lanes: PositiveInt | Literal["auto"] = Field("auto",
+                                                 description="clients trained side by side in one step")
     replay: bool = Field(
         True, description="record steps that run often and repeat the recording; false: compute each anew")
-    threads: PositiveInt = Field(1, le=1024, description="CPU threads a rank; changes the last bits of results")
-    memory: float = Field(
-        8192.0, gt=0, le=1e9, description="MB of client state, and on rank 0 of all models, kept in memory; the rest in $TMPDIR")
-    hang_after: float = Field(600.0, gt=0, le=1e7, description="seconds of silence after which a rank counts as lost")
+    threads: PositiveInt = Field(1, le=1024,
+                                 description="CPU threads a rank; changes the last bits of results")
+    memory: float = Field(8192.0, gt=0, le=1e9, description="MB of client state, and on rank 0 of all "
+                                                            "models, kept in memory; the rest in $TMPDIR")
+    hang_after: float = Field(600.0, gt=0, le=1e7,
+                              description="seconds of silence after which a rank counts as lost")

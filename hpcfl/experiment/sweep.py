@@ -1,8 +1,8 @@
 """A grid of experiments in one file: ``[sweep]`` becomes cells, each a configuration with a readable name.
 
-``[sweep]`` holds lists under any key of the file (``seed = [0, 1]``, ``method.name = ["fedavg", "fedala"]``); their product is
-the grid. Tables such as ``[[sweep.cases]]`` (any name) are linked columns: each sets several keys at once and together they are
-one axis.
+``[sweep]`` holds lists under any key of the file (``seed = [0, 1]``, ``method.name = ["fedavg", "fedala"]``);
+their product is the grid. Tables such as ``[[sweep.cases]]`` (any name) are linked columns: each sets several
+keys at once and together they are one axis.
 """
 
 import copy
@@ -34,7 +34,8 @@ class Cell:
 
 
 def expand(table: dict[str, Any], source: str) -> list[Cell]:
-    """The cells of an experiment file's table; one cell, named like the experiment, without ``[sweep]``. Raises UserError."""
+    """The cells of an experiment file's table; one cell, named like the experiment, without ``[sweep]``.
+    Raises UserError."""
     check_plain(table, source)
     base = {key: value for key, value in table.items() if key != "sweep"}
     sweep = table.get("sweep")
@@ -84,8 +85,8 @@ def _axes(sweep: dict[str, Any], source: str) -> Iterator[list[Setting]]:
 
 
 def _label(key: str, value: Any, setting: Setting) -> str:
-    """``fedavg`` for method.name = "fedavg", ``beta=0.1`` for others, the whole key where two end alike; safe as part of a
-    folder's name."""
+    """``fedavg`` for method.name = "fedavg", ``beta=0.1`` for others, the whole key where two end alike;
+    safe as part of a folder's name."""
     last = key.rpartition(".")[2]
     alike = sum(other.rpartition(".")[2] == last for other in setting) > 1
     text = str(value) if last in ("name", "dataset", "scheme") else f"{key if alike else last}={value}"

@@ -14,7 +14,8 @@ TEMPORARY = ".*.tmp"  # pattern of what a killed writer leaves behind
 
 
 class Damaged(Exception):
-    """A file that exists but is not what was written: truncated, flipped bits, unreadable. One line of reason."""
+    """A file that exists but is not what was written: truncated, flipped bits, unreadable.
+    One line of reason."""
 
 
 def reason(error: Exception) -> str:
@@ -33,10 +34,11 @@ def explained(path: str | Path) -> Iterator[None]:
 
 
 def write(path: Path, data: bytes | memoryview, durable: bool = True) -> None:
-    """Publish ``data`` as ``path`` by rename. Raises RunFailure; the temporary is gone then and ``path`` is untouched.
+    """Publish ``data`` as ``path`` by rename. Raises RunFailure; the temporary is gone then and ``path``
+    is untouched.
 
-    With ``durable`` the file survives a crash of the node, not only of the process; without, no time is lost waiting
-    for the disk.
+    With ``durable`` the file survives a crash of the node, not only of the process; without, no time is lost
+    waiting for the disk.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with explained(path):

@@ -1,7 +1,9 @@
-"""Files that may be somebody else's: whatever lies there, reading ends soon, in bounded memory, or with one line.
+"""Files that may be somebody else's: whatever lies there, reading ends soon, in bounded memory,
+or with one line.
 
-Everything in a results folder or a cache is opened here. Links are not followed, because they may point to anything
-that this user can read or write; pipes and devices, which can keep a reader waiting for ever, are not opened.
+Everything in a results folder or a cache is opened here. Links are not followed, because they may point
+to anything that this user can read or write; pipes and devices, which can keep a reader waiting for ever,
+are not opened.
 """
 
 import hashlib
@@ -45,12 +47,13 @@ def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise Damaged("a link, which is not followed here" if os.path.islink(path) else reason(error)) from None
+        raise Damaged("a link, which is not followed here" if os.path.islink(path)
+                      else reason(error)) from None
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """The whole file, at once because it may be replaced at any moment. Raises FileNotFoundError, or Damaged, also
-    for a file of more than ``limit`` bytes.
+    """The whole file, at once because it may be replaced at any moment. Raises FileNotFoundError, or Damaged,
+    also for a file of more than ``limit`` bytes.
     """
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size

@@ -1,5 +1,6 @@
-"""HDF5 files as bytes. A file is built in scratch memory and written by ``atomic.write``, because HDF5 itself does not
-survive a full disk: after a failed write closing the file can end the process with a segmentation fault.
+"""HDF5 files as bytes. A file is built in scratch memory and written by ``atomic.write``, because HDF5
+itself does not survive a full disk: after a failed write closing the file can end the process with
+a segmentation fault.
 """
 
 import hashlib
@@ -29,7 +30,8 @@ def seal(kind: str, content: bytes | memoryview) -> bytes:
 
 
 def unseal(kind: str, data: bytes) -> bytes:
-    """What ``seal`` got. Raises Damaged; to be called before HDF5 reads anything, which one flipped bit can make loop."""
+    """What ``seal`` got. Raises Damaged; to be called before HDF5 reads anything, which one flipped
+    bit can make loop."""
     content = data[USER_BLOCK:]
     if not data.startswith(f"hpcfl {kind} 1 ".encode()):
         raise Damaged(f"not a file of hpcfl's kind '{kind}'")
@@ -56,7 +58,8 @@ def decode(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
 
 
 def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
-    """The datasets at the root of a file, whole or only the given ascending ``rows``. Raises Damaged, RunFailure."""
+    """The datasets at the root of a file, whole or only the given ascending ``rows``. Raises
+    Damaged, RunFailure."""
     with foreign.opened(path) as source, _opened(source, os.fstat(source.fileno()).st_size) as (_, datasets):
         return {name: _whole(dataset) if rows is None else np.asarray(dataset[rows])
                 for name, dataset in datasets.items()}
@@ -64,11 +67,12 @@ def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
 
 @contextmanager
 def _opened(source: BinaryIO, size: int) -> Iterator[tuple[h5py.File, dict[str, h5py.Dataset]]]:
-    """The file of ``size`` bytes and its datasets by path, each of which is safe to read. Raises Damaged, also for
-    what h5py raises in the block: all of these are what it makes of a broken file.
+    """The file of ``size`` bytes and its datasets by path, each of which is safe to read. Raises Damaged,
+    also for what h5py raises in the block: all of these are what it makes of a broken file.
     """
     try:
-        # Published files never change: HDF5's locks would protect nothing, and they fail on some file systems.
+        # Published files never change: HDF5's locks would protect nothing, and they fail on some
+        # file systems.
         with h5py.File(source, "r", locking=False) as file:
             yield file, plain_hdf5.datasets(file, size)
     except (OSError, RuntimeError, LookupError, ValueError, TypeError, MemoryError) as error:

@@ -1,4 +1,5 @@
-"""That this rank is alive: said with ``beat`` by long work outside the training loop, such as decoding a data set."""
+"""That this rank is alive: said with ``beat`` by long work outside the training loop, such as decoding
+a data set."""
 
 from collections.abc import Callable
 

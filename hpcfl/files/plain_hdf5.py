@@ -1,7 +1,8 @@
-"""Plain HDF5: numbers that lie in the file itself, as they are. hpcfl writes nothing else, and reads nothing else.
+"""Plain HDF5: numbers that lie in the file itself, as they are. hpcfl writes nothing else, and
+reads nothing else.
 
-HDF5 can do more on behalf of a file: read other files, follow links to them, unpack a few bytes into all of memory,
-make Python objects. So everything in a file is looked at before any of it is read.
+HDF5 can do more on behalf of a file: read other files, follow links to them, unpack a few bytes into all
+of memory, make Python objects. So everything in a file is looked at before any of it is read.
 """
 
 import math
@@ -19,8 +20,8 @@ DEPTH = 8  # groups in groups at most
 
 
 def datasets(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
-    """All datasets of a file of ``size`` bytes by path, however deep. Raises Damaged unless they are plain, and what
-    h5py raises for a broken file.
+    """All datasets of a file of ``size`` bytes by path, however deep. Raises Damaged unless they are plain,
+    and what h5py raises for a broken file.
     """
     found: dict[str, h5py.Dataset] = {}
     groups, objects, room = [("", file)], 0, size

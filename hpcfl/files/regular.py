@@ -1,4 +1,5 @@
-"""Files that a user names: opened only if they are plain files, so that no pipe or device keeps a reader waiting."""
+"""Files that a user names: opened only if they are plain files, so that no pipe or device keeps
+a reader waiting."""
 
 import os
 import stat
@@ -7,7 +8,8 @@ from typing import BinaryIO
 
 
 def descriptor(path: str | Path, flags: int = os.O_RDONLY) -> int:
-    """A regular file, opened also through links unless the flags say otherwise, for a caller who closes it. Raises OSError."""
+    """A regular file, opened also through links unless the flags say otherwise, for a caller who closes it.
+    Raises OSError."""
     found = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(found).st_mode):
         os.close(found)

@@ -1,7 +1,8 @@
 """Matrices that may be larger than memory, such as all models of a run on rank 0.
 
-Up to a limit they lie in memory. The rest lies in files without a name in $TMPDIR, mapped into memory: the system writes their
-pages out and reads them back as it needs room, and nothing stays on the disk whatever ends the process.
+Up to a limit they lie in memory. The rest lies in files without a name in $TMPDIR, mapped into memory:
+the system writes their pages out and reads them back as it needs room, and nothing stays on the disk whatever
+ends the process.
 """
 
 import io
@@ -50,12 +51,14 @@ def _array(size: int) -> np.ndarray:
 def _mapped(size: int) -> np.ndarray:
     place = tempfile.gettempdir()
     with atomic.explained(place), tempfile.TemporaryFile(prefix="hpcfl-", dir=place) as file:
-        os.posix_fallocate(file.fileno(), 0, size)  # where there is no room, an error now instead of a crash later
+        # where there is no room, an error now instead of a crash later
+        os.posix_fallocate(file.fileno(), 0, size)
         return np.memmap(file, np.uint8, "r+", shape=(size,))
 
 
 class File(io.RawIOBase):
-    """A file for reading and writing that lies in such a matrix; ``capacity``: the bytes it will probably get."""
+    """A file for reading and writing that lies in such a matrix; ``capacity``: the bytes it will
+    probably get."""
 
     def __init__(self, capacity: int) -> None:
         self._bytes, self._end, self._position = empty([capacity], torch.uint8), 0, 0
@@ -71,7 +74,8 @@ class File(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._end}[whence]
+        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position,
+                                   io.SEEK_END: self._end}[whence]
         return self._position
 
     def truncate(self, size: int | None = None) -> int:

@@ -27,9 +27,9 @@ BUFFERS = "buffers."
 class Fleet:
     """n clients for one call of a method's ``update``, ``observe`` or ``finish``.
 
-    ``ids`` [n] ascending; ``state`` their private state, tensors ``[n, …]`` by name: assign new values and they are kept;
-    ``counts`` [n, classes] training samples; ``round`` counts from 1. Rows are ``[n, P]``, or ``[P]`` for one model
-    that all clients share. ``scores``: by column, the sums of each score.
+    ``ids`` [n] ascending; ``state`` their private state, tensors ``[n, …]`` by name: assign new values and
+    they are kept; ``counts`` [n, classes] training samples; ``round`` counts from 1. Rows are ``[n, P]``,
+    or ``[P]`` for one model that all clients share. ``scores``: by column, the sums of each score.
     """
 
     ids: np.ndarray
@@ -65,8 +65,8 @@ class Fleet:
     def rows(self, rows: Tensor) -> Tensor:
         """``[P]`` or ``[n, P]`` as ``[n, P]``; a view, not to be written to."""
         if tuple(rows.shape) not in ((self.layout.width,), (len(self.ids), self.layout.width)):
-            raise ValueError(f"rows of models have shape {list(rows.shape)}; expected [{self.layout.width}], one model, or "
-                             f"[{len(self.ids)}, {self.layout.width}], one for each client")
+            raise ValueError(f"rows of models have shape {list(rows.shape)}; expected [{self.layout.width}], "
+                             f"one model, or [{len(self.ids)}, {self.layout.width}], one for each client")
         return rows.expand(len(self.ids), -1) if rows.dim() == 1 else rows
 
     def buffers(self, model: str = "model") -> Tensor:
@@ -81,9 +81,11 @@ class Fleet:
     def uniform(self, purpose: str, *shape: int) -> Tensor:
         """Uniform numbers in [0, 1), ``[n, *shape]``, each client's own, keyed by purpose, round and client.
 
-        A longer first dimension only adds numbers: what a client draws does not depend on its neighbours' needs.
+        A longer first dimension only adds numbers: what a client draws does not depend on its
+        neighbours' needs.
         """
-        draws = [randomness.generator(self.setup.seed, "uniform", purpose, self.round, int(client)).random(shape)
+        draws = [randomness.generator(self.setup.seed, "uniform", purpose,
+                                      self.round, int(client)).random(shape)
                  for client in self.ids]
         return torch.from_numpy(np.stack(draws)).float().to(self.hardware.device)
 
@@ -134,18 +136,21 @@ class Fleet:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Training inside is for a score alone: it moves no private state and leaves the recorded loss as it was."""
+        """Training inside is for a score alone: it moves no private state and leaves the recorded
+        loss as it was."""
         state, losses = self.state, self.losses
         self.state = dict(state)
         yield
         self.state, self.losses = state, losses
 
-    def score(self, column: str | Sequence[str], rows: Tensor, predict: Predict | None = None, model: str = "model",
+    def score(self, column: str | Sequence[str], rows: Tensor,
+              predict: Predict | None = None, model: str = "model",
               variables: Tensors | None = None) -> None:
         """Record the scores of ``rows`` on each client's test samples as ``column``, in scored rounds only.
 
         column: several where one model is several, such as ("pre", "global"): it is scored once.
-        predict: of (model, x, lane) → logits [batch, classes]; default ``model(x)``. variables: as for ``train``.
+        predict: of (model, x, lane) → logits [batch, classes]; default ``model(x)``. variables:
+        as for ``train``.
         """
         if not self.scored:
             return
@@ -154,10 +159,12 @@ class Fleet:
             sums = self._sums("test", rows, predict or plainly, model, self._variables(variables), scores)
         self.scores |= dict.fromkeys([column] if isinstance(column, str) else column, sums)
 
-    def loss_of(self, models: Tensor | Pool, on: Literal["train", "validation"] = "train", model: str = "model") -> Tensor:
+    def loss_of(self, models: Tensor | Pool, on: Literal["train", "validation"] = "train",
+                model: str = "model") -> Tensor:
         """Mean cross-entropy of models on each client's own samples, in evaluation mode, float64.
 
-        ``[n]`` of rows ``[n, P]`` or ``[P]``; ``[n, m]`` of a pool, infinite where nothing was picked. Without samples 0.
+        ``[n]`` of rows ``[n, P]`` or ``[P]``; ``[n, m]`` of a pool, infinite where nothing was picked.
+        Without samples 0.
         """
         if isinstance(models, Tensor):
             scores = {"loss": cross_entropy.plugin()}
@@ -174,12 +181,14 @@ class Fleet:
         hardware = self.hardware
         found, order = [], list[int]()
         pools = [hardware.samples.parts[on][int(client)] for client in self.ids]
-        once = rows.dim() == 1 and on == "test" and hardware.samples.global_test and not variables and not hardware.buffers.width
+        once = (rows.dim() == 1 and on == "test" and hardware.samples.global_test and not variables
+                and not hardware.buffers.width)
         for chunk in scoring.groups(pools[:1] if once else pools, hardware.kernel.widest):
             lanes = torch.tensor(chunk, device=hardware.device)
             tensors = self._stacked(rows, model, lanes)
             own = {key: value[lanes] for key, value in variables.items()}
-            found.append(scoring.score(hardware.kernel, tensors, hardware.samples, [pools[i] for i in chunk], own,
+            found.append(scoring.score(hardware.kernel, tensors, hardware.samples,
+                                       [pools[i] for i in chunk], own,
                                        predict, scores))
             order += chunk
             hardware.beat()
@@ -193,23 +202,26 @@ class Fleet:
 
     def class_means(self, rows: Tensor, function: Predict, model: str = "model",
                     draws: tuple[int, int] | None = None) -> Tensor:
-        """Each client's per-class mean over its training samples of ``function(model, x, lane)`` [batch, d], in
-        evaluation mode: ``[n, classes, d]``, zero for classes it does not hold.
+        """Each client's per-class mean over its training samples of ``function(model, x, lane)`` [batch, d],
+        in evaluation mode: ``[n, classes, d]``, zero for classes it does not hold.
 
-        draws: (times, size): instead of all samples of a class, the mean over so many random draws of at most ``size``.
+        draws: (times, size): instead of all samples of a class, the mean over so many random draws
+        of at most ``size``.
         """
         hardware, means, order = self.hardware, [], list[int]()
-        pools = [self._drawn(client, *draws) if draws else hardware.samples.train[int(client)] for client in self.ids]
+        pools = [self._drawn(client, *draws) if draws else hardware.samples.train[int(client)]
+                 for client in self.ids]
         pools = [hardware.samples.vary(pool, self.setup.seed, "class means", self.round, int(client))
                  for client, pool in zip(self.ids, pools, strict=True)]
         for chunk in scoring.groups(pools, hardware.kernel.widest):
             lanes = torch.tensor(chunk, device=hardware.device)
             tensors = self._stacked(rows, model, lanes)
             sums, counts = torch.zeros(()), torch.zeros(())
-            for output, y, mask in scoring.outputs(hardware.kernel, tensors, hardware.samples, [pools[i] for i in chunk], {},
-                                                   function):
+            for output, y, mask in scoring.outputs(hardware.kernel, tensors, hardware.samples,
+                                                   [pools[i] for i in chunk], {}, function):
                 member = (nn.functional.one_hot(y, hardware.samples.classes) * mask[..., None]).double()
-                sums = sums + torch.einsum("lbk,lbd->lkd", member, torch.where(mask[..., None], output, 0).double())
+                sums = sums + torch.einsum("lbk,lbd->lkd", member,
+                                           torch.where(mask[..., None], output, 0).double())
                 counts = counts + member.sum(dim=1)
             means.append(sums / counts.clamp(min=1)[..., None])
             order += chunk
@@ -228,12 +240,13 @@ class Fleet:
 
     def _variables(self, variables: Tensors | None) -> Tensors:
         """A method's variables, checked."""
-        return {name: self._of_each_client(f"variable '{name}'", value) for name, value in (variables or {}).items()}
+        return {name: self._of_each_client(f"variable '{name}'", value)
+                for name, value in (variables or {}).items()}
 
     def _of_each_client(self, what: str, values: Tensor) -> Tensor:
         if not values.dim() or len(values) != len(self.ids):
-            raise ValueError(f"{what} has shape {list(values.shape)}; its first dimension must be the clients, "
-                             f"{len(self.ids)}")
+            raise ValueError(f"{what} has shape {list(values.shape)}; its first dimension must be the "
+                             f"clients, {len(self.ids)}")
         return values
 
     def _drawn(self, client: int, times: int, size: int) -> np.ndarray:

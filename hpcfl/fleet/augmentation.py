@@ -1,4 +1,5 @@
-"""Random crops and flips of images, many at once on their device: how each is changed is a number drawn beforehand."""
+"""Random crops and flips of images, many at once on their device: how each is changed is a number
+drawn beforehand."""
 
 import numpy as np
 import torch
@@ -7,7 +8,8 @@ from torch.nn.functional import pad
 
 PADDING = 4
 _OFFSETS = 2 * PADDING + 1
-VARIANTS = _OFFSETS ** 2 * 2  # vertical and horizontal offset, flipped or not; numbered from 1, 0 changes nothing
+# vertical and horizontal offset, flipped or not; numbered from 1, 0 changes nothing
+VARIANTS = _OFFSETS ** 2 * 2
 
 
 def draw(count: int, generator: np.random.Generator) -> np.ndarray:
@@ -16,7 +18,8 @@ def draw(count: int, generator: np.random.Generator) -> np.ndarray:
 
 
 def apply(images: Tensor, variants: Tensor) -> Tensor:
-    """Images [n, channels, height, width] after padding with zeros by 4: cropped to their size, perhaps flipped left to right."""
+    """Images [n, channels, height, width] after padding with zeros by 4: cropped to their size, perhaps
+    flipped left to right."""
     plain, code = variants == 0, variants - 1
     down = torch.where(plain, PADDING, code // (2 * _OFFSETS))[:, None]
     right = torch.where(plain, PADDING, code // 2 % _OFFSETS)[:, None]
@@ -24,5 +27,5 @@ def apply(images: Tensor, variants: Tensor) -> Tensor:
     height, width = (torch.arange(side, device=images.device) for side in images.shape[2:])
     rows, columns = down + height, right + torch.where(flipped, width.flip(0), width)
     number, channel = (torch.arange(size, device=images.device) for size in images.shape[:2])
-    return pad(images, [PADDING] * 4)[number[:, None, None, None], channel[:, None, None], rows[:, None, :, None],
-                                      columns[:, None, None, :]]
+    return pad(images, [PADDING] * 4)[number[:, None, None, None], channel[:, None, None],
+                                      rows[:, None, :, None], columns[:, None, None, :]]

@@ -1,4 +1,5 @@
-"""CUDA graphs: a recorded function as one launch, where hundreds of small kernels would leave a GPU waiting for the host."""
+"""CUDA graphs: a recorded function as one launch, where hundreds of small kernels would leave a GPU
+waiting for the host."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +13,9 @@ Function = Callable[..., tuple[Tensor, ...]]
 class Graphs:
     """Captured forms of one function for several numbers of lanes.
 
-    A graph reads and writes fixed places. The places of inputs are shared: fewer lanes take the first rows of the widest
-    tensor so far. So are those of what lies between, as no two graphs run at once and outputs are copied away.
+    A graph reads and writes fixed places. The places of inputs are shared: fewer lanes take the first rows
+    of the widest tensor so far. So are those of what lies between, as no two graphs run at once and outputs
+    are copied away.
     """
 
     def __init__(self) -> None:
@@ -21,13 +23,15 @@ class Graphs:
         self._pool: Any = None
 
     def capture(self, function: Function, tensors: tuple[Tensor, ...]) -> Function:
-        """``function`` for CUDA tensors of these shapes and strides, as a graph: the same kernels, so the same bits."""
+        """``function`` for CUDA tensors of these shapes and strides, as a graph: the same kernels,
+        so the same bits."""
         inputs = [self._place(position, tensor) for position, tensor in enumerate(tensors)]
         torch._foreach_copy_(inputs, list(tensors))
         aside = torch.cuda.Stream()
         aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
-            function(*inputs)  # libraries choose algorithms and workspaces in the first call, which a capture must not do
+            # libraries choose algorithms and workspaces in the first call, which a capture must not do
+            function(*inputs)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
@@ -35,7 +39,8 @@ class Graphs:
         self._pool = self._pool or graph.pool()
 
         def replay(*given: Tensor, _constants: Function = function) -> tuple[Tensor, ...]:
-            """``_constants``: the graph reads tensors that belong to the function, which therefore has to stay."""
+            """``_constants``: the graph reads tensors that belong to the function, which therefore
+            has to stay."""
             torch._foreach_copy_(inputs, list(given))
             graph.replay()
             return tuple(output.clone() for output in outputs)

@@ -1,7 +1,7 @@
 """Gradients and predictions of L client models at once: the only module that differentiates.
 
-Two kernels give the same numbers to rounding. ``SerialKernel`` is the oracle: one lane, an ordinary ``nn.Module``, ordinary
-autograd. ``StackedKernel`` maps the same loss over stacked lanes with ``torch.func``.
+Two kernels give the same numbers to rounding. ``SerialKernel`` is the oracle: one lane, an ordinary
+``nn.Module``, ordinary autograd. ``StackedKernel`` maps the same loss over stacked lanes with ``torch.func``.
 
 The rule that picks one is fixed (see ``choose``), never a timing: which kernel runs changes the last bits.
 """
@@ -36,7 +36,8 @@ class Lane(SimpleNamespace):
     """The variables of ONE client, as a loss or a prediction sees them."""
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"the lane has no variable '{name}'{nearest(name, sorted(vars(self))) if vars(self) else ''}")
+        raise AttributeError("the lane has no variable "
+                             f"'{name}'{nearest(name, sorted(vars(self))) if vars(self) else ''}")
 
 
 Loss = Callable[[nn.Module, Batch, Any], Tensor]
@@ -44,7 +45,8 @@ Predict = Callable[[nn.Module, Tensor, Any], Tensor]
 
 
 class _Program(nn.Module):
-    """A function of (model, …) as a module, so that the model's tensors can be swapped while the function runs."""
+    """A function of (model, …) as a module, so that the model's tensors can be swapped while
+    the function runs."""
 
     def __init__(self, model: nn.Module, function: Callable[..., Any]):
         super().__init__()
@@ -65,15 +67,19 @@ class SerialKernel:
         self._channels_last = convolves(module)
 
     def lay_out(self, tensors: Tensors) -> Tensors:
-        """A lane's tensors ``[1, …]`` in the memory layout that suits them: convolutions like their weights channels-last."""
+        """A lane's tensors ``[1, …]`` in the memory layout that suits them: convolutions like their
+        weights channels-last."""
         if not self._channels_last:
             return tensors
-        # A clone has channels-last strides for one input channel too, where `contiguous` would see nothing to do.
-        return {name: tensor[0].clone(memory_format=torch.channels_last)[None] if tensor.dim() == 5 else tensor
+        # A clone has channels-last strides for one input channel too, where `contiguous` would
+        # see nothing to do.
+        return {name: tensor[0].clone(memory_format=torch.channels_last)[None]
+                if tensor.dim() == 5 else tensor
                 for name, tensor in tensors.items()}
 
     def _bind(self, tensors: Tensors, trained: list[str]) -> list[Tensor]:
-        """Point the module at lane 0 of ``tensors``; return the parameters to differentiate, in ``trained``'s order."""
+        """Point the module at lane 0 of ``tensors``; return the parameters to differentiate, in
+        ``trained``'s order."""
         parameters = dict(self.module.named_parameters())
         for name, parameter in parameters.items():
             parameter.data = tensors[name][0]
@@ -176,9 +182,7 @@ class StackedKernel:
 
 @dataclass(frozen=True)
 class StackedLoss:
-    """A loss of lanes as a function of tensors alone: those called ``names``, x, y and the variables called
-    ``own``.
-    """
+    """A loss of lanes as a function of tensors alone: parameters ``names``, x, y and variables ``own``."""
 
     module: nn.Module
     loss: Loss
@@ -208,9 +212,7 @@ class StackedLoss:
 
 
 class StackedSession:
-    """Gradients of the lanes' losses at their ``tensors`` [L, …], whose buffers each call brings up to
-    date.
-    """
+    """Gradients of the lanes' losses at their ``tensors`` [L, …]; each call moves the buffers among them."""
 
     def __init__(self, kernel: StackedKernel, tensors: Tensors, trained: list[str], loss: Loss):
         self._kernel, self._tensors, self._trained, self._loss = kernel, tensors, trained, loss
@@ -236,18 +238,21 @@ class StackedSession:
 def _one_number(loss: Tensor) -> Tensor:
     if not isinstance(loss, Tensor) or loss.dim():
         got = f"has shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"is a {type(loss).__name__}"
-        raise TypeError(f"the loss of a mini-batch {got}; expected a tensor with one number, such as the mean")
+        raise TypeError(f"the loss of a mini-batch {got}; expected a tensor with one number, "
+                        "such as the mean")
     return loss
 
 
 def _differentiable(loss: Tensor) -> Tensor:
     if not loss.requires_grad:
-        raise TypeError("the loss does not depend on the parameters that are trained; compute it from the model's outputs")
+        raise TypeError("the loss does not depend on the parameters that are trained; compute it from the "
+                        "model's outputs")
     return loss
 
 
 def _identity(loss: Loss | Predict) -> Hashable:
-    """The same for one method's loss in every round; a recording keeps it alive, so that no other takes its id."""
+    """The same for one method's loss in every round; a recording keeps it alive, so that no other
+    takes its id."""
     return getattr(loss, "__func__", loss), id(getattr(loss, "__self__", None))
 
 
@@ -260,7 +265,8 @@ def _named(function: Loss | Predict) -> str:
 
 
 def _train_mode(module: nn.Module, trained: list[str]) -> None:
-    """Training mode, except for modules whose parameters are all frozen: their batch norm stands still as well."""
+    """Training mode, except for modules whose parameters are all frozen: their batch norm stands
+    still as well."""
     module.train()
     for name, part in module.named_modules():
         own = [f"{name}.{parameter}" for parameter, _ in part.named_parameters()] if name else trained
@@ -270,7 +276,8 @@ def _train_mode(module: nn.Module, trained: list[str]) -> None:
 
 def at(model: nn.Module, row: Tensor, function: Callable[[nn.Module], Tensor],
        buffers: Tensor | None = None) -> Tensor:
-    """``function(model)`` with the parameters of ``row`` [P] instead, in evaluation mode: another model inside a loss.
+    """``function(model)`` with the parameters of ``row`` [P] instead, in evaluation mode: another
+    model inside a loss.
 
     For example ``at(model, lane.teacher, lambda teacher: teacher.features(batch.x))``.
 
@@ -291,9 +298,7 @@ def at(model: nn.Module, row: Tensor, function: Callable[[nn.Module], Tensor],
 
 
 def _from_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
-    """Views of a row in the order and shapes of named tensors. Raises ValueError for a row of another
-    length.
-    """
+    """Views of a row in the order and shapes of named tensors. Raises ValueError for another length."""
     like = dict(tensors)
     sizes = [tensor.numel() for tensor in like.values()]
     if sum(sizes) != len(row):
@@ -301,8 +306,10 @@ def _from_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
     return {name: part.view(like[name].shape) for name, part in zip(like, row.split(sizes), strict=True)}
 
 
-def descend(start: Tensors, loss: Callable[[Tensors], Tensor], lr: float, steps: int, beat: Callable[[], None]) -> Tensors:
-    """Plain gradient descent on free tensors instead of a model: ``steps`` steps from ``start``, which stays as it is.
+def descend(start: Tensors, loss: Callable[[Tensors], Tensor], lr: float, steps: int,
+            beat: Callable[[], None]) -> Tensors:
+    """Plain gradient descent on free tensors instead of a model: ``steps`` steps from ``start``,
+    which stays as it is.
 
     ``beat`` is called once a step.
     """
@@ -325,9 +332,10 @@ def choose(module: nn.Module, device: torch.device, lanes: int | str,
            replay: bool = True) -> SerialKernel | StackedKernel:
     """The kernel for a model on a device.
 
-    ``lanes = 1`` is serial. ``"auto"`` on a CPU stacks models without convolutions, whose batched matrix products give a
-    lane the same bits whatever runs beside it and win by far for small dense models, and runs others serially, where
-    channels-last convolutions are faster than any batched form; on a GPU all are stacked (``memory`` says how many fit).
+    ``lanes = 1`` is serial. ``"auto"`` on a CPU stacks models without convolutions, whose batched matrix
+    products give a lane the same bits whatever runs beside it and win by far for small dense models, and
+    runs others serially, where channels-last convolutions are faster than any batched form; on a GPU all are
+    stacked (``memory`` says how many fit).
     replay: see StackedKernel; a serial kernel records nothing.
     """
     if lanes == "auto":

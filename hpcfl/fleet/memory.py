@@ -1,4 +1,5 @@
-"""How many lanes fit on a GPU: a rule of the model, the batch and the GPU's size, never of what is free at the moment."""
+"""How many lanes fit on a GPU: a rule of the model, the batch and the GPU's size, never of what is free
+at the moment."""
 
 import torch
 import torch.nn.functional as functional
@@ -21,7 +22,8 @@ def most_lanes(module: nn.Module, samples: Tensor, training: Training, memory: f
 
 
 def lane_bytes(module: nn.Module, sample: Tensor, training: Training) -> int:
-    """Bytes of one lane at its largest: in the backward pass of a batch, or in the forward pass of a block that is scored.
+    """Bytes of one lane at its largest: in the backward pass of a batch, or in the forward pass of a block
+    that is scored.
 
     What the backward pass needs is counted twice, as each of these has a gradient of its size for a while.
     """
@@ -55,7 +57,8 @@ def _saved(module: nn.Module, x: Tensor) -> int:
 def _largest(module: nn.Module, sample: Tensor) -> int:
     """Bytes of the largest output of any part of the model for one sample."""
     sizes = [sample.nbytes]
-    hooks = [part.register_forward_hook(lambda part, given, output: sizes.append(output.nbytes)) for part in module.modules()]
+    hooks = [part.register_forward_hook(lambda part, given, output: sizes.append(output.nbytes))
+             for part in module.modules()]
     module.eval()
     module(sample)
     module.train()

@@ -1,7 +1,9 @@
-"""Local optimisers on stacked lanes: SGD and Adam with clipping, decay and a proximal pull, each lane for itself.
+"""Local optimisers on stacked lanes: SGD and Adam with clipping, decay and a proximal pull, each
+lane for itself.
 
-Every tensor is ``[L, *shape]``; a step concerns the lanes of one selection (a slice of views, or indices whose rows
-are written back). State is fresh in every call of ``train``: it is reset each round (methods-1.md §2).
+Every tensor is ``[L, *shape]``; a step concerns the lanes of one selection (a slice of views,
+or indices whose rows are written back). State is fresh in every call of ``train``: it is reset each round
+(methods-1.md §2).
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +19,8 @@ Together = tuple[Tensor, ...] | list[Tensor]  # what torch's _foreach_ functions
 
 @dataclass(frozen=True)
 class Pull:
-    """The proximal term (strength/2)·‖w − anchor‖²; its exact gradient strength·(w − anchor) joins the step."""
+    """The proximal term (strength/2)·‖w − anchor‖²; its exact gradient strength·(w − anchor)
+    joins the step."""
 
     strength: float
     anchor: Tensors  # [L, *shape] by name
@@ -25,7 +28,8 @@ class Pull:
 
 @dataclass
 class Optimizer:
-    """``w ← w − lr·direction(∇F + strength·(w − anchor) + weight_decay·w)``, the gradient's norm clipped first."""
+    """``w ← w − lr·direction(∇F + strength·(w − anchor) + weight_decay·w)``, the gradient's norm
+    clipped first."""
 
     training: Training
     lr: float
@@ -87,9 +91,11 @@ class Optimizer:
 
     def _adam(self, names: list[str], tensors: Tensors, lanes: Lanes, weights: list[Tensor],
               directions: Together) -> None:
-        """Adam with β = (0.9, 0.999), ε = 1e-8 (Kingma & Ba, ICLR 2015), bias corrected by each lane's own step count."""
+        """Adam with β = (0.9, 0.999), ε = 1e-8 (Kingma & Ba, ICLR 2015), bias corrected by each lane's
+        own step count."""
         first, second = self._kept("first", names, tensors), self._kept("second", names, tensors)
-        counts = self._state.setdefault("adam", {"steps": tensors[names[0]].new_zeros(tensors[names[0]].shape[0])})
+        counts = self._state.setdefault("adam",
+                                        {"steps": tensors[names[0]].new_zeros(tensors[names[0]].shape[0])})
         steps = counts["steps"][lanes] + 1
         counts["steps"][lanes] = steps
         means, squares = [first[name][lanes] for name in names], [second[name][lanes] for name in names]
@@ -110,7 +116,8 @@ def moments(training: Training) -> int:
 
 
 def _clipped(directions: Together, largest: float) -> list[Tensor]:
-    """Each lane's whole gradient scaled to a norm of at most ``largest``, as ``torch.nn.utils.clip_grad_norm_``."""
+    """Each lane's whole gradient scaled to a norm of at most ``largest``,
+    as ``torch.nn.utils.clip_grad_norm_``."""
     norms = torch.stack([torch.linalg.vector_norm(d.flatten(1), dim=1) for d in directions], dim=1)
     factor = (largest / (torch.linalg.vector_norm(norms, dim=1) + 1e-6)).clamp(max=1.0)
     return [direction * factor.view(-1, *[1] * (direction.dim() - 1)) for direction in directions]

@@ -1,8 +1,10 @@
-"""A function of tensors, recorded as a flat list of operations once it has run often: the same bits without its overhead.
+"""A function of tensors, recorded as a flat list of operations once it has run often: the same bits
+without its overhead.
 
-``vmap`` and autograd spend the same time in Python whatever the size of the batch; small dense models need no longer for the
-arithmetic. On a GPU the recording is launched as one graph. The recording calls the very same kernels in the same
-order, so it does not matter for the numbers when a function begins to be replayed (a resumed run begins anew).
+``vmap`` and autograd spend the same time in Python whatever the size of the batch; small dense models need
+no longer for the arithmetic. On a GPU the recording is launched as one graph. The recording calls the very
+same kernels in the same order, so it does not matter for the numbers when a function begins to be replayed
+(a resumed run begins anew).
 """
 
 from collections import Counter
@@ -22,12 +24,13 @@ RESHAPES = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, to
             torch.ops.aten.detach.default}
 PRODUCTS = {torch.ops.aten.mul.Scalar, torch.ops.aten.mul.Tensor}
 UNEQUAL, CHOICE = torch.ops.aten.ne.Scalar, torch.ops.aten.where.self
-FILLS = {torch.ops.aten.ones_like.default, torch.ops.aten.zeros_like.default, torch.ops.aten.new_zeros.default,
-         torch.ops.aten.new_ones.default, torch.ops.aten.full_like.default}
+FILLS = {torch.ops.aten.ones_like.default, torch.ops.aten.zeros_like.default,
+         torch.ops.aten.new_zeros.default, torch.ops.aten.new_ones.default, torch.ops.aten.full_like.default}
 
 
 class Replayed:
-    """``function`` of tensors alone, without side effects; recorded for each signature of its arguments on its own.
+    """``function`` of tensors alone, without side effects; recorded for each signature of its
+    arguments on its own.
 
     A recording repeats what Python computed while it was made: a number that the function reads from
     elsewhere stays as it was. So a replay is compared with the function itself now and then, after ever
@@ -68,13 +71,14 @@ class Replayed:
         # On a GPU some kernels add in another order in each call; how far two calls are apart says how much.
         again = self._function(*tensors) if tensors[0].is_cuda else plain
         if any(_apart(*three) for three in zip(found, plain, again, strict=True)):
-            raise RunFailure(
-                f"{self._what} reads a number that changed since its steps were recorded; give what changes "
-                "as a variable, which it reads as lane.NAME, or set runtime.replay = false: nothing is recorded")
+            raise RunFailure(f"{self._what} reads a number that changed since its steps were recorded; "
+                             "give what changes as a variable, which it reads as lane.NAME, or set "
+                             "runtime.replay = false: nothing is recorded")
 
 
 def _is_power_of_four(number: int) -> bool:
-    """So rarely that comparing takes less than 1 % of the time: more often, it would be seen in short runs."""
+    """So rarely that comparing takes less than 1 % of the time: more often, it would be seen
+    in short runs."""
     return number & (number - 1) == 0 and number.bit_length() % 2 == 1
 
 
@@ -84,8 +88,9 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 
 def _apart(found: Tensor, plain: Tensor, again: Tensor) -> bool:
-    """Whether a replay is further from the function's own result than rounding and two calls of it
-    explain.
+    """Whether a replay is further from the function's own result than rounding explains.
+
+    again: a second result of the function, which differs where sums have no fixed order.
     """
     if not torch.equal(found.isfinite(), plain.isfinite()):
         return True
@@ -96,13 +101,15 @@ def _apart(found: Tensor, plain: Tensor, again: Tensor) -> bool:
 
 
 def record(function: Function, tensors: tuple[Tensor, ...], labels: int | None = None) -> Function:
-    """The operations of one call, without those that change nothing, those done before and those whose result is constant."""
+    """The operations of one call, without those that change nothing, those done before and those whose
+    result is constant."""
     module = make_fx(function)(*tensors)
     done: dict[Any, fx.Node] = {}
     operations = [node for node in module.graph.nodes if node.op == "call_function"]
     in_place = any(_changes(node) for node in operations)  # then two equal calls may see different values
     for node in operations:
-        if _reshapes_nothing(node) or (not in_place and _times_one(node)):  # a product is a copy, a reshaped tensor is not
+        # a product is a copy, a reshaped tensor is not
+        if _reshapes_nothing(node) or (not in_place and _times_one(node)):
             _replace(node, node.args[0])
         elif not in_place:
             first = done.setdefault((node.target, repr(node.args), repr(node.kwargs)), node)
@@ -116,7 +123,8 @@ def record(function: Function, tensors: tuple[Tensor, ...], labels: int | None =
 
 
 def _changes(node: fx.Node) -> bool:
-    """Whether an operation writes to one of its arguments; taking one of several results has no schema and does not."""
+    """Whether an operation writes to one of its arguments; taking one of several results has no schema
+    and does not."""
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
@@ -144,8 +152,8 @@ def _replace(node: fx.Node, other: Any) -> None:
 
 
 def _fold(module: fx.GraphModule, tensors: tuple[Tensor, ...], labels: int | None) -> None:
-    """Compute once what is the same in every call: what is made of constants alone, tensors filled with a number, and whether
-    class numbers are none of those, below zero, that a loss leaves out."""
+    """Compute once what is the same in every call: what is made of constants alone, tensors filled with
+    a number, and whether class numbers are none of those, below zero, that a loss leaves out."""
     constants: dict[fx.Node, Any] = {}
     classes = None if labels is None else module.graph.find_nodes(op="placeholder")[labels]
 
@@ -162,7 +170,8 @@ def _fold(module: fx.GraphModule, tensors: tuple[Tensor, ...], labels: int | Non
     Values(module).run(*tensors)
     for node in module.graph.find_nodes(op="call_function", target=CHOICE):
         condition, chosen, _ = node.args
-        if node not in constants and condition in constants and constants[condition].all() and _like(node, chosen):
+        if (node not in constants and condition in constants and constants[condition].all()
+                and _like(node, chosen)):
             _replace(node, chosen)
     for number, (node, value) in enumerate(constants.items()):
         if isinstance(value, Tensor):  # several results stay, and are not asked for any more

@@ -15,16 +15,19 @@ from hpcfl.rows import randomness
 class Samples:
     """The training and test samples of a rank's clients.
 
-    ``train[client]`` and ``test[client]`` are positions [n] in this rank's own tensors, of NumPy: an epoch's are put together
-    from many small pieces; ``parts`` has those held out for validation too. Batches come out normalised, float32,
-    as ``[count, *shape]``; images for a convolution on a CPU are laid out channels-last, which it runs faster.
+    ``train[client]`` and ``test[client]`` are positions [n] in this rank's own tensors, of NumPy: an epoch's
+    are put together from many small pieces; ``parts`` has those held out for validation too. Batches come out
+    normalised, float32, as ``[count, *shape]``; images for a convolution on a CPU are laid out channels-last,
+    which it runs faster.
 
-    augment: whether ``vary`` makes training images differ. global_test: whether all clients are tested on the same samples.
+    augment: whether ``vary`` makes training images differ. global_test: whether all clients are tested
+    on the same samples.
     """
 
     def __init__(self, dataset: Dataset, clients: Sequence[int], train: Sequence[np.ndarray],
                  test: Sequence[np.ndarray], device: torch.device, channels_last: bool,
-                 validation: Sequence[np.ndarray] | None = None, augment: bool = False, global_test: bool = False):
+                 validation: Sequence[np.ndarray] | None = None, augment: bool = False,
+                 global_test: bool = False):
         held_out = [part[:0] for part in train] if validation is None else validation
         given = {"train": train, "test": test, "validation": held_out}
         wanted = [np.asarray(part[client]) for part in given.values() for client in clients]
@@ -48,7 +51,8 @@ class Samples:
         return self.parts["test"]
 
     def dealt(self, pools: dict[int, np.ndarray]) -> "Samples":
-        """The same samples dealt out anew: each client trains, is tested and is validated on its pool of positions."""
+        """The same samples dealt out anew: each client trains, is tested and is validated on its
+        pool of positions."""
         other = copy.copy(self)
         other.parts = dict.fromkeys(self.parts, pools)
         return other
@@ -65,7 +69,8 @@ class Samples:
         return x, self.y[index]
 
     def vary(self, index: np.ndarray, seed: int, *key: int | str) -> np.ndarray:
-        """Positions of the same samples, each cropped and flipped at random as the key decides; unchanged without ``augment``.
+        """Positions of the same samples, each cropped and flipped at random as the key decides; unchanged
+        without ``augment``.
 
         A position beyond the samples says how: it is number of samples × variant + position.
         """
@@ -77,4 +82,5 @@ class Samples:
 
     def counts(self, client: int) -> Tensor:
         """How many training samples of each class a client holds, float64 [classes]."""
-        return torch.bincount(self.y[torch.from_numpy(self.train[client]).to(self.device)], minlength=self.classes).double().cpu()
+        return torch.bincount(self.y[torch.from_numpy(self.train[client]).to(self.device)],
+                              minlength=self.classes).double().cpu()

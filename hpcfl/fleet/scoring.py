@@ -11,7 +11,8 @@ from hpcfl.fleet.samples import Samples
 from hpcfl.scores.base import Block, Score
 
 SMALLEST = 16  # samples; fewer take as long
-BLOCK = 128  # samples of one client at once; fixed, so that a client's numbers do not depend on its neighbours
+# samples of one client at once; fixed, so that a client's numbers do not depend on its neighbours
+BLOCK = 128
 
 
 Sums = dict[str, Tensor]  # score → float64 [n, its width], on the CPU
@@ -38,7 +39,8 @@ def _padded(length: int) -> int:
 
 def outputs(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Samples, pools: list[np.ndarray],
             variables: Tensors, function: Predict) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Run ``function`` over the pools of one of ``groups`` in blocks: yields output [L, b, …], y [L, b], mask [L, b].
+    """Run ``function`` over the pools of one of ``groups`` in blocks: yields output [L, b, …],
+    y [L, b], mask [L, b].
 
     A serial lane's last block is as long as its pool; stacked lanes are padded and masked.
     """
@@ -60,8 +62,8 @@ def score(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Sampl
     sums: Sums = {}
     for logits, y, mask in outputs(kernel, tensors, samples, pools, variables, predict):
         if logits.dim() != 3 or logits.shape[2] < samples.classes:
-            raise TypeError(f"predictions of a client have shape {list(logits.shape[1:])}; expected [{logits.shape[1]}, "
-                            f"{samples.classes}], samples × classes")
+            raise TypeError(f"predictions of a client have shape {list(logits.shape[1:])}; "
+                            f"expected [{logits.shape[1]}, {samples.classes}], samples × classes")
         block = Block(logits, y, mask, samples.classes)
         for name, one in scores.items():
             part = one.sums(block).double()

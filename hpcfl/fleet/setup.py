@@ -35,13 +35,16 @@ class Setup:
         return self.counts.shape[1]
 
     def initial(self, draw: int = 0) -> Tensor:
-        """Initial parameters ``[P]``: the one draw shared by server and clients, or a further, different one."""
+        """Initial parameters ``[P]``: the one draw shared by server and clients, or a further,
+        different one."""
         with randomness.seeded(self.seed, "model", draw):
             return to_row(self.layout, self.build())
 
     def normal(self, *shape: int, key: tuple[int | str, ...]) -> Tensor:
-        """Standard normal numbers of this shape, the same for the same key: a purpose, then perhaps a round."""
-        return torch.from_numpy(randomness.generator(self.seed, "normal", *key).standard_normal(shape)).float()
+        """Standard normal numbers of this shape, the same for the same key: a purpose, then
+        perhaps a round."""
+        return torch.from_numpy(randomness.generator(self.seed,
+                                                     "normal", *key).standard_normal(shape)).float()
 
     def learning_rate(self, round: int) -> float:
         """The local learning rate of a round, ``lr · lr_decay^(round − 1)``."""

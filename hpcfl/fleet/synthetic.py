@@ -21,17 +21,18 @@ def fit(build: Callable[[], nn.Module], x: Tensor, y: Tensor, classes: int, trai
         round: int, beat: Callable[[], None]) -> Tensor:
     """A fresh model, trained on cross-entropy over ``x`` [samples, …], ``y`` [samples]: its row ``[P]``.
 
-    Its first parameters and the order of samples are keyed by (seed, round); no learning-rate decay. ``beat`` is called once a
-    mini-batch.
+    Its first parameters and the order of samples are keyed by (seed, round); no learning-rate decay.
+    ``beat`` is called once a mini-batch.
     """
     with randomness.seeded(seed, "synthetic", round):
         module = build()
     device = x.device
-    samples = Samples(Dataset("synthetic", x, y, classes, scale=1.0, mean=(0.0,), std=(1.0,)), [0], [np.arange(len(y))],
-                      [np.zeros(0, np.int64)], device, False)
+    samples = Samples(Dataset("synthetic", x, y, classes, scale=1.0, mean=(0.0,), std=(1.0,)), [0],
+                      [np.arange(len(y))], [np.zeros(0, np.int64)], device, False)
     setup = Setup(of_parameters(module), samples.counts(0)[None], round, seed, build,
                   training.model_copy(update={"lr_decay": 1.0}))
-    hardware = Hardware(setup, samples, choose(module.to(device), device, 1), of_buffers(module), device, beat, Stopwatch())
+    hardware = Hardware(setup, samples, choose(module.to(device), device, 1), of_buffers(module), device,
+                        beat, Stopwatch())
     fleet = Fleet(np.array([0]), {}, setup.counts, round, False, _cross_entropy, hardware)
     return fleet.train(to_row(setup.layout, module), phase="synthetic")[0]
 

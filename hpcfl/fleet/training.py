@@ -1,8 +1,8 @@
 """THE training loop: mini-batches of many clients, each client an independent lane.
 
-Clients are sorted by length and taken ``widest`` at a time. In an epoch the lanes of a chunk first do their full batches in
-lockstep, the chunk shrinking as clients run out, then their tail batches grouped by size: every step is real work on a
-real batch, and a loss never sees padding.
+Clients are sorted by length and taken ``widest`` at a time. In an epoch the lanes of a chunk first do their
+full batches in lockstep, the chunk shrinking as clients run out, then their tail batches grouped by size:
+every step is real work on a real batch, and a loss never sees padding.
 
 A mini-batch's way, from the top down: ``train``, then a chunk's ``run``, ``epoch``, ``play`` and ``batch``.
 """
@@ -20,15 +20,14 @@ from hpcfl.fleet.optimizers import Optimizer, Pull
 from hpcfl.fleet.turn import Draws, Turn
 from hpcfl.rows import randomness
 
-Stretch = tuple[list[int], int, np.ndarray]  # which lanes do batches of which size on which samples [lanes, batches·size]
+# which lanes do batches of which size on which samples [lanes, batches·size]
+Stretch = tuple[list[int], int, np.ndarray]
 BLOCK_SAMPLES = 2048  # samples gathered and normalised at once
 
 
 @dataclass(frozen=True)
 class Task:
-    """A local training as ``Fleet.train`` or ``Fleet.train_by``, which explain the words, were asked for
-    it.
-    """
+    """A local training as it was asked for; ``Fleet.train`` and ``Fleet.train_by`` explain the words."""
 
     round: int
     loss: Loss
@@ -44,9 +43,7 @@ class Task:
     step: Callable[[Turn], None] | None = None  # None: a step of the optimiser on the loss
 
     def pool(self, seed: int, client: int, held: np.ndarray) -> np.ndarray:
-        """Which of a client's samples ``held`` [n_i] it trains on: all, or the phase's random share of
-        them.
-        """
+        """Which of a client's samples ``held`` [n_i] it trains on: all, or a random share for the phase."""
         if self.share >= 1:
             return held
         count = max(1, int(self.share * len(held))) if len(held) else 0
@@ -72,9 +69,7 @@ class Trained:
 
 def train(task: Task, hardware: Hardware, ids: np.ndarray, rows: Tensor, buffers: Tensor,
           variables: Tensors) -> Trained:
-    """Train clients ``ids`` [n] from ``rows`` [n, P] and ``buffers`` [n, B]; ``variables`` are [n, …] by
-    name.
-    """
+    """Train clients ``ids`` [n] from ``rows`` [n, P], ``buffers`` [n, B] and ``variables`` [n, …] by name."""
     losses = torch.zeros(len(ids), dtype=torch.float64, device=hardware.device)
     ended = Trained(rows.clone(), buffers.clone(), losses, {})
     pools = [task.pool(hardware.seed, int(client), hardware.samples.train[int(client)]) for client in ids]
@@ -206,14 +201,16 @@ class Chunk:
 
 
 def epoch_length(samples: int, size: int, fewest: int, steps: int | None) -> int:
-    """How many samples of an epoch are used in steps of ``size``: whole steps, and a tail of at least ``fewest``."""
+    """How many samples of an epoch are used in steps of ``size``: whole steps, and a tail of at
+    least ``fewest``."""
     used = samples if samples % size >= fewest else samples - samples % size
     return used if steps is None else min(used, steps * size)
 
 
 def by_length(lengths: list[int], batch_size: int) -> list[int]:
     """Positions sorted by full batches, then tails, longest first: a chunk's running lanes are a prefix."""
-    return sorted(range(len(lengths)), key=lambda i: (-(lengths[i] // batch_size), -(lengths[i] % batch_size), i))
+    return sorted(range(len(lengths)),
+                  key=lambda i: (-(lengths[i] // batch_size), -(lengths[i] % batch_size), i))
 
 
 def chunks(order: list[int], widest: int) -> Iterator[list[int]]:
@@ -229,7 +226,8 @@ def _stretches(orders: list[np.ndarray], lanes: list[int], batch_size: int) -> I
     while full and full[0] > done:  # `active` lanes have a full batch at position `done`
         active = sum(count > done for count in full)
         stop = min(full[active - 1], done + max(1, BLOCK_SAMPLES // (active * batch_size)))
-        yield lanes[:active], batch_size, np.stack([orders[i][done * batch_size:stop * batch_size] for i in lanes[:active]])
+        yield lanes[:active], batch_size, np.stack([orders[i][done * batch_size:stop * batch_size]
+                                                    for i in lanes[:active]])
         done = stop
     tails: dict[int, list[int]] = {}
     for i in lanes:

@@ -1,4 +1,5 @@
-"""One step in a method's own hands: gradients and rows of the lanes at work, the loop stays with the fleet."""
+"""One step in a method's own hands: gradients and rows of the lanes at work, the loop stays
+with the fleet."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -92,7 +93,8 @@ class Turn:
         self._optimizer.step(self._tensors, self._lanes, self._split(direction))
 
     def gradient(self, rows: Tensor | None = None, batch: int = 0) -> Tensor:
-        """∇ of the loss on a mini-batch, ``[a, width]``, at the lanes' models or at ``rows`` [a, width] instead.
+        """∇ of the loss on a mini-batch, ``[a, width]``, at the lanes' models or at ``rows``
+        [a, width] instead.
 
         ``losses`` [a] holds the values of the last call: the step's training loss.
         """
@@ -120,4 +122,5 @@ class Turn:
     def _split(self, rows: Tensor) -> Tensors:
         shapes = [self._tensors[name].shape[1:] for name in self._names]
         parts = rows.split([shape.numel() for shape in shapes], dim=1)
-        return {name: part.reshape(-1, *shape) for name, part, shape in zip(self._names, parts, shapes, strict=True)}
+        return {name: part.reshape(-1, *shape)
+                for name, part, shape in zip(self._names, parts, shapes, strict=True)}

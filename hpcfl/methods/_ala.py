@@ -1,7 +1,9 @@
-"""Adaptive local aggregation (ALA): blend the received model and one's own, element by element, with learned weights.
+"""Adaptive local aggregation (ALA): blend the received model and one's own, element by element, with
+learned weights.
 
-Zhang et al., "FedALA: Adaptive local aggregation for personalized federated learning", AAAI 2023, eqs 4–7. The module is
-FedALA's and, by ``ala = true``, an option of other methods; it replaces nothing but the local initialisation.
+Zhang et al., "FedALA: Adaptive local aggregation for personalized federated learning", AAAI 2023, eqs 4–7.
+The module is FedALA's and, by ``ala = true``, an option of other methods; it replaces nothing but the
+local initialisation.
 """
 
 from dataclasses import dataclass
@@ -22,7 +24,8 @@ WINDOW = 10  # losses whose standard deviation decides that the first activation
 
 @dataclass(frozen=True)
 class AdaptiveLocalAggregation:
-    """Client state: ``model`` [P] own model, ``ala.weights`` Ω of the upper layers, ``ala.rounds`` times trained."""
+    """Client state: ``model`` [P] own model, ``ala.weights`` Ω of the upper layers, ``ala.rounds``
+    times trained."""
 
     eta: float = 1.0
     share: float = 0.8
@@ -38,10 +41,10 @@ class AdaptiveLocalAggregation:
     def adapt(self, fleet: Fleet, received: Tensor) -> Tensor:
         """The initialised models ``[n, P]``: lower layers copied from ``received``, upper ones v + Ω⊙(g − v).
 
-        Ω ← clip(Ω − η·∇⊙(g − v), 0, 1) over mini-batches of a random share of the data. A client's first activation runs
-        until the standard deviation of its last ten epochs' losses falls below the threshold, at most ``most_epochs``;
-        later ones run one epoch. In its first round a client has no model of its own and starts from g (the reference
-        code finds that by comparing tensors, here it is counted).
+        Ω ← clip(Ω − η·∇⊙(g − v), 0, 1) over mini-batches of a random share of the data. A client's first
+        activation runs until the standard deviation of its last ten epochs' losses falls below the threshold,
+        at most ``most_epochs``; later ones run one epoch. In its first round a client has no model of its own
+        and starts from g (the reference code finds that by comparing tensors, here it is counted).
         """
         upper = fleet.layout.columns(self.layers)
         own, received = fleet.state["model"][:, upper], fleet.rows(received)
@@ -69,9 +72,7 @@ class AdaptiveLocalAggregation:
 
 
 class Blending(Method):
-    """A method that has the option ``ala``; what is blended with a client's own model, the method itself
-    says.
-    """
+    """A method that has the option ``ala``; it says itself what is blended with a client's own model."""
 
     ala: bool = Field(
         False,

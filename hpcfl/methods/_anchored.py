@@ -1,8 +1,8 @@
 """Personalised models under an anchor: the server mixes the last uploads, clients stay near what they get.
 
-The frame that FedAMP and DiversiFed share. Client i keeps its model w_i, starts from it and minimises F_i(w) +
-(strength/2)‖w − z_i‖², with z_i = (1 − Σ_j β_ij) w_i + Σ_j β_ij w_j over the clients j that uploaded last; a method
-says what β is. In round 1 there is no anchor yet.
+The frame that FedAMP and DiversiFed share. Client i keeps its model w_i, starts from it and minimises
+F_i(w) + (strength/2)‖w − z_i‖², with z_i = (1 − Σ_j β_ij) w_i + Σ_j β_ij w_j over the clients j that uploaded
+last; a method says what β is. In round 1 there is no anchor yet.
 """
 
 from abc import abstractmethod
@@ -19,7 +19,8 @@ from hpcfl.rows import mixing
 
 
 class Anchored(Blending):
-    """Server: ``models`` [M, P] last uploads, ``uploaded`` [M] who sent in the last round. Client: ``model`` [P].
+    """Server: ``models`` [M, P] last uploads, ``uploaded`` [M] who sent in the last round. Client:
+    ``model`` [P].
 
     Down P (the anchor z), up P. Scored after local training.
     """
@@ -29,7 +30,8 @@ class Anchored(Blending):
 
     @abstractmethod
     def attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
-        """β [m, n], float64, from distances [m, n] of each receiver to each last upload; 0 where bool ``itself``."""
+        """β [m, n], float64, from distances [m, n] of each receiver to each last upload; 0 where
+        bool ``itself``."""
 
     @abstractmethod
     def strength(self) -> float:
@@ -53,7 +55,8 @@ class Anchored(Blending):
         return {"anchor": mixing.mix(matrix, models)}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The model that local training starts from, ``[n, P]``: one's own, with ``ala`` blended with the anchor."""
+        """The model that local training starts from, ``[n, P]``: one's own, with ``ala`` blended
+        with the anchor."""
         own = fleet.state["model"]
         return self.adaptive_aggregation().adapt(fleet, inbox.get("anchor", own)) if self.ala else own
 

@@ -1,6 +1,8 @@
-"""Batch-norm statistics that are averaged like the model instead of staying with each client: ``training.buffers = "average"``.
+"""Batch-norm statistics that are averaged like the model instead of staying with each client:
+``training.buffers = "average"``.
 
-As FedNH's and FedUV's codes do it, which average a model's whole state; PFLlib's family averages parameters only, the default.
+As FedNH's and FedUV's codes do it, which average a model's whole state; PFLlib's family averages parameters
+only, the default.
 """
 
 from dataclasses import dataclass
@@ -19,8 +21,8 @@ from hpcfl.rows import mixing
 class AveragedBuffers:
     """``method``, with buffers that go up beside its models, are averaged with its weights, and come down.
 
-    initial: buffers before round 1 [width], by name of the clients' private state. averaged: bool [width], False for counters,
-    which stay with the client. Server: the averages under the same names.
+    initial: buffers before round 1 [width], by name of the clients' private state. averaged: bool [width],
+    False for counters, which stay with the client. Server: the averages under the same names.
     """
 
     method: Method
@@ -31,7 +33,8 @@ class AveragedBuffers:
         return getattr(self.method, name)
 
     def server_state(self, setup: Setup) -> State:
-        return {**self.method.server_state(setup), **{name: row.clone() for name, row in self.initial.items()}}
+        return {**self.method.server_state(setup),
+                **{name: row.clone() for name, row in self.initial.items()}}
 
     def send(self, server: State, audience: Audience) -> Message:
         return {**self.method.send(server, audience), **{name: server[name] for name in self.initial}}
@@ -43,7 +46,8 @@ class AveragedBuffers:
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         for name in self.initial:
             server[name] = mixing.average(cohort.weights, uplink[name])
-        self.method.aggregate(server, cohort, {name: rows for name, rows in uplink.items() if name not in self.initial})
+        self.method.aggregate(server, cohort,
+                              {name: rows for name, rows in uplink.items() if name not in self.initial})
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
         self.method.observe(fleet, self._opened(fleet, inbox))
@@ -54,5 +58,6 @@ class AveragedBuffers:
     def _opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """The method's own part of the inbox; the received buffers are the clients' now."""
         for name in self.initial:
-            fleet.state[name] = torch.where(self.averaged.to(inbox[name].device), inbox[name], fleet.state[name])
+            fleet.state[name] = torch.where(self.averaged.to(inbox[name].device), inbox[name],
+                                            fleet.state[name])
         return {name: value for name, value in inbox.items() if name not in self.initial}

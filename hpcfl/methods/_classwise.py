@@ -1,10 +1,11 @@
-"""Class-wise aggregation: average per class, and give each client the mix of the class models under its class distribution.
+"""Class-wise aggregation: average per class, and give each client the mix of the class models under its
+class distribution.
 
-Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025). With π̂_i the class distribution of
-client i and p_l its data share, class model j is G_j = Σ_l q_lj w_l, q_lj ∝ p_l π̂_lj, and client i starts from Σ_j
-π̂_ij G_j: one mixing matrix A = Π·Q, so that no class model is ever built (``class_models`` builds them to be looked
-at). The module is cwFedAvg's and, by ``aggregation = "class-wise"``, an option of other methods, with the paper's
-settings for CIFAR-10.
+Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025). With π̂_i the class
+distribution of client i and p_l its data share, class model j is G_j = Σ_l q_lj w_l, q_lj ∝ p_l
+π̂_lj, and client i starts from Σ_j π̂_ij G_j: one mixing matrix A = Π·Q, so that no class model
+is ever built (``class_models`` builds them to be looked at). The module is cwFedAvg's and, by
+``aggregation = "class-wise"``, an option of other methods, with the paper's settings for CIFAR-10.
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ FLOOR = 1e-12  # under square roots, whose gradient at 0 is not a number
 
 
 def norm_distribution(head: Tensor) -> Tensor:
-    """π̂ [..., K] of output weights ``[..., K, d]`` without bias: row norms over their sum; 1/K if all are zero."""
+    """π̂ [..., K] of output weights ``[..., K, d]`` without bias: row norms over their sum;
+    1/K if all are zero."""
     norms = (head.square().sum(dim=-1) + FLOOR).sqrt()
     return norms / norms.sum(dim=-1, keepdim=True)
 
@@ -36,28 +38,31 @@ def true_distribution(counts: Tensor) -> Tensor:
 
 
 def class_weights(distributions: Tensor, weights: Tensor) -> Tensor:
-    """Q [K, n]: client l's share in class model j, p_l π̂_lj / Σ_m p_m π̂_mj; a row of zeros for a class nobody holds."""
+    """Q [K, n]: client l's share in class model j, p_l π̂_lj / Σ_m p_m π̂_mj; a row of zeros for
+    a class nobody holds."""
     mass = weights[:, None] * distributions
     total = mass.sum(dim=0, keepdim=True)
     return torch.where(total > 0, mass / total.clamp(min=1e-300), 0).T
 
 
 def mixing_matrix(distributions: Tensor, shares: Tensor, weights: Tensor) -> Tensor:
-    """A [m, n] = Π·Q for receivers' π̂ ``[m, K]``, over the classes that somebody holds; without any, the average's row."""
+    """A [m, n] = Π·Q for receivers' π̂ ``[m, K]``, over the classes that somebody holds; without any,
+    the average's row."""
     held = torch.where(shares.sum(dim=1) > 0, distributions, 0)
     total = held.sum(dim=1, keepdim=True)
     return torch.where(total > 0, held / total.clamp(min=1e-300) @ shares, weights)
 
 
 def class_models(server: State) -> Tensor:
-    """The K class models' class-wise columns ``[K, P_cw]``, G = Q·W, from a server's state: to be looked at."""
+    """The K class models' class-wise columns ``[K, P_cw]``, G = Q·W, from a server's state:
+    to be looked at."""
     return mixing.mix(server["shares"], server["uploads"])
 
 
 @dataclass(frozen=True)
 class ClassWise:
-    """Server state: ``uploads`` [n, P_cw] class-wise columns, ``weights`` [n] p, ``shares`` Q [K, n], ``distributions`` π̂ [M, K],
-    beside FedAvg's mean ``model`` [P]. Keys: see ``CwFedAvg``.
+    """Server state: ``uploads`` [n, P_cw] class-wise columns, ``weights`` [n] p, ``shares`` Q [K, n],
+    ``distributions`` π̂ [M, K], beside FedAvg's mean ``model`` [P]. Keys: see ``CwFedAvg``.
     """
 
     distribution: Literal["true", "norm", "wdr"] = "wdr"
@@ -85,7 +90,8 @@ class ClassWise:
         return {"distribution": true_distribution(fleet.counts).to(rows)}
 
     def penalty(self, model: nn.Module, lane: Any) -> Tensor | None:
-        """The regulariser λ‖π − π̂(w)‖₂ that makes the norms of the output layer's rows follow the true distribution."""
+        """The regulariser λ‖π − π̂(w)‖₂ that makes the norms of the output layer's rows follow the
+        true distribution."""
         if self.distribution != "wdr" or not self.strength or not hasattr(lane, "distribution"):
             return None
         difference = lane.distribution - norm_distribution(parts(model).head.weight)
@@ -105,7 +111,8 @@ class ClassWise:
         server["weights"] = cohort.weights
         server["shares"] = class_weights(estimates, cohort.weights)
         server["uploads"] = mixing.columns(uplink["model"], slice(-server["uploads"].shape[1], None))
-        server["distributions"] = server["distributions"].index_copy(0, torch.from_numpy(cohort.ids), estimates)
+        server["distributions"] = server["distributions"].index_copy(
+            0, torch.from_numpy(cohort.ids), estimates)
 
     def estimates(self, layout: Layout, counts: Tensor, models: Tensor) -> Tensor:
         """π̂ [n, K] read off the output layers of models ``[n, P]``, on the CPU."""

@@ -17,7 +17,8 @@ from hpcfl.rows.layout import Group, Layout
 class SharedBody(ServerModel):
     """FedAvg of the body b ← Σ_S p_i b_i under a head that does not travel.
 
-    Server: ``model`` [P], the shared body before the initial head h⁰. Down P_b, up P_b. As it is, clients start from (b, h⁰).
+    Server: ``model`` [P], the shared body before the initial head h⁰. Down P_b, up P_b. As it is, clients
+    start from (b, h⁰).
     """
 
     family = "a shared body"

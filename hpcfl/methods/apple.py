@@ -1,12 +1,13 @@
 """APPLE: each client learns how to combine everybody's core models, mixing them anew for every mini-batch.
 
-Luo & Wu, "Adapt to adaptation: learning personalization for cross-silo federated learning", IJCAI 2022. Client i trains
-its core model C_i and its directed relationships a_i ∈ R^M on F_i(w_i) + λ_r (μ/2)‖a_i − p‖², w_i = Σ_j a_ij C_j: with
-g = ∇F_i(w_i), C_i moves along a_ii·g and a_ij ← a_ij − η₂(⟨g, C_j⟩ + λ_r μ (a_ij − p_j)); the other cores stand still.
-λ_r = (cos(πr/LR) + 1)/2 for the rounds r = 0, 1, … < LR, then 0. It uploads C_i, not w_i, and ⟨g, C_j⟩ is the inner
-product over all parameters: the widespread code errs in both (methods-1.md §11, item 9). The core's step is the
-experiment's optimiser; a_i starts at p, the shares of samples. In the paper all clients take part in every
-round; here the cores of absent ones stay as they were last uploaded, as DiversiFed's Table VII needs it.
+Luo & Wu, "Adapt to adaptation: learning personalization for cross-silo federated learning", IJCAI 2022.
+Client i trains its core model C_i and its directed relationships a_i ∈ R^M on F_i(w_i) + λ_r (μ/2)‖a_i − p‖²,
+w_i = Σ_j a_ij C_j: with g = ∇F_i(w_i), C_i moves along a_ii·g and a_ij ← a_ij − η₂(⟨g, C_j⟩ + λ_r
+μ (a_ij − p_j)); the other cores stand still. λ_r = (cos(πr/LR) + 1)/2 for the rounds r = 0, 1, … < LR,
+then 0. It uploads C_i, not w_i, and ⟨g, C_j⟩ is the inner product over all parameters: the widespread code
+errs in both (methods-1.md §11, item 9). The core's step is the experiment's optimiser; a_i starts at p,
+the shares of samples. In the paper all clients take part in every round; here the cores of absent ones stay
+as they were last uploaded, as DiversiFed's Table VII needs it.
 """
 
 import math
@@ -29,9 +30,11 @@ class Apple(Method):
     reference = "Luo & Wu, IJCAI 2022"
     needs_rounds = True
     relation_lr: float = Field(0.01, ge=0, description="learning rate η₂ of the relationships")
-    mu: float = Field(0.1, ge=0, description="strength μ of the pull of the relationships towards the shares of samples")
+    mu: float = Field(0.1, ge=0,
+                      description="strength μ of the pull of the relationships towards the shares of samples")
     period: float = Field(0.2, ge=0, le=1, description="share L of the rounds in which that pull fades out")
-    times_clients: bool = Field(False, description="multiply the core's gradient by M, as a_ii ≈ 1/M slows it down by M")
+    times_clients: bool = Field(False, description="multiply the core's gradient by M, as a_ii ≈ 1/M slows "
+                                                   "it down by M")
 
     def server_state(self, setup: Setup) -> State:
         return {"cores": mixing.repeated(setup.initial(), setup.clients)}
@@ -59,7 +62,8 @@ class Apple(Method):
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         inbox = self.opened(fleet, inbox)
-        cores, target, rate = inbox["cores"].rows, shares(fleet.setup).to(inbox["cores"].rows), self.relation_lr
+        cores, target, rate = (inbox["cores"].rows, shares(fleet.setup).to(inbox["cores"].rows),
+                               self.relation_lr)
         own, itself, relations = self.start(fleet, inbox), inbox["itself"], fleet.state["relations"]
         pull, gain = self.mu * self.fading(fleet), len(cores) if self.times_clients else 1
         self.score(fleet, inbox, own)
@@ -86,7 +90,8 @@ class Apple(Method):
 
 
 def combined(relations: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:
-    """w_i = Σ_j a_ij C_j ``[n, P]`` for relations [n, M], with the clients' own cores [n, P] where bool ``itself`` [n, M].
+    """w_i = Σ_j a_ij C_j ``[n, P]`` for relations [n, M], with the clients' own cores [n, P] where bool
+    ``itself`` [n, M].
 
     Client by client, so that its bits do not depend on its neighbours; a unit vector gives its core exactly.
     """

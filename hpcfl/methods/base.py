@@ -1,18 +1,14 @@
 """The contract of a method: a federated learning algorithm as functions over explicit state.
 
-A method is a frozen pydantic section: its fields are its own keys in ``[method]``, typed, constrained and documented.
-It touches no MPI, no device, no data loader, no random number generator and no loop over mini-batches. ``server`` is a
-dictionary of tensors on rank 0 and ``fleet.state`` one of per-client tensors: together all state there is, and so the
-checkpoint.
+A method is a frozen pydantic section: its fields are its own keys in ``[method]``, typed, constrained
+and documented. It touches no MPI, no device, no data loader, no random number generator and no loop over
+mini-batches. ``server`` is a dictionary of tensors on rank 0 and ``fleet.state`` one of per-client tensors:
+together all state there is, and so the checkpoint.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
-import numpy as np
-import torch
 import torch.nn.functional as functional
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
@@ -21,89 +17,24 @@ from hpcfl.communication.message import Inbox, Message
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import MethodSection
 from hpcfl.fleet import Fleet
-from hpcfl.fleet.kernels import Batch, Predict
+from hpcfl.fleet.kernels import Batch
 from hpcfl.fleet.setup import Setup as Setup  # methods import it from here
-from hpcfl.rows.layout import Layout
+from hpcfl.methods._client_model import ClientModel as ClientModel
+from hpcfl.methods._clients import Audience as Audience
+from hpcfl.methods._clients import Cohort as Cohort
 
 State = dict[str, Tensor]
-Layers = Literal["all", "output"] | PositiveInt  # a suffix of the model: everything, the head, the upper n layers
+# a suffix of the model: everything, the head, the upper n layers
+Layers = Literal["all", "output"] | PositiveInt
 
 
 def head_of(model: nn.Module, method: str) -> nn.Linear:
     """A model's output layer ``model.head``. Raises UserError where a user's module does not name it so."""
     head = getattr(model, "head", None)
     if not isinstance(head, nn.Linear) or not hasattr(model, "features"):
-        raise UserError(f"{method} needs a model whose output layer is the nn.Linear 'head', fed by its method "
-                        f"'features(x)'; {type(model).__name__} has none")
+        raise UserError(f"{method} needs a model whose output layer is the nn.Linear 'head', fed by its "
+                        f"method 'features(x)'; {type(model).__name__} has none")
     return head
-
-
-@dataclass(frozen=True)
-class Audience:
-    """Whom a message goes to: ``ids`` [n] ascending. In a scored round these are all clients, else the
-    cohort.
-
-    What one client gets must not depend on who else gets something, or results would depend on how often a
-    run is scored: so an audience has no weights. What is known of clients lies in ``setup``, such as their
-    numbers of samples, ``setup.counts[ids]`` [n, classes].
-
-    beat: to be called now and then in computations of many seconds, so that the server does not seem lost.
-    """
-
-    ids: np.ndarray
-    setup: Setup
-    round: int
-    beat: Callable[[], None] = lambda: None
-
-    @property
-    def layout(self) -> Layout:
-        return self.setup.layout
-
-
-@dataclass(frozen=True)
-class Cohort:
-    """The clients whose messages arrived: ``ids`` [n] ascending, ``counts`` [n, classes]; ``beat``: see
-    Audience.
-    """
-
-    ids: np.ndarray
-    counts: Tensor
-    setup: Setup
-    round: int
-    uniform: bool = False
-    beat: Callable[[], None] = lambda: None
-
-    @property
-    def layout(self) -> Layout:
-        return self.setup.layout
-
-    def only(self, chosen: Tensor) -> "Cohort":
-        """Those of the cohort where ``chosen``, bool [n]; their weights sum to one again."""
-        return replace(self, ids=self.ids[chosen.numpy()], counts=self.counts[chosen])
-
-    @property
-    def weights(self) -> Tensor:
-        """Weights of the average, float64 [n], summing to one: N_i/ΣN over the cohort, or 1/n if uniform."""
-        sizes = torch.ones(len(self.ids)).double() if self.uniform else self.counts.sum(dim=1)
-        return sizes / sizes.sum()
-
-
-@dataclass(frozen=True)
-class ClientModel:
-    """A model for each client: ``rows`` [n, P], or [P] if it is the same for all.
-
-    predict: of (model, x, lane) → logits [batch, classes]; default ``model(x)``. variables: what it reads in ``lane``,
-    tensors [n, …] by name. model: which of a client's models it is, where a method keeps several (own buffers each).
-    """
-
-    rows: Tensor
-    predict: Predict | None = None
-    variables: State | None = None
-    model: str = "model"
-
-    def same(self, other: "ClientModel") -> bool:
-        """Whether both are one model, made of the very same tensors."""
-        return all(mine is theirs for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
 
 
 class Method(MethodSection, ABC):
@@ -111,11 +42,13 @@ class Method(MethodSection, ABC):
 
     primary: the score whose maximum over rounds is the method's result.
     reference, family: the paper, and the kind of method it is, for the table of methods.
-    models: a client's models that have buffers of their own; "model" is the one that local training starts from.
+    models: a client's models that have buffers of their own; "model" is the one that local training
+    starts from.
     needs_rounds: what a round does depends on how many there will be, so a finished run cannot be prolonged.
     """
 
-    weights: Literal["samples", "uniform"] = Field("samples", description="weights of the clients in averages")
+    weights: Literal["samples", "uniform"] = Field("samples",
+                                                   description="weights of the clients in averages")
 
     primary: ClassVar[str] = "pre"
     reference: ClassVar[str] = ""
@@ -123,7 +56,8 @@ class Method(MethodSection, ABC):
     models: ClassVar[tuple[str, ...]] = ("model",)
 
     def validation_share(self) -> float:
-        """The share of a client's training samples that is held out for validation: not trained on, not counted."""
+        """The share of a client's training samples that is held out for validation: not trained
+        on, not counted."""
         return 0.0
 
     def notes(self, setup: Setup) -> list[str]:
@@ -178,8 +112,9 @@ class Method(MethodSection, ABC):
     def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
         """THE model that each client would use now.
 
-        rows: with ``trained`` what local training of this round came to, else what it starts from, or would start from
-        in a client that does not take part. May train for a while: buffers move back, shuffles are keyed by the phase.
+        rows: with ``trained`` what local training of this round came to, else what it starts from, or would
+        start from in a client that does not take part. May train for a while: buffers move back, shuffles are
+        keyed by the phase.
         """
         return ClientModel(rows)
 
@@ -188,9 +123,11 @@ class Method(MethodSection, ABC):
         return {}
 
     def score(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool = False) -> None:
-        """Score the clients' models: ``pre``, before local training, or ``post``, after it; and what else there is.
+        """Score the clients' models: ``pre``, before local training, or ``post``, after it; and
+        what else there is.
 
-        Who is counted in a column is the same for every method: ``pre`` everyone who is asked, ``post`` those who trained.
+        Who is counted in a column is the same for every method: ``pre`` everyone who is asked, ``post``
+        those who trained.
         """
         if not fleet.scored:
             return

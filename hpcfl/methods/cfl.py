@@ -1,11 +1,12 @@
-"""CFL: FedAvg within clusters of clients; a cluster whose clients pull in opposite directions is split in two.
+"""CFL: FedAvg within clusters of clients; a cluster whose clients pull in opposite directions
+is split in two.
 
-Sattler, Müller & Samek, "Clustered federated learning: model-agnostic distributed multitask optimization under privacy
-constraints", IEEE TNNLS 2020. With Δ_i = w_i − w_c a cluster is split if ‖mean Δ‖ < ε₁ while max ‖Δ_i‖ > ε₂, by the
-cosine similarities of the Δ_i; then every new cluster averages its own models, so that one cluster is FedAvg bit for
-bit. As the paper, not the codes (methods-1.md §12, item 9): the cut minimises the largest similarity across it, which
-is single linkage, and averages are weighted by samples. A cluster is split only in a round in which all its clients
-took part.
+Sattler, Müller & Samek, "Clustered federated learning: model-agnostic distributed multitask optimization
+under privacy constraints", IEEE TNNLS 2020. With Δ_i = w_i − w_c a cluster is split if ‖mean Δ‖ < ε₁ while
+max ‖Δ_i‖ > ε₂, by the cosine similarities of the Δ_i; then every new cluster averages its own models,
+so that one cluster is FedAvg bit for bit. As the paper, not the codes (methods-1.md §12, item 9): the cut
+minimises the largest similarity across it, which is single linkage, and averages are weighted by samples.
+A cluster is split only in a round in which all its clients took part.
 """
 
 from typing import Literal
@@ -23,16 +24,19 @@ SMALLEST = 3  # a cluster of two is not split
 
 
 class CFL(ServerModel):
-    """Server: ``models`` [c, P], ``cluster`` [M] of each client, ``norms`` [c, 2] last ‖mean Δ‖ and max ‖Δ_i‖ (absolute: they
-    depend on learning rate, epochs and model). Client: nothing. Down P, up P.
+    """Server: ``models`` [c, P], ``cluster`` [M] of each client, ``norms`` [c, 2] last ‖mean Δ‖ and max ‖Δ_i‖
+    (absolute: they depend on learning rate, epochs and model). Client: nothing. Down P, up P.
     """
 
     reference = "Sattler et al., TNNLS 2020"
     family = "clusters of clients"
-    eps1: float = Field(0.4, ge=0, description="split where the norm of the mean update is below ε₁; 0 is FedAvg")
-    eps2: float = Field(0.9, ge=0, description="and the largest norm of an update above ε₂ (1.6 in the authors' code)")
+    eps1: float = Field(0.4, ge=0,
+                        description="split where the norm of the mean update is below ε₁; 0 is FedAvg")
+    eps2: float = Field(0.9, ge=0,
+                        description="and the largest norm of an update above ε₂ (1.6 in the authors' code)")
     quiet_rounds: NonNegativeInt = Field(20, description="first rounds without a split")
-    linkage: Literal["single", "complete"] = Field("single", description="complete reproduces the published codes")
+    linkage: Literal["single", "complete"] = Field("single",
+                                                   description="complete reproduces the published codes")
 
     def server_state(self, setup: Setup) -> State:
         return {"models": setup.initial()[None], "cluster": torch.zeros(setup.clients, dtype=torch.int64),
@@ -52,8 +56,10 @@ class CFL(ServerModel):
             lengths = products.diagonal().sqrt()
             norms[c] = torch.stack([lengths[-1], lengths[:-1].max()])
             groups = [present]
-            if present.sum() == (cluster == c).sum() and self.splits(norms[c], len(lengths) - 1, cohort.round):
-                second = torch.zeros_like(present).masked_scatter(present, bipartition(products[:-1, :-1], self.linkage))
+            if (present.sum() == (cluster == c).sum()
+                    and self.splits(norms[c], len(lengths) - 1, cohort.round)):
+                second = torch.zeros_like(present).masked_scatter(
+                    present, bipartition(products[:-1, :-1], self.linkage))
                 groups = [present & ~second, second]
                 cluster[ids[second]] = len(models)
                 models.append(models[c])
@@ -64,11 +70,13 @@ class CFL(ServerModel):
 
     def splits(self, norms: Tensor, size: int, round: int) -> bool:
         """Whether a cluster of ``size`` clients with these ``norms`` [2] is split in this round."""
-        return bool(norms[0] < self.eps1 and norms[1] > self.eps2 and size >= SMALLEST and round > self.quiet_rounds)
+        return bool(norms[0] < self.eps1 and norms[1] > self.eps2 and size >= SMALLEST
+                    and round > self.quiet_rounds)
 
 
 def update_products(models: Tensor, present: Tensor, start: Tensor) -> Tensor:
-    """Inner products [n + 1, n + 1], float64, of the updates Δ of the ``present`` models and, last, of their mean."""
+    """Inner products [n + 1, n + 1], float64, of the updates Δ of the ``present`` models and, last,
+    of their mean."""
     def part(models: Tensor, start: Tensor) -> Tensor:
         updates = models[present].double() - start.double()
         updates = torch.cat([updates, updates.mean(dim=0, keepdim=True)])
@@ -78,12 +86,15 @@ def update_products(models: Tensor, present: Tensor, start: Tensor) -> Tensor:
 
 
 def bipartition(products: Tensor, linkage: str) -> Tensor:
-    """Which of the updates of these inner products [n, n] form the second group, bool [n]; the first client is in the first."""
-    from sklearn.cluster import AgglomerativeClustering  # takes a second to import and is needed in few rounds only
+    """Which of the updates of these inner products [n, n] form the second group, bool [n]; the first client
+    is in the first."""
+    # takes a second to import and is needed in few rounds only
+    from sklearn.cluster import AgglomerativeClustering
 
     lengths = products.diagonal().sqrt() + 1e-12
     apart = (1 - products / (lengths[:, None] * lengths)).clamp(min=0).fill_diagonal_(0)
-    labels = AgglomerativeClustering(n_clusters=2, metric="precomputed", linkage=linkage).fit_predict(apart.numpy())
+    labels = AgglomerativeClustering(n_clusters=2, metric="precomputed",
+                                     linkage=linkage).fit_predict(apart.numpy())
     return torch.from_numpy(labels != labels[0])
 
 

@@ -1,11 +1,13 @@
-"""CReFF: FedAvg, whose classifier the server trains anew on synthetic features that stand for all classes alike.
+"""CReFF: FedAvg, whose classifier the server trains anew on synthetic features that stand for
+all classes alike.
 
-Shang et al., "Federated learning on heterogeneous and long-tailed data via classifier re-training with federated
-features", IJCAI 2022. Clients send, beside FedAvg's model, the mean gradient of each class they hold with respect to the
-retrained head h̃ on the received body. The server moves features Z until their gradients point the same way, min_Z Σ_c
-Σ_rows 1 − cos(∂CE(Z_c; h̃), G_c), a bias being one row, and trains a fresh head on Z. The next round of FedAvg starts
-from w with its OWN head. As FedNH's code does and the authors' does not, without differentiable augmentation; unlike
-FedNH's the head has a bias exactly where the model's has one. Classes that no participant holds keep their features.
+Shang et al., "Federated learning on heterogeneous and long-tailed data via classifier re-training with
+federated features", IJCAI 2022. Clients send, beside FedAvg's model, the mean gradient of each class they
+hold with respect to the retrained head h̃ on the received body. The server moves features Z until their
+gradients point the same way, min_Z Σ_c Σ_rows 1 − cos(∂CE(Z_c; h̃), G_c), a bias being one row, and trains
+a fresh head on Z. The next round of FedAvg starts from w with its OWN head. As FedNH's code does and the
+authors' does not, without differentiable augmentation; unlike FedNH's the head has a bias exactly where the
+model's has one. Classes that no participant holds keep their features.
 """
 
 
@@ -28,17 +30,20 @@ GUARD = 1e-6
 class CReFF(ServerModel):
     """Server: ``model`` [P], ``head`` h̃ [P_h], ``features`` Z [K·n_z, d], sorted by class. Client: nothing.
 
-    Down P + P_h; up P, and P_h for each class held. ``pre`` and ``global``: the body under h̃. ``post``: FedAvg's local model.
+    Down P + P_h; up P, and P_h for each class held. ``pre`` and ``global``: the body under h̃. ``post``:
+    FedAvg's local model.
     """
 
     family = "one global model"
     reference = "Shang et al., IJCAI 2022"
     features_each: PositiveInt = Key(100, description="synthetic features n_z of each class")
     match_steps: PositiveInt = Key(100, description="steps on the features in a round")
-    features_lr: float = Key(0.01, gt=0, description="learning rate η_z of the features (FedNH 0.01, the authors 0.1)")
+    features_lr: float = Key(0.01, gt=0,
+                             description="learning rate η_z of the features (FedNH 0.01, the authors 0.1)")
     head_epochs: PositiveInt = Key(300, description="epochs of the fresh head on the features")
     head_lr: float = Key(0.01, gt=0, description="learning rate η_n of the fresh head")
-    class_batch: PositiveInt = Key(64, description="most samples in a draw of a class (FedNH 64, the authors 32)")
+    class_batch: PositiveInt = Key(64,
+                                   description="most samples in a draw of a class (FedNH 64, the authors 32)")
 
     def adapt(self, model: nn.Module) -> nn.Module:
         head_of(model, self.name)
@@ -56,7 +61,8 @@ class CReFF(ServerModel):
 
     def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """With ``rebalanced``, the received body under the retrained head, [P]."""
-        return {**inbox, "rebalanced": torch.cat([inbox["model"][fleet.layout.columns("body")], inbox["head"]])}
+        return {**inbox,
+                "rebalanced": torch.cat([inbox["model"][fleet.layout.columns("body")], inbox["head"]])}
 
     def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
         return ClientModel(rows if trained else inbox["rebalanced"])
@@ -65,7 +71,8 @@ class CReFF(ServerModel):
         return {} if trained else {"global": ClientModel(inbox["rebalanced"])}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        rebalanced = self.opened(fleet, inbox)["rebalanced"]  # in evaluation mode, before training moves the buffers
+        # in evaluation mode, before training moves the buffers
+        rebalanced = self.opened(fleet, inbox)["rebalanced"]
         gradients = fleet.head_gradients(rebalanced, draws=(DRAWS, self.class_batch))
         held = (fleet.counts > 0).sum(dim=1)
         sent = Field(gradients.flatten(1), floats=held * gradients.shape[2])
@@ -80,7 +87,8 @@ class CReFF(ServerModel):
         present = held.any(dim=0).nonzero()[:, 0]
         goal, head = wanted[present].float(), server["head"]
         features[present] = descend({"features": features[present]}, lambda free: mismatch(
-            free["features"], present, setup.classes, head, goal), self.features_lr, self.match_steps, cohort.beat)["features"]
+            free["features"], present, setup.classes, head, goal),
+                                    self.features_lr, self.match_steps, cohort.beat)["features"]
         server["features"] = features.flatten(0, 1)
         server["head"] = self.retrained(cohort, server["features"])
 
@@ -95,8 +103,8 @@ class CReFF(ServerModel):
 
 
 def mismatch(features: Tensor, labels: Tensor, classes: int, head: Tensor, wanted: Tensor) -> Tensor:
-    """Σ_c Σ_rows 1 − cos between the head's gradients on features ``[C, n_z, d]`` of the classes ``labels`` [C] and those
-    ``wanted`` [C, P_h]."""
+    """Σ_c Σ_rows 1 − cos between the head's gradients on features ``[C, n_z, d]`` of the classes ``labels``
+    [C] and those ``wanted`` [C, P_h]."""
     size = classes * features.shape[2]
     weight, bias = head[:size].view(classes, -1), head[size:]
     errors = (features @ weight.T + (bias if len(bias) else 0)).softmax(dim=2)

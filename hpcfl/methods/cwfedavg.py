@@ -1,11 +1,13 @@
 """cwFedAvg: FedAvg per class, and for each client the mix of the class models under its class distribution.
 
-Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025); the server's step is in ``_classwise``.
+Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025); the server's step is
+in ``_classwise``.
 
-π̂ is the true distribution, or read off the norms of the output layer's rows, which the weight distribution regulariser
-(WDR) λ‖π_i − π̂_i(w)‖₂ makes follow the true one. Choices where paper and code differ (methods-1.md §5, item 9): the
-code halves λ, so does ``wdr_half``; π counts training samples only; norms leave the bias out; a class that no
-participant holds is left out of the mix (the code divides 0/0); partial participation follows the same formulas.
+π̂ is the true distribution, or read off the norms of the output layer's rows, which the weight
+distribution regulariser (WDR) λ‖π_i − π̂_i(w)‖₂ makes follow the true one. Choices where paper and code
+differ (methods-1.md §5, item 9): the code halves λ, so does ``wdr_half``; π counts training samples only;
+norms leave the bias out; a class that no participant holds is left out of the mix (the code divides 0/0);
+partial participation follows the same formulas.
 """
 
 from typing import Annotated, Literal
@@ -18,16 +20,19 @@ from hpcfl.methods.fedavg import FedAvg
 
 
 class CwFedAvg(FedAvg):
-    """Server: ``model`` [P] FedAvg's mean, and what ``ClassWise`` keeps. Client: nothing. Down P, up P (+ K with true π̂)."""
+    """Server: ``model`` [P] FedAvg's mean, and what ``ClassWise`` keeps. Client: nothing. Down P,
+    up P (+ K with true π̂)."""
 
     family = "personal models, mixed on the server"
     reference = "Lee & Choi, ICCV 2025"
     aggregation: Literal["average", "class-wise"] = Field("class-wise", description="average is FedAvg")
     # `--set method.distribution=true` reads as TOML's boolean; the word is meant.
-    distribution: Annotated[Literal["true", "norm", "wdr"], BeforeValidator(lambda v: "true" if v is True else v)] = Field(
-        "wdr", description="π̂: true counts, or norms without/with WDR")
+    distribution: Annotated[Literal["true", "norm", "wdr"],
+                            BeforeValidator(lambda v: "true" if v is True else v)] = Field(
+                                "wdr", description="π̂: true counts, or norms without/with WDR")
     layers: Layers = Field("output", description="which layers are class-wise: all, output, or the upper n")
-    wdr: float = Field(10.0, ge=0, description="strength λ of the regulariser as reported (10 CIFAR-10, 1000 CIFAR-100)")
+    wdr: float = Field(10.0, ge=0,
+                       description="strength λ of the regulariser as reported (10 CIFAR-10, 1000 CIFAR-100)")
     wdr_half: bool = Field(True, description="use λ/2, as the reference code does for the reported λ")
 
     def class_wise(self) -> ClassWise | None:

@@ -1,10 +1,10 @@
 """Ditto: FedAvg, and beside it a personal model of each client that is pulled to the shared one.
 
-Li et al., "Ditto: Fair and robust federated learning through personalization", ICML 2021. v_i ← v_i − η[∇F_i(v_i) + λ(v_i
-− w)] with the RECEIVED w, constant in the round, in plain steps whatever the optimiser. FedNH's code pulls to the
-client's trained model instead (``anchor = "trained"``); the authors' alternates the two models' steps on the same
-mini-batch; PFLlib reports the larger of both models' accuracies. Here v_i has shuffles of its own and alone is scored:
-``post``.
+Li et al., "Ditto: Fair and robust federated learning through personalization", ICML 2021.
+v_i ← v_i − η[∇F_i(v_i) + λ(v_i − w)] with the RECEIVED w, constant in the round, in plain steps whatever the
+optimiser. FedNH's code pulls to the client's trained model instead (``anchor = "trained"``); the authors'
+alternates the two models' steps on the same mini-batch; PFLlib reports the larger of both models' accuracies.
+Here v_i has shuffles of its own and alone is scored: ``post``.
 """
 
 from typing import Any, ClassVar, Literal
@@ -27,7 +27,8 @@ class Ditto(FedAvg):
     models: ClassVar[tuple[str, ...]] = ("model", "personal")
     lam: float = Field(0.1, ge=0, description="strength λ of the pull (FedNH 0.75); 0 is Local beside FedAvg")
     personal_epochs: NonNegativeInt = Field(2, description="epochs s on the personal model (FedNH 5)")
-    anchor: Literal["received", "trained"] = Field("received", description="the model that pulls: w, or the trained w_i")
+    anchor: Literal["received", "trained"] = Field("received",
+                                                   description="the model that pulls: w, or the trained w_i")
 
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "personal": setup.initial()}

@@ -1,9 +1,10 @@
-"""DiversiFed: the server pulls similar models together and pushes dissimilar ones apart; clients stay near the result.
+"""DiversiFed: the server pulls similar models together and pushes dissimilar ones apart; clients stay
+near the result.
 
-Wu et al., "The Diversity Bonus", eqs 8–11. The server's step is one mixing matrix: with D_ij = ‖w_i − w_j‖₂, s_ij the softmax of
-D_ij/τ over the others and n of them, β_ij = α(1/n − s_ij)/(τ D_ij) and z_i = (1 − Σ_j β_ij) w_i + Σ_j β_ij w_j. Where the
-paper is silent (methods-1.md §7, item 9): training starts at w_i; the others are the clients that uploaded last; a client is
-scored after local training.
+Wu et al., "The Diversity Bonus", eqs 8–11. The server's step is one mixing matrix: with D_ij = ‖w_i − w_j‖₂,
+s_ij the softmax of D_ij/τ over the others and n of them, β_ij = α(1/n − s_ij)/(τ D_ij) and z_i = (1 − Σ_j
+β_ij) w_i + Σ_j β_ij w_j. Where the paper is silent (methods-1.md §7, item 9): training starts at w_i;
+the others are the clients that uploaded last; a client is scored after local training.
 """
 
 import torch

@@ -1,7 +1,8 @@
 """FedALA: FedAvg whose clients blend the global model with their own, element by element, before they train.
 
-Zhang et al., AAAI 2023, Algorithm 1. Deviations from the reference code (methods-1.md §6, item 9): the threshold is the paper's
-0.01 with a cap on epochs; the share of data is a random subset, not a contiguous slice; only participants adapt.
+Zhang et al., AAAI 2023, Algorithm 1. Deviations from the reference code (methods-1.md §6, item 9):
+the threshold is the paper's 0.01 with a cap on epochs; the share of data is a random subset, not a contiguous
+slice; only participants adapt.
 """
 
 from pydantic import Field, PositiveInt
@@ -12,7 +13,8 @@ from hpcfl.methods.fedavg import FedAvg
 
 
 class FedALA(FedAvg):
-    """Server: ``model`` [P]. Client: own model, Ω, rounds trained (see ``_ala``). Down P, up P. Scored after ALA."""
+    """Server: ``model`` [P]. Client: own model, Ω, rounds trained (see ``_ala``). Down P, up P.
+    Scored after ALA."""
 
     family = "personal models, blended by clients"
     reference = "Zhang et al., AAAI 2023"
@@ -20,7 +22,8 @@ class FedALA(FedAvg):
     eta: float = Field(1.0, ge=0, description="learning rate of the blending weights Ω")
     share: float = Field(0.8, gt=0, le=1, description="share s of the local data that learns Ω")
     layers: Layers = Field(1, description="the upper p layers that are blended; lower ones are copied")
-    threshold: float = Field(0.01, ge=0, description="standard deviation of ten losses that ends a first activation")
+    threshold: float = Field(0.01, ge=0,
+                             description="standard deviation of ten losses that ends a first activation")
     most_epochs: PositiveInt = Field(100, description="cap on the epochs of a first activation")
 
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:

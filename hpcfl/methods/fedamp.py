@@ -1,10 +1,12 @@
-"""FedAMP: clients with similar models attract each other: attention-weighted personal anchors and proximal training.
+"""FedAMP: clients with similar models attract each other: attention-weighted personal anchors and
+proximal training.
 
-Huang et al., "Personalized cross-silo federated learning on non-IID data", AAAI 2021: ξ_ij = (α/σ)·exp(−‖w_i − w_j‖²/σ)
-for j ≠ i among the last uploads, u_i = (1 − Σ_j ξ_ij) w_i + Σ_j ξ_ij w_j, and clients minimise F_i(w) + (λ/2α)‖w −
-u_i‖² from their own w_i, without the term in round 1. The widespread code takes the term's gradient from detached
-tensors, where it is zero, and so trains Local; here it acts, squared (methods-1.md §9, item 9). Where models are close
-and α/σ is large Σ_j ξ_ij exceeds 1 and u_i extrapolates: ``cap``.
+Huang et al., "Personalized cross-silo federated learning on non-IID data", AAAI 2021:
+ξ_ij = (α/σ)·exp(−‖w_i − w_j‖²/σ) for j ≠ i among the last uploads, u_i = (1 − Σ_j ξ_ij) w_i + Σ_j ξ_ij w_j,
+and clients minimise F_i(w) + (λ/2α)‖w − u_i‖² from their own w_i, without the term in round 1. The widespread
+code takes the term's gradient from detached tensors, where it is zero, and so trains Local; here it acts,
+squared (methods-1.md §9, item 9). Where models are close and α/σ is large Σ_j ξ_ij exceeds 1 and u_i
+extrapolates: ``cap``.
 """
 
 from pydantic import Field, model_validator
@@ -20,9 +22,12 @@ class FedAMP(Anchored):
     alpha: float = Field(1000.0, ge=0, description="step size α of the server")
     lam: float = Field(1.0, ge=0, description="strength λ of the proximal term (λ/2α)‖w − u‖²; 0 is Local")
     sigma: float = Field(0.1, gt=0, description="width σ of the attention exp(−D²/σ)")
-    relative: bool = Field(False, description="σ times the median squared distance between uploads, instead of σ")
-    cap: bool = Field(False, description="scale a client's ξ down where their sum exceeds 1, so that u is no extrapolation")
-    pull: float | None = Field(None, ge=0, description="strength of the proximal term where it is not λ/α; needed if α = 0")
+    relative: bool = Field(False,
+                           description="σ times the median squared distance between uploads, instead of σ")
+    cap: bool = Field(False, description="scale a client's ξ down where their sum exceeds 1, so that u is no "
+                                         "extrapolation")
+    pull: float | None = Field(None, ge=0, description="strength of the proximal term where it is not λ/α; "
+                                                       "needed if α = 0")
 
     @model_validator(mode="after")
     def _strength_is_given(self) -> "FedAMP":

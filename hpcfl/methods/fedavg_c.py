@@ -1,7 +1,8 @@
 """FedAvg-C: FedAvg whose clients fine-tune the global model for their own initialisation in every round.
 
-A baseline of FedALA (Zhang et al., AAAI 2023), which says no more than that; specification chosen in methods-1.md §4.4: fine-tune
-for ``tune_epochs``, score, train on, send up. How many epochs the paper used is not given (timings suggest about 14).
+A baseline of FedALA (Zhang et al., AAAI 2023), which says no more than that; specification chosen
+in methods-1.md §4.4: fine-tune for ``tune_epochs``, score, train on, send up. How many epochs the paper used
+is not given (timings suggest about 14).
 """
 
 from pydantic import Field, NonNegativeInt

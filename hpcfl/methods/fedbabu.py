@@ -1,8 +1,10 @@
-"""FedBABU: only the body learns, under one random head that nobody ever changes; clients fine-tune at the end.
+"""FedBABU: only the body learns, under one random head that nobody ever changes; clients fine-tune
+at the end.
 
-Oh, Kim & Yun, "FedBABU: Toward enhanced representation for federated image classification", ICLR 2022. b ← Σ_S p_i b_i.
-After the last round every client fine-tunes body and head of (b, h⁰) and is scored: column ``tuned``, the method's
-result. FedNH's and PFLlib's code fine-tune each client's last local model instead (``tune_from = "local"``).
+Oh, Kim & Yun, "FedBABU: Toward enhanced representation for federated image classification", ICLR 2022.
+b ← Σ_S p_i b_i. After the last round every client fine-tunes body and head of (b, h⁰) and is scored:
+column ``tuned``, the method's result. FedNH's and PFLlib's code fine-tune each client's last local model
+instead (``tune_from = "local"``).
 """
 
 from typing import Any, Literal
@@ -17,14 +19,16 @@ from hpcfl.methods.base import Setup, State
 
 
 class FedBABU(SharedBody):
-    """Server: ``model`` [P], the shared body before h⁰. Client: nothing; ``local`` [P], its last model, to fine-tune that.
+    """Server: ``model`` [P], the shared body before h⁰. Client: nothing; ``local`` [P], its last model,
+    to fine-tune that.
 
     Down P_b, up P_b.
     """
 
     primary = "tuned"
     reference = "Oh et al., ICLR 2022"
-    tune_epochs: NonNegativeInt = Field(5, description="epochs of fine-tuning after the last round (FedNH 5, PFLlib 10)")
+    tune_epochs: NonNegativeInt = Field(5, description="epochs of fine-tuning after the last round (FedNH "
+                                                       "5, PFLlib 10)")
     tune_from: Literal["global", "local"] = Field("global", description="which model a client fine-tunes")
 
     def client_state(self, setup: Setup) -> State:

@@ -1,11 +1,13 @@
-"""FedCAC: parameters that matter to a client are averaged with similar clients only, all others with everybody.
+"""FedCAC: parameters that matter to a client are averaged with similar clients only, all others
+with everybody.
 
-Wu et al., "Bold but cautious: Unlocking the potential of personalized federated learning through cautiously aggressive
-collaboration", ICCV 2023. After training a client marks in each tensor the share τ of entries with the largest |(θ_after
-− θ_before)·θ_after|. With masks m and O_ij = 1 − ‖m_i − m_j‖₁/(2‖m_i‖₁), client i's group is itself and all j with O_ij ≥
-ρ_t = mean O + (t/β)(max O − mean O). Marked entries restart from the group's uniform mean, the rest from the global
-average. Only those who uploaded form groups; others keep their marked entries. PFLlib's first round restores initial
-weights in marked entries; here nothing is mixed before the first upload.
+Wu et al., "Bold but cautious: Unlocking the potential of personalized federated learning through cautiously
+aggressive collaboration", ICCV 2023. After training a client marks in each tensor the share τ of entries
+with the largest |(θ_after − θ_before)·θ_after|. With masks m and O_ij = 1 − ‖m_i − m_j‖₁/(2‖m_i‖₁), client
+i's group is itself and all j with O_ij ≥ ρ_t = mean O + (t/β)(max O − mean O). Marked entries restart from
+the group's uniform mean, the rest from the global average. Only those who uploaded form groups; others keep
+their marked entries. PFLlib's first round restores initial weights in marked entries; here nothing is mixed
+before the first upload.
 """
 
 
@@ -25,7 +27,8 @@ ROUNDING = 1e-12  # of a mean of equal overlaps
 
 
 def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Tensor:
-    """Masks bool [n, P] of rows before and after training: in each tensor the ⌊share·size⌋ most sensitive entries.
+    """Masks bool [n, P] of rows before and after training: in each tensor the ⌊share·size⌋ most
+    sensitive entries.
 
     Entries equal to the last of them are marked too. Without any change nothing is.
     """
@@ -42,14 +45,16 @@ def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Ten
 
 def overlaps(masks: Tensor) -> Tensor:
     """O [n, n] of masks bool [n, P], float64; 0 for a client whose mask is empty, and on the diagonal."""
-    both = mixing.total(lambda block: block.double() @ block.double().T, masks)  # whole numbers: exact in any order
+    # whole numbers: exact in any order
+    both = mixing.total(lambda block: block.double() @ block.double().T, masks)
     sizes = both.diagonal()[:, None]
     differing = sizes + sizes.T - 2 * both
     return torch.where(sizes > 0, 1 - differing / (2 * sizes).clamp(min=1), 0).fill_diagonal_(0)
 
 
 def groups(overlap: Tensor, marked: Tensor, progress: float) -> Tensor:
-    """C [n, n]: uniform weights over each client's group at ``progress`` t/β; ``marked`` bool [n]: its mask is not empty."""
+    """C [n, n]: uniform weights over each client's group at ``progress`` t/β; ``marked`` bool [n]:
+    its mask is not empty."""
     itself = torch.eye(len(overlap), dtype=torch.bool)
     if len(overlap) == 1:
         return itself.double()
@@ -60,7 +65,8 @@ def groups(overlap: Tensor, marked: Tensor, progress: float) -> Tensor:
 
 
 class FedCAC(ServerModel):
-    """Server: ``model`` [P] the global average, ``custom`` [M, P] groups' means, ``masks`` [M, P]. Client: ``model`` [P].
+    """Server: ``model`` [P] the global average, ``custom`` [M, P] groups' means, ``masks`` [M, P].
+    Client: ``model`` [P].
 
     Down P (the server mixes), up P + P bits.
     """
@@ -68,8 +74,10 @@ class FedCAC(ServerModel):
     primary = "post"
     family = "personal models, mixed on the server"
     reference = "Wu et al., ICCV 2023"
-    tau: float = Key(0.5, ge=0, le=1, description="share τ of critical entries in each tensor (0.4 for CIFAR-100); 0 is FedAvg")
-    beta: float = Key(100.0, gt=0, description="round β from which groups are single clients (170 for CIFAR-100)")
+    tau: float = Key(0.5, ge=0, le=1, description="share τ of critical entries in each tensor (0.4 for "
+                                                  "CIFAR-100); 0 is FedAvg")
+    beta: float = Key(100.0, gt=0,
+                      description="round β from which groups are single clients (170 for CIFAR-100)")
 
     def server_state(self, setup: Setup) -> State:
         model = setup.initial()

@@ -1,12 +1,13 @@
 """FedFomo: each client weights the other clients' models by how much they help on its own validation samples.
 
-Zhang et al., "Personalized federated learning with first order model optimization", ICLR 2021. With b_i the model the
-client last started from and L_i the loss on its validation part, every received model and its own trained one gets ω_n
-= (L_i(b_i) − L_i(w_n)) / (‖w_n − b_i‖₂ + 1e-5); it starts from Σ max(ω_n, 0) w_n / Σ max(ω_n, 0), or from its own where
-no ω is positive. The server sends the models with the largest summed ω. Deviations from the reference codes
-(methods-1.md §10, item 9): the validation part is a seeded stratified sample that is neither trained on nor counted;
-its loss is a mean over samples in evaluation mode; only models that were uploaded are sent; no ε-greedy choice, which
-changes nothing where all models are sent (``received = "all"``).
+Zhang et al., "Personalized federated learning with first order model optimization", ICLR 2021. With b_i the
+model the client last started from and L_i the loss on its validation part, every received model and its own
+trained one gets ω_n = (L_i(b_i) − L_i(w_n)) / (‖w_n − b_i‖₂ + 1e-5); it starts from Σ max(ω_n, 0) w_n / Σ
+max(ω_n, 0), or from its own where no ω is positive. The server sends the models with the largest summed ω.
+Deviations from the reference codes (methods-1.md §10, item 9): the validation part is a seeded stratified
+sample that is neither trained on nor counted; its loss is a mean over samples in evaluation mode;
+only models that were uploaded are sent; no ε-greedy choice, which changes nothing where all models are
+sent (``received = "all"``).
 """
 
 from typing import Literal
@@ -31,20 +32,24 @@ def usefulness(base_loss: Tensor, losses: Tensor, distances: Tensor) -> Tensor:
 
 class FedFomo(Method):
     """Server: ``models`` [M, P] last uploads, ``uploaded`` [M] who ever sent, ``affinity`` [M, M] summed ω.
-    Client: ``model`` [P], ``base`` [P] what it last started from. Down m·P (others' models), up P and m + 1 floats (ω).
+    Client: ``model`` [P], ``base`` [P] what it last started from. Down m·P (others' models), up P and
+    m + 1 floats (ω).
     """
 
     primary = "post"
     family = "personal models, mixed by clients"
     reference = "Zhang et al., ICLR 2021"
-    received: NonNegativeInt | Literal["all"] = Field("all", description="most models of others sent to a client")
-    validation: float = Field(0.2, ge=0, lt=1, description="share of the training samples held out for validation")
+    received: NonNegativeInt | Literal["all"] = Field("all",
+                                                      description="most models of others sent to a client")
+    validation: float = Field(0.2, ge=0, lt=1,
+                              description="share of the training samples held out for validation")
 
     def validation_share(self) -> float:
         return self.validation
 
     def server_state(self, setup: Setup) -> State:
-        return {"models": mixing.repeated(setup.initial(), setup.clients), "affinity": torch.eye(setup.clients).double(),
+        return {"models": mixing.repeated(setup.initial(), setup.clients),
+                "affinity": torch.eye(setup.clients).double(),
                 "uploaded": torch.zeros(setup.clients, dtype=torch.bool)}
 
     def client_state(self, setup: Setup) -> State:
@@ -56,21 +61,25 @@ class FedFomo(Method):
             return {}
         receivers = torch.from_numpy(audience.ids)
         most = len(there) if self.received == "all" else min(self.received, len(there))
-        affinity = server["affinity"][receivers][:, there].masked_fill(receivers[:, None] == there, -torch.inf)
+        affinity = server["affinity"][receivers][:,
+                                                 there].masked_fill(receivers[:, None] == there, -torch.inf)
         ranked = affinity.sort(dim=1, descending=True, stable=True)
         picks = torch.where(ranked.values > -torch.inf, ranked.indices, -1)[:, :most]
         return {"models": Pool(mixing.picked(server["models"], there), picks), "senders": Sent(there, 0)}
 
     def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """With ``start``, the model that local training starts from, [n, P], and ``omega`` of every client's, [n, M]."""
+        """With ``start``, the model that local training starts from, [n, P], and ``omega`` of every
+        client's, [n, M]."""
         own, base = fleet.state["model"], fleet.state["base"]
         omega = torch.zeros(len(own), fleet.setup.clients, dtype=torch.float64, device=own.device)
         if "models" not in inbox:
             return {**inbox, "start": own, "omega": omega}
         pool, start = inbox["models"], own.clone()
-        losses = torch.cat([fleet.loss_of(pool, "validation"), fleet.loss_of(own, "validation")[:, None]], dim=1)
+        losses = torch.cat([fleet.loss_of(pool, "validation"), fleet.loss_of(own, "validation")[:, None]],
+                           dim=1)
         base_losses = fleet.loss_of(base, "validation")
-        for i, client in enumerate(fleet.ids.tolist()):  # one by one: a client's bits must not depend on its neighbours
+        # one by one: a client's bits must not depend on its neighbours
+        for i, client in enumerate(fleet.ids.tolist()):
             there = pool.picks[i] >= 0
             picks = pool.picks[i][there]
             candidates = torch.cat([pool.rows[picks], own[i:i + 1]])

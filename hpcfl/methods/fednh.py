@@ -1,9 +1,11 @@
-"""FedNH: a head of fixed, unit-norm, spread-out class prototypes that the server moves slowly towards class features.
+"""FedNH: a head of fixed, unit-norm, spread-out class prototypes that the server moves slowly towards
+class features.
 
-Dai et al., "Tackling data heterogeneity in federated learning with class prototypes", AAAI 2023. Features are normalised, logits
-are s·V f; clients train the body (and s), V is frozen. The server averages bodies and moves each prototype towards the
-normalised mean of its class's features. As in the reference code rather than the text (methods-1.md §8, item 9): s is learnable,
-starts at 1 and is averaged; per-class counts weight normalised class means.
+Dai et al., "Tackling data heterogeneity in federated learning with class prototypes", AAAI 2023. Features
+are normalised, logits are s·V f; clients train the body (and s), V is frozen. The server averages bodies
+and moves each prototype towards the normalised mean of its class's features. As in the reference code rather
+than the text (methods-1.md §8, item 9): s is learnable, starts at 1 and is averaged; per-class counts weight
+normalised class means.
 """
 
 from typing import Literal
@@ -22,7 +24,8 @@ from hpcfl.rows import mixing
 
 
 class FedNH(Method):
-    """Server: ``model`` [P] whose head.weight columns are V. Client: ``model`` [P], its last one, for scoring.
+    """Server: ``model`` [P] whose head.weight columns are V. Client: ``model`` [P], its last one,
+    for scoring.
 
     Down P; up body, scale, and for each class held its prototype and count.
     """
@@ -32,7 +35,8 @@ class FedNH(Method):
     reference = "Dai et al., AAAI 2023"
     weights: Literal["samples", "uniform"] = Key("uniform", description="weights of the clients' bodies")
     rho: float = Key(0.9, ge=0, le=1, description="share ρ of the old prototype that is kept")
-    scale: float = Key(1.0, gt=0, description="initial scale s of the logits (1 CNN, 20 ResNet; the text: 30, fixed)")
+    scale: float = Key(1.0, gt=0,
+                       description="initial scale s of the logits (1 CNN, 20 ResNet; the text: 30, fixed)")
     learn_scale: bool = Key(True, description="train and average s, as the reference code does")
 
     def adapt(self, model: nn.Module) -> nn.Module:
@@ -63,7 +67,8 @@ class FedNH(Method):
         fleet.state["model"] = trained
         means = functional.normalize(fleet.class_means(trained, normalised_features), dim=2)
         held = (fleet.counts > 0).sum(dim=1)
-        return {"body": trained[:, fleet.layout.columns("body")], "scale": trained[:, fleet.layout.columns("head.scale")],
+        return {"body": trained[:, fleet.layout.columns("body")],
+                "scale": trained[:, fleet.layout.columns("head.scale")],
                 "prototypes": Field(means.flatten(1), floats=held * (means.shape[2] + 1))}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:

@@ -1,9 +1,11 @@
-"""FedPHP: a client keeps a moving average of its own past models, and that one supervises each downloaded model.
+"""FedPHP: a client keeps a moving average of its own past models, and that one supervises each
+downloaded model.
 
-Li et al., "FedPHP: Federated personalization with inherited private models", ECML-PKDD 2021. From θ = w: min (1−λ)·CE(θ)
-+ λ·MMD²(φ(θ; x), φ(q_i; x)) with the inherited model q_i constant; then q_i ← m q_i + (1−m) θ_i, m = min(μ c_i/⌊ρT⌋, μ)
-for a client that took part c_i times before in T rounds of which it is expected in ρT. ``variant = "pfllib"``: m =
-μ·round/T, and four fixed kernel widths. PFLlib also scores θ_i instead of q_i; that is the column ``trained``.
+Li et al., "FedPHP: Federated personalization with inherited private models", ECML-PKDD 2021. From θ = w: min
+(1−λ)·CE(θ) + λ·MMD²(φ(θ; x), φ(q_i; x)) with the inherited model q_i constant; then q_i ← m q_i + (1−m) θ_i,
+m = min(μ c_i/⌊ρT⌋, μ) for a client that took part c_i times before in T rounds of which it is expected in ρT.
+``variant = "pfllib"``: m = μ·round/T, and four fixed kernel widths. PFLlib also scores θ_i instead of q_i;
+that is the column ``trained``.
 """
 
 from typing import Any, ClassVar, Literal, cast
@@ -25,10 +27,11 @@ WIDTHS = (20.0, 30.0, 40.0, 100.0)  # PFLlib's 2a for a = 10, 15, 20, 50
 
 
 def discrepancy(own: Tensor, others: Tensor, widths: tuple[float, ...] | None = None) -> Tensor:
-    """MMD² of features ``[b, d]`` and ``[b, d]`` over all pairs, under a sum of Gaussian kernels exp(−‖·‖²/width).
+    """MMD² of features ``[b, d]`` and ``[b, d]`` over all pairs, under a sum of Gaussian
+    kernels exp(−‖·‖²/width).
 
-    The widths are multiples of the mean squared distance between different samples of the pool, taken as a constant;
-    ``widths`` fixes them.
+    The widths are multiples of the mean squared distance between different samples of the pool, taken as a
+    constant; ``widths`` fixes them.
     """
     pooled = torch.cat([own, others])
     squares = pooled.square().sum(dim=1)
@@ -42,18 +45,22 @@ def discrepancy(own: Tensor, others: Tensor, widths: tuple[float, ...] | None = 
 
 
 class FedPHP(FedAvg):
-    """Server: ``model`` [P]. Client: ``inherited`` [P], q_i, and ``count``, how often it took part. Down P, up P."""
+    """Server: ``model`` [P]. Client: ``inherited`` [P], q_i, and ``count``, how often it took part.
+    Down P, up P."""
 
     primary = "post"
     family = "a personal model beside the global one"
     reference = "Li et al., ECML-PKDD 2021"
     needs_rounds: ClassVar[bool] = True
     mu: float = Field(0.9, ge=0, le=1, description="final weight μ of the past in the inherited model")
-    lam: float = Field(0.01, ge=0, le=1, description="weight λ of the inherited model's supervision; 0 trains like FedAvg")
-    variant: Literal["original", "pfllib"] = Field("original", description="schedule of m and widths of the kernel")
+    lam: float = Field(0.01, ge=0, le=1,
+                       description="weight λ of the inherited model's supervision; 0 trains like FedAvg")
+    variant: Literal["original", "pfllib"] = Field("original",
+                                                   description="schedule of m and widths of the kernel")
 
     def client_state(self, setup: Setup) -> State:
-        return {**super().client_state(setup), "inherited": setup.initial(), "count": torch.zeros(1, dtype=torch.int64)}
+        return {**super().client_state(setup), "inherited": setup.initial(),
+                "count": torch.zeros(1, dtype=torch.int64)}
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         if not self.lam:
@@ -69,7 +76,8 @@ class FedPHP(FedAvg):
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
         super().keep(fleet, trained)
-        fleet.state["inherited"] = torch.lerp(trained, fleet.state["inherited"], self.momentum(fleet)[:, None])
+        fleet.state["inherited"] = torch.lerp(trained, fleet.state["inherited"],
+                                              self.momentum(fleet)[:, None])
         fleet.state["count"] = fleet.state["count"] + 1
 
     def momentum(self, fleet: Fleet) -> Tensor:
@@ -84,7 +92,8 @@ class FedPHP(FedAvg):
         return ClientModel(fleet.state["inherited"])
 
     def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
-        return {"trained": ClientModel(rows)} if trained else super().other_models(fleet, inbox, rows, trained)
+        return ({"trained": ClientModel(rows)} if trained
+                else super().other_models(fleet, inbox, rows, trained))
 
 
 plugin = FedPHP

@@ -1,11 +1,12 @@
 """FedProto: clients exchange the mean features of their classes instead of weights.
 
-Tan et al., "FedProto: federated prototype learning across heterogeneous clients", AAAI 2022. Client i minimises CE +
-λ·mean over batch and coordinates of (f(x) − C_y)², samples of classes without a prototype adding nothing, and then
-sends its class means, taken in one extra pass in evaluation mode; C_j is their mean over the clients that hold j.
-Choices where codes differ (methods-1.md §15, item 9): the mean is unweighted, ``weights = "samples"`` weights by
-samples of the class; classes that nobody of the cohort holds keep their prototype, and a mask says which classes have
-one. ``pre`` and ``post`` predict the nearest prototype, before the first exchange as the classifier does.
+Tan et al., "FedProto: federated prototype learning across heterogeneous clients", AAAI 2022. Client
+i minimises CE + λ·mean over batch and coordinates of (f(x) − C_y)², samples of classes without a prototype
+adding nothing, and then sends its class means, taken in one extra pass in evaluation mode; C_j is their mean
+over the clients that hold j. Choices where codes differ (methods-1.md §15, item 9): the mean is unweighted,
+``weights = "samples"`` weights by samples of the class; classes that nobody of the cohort holds keep their
+prototype, and a mask says which classes have one. ``pre`` and ``post`` predict the nearest prototype, before
+the first exchange as the classifier does.
 """
 
 from typing import Any, Literal
@@ -24,7 +25,8 @@ from hpcfl.models import parts
 
 
 class FedProto(Method):
-    """Server: ``prototypes`` [K, d], ``present`` [K]. Client: ``model`` [P]. Down K·d, up d for each class held, a bit a class.
+    """Server: ``prototypes`` [K, d], ``present`` [K]. Client: ``model`` [P]. Down K·d, up d for each class
+    held, a bit a class.
 
     Also scored: ``classifier``, the trained model's own prediction.
     """
@@ -32,8 +34,10 @@ class FedProto(Method):
     primary = "post"
     family = "prototypes instead of weights"
     reference = "Tan et al., AAAI 2022"
-    weights: Literal["samples", "uniform"] = Field("uniform", description="weights of clients in a class's prototype")
-    lam: float = Field(1.0, ge=0, description="strength λ of the pull to prototypes (0.1 CIFAR-10); 0 trains as Local")
+    weights: Literal["samples", "uniform"] = Field("uniform",
+                                                   description="weights of clients in a class's prototype")
+    lam: float = Field(1.0, ge=0,
+                       description="strength λ of the pull to prototypes (0.1 CIFAR-10); 0 trains as Local")
 
     def adapt(self, model: nn.Module) -> nn.Module:
         head_of(model, self.name)
@@ -48,7 +52,8 @@ class FedProto(Method):
 
     def server_state(self, setup: Setup) -> State:
         width = parts(setup.build()).head.in_features
-        return {"prototypes": torch.zeros(setup.classes, width), "present": torch.zeros(setup.classes, dtype=torch.bool)}
+        return {"prototypes": torch.zeros(setup.classes, width),
+                "present": torch.zeros(setup.classes, dtype=torch.bool)}
 
     def client_state(self, setup: Setup) -> State:
         return {"model": setup.initial()}
@@ -88,7 +93,8 @@ class FedProto(Method):
         """The prototypes as variables of every client."""
         shape = (len(fleet.ids), fleet.setup.classes, -1)
         present = inbox["present"].expand(len(fleet.ids), -1)
-        return {"prototypes": inbox["prototypes"].view(1, fleet.setup.classes, -1).expand(shape), "present": present}
+        return {"prototypes": inbox["prototypes"].view(1, fleet.setup.classes, -1).expand(shape),
+                "present": present}
 
 
 def features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
@@ -97,7 +103,8 @@ def features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
 
 
 def nearest(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """Minus the squared distances to the prototypes [batch, K], those absent behind all others; without any, the logits."""
+    """Minus the squared distances to the prototypes [batch, K], those absent behind all others; without
+    any, the logits."""
     found = parts(model).features(x)
     near = -(found[:, None] - lane.prototypes).square().sum(dim=2)
     near = torch.where(lane.present, near, near.amin(dim=1, keepdim=True) - 1)

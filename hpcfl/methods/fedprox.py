@@ -1,7 +1,7 @@
 """FedProx: FedAvg with a proximal term that keeps local models near the received one.
 
-Li et al., "Federated optimization in heterogeneous networks", MLSys 2020: min F_i(w) + (μ/2)‖w − w_glob‖². No inexactness
-or straggler model, as in every comparison of the four papers.
+Li et al., "Federated optimization in heterogeneous networks", MLSys 2020: min F_i(w) + (μ/2)‖w − w_glob‖².
+No inexactness or straggler model, as in every comparison of the four papers.
 """
 
 from typing import Any

@@ -1,9 +1,10 @@
-"""FedRep: a shared body under private heads; each round first the head is fitted to the received body, then the body.
+"""FedRep: a shared body under private heads; each round first the head is fitted to the received body,
+then the body.
 
-Collins et al., "Exploiting shared representations for personalized federated learning", ICML 2021. Phase A: τ epochs on
-h_i, the body frozen (its batch-norm statistics too). Phase B: the experiment's epochs on b, the head frozen; a fresh
-optimiser in each. Not as in the authors' code, which splits one number of epochs between the phases and trains all
-clients once more at the end.
+Collins et al., "Exploiting shared representations for personalized federated learning", ICML 2021. Phase A:
+τ epochs on h_i, the body frozen (its batch-norm statistics too). Phase B: the experiment's epochs on b, the
+head frozen; a fresh optimiser in each. Not as in the authors' code, which splits one number of epochs between
+the phases and trains all clients once more at the end.
 """
 
 from typing import Any
@@ -17,10 +18,12 @@ from hpcfl.methods.fedper import FedPer
 
 
 class FedRep(FedPer):
-    """Server: ``model`` [P], the shared body before the initial head. Client: ``head`` [P_h]. Down P_b, up P_b."""
+    """Server: ``model`` [P], the shared body before the initial head. Client: ``head`` [P_h].
+    Down P_b, up P_b."""
 
     reference = "Collins et al., ICML 2021"
-    head_epochs: NonNegativeInt = Field(5, description="epochs τ on the head before those on the body (FedALA 5, FedNH 10)")
+    head_epochs: NonNegativeInt = Field(5, description="epochs τ on the head before those on the body "
+                                                       "(FedALA 5, FedNH 10)")
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
         fitted = fleet.train(rows, params=("head",), epochs=self.head_epochs, phase="head")

@@ -1,10 +1,12 @@
-"""FedRoD: a shared body and generic head trained for all classes alike, and a personal head that adds the client's own bias.
+"""FedRoD: a shared body and generic head trained for all classes alike, and a personal head that adds the
+client's own bias.
 
-Chen & Chao, "On bridging generic and personalized federated learning for image classification", ICLR 2022. (i) CE(g·φ +
-log π_i, y) on body and generic head g; (ii) CE(stop[g·φ] + r_i·stop[φ], y) on the personal head r_i, linear and private,
-or made by a shared hypernetwork H(π_i). ``together``: both in each step, from the same features; ``separate``: epochs of
-(i), then epochs of (ii) in plain steps. π_i are exact shares with a floor, where PFLlib takes log 0 of absent classes. φ
-is constant in (ii) and g·φ is part of it, which two known codes each miss.
+Chen & Chao, "On bridging generic and personalized federated learning for image classification",
+ICLR 2022. (i) CE(g·φ + log π_i, y) on body and generic head g; (ii) CE(stop[g·φ] + r_i·stop[φ], y) on the
+personal head r_i, linear and private, or made by a shared hypernetwork H(π_i). ``together``: both in each
+step, from the same features; ``separate``: epochs of (i), then epochs of (ii) in plain steps. π_i are exact
+shares with a floor, where PFLlib takes log 0 of absent classes. φ is constant in (ii) and g·φ is part of it,
+which two known codes each miss.
 """
 
 import copy
@@ -27,7 +29,8 @@ FLOOR = 1e-12  # the share of an absent class
 
 
 class HyperHead(nn.Module):
-    """A bias-free linear head [K, d] made from a class distribution [K]: linear, ReLU, linear, hidden width d."""
+    """A bias-free linear head [K, d] made from a class distribution [K]: linear, ReLU, linear,
+    hidden width d."""
 
     def __init__(self, features: int, classes: int):
         super().__init__()
@@ -48,8 +51,10 @@ class FedRoD(FedPer):
 
     primary = "post"
     reference = "Chen & Chao, ICLR 2022"
-    personal: Literal["linear", "hyper"] = Field("linear", description="the personal head: a private layer, or a hypernetwork's")
-    order: Literal["together", "separate"] = Field("together", description="train both heads in each step, or in turn")
+    personal: Literal["linear", "hyper"] = Field(
+        "linear", description="the personal head: a private layer, or a hypernetwork's")
+    order: Literal["together", "separate"] = Field("together",
+                                                   description="train both heads in each step, or in turn")
 
     def adapt(self, model: nn.Module) -> nn.Module:
         head = head_of(model, self.name)
@@ -70,7 +75,8 @@ class FedRoD(FedPer):
         return functional.cross_entropy(parts(model).head(features) + lane.distribution.log(), y)
 
     def residual(self, model: nn.Module, features: Tensor, y: Tensor, lane: Any) -> Tensor:
-        """(ii) on the personal head alone: cross-entropy of both heads' sum, features and generic logits constant."""
+        """(ii) on the personal head alone: cross-entropy of both heads' sum, features and generic
+             logits constant."""
         features = features.detach()
         generic = parts(model).head(features).detach()
         return functional.cross_entropy(generic + self.extra(model, features, lane), y)

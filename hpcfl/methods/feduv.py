@@ -1,11 +1,12 @@
-"""FedUV: FedAvg with two regularisers that imitate IID clients: variance of predictions, uniformity of features.
+"""FedUV: FedAvg with two regularisers that imitate IID clients: variance of predictions, uniformity
+of features.
 
-Son et al., "FedUV: uniformity and variance for heterogeneous federated learning", CVPR 2024. On a batch with
-probabilities Q [b, K] and features X [b, d]: CE + λ·V + μ·U, V = (1/K) Σ_j max(0, 1/√K − std(Q_·j)), unbiased, and U =
-mean over pairs of exp(−‖x_a − x_b‖²/σ²), σ² the median of the non-zero squared distances. As the authors' code:
-features are not normalised though the paper calls them hyperspherical, and the median takes part in the gradient; both
-are keys (methods-1.md §14, item 9). A batch of one has neither term. Their code averages batch-norm statistics too, as
-``training.buffers = "average"`` does.
+Son et al., "FedUV: uniformity and variance for heterogeneous federated learning", CVPR 2024. On a batch
+with probabilities Q [b, K] and features X [b, d]: CE + λ·V + μ·U, V = (1/K) Σ_j max(0, 1/√K − std(Q_·j)),
+unbiased, and U = mean over pairs of exp(−‖x_a − x_b‖²/σ²), σ² the median of the non-zero squared distances.
+As the authors' code: features are not normalised though the paper calls them hyperspherical, and the median
+takes part in the gradient; both are keys (methods-1.md §14, item 9). A batch of one has neither term.
+Their code averages batch-norm statistics too, as ``training.buffers = "average"`` does.
 """
 
 from typing import Any
@@ -24,7 +25,8 @@ FLOOR = 1e-12  # under the square root, whose gradient at 0 is not a number
 
 
 def variance_gap(probabilities: Tensor) -> Tensor:
-    """V of probabilities [b, K]: how far the columns' standard deviations stay below those of one-hot classes, 1/√K."""
+    """V of probabilities [b, K]: how far the columns' standard deviations stay below those of one-hot
+    classes, 1/√K."""
     spread = (probabilities.var(dim=0) + FLOOR).sqrt()
     of_one_hot: float = probabilities.shape[1] ** -0.5
     return (of_one_hot - spread).clamp(min=0).mean()
@@ -33,7 +35,8 @@ def variance_gap(probabilities: Tensor) -> Tensor:
 def closeness(features: Tensor, detach: bool) -> Tensor:
     """U of features [b, d], in (0, 1]; ``detach`` keeps the median out of the gradient."""
     first, second = torch.triu_indices(len(features), len(features), 1, device=features.device)
-    squares = (features[first] - features[second]).square().sum(dim=1)  # from differences: the Gram form loses close pairs
+    # from differences: the Gram form loses close pairs
+    squares = (features[first] - features[second]).square().sum(dim=1)
     scale = median_above_zero(squares)
     return (-squares / (scale.detach() if detach else scale)).exp().mean()
 
@@ -50,8 +53,10 @@ class FedUV(FedAvg):
 
     reference = "Son et al., CVPR 2024"
     lam: float = Field(2.5, ge=0, description="strength λ of the variance of predictions (K/4 as a rule)")
-    mu: float = Field(0.5, ge=0, description="strength μ of the uniformity of features; with λ = 0 too it is FedAvg")
-    normalise: bool = Field(False, description="features on the unit sphere inside U, as the paper's text says")
+    mu: float = Field(0.5, ge=0,
+                      description="strength μ of the uniformity of features; with λ = 0 too it is FedAvg")
+    normalise: bool = Field(False,
+                            description="features on the unit sphere inside U, as the paper's text says")
     detach_scale: bool = Field(False, description="keep the median σ² out of the gradient")
 
     def adapt(self, model: nn.Module) -> nn.Module:
@@ -66,7 +71,8 @@ class FedUV(FedAvg):
         if self.normalise:
             features = functional.normalize(features, dim=1, eps=1e-12)
         fit = functional.cross_entropy(logits, batch.y)
-        return fit + self.lam * variance_gap(logits.softmax(dim=1)) + self.mu * closeness(features, self.detach_scale)
+        return (fit + self.lam * variance_gap(logits.softmax(dim=1))
+                + self.mu * closeness(features, self.detach_scale))
 
 
 plugin = FedUV

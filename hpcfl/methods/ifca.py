@@ -1,9 +1,10 @@
 """IFCA: k cluster models; a client trains the one that fits its training data best.
 
-Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020, the variant that averages models.
-The client takes argmin_c F_i(Θ_c) on its training data in evaluation mode, ties to the lowest index; Θ_c becomes the
-weighted mean of the models trained from it and stays where nobody chose it. The authors' code chooses the scored model
-on test labels, which is not done here, and averages uniformly (methods-1.md §13).
+Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020, the variant that
+averages models. The client takes argmin_c F_i(Θ_c) on its training data in evaluation mode, ties to the
+lowest index; Θ_c becomes the weighted mean of the models trained from it and stays where nobody chose it.
+The authors' code chooses the scored model on test labels, which is not done here, and averages uniformly
+(methods-1.md §13).
 """
 
 
@@ -20,14 +21,16 @@ from hpcfl.rows import mixing
 
 
 class IFCA(ServerModel):
-    """Server: ``models`` [k, P], different random draws; ``chosen`` [M] each client's last cluster, −1 before its first.
+    """Server: ``models`` [k, P], different random draws; ``chosen`` [M] each client's last cluster,
+    −1 before its first.
 
     Client: nothing. Down k·P, up P + 1.
     """
 
     reference = "Ghosh et al., NeurIPS 2020"
     family = "clusters of clients"
-    clusters: PositiveInt = Field(2, description="number k of models (4 MNIST, 2 CIFAR-10, 8 CIFAR-100); 1 is FedAvg")
+    clusters: PositiveInt = Field(2, description="number k of models (4 MNIST, 2 CIFAR-10, 8 CIFAR-100); "
+                                                 "1 is FedAvg")
 
     def server_state(self, setup: Setup) -> State:
         return {"models": torch.stack([setup.initial(draw) for draw in range(self.clusters)]),

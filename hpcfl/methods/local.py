@@ -1,7 +1,7 @@
 """Local ("Separate"): each client trains alone; nothing travels.
 
-The baseline of every paper. Scored after training. FedNH's code gives it only R·ρ rounds: a client trains here in the rounds
-whose cohort it belongs to, which is that budget.
+The baseline of every paper. Scored after training. FedNH's code gives it only R·ρ rounds: a client trains
+here in the rounds whose cohort it belongs to, which is that budget.
 """
 
 from torch import Tensor

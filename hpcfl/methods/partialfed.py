@@ -1,11 +1,12 @@
-"""PartialFed-Adaptive: in every mini-batch each client draws, layer by layer, how much of the shared model it loads.
+"""PartialFed-Adaptive: in every mini-batch each client draws, layer by layer, how much of the shared
+model it loads.
 
-Sun et al., "PartialFed: Cross-domain personalized federated learning via partial initialization", NeurIPS 2021, as FedALA
-describes it (methods-2.md §7; the paper's text was not at hand). After warm-up rounds that are FedAvg's: u^l ~
-GumbelSoftmax(a^l; T), θ̂^l = u^l_0 w^l + u^l_1 θ_i^l. Model batches: θ_i ← θ̂ − η∇f(θ̂). Strategy batches, other samples
-of the same epoch: a_i ← a_i − η_a∇_a f(θ̂), θ_i frozen. T decays each round, with a floor because the draw overflows as T
-→ 0. PFLlib's removed class overwrites what it learns with each draw; here a_i accumulates. Steps are plain, whatever the
-optimiser.
+Sun et al., "PartialFed: Cross-domain personalized federated learning via partial initialization", NeurIPS
+2021, as FedALA describes it (methods-2.md §7; the paper's text was not at hand). After warm-up rounds that
+are FedAvg's: u^l ~ GumbelSoftmax(a^l; T), θ̂^l = u^l_0 w^l + u^l_1 θ_i^l. Model batches: θ_i ← θ̂ − η∇f(θ̂).
+Strategy batches, other samples of the same epoch: a_i ← a_i − η_a∇_a f(θ̂), θ_i frozen. T decays each round,
+with a floor because the draw overflows as T → 0. PFLlib's removed class overwrites what it learns with each
+draw; here a_i accumulates. Steps are plain, whatever the optimiser.
 """
 
 from typing import Any
@@ -25,7 +26,8 @@ SHARED, OWN = 0, 1
 
 
 class PartialFed(FedAvg):
-    """Server: ``model`` [P]. Client: ``model`` θ_i [P], ``strategy`` a_i [L, 2] of the L layers. Down P, up P.
+    """Server: ``model`` [P]. Client: ``model`` θ_i [P], ``strategy`` a_i [L, 2] of the L layers.
+    Down P, up P.
 
     ``pre`` and ``post``: each layer of w or of θ_i, whichever a_i prefers, before and after training.
     """
@@ -36,8 +38,10 @@ class PartialFed(FedAvg):
     warmup: NonNegativeInt = Field(20, description="first rounds in which all of the shared model is loaded")
     temperature: float = Field(5.0, gt=0, description="temperature T of the first round after the warm-up")
     decay: float = Field(0.965, gt=0, le=1, description="factor of the temperature in each round")
-    strategy_share: float = Field(0.2, ge=0, lt=1, description="share of mini-batches that train the strategy")
-    strategy_lr: float | None = Field(None, ge=0, description="learning rate η_a of the strategy; default: training.lr")
+    strategy_share: float = Field(0.2, ge=0, lt=1,
+                                  description="share of mini-batches that train the strategy")
+    strategy_lr: float | None = Field(None, ge=0,
+                                      description="learning rate η_a of the strategy; default: training.lr")
 
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "model": setup.initial(),
@@ -62,7 +66,8 @@ class PartialFed(FedAvg):
             slope = slopes(fleet.layout, choice, gradient, lane["shared"], own) / temperature
             learns = self.trains_strategy(turn.index, lane["offset"])[:, None]
             turn.write(torch.where(learns, own, mixed - rate * gradient))
-            lane["strategy"] = torch.where(learns[..., None], lane["strategy"] - strategy_rate * slope, lane["strategy"])
+            lane["strategy"] = torch.where(learns[..., None], lane["strategy"] - strategy_rate * slope,
+                                           lane["strategy"])
 
         own = fleet.state["model"]
         trained, after = fleet.train_by(step, own, variables={
@@ -76,7 +81,8 @@ class PartialFed(FedAvg):
         return fleet.round > self.warmup
 
     def trains_strategy(self, taken: Tensor, offset: Tensor) -> Tensor:
-        """Whether the mini-batch after ``taken`` ones trains the strategy: spread evenly from an ``offset`` in [0, 1)."""
+        """Whether the mini-batch after ``taken`` ones trains the strategy: spread evenly from an
+        ``offset`` in [0, 1)."""
         before, after = (offset + count * self.strategy_share for count in (taken, taken + 1))
         return after.floor() > before.floor()
 
@@ -87,7 +93,8 @@ class PartialFed(FedAvg):
         return torch.where(keeps > 0, fleet.state["model"], shared)
 
     def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
-        return ClientModel(self.preferred(fleet, self.received(fleet, inbox)) if self.adaptive(fleet) else rows)
+        return ClientModel(self.preferred(fleet, self.received(fleet, inbox))
+                           if self.adaptive(fleet) else rows)
 
 
 def gumbel(inside: Tensor) -> Tensor:
@@ -103,7 +110,8 @@ def mix(layout: Layout, choice: Tensor, shared: Tensor, own: Tensor) -> Tensor:
 
 def slopes(layout: Layout, choice: Tensor, gradient: Tensor, shared: Tensor, own: Tensor) -> Tensor:
     """T·∂f/∂a [a, L, 2] from ∂f/∂θ̂ [a, P], through θ̂ and the softmax."""
-    direct = torch.stack([within_layers(layout, gradient * shared), within_layers(layout, gradient * own)], dim=2)
+    direct = torch.stack([within_layers(layout, gradient * shared), within_layers(layout, gradient * own)],
+                         dim=2)
     return choice * (direct - (choice * direct).sum(dim=2, keepdim=True))
 
 

@@ -1,11 +1,12 @@
 """Per-FedAvg: one shared model that is good after a single gradient step on a client's own data.
 
-Fallah, Mokhtari & Ozdaglar, "Personalized federated learning with theoretical guarantees", NeurIPS 2020. Each local step
-takes disjoint mini-batches D, D′ (, D″): θ′ = θ − α∇f(θ; D), g = ∇f(θ′; D′), then, first order, θ ← θ − βg; Hessian-free,
-θ ← θ − β(g − αc) with c = [∇f(θ + δg; D″) − ∇f(θ − δg; D″)]/2δ. As many passes over the data as batches in a step, so
-that an epoch has as many steps as elsewhere; they are plain, whatever the optimiser. δ is relative to ‖g‖, because δg
-underflows where the gradient is tiny.
-Scored after one step of size α on a mini-batch of TRAINING data; the reference code adapts on test data, and twice.
+Fallah, Mokhtari & Ozdaglar, "Personalized federated learning with theoretical guarantees", NeurIPS 2020.
+Each local step takes disjoint mini-batches D, D′ (, D″): θ′ = θ − α∇f(θ; D), g = ∇f(θ′; D′), then, first
+order, θ ← θ − βg; Hessian-free, θ ← θ − β(g − αc) with c = [∇f(θ + δg; D″) − ∇f(θ − δg; D″)]/2δ. As many
+passes over the data as batches in a step, so that an epoch has as many steps as elsewhere; they are plain,
+whatever the optimiser. δ is relative to ‖g‖, because δg underflows where the gradient is tiny.
+Scored after one step of size α on a mini-batch of TRAINING data; the reference code adapts on test
+data, and twice.
 """
 
 from typing import Any, Literal
@@ -24,7 +25,8 @@ class PerFedAvg(FedAvg):
     """Server: ``model`` [P]. Client: nothing. Down P, up P. ``pre`` is the received model after one step."""
 
     reference = "Fallah et al., NeurIPS 2020"
-    variant: Literal["first-order", "hessian-free"] = Field("first-order", description="how the second derivative is had")
+    variant: Literal["first-order", "hessian-free"] = Field("first-order",
+                                                            description="how the second derivative is had")
     alpha: float | None = Field(None, ge=0, description="size α of the adapting step; default: training.lr")
     beta: float | None = Field(None, ge=0, description="size β of the outer step; default: training.lr")
     delta: float = Field(1e-3, gt=0, description="length δ of the difference, relative to max(1, ‖θ‖)")

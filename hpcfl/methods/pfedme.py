@@ -1,10 +1,10 @@
 """pFedMe: each client keeps a proximal point θ of its copy w_i of the shared model, and moves w_i towards it.
 
-Dinh, Tran & Nguyen, "Personalized federated learning with Moreau envelopes", NeurIPS 2020. On each mini-batch K steps θ ←
-θ − η_p(∇f(θ) + λ(θ − w_i) + μθ), then w_i ← w_i − ηλ(w_i − θ) at the experiment's rate η; θ starts a round at w and goes
-on from batch to batch. The server's step is w ← (1 − β)w + βΣp_i w_i. Steps are plain, whatever the optimiser. The
-reference code's personal model shares its memory with w_i, and is scored as w_i; it averages a cohort but trains all
-clients. Here θ is a row of its own and only the cohort trains.
+Dinh, Tran & Nguyen, "Personalized federated learning with Moreau envelopes", NeurIPS 2020. On each mini-batch
+K steps θ ← θ − η_p(∇f(θ) + λ(θ − w_i) + μθ), then w_i ← w_i − ηλ(w_i − θ) at the experiment's rate η; θ
+starts a round at w and goes on from batch to batch. The server's step is w ← (1 − β)w + βΣp_i w_i. Steps are
+plain, whatever the optimiser. The reference code's personal model shares its memory with w_i, and is scored
+as w_i; it averages a cohort but trains all clients. Here θ is a row of its own and only the cohort trains.
 """
 
 from typing import Any
@@ -26,21 +26,24 @@ class PFedMe(ServerModel):
     family = "a personal model beside the global one"
     reference = "Dinh et al., NeurIPS 2020"
     lam: float = Field(15.0, ge=0, description="strength λ of the pull between θ and w_i; 0 never moves w_i")
-    personal_lr: float = Field(0.01, gt=0, description="learning rate η_p of θ (FedALA 0.01, the authors 0.09)")
+    personal_lr: float = Field(0.01, gt=0,
+                               description="learning rate η_p of θ (FedALA 0.01, the authors 0.09)")
     inner_steps: PositiveInt = Field(5, description="steps K on θ for each mini-batch")
     beta: float = Field(1.0, ge=0, description="the server's step β; 1 is the average, more extrapolates")
-    mu: float = Field(0.0, ge=0, description="weight decay μ of θ, 0.001 in the reference code and not in the paper")
+    mu: float = Field(0.0, ge=0,
+                      description="weight decay μ of θ, 0.001 in the reference code and not in the paper")
 
     @model_validator(mode="after")
     def _inner_steps_converge(self) -> "PFedMe":
         if self.personal_lr * self.lam >= 2:
-            raise ValueError(f"personal_lr · lam = {self.personal_lr * self.lam:g} must be below 2, or θ diverges")
+            raise ValueError(f"personal_lr · lam = {self.personal_lr * self.lam:g} must be below 2, "
+                             "or θ diverges")
         return self
 
     def notes(self, setup: Setup) -> list[str]:
         factor = setup.learning_rate(1) * self.lam
-        return [f"pfedme: lr · lam = {factor:g} is above 1, so w_i overshoots θ in every step; above 2 it diverges"
-                ] if factor > 1 else []
+        return [f"pfedme: lr · lam = {factor:g} is above 1, so w_i overshoots θ in every step; "
+                "above 2 it diverges"] if factor > 1 else []
 
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "personal": setup.initial()}

@@ -1,4 +1,5 @@
-"""What the small image models of the papers have in common: two 5×5 convolutions with pooling, linear layers, a head."""
+"""What the small image models of the papers have in common: two 5×5 convolutions with pooling, linear
+layers, a head."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -14,10 +15,11 @@ SMALLEST = 16  # a side of 16 leaves one position after two times (convolution, 
 
 
 class TwoConvolutions(nn.Module):
-    """Two times (5×5 convolution, ReLU, 2×2 pooling), linear layers with ReLU, the output layer; default initialisation.
+    """Two times (5×5 convolution, ReLU, 2×2 pooling), linear layers with ReLU, the output layer;
+    default initialisation.
 
-    A subclass is one paper's model. ``side``: images of smaller sides are zero-padded evenly to it; 0 takes them as they are.
-    Raises UserError for samples that are not images or too small.
+    A subclass is one paper's model. ``side``: images of smaller sides are zero-padded evenly to it; 0 takes
+    them as they are. Raises UserError for samples that are not images or too small.
     """
 
     channels: ClassVar[tuple[int, int]]
@@ -28,9 +30,9 @@ class TwoConvolutions(nn.Module):
     def __init__(self, shape: tuple[int, ...], classes: int):
         super().__init__()
         if len(shape) != 3 or max(min(shape[1:]), self.side) < SMALLEST:
-            raise UserError(f"model.name = '{type(self).__name__.lower()}' needs images [channels, height, width] of at "
-                            f"least {SMALLEST}×{SMALLEST}; a sample here has the shape {'×'.join(map(str, shape))}; "
-                            "'mlp' takes any")
+            raise UserError(f"model.name = '{type(self).__name__.lower()}' needs images [channels, height, "
+                            f"width] of at least {SMALLEST}×{SMALLEST}; a sample here has the shape "
+                            f"{'×'.join(map(str, shape))}; 'mlp' takes any")
         sides = [max(side, self.side) for side in shape[1:]]
         self._padding = [*_around(sides[1] - shape[2]), *_around(sides[0] - shape[1])]
         self.conv1 = nn.Conv2d(shape[0], self.channels[0], KERNEL)
@@ -45,7 +47,8 @@ class TwoConvolutions(nn.Module):
         """The head's input, float32 [batch, last width], for images [batch, channels, height, width]."""
         if any(self._padding):
             x = pad(x, self._padding)
-        # Pooling before the ReLU: the maximum commutes with it bit for bit, and the ReLU sees a quarter of the values.
+        # Pooling before the ReLU: the maximum commutes with it bit for bit, and the ReLU sees a quarter
+        # of the values.
         x = relu(max_pool2d(self.conv1(x), 2))
         x = relu(max_pool2d(self.conv2(x), 2)).flatten(1)
         for name in self._linear:

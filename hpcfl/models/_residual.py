@@ -1,4 +1,5 @@
-"""Residual networks of basic blocks (He et al., CVPR 2016): a stem, stages of which each but the first halves the image."""
+"""Residual networks of basic blocks (He et al., CVPR 2016): a stem, stages of which each but the first
+halves the image."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -13,7 +14,8 @@ GROUPS = 2
 
 
 class BasicBlock(nn.Module):
-    """relu(f(x) + shortcut(x)), f two 3×3 convolutions; the shortcut is a 1×1 convolution where shapes differ."""
+    """relu(f(x) + shortcut(x)), f two 3×3 convolutions; the shortcut is a 1×1 convolution where
+    shapes differ."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm):
         super().__init__()
@@ -32,7 +34,8 @@ class BasicBlock(nn.Module):
 
 
 class ResidualNetwork(nn.Module):
-    """Children ``stem``, ``stage1`` …, ``head``: the layers that "the upper p" counts. Convolutions Kaiming normal (fan-out).
+    """Children ``stem``, ``stage1`` …, ``head``: the layers that "the upper p" counts. Convolutions Kaiming
+    normal (fan-out).
 
     widths: channels of each stage. large_stem: 7×7/2 convolution and 3×3/2 pooling, else 3×3/1.
     Raises UserError for samples that are not images.
@@ -42,8 +45,8 @@ class ResidualNetwork(nn.Module):
                  large_stem: bool, head_bias: bool):
         super().__init__()
         if len(shape) != 3:
-            raise UserError(f"model.name = '{type(self).__name__.lower()}' needs images [channels, height, width]; a "
-                            f"sample here has the shape {'×'.join(map(str, shape))}")
+            raise UserError(f"model.name = '{type(self).__name__.lower()}' needs images [channels, height, "
+                            f"width]; a sample here has the shape {'×'.join(map(str, shape))}")
         self.stem = _stem(shape[0], widths[0], norm, large_stem)
         self._stages = [f"stage{position}" for position in range(1, len(widths) + 1)]
         for name, inputs, outputs in zip(self._stages, [widths[0], *widths], widths, strict=False):
@@ -71,12 +74,13 @@ class ResidualNetwork(nn.Module):
 
 def _norm(norm: Norm, channels: int) -> nn.Module:
     layers: dict[str, Callable[[], nn.Module]] = {"batch": lambda: nn.BatchNorm2d(channels),
-                                                  "group": lambda: nn.GroupNorm(GROUPS, channels), "none": nn.Identity}
+                                                  "group": lambda: nn.GroupNorm(GROUPS, channels),
+                                                  "none": nn.Identity}
     return layers[norm]()
 
 
 def _stem(inputs: int, width: int, norm: Norm, large: bool) -> nn.Sequential:
     if large:
-        return nn.Sequential(nn.Conv2d(inputs, width, 7, 2, padding=3, bias=False), _norm(norm, width), nn.ReLU(),
-                             nn.MaxPool2d(3, 2, padding=1))
+        return nn.Sequential(nn.Conv2d(inputs, width, 7, 2, padding=3, bias=False), _norm(norm, width),
+                             nn.ReLU(), nn.MaxPool2d(3, 2, padding=1))
     return nn.Sequential(nn.Conv2d(inputs, width, 3, padding=1, bias=False), _norm(norm, width), nn.ReLU())

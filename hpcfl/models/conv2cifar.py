@@ -4,7 +4,8 @@ from hpcfl.models._convolutional import TwoConvolutions
 
 
 class Conv2Cifar(TwoConvolutions):
-    """Twice 64 channels, layers of 384 and 192, a head without bias: 797,952 parameters for CIFAR-10, 815,232 for CIFAR-100."""
+    """Twice 64 channels, layers of 384 and 192, a head without bias: 797,952 parameters for CIFAR-10,
+    815,232 for CIFAR-100."""
 
     channels = 64, 64
     widths = (384, 192)

@@ -1,4 +1,5 @@
-"""fastText for AG News, as FedALA uses it (protocols.md B2): 3,157,508 parameters with a vocabulary of 98,635."""
+"""fastText for AG News, as FedALA uses it (protocols.md B2): 3,157,508 parameters with a vocabulary
+of 98,635."""
 
 from typing import Annotated
 
@@ -13,17 +14,21 @@ WIDTH = 32
 
 
 class FastText(nn.Module):
-    """Mean of the embeddings over all positions, padding included, a linear layer without activation, the output layer.
+    """Mean of the embeddings over all positions, padding included, a linear layer without activation,
+    the output layer.
 
-    Token 0 is unknown and padding: its embedding is zero and stays so. Raises UserError for samples that are not tokens.
+    Token 0 is unknown and padding: its embedding is zero and stays so. Raises UserError for samples
+    that are not tokens.
     """
 
-    def __init__(self, shape: tuple[int, ...], classes: int, *, vocabulary: Annotated[
-            PositiveInt | None, Field(description="how many tokens there are; left out, the data set's")] = None):
+    def __init__(self, shape: tuple[int, ...], classes: int, *,
+                 vocabulary: Annotated[PositiveInt | None, Field(
+                     description="how many tokens there are; left out, the data set's")] = None):
         super().__init__()
         if len(shape) != 1 or vocabulary is None:
-            raise UserError("model.name = 'fasttext' needs token ids [positions], such as 'ag-news'; a sample here has the "
-                            f"shape {'×'.join(map(str, shape))}{'' if vocabulary else ' and no vocabulary'}")
+            raise UserError("model.name = 'fasttext' needs token ids [positions], "
+                            "such as 'ag-news'; a sample here has the shape "
+                            f"{'×'.join(map(str, shape))}{'' if vocabulary else ' and no vocabulary'}")
         self.embedding = nn.Embedding(vocabulary, WIDTH, padding_idx=0)
         self.hidden = nn.Linear(WIDTH, WIDTH)
         self.head = nn.Linear(WIDTH, classes)

@@ -1,4 +1,5 @@
-"""A multilayer perceptron; with its default, DiversiFed's model for Fashion-MNIST (784-64-10, 50,890 parameters)."""
+"""A multilayer perceptron; with its default, DiversiFed's model for Fashion-MNIST (784-64-10,
+50,890 parameters)."""
 
 import math
 from collections.abc import Sequence
@@ -15,10 +16,12 @@ from hpcfl.errors import UserError
 MOST_LAYERS, MOST_PARAMETERS = 1_000, 1_000_000_000  # of one client's model, 4 GB
 
 class MLP(nn.Module):
-    """Linear layers with ReLU between, on the flattened sample; no hidden layer makes it a linear classifier."""
+    """Linear layers with ReLU between, on the flattened sample; no hidden layer makes it a
+    linear classifier."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, *,
-                 hidden: Annotated[Sequence[PositiveInt], Field(description="widths of the hidden layers")] = (64,)):
+                 hidden: Annotated[Sequence[PositiveInt],
+                                   Field(description="widths of the hidden layers")] = (64,)):
         super().__init__()
         widths = [math.prod(shape), *hidden]
         parameters = sum((inputs + 1) * outputs for inputs, outputs in pairwise([*widths, classes]))

@@ -1,7 +1,7 @@
 """ResNet-18 in the forms of the papers, for Tiny-ImageNet with 200 classes (protocols.md B3, B6).
 
-FedALA and cwFedAvg: torchvision's, 11,279,112 parameters. FedNH: group norm, a 3×3 stem without pooling and a head without bias,
-11,271,232; FedNH itself runs without norm layers except in the shortcuts, 11,263,424.
+FedALA and cwFedAvg: torchvision's, 11,279,112 parameters. FedNH: group norm, a 3×3 stem without pooling and
+a head without bias, 11,271,232; FedNH itself runs without norm layers except in the shortcuts, 11,263,424.
 """
 
 from typing import Annotated
@@ -15,9 +15,11 @@ class ResNet18(ResidualNetwork):
     """Two basic blocks of 64, 128, 256 and 512 channels each."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, *,
-                 norm: Annotated[Norm, Field(description="batch: torchvision's form; group, none: FedNH's")] = "batch"):
+                 norm: Annotated[Norm, Field(description="batch: torchvision's form; group, none: "
+                                             "FedNH's")] = "batch"):
         large = norm == "batch"
-        super().__init__(shape, classes, (64, 128, 256, 512), blocks=2, norm=norm, large_stem=large, head_bias=large)
+        super().__init__(shape, classes, (64, 128, 256, 512), blocks=2, norm=norm, large_stem=large,
+                         head_bias=large)
 
 
 plugin = ResNet18

@@ -8,7 +8,8 @@ from torch.nn.functional import relu
 
 
 class SpiralNetwork(nn.Module):
-    """Linear layers to 16, 8, 4 (ReLU after each) and 2 features, in which the classes can be drawn; a head without bias."""
+    """Linear layers to 16, 8, 4 (ReLU after each) and 2 features, in which the classes can be drawn;
+    a head without bias."""
 
     def __init__(self, shape: tuple[int, ...], classes: int):
         super().__init__()

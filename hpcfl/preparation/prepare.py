@@ -1,4 +1,5 @@
-"""From a configuration to everything a rank needs before the first round. Nothing is written; all bad input shows here."""
+"""From a configuration to everything a rank needs before the first round. Nothing is written; all bad
+input shows here."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -56,12 +57,14 @@ class Prepared:
 
     def cohort(self, ids: np.ndarray, round: int) -> Cohort:
         """What the method's server side knows of clients that it hears from."""
-        return Cohort(ids, self.setup.counts[ids], self.setup, round, self.method.weights == "uniform", self.hardware.beat)
+        return Cohort(ids, self.setup.counts[ids], self.setup, round, self.method.weights == "uniform",
+                      self.hardware.beat)
 
     def fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
         """Those of ``ids`` that live on this rank, with their private state."""
         own = ids[np.isin(ids, self.store.ids)]
-        state = {name: tensor.to(self.hardware.device) for name, tensor in self.store.get(own.tolist()).items()}
+        state = {name: tensor.to(self.hardware.device)
+                 for name, tensor in self.store.get(own.tolist()).items()}
         return Fleet(own, state, self.setup.counts[own], round, scored, self.method.objective, self.hardware)
 
 
@@ -76,8 +79,9 @@ def prepare(config: Config, process: Process) -> Prepared:
     scores = _scores(config, split)
     labels = dataset.y.numpy()
     train, validation = hold_out(split.train, labels, method.validation_share(), config.partition.seed)
-    counts, test_counts = (torch.from_numpy(replace(split, train=train).counts(labels, dataset.classes, part)).double()
-                           for part in ("train", "test"))
+    counts, test_counts = (
+        torch.from_numpy(replace(split, train=train).counts(labels, dataset.classes, part)).double()
+        for part in ("train", "test"))
     device = _device(config.runtime.device, process.local_rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)  # streams, graphs and MPI take the current one
@@ -86,12 +90,13 @@ def prepare(config: Config, process: Process) -> Prepared:
     with randomness.seeded(config.seed, "template"):
         template = module()
     parameters, buffers = layout.of_parameters(template), layout.of_buffers(template)
-    setup = Setup(parameters, counts, config.rounds, config.seed, module, config.training, config.participation.fraction)
+    setup = Setup(parameters, counts, config.rounds, config.seed, module, config.training,
+                  config.participation.fraction)
     steps = torch.ceil(counts.sum(dim=1) / config.training.batch_size)
     placed = placement.place(steps.tolist(), process.size)
     own = placed.clients_of(process.rank).tolist()
-    samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and convolves(template), validation,
-                      config.data.augment, split.global_test)
+    samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and convolves(template),
+                      validation, config.data.augment, split.global_test)
     lanes = _lanes(config, process, template.to(device), samples, dataset)
     kernel = choose(template, device, lanes, config.runtime.replay)
     hardware = Hardware(setup, samples, kernel, buffers, device, process.beat, Stopwatch(), scores)
@@ -100,7 +105,8 @@ def prepare(config: Config, process: Process) -> Prepared:
         statistics = {buffer_name(model): layout.to_row(buffers, template) for model in method.models}
         private |= statistics
         if config.training.buffers == "average":
-            shared = {name: row for name, row in statistics.items() if name == buffer_name("model")}  # the one that travels
+            # the one that travels
+            shared = {name: row for name, row in statistics.items() if name == buffer_name("model")}
             method = cast(Method, AveragedBuffers(method, shared, layout.floating(buffers, template)))
     server = method.server_state(setup) if process.is_server else {}
     store = ClientStore(own, private, config.runtime.memory * 1e6)
@@ -118,9 +124,9 @@ def _scores(config: Config, split: Split) -> dict[str, Score]:
     for name, score in asked.items():
         if score.shared_test and not split.global_test:
             key = "scores" if name in config.evaluation.scores else "metric"
-            raise UserError(f"evaluation.{key} = '{name}' needs all clients tested on the same samples, as with "
-                            "partition.scheme = 'dirichlet-min'; "
-                            f"'{config.partition.scheme}' gives each its own")
+            raise UserError(f"evaluation.{key} = '{name}' needs all clients tested on the same samples, as "
+                            f"with partition.scheme = 'dirichlet-min'; '{config.partition.scheme}' gives "
+                            "each its own")
     unasked = {name: score for name, score in measures.built_in().items()
                if score.by_default and (split.global_test or not score.shared_test)}
     return unasked | asked
@@ -128,7 +134,8 @@ def _scores(config: Config, split: Split) -> dict[str, Score]:
 
 def _build(config: Config, method: Method, dataset: Dataset) -> Callable[[], nn.Module]:
     """A function that makes one client's model with fresh parameters, adapted to the method."""
-    shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary  # the samples themselves are not kept
+    # the samples themselves are not kept
+    shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
 
     def build() -> nn.Module:
         return method.adapt(models.build(config.model, shape, classes, vocabulary))
@@ -136,13 +143,15 @@ def _build(config: Config, method: Method, dataset: Dataset) -> Callable[[], nn.
     return build
 
 
-def _lanes(config: Config, process: Process, template: nn.Module, samples: Samples, dataset: Dataset) -> int | str:
+def _lanes(config: Config, process: Process, template: nn.Module, samples: Samples,
+           dataset: Dataset) -> int | str:
     """``auto`` on a GPU: as many as fit into a rank's part of it, the same number on every rank."""
     if config.runtime.lanes != "auto" or samples.device.type != "cuda":
         return config.runtime.lanes
     sharing = -(-process.local_size // torch.cuda.device_count())
     part = torch.cuda.get_device_properties(samples.device).total_memory / sharing - dataset.x.nbytes
-    return memory.most_lanes(template, dataset.normalise(dataset.x[:1].to(samples.device)), config.training, part)
+    return memory.most_lanes(template, dataset.normalise(dataset.x[:1].to(samples.device)),
+                             config.training, part)
 
 
 def _device(wanted: str, local_rank: int) -> torch.device:
@@ -150,7 +159,8 @@ def _device(wanted: str, local_rank: int) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise UserError(f"runtime.device = '{wanted}': this machine offers no GPU to torch; use 'cpu' or 'auto'")
+        raise UserError(f"runtime.device = '{wanted}': this machine offers no GPU to torch; "
+                        "use 'cpu' or 'auto'")
     if wanted in ("auto", "cuda"):
         return torch.device("cuda", local_rank % torch.cuda.device_count())
     index = int(wanted.partition(":")[2])

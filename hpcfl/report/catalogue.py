@@ -16,8 +16,8 @@ BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiv
 
 
 def methods() -> list[dict[str, Any]]:
-    """Every built-in method: name, description, reference, family, primary column, what travels in a round, and its own keys as
-    JSON schemas."""
+    """Every built-in method: name, description, reference, family, primary column, what travels in a round,
+    and its own keys as JSON schemas."""
     return [_method(name) for name in plugins.names("hpcfl.methods")]
 
 
@@ -29,16 +29,18 @@ def datasets() -> list[dict[str, Any]]:
 def show_methods() -> None:
     """Print a table of the methods and what travels, and one of their keys."""
     listed = methods()
-    found = Table("method", "reference", "family", Column("down", justify="right"), Column("up", justify="right"),
-                  "FedALA, Table 3", box=box.SIMPLE_HEAD, caption=traffic.EXPLAINED, caption_justify="left")
+    found = Table("method", "reference", "family", Column("down", justify="right"),
+                  Column("up", justify="right"), "FedALA, Table 3", box=box.SIMPLE_HEAD,
+                  caption=traffic.EXPLAINED, caption_justify="left")
     keys = Table("method", "key", "values", "default", "meaning", box=box.SIMPLE_HEAD)
     for method in listed:
         moved = method["traffic"]
         paper = f"{moved['paper'][0]} = {moved['paper'][1]:.2f}" if moved["paper"] else ""
-        found.add_row(method["name"], method["reference"], method["family"], f"{moved['down']:.2f}", f"{moved['up']:.2f}", paper)
+        found.add_row(method["name"], method["reference"], method["family"], f"{moved['down']:.2f}",
+                      f"{moved['up']:.2f}", paper)
         for key, schema in method["keys"].items():
-            keys.add_row(method["name"], key, type_name(schema), str(schema.get("default", "–")), schema.get("description", ""),
-                         end_section=key == list(method["keys"])[-1])
+            keys.add_row(method["name"], key, type_name(schema), str(schema.get("default", "–")),
+                         schema.get("description", ""), end_section=key == list(method["keys"])[-1])
     console = Console(highlight=False)
     console.print(found)
     console.print(keys)
@@ -69,7 +71,8 @@ def _method(name: str) -> dict[str, Any]:
     method = module.plugin
     keys = {key: {part: value for part, value in schema.items() if part != "title"}
             for key, schema in method.model_json_schema()["properties"].items() if key != "name"}
-    return {"name": name, "description": _first_line(module), "reference": method.reference, "family": method.family,
+    return {"name": name, "description": _summary(module),
+            "reference": method.reference, "family": method.family,
             "primary": method.primary, "traffic": asdict(traffic.of(name)), "keys": keys}
 
 
@@ -77,12 +80,14 @@ def _dataset(name: str) -> dict[str, Any]:
     module = _module("hpcfl.data.sources", name)
     files = ("built in" if module.plugin.built_in else "your own: data.file" if module.plugin.own_file
              else f"hpcfl data download {name} --root DIR")
-    return {"name": name, "description": _first_line(module), "built_in": module.plugin.built_in, "files": files}
+    return {"name": name, "description": _summary(module), "built_in": module.plugin.built_in,
+            "files": files}
 
 
 def _module(package: str, name: str) -> Any:
     return importlib.import_module(f"{package}.{name.replace('-', '_')}")
 
 
-def _first_line(module: Any) -> str:
-    return (inspect.getdoc(module) or "").partition("\n")[0]
+def _summary(module: Any) -> str:
+    """The first paragraph of a module's docstring, on one line."""
+    return " ".join((inspect.getdoc(module) or "").partition("\n\n")[0].split())

@@ -1,4 +1,5 @@
-"""What a command that ran something says at its end: what came out, in which figures, and how to look further."""
+"""What a command that ran something says at its end: what came out, in which figures, and how
+to look further."""
 
 import shlex
 from pathlib import Path
@@ -8,17 +9,20 @@ from hpcfl.report.text import plain
 
 
 def tell(folder: Path, played: bool) -> None:
-    """Print the summary of a run's or a sweep's folder, and if anything was ``played`` draw its figures into it.
+    """Print the summary of a run's or a sweep's folder, and if anything was ``played`` draw its
+    figures into it.
 
     The results are safe already, so that a report which fails is a note and not a failure of the run.
     """
     try:
         tables.show(folder)
         runs = summary.load_all(folder)
-        if len(runs) > len({run.summary.method for run in runs}):  # seeds to average over, or more to compare than methods
+        # seeds to average over, or more to compare than methods
+        if len(runs) > len({run.summary.method for run in runs}):
             sweep_table.show(folder)
         for path in figures.draw(folder) if played else []:
             print(f"figure: {path}")
     except Exception as error:
-        print(f"note: the results are complete, but their report failed ({type(error).__name__}: {plain(error)})")
+        print(f"note: the results are complete, but their report failed ({type(error).__name__}: "
+              f"{plain(error)})")
     print(f"look further: hpcfl show {shlex.quote(str(folder))}", flush=True)

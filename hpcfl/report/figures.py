@@ -1,4 +1,5 @@
-"""Figures of a run or a sweep as PNG: curves of the score that counts, and who holds how much of which class."""
+"""Figures of a run or a sweep as PNG: curves of the score that counts, and who holds how much
+of which class."""
 
 import re
 from importlib.util import find_spec
@@ -14,7 +15,8 @@ from hpcfl.report.text import plain
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, distinct for all kinds of colour vision; with the line styles 28 looks before one repeats.
+# Okabe and Ito's palette, distinct for all kinds of colour vision; with the line styles 28 looks
+# before one repeats.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":", "-.")
 STYLE: dict[Any, Any] = {  # new versions of matplotlib have a type for these keys, which older ones lack
@@ -25,8 +27,8 @@ PANELS = (("pre", "before local training"), ("post", "after local training"))
 
 
 def draw(folder: Path) -> list[Path]:
-    """Write curves, as ``accuracy.png`` or as the score that counts is called, and ``clients.png`` (one for each
-    partition that the runs use) into the folder; their paths."""
+    """Write curves, as ``accuracy.png`` or as the score that counts is called, and ``clients.png``
+    (one for each partition that the runs use) into the folder; their paths."""
     if find_spec("matplotlib") is None:  # many compute nodes have just what training needs
         print("note: no figures, matplotlib is not installed here")
         return []
@@ -57,7 +59,8 @@ def curves(runs: list[Run]) -> "Figure":
             for panel, (column, _) in zip(panels, PANELS, strict=True):
                 reached = run.measure.factor * run.accuracy(column)
                 known = ~np.isnan(reached)
-                panel.plot(run.results.rounds[known], reached[known], label=_label(run), linewidth=1.8, **style)
+                panel.plot(run.results.rounds[known], reached[known], label=_label(run),
+                           linewidth=1.8, **style)
         for panel, (_, title) in zip(panels, PANELS, strict=True):
             panel.set(title=title, xlabel="round")
         measure = runs[0].measure
@@ -75,8 +78,8 @@ def bubbles(counts: np.ndarray) -> "Figure":
 
     clients, classes = counts.shape
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(np.clip(0.32 * clients, 4, 24) + 1.6, np.clip(0.32 * classes, 2.5, 24) + 0.8),
-                        layout="constrained")
+        figure = Figure(figsize=(np.clip(0.32 * clients, 4, 24) + 1.6,
+                                 np.clip(0.32 * classes, 2.5, 24) + 0.8), layout="constrained")
         axes = figure.subplots()
         client, label = np.nonzero(counts)
         held = counts[client, label]
@@ -88,12 +91,14 @@ def bubbles(counts: np.ndarray) -> "Figure":
             axis.set_major_locator(MaxNLocator(integer=True, nbins=25, steps=[1, 2, 5, 10]))
         for size in _legend_sizes(int(counts.max())):
             axes.scatter([], [], s=scale * size, color=COLOURS[0], alpha=0.75, linewidth=0, label=str(size))
-        figure.legend(title="samples", loc="outside right upper", frameon=False, labelspacing=1.1, borderpad=0.8)
+        figure.legend(title="samples", loc="outside right upper", frameon=False, labelspacing=1.1,
+                      borderpad=0.8)
     return figure
 
 
 def _label(run: Run) -> str:
-    """The run's label as matplotlib shows it letter by letter: '$' would begin a formula, and a leading '_' hide the line."""
+    """The run's label as matplotlib shows it letter by letter: '$' would begin a formula, and a leading
+    '_' hide the line."""
     return _literal(run.label).removeprefix("_")
 
 

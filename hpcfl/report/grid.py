@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Entry:
-    """Repetitions of one experiment: mean and sample standard deviation (NaN for a single run) over ``runs``."""
+    """Repetitions of one experiment: mean and sample standard deviation (NaN for a single run)
+    over ``runs``."""
 
     mean: float
     std: float

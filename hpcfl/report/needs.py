@@ -1,4 +1,5 @@
-"""What an experiment will need in memory and on the disk, computed from what is prepared, without training."""
+"""What an experiment will need in memory and on the disk, computed from what is prepared,
+without training."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -22,7 +23,8 @@ KEPT = 3  # two checkpoints and the one being written
 
 @dataclass(frozen=True)
 class RankNeeds:
-    """One rank's share, in bytes. rows: client models of a round; lanes: what trains at once; both without activations.
+    """One rank's share, in bytes. rows: client models of a round; lanes: what trains at once; both
+    without activations.
 
     client_state and server: as much as ``runtime.memory`` lets lie in memory.
     """
@@ -42,14 +44,17 @@ def of_rank(prepared: Prepared, process: Process) -> RankNeeds:
     cohort = max(1, int(config.participation.fraction * config.partition.clients + 1e-9))
     own = len(prepared.store.ids)
     playing = min(own, cohort)
-    server = sum(tensor.nbytes for tensor in prepared.server.values()) + 2 * cohort * model  # what goes down and what comes up
+    # what goes down and what comes up
+    server = sum(tensor.nbytes for tensor in prepared.server.values()) + 2 * cohort * model
     most = int(config.runtime.memory * 1e6)
     return RankNeeds(
         clients=own,
         samples=hardware.samples.x.nbytes + hardware.samples.y.nbytes,
         client_state=min(most, own * client_bytes(prepared)),
-        rows=2 * playing * model + playing * client_bytes(prepared),  # start and trained rows, and the state in use
-        lanes=min(playing, hardware.kernel.widest) * (2 + moments(config.training)) * model,  # parameters, gradients
+        # start and trained rows, and the state in use
+        rows=2 * playing * model + playing * client_bytes(prepared),
+        # parameters, gradients
+        lanes=min(playing, hardware.kernel.widest) * (2 + moments(config.training)) * model,
         server=min(most, server) if process.is_server else 0)
 
 
@@ -59,9 +64,11 @@ def client_bytes(prepared: Prepared) -> int:
 
 
 def of_disk(prepared: Prepared) -> tuple[int, int]:
-    """Bytes of one checkpoint (the server's state may still grow by the uploads it keeps), and of the metrics."""
+    """Bytes of one checkpoint (the server's state may still grow by the uploads it keeps), and
+    of the metrics."""
     config = prepared.config
-    state = sum(tensor.nbytes for tensor in prepared.server.values()) + config.partition.clients * client_bytes(prepared)
+    state = sum(tensor.nbytes
+                for tensor in prepared.server.values()) + config.partition.clients * client_bytes(prepared)
     scored = ceil(config.rounds / config.evaluation.every) + 1
     return state, scored * config.partition.clients * (COLUMNS * len(of_scores(prepared)) + NUMBERS) * 8
 
@@ -75,8 +82,9 @@ def of_scores(prepared: Prepared) -> set[str]:
 def show(prepared: Prepared, ranks: list[dict[str, Any]]) -> None:
     """Print the table of all ranks, given as ``vars(RankNeeds)``, and the disk's line."""
     console = Console(highlight=False)
-    found = Table("rank", "clients", "samples", "client state", "model rows", "lanes", "server", "sum", box=box.SIMPLE_HEAD,
-                  title="memory, beside Python, torch and activations", title_justify="left")
+    found = Table("rank", "clients", "samples", "client state", "model rows", "lanes", "server",
+                  "sum", box=box.SIMPLE_HEAD, title="memory, beside Python, torch and activations",
+                  title_justify="left")
     for column in found.columns:
         column.justify = "right"
     for rank, needs in enumerate(ranks):
@@ -89,7 +97,8 @@ def show(prepared: Prepared, ranks: list[dict[str, Any]]) -> None:
     measure = prepared.measure
     direction = "highest" if measure.better == "up" else "lowest"
     scores = ", ".join(prepared.hardware.scores)
-    console.print(literal(f"scores: {scores}; the best round is that of the {direction} {measure.recorded}"), soft_wrap=True)
+    console.print(literal(f"scores: {scores}; the best round is that of the {direction} {measure.recorded}"),
+                  soft_wrap=True)
 
 
 def size_text(size: float) -> str:

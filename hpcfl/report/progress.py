@@ -21,7 +21,8 @@ PLAIN_INTERVAL = 5.0  # seconds between lines where the output is no terminal
 
 
 class Progress:
-    """On rank 0. A bar that moves on a terminal (under mpiexec too, with TTY_COMPATIBLE=1), else a line now and then."""
+    """On rank 0. A bar that moves on a terminal (under mpiexec too, with TTY_COMPATIBLE=1), else
+    a line now and then."""
 
     def __init__(self, config: Config, folder: Path, communicator: Communicator, prepared: Prepared):
         self._config, self._folder = config, folder
@@ -37,7 +38,8 @@ class Progress:
         gives_way = Column(overflow="ellipsis")  # on narrow terminals
         name = TextColumn("{task.description}", markup=False, table_column=gives_way)
         state = TextColumn("{task.fields[state]}", table_column=Column(no_wrap=True))
-        self._bar = Bar(name, BarColumn(10), state, console=self._console, disable=not self._console.is_terminal)
+        self._bar = Bar(name, BarColumn(10), state, console=self._console,
+                        disable=not self._console.is_terminal)
 
     def __enter__(self) -> "Progress":
         self._bar.start()
@@ -74,9 +76,11 @@ class Progress:
         pace = statistics.median(self._times)
         shown = min(round, self._config.rounds)
         left = pace * (self._config.rounds - shown)
-        state = f"round {shown}/{self._config.rounds}  {self._reached}  {pace:.3g} s/round  {duration(left)} left"
+        state = (f"round {shown}/{self._config.rounds}  {self._reached}  {pace:.3g} s/round  "
+                 f"{duration(left)} left")
         self._bar.update(self._task, completed=shown, state=state)
-        if not self._console.is_terminal and (now - self._last_line > PLAIN_INTERVAL or round == self._config.rounds):
+        if not self._console.is_terminal and (now - self._last_line > PLAIN_INTERVAL
+                                              or round == self._config.rounds):
             self._say(f"{self._config.name}: {state}")
             self._last_line = now
 

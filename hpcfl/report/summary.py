@@ -1,4 +1,5 @@
-"""What came out of a run, read from its folder: while it runs, after an interruption, and from what damage left."""
+"""What came out of a run, read from its folder: while it runs, after an interruption, and from
+what damage left."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -21,12 +22,14 @@ from hpcfl.storage.results import Results
 class Summary:
     """A run in a few numbers; None where nothing is known yet. Accuracies are in [0, 1].
 
-    rounds: how many were played. best: the round that is best by ``evaluation.metric`` in the column that counts,
-    ``evaluation.score`` or the method's own, last: the last round that has it: {"round", "pre", "post"}, the metric
-    before and after local training. The start models that the last aggregation makes count as round R + 1, which
-    most methods score only before training. scores: every number of the column that counts in the best round.
+    rounds: how many were played. best: the round that is best by ``evaluation.metric`` in the column that
+    counts, ``evaluation.score`` or the method's own, last: the last round that has it: {"round", "pre",
+    "post"}, the metric before and after local training. The start models that the last aggregation makes
+    count as round R + 1, which most methods score only before training. scores: every number of the column
+    that counts in the best round.
     digest: of the state in the newest checkpoint. seconds_per_round: mean wall time without the first round.
-    floats_up, floats_down: per participating client and round. state: see ``storage/life.py``. notes: what is damaged or lost.
+    floats_up, floats_down: per participating client and round. state: see ``storage/life.py``. notes:
+    what is damaged or lost.
     """
 
     method: str
@@ -46,9 +49,11 @@ class Summary:
 
 @dataclass(frozen=True)
 class Run:
-    """A run on the disk: its summary, its configuration in the shape of the experiment file, and everything recorded.
+    """A run on the disk: its summary, its configuration in the shape of the experiment file, and
+    everything recorded.
 
-    score, metric: the column that counts, ``pre``, ``post`` or ``global``, and the name of the number in it that does.
+    score, metric: the column that counts, ``pre``, ``post`` or ``global``, and the name of the number
+    in it that does.
     """
 
     folder: Path
@@ -63,7 +68,8 @@ class Run:
     def __repr__(self) -> str:
         """Three lines: what was run, how far it is, what came out."""
         best = self.summary.best
-        came_out = f"best {self.score}/{self.metric} {best[self.score]:.4f} in round {best['round']}" if best else "no round yet"
+        came_out = (f"best {self.score}/{self.metric} {best[self.score]:.4f} in round {best['round']}" if best
+                    else "no round yet")
         return (f"{self.folder}: {self.summary.method} on {self.summary.dataset}\n"
                 f"{self.summary.state}, {self.summary.rounds} of {self.config['rounds']} rounds\n{came_out}")
 
@@ -83,7 +89,8 @@ class Run:
         return _measure(self.metric, self.results)
 
     def accuracy(self, score: str) -> np.ndarray:
-        """Accuracy, or what else ``metric`` is, [T] of ``pre``, ``post`` or ``global``, NaN in rounds without it.
+        """Accuracy, or what else ``metric`` is, [T] of ``pre``, ``post`` or ``global``, NaN in
+        rounds without it.
 
         Raises UserError for another column.
         """
@@ -117,10 +124,12 @@ def load(folder: Path) -> Run:
 
 
 def load_all(folder: Path) -> list[Run]:
-    """The run in a folder, or the runs of a sweep's folder, by name. Raises UserError where there are none."""
+    """The run in a folder, or the runs of a sweep's folder, by name. Raises UserError where
+    there are none."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
-    cells = [] if run_folder.is_run(folder) else [cell for cell in sorted(folder.iterdir()) if run_folder.is_run(cell)]
+    cells = [] if run_folder.is_run(folder) else [cell for cell in sorted(folder.iterdir())
+                                                  if run_folder.is_run(cell)]
     current = [cell for cell in cells if not run_folder.is_aside(cell)]
     return [load(cell) for cell in current or [folder]]
 
@@ -128,7 +137,8 @@ def load_all(folder: Path) -> list[Run]:
 def as_json(folder: Path) -> dict[str, Any]:
     """What ``hpcfl show --json`` prints: the summary of a run, or the summaries of a sweep's runs by name."""
     runs = load_all(folder)
-    return {run.label: asdict(run.summary) for run in runs} if is_sweep(folder, runs) else asdict(runs[0].summary)
+    return ({run.label: asdict(run.summary) for run in runs} if is_sweep(folder, runs)
+            else asdict(runs[0].summary))
 
 
 def is_sweep(folder: Path, runs: list[Run]) -> bool:
@@ -142,17 +152,21 @@ def _description(folder: Path, notes: list[str]) -> Mapping[str, Any] | None:
         there = run_folder.read(folder)
         return there and there["config"]
     except (UserError, KeyError, TypeError) as error:
-        notes.append(str(error) if isinstance(error, UserError) else f"{folder / run_folder.RUN}: not a description of a run")
+        notes.append(str(error) if isinstance(error, UserError)
+                     else f"{folder / run_folder.RUN}: not a description of a run")
         return None
 
 
 def _lost(folder: Path, came: Life, results: Results) -> list[str]:
-    """A line for what damage took for good: rounds that were played but have no metrics, the state of a finished run."""
+    """A line for what damage took for good: rounds that were played but have no metrics, the state
+    of a finished run."""
     played = results.rounds[results.played]
     missing = sorted(set(range(1, max(came.done, played.max(initial=0)) + 1)) - set(played.tolist()))
-    lines = [f"{folder}: the metrics of {_ranges(missing)} are lost, their files were damaged"] if missing else []
+    lines = ([f"{folder}: the metrics of {_ranges(missing)} are lost, their files were damaged"]
+             if missing else [])
     if came.finished and came.done != came.asked and newest_first(folder / run_folder.CHECKPOINTS):
-        lines.append(f"{folder}: its checkpoints are damaged, the final state is lost; --fresh makes it again")
+        lines.append(f"{folder}: its checkpoints are damaged, the final state is lost; "
+                     "--fresh makes it again")
     return lines
 
 
@@ -160,7 +174,8 @@ def _ranges(rounds: list[int]) -> str:
     """``rounds 3–5, 9``."""
     starts = [number for number in rounds if number - 1 not in rounds]
     ends = [number for number in rounds if number + 1 not in rounds]
-    texts = [str(start) if start == end else f"{start}–{end}" for start, end in zip(starts, ends, strict=True)]
+    texts = [str(start) if start == end else f"{start}–{end}"
+             for start, end in zip(starts, ends, strict=True)]
     return f"round{'s' if len(rounds) > 1 else ''} {', '.join(texts)}"
 
 
@@ -196,7 +211,8 @@ def _summarise(config: Mapping[str, Any], results: Results, score: str, measure:
 
 
 def _row(results: Results, position: int, score: str, metric: str) -> dict[str, Any]:
-    accuracies = {name: float(_column(results, f"{name}/{metric}")[position]) for name in dict.fromkeys(("pre", "post", score))}
+    accuracies = {name: float(_column(results, f"{name}/{metric}")[position])
+                  for name in dict.fromkeys(("pre", "post", score))}
     return {"round": int(results.rounds[position]),
             **{name: value if np.isfinite(value) else None for name, value in accuracies.items()}}
 

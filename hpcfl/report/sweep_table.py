@@ -1,4 +1,5 @@
-"""``hpcfl table``: runs as rows × columns by any key, mean ± standard deviation over seeds, the best of a column in bold."""
+"""``hpcfl table``: runs as rows × columns by any key, mean ± standard deviation over seeds, the best
+of a column in bold."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ from hpcfl.storage import run_folder
 ROWS, COLUMNS = ("method.name",), ("data.dataset", "partition.scheme")
 SEEDS = ("seed", "partition.seed")  # runs that differ in nothing else are repetitions
 IGNORED = ("name", "runtime.", "checkpoint.", "data.root", "partition.file", "evaluation.scores")
-ONE_PARTITION = "all seeds have the same partition, so that ± says nothing about others; a sweep over partition.seed does"
+ONE_PARTITION = ("all seeds have the same partition, so that ± says nothing about others; "
+                 "a sweep over partition.seed does")
 OF_DATA = ("data.", "partition.")
 LOWER_IS_BETTER = ("seconds", "bytes", "floats", "std")  # in names of what is no score
 NO_COLUMNS = ("notes", "seconds")
@@ -37,16 +39,19 @@ def show(folder: Path, rows: Sequence[str] = (), columns: Sequence[str] = (), me
 
 def runs_below(folder: Path) -> list[Run]:
     """The runs in a folder and the folders in it. Raises UserError where there are none."""
-    places = sorted(place for place in folder.glob("**/") if run_folder.is_run(place))  # the folder itself among them
-    runs = [summary.load(place) for place in places if not any(run_folder.is_aside(part) for part in (place, *place.parents))]
+    # the folder itself among them
+    places = sorted(place for place in folder.glob("**/") if run_folder.is_run(place))
+    runs = [summary.load(place) for place in places
+            if not any(run_folder.is_aside(part) for part in (place, *place.parents))]
     if not runs:
         raise UserError(f"{folder}: no run of hpcfl here")
     return runs
 
 
 def make(runs: list[Run], rows: Sequence[str], columns: Sequence[str], metric: str) -> Grid:
-    """``rows`` and ``columns``: dotted keys of the configuration; without, method × data set and partition, and whatever else
-    differs between runs. ``metric``: see ``value``; without, that of the runs. Raises UserError."""
+    """``rows`` and ``columns``: dotted keys of the configuration; without, method × data set and partition,
+    and whatever else differs between runs. ``metric``: see ``value``; without, that of the runs.
+    Raises UserError."""
     metric = metric or runs[0].metric
     done, notes = _once([run for run in runs if run.summary.finished])
     notes += [f"{run.label}: left out, it stands at round {run.summary.rounds} of {run.config['rounds']}"
@@ -65,14 +70,15 @@ def make(runs: list[Run], rows: Sequence[str], columns: Sequence[str], metric: s
     factor = measure.factor if measure else 1
     entries = [[_entry(groups.get((row, column)), factor) for column in labels[1]] for row in labels[0]]
     lower = measure.better == "down" if measure else any(word in name for word in LOWER_IS_BETTER)
-    return Grid(metric, labels[0], labels[1], _mark_best(entries, lower), measure is not None and measure.percent, notes)
+    return Grid(metric, labels[0], labels[1], _mark_best(entries, lower),
+                measure is not None and measure.percent, notes)
 
 
 def value(run: Run, metric: str) -> float:
-    """One number of a run. ``metric`` is NAME or NAME@last: a recorded number such as ``post/mean`` or
-    ``seconds/round``, or a score, SCORE/SUMMARY or one's recorded name, ``weighted`` or ``macro_f1_std``, of the
-    column that counts for the method; in its best round, or where that has no such number in the latest before it,
-    or in the last round that has one.
+    """One number of a run. ``metric`` is NAME or NAME@last: a recorded number such as ``post/mean``
+    or ``seconds/round``, or a score, SCORE/SUMMARY or one's recorded name, ``weighted`` or ``macro_f1_std``,
+    of the column that counts for the method; in its best round, or where that has no such number in the
+    latest before it, or in the last round that has one.
 
     Raises UserError.
     """
@@ -82,7 +88,8 @@ def value(run: Run, metric: str) -> float:
     column, _ = _meant(run, metric)
     known = {key: values for key, values in run.results.values.items() if values.ndim == 1}
     if column not in known:
-        raise UserError(f"{run.folder}: --metric {metric}: not recorded{plugins.nearest(column, sorted(known))}")
+        raise UserError(f"{run.folder}: --metric {metric}: not "
+                        f"recorded{plugins.nearest(column, sorted(known))}")
     scored = np.flatnonzero(~np.isnan(known[column].astype(float)))
     best = run.summary.best
     if not scored.size or best is None:
@@ -116,7 +123,8 @@ def _once(runs: list[Run]) -> tuple[list[Run], list[str]]:
 
 def _share_a_partition(settings: list[Setting]) -> bool:
     """Whether runs differ in their seed, and all have the same seed of the partition."""
-    return len({one.get("seed") for one in settings}) > 1 and len({one.get("partition.seed") for one in settings}) == 1
+    return (len({one.get("seed") for one in settings}) > 1
+            and len({one.get("partition.seed") for one in settings}) == 1)
 
 
 def _setting(config: Mapping[str, Any], prefix: str = "") -> Setting:
@@ -128,14 +136,16 @@ def _setting(config: Mapping[str, Any], prefix: str = "") -> Setting:
     return flat
 
 
-def _axes(settings: list[Setting], rows: Sequence[str], columns: Sequence[str]) -> tuple[list[str], list[str]]:
+def _axes(settings: list[Setting], rows: Sequence[str],
+          columns: Sequence[str]) -> tuple[list[str], list[str]]:
     """The keys of rows and columns, so that only seeds differ within an entry."""
     known = sorted({key for setting in settings for key in setting})
     for key in (*rows, *columns):
         if key not in known:
             raise UserError(f"'{key}' is no key of these runs{plugins.nearest(key, known)}")
     down, across = list(rows or ROWS), list(columns or COLUMNS)
-    if not columns:  # numbers of different data stand in different columns, also where no entry would mix them
+    # numbers of different data stand in different columns, also where no entry would mix them
+    if not columns:
         across += [key for key in known if key.startswith(OF_DATA) and key not in (*down, *across, *SEEDS)
                    and any(one.get(key) != settings[0].get(key) for one in settings)]
     while other := _differing(settings, known, (*down, *across)):
@@ -170,7 +180,8 @@ def _entry(values: list[float] | None, factor: float) -> Entry | None:
     if values is None:
         return None
     numbers = factor * np.array(values)
-    return Entry(float(numbers.mean()), float(numbers.std(ddof=1)) if len(numbers) > 1 else float("nan"), len(numbers))
+    return Entry(float(numbers.mean()), float(numbers.std(ddof=1)) if len(numbers) > 1 else float("nan"),
+                 len(numbers))
 
 
 def _mark_best(entries: list[list[Entry | None]], lower: bool) -> list[list[Entry | None]]:

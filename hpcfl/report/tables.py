@@ -61,7 +61,8 @@ def table(runs: list[Run]) -> Table:
     found = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     found.add_column("run", overflow="fold")
     found.add_column("models", no_wrap=True)
-    score = _scores_of(runs).rpartition(":")[2]  # of one's own the class alone, so that the runs' names have room
+    # of one's own the class alone, so that the runs' names have room
+    score = _scores_of(runs).rpartition(":")[2]
     for heading in (score, "mean ± std", "worst", "at", "floats", "s/round"):
         found.add_column(literal(heading), justify="right", no_wrap=True)
     for run in runs:
@@ -81,8 +82,8 @@ def _title(run: Run) -> Text:
 
 
 def _numbers(run: Run, column: str) -> tuple[str, str, str, str]:
-    """The score that counts, its mean ± std and worst tenth, and the round they are of: the best, or the latest
-    before it that has this column."""
+    """The score that counts, its mean ± std and worst tenth, and the round they are of: the best, or the
+    latest before it that has this column."""
     best = run.summary.best
     known = np.flatnonzero(~np.isnan(run.accuracy(column)))
     known = known[run.results.rounds[known] <= best["round"]] if best else known[:0]

@@ -4,7 +4,8 @@ from rich.text import Text
 
 
 def plain(text: object) -> str:
-    r"""One line in which every invisible character is written out, ``\x1b`` for the one that begins a colour."""
+    r"""One line in which every invisible character is written out, ``\x1b`` for the one that
+    begins a colour."""
     return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
                    for letter in str(text))
 

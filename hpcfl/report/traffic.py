@@ -1,4 +1,5 @@
-"""What travels in a round of a method: floats down to and up from one client, counted in a real round of a small experiment."""
+"""What travels in a round of a method: floats down to and up from one client, counted in a real round
+of a small experiment."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,14 +17,16 @@ CLIENTS = 20
 EXPERIMENT = {"data": {"dataset": "digits"}, "partition": {"scheme": "iid", "clients": CLIENTS}, "rounds": 2,
               "model": {"name": "mlp", "hidden": [64]}, "training": {"batch_size": 1000}}
 
-EXPLAINED = (f"down, up: floats for one client in one round, in models Σ, counted with {CLIENTS} clients and a small MLP, α the "
-             f"share of its body; FedALA's Table 3 has their sum, M = {CLIENTS - 1} the others' models.")
+EXPLAINED = (f"down, up: floats for one client in one round, in models Σ, counted with {CLIENTS} clients and "
+             f"a small MLP, α the share of its body; FedALA's Table 3 has their sum, M = {CLIENTS - 1} the "
+             "others' models.")
 
-# Zhang et al., "FedALA", AAAI 2023, Table 3: parameters down and up for one client in one iteration, in models Σ. α is the
-# share of the feature extractor, M the number of models that a client receives: all but its own.
+# Zhang et al., "FedALA", AAAI 2023, Table 3: parameters down and up for one client in one iteration,
+# in models Σ. α is the share of the feature extractor, M the number of models that a client receives:
+# all but its own.
 FEDALA_TABLE_3: dict[str, tuple[str, Callable[[float, int], float]]] = {
-    **dict.fromkeys(("fedavg", "fedprox", "fedavg-c", "fedprox-c", "per-fedavg", "pfedme", "ditto", "fedamp", "fedphp",
-                     "partialfed", "fedala"), ("2 Σ", lambda alpha, m: 2.0)),
+    **dict.fromkeys(("fedavg", "fedprox", "fedavg-c", "fedprox-c", "per-fedavg", "pfedme", "ditto",
+                     "fedamp", "fedphp", "partialfed", "fedala"), ("2 Σ", lambda alpha, m: 2.0)),
     "fedrep": ("2 α Σ", lambda alpha, m: 2 * alpha),
     **dict.fromkeys(("fedfomo", "apple"), ("(1 + M) Σ", lambda alpha, m: 1.0 + m)),
 }
@@ -31,8 +34,8 @@ FEDALA_TABLE_3: dict[str, tuple[str, Callable[[float, int], float]]] = {
 
 @dataclass(frozen=True)
 class Traffic:
-    """Floats for one client, ``down`` and ``up``, in models Σ of the small experiment; ``paper``: FedALA's Table 3 as a formula
-    and its value there, where it has the method."""
+    """Floats for one client, ``down`` and ``up``, in models Σ of the small experiment; ``paper``: FedALA's
+    Table 3 as a formula and its value there, where it has the method."""
 
     down: float
     up: float
@@ -40,7 +43,8 @@ class Traffic:
 
 
 def of(method: str) -> Traffic:
-    """Count the floats of a built-in method's second round: in the first, nothing that a client sent is there yet."""
+    """Count the floats of a built-in method's second round: in the first, nothing that a client
+    sent is there yet."""
     communicator, cpu = OneProcess(), torch.device("cpu")
     prepared = prepare(config.parse({**EXPERIMENT, "method": {"name": method}}), communicator)
     everyone, server, layout = np.arange(CLIENTS), prepared.server, prepared.setup.layout
@@ -51,9 +55,11 @@ def of(method: str) -> Traffic:
         message = prepared.method.update(fleet, inbox)
         up = record.numbers(fleet, message, record.healthy(fleet, message)).values["floats_up"].mean()
         prepared.store.put(everyone.tolist(), fleet.state)
-        uplink = exchange.gather(communicator, prepared.placement, everyone, message, [exchange.header(message)])
+        uplink = exchange.gather(communicator, prepared.placement, everyone, message,
+                                 [exchange.header(message)])
         prepared.method.aggregate(server, prepared.cohort(everyone, round), uplink or {})
     body = layout.columns("body")
     formula, value = FEDALA_TABLE_3.get(method, (None, None))
-    paper = None if formula is None or value is None else (formula, value((body.stop - body.start) / layout.width, CLIENTS - 1))
+    paper = None if formula is None or value is None else (formula, value(
+        (body.stop - body.start) / layout.width, CLIENTS - 1))
     return Traffic(down / layout.width, float(up) / layout.width, paper)

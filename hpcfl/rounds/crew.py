@@ -12,10 +12,12 @@ SHOWN = 12  # clients or cores listed by name
 
 
 def muster(communicator: Communicator, prepared: Prepared) -> list[str]:
-    """Collective. A line for each rank, on every rank: ``rank 2 on node7 (pid 4711, cores 4-7, cuda:1, clients 0-3, 9)``."""
+    """Collective. A line for each rank, on every rank: ``rank 2 on node7 (pid 4711, cores 4-7, cuda:1,
+    clients 0-3, 9)``."""
     cores = _ranges(os.sched_getaffinity(0))
     clients = prepared.placement.clients_of(communicator.rank).tolist()
-    hosts = f"clients {_ranges(clients)}" if clients else "the server" if communicator.is_server else "no clients"
+    hosts = (f"clients {_ranges(clients)}" if clients else "the server" if communicator.is_server
+             else "no clients")
     threads = torch.get_num_threads()
     line = (f"rank {communicator.rank} on {communicator.host} (pid {os.getpid()}, cores {cores}, {threads} "
             f"thread{'s' if threads > 1 else ''}, {_device(prepared.hardware.device)}, {hosts})")

@@ -1,4 +1,5 @@
-"""THE round loop: select the cohort, send, update, gather, aggregate, score, record, checkpoint; server and workers."""
+"""THE round loop: select the cohort, send, update, gather, aggregate, score, record, checkpoint;
+server and workers."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,12 +24,14 @@ from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.results import FINAL
 from hpcfl.storage.schedule import Schedule
 
-GO_ON, SAVE, STOP, DIVERGED = 0, 1, 2, 3  # what a rank wants after a round; the highest level of all ranks counts
+# what a rank wants after a round; the highest level of all ranks counts
+GO_ON, SAVE, STOP, DIVERGED = 0, 1, 2, 3
 
 
 @dataclass
 class Federation:
-    """A run on this rank. ``server`` and ``metrics`` are rank 0's; ``report(round, values)`` shows progress there."""
+    """A run on this rank. ``server`` and ``metrics`` are rank 0's; ``report(round, values)`` shows
+    progress there."""
 
     communicator: Communicator
     prepared: Prepared
@@ -45,13 +48,14 @@ class Federation:
         self.schedule = Schedule(self.prepared.config.checkpoint.every)
 
     def run(self, done: int, request: StopRequest) -> None:
-        """The rounds after ``done``, then the final scoring. Raises Interrupted after a stop signal, RunFailure when clients
-        diverge."""
+        """The rounds after ``done``, then the final scoring. Raises Interrupted after a stop signal,
+        RunFailure when clients diverge."""
         config = self.prepared.config
         for round in range(done + 1, config.rounds + 1):
             try:
                 level = self.play(round, request)
-            except RunFailure:  # all ranks fail together: what earlier rounds recorded and began to save counts
+            except RunFailure:
+                # all ranks fail together: what earlier rounds recorded and began to save counts
                 if self.metrics is not None:
                     with alone(f"round {round}, metrics"):
                         self.metrics.publish()
@@ -63,7 +67,8 @@ class Federation:
                 self.checkpoint(round, wait=last)
             if level == STOP:
                 left = "" if round < config.rounds else ", before the final scoring"
-                raise Interrupted(f"stopped after round {round} of {config.rounds}{left}; the same command continues")
+                raise Interrupted(f"stopped after round {round} of {config.rounds}{left}; "
+                                  "the same command continues")
         self.finish(config.rounds)
 
     def play(self, round: int, request: StopRequest) -> int:
@@ -81,7 +86,8 @@ class Federation:
         self.prepared.store.read_ahead(self.select(round + 1).tolist())
         with watch.phase("train"):
             with alone(f"round {round}, {_named(players.ids)}"):
-                uplink = method.update(players, self.pick(inbox, audience, players)) if len(players.ids) else {}
+                uplink = (method.update(players, self.pick(inbox, audience, players))
+                          if len(players.ids) else {})
             with alone(f"round {round}, {_named(others.ids)}"):
                 if len(others.ids):
                     method.observe(others, self.pick(inbox, audience, others))
@@ -92,16 +98,19 @@ class Federation:
         with watch.phase("gather"), self.communicator.together():
             messages, records = zip(*self.communicator.allgather(header), strict=True)
             with alone(f"round {round}, uploads"):
-                arrived = exchange.gather(self.communicator, self.prepared.placement, cohort, uplink, messages)
-            values = record.gather(self.communicator, self.prepared.placement, audience, config.partition.clients,
+                arrived = exchange.gather(self.communicator, self.prepared.placement, cohort,
+                                          uplink, messages)
+            values = record.gather(self.communicator, self.prepared.placement,
+                                   audience, config.partition.clients,
                                    numbers, records, self.prepared.hardware.scores)
             diverged = np.flatnonzero(values.get("clients/diverged", np.zeros(0)) == 1)
             stops = len(diverged) > 0 and config.training.on_divergence == "stop"
             level = self.communicator.agree(DIVERGED if stops else STOP if request.received
                                             else SAVE if self.schedule.due(round) else GO_ON)
         if level == DIVERGED:
-            raise RunFailure(f"round {round}: {_named(diverged)} diverged (NaN or Inf); lower training.lr, set "
-                             "training.clip, or leave such clients out with training.on_divergence = 'exclude'")
+            raise RunFailure(f"round {round}: {_named(diverged)} diverged (NaN or Inf); "
+                             "lower training.lr, set training.clip, or leave such clients out with "
+                             "training.on_divergence = 'exclude'")
         with alone(f"round {round}, state of {_named(players.ids)}"):
             self.keep(players, fine.numpy())
         with watch.phase("aggregate"):
@@ -114,7 +123,8 @@ class Federation:
         return level
 
     def select(self, round: int) -> np.ndarray:
-        """The cohort's ids [n], ascending: ⌊ρM⌋ clients, at least one, uniform without replacement (protocols.md E2)."""
+        """The cohort's ids [n], ascending: ⌊ρM⌋ clients, at least one, uniform without replacement
+        (protocols.md E2)."""
         config = self.prepared.config
         count = max(1, int(config.participation.fraction * config.partition.clients + 1e-9))
         return np.sort(randomness.permutation(config.partition.clients, config.seed, "cohort", round)[:count])
@@ -136,7 +146,8 @@ class Federation:
         return select(inbox, torch.from_numpy(np.searchsorted(mine, fleet.ids)))
 
     def keep(self, fleet: Fleet, fine: np.ndarray) -> None:
-        """Private state of the clients that took part; a diverged client's is rolled back by keeping the old."""
+        """Private state of the clients that took part; a diverged client's is rolled back
+        by keeping the old."""
         state = fleet.state
         if not fine.all():  # else there is nothing to leave out, and no reason to copy the rest
             kept = torch.from_numpy(np.flatnonzero(fine)).to(self.prepared.hardware.device)
@@ -149,16 +160,19 @@ class Federation:
         if not sound.any():
             return
         if not sound.all():
-            uplink = {name: mixing.picked(rows, torch.from_numpy(np.flatnonzero(sound))) for name, rows in uplink.items()}
+            uplink = {name: mixing.picked(rows, torch.from_numpy(np.flatnonzero(sound)))
+                      for name, rows in uplink.items()}
         self.prepared.method.aggregate(self.server, self.prepared.cohort(cohort[sound], round), uplink)
 
     def costs(self, floats_down: float) -> dict[str, float | int]:
         """Bytes and seconds of the round on rank 0."""
         sent, received = self.communicator.bytes_sent, self.communicator.bytes_received
-        moved = {"bytes_down": sent - self._bytes[0], "bytes_up": received - self._bytes[1], "floats_down": floats_down}
+        moved = {"bytes_down": sent - self._bytes[0], "bytes_up": received - self._bytes[1],
+                 "floats_down": floats_down}
         self._bytes = sent, received
         watch = self.prepared.hardware.stopwatch
-        phases = {f"seconds/{phase}": watch.seconds[phase] for phase in ("send", "gather", "aggregate", "checkpoint")}
+        phases = {f"seconds/{phase}": watch.seconds[phase]
+                  for phase in ("send", "gather", "aggregate", "checkpoint")}
         return moved | phases | {"seconds/round": watch.lap()}
 
     def record(self) -> None:
@@ -190,7 +204,8 @@ class Federation:
         self.schedule.finished(self.checkpoints.written_in)
 
     def finish(self, rounds: int) -> None:
-        """Score the models that the last aggregation made, recorded as the round after the last; state stays."""
+        """Score the models that the last aggregation made, recorded as the round after the last;
+        state stays."""
         everyone = np.arange(self.prepared.config.partition.clients)
         audience = everyone if self.prepared.config.evaluation.clients == "all" else self.select(rounds)
         inbox, floats_down = self.send(audience, rounds + 1)
@@ -211,7 +226,8 @@ class Federation:
 
 @contextmanager
 def alone(where: str) -> Iterator[None]:
-    """What fails inside fails on this rank while the others go on: an end that all agree on is no longer possible."""
+    """What fails inside fails on this rank while the others go on: an end that all agree on is no
+    longer possible."""
     try:
         yield
     except Exception as error:

@@ -19,7 +19,8 @@ from hpcfl.scores.base import Score
 
 @dataclass
 class Numbers:
-    """Of a fleet's clients: ``values`` name → [n], among them COLUMN/NUMBER of ``columns``, notes/NOTE of ``notes``."""
+    """Of a fleet's clients: ``values`` name → [n], among them COLUMN/NUMBER of ``columns``, notes/NOTE
+    of ``notes``."""
 
     values: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     columns: list[str] = field(default_factory=list)
@@ -41,13 +42,15 @@ def healthy(fleet: Fleet, uplink: Message) -> Tensor:
 
 
 def numbers(fleet: Fleet, uplink: Message | None, fine: Tensor | None) -> Numbers:
-    """This rank's numbers: scores, notes, and of clients that took part floats sent, training loss, divergence."""
+    """This rank's numbers: scores, notes, and of clients that took part floats sent, training
+    loss, divergence."""
     found = Numbers(columns=list(fleet.scores), notes=list(fleet.notes))
     for column, sums in fleet.scores.items():
         for name, score in fleet.hardware.scores.items():
             own = score.numbers(name, sums[name], fleet.counts)
             found.values |= {f"{column}/{part}": values.numpy() for part, values in own.items()}
-    found.values |= {f"notes/{name}": values.detach().double().cpu().numpy() for name, values in fleet.notes.items()}
+    found.values |= {f"notes/{name}": values.detach().double().cpu().numpy()
+                     for name, values in fleet.notes.items()}
     if uplink is not None and fine is not None:
         floats = sum((torch.as_tensor(field.logical_floats(), dtype=torch.float64)
                       for field in fields(uplink).values()), torch.zeros(len(fleet.ids), dtype=torch.float64))
@@ -59,15 +62,18 @@ def numbers(fleet: Fleet, uplink: Message | None, fine: Tensor | None) -> Number
 
 
 def header(parts: Parts, seconds: dict[str, float]) -> dict[str, Any]:
-    """What ``gather`` needs to know of every rank, JSON-able: names of numbers, columns, notes; seconds by phase."""
-    return {"names": _all(found.values for _, found in parts), "columns": _all(found.columns for _, found in parts),
+    """What ``gather`` needs to know of every rank, JSON-able: names of numbers, columns, notes;
+    seconds by phase."""
+    return {"names": _all(found.values for _, found in parts),
+            "columns": _all(found.columns for _, found in parts),
             "notes": _all(found.notes for _, found in parts), "seconds": seconds}
 
 
 def gather(communicator: Communicator, placement: Placement, audience: np.ndarray, clients: int, parts: Parts,
            headers: Sequence[dict[str, Any]], scores: Mapping[str, Score]) -> dict[str, Any]:
-    """Rank 0's record of the round: ``clients/NAME`` [clients], NaN where a client was not concerned, their summaries, and
-    the slowest worker's seconds; {} elsewhere. ``parts``: ids and numbers of the fleets of this rank; ``headers`` by rank."""
+    """Rank 0's record of the round: ``clients/NAME`` [clients], NaN where a client was not concerned,
+    their summaries, and the slowest worker's seconds; {} elsewhere. ``parts``: ids and numbers of the fleets
+    of this rank; ``headers`` by rank."""
     names, columns, notes = (_all(one[part] for one in headers) for part in ("names", "columns", "notes"))
     mine = audience[placement.owner[audience] == communicator.rank]
     table = np.full((len(mine), len(names)), np.nan)
@@ -88,9 +94,11 @@ def gather(communicator: Communicator, placement: Placement, audience: np.ndarra
             record |= {f"{column}/{part}": value for part, value in score.summary(name, own).items()}
     for note in notes:
         values = of_clients[f"notes/{note}"]
-        record |= {f"notes/{note}": summarised("mean", values), f"notes/{note}_std": summarised("std", values)}
+        record |= {f"notes/{note}": summarised("mean", values),
+                   f"notes/{note}_std": summarised("std", values)}
     workers = [one["seconds"] for one in headers[min(1, len(headers) - 1):]]
-    record |= {f"seconds/{phase}": max(worker.get(phase, 0.0) for worker in workers) for phase in ("train", "score")}
+    record |= {f"seconds/{phase}": max(worker.get(phase, 0.0) for worker in workers)
+               for phase in ("train", "score")}
     return record
 
 

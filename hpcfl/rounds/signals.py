@@ -1,4 +1,5 @@
-"""Signals that ask a run to stop: the first sets a flag that all ranks look at after the round, the second ends at once."""
+"""Signals that ask a run to stop: the first sets a flag that all ranks look at after the round, the
+second ends at once."""
 
 import signal
 import time
@@ -6,7 +7,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)  # of batch systems, which repeat them; they never end a run at once
+# of batch systems, which repeat them; they never end a run at once
+WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGXCPU, *WARNINGS)
 ECHO = 1.0  # seconds in which a repeated signal is the same: launchers pass on what the ranks got already
 
@@ -14,14 +16,16 @@ _early: list[str] = []  # what arrived before a run could act on it
 
 
 def remember() -> None:
-    """Keep stop signals for the next StopRequest instead of dying of them while a run is prepared; Ctrl-C still works."""
+    """Keep stop signals for the next StopRequest instead of dying of them while a run is prepared;
+    Ctrl-C still works."""
     for number in STOP:
         if number != signal.SIGINT:
             signal.signal(number, lambda number, frame: _early.append(signal.Signals(number).name))
 
 
 def ignore() -> None:
-    """For a process that is leaving: Python gives its handlers up long before the end, and a repeated warning would kill it."""
+    """For a process that is leaving: Python gives its handlers up long before the end, and a repeated
+    warning would kill it."""
     for number in STOP:
         signal.signal(number, signal.SIG_IGN)
 

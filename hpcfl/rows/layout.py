@@ -1,7 +1,7 @@
 """Flat rows ↔ named parameters: where each parameter of a model lies in its row.
 
-Parameters lie in registration order, so the body is a prefix, the head a suffix and "the upper p layers" a suffix
-too: a method that treats layers differently slices columns.
+Parameters lie in registration order, so the body is a prefix, the head a suffix and "the upper p layers"
+a suffix too: a method that treats layers differently slices columns.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,9 +19,10 @@ Group = str | int
 class Layout:
     """The order and shape of named tensors in a flat row of ``width`` floats.
 
-    Groups of columns: ``"all"``; ``"head"`` or ``"output"``, the module named head (else the last child); ``"body"``, all before
-    it; ``"neck"``, the body's last layer; an integer p, the upper p layers, where a layer is a direct child that holds
-    parameters (protocols.md B4); any module or parameter by its dotted name.
+    Groups of columns: ``"all"``; ``"head"`` or ``"output"``, the module named head (else the last child);
+    ``"body"``, all before it; ``"neck"``, the body's last layer; an integer p, the upper p layers,
+    where a layer is a direct child that holds parameters (protocols.md B4); any module or parameter
+    by its dotted name.
     """
 
     def __init__(self, named: Iterable[tuple[str, Tensor]]):
@@ -40,7 +41,8 @@ class Layout:
         if not inside:
             raise UserError(f"layer group '{prefix}' is unknown{nearest(prefix, self._groups())}")
         if inside != list(range(inside[0], inside[-1] + 1)):
-            raise UserError(f"parameters of '{prefix}' do not lie side by side; register them one after the other")
+            raise UserError(f"parameters of '{prefix}' do not lie side by side; register them one "
+                            "after the other")
         return slice(self.offsets[inside[0]], self.offsets[inside[-1] + 1])
 
     def _groups(self) -> list[str]:
@@ -80,10 +82,12 @@ class Layout:
 
     def stack(self, rows: Tensor) -> dict[str, Tensor]:
         """Contiguous copies ``[n, *shape]`` of rows ``[n, width]``, by name."""
-        return {name: view.clone(memory_format=torch.contiguous_format) for name, view in self.split(rows).items()}
+        return {name: view.clone(memory_format=torch.contiguous_format)
+                for name, view in self.split(rows).items()}
 
     def flatten(self, tensors: Mapping[str, Tensor], out: Tensor) -> Tensor:
-        """Write tensors ``[n, *shape]`` by name into rows ``out`` ``[n, width]``; columns of absent names stay."""
+        """Write tensors ``[n, *shape]`` by name into rows ``out`` ``[n, width]``; columns of absent
+        names stay."""
         for name, view in self.split(out).items():
             if name in tensors:
                 view.copy_(tensors[name])
@@ -101,7 +105,8 @@ def of_buffers(module: nn.Module) -> Layout:
 
 
 def floating(layout: Layout, module: nn.Module) -> Tensor:
-    """Which columns of a row of buffers hold floating-point numbers, bool [width]; the others are counters."""
+    """Which columns of a row of buffers hold floating-point numbers, bool [width]; the others
+    are counters."""
     buffers = dict(module.named_buffers())
     return torch.cat([torch.full((size,), buffers[name].is_floating_point()) for name, size
                       in zip(layout.names, layout.sizes, strict=True)])

@@ -1,8 +1,9 @@
 """The server's products ``A·W``: mixing matrices applied to stacked client models.
 
-Sums run in client order in float64 and are rounded once, so equal models mix to exactly themselves and a single
-client's average is exactly its model. Columns are taken in blocks, which go to the server's device: its memory is bounded
-whatever the number of clients and the model's size. Matrices on the CPU are made in ``scratch``.
+Sums run in client order in float64 and are rounded once, so equal models mix to exactly themselves and
+a single client's average is exactly its model. Columns are taken in blocks, which go to the server's device:
+its memory is bounded whatever the number of clients and the model's size. Matrices on the CPU are
+made in ``scratch``.
 """
 
 from collections.abc import Callable, Iterator
@@ -25,8 +26,8 @@ def on(device: torch.device) -> None:
 
 
 def mix(matrix: Tensor, rows: Tensor, chosen: Tensor | None = None) -> Tensor:
-    """``matrix @ rows[chosen]``: ``[m, n] · [n, width] → [m, width]`` float32, accumulated in float64; without ``chosen`` [n]
-    of all rows."""
+    """``matrix @ rows[chosen]``: ``[m, n] · [n, width] → [m, width]`` float32, accumulated in float64;
+    without ``chosen`` [n] of all rows."""
     device = _where(rows)
     matrix, mixed = matrix.to(device, torch.float64), _empty(rows, matrix.shape[0])
     for columns in _blocks(rows.shape[1], sum(matrix.shape), device):
@@ -52,8 +53,10 @@ def columns(rows: Tensor, part: slice) -> Tensor:
 
 
 def replaced(rows: Tensor, positions: Tensor, new: Tensor) -> Tensor:
-    """``rows`` [M, width] with those at ascending ``positions`` [n] replaced; ``rows`` stays as it is. All of them: ``new``."""
-    return new if len(positions) == len(rows) else _empty(rows, len(rows)).copy_(rows).index_copy_(0, positions, new)
+    """``rows`` [M, width] with those at ascending ``positions`` [n] replaced; ``rows`` stays as it is.
+    All of them: ``new``."""
+    return (new if len(positions) == len(rows)
+            else _empty(rows, len(rows)).copy_(rows).index_copy_(0, positions, new))
 
 
 def repeated(row: Tensor, count: int) -> Tensor:
@@ -62,7 +65,8 @@ def repeated(row: Tensor, count: int) -> Tensor:
 
 
 def distances(rows: Tensor, others: Tensor) -> Tensor:
-    """Euclidean distances ``[m, n]`` from ``rows`` [m, width] to ``others`` [n, width], float64, from differences.
+    """Euclidean distances ``[m, n]`` from ``rows`` [m, width] to ``others`` [n, width], float64,
+    from differences.
 
     The Gram expansion ‖a‖² + ‖b‖² − 2ab loses every digit for nearly equal models (methods-1.md §2).
     """
@@ -73,7 +77,8 @@ def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """``distances(rows[first], rows[second])`` of positions [m] and [n], without copies of whole rows."""
     if not torch.equal(first, second):
         return total(lambda block: _differences(block[first], block[second]).square(), rows).sqrt()
-    pairs = total(lambda block: torch.pdist(block[first].double()).square(), rows).sqrt()  # each once, and faster
+    # each once, and faster
+    pairs = total(lambda block: torch.pdist(block[first].double()).square(), rows).sqrt()
     found = pairs.new_zeros(len(first), len(first))
     upper = torch.triu_indices(len(first), len(first), offset=1, device=rows.device)
     found[upper[0], upper[1]] = found[upper[1], upper[0]] = pairs
@@ -83,7 +88,8 @@ def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
 def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
     """The sum of ``part(*blocks)`` over blocks of columns of matrices ``[n, width]`` and rows ``[width]``."""
     device = _where(matrices[0])
-    blocks = _blocks(matrices[0].shape[-1], sum(len(matrix) for matrix in matrices if matrix.dim() > 1), device)
+    blocks = _blocks(matrices[0].shape[-1], sum(len(matrix) for matrix in matrices if matrix.dim() > 1),
+                     device)
     parts = (part(*(matrix[..., columns].to(device) for matrix in matrices)) for columns in blocks)
     return cast(Tensor, sum(parts)).to(matrices[0].device)
 

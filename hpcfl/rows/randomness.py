@@ -1,4 +1,5 @@
-"""Keyed randomness: every draw is a function of (seed, purpose, round, client …), never of what was drawn before.
+"""Keyed randomness: every draw is a function of (seed, purpose, round, client …), never of what
+was drawn before.
 
 There is therefore no generator state to save: a resumed run, another number of ranks or another order of
 clients draws the same numbers. Philox is a counter-based generator; its key is a hash of the draw's key.
@@ -18,7 +19,8 @@ PHILOX_WORDS = 4  # numbers of 64 bits that each value of Philox's counter stand
 
 
 class _Key(ISeedSequence):
-    """Philox's key itself, two words of 64 bits: ``Philox(key=…)`` asks the system for entropy first and throws it away."""
+    """Philox's key itself, two words of 64 bits: ``Philox(key=…)`` asks the system for entropy first
+    and throws it away."""
 
     def __init__(self, key: bytes):
         self._key = np.frombuffer(key, "<u8")
@@ -39,9 +41,7 @@ def generator(seed: int, *key: int | str) -> np.random.Generator:
 
 
 def uniform(seed: int, *key: int | str, skip: int, count: int) -> np.ndarray:
-    """Uniform numbers in [0, 1), float64 [count]: those of ``generator(seed, *key)`` after the first
-    ``skip``.
-    """
+    """Uniform numbers in [0, 1), float64 [count], of ``generator(seed, *key)`` after its first ``skip``."""
     random = generator(seed, *key)
     cast(np.random.Philox, random.bit_generator).advance(skip // PHILOX_WORDS)
     random.random(skip % PHILOX_WORDS)
@@ -55,7 +55,8 @@ def permutation(size: int, seed: int, *key: int | str) -> np.ndarray:
 
 @contextmanager
 def seeded(seed: int, *key: int | str) -> Iterator[None]:
-    """Torch's CPU generator seeded by the key inside the block (for ``nn.Module`` constructors), restored after."""
+    """Torch's CPU generator seeded by the key inside the block (for ``nn.Module`` constructors),
+    restored after."""
     with torch.random.fork_rng(devices=[]):
         torch.random.manual_seed(int.from_bytes(_digest(seed, key)[:8], "little") >> 1)
         yield

@@ -11,8 +11,8 @@ from torch import Tensor
 class Block:
     """b test samples of each of L clients. What is derived from them is computed once for all scores.
 
-    logits [L, b, at least classes]; labels int64 [L, b]; mask bool [L, b]: False for samples that only fill up
-    a shorter row and must not count; classes: how many there are.
+    logits [L, b, at least classes]; labels int64 [L, b]; mask bool [L, b]: False for samples that only fill
+    up a shorter row and must not count; classes: how many there are.
     """
 
     logits: Tensor

@@ -12,8 +12,8 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 class Described(TypedDict):
     """A score as the header of results keeps it, so that readers need not import it.
 
-    recorded: summary over clients → the name of its number, ``COLUMN/name``; the first is what the score's name
-    alone stands for.
+    recorded: summary over clients → the name of its number, ``COLUMN/name``; the first is what the score's
+    name alone stands for.
     """
 
     unit: Annotated[str, Field(max_length=20)]

@@ -9,7 +9,8 @@ from hpcfl.scores.base import Block, Score
 
 
 class Personalised(Score):
-    """Σ_c α_c · correct_c / Σ_c α_c · tested_c over classes c, α the client's own weights; NaN if all are zero.
+    """Σ_c α_c · correct_c / Σ_c α_c · tested_c over classes c, α the client's own weights;
+    NaN if all are zero.
 
     Dai et al., "Tackling data heterogeneity in federated learning with class prototypes", AAAI 2023.
     """

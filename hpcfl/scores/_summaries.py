@@ -12,9 +12,9 @@ KINDS = ("mean", "std", "worst_tenth")
 def summarised(kind: str, numbers: Numbers, better: str = "up") -> float:
     """One number of those that clients have, [clients], NaN for who has none; NaN if nobody has.
 
-    mean: the plain mean over clients; std: its population standard deviation; worst_tenth: the mean over the
-    tenth of clients that fare worst, at least one: those with the lowest numbers, or the highest where down is
-    ``better``.
+    mean: the plain mean over clients; std: its population standard deviation; worst_tenth: the mean over
+    the tenth of clients that fare worst, at least one: those with the lowest numbers, or the highest where
+    down is ``better``.
     """
     known = numbers[~np.isnan(numbers)]
     if not len(known):

@@ -1,8 +1,8 @@
 """The contract of a score: what is measured of a model on test samples, and how clients are summed up.
 
-A *column* is a model that a method has scored, such as ``pre`` or ``global``; a *score* is what is measured of
-it. A score turns blocks of test samples into sums, these into one number of each client, and the clients' numbers
-into the round's.
+A *column* is a model that a method has scored, such as ``pre`` or ``global``; a *score* is what is measured
+of it. A score turns blocks of test samples into sums, these into one number of each client, and the clients'
+numbers into the round's.
 """
 
 from abc import ABC, abstractmethod
@@ -21,14 +21,15 @@ __all__ = ["Block", "Numbers", "Score"]
 class Score(ABC):
     """Subclass it in one file with ``plugin = YourScore`` at its end; it must have ``sums`` and ``number``.
 
-    It is made without arguments, keeps no state, and is recorded under the name that the experiment calls it by:
-    a built-in file's, or ``module:Class``. ``clients/COLUMN/NAME`` has each client's number, ``COLUMN/NAME`` its
-    mean over clients, ``COLUMN/NAME_std`` and ``COLUMN/NAME_worst_tenth`` further summaries.
+    It is made without arguments, keeps no state, and is recorded under the name that the experiment
+    calls it by: a built-in file's, or ``module:Class``. ``clients/COLUMN/NAME`` has each client's
+    number, ``COLUMN/NAME`` its mean over clients, ``COLUMN/NAME_std`` and ``COLUMN/NAME_worst_tenth``
+    further summaries.
 
-    unit: "%" for numbers in [0, 1] that are shown times 100; any other short text, or "", for numbers shown as
-    they are. better: "up" or "down".
-    summaries: how clients are summed up, of ``_summaries.KINDS`` unless ``summary`` knows others; the first is
-    what the score's name alone stands for.
+    unit: "%" for numbers in [0, 1] that are shown times 100; any other short text, or "", for numbers shown
+    as they are. better: "up" or "down".
+    summaries: how clients are summed up, of ``_summaries.KINDS`` unless ``summary`` knows others; the first
+    is what the score's name alone stands for.
     shared_test: it needs all clients tested on the same samples.
     by_default: it is computed unasked wherever what it needs is there.
     """
@@ -49,7 +50,8 @@ class Score(ABC):
 
     @abstractmethod
     def number(self, sums: Tensor, trained: Tensor) -> Tensor:
-        """Each client's number [n] from its ``sums`` [n, width] over all its test samples; NaN if it has none.
+        """Each client's number [n] from its ``sums`` [n, width] over all its test samples;
+        NaN if it has none.
 
         trained: how many training samples of each class a client has, float64 [n, classes].
         """

@@ -33,7 +33,8 @@ class Restored:
 
 
 class Checkpoints:
-    """The checkpoints of one run: ``start``, go on training, ``finish``. The last ``keep`` stay on the disk."""
+    """The checkpoints of one run: ``start``, go on training, ``finish``. The last ``keep``
+    stay on the disk."""
 
     def __init__(self, folder: str | Path, communicator: Ranks, keep: int = 2) -> None:
         """``folder`` belongs to this object alone; the first ``start`` makes it where it is missing."""
@@ -44,13 +45,15 @@ class Checkpoints:
         self._committed: dict[tuple[object, ...], Shard] = {}  # what the newest checkpoint holds, by content
         self._pending: tuple[int, dict[str, Any], Future[dict[str, Any]]] | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self.written_in = 0.0  # seconds that the slowest rank wrote in the background, of the last one finished; rank 0
+        # seconds that the slowest rank wrote in the background, of the last one finished; rank 0
+        self.written_in = 0.0
 
     def start(self, round: int, server: Mapping[str, Tensor] | None, clients: ClientStore,
               meta: dict[str, Any]) -> None:
         """Take the state as it is now and write this rank's share in the background.
 
-        ``server`` on rank 0 only, tensors of any shape on any device; ``meta`` is JSON-able and rank 0's counts.
+        ``server`` on rank 0 only, tensors of any shape on any device; ``meta`` is JSON-able and
+        rank 0's counts.
         """
         if self._pending:
             raise RuntimeError(f"the checkpoint of round {self._pending[0]} is not finished")
@@ -58,7 +61,8 @@ class Checkpoints:
         self._pending = round, deepcopy(meta), self._writer.submit(self._write, copy, clients.snapshot())
 
     def finish(self) -> str | None:
-        """Collective. Wait for all ranks' files and commit; the digest of the run, None when nothing was started.
+        """Collective. Wait for all ranks' files and commit; the digest of the run, None when nothing
+        was started.
 
         What failed on any rank is raised on all; the checkpoints before are valid then.
         """
@@ -77,10 +81,11 @@ class Checkpoints:
         return digest
 
     def restore(self, clients: ClientStore) -> Restored | None:
-        """Collective. Read the newest intact checkpoint, each rank just its own clients; None when there is none yet.
+        """Collective. Read the newest intact checkpoint, each rank just its own clients; None when
+        there is none yet.
 
-        ``clients`` is as new: nothing was put into it. Raises UserError when all checkpoints are damaged or the
-        state does not fit ``clients``.
+        ``clients`` is as new: nothing was put into it. Raises UserError when all checkpoints are damaged
+        or the state does not fit ``clients``.
         """
         with agreed(self._communicator):
             found, notes = self._choose() if self._communicator.is_server else (None, [])
@@ -113,18 +118,22 @@ class Checkpoints:
         return self._known(None, [hashed]) or shards.write_server(self.folder, state, hashed)
 
     def _known(self, ids: list[int] | None, digests: list[str]) -> Shard | None:
-        """A file of the last committed checkpoint that says just this, so that it need not be written again."""
+        """A file of the last committed checkpoint that says just this, so that it need not
+        be written again."""
         shard = self._committed.get(shards.content(ids, digests))
         return shard if shard and shard.present(self.folder) else None
 
     def _commit(self, round: int, meta: dict[str, Any], reports: list[dict[str, Any]]) -> str:
-        """On rank 0: publish the manifest, then forget what no kept checkpoint needs. The digest of the run."""
+        """On rank 0: publish the manifest, then forget what no kept checkpoint needs. The
+        digest of the run."""
         files = [shard for report in reports for shard in _shards(report["files"])]
         server = next(shard for shard in files if shard.ids is None)
-        hashed = digest.of_run(server.digests[0], dict(pair for report in reports for pair in report["clients"]))
+        hashed = digest.of_run(server.digests[0],
+                               dict(pair for report in reports for pair in report["clients"]))
         new = Manifest(round, hashed, meta, files)
         new.write(self.folder)
-        # What lies at or beyond this round was damaged or replaced, or the run would not have come here again.
+        # What lies at or beyond this round was damaged or replaced, or the run would not have
+        # come here again.
         self._kept = [*(old for old in self._kept if old.round < round), new][-self._keep:]
         self._clean()
         return hashed
@@ -141,7 +150,8 @@ class Checkpoints:
         atomic.remove_temporaries(self.folder)
 
     def _choose(self) -> tuple[Manifest | None, list[str]]:
-        """On rank 0: the newest checkpoint that is intact to the last byte, and a line for each damaged one."""
+        """On rank 0: the newest checkpoint that is intact to the last byte, and a line for
+        each damaged one."""
         notes: list[str] = []
         paths = manifest.newest_first(self.folder)
         for position, path in enumerate(paths):
@@ -154,7 +164,8 @@ class Checkpoints:
             self._kept = [*_readable(reversed(paths[position + 1:])), found]
             return found, notes
         if notes:
-            raise UserError(f"no checkpoint is left to continue from, `--fresh` starts over: {'; '.join(notes)}")
+            raise UserError("no checkpoint is left to continue from, `--fresh` starts over: "
+                            f"{'; '.join(notes)}")
         return None, notes
 
     def _read(self, chosen: Manifest, clients: ClientStore) -> dict[str, Tensor] | None:
@@ -174,7 +185,8 @@ class Checkpoints:
 
 
 def latest(folder: str | Path) -> Manifest | None:
-    """The newest checkpoint whose manifest is intact and whose files are there, for looking only. Raises RunFailure."""
+    """The newest checkpoint whose manifest is intact and whose files are there, for looking only.
+    Raises RunFailure."""
     folder = Path(folder)
     found = _readable(manifest.newest_first(folder))
     return next((one for one in found if all(shard.present(folder) for shard in one.files)), None)

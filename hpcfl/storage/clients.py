@@ -1,4 +1,5 @@
-"""The private state of the clients of one rank: the most recent in memory, the rest in a file on node-local storage."""
+"""The private state of the clients of one rank: the most recent in memory, the rest in a file on
+node-local storage."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -89,7 +90,8 @@ class ClientStore:
             return  # nothing to keep, so nothing to store either
         local = {name: tensor.detach().cpu() for name, tensor in state.items()}
         for position, client in enumerate(ids):
-            row = self._rows[client] = Row({name: _private(tensor[position]) for name, tensor in local.items()})
+            row = self._rows[client] = Row({name: _private(tensor[position])
+                                            for name, tensor in local.items()})
             if client in self._recent:
                 self._held -= self._recent.pop(client).size
             self._recent[client] = row
@@ -106,7 +108,8 @@ class ClientStore:
                 self._rows[client].read_ahead()
 
     def snapshot(self) -> dict[int, Row]:
-        """The state of all clients as of now, by ascending id; later puts do not show in it. Costs no tensor copy."""
+        """The state of all clients as of now, by ascending id; later puts do not show in it.
+        Costs no tensor copy."""
         return dict(self._rows)
 
     def _check_ids(self, ids: Sequence[int]) -> None:

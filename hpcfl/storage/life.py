@@ -1,7 +1,7 @@
 """How far the run in a folder has come: derived from what lies on the disk, for everyone who asks.
 
-``run``, ``show``, ``status``, ``table``, ``submit`` and Python all look here, so that they cannot disagree. Each step of a run
-ends with one file that is published whole, by rename, and its being there is the state:
+``run``, ``show``, ``status``, ``table``, ``submit`` and Python all look here, so that they cannot disagree.
+Each step of a run ends with one file that is published whole, by rename, and its being there is the state:
 
     claimed    ``run.json``: the folder belongs to an experiment
     prepared   ``partition.h5``: everything was built and checked, round 1 may begin
@@ -32,9 +32,10 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class Life:
-    """stage: how far the run has come. asked: its number of rounds R, None where nothing says so. done: rounds in the newest
-    checkpoint that can be read, 0 without one. digest: of the state in it. completed: numbers of rounds after which the run was
-    scored, several where it was prolonged. held: a process has the folder now. failure: why the last attempt failed.
+    """stage: how far the run has come. asked: its number of rounds R, None where nothing says so. done:
+    rounds in the newest checkpoint that can be read, 0 without one. digest: of the state in it. completed:
+    numbers of rounds after which the run was scored, several where it was prolonged. held: a process has the
+    folder now. failure: why the last attempt failed.
     """
 
     stage: Stage
@@ -51,18 +52,21 @@ class Life:
 
     @property
     def state(self) -> str:
-        """One word: finished; while a process has the folder how far it has come; else failed, stopped, or empty."""
+        """One word: finished; while a process has the folder how far it has come; else failed,
+        stopped, or empty."""
         if self.finished or self.held:
             return self.stage.name.lower()
         return "failed" if self.failure else "stopped" if self.stage else "empty"
 
 
 def look(folder: Path, asked: int | None, results: Results) -> Life:
-    """``asked``: the run's number of rounds; ``results``: what ``results.read`` found. Changes nothing. Raises RunFailure."""
+    """``asked``: the run's number of rounds; ``results``: what ``results.read`` found. Changes nothing.
+    Raises RunFailure."""
     checkpoint = latest(folder / run_folder.CHECKPOINTS)
     done = checkpoint.round if checkpoint else 0
     stage = _stage(folder, asked, done, results)
-    return Life(stage, asked, done, checkpoint.digest if checkpoint else None, results.completed, lock.held(folder),
+    return Life(stage, asked, done, checkpoint.digest if checkpoint else None,
+                results.completed, lock.held(folder),
                 None if stage == Stage.FINISHED else run_folder.failure(folder))
 
 

@@ -1,7 +1,7 @@
 """One run at a time in a folder.
 
-A run locks the file ``.lock``, which every file system with locks can do, and the folder itself, which no one can delete from
-under it, where the file system can lock folders.
+A run locks the file ``.lock``, which every file system with locks can do, and the folder itself, which no one
+can delete from under it, where the file system can lock folders.
 """
 
 import errno
@@ -24,12 +24,14 @@ OWNER_BYTES = 1 << 10  # of what an owner says of itself, at most
 
 
 class FolderLock:
-    """Context manager: the folder, made where missing, is this process's own. The kernel frees it however the process ends.
+    """Context manager: the folder, made where missing, is this process's own. The kernel frees it however
+    the process ends.
 
-    Nothing in the folder changes but that ``.lock`` is there, until ``sign`` writes down who has it; a folder that was made for
-    the lock and is still empty at the end is removed again.
+    Nothing in the folder changes but that ``.lock`` is there, until ``sign`` writes down who has it;
+    a folder that was made for the lock and is still empty at the end is removed again.
 
-    Raises UserError when another process has it or the file system offers no locks, RunFailure for a failing disk.
+    Raises UserError when another process has it or the file system offers no locks, RunFailure for
+    a failing disk.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -54,7 +56,8 @@ class FolderLock:
         self._release()
 
     def again(self) -> None:
-        """Lock the folder that was made in the place of the locked one, which was moved aside. Raises RunFailure."""
+        """Lock the folder that was made in the place of the locked one, which was moved aside.
+        Raises RunFailure."""
         moved, self._descriptors = self._descriptors, []
         if not self._take():
             raise RunFailure(f"{self._path.parent}: another run took this folder ({self._owner()})")
@@ -66,7 +69,8 @@ class FolderLock:
         started = time.strftime("%Y-%m-%d %H:%M:%S")
         with atomic.explained(self._path):
             os.ftruncate(self._descriptors[-1], 0)
-            os.pwrite(self._descriptors[-1], f"host {socket.gethostname()}, pid {os.getpid()}, since {started}".encode(), 0)
+            os.pwrite(self._descriptors[-1],
+                      f"host {socket.gethostname()}, pid {os.getpid()}, since {started}".encode(), 0)
         self._signed = True
 
     def _take(self) -> bool:
@@ -117,7 +121,8 @@ class FolderLock:
 
 
 def held(folder: Path) -> bool:
-    """Whether a run has the folder now; for looking only. False too where the file system hides locks of other hosts."""
+    """Whether a run has the folder now; for looking only. False too where the file system hides locks
+    of other hosts."""
     return _locked(folder, os.O_DIRECTORY) or _locked(folder / NAME, os.O_NOFOLLOW | os.O_NONBLOCK)
 
 

@@ -28,8 +28,8 @@ class Document(TypedDict):
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Manifest:
-    """A committed checkpoint: the state after ``round``, its digest, the caller's ``meta`` and the files, one of the
-    server and any number of clients'. Raises ValueError for what cannot be one.
+    """A committed checkpoint: the state after ``round``, its digest, the caller's ``meta`` and the files,
+    one of the server and any number of clients'. Raises ValueError for what cannot be one.
     """
 
     round: Annotated[int, Field(ge=0, lt=10**8)]

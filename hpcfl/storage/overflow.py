@@ -35,7 +35,8 @@ class Slot:
     def read_ahead(self) -> None:
         """A hint to the system; it does nothing where there is no such hint."""
         if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self.overflow.descriptor, self.offset, self.overflow.size, os.POSIX_FADV_WILLNEED)
+            os.posix_fadvise(self.overflow.descriptor, self.offset, self.overflow.size,
+                             os.POSIX_FADV_WILLNEED)
 
 
 class Overflow:

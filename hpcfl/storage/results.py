@@ -1,4 +1,5 @@
-"""The results of a run: what they are, how they lie in an HDF5 file, how parts become one, how they are read."""
+"""The results of a run: what they are, how they lie in an HDF5 file, how parts become one,
+how they are read."""
 
 import json
 from collections.abc import Sequence
@@ -17,8 +18,11 @@ from hpcfl.storage import results_form
 KIND = "metrics"
 MERGED = "metrics.h5"
 COPY = "metrics-copy.h5"  # the same, so that damage to one of them loses nothing
-FINAL = "final"  # the value that marks round R + 1, the state after the last aggregation: 1 there, 0 in rounds that were played
-COMPLETED = "completed"  # the attribute with the numbers of rounds that the run was played and scored to the end with
+# the value that marks round R + 1, the state after the last aggregation: 1 there, 0 in rounds
+# that were played
+FINAL = "final"
+# the attribute with the numbers of rounds that the run was played and scored to the end with
+COMPLETED = "completed"
 PACKED = "packed"  # what lies in one dataset, and the attribute that names it
 ROUNDS = "rounds"  # folder of the rounds that are not merged yet, one file each
 ATTEMPTS = 100  # a reader loses a race against merging at most once per checkpoint
@@ -26,9 +30,11 @@ ATTEMPTS = 100  # a reader loses a race against merging at most once per checkpo
 
 @dataclass(frozen=True)
 class Results:
-    """What a run recorded. ``values``: name → array [T, ...]; NaN (floats) or -1 (integers) where a round lacks it.
+    """What a run recorded. ``values``: name → array [T, ...]; NaN (floats) or -1 (integers) where
+    a round lacks it.
 
-    completed: the numbers of rounds R after which the run was scored as round R + 1; several when it was prolonged later.
+    completed: the numbers of rounds R after which the run was scored as round R + 1; several when it was
+    prolonged later.
     """
 
     header: dict[str, Any] = field(default_factory=dict)
@@ -40,7 +46,8 @@ class Results:
 
     @property
     def played(self) -> np.ndarray:
-        """Which of the rounds were played, bool [T]; the others are states after a last aggregation, scored."""
+        """Which of the rounds were played, bool [T]; the others are states after a last
+        aggregation, scored."""
         played: np.ndarray = self.values.get(FINAL, np.zeros(len(self.rounds))) != 1
         return played
 
@@ -67,10 +74,11 @@ def completed(folder: Path) -> list[int]:
 def encode(results: Results, packed: bool = False) -> bytes:
     """The bytes of the file. Every header entry is a JSON text in an attribute of the root group.
 
-    packed: values of the same type and shape are one dataset, for files that are merged soon: HDF5 takes longer for a dataset
-    than for its numbers.
+    packed: values of the same type and shape are one dataset, for files that are merged soon: HDF5 takes
+    longer for a dataset than for its numbers.
     """
-    attributes = {name: json.dumps(value) for name, value in {**results.header, COMPLETED: results.completed}.items()}
+    attributes = {name: json.dumps(value)
+                  for name, value in {**results.header, COMPLETED: results.completed}.items()}
     datasets = {f"partition/{name}": array for name, array in results.static.items()}
     values = {f"values/{name}": array for name, array in results.values.items()}
     if packed:
@@ -78,7 +86,8 @@ def encode(results: Results, packed: bool = False) -> bytes:
         for name, array in values.items():
             alike.setdefault((array.dtype.str, array.shape), []).append(name)
         attributes[PACKED] = json.dumps(list(alike.values()))
-        values = {f"{PACKED}/{i}": np.stack([values[name] for name in names]) for i, names in enumerate(alike.values())}
+        values = {f"{PACKED}/{i}": np.stack([values[name] for name in names])
+                  for i, names in enumerate(alike.values())}
     datasets |= values
     content = hdf5.encode({"rounds": results.rounds, **datasets}, attributes)
     return hdf5.seal(KIND, content)
@@ -118,7 +127,8 @@ def merge(parts: Sequence[Results]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 
 
 def scored_after(parts: Sequence[Results]) -> list[int]:
-    """The numbers of rounds after which the run was scored as round R + 1, ascending: kept from earlier or in these rounds."""
+    """The numbers of rounds after which the run was scored as round R + 1, ascending: kept from earlier
+    or in these rounds."""
     known = {number for part in parts for number in part.completed}
     return sorted(known | {int(round) - 1 for part in parts for round in part.rounds[~part.played]})
 
@@ -139,7 +149,8 @@ def _column(name: str, length: int, chosen: list[tuple[Results, list[int], list[
 
 
 def _read_once(folder: Path) -> Results:
-    # The list comes first: a round that is merged after it is in the merged file, one merged before it as well.
+    # The list comes first: a round that is merged after it is in the merged file, one merged
+    # before it as well.
     paths, notes = listed(folder), list[str]()
     base = load_merged(folder, notes)
     parts = [part for path in paths if (part := load_or_note(path, notes))]
@@ -151,7 +162,8 @@ def _read_once(folder: Path) -> Results:
 
 
 def load_merged(folder: Path, notes: list[str]) -> Results | None:
-    """What was merged so far, from the file or, where that is missing or damaged, from its copy; None without either."""
+    """What was merged so far, from the file or, where that is missing or damaged, from its copy;
+    None without either."""
     for name in (MERGED, COPY):
         with suppress(FileNotFoundError):
             if found := load_or_note(folder / name, notes):
@@ -160,7 +172,8 @@ def load_merged(folder: Path, notes: list[str]) -> Results | None:
 
 
 def load_or_note(path: Path, notes: list[str]) -> Results | None:
-    """What is in the file, or None and one more line in ``notes`` when it is damaged. Raises FileNotFoundError."""
+    """What is in the file, or None and one more line in ``notes`` when it is damaged.
+    Raises FileNotFoundError."""
     try:
         return load(path)
     except Damaged as error:

@@ -29,7 +29,8 @@ def header(attributes: Mapping[str, str]) -> dict[str, Any]:
 
 
 def unpacked(datasets: Arrays, names: str, packed: str) -> dict[str, np.ndarray]:
-    """All datasets, also those that lie together in ``packed/0``, ``packed/1`` … Raises KeyError, ValueError, Damaged.
+    """All datasets, also those that lie together in ``packed/0``, ``packed/1`` … Raises KeyError,
+    ValueError, Damaged.
     """
     found = dict(datasets)
     for i, alike in enumerate(foreign.checked(foreign.parsed(names), Alike).root):

@@ -1,7 +1,7 @@
 """The folder of one run: whose it is, whether it may be used, and starting it over.
 
-``run.json`` (the resolved configuration), ``partition.h5``, ``metrics.h5``, its copy and ``rounds/``, ``checkpoints/``,
-``.lock``, ``failure.txt``. ``life.py`` says how far the run in it has come.
+``run.json`` (the resolved configuration), ``partition.h5``, ``metrics.h5``, its copy and ``rounds/``,
+``checkpoints/``, ``.lock``, ``failure.txt``. ``life.py`` says how far the run in it has come.
 """
 
 import json
@@ -27,7 +27,8 @@ PARTITION = "partition.h5"
 FAILURE = "failure.txt"  # why the last attempt failed
 REASON_BYTES = 1 << 16  # of that file, at most
 CHECKPOINTS = "checkpoints"
-EVIDENCE = (RUN, PARTITION, results.MERGED, results.COPY, results.ROUNDS, CHECKPOINTS, FAILURE)  # a run of hpcfl was here
+# a run of hpcfl was here
+EVIDENCE = (RUN, PARTITION, results.MERGED, results.COPY, results.ROUNDS, CHECKPOINTS, FAILURE)
 FILES = (RUN, PARTITION, results.MERGED, results.COPY, FAILURE)
 FOLDERS = (results.ROUNDS, CHECKPOINTS)
 NO_RESULTS = (LOCK, "jobs")  # may lie in a folder before its first run
@@ -39,17 +40,18 @@ def is_run(folder: Path) -> bool:
 
 
 def examine(folder: Path, config: Config, fresh: bool) -> bool:
-    """Whether this very run is complete in the folder, its last state intact to the last byte. Changes nothing.
+    """Whether this very run is complete in the folder, its last state intact to the last byte.
+    Changes nothing.
 
-    Raises UserError if the folder cannot be read, belongs to another configuration, holds something else, or has a run that is
-    longer than the configuration asks for.
+    Raises UserError if the folder cannot be read, belongs to another configuration, holds something else,
+    or has a run that is longer than the configuration asks for.
     """
     _refuse_strangers(folder)
     if fresh:
         return False
     if folders := [name for name in FILES if (folder / name).is_dir()]:
-        raise UserError(f"{folder / folders[0]}: is a folder where a file belongs; choose another --out, or --fresh to move "
-                        "all aside")
+        raise UserError(f"{folder / folders[0]}: is a folder where a file belongs; choose another --out, or "
+                        "--fresh to move all aside")
     newest = _newest(folder)
     _refuse_another(folder, config, newest)
     done, completed = newest.round if newest else 0, results.completed(folder)
@@ -57,7 +59,8 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
         whole = checkpoint.intact(folder / CHECKPOINTS)
         return is_finished(config.rounds, whole.round if whole else 0, completed)
     if done > config.rounds:
-        raise UserError(f"rounds = {config.rounds}: this run has done {done} already; ask for more, or --fresh")
+        raise UserError(f"rounds = {config.rounds}: this run has done {done} already; "
+                        "ask for more, or --fresh")
     begun_for = newest.meta.get("rounds") if newest else config.rounds
     if config.method.needs_rounds and begun_for != config.rounds:
         raise UserError(f"rounds = {config.rounds}: this run was begun for {begun_for} and every round of "
@@ -67,10 +70,11 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
 
 
 def is_finished(rounds: int, done: int, completed: list[int]) -> bool:
-    """Whether a run of so many rounds was played and scored to the end, with a checkpoint after ``done`` rounds.
+    """Whether a run of so many rounds was played and scored to the end, with a checkpoint after
+    ``done`` rounds.
 
-    Where the last state is lost but can be made again from an earlier checkpoint, the run goes on from there; without any
-    checkpoint left the scores are what counts.
+    Where the last state is lost but can be made again from an earlier checkpoint, the run goes on from there;
+    without any checkpoint left the scores are what counts.
     """
     return rounds in completed and not 0 < done < rounds
 
@@ -92,7 +96,8 @@ class Claim:
     def begin(self) -> None:
         """Say in the folder whose it is; with ``fresh`` what was there is moved aside first.
 
-        Raises UserError if a new folder cannot be written, which is gone again then, and RunFailure if an old one cannot.
+        Raises UserError if a new folder cannot be written, which is gone again then, and RunFailure if
+        an old one cannot.
         """
         try:
             self._begin()
@@ -101,7 +106,8 @@ class Claim:
                 raise
             with suppress(OSError):
                 (self.folder / RUN).unlink(missing_ok=True)
-            raise UserError(f"{error}; choose another --out, or make this one writable and free some space") from error
+            raise UserError(f"{error}; choose another --out, or make this one writable and free some "
+                            "space") from error
 
     def _begin(self) -> None:
         if self._fresh and not self._is_new:
@@ -109,7 +115,8 @@ class Claim:
                 self.folder.rename(_aside(self.folder))
                 self.folder.mkdir()
             self._lock.again()
-        text = json.dumps({"identity": self._config.identity(), "config": self._config.resolved()}, indent=1).encode()
+        text = json.dumps({"identity": self._config.identity(), "config": self._config.resolved()},
+                          indent=1).encode()
         if _content(self.folder / RUN) != text:
             atomic.write(self.folder / RUN, text)
         with atomic.explained(self.folder):
@@ -121,17 +128,19 @@ class Claim:
 
 @contextmanager
 def claim(folder: Path, config: Config, fresh: bool) -> Iterator[Claim | None]:
-    """The folder, made where missing, is this process's own inside the block; None where another has completed the run.
+    """The folder, made where missing, is this process's own inside the block; None where another has
+    completed the run.
 
-    What fails inside the block after ``Claim.begin`` is written to ``failure.txt``. Raises what ``examine`` raises, and
-    UserError if the folder is in use or cannot be written.
+    What fails inside the block after ``Claim.begin`` is written to ``failure.txt``. Raises what ``examine``
+    raises, and UserError if the folder is in use or cannot be written.
     """
     examine(folder, config, fresh)
     with ExitStack() as locks:
         try:
             lock = locks.enter_context(FolderLock(folder))
         except RunFailure as error:
-            raise UserError(f"{error}; choose another --out, or make this one writable and free some space") from error
+            raise UserError(f"{error}; choose another --out, or make this one writable and free some "
+                            "space") from error
         if examine(folder, config, fresh):
             yield None
             return
@@ -145,13 +154,15 @@ def claim(folder: Path, config: Config, fresh: bool) -> Iterator[Claim | None]:
 
 
 def read(folder: Path) -> RunFile | None:
-    """``run.json`` of a folder, ``identity`` and ``config``; None where there is none. Raises UserError if it is damaged."""
+    """``run.json`` of a folder, ``identity`` and ``config``; None where there is none. Raises UserError
+    if it is damaged."""
     try:
         return foreign.read_json(folder / RUN, RunFile)
     except FileNotFoundError:
         return None
     except Damaged as error:
-        raise UserError(f"{folder / RUN}: damaged ({error}); the command that began the run writes it again") from None
+        raise UserError(f"{folder / RUN}: damaged ({error}); the command that began the run writes it "
+                        "again") from None
 
 
 def failure(folder: Path) -> str | None:
@@ -168,7 +179,8 @@ def _keep_failure(path: Path, error: Exception) -> None:
 
 
 def _refuse_strangers(folder: Path) -> None:
-    """Refuse a folder with files of others; what a run that was killed may leave at any moment is no stranger's."""
+    """Refuse a folder with files of others; what a run that was killed may leave at any moment
+    is no stranger's."""
     try:
         entries = [entry.name for entry in folder.iterdir()]
     except FileNotFoundError:
@@ -178,7 +190,8 @@ def _refuse_strangers(folder: Path) -> None:
     except OSError as error:
         raise UserError(f"{folder}: cannot be read ({error.strerror}); choose another --out") from None
     if links := [name for name in FOLDERS if (folder / name).is_symlink()]:
-        raise UserError(f"{folder / links[0]}: is a link, and files would be removed where it leads; choose another --out")
+        raise UserError(f"{folder / links[0]}: is a link, and files would be removed where it leads; "
+                        "choose another --out")
     if any(name in EVIDENCE for name in entries):
         return
     strangers = [name for name in entries if name not in NO_RESULTS and not atomic.is_temporary(name)]
@@ -187,7 +200,8 @@ def _refuse_strangers(folder: Path) -> None:
 
 
 def _refuse_another(folder: Path, config: Config, newest: Manifest | None) -> None:
-    """Refuse the run of another configuration: by ``run.json``, or where that is missing or damaged by the checkpoint."""
+    """Refuse the run of another configuration: by ``run.json``, or where that is missing or damaged
+    by the checkpoint."""
     try:
         there = read(folder)
     except UserError:
@@ -197,8 +211,8 @@ def _refuse_another(folder: Path, config: Config, newest: Manifest | None) -> No
             raise UserError(f"{folder}: belongs to another configuration ({'; '.join(differences)}); "
                             "choose another --out or name, or --fresh to move it aside")
     elif newest is not None and newest.meta.get("fingerprint") != config.fingerprint():
-        raise UserError(f"{folder}: belongs to another configuration ({RUN} is missing or damaged, and its checkpoint says so); "
-                        "choose another --out or name, or --fresh to move it aside")
+        raise UserError(f"{folder}: belongs to another configuration ({RUN} is missing or damaged, and its "
+                        "checkpoint says so); choose another --out or name, or --fresh to move it aside")
 
 
 def _newest(folder: Path) -> Manifest | None:
@@ -218,7 +232,8 @@ def _content(path: Path) -> bytes | None:
 def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     missing = "(nothing)"
     return [f"{key}: {there.get(key, missing)} there, {here.get(key, missing)} here"
-            for key in sorted(there.keys() | here.keys()) if there.get(key, missing) != here.get(key, missing)]
+            for key in sorted(there.keys() | here.keys())
+            if there.get(key, missing) != here.get(key, missing)]
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

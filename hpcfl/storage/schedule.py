@@ -9,15 +9,18 @@ SHARE = 0.02  # of the time of a run, at most, goes into checkpoints that are sc
 
 
 class Schedule:
-    """Every so many rounds, or "auto": when what the last checkpoint cost is less than SHARE of the time since then.
+    """Every so many rounds, or "auto": when what the last checkpoint cost is less than SHARE of the
+    time since then.
 
-    Rank 0's clock decides for all ranks. A checkpoint changes no numbers, so neither does its moment. The cost is the time
-    that training waited and all time of writing beside it, though only a part of that slows training down.
+    Rank 0's clock decides for all ranks. A checkpoint changes no numbers, so neither does its moment.
+    The cost is the time that training waited and all time of writing beside it, though only a part of that
+    slows training down.
     """
 
     def __init__(self, every: int | Literal["auto"], clock: Callable[[], float] = time.monotonic) -> None:
         self._every, self._clock = every, clock
-        self._cost = 0.0  # seconds, so that the first checkpoint comes after the first round and tells the cost
+        # seconds, so that the first checkpoint comes after the first round and tells the cost
+        self._cost = 0.0
         self._held = 0.0  # seconds that training has waited for the checkpoint that is under way
         self._under_way = False
         self._finished = clock()

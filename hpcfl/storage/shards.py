@@ -1,7 +1,8 @@
 """The data files of a checkpoint: one HDF5 file for the server and one for each group of clients.
 
-A file is named by the SHA-256 of its content. So two files of one name are the same file, whoever wrote them, in
-whatever run, with whatever number of ranks, and a file that an older checkpoint needs is never overwritten by another.
+A file is named by the SHA-256 of its content. So two files of one name are the same file, whoever wrote
+them, in whatever run, with whatever number of ranks, and a file that an older checkpoint needs is never
+overwritten by another.
 """
 
 import hashlib
@@ -30,8 +31,8 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Shard:
-    """One data file: the server's state (``ids`` is None) or that of some clients, ids ascending. Raises ValueError
-    for what cannot be one.
+    """One data file: the server's state (``ids`` is None) or that of some clients, ids ascending. Raises
+    ValueError for what cannot be one.
     """
 
     name: str
@@ -76,9 +77,11 @@ def content(ids: Sequence[int] | None, digests: Sequence[str]) -> tuple[object, 
 
 
 def groups(rows: Mapping[int, Row]) -> Iterator[list[int]]:
-    """The clients of a rank in groups of consecutive local ids of bounded size, those left out that never wrote.
+    """The clients of a rank in groups of consecutive local ids of bounded size, those left out
+    that never wrote.
 
-    The bounds of a group depend on all ids, not on who wrote, so that other groups stay unchanged when a client writes.
+    The bounds of a group depend on all ids, not on who wrote, so that other groups stay unchanged when
+    a client writes.
     """
     ids = sorted(rows)
     size = sum(tensor.nbytes for tensor in rows[ids[0]].tensors.values()) if ids else 0
@@ -92,12 +95,14 @@ def write_clients(folder: Path, ids: list[int], rows: Mapping[int, Row]) -> Shar
     """Write the state of these clients as datasets [n, *shape] and ``ids``. Raises RunFailure."""
     arrays = {_encode(name): np.stack([rows[client].tensors[name].numpy() for client in ids])
               for name in rows[ids[0]].tensors}
-    return _write(folder, "clients", {"ids": np.array(ids), **arrays}, ids, [rows[client].digest for client in ids])
+    return _write(folder, "clients", {"ids": np.array(ids), **arrays}, ids,
+                  [rows[client].digest for client in ids])
 
 
 def write_server(folder: Path, state: Mapping[str, Tensor], digest: str) -> Shard:
     """Write the server's state, CPU tensors of any shape. Raises RunFailure."""
-    return _write(folder, "server", {_encode(name): tensor.numpy() for name, tensor in state.items()}, None, [digest])
+    return _write(folder, "server", {_encode(name): tensor.numpy() for name, tensor in state.items()},
+                  None, [digest])
 
 
 def read(path: Path, rows: list[int] | None) -> dict[str, Tensor]:
@@ -106,7 +111,8 @@ def read(path: Path, rows: list[int] | None) -> dict[str, Tensor]:
     return {_decode(name): torch.from_numpy(array) for name, array in arrays.items() if name != "ids"}
 
 
-def _write(folder: Path, kind: str, arrays: dict[str, np.ndarray], ids: list[int] | None, digests: list[str]) -> Shard:
+def _write(folder: Path, kind: str, arrays: dict[str, np.ndarray], ids: list[int] | None,
+           digests: list[str]) -> Shard:
     data = hdf5.encode(arrays, {})
     sha256 = hashlib.sha256(data).hexdigest()
     name = _name(kind, sha256)

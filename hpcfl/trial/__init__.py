@@ -1,7 +1,8 @@
-"""The experiment, tried on two samples of one client before round 1: what a user's own code cannot do shows here.
+"""The experiment, tried on two samples of one client before round 1: what a user's own code cannot
+do shows here.
 
-Nothing is written yet, and all that a trial changes is made for it and thrown away; random numbers are keyed: a run
-computes the same with and without it.
+Nothing is written yet, and all that a trial changes is made for it and thrown away; random numbers are keyed:
+a run computes the same with and without it.
 """
 
 import traceback
@@ -20,7 +21,8 @@ from hpcfl.trial.imitation import Failure
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rank found, else "": a mistake, a line, and its traceback; or what cannot be batched over clients."""
+    """What a rank found, else "": a mistake, a line, and its traceback; or what cannot be batched
+    over clients."""
 
     mistake: str = ""
     details: str = ""
@@ -32,7 +34,8 @@ class Elsewhere(Exception):
 
 
 def run(prepared: Prepared, communicator: Communicator) -> Prepared:
-    """Collective. The experiment as it can run: if lanes are "auto" and it cannot be batched, with one and a note.
+    """Collective. The experiment as it can run: if lanes are "auto" and it cannot be batched, with
+    one and a note.
 
     Raises UserError, the same on all ranks.
     """

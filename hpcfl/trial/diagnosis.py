@@ -13,33 +13,40 @@ Found = tuple[str, BaseException | None]  # a line, and the exception behind it
 
 
 def of_mistake(prepared: Prepared, failure: Failure) -> Found:
-    """What is wrong with the model, if that fails by itself, else with what the method does in the hook that failed."""
+    """What is wrong with the model, if that fails by itself, else with what the method does in the
+    hook that failed."""
     return of_model(prepared) or of_hook(prepared, failure)
 
 
 def of_hook(prepared: Prepared, failure: Failure) -> Found:
-    """What is wrong in a hook, at the user's line that it came to, else where the user's part of the experiment begins."""
+    """What is wrong in a hook, at the user's line that it came to, else where the user's part of the
+    experiment begins."""
     error, section = failure.__cause__, type(prepared.config.method)
     assert error is not None
     if isinstance(error, UserError | RunFailure):
         return _placed(str(error), blame.line_of(error)), error
     makers = getattr(section, str(failure)), section, _maker(prepared)
     place = blame.line_of(error) or next(filter(None, map(blame.definition_of, makers)), None)
-    return _placed(f"method.name = '{prepared.method.name}' fails in '{failure}': {blame.said(error)}", place), error
+    return _placed(f"method.name = '{prepared.method.name}' fails in '{failure}': {blame.said(error)}",
+                   place), error
 
 
 def of_model(prepared: Prepared) -> Found | None:
-    """What is wrong with what the model by itself makes of two samples, in evaluation mode; None if nothing is."""
+    """What is wrong with what the model by itself makes of two samples, in evaluation mode;
+    None if nothing is."""
     samples, classes = prepared.hardware.samples, prepared.setup.classes
     x, _ = samples.take(np.arange(min(SAMPLES, len(samples.y))))
     try:
         with torch.no_grad():
             output = prepared.setup.build().to(samples.device).eval()(x)
-        if not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(x) or output.shape[1] < classes:
-            raise TypeError(f"gives {_size(output)}; expected {len(x)}×{classes}, an output for each of {classes} classes")
+        if (not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(x)
+                or output.shape[1] < classes):
+            raise TypeError(f"gives {_size(output)}; expected {len(x)}×{classes}, an output for each of "
+                            f"{classes} classes")
     except Exception as error:
         place = blame.line_of(error) or blame.definition_of(_maker(prepared))
-        text = f"model.name = '{prepared.config.model.name}' fails on {len(x)} samples, {_size(x)}: {blame.said(error)}"
+        text = (f"model.name = '{prepared.config.model.name}' fails on {len(x)} samples, {_size(x)}: "
+                f"{blame.said(error)}")
         return _placed(text, place), error
     return None
 

@@ -1,4 +1,5 @@
-"""A round of the method on an imitated federation: the real model, loss, kernel and messages, but one client only.
+"""A round of the method on an imitated federation: the real model, loss, kernel and messages, but
+one client only.
 
 It has two samples, and its message stands for those of all clients where the server aggregates.
 """
@@ -25,7 +26,8 @@ from hpcfl.rounds import record
 from hpcfl.storage.clients import ClientStore
 
 SAMPLES = 2
-FLOATS = 1 << 24  # in the models of all imitated clients; where the experiment has more, there are fewer clients
+# in the models of all imitated clients; where the experiment has more, there are fewer clients
+FLOATS = 1 << 24
 FEWEST = 2  # clients
 CLIENT = np.array([0])
 SERVER_SIDE = ("server_state", "send", "aggregate")
@@ -36,8 +38,8 @@ class Enough(Exception):
     """The server computes for long: what it does works so far."""
 
 
-# On the server's side; the messages of all clients are equal, which may be too odd for it. torch documents LinAlgError in
-# this place, but its annotations do not count it as public.
+# On the server's side; the messages of all clients are equal, which may be too odd for it. torch documents
+# LinAlgError in this place, but its annotations do not count it as public.
 EXCUSED = (ValueError, ArithmeticError, AssertionError, Enough,
            torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
@@ -138,8 +140,9 @@ def checked(sender: str, message: Any) -> Message:
     for name, field in fields(message).items():
         shared = field.shared and sender == "send"
         if not shared and (field.shared or len(field.tensor) != 1):
-            raise TypeError(f"it returns '{name}' of shape {list(field.tensor.shape)}; expected a row for each client, "
-                            f"here [1, width]{', or one for all, [width]' if sender == 'send' else ''}")
+            raise TypeError(f"it returns '{name}' of shape {list(field.tensor.shape)}; "
+                            "expected a row for each client, here [1, "
+                            f"width]{', or one for all, [width]' if sender == 'send' else ''}")
     return message
 
 
@@ -147,8 +150,8 @@ def check_score(small: Prepared, scores: set[str]) -> None:
     """Raises UserError for an ``evaluation.score`` that no round records."""
     wanted, method = small.config.evaluation.score, small.method
     if wanted not in {"method", method.primary, *scores}:  # the method's own score may come at the end only
-        raise UserError(f"evaluation.score = '{wanted}': {method.name} records {', '.join(sorted(scores))}; 'method' "
-                        f"takes its own, {method.primary}")
+        raise UserError(f"evaluation.score = '{wanted}': {method.name} records {', '.join(sorted(scores))}; "
+                        f"'method' takes its own, {method.primary}")
 
 
 @contextmanager

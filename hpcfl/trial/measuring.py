@@ -78,7 +78,8 @@ def made_up(classes: int, device: torch.device | str = "cpu") -> Block:
 
 
 def check_additive(score: Score, block: Block, whole: Tensor) -> None:
-    """Raises TypeError unless sums add up over blocks, leave out what the mask does, and are each client's own."""
+    """Raises TypeError unless sums add up over blocks, leave out what the mask does, and are
+    each client's own."""
     counted = part(block, slice(None), slice(SAMPLES - SPARE))
     halves = [score.sums(part(block, slice(None), half)) for half in (slice(2), slice(2, SAMPLES))]
     one = score.sums(part(block, slice(1), slice(None)))

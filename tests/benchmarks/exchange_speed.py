@@ -1,6 +1,7 @@
 """Messages through ``hpcfl.communication.exchange`` against bare ``Scatterv``/``Gatherv`` of as many bytes.
 
-Run as ``mpiexec -n 3 python exchange_speed.py``. Alternating runs; prints JSON: seconds of each kind, per repetition, on rank 0.
+Run as ``mpiexec -n 3 python exchange_speed.py``. Alternating runs; prints JSON: seconds of each kind, per
+repetition, on rank 0.
 """
 
 import json
@@ -23,7 +24,8 @@ def main() -> None:
 
     world, workers = MPI.COMM_WORLD, MPI.COMM_WORLD.size - 1
     ids, counts = np.arange(CLIENTS * workers), [0] + [CLIENTS] * workers
-    placed = placement.Placement(np.random.default_rng(0).permutation(np.repeat(np.arange(1, world.size), CLIENTS)), world.size)
+    placed = placement.Placement(
+        np.random.default_rng(0).permutation(np.repeat(np.arange(1, world.size), CLIENTS)), world.size)
     rows = torch.ones(len(ids), WIDTH) if world.rank == 0 else None
     mine = np.ones((counts[world.rank], WIDTH), np.float32)
     flat = [count * WIDTH for count in counts]
@@ -35,7 +37,8 @@ def main() -> None:
         world.Gatherv(mine, None if total is None else [total, flat, None, MPI.FLOAT])
 
     def ours() -> None:
-        exchange.send(communicator, placed, ids, None if rows is None else {"model": rows}, torch.device("cpu"))
+        exchange.send(communicator, placed, ids, None if rows is None else {"model": rows},
+                      torch.device("cpu"))
         uplink = {"model": torch.from_numpy(mine)} if workers and len(mine) else {}
         exchange.gather(communicator, placed, ids, uplink, communicator.allgather(exchange.header(uplink)))
 

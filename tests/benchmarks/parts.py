@@ -1,6 +1,8 @@
-"""What single parts cost: ``python tests/benchmarks/parts.py`` prints a line for each, into ``results/benchmarks/parts.txt`` too.
+"""What single parts cost: ``python tests/benchmarks/parts.py`` prints a line for each, into
+``results/benchmarks/parts.txt`` too.
 
-One process with one thread; medians. Data sets are looked for in $HPCFL_DATA. The lines explain rows of the table beside it.
+One process with one thread; medians. Data sets are looked for in $HPCFL_DATA. The lines explain rows of the
+table beside it.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,15 +48,18 @@ def scoring_by_block() -> Iterator[str]:
 
 
 def cutting() -> Iterator[str]:
-    samples = small({**MNIST, "partition": {"scheme": "iid", "clients": 10}, "model": {"name": "mlp"}}).hardware.samples
+    samples = small({**MNIST, "partition": {"scheme": "iid", "clients": 10},
+                     "model": {"name": "mlp"}}).hardware.samples
     index = torch.randperm(len(samples.y))[:500]
-    yield f"500 normalised images, as batches are cut: {1e3 * seconds(lambda: samples.take(index), 50):.2f} ms"
+    yield ("500 normalised images, as batches are cut: "
+           f"{1e3 * seconds(lambda: samples.take(index), 50):.2f} ms")
     taken = seconds(lambda: (samples.x[index] / 255 - 0.5) / 0.5, 50)
     yield f"500 normalised images by x[index] and (x / 255 − 0.5) / 0.5: {1e3 * taken:.2f} ms"
 
 
 def replaying() -> Iterator[str]:
-    prepared = small({**DIGITS, "partition": {"scheme": "iid", "clients": 50}, "training": {"epochs": EPOCHS}})
+    prepared = small({**DIGITS, "partition": {"scheme": "iid", "clients": 50},
+                      "training": {"epochs": EPOCHS}})
     rows, work = models(prepared), prepared.hardware.work
     for often, name in ((1 << 60, "as it is"), (0, "replayed")):
         replay.OFTEN = often
@@ -71,8 +76,9 @@ def server() -> Iterator[str]:
     for size in (15, 17, 18, 20):
         mixing.BLOCK_FLOATS = 1 << size
         megabytes = 8 * mixing.BLOCK_FLOATS / (1 << 20)
-        yield (f"100 models of 878,538 in blocks of {megabytes:g} MB: distances {seconds(distances(rows, everyone)):.2f} s, "
-               f"product {seconds(lambda: mixing.mix(matrix, rows)):.2f} s")
+        yield (f"100 models of 878,538 in blocks of {megabytes:g} MB: "
+               f"distances {seconds(distances(rows, everyone)):.2f} s, product "
+               f"{seconds(lambda: mixing.mix(matrix, rows)):.2f} s")
     mixing.BLOCK_FLOATS = 1 << 17
     products = seconds(lambda: mixing.total(lambda block: block.double() @ block.double().T, rows))
     yield f"inner products of all of them: {products:.2f} s"
@@ -80,10 +86,13 @@ def server() -> Iterator[str]:
 
 
 def metrics() -> Iterator[str]:
-    values = {**{f"value {i}": np.zeros(1) for i in range(30)}, **{f"clients/{i}": np.zeros((1, 100)) for i in range(7)}}
+    values = {**{f"value {i}": np.zeros(1) for i in range(30)},
+              **{f"clients/{i}": np.zeros((1, 100)) for i in range(7)}}
     for packed in (False, True):
-        taken = seconds(lambda p=packed: results.encode(Results(rounds=np.array([1]), values=values), packed=p), 50)
-        yield f"the file of a round with 37 values, {'packed' if packed else 'a data set for each'}: {1e3 * taken:.1f} ms"
+        taken = seconds(
+            lambda p=packed: results.encode(Results(rounds=np.array([1]), values=values), packed=p), 50)
+        yield (f"the file of a round with 37 values, {'packed' if packed else 'a data set for each'}: "
+               f"{1e3 * taken:.1f} ms")
 
 
 def small(sections: dict) -> Prepared:

@@ -1,4 +1,5 @@
-"""Where the time of a W1 round goes: ``python tests/benchmarks/profile_round.py`` writes ``results/benchmarks/profile-w1.txt``.
+"""Where the time of a W1 round goes: ``python tests/benchmarks/profile_round.py``
+writes ``results/benchmarks/profile-w1.txt``.
 
 One process trains the smaller half of W1's clients, without scoring, under the torch profiler.
 """
@@ -27,7 +28,8 @@ def main() -> None:
     ids = np.sort(np.argsort(sizes)[:len(sizes) // 2])
     for round in (1, 2):  # the first warms up
         with profile(activities=[ProfilerActivity.CPU]) as record:
-            prepared.method.update(prepared.fleet(ids, round, scored=False), {"model": prepared.server["model"]})
+            prepared.method.update(prepared.fleet(ids, round, scored=False),
+                                   {"model": prepared.server["model"]})
     table = record.key_averages().table(sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=48)
     OUT.write_text(f"{len(ids)} clients, {int(sizes[ids].sum())} samples, batch 10, one thread\n"
                    + "\n".join(line.rstrip() for line in table.splitlines()) + "\n", encoding="utf-8")

@@ -1,7 +1,8 @@
 """The yardstick: FedAvg as the usual libraries run it, in one process, as ``python reference.py``.
 
-One client after the other, a ``DataLoader`` of its own with batch 10 (training with the workload's batch size), torch's default
-threads; with ``--score`` the start model and the trained model of every client on its test samples, by the same loader.
+One client after the other, a ``DataLoader`` of its own with batch 10 (training with the workload's batch
+size), torch's default threads; with ``--score`` the start model and the trained model of every client on its
+test samples, by the same loader.
 """
 
 import argparse
@@ -54,7 +55,8 @@ def fit(model: torch.nn.Module, samples: TensorDataset, batch_size: int, epochs:
 @torch.no_grad()
 def score(model: torch.nn.Module, samples: TensorDataset, device: torch.device) -> float:
     """Correct answers."""
-    return sum((model(x.to(device)).argmax(1) == y.to(device)).sum().item() for x, y in DataLoader(samples, LOADER_BATCH))
+    return sum((model(x.to(device)).argmax(1) == y.to(device)).sum().item()
+               for x, y in DataLoader(samples, LOADER_BATCH))
 
 
 @torch.no_grad()

@@ -1,7 +1,9 @@
-"""Seconds per round against two yardsticks: ``python tests/benchmarks/rounds.py [--quick] [--only W1 …] [--device cuda]``.
+"""Seconds per round against two yardsticks: ``python tests/benchmarks/rounds.py [--quick] [--only W1 …]
+[--device cuda]``.
 
-Contenders of a row run in turn, several times, so that a noisy neighbour meets all of them; compared are the medians of all their
-rounds. Writes ``results/benchmarks/DEVICE.json`` (rows not run stay as they were) and the table in the README beside it.
+Contenders of a row run in turn, several times, so that a noisy neighbour meets all of them; compared are the
+medians of all their rounds. Writes ``results/benchmarks/DEVICE.json`` (rows not run stay as they were) and
+the table in the README beside it.
 Data sets are looked for in $HPCFL_DATA.
 """
 
@@ -49,15 +51,18 @@ class Bench:
         return {name: statistics.median(rounds) for name, rounds in seconds.items()}
 
     def hpcfl(self, name: str, rounds: int, *overrides: str, ranks: int | None = None) -> dict[str, object]:
-        """``hpcfl bench`` of a workload, by default with a worker for each core (one GPU: one worker) and the server."""
+        """``hpcfl bench`` of a workload, by default with a worker for each core (one GPU: one worker)
+        and the server."""
         folder, ranks = self.folder(name), ranks or (self.cores if self.device == "cpu" else 1) + 1
         settings = [f"partition.file={folder}/partition.h5", f"runtime.device={self.device}", *overrides]
-        return json.loads(self.run("mpiexec", "-n", ranks, "hpcfl", "bench", folder / "experiment.toml", "--json",
-                                   "--rounds", rounds, *(word for one in settings for word in ("--set", one))))
+        return json.loads(self.run(
+            "mpiexec", "-n", ranks, "hpcfl", "bench", folder / "experiment.toml", "--json",
+            "--rounds", rounds, *(word for one in settings for word in ("--set", one))))
 
     def by_hand(self, name: str, rounds: int) -> list[float]:
         ranks = self.cores if self.device == "cpu" else 1
-        return json.loads(self.run("mpiexec", "-n", ranks, sys.executable, HERE / "by_hand.py", self.folder(name),
+        return json.loads(self.run("mpiexec", "-n", ranks, sys.executable,
+                                   HERE / "by_hand.py", self.folder(name),
                                    "--rounds", rounds, "--device", self.device))
 
     def reference(self, name: str, rounds: int) -> list[float]:
@@ -81,15 +86,18 @@ def training_only(bench: Bench, name: str) -> dict[str, float]:
 
 
 def scored(bench: Bench, name: str) -> dict[str, float]:
-    return bench.compete({"hpcfl": lambda: bench.hpcfl(name, 1)["rounds"], "reference": lambda: bench.reference(name, 1)})
+    return bench.compete({"hpcfl": lambda: bench.hpcfl(name, 1)["rounds"],
+                          "reference": lambda: bench.reference(name, 1)})
 
 
 def small(bench: Bench, name: str) -> dict[str, float]:
     """Also in one process: in short rounds a worker more may not pay."""
-    rounds = {"W2": 30, "W3": 300}[name]  # a step is replayed from its 101st call on: in W3 a tail's size comes once a round
+    # a step is replayed from its 101st call on: in W3 a tail's size comes once a round
+    rounds = {"W2": 30, "W3": 300}[name]
     return bench.compete({"hpcfl": lambda: bench.hpcfl(name, rounds)["rounds"],
                           "one process": lambda: bench.hpcfl(name, rounds, ranks=1)["rounds"],
-                          "by hand": lambda: bench.by_hand(name, 10), "reference": lambda: bench.reference(name, 2)})
+                          "by hand": lambda: bench.by_hand(name, 10),
+                          "reference": lambda: bench.reference(name, 2)})
 
 
 def methods(bench: Bench, name: str) -> dict[str, float]:
@@ -108,27 +116,32 @@ def exchange(bench: Bench, name: str) -> dict[str, float]:
 
 
 def server_step(bench: Bench, name: str) -> dict[str, float]:
-    found = json.loads(bench.run(sys.executable, HERE / "server_step.py", bench.folder(name), LITTLE, "cwfedavg", "diversifed"))
-    little = {"diversifed, little memory": found["little"]["diversifed"], "MB of it": found["little"]["diversifed MB"]}
+    found = json.loads(bench.run(sys.executable, HERE / "server_step.py", bench.folder(name), LITTLE,
+                                 "cwfedavg", "diversifed"))
+    little = {"diversifed, little memory": found["little"]["diversifed"],
+              "MB of it": found["little"]["diversifed MB"]}
     return {**found["seconds"], **little, "round": bench.hpcfl(name, 1, *UNSCORED)["seconds_per_round"]}
 
 
 def scaling(bench: Bench, name: str) -> dict[str, float]:
     """Microseconds of a worker for a client's step, all taking part."""
-    return {f"{clients} clients": 1e6 * bench.hpcfl(f"{name}-{clients}", 8, *UNSCORED)["seconds_per_round"] * bench.cores
-            / (clients * workloads.STEPS_OF_A_CLIENT) for clients in (20, 100, 1000)}
+    return {f"{clients} clients": 1e6 * bench.hpcfl(f"{name}-{clients}", 8, *UNSCORED)["seconds_per_round"]
+            * bench.cores / (clients * workloads.STEPS_OF_A_CLIENT) for clients in (20, 100, 1000)}
 
 
 def few(bench: Bench, name: str) -> dict[str, float]:
-    """100 stateful clients a round, all there are or 1 % of 10,000, 20 MB of state in memory: seconds, a worker's MB.
+    """100 stateful clients a round, all there are or 1 % of 10,000, 20 MB of state in memory: seconds,
+    a worker's MB.
 
     Ditto's clients keep a whole model and work the same in their first round as in any other.
     """
     found = {}
     for clients in (100, 10_000):
-        report = bench.hpcfl(f"{name}-{clients}", 150 if not bench.quick else 40, "method.name=ditto",
-                             "evaluation.clients=cohort", "runtime.memory=20", f"participation.fraction={100 / clients}")
-        found |= {f"{clients} clients": report["seconds_per_round"], f"{clients} clients MB": max(report["memory_mb"][1:])}
+        report = bench.hpcfl(f"{name}-{clients}", 150 if not bench.quick else 40,
+                             "method.name=ditto", "evaluation.clients=cohort", "runtime.memory=20",
+                             f"participation.fraction={100 / clients}")
+        found |= {f"{clients} clients": report["seconds_per_round"],
+                  f"{clients} clients MB": max(report["memory_mb"][1:])}
     return found
 
 
@@ -142,7 +155,8 @@ GPU_ROWS = {"CIFAR-20": (training_only, "CIFAR-20"), "CIFAR-100": (training_only
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=[*ROWS, *GPU_ROWS], metavar="ROW", help=", ".join([*ROWS, *GPU_ROWS]))
+    parser.add_argument("--only", nargs="+", choices=[*ROWS, *GPU_ROWS], metavar="ROW",
+                        help=", ".join([*ROWS, *GPU_ROWS]))
     parser.add_argument("--quick", action="store_true", help="each contender once")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda for the rows of one GPU")
     parser.add_argument("--cores", type=int, default=2, help="workers on the CPU")
@@ -155,7 +169,8 @@ def main() -> None:
         bench = Bench(Path(scratch), options.device, options.cores, options.quick)
         for row in options.only or rows:
             measure, name = rows[row]
-            results[row] = {"values": measure(bench, name), "load": os.getloadavg()[1], "quick": options.quick,
+            results[row] = {"values": measure(bench, name),
+                            "load": os.getloadavg()[1], "quick": options.quick,
                             "when": time.strftime("%Y-%m-%d"), "machine": machine(options.device),
                             "versions": provenance.versions(), "commit": provenance.commit()}
             path.write_text(json.dumps(results, indent=1) + "\n")

@@ -1,7 +1,9 @@
-"""The server's step of a method on given clients' models: ``python server_step.py FOLDER MEGABYTES METHOD …``.
+"""The server's step of a method on given clients' models: ``python server_step.py FOLDER MEGABYTES
+METHOD …``.
 
-Prints JSON: seconds of ``send`` + ``aggregate`` of each method, and of copying all models once, which is the memory's speed; then
-with ``runtime.memory`` MEGABYTES the seconds again and the memory, in MB, that steps and a checkpoint take beside files.
+Prints JSON: seconds of ``send`` + ``aggregate`` of each method, and of copying all models once, which is the
+memory's speed; then with ``runtime.memory`` MEGABYTES the seconds again and the memory, in MB, that steps and
+a checkpoint take beside files.
 """
 
 import json

@@ -1,4 +1,5 @@
-"""The tables of ``results/benchmarks/README.md`` and, in short, of the project's README from the measured values."""
+"""The tables of ``results/benchmarks/README.md`` and, in short, of the project's README from the
+measured values."""
 
 import json
 from collections.abc import Callable
@@ -34,7 +35,8 @@ class Target:
             return f"{self.short(results)} | |"
         found = results[self.row]
         seconds = ", ".join(f"{name} {number:.3g}" for name, number in found["values"].items())
-        return f"{self.short(results)} {seconds} | load {found['load']:.1f}{', quick' if found['quick'] else ''} |"
+        return (f"{self.short(results)} {seconds} | load "
+                f"{found['load']:.1f}{', quick' if found['quick'] else ''} |")
 
 
 def against(contender: str, yardstick: str) -> Callable[[Values], float]:
@@ -44,33 +46,40 @@ def against(contender: str, yardstick: str) -> Callable[[Values], float]:
 METHODS = {"fedprox": 1.10, "cwfedavg": 1.05, "fednh": 1.15, "diversifed": 1.10, "fedala": 1.35}
 TARGETS = [
     Target("W1", "W1, training only, against by hand", against("hpcfl", "by hand"), 1.05),
-    Target("W1-scored", "W1, start and trained models scored, against the reference", against("hpcfl", "reference"), 0.50),
+    Target("W1-scored", "W1, start and trained models scored, against the reference",
+           against("hpcfl", "reference"), 0.50),
     Target("W2", "W2, scored, against by hand", against("hpcfl", "by hand"), 1.15),
     Target("W2", "W2, scored, against the reference", against("hpcfl", "reference"), 0.40),
     Target("W3", "W3, scored, against the reference", against("hpcfl", "reference"), 0.15),
     Target("W3", "the same in one process", against("one process", "reference"), 0.15),
     *(Target("methods", f"{method} on W1, against FedAvg", against(method, "fedavg"), bound)
       for method, bound in METHODS.items()),
-    Target("exchange", "exchange of 100 MB a rank, bare MPI's time against ours", against("bare", "hpcfl"), 0.70, least=True),
-    *(Target("server", f"server step of {method}, 100 × 878,538, share of a round", against(method, "round"), 0.05)
+    Target("exchange", "exchange of 100 MB a rank, bare MPI's time against ours",
+           against("bare", "hpcfl"), 0.70, least=True),
+    *(Target("server", f"server step of {method}, 100 × 878,538, share of a round",
+             against(method, "round"), 0.05)
       for method in ("cwfedavg", "diversifed")),
     *(Target("server", f"server step of {method}, against copying all models", against(method, "copy"), 2.0)
       for method in ("cwfedavg", "diversifed")),
-    Target("server", "server step of diversifed and a checkpoint, runtime.memory = 100: MB beside files, share of it",
-           lambda values: values["MB of it"] / 100, 1.0),
-    Target("scaling", "a client's step among 1,000 clients, against 20", against("1000 clients", "20 clients"), 1.10),
-    Target("few", "1 % of 10,000 stateful clients, against 100 of 100: time", against("10000 clients", "100 clients"), 1.10),
+    Target("server", "server step of diversifed and a checkpoint, runtime.memory = 100: "
+           "MB beside files, share of it", lambda values: values["MB of it"] / 100, 1.0),
+    Target("scaling", "a client's step among 1,000 clients, against 20",
+           against("1000 clients", "20 clients"), 1.10),
+    Target("few", "1 % of 10,000 stateful clients, against 100 of 100: time",
+           against("10000 clients", "100 clients"), 1.10),
     Target("few", "the same: a worker's memory", against("10000 clients MB", "100 clients MB"), 1.25),
     *(Target(row, f"one GPU, {what}, against by hand", against("hpcfl", "by hand"), bound)
-      for row, what, bound in (("CIFAR-20", "CIFAR-10, 20 clients", 1 / 25), ("CIFAR-100", "CIFAR-10, 100 clients", 1 / 25),
+      for row, what, bound in (("CIFAR-20", "CIFAR-10, 20 clients", 1 / 25),
+                               ("CIFAR-100", "CIFAR-10, 100 clients", 1 / 25),
                                ("ResNet", "ResNet-18, 20 clients", 1 / 3)))]
 
 
 def render(results: dict[str, dict]) -> str:
     """The whole table as Markdown."""
-    machines = sorted({f"{found['machine']}, torch {found['versions']['torch']}" for found in results.values()})
-    head = ["", f"Measured on: {'; '.join(machines)}.", "", "| row | target | ratio | medians, seconds a round | noise |",
-            "|---|---|---|---|---|"]
+    machines = sorted({f"{found['machine']}, torch {found['versions']['torch']}"
+                       for found in results.values()})
+    head = ["", f"Measured on: {'; '.join(machines)}.", "",
+            "| row | target | ratio | medians, seconds a round | noise |", "|---|---|---|---|---|"]
     return "\n".join([*head, *(target.line(results) for target in TARGETS), "", ""])
 
 
@@ -82,12 +91,15 @@ def render_short(results: dict[str, dict]) -> str:
 
 def measured(folder: Path) -> dict[str, dict]:
     """All rows that the folder's files hold."""
-    return {row: found for path in sorted(folder.glob("?pu.json")) for row, found in json.loads(path.read_text()).items()}
+    return {row: found for path in sorted(folder.glob("?pu.json"))
+            for row, found in json.loads(path.read_text()).items()}
 
 
 def update(folder: Path) -> None:
-    """Replace the tables in the folder's README.md and in the project's by those of the folder's measurements."""
+    """Replace the tables in the folder's README.md and in the project's by those of the
+    folder's measurements."""
     results = measured(folder)
-    for readme, text in ((folder / "README.md", render(results)), (folder.parents[1] / "README.md", render_short(results))):
+    for readme, text in ((folder / "README.md", render(results)),
+                         (folder.parents[1] / "README.md", render_short(results))):
         before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
         readme.write_text(before + BEGIN + text + END + rest.partition(END)[2], encoding="utf-8")

@@ -1,4 +1,5 @@
-"""What is measured: experiments as ``hpcfl`` reads them, and the same data, partition and model for the two yardsticks."""
+"""What is measured: experiments as ``hpcfl`` reads them, and the same data, partition and model for
+the two yardsticks."""
 
 import argparse
 from collections.abc import Callable
@@ -80,12 +81,14 @@ lr = 0.005
 STEPS_OF_A_CLIENT = 11  # of 52 training samples
 
 CIFAR = W1.replace("mnist", "cifar-10")
-EXPERIMENTS = {"W1": W1, "W2": W2, "W3": W3, "CIFAR-20": CIFAR, "CIFAR-100": CIFAR.replace("clients = 20", "clients = 100"),
+EXPERIMENTS = {"W1": W1, "W2": W2, "W3": W3, "CIFAR-20": CIFAR,
+               "CIFAR-100": CIFAR.replace("clients = 20", "clients = 100"),
                "ResNet": CIFAR.replace('"cnn"', '"resnet18"'),
                **{f"scaling-{clients}": SCALING.format(clients) for clients in (20, 100, 1000)},
                **{f"few-{clients}": SCALING.format(clients) for clients in (100, 10_000)}}
 # All that 10,000 clients can have of 70,000 samples are seven: five to train on, two to test.
-SAMPLES_OF_A_CLIENT = {"W2": 300, **{f"scaling-{clients}": 70 for clients in (20, 100, 1000)}, "few-100": 7, "few-10000": 7}
+SAMPLES_OF_A_CLIENT = {"W2": 300, **{f"scaling-{clients}": 70 for clients in (20, 100, 1000)}, "few-100": 7,
+                       "few-10000": 7}
 
 
 @dataclass(frozen=True)

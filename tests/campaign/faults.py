@@ -105,8 +105,9 @@ def ask_to_stop(scene: Scene, number: signal.Signals, times: int) -> Outcome:
 
 
 def freeze_rank(scene: Scene) -> Outcome:
-    """Whatever MPI has connected must be noticed when it falls silent, until all ranks have taken leave of each other;
-    one that is stopped on its way out, when nobody is left to notice, goes on later and has lost nothing."""
+    """Whatever MPI has connected must be noticed when it falls silent, until all ranks have taken leave
+    of each other; one that is stopped on its way out, when nobody is left to notice, goes on later and
+    has lost nothing."""
     job, moment = _reach(scene, scene.chance.randint(2, max(2, scene.most_ranks)), connected=True)
     rank, pid = scene.chance.choice(sorted(job.pids().items()))
     begun = time.monotonic()

@@ -80,7 +80,8 @@ class Job:
             self.kill()
 
     def left_alone(self, pid: int, patience: float) -> bool:
-        """Whether the other ranks have all left for good, and the job waits for this one; False if it ends before."""
+        """Whether the other ranks have all left for good, and the job waits for this one; False
+        if it ends before."""
         deadline, since = time.monotonic() + patience, time.monotonic()
         while self.process.poll() is None and time.monotonic() < deadline:
             if any(_alive(other) for other in self.pids().values() if other != pid):

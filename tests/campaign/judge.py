@@ -53,7 +53,8 @@ def unchanged(before: dict, after: dict) -> list[str]:
 
 
 def twice(scene: Scene, codes: list[int | None], jobs: list[Job]) -> list[str]:
-    """One of two starts wins; the other is refused or finds the run complete. Both are where no state is left."""
+    """One of two starts wins; the other is refused or finds the run complete. Both are where
+    no state is left."""
     if 0 not in codes and (scene.manifests() or not scene.damaged):
         said = " / ".join(job.err[-SHOWN:] for job in jobs)
         return [f"neither of two starts came through: {codes}: {said}"]
@@ -125,7 +126,8 @@ def equal(scene: Scene) -> list[str]:
     """The digest and every recorded number are those of the undisturbed run."""
     expected, found, wrong = scene.undisturbed, scene.recorded(), []
     newest = next((one.digest for _, one in scene.manifests()), None)
-    if newest != expected.digest and not (newest is None and scene.damaged):  # then its scores are what counts
+    # then its scores are what counts
+    if newest != expected.digest and not (newest is None and scene.damaged):
         wrong.append(f"digest {newest}, not the undisturbed one")
     rows = np.flatnonzero(np.isin(expected.results.rounds, found.rounds))
     if len(rows) < len(expected.results.rounds) and not (lossy(scene) and _notes(scene)):

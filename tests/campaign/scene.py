@@ -117,8 +117,8 @@ class Scene:
             return Results()
 
     def finished(self) -> bool:
-        """Whether round R + 1 is on the disk, and the state that it scored is there as far as one can see without
-        reading it all."""
+        """Whether round R + 1 is on the disk, and the state that it scored is there as far as one can see
+        without reading it all."""
         newest = max((one.round for one in self._complete()), default=0)
         return ROUNDS + 1 in self.recorded().rounds and not 0 < newest < ROUNDS
 

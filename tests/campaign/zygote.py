@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-IMPORTED = ("hpcfl.cli", "hpcfl.commands.experiments", "hpcfl.api", "hpcfl.fleet.replay", "hpcfl.report.tables",
-            "hpcfl.cluster.status", "hpcfl.report.sweep_table", "hpcfl.report.figures",
+IMPORTED = ("hpcfl.cli", "hpcfl.commands.experiments", "hpcfl.api", "hpcfl.fleet.replay",
+            "hpcfl.report.tables", "hpcfl.cluster.status", "hpcfl.report.sweep_table", "hpcfl.report.figures",
             "hpcfl.report.progress", "sklearn.datasets", "torch.func", "sympy",
             "torch._decomp.decompositions", "torch.fx.experimental.symbolic_shapes",
             "torch._functorch.apis", "mpi4py", "importlib.readers", "importlib.resources.readers",

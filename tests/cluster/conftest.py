@@ -45,8 +45,8 @@ class Cluster:
 
     def run(self, *command: str, check: bool = True, stderr: int | None = None) -> str:
         """A command's standard output."""
-        answer = subprocess.run(command, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=stderr, timeout=PATIENCE,
-                                env=self.environment)
+        answer = subprocess.run(command, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=stderr,
+                                timeout=PATIENCE, env=self.environment)
         assert not check or answer.returncode == 0, f"{command}: {answer.returncode}\n{answer.stdout}"
         return answer.stdout
 
@@ -60,10 +60,12 @@ class Cluster:
         return name
 
     def experiment(self, pause: float = 0.0, every: int | str = 1, sweep: str = "", since: int = 3) -> str:
-        """An experiment file of 20 rounds; ``pause``: seconds of a round in which nothing is computed, ``since`` a round until
-        ``hurry``: so many that a slow machine does not get to round 20 before what a test does to the run."""
+        """An experiment file of 20 rounds; ``pause``: seconds of a round in which nothing is computed,
+        ``since`` a round until ``hurry``: so many that a slow machine does not get to round 20 before what
+        a test does to the run."""
         self.write("slow", "")
-        text = EXPERIMENT.format(pause=f"pause = {pause}\nsince = {since}" if pause else "", every=json.dumps(every))
+        text = EXPERIMENT.format(pause=f"pause = {pause}\nsince = {since}" if pause else "",
+                                 every=json.dumps(every))
         return self.write("e.toml", text + sweep)
 
     def hurry(self) -> None:
@@ -80,15 +82,19 @@ class Cluster:
         return [line.rpartition(" ")[2] for line in output.splitlines() if " job " in line]
 
     def state(self, job: str) -> str:
-        """Slurm's word for it, e.g. PENDING; requeued jobs, which Slurm holds back for two minutes, are let go at once."""
-        state = self.run("squeue", "--noheader", "--states=all", "--array", "--jobs", job, "--Format=State:|").strip().strip("| ")
+        """Slurm's word for it, e.g. PENDING; requeued jobs, which Slurm holds back for two minutes,
+        are let go at once."""
+        state = self.run("squeue", "--noheader", "--states=all", "--array", "--jobs", job,
+                         "--Format=State:|").strip().strip("| ")
         if state == "PENDING":
-            self.run("scontrol", "update", f"jobid={job}", "StartTime=now", check=False, stderr=subprocess.DEVNULL)
+            self.run("scontrol", "update", f"jobid={job}", "StartTime=now", check=False,
+                     stderr=subprocess.DEVNULL)
         return state
 
     def restarts(self, job: str) -> int:
         self.state(job)  # lets it go
-        return int(self.run("squeue", "--noheader", "--states=all", "--jobs", job, "--Format=RestartCnt:|").strip().strip("| "))
+        return int(self.run("squeue", "--noheader", "--states=all", "--jobs", job,
+                            "--Format=RestartCnt:|").strip().strip("| "))
 
     def wait(self, job: str, end: str = "COMPLETED") -> None:
         """Until the job has ended, in this state."""
@@ -113,7 +119,8 @@ class Cluster:
     def until(self, happened: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE
         while not happened():
-            assert time.monotonic() < deadline, f"{what}: not within {PATIENCE} s\n{self.run('squeue')}\n{self.log()}"
+            assert time.monotonic() < deadline, (f"{what}: not within {PATIENCE} s\n{self.run('squeue')}\n"
+                                                 f"{self.log()}")
             time.sleep(0.5)
 
     def rounds(self, out: str = "out") -> int:
@@ -158,7 +165,8 @@ def cluster(testbed: dict[str, str], tmp_path: Path) -> Iterator[Cluster]:
     found = Cluster(tmp_path, testbed)
     found.profile()
     yield found
-    found.run("scancel", "--full", "--signal=KILL", "--user", str(os.getuid()), check=False, stderr=subprocess.DEVNULL)
+    found.run("scancel", "--full", "--signal=KILL", "--user", str(os.getuid()), check=False,
+              stderr=subprocess.DEVNULL)
     found.run("scancel", "--user", str(os.getuid()), check=False, stderr=subprocess.DEVNULL)
     found.until(lambda: not found.run("squeue", "--noheader").strip(), "an empty queue")
 

@@ -9,8 +9,8 @@ from hpcfl.methods.fedavg import FedAvg
 
 
 class Slow(FedAvg):
-    """FedAvg with a pause before each aggregation, from round ``since`` on, while a file ``slow`` lies in the working folder; it
-    raises where one ``broken-SEED`` does."""
+    """FedAvg with a pause before each aggregation, from round ``since`` on, while a file ``slow`` lies in the
+    working folder; it raises where one ``broken-SEED`` does."""
 
     pause: float = Field(0.0, description="seconds")
     since: int = 3

@@ -42,7 +42,8 @@ def test_unknown_name_is_answered_with_the_known(write):
 
 def test_unknown_key_is_answered_with_the_valid_ones(write):
     write("p.toml", "node = 3")
-    with pytest.raises(UserError, match=r"p.toml: unknown key 'node'; did you mean 'nodes'\? allowed: cluster, partition"):
+    with pytest.raises(UserError, match=r"p.toml: unknown key 'node'; did you mean 'nodes'\? allowed: "
+                                        r"cluster, partition"):
         profile.load("p.toml")
 
 

@@ -1,4 +1,5 @@
-"""Runs in a real Slurm: submitted, interrupted in every way Slurm knows, and always finished with the same bits."""
+"""Runs in a real Slurm: submitted, interrupted in every way Slurm knows, and always finished with
+the same bits."""
 
 import os
 import re
@@ -13,12 +14,14 @@ SCRIPT = Path(__file__).parents[2] / "slurm" / "job.sbatch"
 def test_job_on_two_nodes_gives_the_digest_of_one_process(cluster, undisturbed):
     cluster.experiment()
     dry = cluster.hpcfl("submit", "e.toml", "--profile", "bed", "--out", "out", "--dry-run")
-    assert "#SBATCH --nodes=2" in dry and "#SBATCH --ntasks-per-node=2" in dry and not (cluster.folder / "out").exists()
+    assert ("#SBATCH --nodes=2" in dry and "#SBATCH --ntasks-per-node=2" in dry
+            and not (cluster.folder / "out").exists())
     (job,) = cluster.submit()
     cluster.wait(job)
     assert cluster.digest() == undisturbed
     log = cluster.log()
-    assert "the server" in log and all(re.search(rf"rank {rank} on .*cores .*clients ", log) for rank in (1, 2, 3))
+    assert "the server" in log and all(re.search(rf"rank {rank} on .*cores .*clients ", log)
+                                       for rank in (1, 2, 3))
     assert "finished" in cluster.hpcfl("status", "out")
     assert "1 of 1 complete" in cluster.hpcfl("submit", "e.toml", "--profile", "bed", "--out", "out")
 
@@ -29,8 +32,8 @@ def test_the_readme_word_for_word(cluster):
     path = f"{Path(sys.executable).parent}:{cluster.environment['PATH']}"
     cluster.environment = {**cluster.environment, "PATH": path}
     chapter = SCRIPT.with_name("README.md").read_text().partition("## Submit")[2]
-    dry, sent, watched, table, by_hand = (cluster.run("bash", "-ec", line.strip()) for line in chapter.splitlines()
-                                          if line.startswith("    "))
+    dry, sent, watched, table, by_hand = (cluster.run("bash", "-ec", line.strip())
+                                          for line in chapter.splitlines() if line.startswith("    "))
     assert "#SBATCH --array=0-5%6" in dry and "memory" in dry
     assert sent.count(": job ") == 6 and watched.strip().endswith("6 finished")
     assert all(re.search(rf"{method} +\d\d\.\d\d ± ", table) for method in ("fedavg", "local"))
@@ -56,7 +59,8 @@ def test_preempted_by_a_higher_partition(cluster, undisturbed):
     cluster.profile(ranks_per_node=1)
     (job,) = cluster.submit()
     cluster.wait_for_round(3)
-    other = cluster.run("sbatch", "--parsable", "--partition=high", "--nodes=2", "--exclusive", "--wrap=sleep 2").strip()
+    other = cluster.run("sbatch", "--parsable", "--partition=high", "--nodes=2", "--exclusive",
+                        "--wrap=sleep 2").strip()
     cluster.until(lambda: cluster.restarts(job) == 1, "the preemption")
     assert re.search(r"queued +.*requeued 1 time", cluster.hpcfl("status", "out"))
     cluster.hurry()
@@ -72,7 +76,8 @@ def test_odd_folder_name(cluster):
     (job,) = cluster.submit(out)
     cluster.wait(job)
     assert cluster.rounds(out) == 20
-    assert {path.name for path in cluster.folder.iterdir() if path.is_dir()} - {"__pycache__"} == {"slurm", out}
+    assert {path.name for path in cluster.folder.iterdir()
+            if path.is_dir()} - {"__pycache__"} == {"slurm", out}
 
 
 def test_scontrol_requeue(cluster, undisturbed):
@@ -128,8 +133,8 @@ def test_killed_rank_ends_the_job_and_the_next_one_resumes(cluster, undisturbed)
     os.kill(int(pid), signal.SIGKILL)
     cluster.wait(job, "FAILED")
     assert re.search(r"task 2: Killed", cluster.log())
-    assert re.search(r"failed +.*the ranks ended with code 137: rank 2 on \S+ \(pid \d+, .*, clients .*\): Killed; submitted",
-                     cluster.hpcfl("status", "out"))
+    assert re.search(r"failed +.*the ranks ended with code 137: rank 2 on \S+ \(pid \d+, .*, clients .*\): "
+                     r"Killed; submitted", cluster.hpcfl("status", "out"))
     done = cluster.rounds()
     assert 2 <= done < 20  # that of round 3 may not be complete
     cluster.hurry()
@@ -169,7 +174,8 @@ def test_sweep_with_a_failing_cell(cluster):
     for job in jobs:
         cluster.until(lambda job=job: cluster.ended(job), f"the end of {job}")
     status = cluster.hpcfl("status", "out")
-    assert "5 finished, 1 failed" in status and re.search(r"methods_for_jobs_Slow,seed=1 +failed .*broken on purpose", status)
+    assert "5 finished, 1 failed" in status and re.search(r"methods_for_jobs_Slow,seed=1 +failed .*broken on "
+                                                          r"purpose", status)
     (cluster.folder / "broken-1").unlink()
     (job,) = cluster.submit()
     cluster.wait(job)

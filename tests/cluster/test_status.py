@@ -55,7 +55,8 @@ def test_finished_and_waiting(sweep):
     (("PENDING", "BeginTime", 2), "queued", "requeued 2 times, BeginTime"),
     (("RUNNING", "None", 0), "starting", ""),
     (("COMPLETED", "None", 0), "waiting", ""), (("CANCELLED", "None", 0), "waiting", ""),
-    (("OUT_OF_MEMORY", "OutOfMemory", 0), "failed", "OUT_OF_MEMORY is all that Slurm says; the log is in {}/jobs")])
+    (("OUT_OF_MEMORY", "OutOfMemory", 0), "failed",
+     "OUT_OF_MEMORY is all that Slurm says; the log is in {}/jobs")])
 def test_jobs_in_the_queue(sweep, queue, queued, state, note):
     queue(*queued)
     assert states(sweep)[1] == ("seed=1", state, note.format(sweep))
@@ -63,8 +64,10 @@ def test_jobs_in_the_queue(sweep, queue, queued, state, note):
 
 def test_a_job_that_follows_another_is_the_cells(sweep, queue, monkeypatch):
     queue("FAILED", "NonZeroExitCode", 0)
-    (sweep / "jobs" / "seed=1.requeues").write_text(json.dumps({"failure": None, "followers": {"5_1": "8", "8": "9"}}))
-    monkeypatch.setattr(slurm, "jobs", lambda ids: {"9": Queued("PENDING", "Dependency", 0)} if "9" in ids else {})
+    (sweep / "jobs" / "seed=1.requeues").write_text(json.dumps({"failure": None,
+                                                                "followers": {"5_1": "8", "8": "9"}}))
+    monkeypatch.setattr(slurm, "jobs",
+                        lambda ids: {"9": Queued("PENDING", "Dependency", 0)} if "9" in ids else {})
     assert states(sweep)[1] == ("seed=1", "queued", "Dependency")
 
 
@@ -125,10 +128,12 @@ def test_watching_while_a_job_runs(sweep, queue, monkeypatch, capsys):
 
 
 def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, capsys):
-    """The third cell runs although the second diverges; it is tried again the next time, the others are not."""
+    """The third cell runs although the second diverges; it is tried again the next time, the
+    others are not."""
     table = {**TABLE, "sweep": {"method.name": ["fedavg", "tiny:Diverges", "local"]}}
     for _ in range(2):
-        with pytest.raises(RunFailure, match=r"1 of 3 cells failed, first tiny_Diverges: round 2: client 1 diverged"):
+        with pytest.raises(RunFailure,
+                           match=r"1 of 3 cells failed, first tiny_Diverges: round 2: client 1 diverged"):
             run_table(table, "s.toml", tmp_path / "out", False, OneProcess())
         assert [cell.state for cell in status.look(tmp_path / "out")] == ["finished", "failed", "finished"]
     assert capsys.readouterr().out.count("complete in") == 2

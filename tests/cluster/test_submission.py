@@ -54,8 +54,8 @@ def test_the_same_without_slurm(here, name):
     ("local", "the ranks ended with code 1: {}; submitted again it continues from round 0"), ("debug", "{}")])
 def test_a_failing_cell_does_not_stop_the_others(here, name, said):
     first, second = send(here, name, "sweep.seed=[0]", "sweep.training.lr=[1e38, 0.1]")
-    diverged = ("round 1: clients 0, 1 diverged (NaN or Inf); lower training.lr, set training.clip, or leave such clients out "
-                "with training.on_divergence = 'exclude'")
+    diverged = ("round 1: clients 0, 1 diverged (NaN or Inf); lower training.lr, set training.clip, or leave "
+                "such clients out with training.on_divergence = 'exclude'")
     assert first == f"seed=0,lr=1e+38: failed, {said.format(diverged)}"
     assert second == "seed=0,lr=0.1: finished"
 
@@ -84,11 +84,13 @@ def test_configurations_are_frozen(here):
     frozen = json.loads((here / "out" / "jobs" / "seed=1.json").read_text())
     assert (frozen["rounds"], frozen["seed"], frozen["name"]) == (1, 1, "t-seed=1")
     script = (here / "out" / "jobs" / "seed=1.sbatch").read_text()
-    assert script.startswith("#!/bin/bash\n#SBATCH --job-name=t-seed=1\n") and "hpcfl.cluster.supervisor" in script
+    assert (script.startswith("#!/bin/bash\n#SBATCH --job-name=t-seed=1\n")
+            and "hpcfl.cluster.supervisor" in script)
 
 
 @pytest.mark.parametrize(("name", "overrides", "out", "complaint"), [
-    ("slurm", ("runtime.threads=4",), "out", "runtime.threads = 4 needs as many cores a rank, the profile has cores = 1"),
+    ("slurm", ("runtime.threads=4",),
+     "out", "runtime.threads = 4 needs as many cores a rank, the profile has cores = 1"),
     ("slurm", ("method.name='fedavgg'",), "out", "did you mean 'fedavg'"),
     ("slurm", (), "new\nline", "choose another --out"),
     ("nowhere", (), "out", "no such profile"),

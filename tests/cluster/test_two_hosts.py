@@ -1,4 +1,5 @@
-"""Two hosts with a network between them: namespaces on this machine, joined by a virtual cable, MPI over TCP."""
+"""Two hosts with a network between them: namespaces on this machine, joined by a virtual cable,
+MPI over TCP."""
 
 import json
 import os
@@ -47,10 +48,11 @@ class Network:
         """The experiment with two ranks on each host; its output goes to a file."""
         with open(self.folder / f"{out}.log", "w") as log:
             return subprocess.Popen(
-                ["ip", "netns", "exec", f"{self.name}0", MPIEXEC, "-launcher", "ssh", "-launcher-exec", self.folder / "enter",
-                 "-hosts", "10.213.0.1:2,10.213.0.2:2", sys.executable, "-m", "hpcfl", "run", "e.toml", "--out", out,
-                 "--set", f"method.pause={pause}"],
-                stdout=log, stderr=subprocess.STDOUT, cwd=self.folder, env={**os.environ, "UCX_TLS": "tcp,self"})
+                ["ip", "netns", "exec", f"{self.name}0", MPIEXEC, "-launcher", "ssh", "-launcher-exec",
+                 self.folder / "enter", "-hosts", "10.213.0.1:2,10.213.0.2:2", sys.executable,
+                 "-m", "hpcfl", "run", "e.toml", "--out", out, "--set", f"method.pause={pause}"],
+                stdout=log, stderr=subprocess.STDOUT, cwd=self.folder,
+                env={**os.environ, "UCX_TLS": "tcp,self"})
 
     def wait_for_round(self, number: int) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -85,7 +87,8 @@ def network(tmp_path: Path) -> Iterator[Network]:
     try:
         _ip("netns", "add", f"{name}0")
         _ip("netns", "add", f"{name}1")
-        _ip("link", "add", "cable0", "netns", f"{name}0", "type", "veth", "peer", "name", "cable1", "netns", f"{name}1")
+        _ip("link", "add", "cable0", "netns", f"{name}0", "type", "veth", "peer", "name", "cable1",
+            "netns", f"{name}1")
         for host in range(2):
             inside = ("netns", "exec", f"{name}{host}", "ip")
             _ip(*inside, "address", "add", f"10.213.0.{host + 1}/24", "dev", f"cable{host}")
@@ -93,9 +96,10 @@ def network(tmp_path: Path) -> Iterator[Network]:
             _ip(*inside, "link", "set", "lo", "up")
         while _inside(f"{name}1", "cat", "/sys/class/net/cable1/operstate") != "up\n":
             time.sleep(0.1)
-        (tmp_path / "enter").write_text(
-            "#!/bin/bash\n# Called like ssh: enter [-x] ADDRESS COMMAND; the namespace is the address's last digit less one.\n"
-            f"[ \"$1\" = -x ] && shift\nhost=$1; shift\nexec ip netns exec {name}$((${{host##*.}} - 1)) bash -c \"$*\"\n")
+        (tmp_path / "enter").write_text("#!/bin/bash\n# Called like ssh: enter [-x] ADDRESS COMMAND; "
+                                        "the namespace is the address's last digit less one.\n"
+                                        "[ \"$1\" = -x ] && shift\nhost=$1; shift\n"
+                                        f"exec ip netns exec {name}$((${{host##*.}} - 1)) bash -c \"$*\"\n")
         (tmp_path / "enter").chmod(0o755)
         shutil.copy(Path(__file__).with_name("methods_for_jobs.py"), tmp_path)
         (tmp_path / "e.toml").write_text(EXPERIMENT)
@@ -104,7 +108,8 @@ def network(tmp_path: Path) -> Iterator[Network]:
         pytest.skip(f"no network namespaces here: {error.stderr.strip()}")
     finally:
         for host in range(2):
-            pids = subprocess.run(["ip", "netns", "pids", f"{name}{host}"], capture_output=True, text=True).stdout.split()
+            pids = subprocess.run(["ip", "netns", "pids", f"{name}{host}"], capture_output=True,
+                                  text=True).stdout.split()
             for pid in pids:
                 os.kill(int(pid), signal.SIGKILL)
             subprocess.run(["ip", "netns", "delete", f"{name}{host}"], capture_output=True)
@@ -115,8 +120,8 @@ def digest(folder: Path) -> str:
 
 
 def finish_on_one_host(network: Network, out: str) -> str:
-    subprocess.run([sys.executable, "-m", "hpcfl", "run", "e.toml", "--out", out, "--set", f"method.pause={PAUSES[out]}"],
-                   check=True, cwd=network.folder, capture_output=True)
+    subprocess.run([sys.executable, "-m", "hpcfl", "run", "e.toml", "--out", out, "--set",
+                    f"method.pause={PAUSES[out]}"], check=True, cwd=network.folder, capture_output=True)
     return digest(network.folder / out)
 
 

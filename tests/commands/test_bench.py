@@ -8,7 +8,8 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 
 
-@pytest.mark.parametrize(("every", "rounds", "plan"), [(1, 2, [1, 2, 3]), (5, 2, [1, 2, 3, 5]), (90, 1, [1, 2])])
+@pytest.mark.parametrize(("every", "rounds", "plan"),
+                         [(1, 2, [1, 2, 3]), (5, 2, [1, 2, 3, 5]), (90, 1, [1, 2])])
 def test_scoring_is_timed_where_the_run_scores(every, rounds, plan):
     experiment = config.parse(tiny.table("fedavg", rounds=50, evaluation={"every": every}))
     assert bench._plan(experiment, rounds) == plan

@@ -1,4 +1,5 @@
-"""What every communicator must have, and what it learns from MPI; exchanges between real ranks are tested in ``tests/mpi``."""
+"""What every communicator must have, and what it learns from MPI; exchanges between real ranks are tested
+in ``tests/mpi``."""
 
 from types import SimpleNamespace
 
@@ -21,7 +22,8 @@ def test_ranks_of_a_job_inherit_nothing_from_a_process_on_its_own():
     assert not issubclass(World, OneProcess)
 
 
-@pytest.mark.parametrize(("kinds", "takes"), [(None, False), ("mpi,system", False), ("mpi,system,cuda:device", True)])
+@pytest.mark.parametrize(("kinds", "takes"), [(None, False), ("mpi,system", False),
+                                              ("mpi,system,cuda:device", True)])
 def test_arrays_may_lie_in_a_gpu_where_mpi_says_so(kinds, takes):
     host = SimpleNamespace(rank=0, size=2)
     info = SimpleNamespace(Get={"mpi_memory_alloc_kinds": kinds}.get)

@@ -1,4 +1,5 @@
-"""Messages reach the right clients and come back in client order; simulated ranks share nothing but what they send."""
+"""Messages reach the right clients and come back in client order; simulated ranks share nothing
+but what they send."""
 
 import numpy as np
 import pytest
@@ -45,7 +46,8 @@ def test_a_pool_travels_with_its_picks():
 
 @pytest.mark.parametrize("shape", [(), (2, 3, 4)])
 def test_other_shapes_are_refused(shape):
-    with pytest.raises(ValueError, match=r"message field 'odd' has shape .*; it must be \[n, width\] or \[width\]"):
+    with pytest.raises(ValueError,
+                       match=r"message field 'odd' has shape .*; it must be \[n, width\] or \[width\]"):
         there({"odd": torch.zeros(shape)})
 
 

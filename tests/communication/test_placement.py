@@ -13,7 +13,8 @@ def test_alone_everything_is_on_rank_0():
 
 
 def test_largest_first_to_the_least_loaded_worker():
-    # 9 → rank 1; 7 → rank 2; 6 → rank 2 has 7, rank 1 has 9: rank 2 (13); 5 → rank 1 (14); 4 → rank 2 (17); 1 → rank 1 (15)
+    # 9 → rank 1; 7 → rank 2; 6 → rank 2 has 7, rank 1 has 9: rank 2 (13); 5 → rank 1 (14); 4 → rank 2 (17);
+    # 1 → rank 1 (15)
     assert place([5, 9, 4, 7, 1, 6], 3).owner.tolist() == [1, 1, 2, 2, 1, 2]
 
 
@@ -34,4 +35,5 @@ def test_every_client_has_one_worker_and_loads_are_within_four_thirds_of_the_bes
 def test_ranks_of_a_node_take_its_gpus_in_turn(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert [str(_device("auto", local_rank)) for local_rank in range(5)] == ["cuda:0", "cuda:1", "cuda:2", "cuda:3", "cuda:0"]
+    assert [str(_device("auto", local_rank)) for local_rank in range(5)] == [
+        "cuda:0", "cuda:1", "cuda:2", "cuda:3", "cuda:0"]

@@ -16,7 +16,8 @@ RECORD = np.dtype([("image", "u1", (2,)), ("label", "i8")])
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    """``kept()``: three records from the cache in ``tmp_path/data``, and how many of them were decoded now."""
+    """``kept()``: three records from the cache in ``tmp_path/data``, and how many of them were
+    decoded now."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     (tmp_path / "data").mkdir()
     decoded = []
@@ -45,7 +46,8 @@ def test_decoded_once(kept):
 
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("planted", [f".{NAME}.lock", NAME, f"{NAME}.sha256"])
-@pytest.mark.parametrize("plant", [lambda path, secret: path.symlink_to(secret), lambda path, secret: os.mkfifo(path)])
+@pytest.mark.parametrize("plant", [lambda path, secret: path.symlink_to(secret),
+                                   lambda path, secret: os.mkfifo(path)])
 def test_nothing_is_written_or_read_through_what_is_planted(kept, tmp_path, secret, planted, plant):
     plant(tmp_path / "data" / planted, secret)
     assert [kept(), kept()] == [3, 0]
@@ -59,8 +61,8 @@ def test_a_cache_reached_through_a_link_is_not_used(kept, tmp_path):
     assert kept() == 3
 
 
-@pytest.mark.parametrize("array", [
-    np.zeros(3), np.zeros((3, 1), RECORD), np.array([{"a": 1}], object), np.zeros(3, [("image", "u1", (3,)), ("label", "i8")])])
+@pytest.mark.parametrize("array", [np.zeros(3), np.zeros((3, 1), RECORD), np.array([{"a": 1}], object),
+                                   np.zeros(3, [("image", "u1", (3,)), ("label", "i8")])])
 def test_a_cache_of_something_else_is_written_anew(kept, tmp_path, array):
     kept()
     path = tmp_path / "data" / NAME
@@ -71,7 +73,8 @@ def test_a_cache_of_something_else_is_written_anew(kept, tmp_path, array):
 
 
 def test_a_rank_that_waits_or_decodes_is_alive(kept, tmp_path, monkeypatch):
-    """Another rank has the lock until this one has said three times that it is alive; then each entry is a sign."""
+    """Another rank has the lock until this one has said three times that it is alive; then each
+    entry is a sign."""
     lock = os.open(tmp_path / "data" / f".{NAME}.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     beats = []

@@ -15,7 +15,8 @@ from hpcfl.experiment import config
 
 
 def idx(array):
-    return bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big") for n in array.shape) + array.tobytes()
+    return bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big")
+                                                   for n in array.shape) + array.tobytes()
 
 
 def md5(contents):
@@ -30,7 +31,8 @@ def write(folder, contents):
 
 @pytest.fixture
 def tiny_mnist(tmp_path, monkeypatch):
-    """Five training and three test images 1×2×3 in MNIST's format under tmp_path; returns (images, labels)."""
+    """Five training and three test images 1×2×3 in MNIST's format under tmp_path; returns
+    (images, labels)."""
     images = np.arange(48, dtype=np.uint8).reshape(8, 2, 3)
     labels = np.array([3, 1, 4, 1, 5, 9, 2, 6], dtype=np.uint8)
     parts = [images[:5], labels[:5], images[5:], labels[5:]]
@@ -70,9 +72,8 @@ def test_digits_are_built_in(monkeypatch):
 
 
 def test_names_are_the_files():
-    assert datasets.names() == [
-        "ag-news", "cifar-10", "cifar-100", "digits", "fashion-mnist", "mnist", "npz", "pathmnist", "spiral", "spiral-imbalanced",
-        "tiny-imagenet"]
+    assert datasets.names() == ["ag-news", "cifar-10", "cifar-100", "digits", "fashion-mnist", "mnist", "npz",
+                                "pathmnist", "spiral", "spiral-imbalanced", "tiny-imagenet"]
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
@@ -112,9 +113,11 @@ class Call:
 
 
 @pytest.mark.parametrize(("batch", "told"), [
-    ({"data": Call(), "labels": [1]}, "it asks for posix.mkdir"), ({"labels": [1]}, "'data'"), ([3], "list indices must be"),
-    ({"data": np.zeros((2, 5), np.uint8), "labels": [1, 2]}, "cannot reshape array of size 10"), (b"", "Ran out of input")])
-def test_batches_of_something_else_are_one_line_and_call_nothing(tmp_path, tiny_cifar, monkeypatch, batch, told):
+    ({"data": Call(), "labels": [1]}, "it asks for posix.mkdir"), ({"labels": [1]}, "'data'"),
+    ([3], "list indices must be"), ({"data": np.zeros((2, 5), np.uint8), "labels": [1, 2]},
+                                    "cannot reshape array of size 10"), (b"", "Ran out of input")])
+def test_batches_of_something_else_are_one_line_and_call_nothing(tmp_path, tiny_cifar,
+                                                                 monkeypatch, batch, told):
     monkeypatch.chdir(tmp_path)
     content = batch if batch == b"" else pickle.dumps(batch, protocol=3)
     (tmp_path / "cifar" / "data_batch_2").write_bytes(content)
@@ -126,10 +129,10 @@ def test_batches_of_something_else_are_one_line_and_call_nothing(tmp_path, tiny_
 
 def test_cifars_own_pickles_are_of_python_2(tmp_path, tiny_cifar, monkeypatch):
     """As numpy 1 wrote them: a module that has moved since, and bytes as strings."""
-    content = (b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
-               b"(K\x01K\x01M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
-               b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb"
-               b"\x89T\x00\x0c\x00\x00" + b"\xfe" * 3072 + b"tbU\x06labels](K\x07eu.")
+    content = (b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n"
+               b"K\x00\x85U\x01b\x87R(K\x01K\x01M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
+               b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T\x00\x0c\x00\x00"
+               + b"\xfe" * 3072 + b"tbU\x06labels](K\x07eu.")
     (tmp_path / "cifar" / "test_batch").write_bytes(content)
     monkeypatch.setitem(cifar_10.plugin.checksums, "test_batch", hashlib.md5(content).hexdigest())
     data = load("cifar-10", tmp_path)
@@ -168,7 +171,8 @@ def test_a_damaged_pickle_is_never_opened(tmp_path, tiny_cifar):
 
 
 def test_missing_files_are_named(tmp_path):
-    with pytest.raises(UserError, match=r"MNIST/raw/train-images-idx3-ubyte: no such file; .*download fashion-mnist"):
+    with pytest.raises(UserError,
+                       match=r"MNIST/raw/train-images-idx3-ubyte: no such file; .*download fashion-mnist"):
         load("fashion-mnist", tmp_path)
 
 
@@ -184,7 +188,8 @@ def test_unknown_names_get_the_nearest():
 
 
 class FakeArchive:
-    """Stands for a class of torchvision.datasets; fetches ``contents`` where they are absent, as MNIST's does."""
+    """Stands for a class of torchvision.datasets; fetches ``contents`` where they are absent,
+    as MNIST's does."""
 
     contents: dict[str, bytes] = {}  # noqa: RUF012 - set by the test
     error: Exception | None = None
@@ -225,7 +230,8 @@ def test_download_checks_what_it_fetched(tmp_path, archive, monkeypatch):
 
 def test_no_network_is_one_line(tmp_path, archive, monkeypatch):
     monkeypatch.setattr(FakeArchive, "error", RuntimeError("Error downloading:\nTried a mirror\n"))
-    with pytest.raises(UserError, match=r"mnist could not be downloaded to .*: Error downloading: Tried a mirror$"):
+    with pytest.raises(UserError,
+                       match=r"mnist could not be downloaded to .*: Error downloading: Tried a mirror$"):
         datasets.download("mnist", tmp_path)
 
 
@@ -235,5 +241,6 @@ def test_built_in_data_is_not_downloaded(tmp_path):
 
 
 def test_loading_does_not_import_torchvision():
-    code = "import sys; from hpcfl.experiment import config; from hpcfl.data import datasets; datasets.load(config.Data())"
+    code = ("import sys; from hpcfl.experiment import config; from hpcfl.data import datasets; "
+            "datasets.load(config.Data())")
     subprocess.run([sys.executable, "-c", f"{code}; assert 'torchvision' not in sys.modules"], check=True)

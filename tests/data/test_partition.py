@@ -38,7 +38,8 @@ def test_twenty_clients_share_the_digits(scheme):
     labels = digits.y.numpy()
     for train, test in zip(split.train, split.test, strict=True):
         assert len(test) >= 1 and len(train) == 3 * (len(train) + len(test)) // 4
-        assert train.dtype == test.dtype == np.int64 and (np.diff(train) > 0).all() and (np.diff(test) > 0).all()
+        assert (train.dtype == test.dtype == np.int64 and (np.diff(train) > 0).all()
+                and (np.diff(test) > 0).all())
     counts = split.counts(labels, 10) + split.counts(labels, 10, "test")
     assert counts.dtype == np.int64 and counts.sum(0).tolist() == np.bincount(labels).tolist()
 
@@ -60,7 +61,8 @@ def test_too_many_clients_are_refused():
 
 @pytest.mark.parametrize(("clients", "train"), [(120, 0.75), (60, 0.25)])
 def test_a_client_without_samples_on_one_side_is_refused(clients, train):
-    with pytest.raises(UserError, match=rf"client 0 gets 0 samples to train.*{clients} clients share 120 samples"):
+    with pytest.raises(UserError,
+                       match=rf"client 0 gets 0 samples to train.*{clients} clients share 120 samples"):
         partition.make(Iid(clients=clients, train=train), TOY)
 
 
@@ -81,7 +83,8 @@ def test_a_scheme_may_keep_the_official_splits_apart():
 
         def draw(self, labels, classes, official_test):
             end = len(labels) - official_test
-            return Draw(np.array_split(np.arange(end), self.clients), [np.arange(end, len(labels))] * self.clients)
+            return Draw(np.array_split(np.arange(end), self.clients),
+                        [np.arange(end, len(labels))] * self.clients)
 
     split = partition.make(Official(clients=2), dataset(np.arange(12) % 3, official_test=4))
     assert lists(split) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [8, 9, 10, 11]]
@@ -109,7 +112,8 @@ def test_a_file_of_another_scheme_counts_and_is_noted(tmp_path):
 def test_files_that_do_not_fit_are_refused(tmp_path):
     path = tmp_path / "p.h5"
     partition.make(Iid(clients=3), TOY).save(path)
-    with pytest.raises(UserError, match=r"is for 'toy' with 120 samples, not for these labels of 'toy' with 120"):
+    with pytest.raises(UserError,
+                       match=r"is for 'toy' with 120 samples, not for these labels of 'toy' with 120"):
         partition.make(Iid(clients=3, file=str(path)), dataset((np.arange(120) + 1) % 3))
     with pytest.raises(UserError, match=r"has 3 clients, partition\.clients = 4"):
         partition.make(Iid(clients=4, file=str(path)), TOY)
@@ -149,7 +153,8 @@ def write(path, train, test, scheme="iid", arrays=(), **said):
 @pytest.mark.parametrize(("train", "test", "told"), [
     ([[0, 1], [4, -1], [8]], TEST, "client 1: no sample -1 among 120"),
     ([[0, 1], [4, 120], [8]], TEST, "client 1: no sample 120 among 120"),
-    ([[0, 1], [4, 5], [8]], [[2, 3], [6], [2 ** 63 - 1]], "client 2: no sample 9223372036854775807 among 120"),
+    ([[0, 1], [4, 5], [8]],
+     [[2, 3], [6], [2 ** 63 - 1]], "client 2: no sample 9223372036854775807 among 120"),
     ([[0, 1], [5, 4], [8]], TEST, "client 1: sample numbers must ascend, none twice"),
     ([[0, 1], [4, 4], [8]], TEST, "client 1: sample numbers must ascend, none twice"),
     ([[0, 1], [4, 6], [8]], TEST, "client 1: sample 6 is to train and to test on"),
@@ -169,8 +174,9 @@ def test_files_that_hold_no_partition_are_refused(tmp_path, train, test, told):
 
 @pytest.mark.parametrize(("name", "array", "told"), [
     ("train_offsets", [1, 2, 4, 5], "train_offsets must ascend from 0 to 5, the length of train"),
-    ("train_offsets", [0, 2, 4, 6], "train_offsets must ascend from 0 to 5"), ("train_offsets", [0, 4, 2, 5], "must ascend"),
-    ("train_offsets", [0], "must ascend"), ("train_offsets", [[0, 2, 4, 5]], "must be a list of integers, not int64"),
+    ("train_offsets", [0, 2, 4, 6], "train_offsets must ascend from 0 to 5"),
+    ("train_offsets", [0, 4, 2, 5], "must ascend"), ("train_offsets", [0], "must ascend"),
+    ("train_offsets", [[0, 2, 4, 5]], "must be a list of integers, not int64"),
     ("test", None, "'test' must be a list of integers, not nothing"),
     ("test", np.array([2 ** 64 - 1, 3, 6, 9], np.uint64), "client 0: no sample -1 among 120")])
 def test_arrays_that_are_no_lists_are_refused(tmp_path, name, array, told):
@@ -182,8 +188,10 @@ def test_arrays_that_are_no_lists_are_refused(tmp_path, name, array, told):
 @pytest.mark.parametrize(("said", "told"), [
     ({"samples": 120.0}, "samples: Input should be a valid integer"),
     ({"samples": -1}, "samples: Input should be greater than 0"),
-    ({"notes": [3]}, "notes.0: Input should be a valid string"), ({"labels_sha256": 3}, "labels_sha256: Input should"),
-    ({"colour": "red"}, "colour: Extra inputs are not permitted"), ({"text": "[" * 10_000}, "Invalid JSON: recursion limit"),
+    ({"notes": [3]}, "notes.0: Input should be a valid string"),
+    ({"labels_sha256": 3}, "labels_sha256: Input should"),
+    ({"colour": "red"}, "colour: Extra inputs are not permitted"),
+    ({"text": "[" * 10_000}, "Invalid JSON: recursion limit"),
     ({"text": "{}"}, "attempts: Field required"), ({"text": "[1]"}, "Input should be an object"),
     ({"text": '{"attempts": ' + "9" * 5000}, "Invalid JSON: number out of range")])
 def test_words_that_do_not_belong_to_a_partition_are_refused(tmp_path, said, told):
@@ -193,10 +201,12 @@ def test_words_that_do_not_belong_to_a_partition_are_refused(tmp_path, said, tol
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("train", "test", "scheme", "also"), [
-    (TRAIN, TEST, "iid", {}), (TRAIN, GLOBAL, "dirichlet-min", {}), ([[0, 1], [1, 5], [8]], TEST, "client-dirichlet", {}),
-    (TRAIN, [[2, 3], [2], [9]], "pathological-pairs", {}), ([[1, 1], [4, 4], [8]], TEST, "grouped", {"replacement": True}),
-    ([[1, 0], [0, 1], [8]], TEST, "tiny:Counts", {})])
+@pytest.mark.parametrize(("train", "test", "scheme", "also"),
+                         [(TRAIN, TEST, "iid", {}), (TRAIN, GLOBAL, "dirichlet-min", {}),
+                          ([[0, 1], [1, 5], [8]], TEST, "client-dirichlet", {}),
+                          (TRAIN, [[2, 3], [2], [9]], "pathological-pairs", {}),
+                          ([[1, 1], [4, 4], [8]], TEST, "grouped", {"replacement": True}),
+                          ([[1, 0], [0, 1], [8]], TEST, "tiny:Counts", {})])
 def test_schemes_that_let_clients_share_or_repeat_samples_may(tmp_path, train, test, scheme, also):
     path = write(tmp_path / "p.h5", train, test, scheme, also=also)
     assert lists(partition.Split.load(path)) == [*train, *test]
@@ -218,7 +228,8 @@ def test_partitions_are_the_same_if_samples_and_labels_are(tmp_path):
     one = partition.make(Iid(clients=3), TOY)
     assert one.same(replace(one, attempts=9, notes=["x"], scheme={}, dataset="other"))
     assert not one.same(replace(one, labels_sha256="1" * 64))
-    assert not one.same(partition.make(Iid(clients=4), TOY)) and not one.same(partition.make(Iid(clients=3, seed=2), TOY))
+    assert (not one.same(partition.make(Iid(clients=4), TOY))
+            and not one.same(partition.make(Iid(clients=3, seed=2), TOY)))
     assert not one.same(replace(one, test=one.test[::-1]))
     assert not one.same(replace(one, train=[*one.train, one.test[0]], test=one.test[1:]))
 

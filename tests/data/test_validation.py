@@ -25,7 +25,8 @@ def test_parts_are_disjoint_and_complete_and_classes_keep_their_shares(share):
 def test_drawn_by_seed_and_client():
     same = [TRAIN[0], TRAIN[0]]
     first, again, other = (hold_out(same, LABELS, 0.2, seed)[1] for seed in (1, 1, 2))
-    assert np.array_equal(first, again) and not np.array_equal(first[0], other[0]) and not np.array_equal(first[0], first[1])
+    assert (np.array_equal(first, again) and not np.array_equal(first[0], other[0])
+            and not np.array_equal(first[0], first[1]))
 
 
 def test_nothing_is_held_out_unasked():

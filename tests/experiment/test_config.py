@@ -23,7 +23,8 @@ WRONG = {
     "method.name=fedavgg": "method.name = 'fedavgg' is unknown; did you mean 'fedavg'? allowed: ",
     "method.name=3": "method.name = 3: must be a string; allowed: ",
     "method.wdrr=1.0": "unknown key 'method.wdrr'; did you mean 'wdr'? allowed: ",
-    "method.layers=outptu": "method.layers = 'outptu': must be 'all' or 'output' or an integer (which layers are class-wise",
+    "method.layers=outptu": "method.layers = 'outptu': must be 'all' or "
+                            "'output' or an integer (which layers are class-wise",
     "method.layers=0": "method.layers = 0: must be 'all' or 'output' or greater than 0",
     "method.layers=9": "layers = 9: this model has 1 to 2 upper layers",
     "method.wdr=-1.0": "method.wdr = -1.0: must be greater than or equal to 0",
@@ -49,7 +50,8 @@ WRONG = {
     "seed=-1": "seed = -1: must be greater than or equal to 0",
     "participation.fraction=0.0": "participation.fraction = 0.0: must be greater than 0",
     "evaluation.clients=some": "evaluation.clients = 'some': must be 'all' or 'cohort'",
-    "runtime.lanes=0": "runtime.lanes = 0: must be greater than 0 or 'auto' (clients trained side by side in one step)",
+    "runtime.lanes=0": "runtime.lanes = 0: must be greater than 0 or "
+                       "'auto' (clients trained side by side in one step)",
     "runtime.device=gpu": "runtime.device = 'gpu': must be of the form",
     "name=a/b": "name = 'a/b': must be of the form",
     "name=..": "name = '..': must be of the form",
@@ -57,37 +59,56 @@ WRONG = {
     "name=-rf": "name = '-rf': must be of the form",
     f"name={'ä' * 101}": "must be at most 200 bytes long (names the results folder)",
     f"rounds={'9' * 5000}": "rounds = '9999",
-    f"rounds=0x{'9' * 5000}": "--set rounds: tables and lists lie in each other at most 10 deep, integers have at most 64 bits",
+    f"rounds=0x{'9' * 5000}": "--set rounds: tables and lists lie in each other "
+                              "at most 10 deep, integers have at most 64 bits",
     "rounds=10000001": "rounds = 10000001: must be at most 10,000,000 (federated rounds)",
     "seed=9223372036854775808": "seed = 9223372036854775808: must be less than 9223372036854775808",
-    "partition.clients=100000000": "partition.clients = 100000000: must be at most 10,000,000 (number of clients in total)",
+    "partition.clients=100000000": "partition.clients = 100000000: "
+                                   "must be at most 10,000,000 (number of clients in total)",
     "training.epochs=100000000": "must be at most 10,000,000 (local epochs a round)",
     "training.batch_size=100000000": "must be at most 10,000,000 (samples a mini-batch)",
     "checkpoint.every=100000000": "must be at most 10,000,000",
-    "runtime.threads=100000000": "runtime.threads = 100000000: must be less than or equal to 1024 (CPU threads a rank",
+    "runtime.threads=100000000": "runtime.threads = 100000000: must be less "
+                                 "than or equal to 1024 (CPU threads a rank",
     "runtime.lanes=100000000": "runtime.lanes = 100000000: must be at most 10,000,000",
     "runtime.memory=1e30": "runtime.memory = 1e+30: must be less than or equal to 1000000000",
     "runtime.hang_after=1e30": "runtime.hang_after = 1e+30: must be less than or equal to 10000000",
-    "model.hidden=[100000000000]": "model.hidden = [100000000000]: must be at most 10,000,000 (widths of the hidden layers)",
-    "model.hidden=[1000000, 1000000]": "model.hidden: 2 layers with 1,000,076,000,010 parameters in all; at most",
-    f"model.hidden={[1] * 1001}": "model.hidden: 1,001 layers with 2,085 parameters in all; at most 1,000 and",
-    f"model.hidden={'[' * 50}{']' * 50}": "--set model.hidden: tables and lists lie in each other at most 10 deep",
+    "model.hidden=[100000000000]": "model.hidden = [100000000000]: "
+                                   "must be at most 10,000,000 (widths of the hidden layers)",
+    "model.hidden=[1000000, 1000000]": "model.hidden: 2 layers with "
+                                       "1,000,076,000,010 parameters in all; at most",
+    f"model.hidden={[1] * 1001}": "model.hidden: 1,001 layers with 2,085 "
+                                  "parameters in all; at most 1,000 and",
+    f"model.hidden={'[' * 50}{']' * 50}": "--set model.hidden: tables and lists "
+                                          "lie in each other at most 10 deep",
     f"model.hidden={'[' * 5000}": "model.hidden = '[[[",
     f"{'x.' * 5000}y=1": "x.y: tables and lists lie in each other at most 10 deep",
-    "evaluation.metric=wieghted": "evaluation.metric = 'wieghted' is unknown; did you mean 'weighted'? allowed: accuracy, ",
-    "evaluation.metric=macro_f1/best": "evaluation.metric = 'macro_f1/best' is unknown; did you mean 'macro_f1'?",
-    "evaluation.metric=std": "evaluation.metric = 'std' is unknown; allowed: accuracy, balanced_accuracy, loss, macro_f1",
-    "evaluation.metric=os:system": "evaluation.metric = 'os:system' is of type builtin_function_or_method; expected a subclass",
-    "evaluation.scores=macro-f1": "evaluation.scores = 'macro-f1': must be a list (further scores, built-in or your own",
-    'evaluation.scores=["macro-f2"]': "evaluation.scores = 'macro_f2' is unknown; did you mean 'macro_f1'? allowed: accuracy, ",
+    "evaluation.metric=wieghted": "evaluation.metric = 'wieghted' is unknown; "
+                                  "did you mean 'weighted'? allowed: accuracy, ",
+    "evaluation.metric=macro_f1/best": "evaluation.metric = 'macro_f1/best' is unknown; "
+                                       "did you mean 'macro_f1'?",
+    "evaluation.metric=std": "evaluation.metric = 'std' is unknown; allowed: "
+                             "accuracy, balanced_accuracy, loss, macro_f1",
+    "evaluation.metric=os:system": "evaluation.metric = 'os:system' is of type "
+                                   "builtin_function_or_method; expected a subclass",
+    "evaluation.scores=macro-f1": "evaluation.scores = 'macro-f1': "
+                                  "must be a list (further scores, built-in or your own",
+    'evaluation.scores=["macro-f2"]': "evaluation.scores = 'macro_f2' is unknown; "
+                                      "did you mean 'macro_f1'? allowed: accuracy, ",
     "evaluation.scores=[1]": "evaluation.scores.0 = 1: must be a string",
-    "method.name=os:system": "method.name = 'os:system' is of type builtin_function_or_method; expected a subclass",
-    "method.name=tiny:zero_row": "method.name = 'tiny:zero_row' is of type function; expected a subclass of hpcfl.methods",
-    "method.name=hpcfl.methods.base:Method": "method.name = 'hpcfl.methods.base:Method' does not define aggregate, ",
-    "model.name=subprocess:Popen": "model.name = 'subprocess:Popen' must be called as (shape, classes, *, own keys)",
+    "method.name=os:system": "method.name = 'os:system' is of type "
+                             "builtin_function_or_method; expected a subclass",
+    "method.name=tiny:zero_row": "method.name = 'tiny:zero_row' is of type function; "
+                                 "expected a subclass of hpcfl.methods",
+    "method.name=hpcfl.methods.base:Method": "method.name = 'hpcfl.methods.base:Method' "
+                                             "does not define aggregate, ",
+    "model.name=subprocess:Popen": "model.name = 'subprocess:Popen' must be "
+                                   "called as (shape, classes, *, own keys)",
     "model.name=os:execv": "model.name = 'os:execv' must be called as (shape, classes, *, own keys)",
-    "model.name=os:sep": "model.name = 'os:sep' is of type str; expected a class or function that makes the model",
-    "partition.scheme=os:system": "partition.scheme = 'os:system' is of type builtin_function_or_method; expected",
+    "model.name=os:sep": "model.name = 'os:sep' is of type str; "
+                         "expected a class or function that makes the model",
+    "partition.scheme=os:system": "partition.scheme = 'os:system' is of "
+                                  "type builtin_function_or_method; expected",
     "data.dataset=os:system": "data.dataset = 'os:system' is of type builtin_function_or_method; expected",
     "rounds": "--set rounds: write it as section.key=value",
     "rounds.x=1": "--set rounds.x: 'rounds' is a value, not a section",
@@ -96,7 +117,8 @@ WRONG = {
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """``run(*arguments)`` of GOOD in an empty folder: the exit code, what was said, and what was left there."""
+    """``run(*arguments)`` of GOOD in an empty folder: the exit code, what was said, and what
+    was left there."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.toml").write_text("rounds = 2\n" + GOOD)
 
@@ -120,12 +142,13 @@ def test_the_file_is_named(run):
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    (None, "no such experiment file"), ("rounds = ", "not valid TOML"), (b"\xff\xfe", "cannot be read"),
-    ("rounds = 3", "'method.name' is missing; allowed: "), ("method = 'fedavg'", "method = 'fedavg': must be a table, [method]"),
+    (None, "no such experiment file"), ("rounds = ", "not valid TOML"),
+    (b"\xff\xfe", "cannot be read"), ("rounds = 3", "'method.name' is missing; allowed: "),
+    ("method = 'fedavg'", "method = 'fedavg': must be a table, [method]"),
     ("[method]\nlayers = 1", "'method.name' is missing; allowed: "),
     (f"rounds = {'9' * 5000}", "not valid TOML (Exceeds the limit"),
-    (f"rounds = 0x{'9' * 5000}", "tables and lists lie in each other at most 10 deep, integers have at most 64 bits"),
-    ("x = " + "[" * 5000, "not valid TOML ("),
+    (f"rounds = 0x{'9' * 5000}", ("tables and lists lie in each other at most 10 deep, integers "
+                                  "have at most 64 bits")), ("x = " + "[" * 5000, "not valid TOML ("),
     ("x = " + "[" * 20 + "]" * 20, "tables and lists lie in each other at most 10 deep"),
     ("x." * 5000 + "x = 1", "tables and lists lie in each other at most 10 deep"),
     ("#" * 1_000_001, "cannot be read (longer than 1,000,000 bytes)")])
@@ -137,8 +160,8 @@ def test_bad_files(run, tmp_path, content, message):
 
 
 @pytest.mark.parametrize(("content", "message"), [
-    ("[" * 100_000, "not valid JSON (maximum recursion"), ('{"seed": ' + "9" * 5000, "not valid JSON (Exceeds the limit"),
-    ("[1]", "must hold a table, not list")])
+    ("[" * 100_000, "not valid JSON (maximum recursion"),
+    ('{"seed": ' + "9" * 5000, "not valid JSON (Exceeds the limit"), ("[1]", "must hold a table, not list")])
 def test_bad_json(run, tmp_path, content, message):
     (tmp_path / "bad.json").write_text(content)
     code, said, left = run(file="bad.json")
@@ -157,7 +180,8 @@ def test_a_pipe_as_experiment_file(run, tmp_path):
 def test_momentum_is_sgds(run):
     code, said, left = run("--set", "training.momentum=0.9", "--set", "training.optimizer=adam")
     assert code == 2 and not left
-    assert "training.momentum = 0.9: must be 0 with optimizer = 'adam', which keeps moments of its own" in said
+    assert ("training.momentum = 0.9: must be 0 with optimizer = 'adam', which keeps moments of "
+            "its own" in said)
     with_protocol = {"protocol": "fednh", "method": {"name": "fednh"}, "training": {"optimizer": "adam"}}
     assert config.parse(with_protocol).training.momentum == 0
 
@@ -167,7 +191,8 @@ def test_momentum_is_sgds(run):
     ("model.head = 'cosine'\nmodel.hidden = [8]", ["model.name=cnn"], {"name": "cnn", "head": "cosine"}),
     ("model.name = 'cnn'", ["model.hidden=[8]", "model.name=mlp"], {"name": "mlp", "hidden": [8]}),
     ("model.hidden = [8]", ["model.name=mlp"], {"name": "mlp", "hidden": [8]}),
-    ("partition.beta = 0.3\npartition.clients = 4", ["partition.scheme=iid"], {"scheme": "iid", "clients": 4}),
+    ("partition.beta = 0.3\npartition.clients = 4", ["partition.scheme=iid"],
+     {"scheme": "iid", "clients": 4}),
     ("partition.beta = 0.3", ["partition.scheme=dirichlet-min"], {"scheme": "dirichlet-min", "beta": 0.3}),
     ("method.name = 'ditto'\nmethod.lam = 2", ["method.name=fedavg"], {"name": "fedavg"})])
 def test_another_plugin_replaces_the_keys_of_the_one_before(tmp_path, own, overrides, found):
@@ -181,7 +206,8 @@ def test_keys_that_no_plugin_has_stay_mistakes(run, tmp_path):
     assert "unknown key 'model.hiden'" in run("--set", "model.name=cnn", file="f.toml")[1]
 
 
-@pytest.mark.parametrize(("name", "value"), [("PMI_SIZE", "4"), ("OMPI_COMM_WORLD_SIZE", "4"), ("SLURM_NTASKS", "4")])
+@pytest.mark.parametrize(("name", "value"), [("PMI_SIZE", "4"), ("OMPI_COMM_WORLD_SIZE", "4"),
+                                             ("SLURM_NTASKS", "4")])
 def test_a_world_that_is_not_the_launchers(run, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     monkeypatch.setenv("SLURM_PROCID", "0")
@@ -198,7 +224,8 @@ def test_slurms_tasks_outside_a_step_do_not_count(run, monkeypatch):
 
 def test_the_real_command_says_the_same(tmp_path):
     (tmp_path / "f.toml").write_text('[method]\nname = "fedavgg"\n')
-    done = subprocess.run([sys.executable, "-m", "hpcfl", "run", "f.toml"], cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "hpcfl", "run", "f.toml"], cwd=tmp_path,
+                          capture_output=True, text=True)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("hpcfl: f.toml: method.name = 'fedavgg' is unknown; did you mean 'fedavg'?")
 
@@ -207,23 +234,26 @@ def test_overrides_keep_their_types():
     table = {}
     for override in ("a.b.c=1", "a.x=0.5", "word=fedavg", "list=[1, 2]", "yes=true", 'text="1"'):
         experiment_file.assign(table, *experiment_file.split(override))
-    assert table == {"a": {"b": {"c": 1}, "x": 0.5}, "word": "fedavg", "list": [1, 2], "yes": True, "text": "1"}
+    assert table == {"a": {"b": {"c": 1}, "x": 0.5}, "word": "fedavg", "list": [1, 2],
+                     "yes": True, "text": "1"}
 
 
 def test_a_resolved_configuration_is_an_experiment_again():
-    first = config.parse(tiny.table({"name": "cwfedavg", "layers": 2, "wdr": 3.0}, model={"name": "mlp", "hidden": [6, 5]}))
+    first = config.parse(tiny.table({"name": "cwfedavg", "layers": 2, "wdr": 3.0},
+                                    model={"name": "mlp", "hidden": [6, 5]}))
     table = first.resolved()
     assert table["model"]["hidden"] == [6, 5] and table["method"]["layers"] == 2
-    without = {section: {key: value for key, value in keys.items() if value is not None} if isinstance(keys, dict) else keys
-               for section, keys in table.items() if keys is not None}
+    without = {section: {key: value for key, value in keys.items() if value is not None}
+               if isinstance(keys, dict) else keys for section, keys in table.items() if keys is not None}
     again = config.parse(without)
     assert again.resolved() == table and again.fingerprint() == first.fingerprint()
 
 
 @pytest.mark.parametrize(("sections", "same"), [
-    ({"rounds": 9}, True), ({"name": "other"}, True), ({"runtime": {"lanes": 2}}, True), ({"checkpoint": {"every": 1}}, True),
-    ({"data": {"root": "/elsewhere"}}, True), ({"seed": 4}, False), ({"training": {"lr": 0.2}}, False),
-    ({"partition": {"seed": 2}}, False), ({"model": {"hidden": [7]}}, False), ({"participation": {"fraction": 0.5}}, False)])
+    ({"rounds": 9}, True), ({"name": "other"}, True), ({"runtime": {"lanes": 2}}, True),
+    ({"checkpoint": {"every": 1}}, True), ({"data": {"root": "/elsewhere"}}, True),
+    ({"seed": 4}, False), ({"training": {"lr": 0.2}}, False), ({"partition": {"seed": 2}}, False),
+    ({"model": {"hidden": [7]}}, False), ({"participation": {"fraction": 0.5}}, False)])
 def test_what_makes_two_runs_the_same(sections, same):
     base, other = config.parse(tiny.table("fedavg")), config.parse(tiny.table("fedavg", **sections))
     assert (base.fingerprint() == other.fingerprint()) is same

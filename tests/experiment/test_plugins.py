@@ -17,7 +17,8 @@ def own(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     yield lambda name, text: (tmp_path / f"{name}.py").write_text(text)
-    for name in [name for name, module in sys.modules.items() if str(tmp_path) in str(getattr(module, "__file__", ""))]:
+    for name in [name for name, module in sys.modules.items()
+                 if str(tmp_path) in str(getattr(module, "__file__", ""))]:
         del sys.modules[name]
 
 
@@ -28,7 +29,8 @@ METHOD = "from hpcfl.methods.fedavg import FedAvg\nclass Mine(FedAvg): pass\n"
     ("class Mine:\n    def loss(self\n        pass\n", 2, "SyntaxError: '(' was never closed"),
     ("class Mine:\npass\n", 2, "IndentationError: expected an indented block"),
     ("import torch\n\nlayers = undefined\n", 3, "NameError: name 'undefined' is not defined"),
-    ("import torch\nimport a_missing_package\n", 2, "ModuleNotFoundError: No module named 'a_missing_package'"),
+    ("import torch\nimport a_missing_package\n", 2,
+     "ModuleNotFoundError: No module named 'a_missing_package'"),
     ("import sys\nsys.exit('done')\n", 2, "SystemExit: done"),
     ("raise ValueError('one\\ntwo' + 1000 * 'x')\n", 1, "ValueError: one two"),
 ])
@@ -44,13 +46,15 @@ def test_a_module_that_fails_is_named_with_its_line(own, text, line, words):
 def test_a_mistake_in_a_module_that_it_imports_is_named_there(own):
     own("helpers", "\nhalf = 1 / 0\n")
     own("users", "import helpers\n")
-    with pytest.raises(UserError, match=r"^helpers\.py:2: method\.name = 'users:Mine' cannot be imported: ZeroDivisionError"):
+    with pytest.raises(UserError, match=r"^helpers\.py:2: method\.name = 'users:Mine' cannot be imported: "
+                                        r"ZeroDivisionError"):
         plugins.find(METHODS, "method.name", "users:Mine")
 
 
 @pytest.mark.parametrize(("name", "words"), [
     ("users:Mien", "'users' has no 'Mien'; did you mean 'Mine'? allowed: "),
-    ("missing:Mine", "cannot import 'missing' (ModuleNotFoundError: No module named 'missing'); run from its folder"),
+    ("missing:Mine",
+     "cannot import 'missing' (ModuleNotFoundError: No module named 'missing'); run from its folder"),
     (":Mine", "cannot import ''"),
     (".users:Mine", "cannot import '.users'"),
     ("users:", "'users' has no ''"),

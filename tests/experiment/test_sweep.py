@@ -17,19 +17,21 @@ def test_without_a_sweep_one_cell_with_the_experiments_name():
 
 
 def test_lists_are_multiplied_in_their_order():
-    cells = expand(tiny.table("fedavg", sweep={"seed": [0, 1], "method": {"name": ["fedavg", "local"]}}), "f.toml")
+    cells = expand(tiny.table("fedavg", sweep={"seed": [0, 1], "method": {"name": ["fedavg", "local"]}}),
+                   "f.toml")
     assert [cell.name for cell in cells] == ["seed=0,fedavg", "seed=0,local", "seed=1,fedavg", "seed=1,local"]
-    assert [(cell.config.seed, cell.config.method.name) for cell in cells] == [(0, "fedavg"), (0, "local"), (1, "fedavg"),
-                                                                               (1, "local")]
+    assert [(cell.config.seed, cell.config.method.name) for cell in cells] == [
+        (0, "fedavg"), (0, "local"), (1, "fedavg"), (1, "local")]
     assert cells[0].config.name == "experiment-seed=0,fedavg"
     assert len({cell.config.fingerprint() for cell in cells}) == 4
 
 
 def test_cases_are_linked_columns():
-    cases = [{"method": {"name": "fedprox", "mu": 0.5}, "training": {"lr": 0.1}}, {"method": {"name": "local"}}]
+    cases = [{"method": {"name": "fedprox", "mu": 0.5}, "training": {"lr": 0.1}},
+             {"method": {"name": "local"}}]
     cells = expand(tiny.table("fedavg", sweep={"cases": cases, "seed": [7, 8]}), "f.toml")
-    assert [(cell.config.method.name, cell.config.seed) for cell in cells] == [("fedprox", 7), ("fedprox", 8), ("local", 7),
-                                                                               ("local", 8)]
+    assert [(cell.config.method.name, cell.config.seed) for cell in cells] == [
+        ("fedprox", 7), ("fedprox", 8), ("local", 7), ("local", 8)]
     assert cells[0].config.method.mu == 0.5
 
 
@@ -52,20 +54,25 @@ def test_plugins_come_before_their_keys_and_replace_those_of_the_one_before():
         "cases": [{"model": {"hidden": 7, "name": "tiny:zero_row"}}, {"model": {"name": "spiral"}},
                   {"model": {"name": "mlp"}}]})
     first, second, third = (cell.config.model for cell in expand(table, "f.toml"))
-    assert (first.name, first.options, second.options, third.options) == ("tiny:zero_row", {"hidden": 7}, {}, {"hidden": [6]})
+    assert (first.name, first.options, second.options, third.options) == (
+        "tiny:zero_row", {"hidden": 7}, {}, {"hidden": [6]})
 
 
 @pytest.mark.parametrize(("sweep", "message"), [
-    ({key: {f"{i}": list(range(208)) for i in range(3)} for key in ["x"]}, "sweep: 8,998,912 cells, at most 10,000 are allowed"),
+    ({key: {f"{i}": list(range(208)) for i in range(3)} for key in ["x"]},
+     "sweep: 8,998,912 cells, at most 10,000 are allowed"),
     ({"seed": list(range(10_001))}, "sweep: 10,001 cells, at most 10,000 are allowed"),
     ({"name": ["a", "b"]}, "f.toml: sweep.name: cells are named by what sets them apart"),
     ({"rounds": {"x": [1]}}, r"f.toml [sweep] x=1: rounds.x: 'rounds' is a value, not a section"),
     ({"seed": [[[[[[[[[[[1]]]]]]]]]]]}, "f.toml: tables and lists lie in each other at most 10 deep"),
-    ({}, r"f.toml: sweep = \{\}: must be a table of lists"), ({"seed": 3}, "f.toml: sweep.seed = 3: must be a list of values"),
-    ({"seed": []}, r"f.toml: sweep.seed = \[\]: must be a list"), ({"seed": [1, 1]}, "f.toml: sweep: two cells are 'seed=1'"),
+    ({}, r"f.toml: sweep = \{\}: must be a table of lists"),
+    ({"seed": 3}, "f.toml: sweep.seed = 3: must be a list of values"),
+    ({"seed": []}, r"f.toml: sweep.seed = \[\]: must be a list"),
+    ({"seed": [1, 1]}, "f.toml: sweep: two cells are 'seed=1'"),
     ({"cases": [{}, {"seed": 1}]}, "sweep.cases: must be tables"),
     ({"training": {"lrr": [1]}}, "lrr=1: unknown key 'training.lrr'; did you mean 'lr'?"),
-    ({"method": {"name": ["fedavg", "fedalla"]}}, "fedalla: method.name = 'fedalla' is unknown; did you mean 'fedala'?")])
+    ({"method": {"name": ["fedavg", "fedalla"]}},
+     "fedalla: method.name = 'fedalla' is unknown; did you mean 'fedala'?")])
 def test_bad_sweeps_are_found_before_the_first_cell_runs(sweep, message):
     with pytest.raises(UserError, match=message.replace("?", "[?]").replace("[sweep]", r"\[sweep\]")):
         names(**sweep)

@@ -8,8 +8,9 @@ from hpcfl.files import foreign, heartbeat
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.forms import RunFile
 
-CONFIG = {"name": "n", "seed": 0, "rounds": 3, "data": {"dataset": "digits"}, "partition": {}, "model": {"name": "mlp"},
-          "method": {"name": "fedavg", "its own": [1, {"a": None}]}, "evaluation": {"score": "pre", "metric": "mean"}}
+CONFIG = {"name": "n", "seed": 0, "rounds": 3, "data": {"dataset": "digits"}, "partition": {},
+          "model": {"name": "mlp"}, "method": {"name": "fedavg", "its own": [1, {"a": None}]},
+          "evaluation": {"score": "pre", "metric": "mean"}}
 
 
 def plant(path, kind):
@@ -69,8 +70,9 @@ def test_a_description_of_a_run_comes_back(tmp_path):
 
 
 @pytest.mark.parametrize("text", [
-    b"", b"{", b"[1]", b"null", b'"\xff"', b"[" * 100_000, b'{"a":' * 400 + b"1" + b"}" * 400, b'{"identity": {}}',
-    json.dumps({"identity": [], "config": CONFIG}).encode(), json.dumps({"identity": {}, "config": []}).encode()])
+    b"", b"{", b"[1]", b"null", b'"\xff"', b"[" * 100_000, b'{"a":' * 400 + b"1" + b"}" * 400,
+    b'{"identity": {}}', json.dumps({"identity": [], "config": CONFIG}).encode(),
+    json.dumps({"identity": {}, "config": []}).encode()])
 def test_what_is_no_description_is_one_line(tmp_path, text):
     (tmp_path / "run.json").write_bytes(text)
     with pytest.raises(Damaged) as caught:
@@ -79,8 +81,8 @@ def test_what_is_no_description_is_one_line(tmp_path, text):
 
 
 @pytest.mark.parametrize(("key", "value"), [
-    ("rounds", 0), ("rounds", "3"), ("rounds", 3.0), ("rounds", True), ("rounds", 10**30), ("seed", float("nan")),
-    ("method", "fedavg"), ("method", {}), ("method", {"name": 1}),
+    ("rounds", 0), ("rounds", "3"), ("rounds", 3.0), ("rounds", True), ("rounds", 10**30),
+    ("seed", float("nan")), ("method", "fedavg"), ("method", {}), ("method", {"name": 1}),
     ("method", {"name": "a", "deep": json.loads("[" * 300 + "]" * 300)}), ("data", None),
     ("evaluation", {"score": [], "metric": "mean"}), ("partition", [])])
 def test_every_wrong_value_of_a_configuration_is_one_line(tmp_path, key, value):

@@ -36,8 +36,8 @@ def test_only_what_goes_beyond_the_limit_lies_in_files_until_there_is_room_again
 
 
 @pytest.mark.parametrize("limit", [0, 1e9])
-@pytest.mark.parametrize("value", [torch.randn(3, 5), torch.tensor(2.5).double(), torch.zeros(0, 4), torch.tensor([True, False]),
-                                   torch.arange(6).view(2, 3).T])
+@pytest.mark.parametrize("value", [torch.randn(3, 5), torch.tensor(2.5).double(), torch.zeros(0, 4),
+                                   torch.tensor([True, False]), torch.arange(6).view(2, 3).T])
 def test_a_copy_has_the_values_type_and_shape_and_is_apart(limit, value):
     scratch.limit(limit)
     copied = scratch.copy(value)

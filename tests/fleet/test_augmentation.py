@@ -40,7 +40,8 @@ def samples():
     """``samples(augment)``: twenty images, sixteen to train on and four to test on, of one client."""
     x = torch.randint(1, 256, (20, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     data = Dataset("images", x, torch.arange(20) % 2, 2)
-    return lambda augment: Samples(data, [0], [np.arange(16)], [np.arange(16, 20)], torch.device("cpu"), False, augment=augment)
+    return lambda augment: Samples(data, [0], [np.arange(16)], [np.arange(16, 20)], torch.device("cpu"),
+                                   False, augment=augment)
 
 
 def test_training_images_vary_with_the_key_and_labels_stay(samples):

@@ -1,4 +1,5 @@
-"""Captured functions. Without a GPU a stand-in for CUDA's graphs runs the captured function again on the same places."""
+"""Captured functions. Without a GPU a stand-in for CUDA's graphs runs the captured function again
+on the same places."""
 
 import gc
 import weakref
@@ -12,7 +13,8 @@ from hpcfl.fleet.graphs import Graphs
 
 
 class Graph:
-    """What ``torch.cuda.CUDAGraph`` promises: a replay reads the places of the inputs and overwrites those of the outputs."""
+    """What ``torch.cuda.CUDAGraph`` promises: a replay reads the places of the inputs and overwrites
+    those of the outputs."""
 
     captured = None
 
@@ -56,7 +58,8 @@ def function(monkeypatch):
 def arguments(lanes, seed):
     generator = torch.Generator().manual_seed(seed)
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.randn(lanes, 3, generator=generator).to(device), torch.randn(lanes, 4, 3, generator=generator).to(device)
+    return (torch.randn(lanes, 3, generator=generator).to(device),
+            torch.randn(lanes, 4, 3, generator=generator).to(device))
 
 
 def test_a_graph_keeps_the_function_whose_constants_it_reads(function):
@@ -87,7 +90,8 @@ def test_fewer_lanes_read_from_the_same_places(function):
     captured = {lanes: graphs.capture(compute, arguments(lanes, 0)) for lanes in (5, 3, 2)}
     assert [len(place) for place in graphs._places.values()] == [5, 5]
     for lanes in (2, 5, 3, 5):
-        for one, other in zip(captured[lanes](*arguments(lanes, lanes)), plain(*arguments(lanes, lanes)), strict=True):
+        for one, other in zip(captured[lanes](*arguments(lanes, lanes)), plain(*arguments(lanes, lanes)),
+                              strict=True):
             assert torch.equal(one, other)
 
 

@@ -1,22 +1,27 @@
-"""The stacked kernel against the serial one, which is ordinary torch, and against itself with other lanes beside."""
+"""The stacked kernel against the serial one, which is ordinary torch, and against itself with
+other lanes beside."""
 
 import pytest
 import torch
 
 from hpcfl.fleet.kernels import SerialKernel, StackedKernel
 
-OPTIMIZERS = {"sgd": {}, "momentum": {"momentum": 0.9}, "decay": {"weight_decay": 0.01}, "clip": {"clip": 0.5},
+OPTIMIZERS = {"sgd": {}, "momentum": {"momentum": 0.9},
+              "decay": {"weight_decay": 0.01}, "clip": {"clip": 0.5},
               "adam": {"optimizer": "adam", "lr": 0.01},
               "all of it": {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.01, "clip": 0.5}}
 every_optimizer = pytest.mark.parametrize("keys", OPTIMIZERS.values(), ids=OPTIMIZERS)
-COUNTS = [[8, 3, 0, 0], [0, 4, 0, 0], [1, 0, 6, 6], [0, 0, 1, 0], [7, 7, 7, 7], [0, 11, 0, 0], [3, 0, 0, 0], [2, 2, 2, 2]]
+COUNTS = [[8, 3, 0, 0], [0, 4, 0, 0], [1, 0, 6, 6], [0, 0, 1, 0], [7, 7, 7, 7], [0, 11, 0, 0],
+          [3, 0, 0, 0], [2, 2, 2, 2]]
 
 
 @every_optimizer
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-6), (torch.float32, 1e-4)])
 def test_stacked_and_serial_agree(make_fleet, rows_of, keys, dtype, tolerance):
-    serial, stacked = make_fleet(COUNTS, lanes=1, dtype=dtype, **keys), make_fleet(COUNTS, dtype=dtype, **keys)
-    assert isinstance(serial.hardware.kernel, SerialKernel) and isinstance(stacked.hardware.kernel, StackedKernel)
+    serial, stacked = (make_fleet(COUNTS, lanes=1, dtype=dtype, **keys),
+                       make_fleet(COUNTS, dtype=dtype, **keys))
+    assert (isinstance(serial.hardware.kernel, SerialKernel)
+            and isinstance(stacked.hardware.kernel, StackedKernel))
     rows = rows_of(serial)
     anchor = rows_of(serial, 2)[0]
     one, many = (fleet.train(rows, pull=(0.3, anchor)) for fleet in (serial, stacked))
@@ -46,19 +51,23 @@ def test_clients_beside_do_not_change_a_bit(make_fleet, rows_of, lanes):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 3, 10])
-@pytest.mark.parametrize(("outputs", "inputs"), [(6, 5), (10, 30), (7, 33), (100, 61), (10, 50), (64, 785), (13, 17)])
+@pytest.mark.parametrize(("outputs", "inputs"), [(6, 5), (10, 30), (7, 33), (100, 61), (10, 50),
+                                                 (64, 785), (13, 17)])
 def test_a_product_does_not_depend_on_where_a_lane_lies_in_memory(outputs, inputs, batch):
-    """Sizes of which the lanes of one tensor lie differently to the processor's vectors: forward and both backward products."""
-    weights, x, gradients = torch.randn(20, outputs, inputs), torch.randn(20, batch, inputs), torch.randn(20, batch, outputs)
+    """Sizes of which the lanes of one tensor lie differently to the processor's vectors: forward and both
+    backward products."""
+    weights, x, gradients = (torch.randn(20, outputs, inputs), torch.randn(20, batch, inputs),
+                             torch.randn(20, batch, outputs))
     chosen = torch.tensor([1, 2, 5, 7, 8, 13, 16])
-    for product in (lambda lanes: x[lanes] @ weights[lanes].transpose(1, 2), lambda lanes: gradients[lanes] @ weights[lanes],
-                    lambda lanes: gradients[lanes].transpose(1, 2) @ x[lanes]):
+    for product in (lambda lanes: x[lanes] @ weights[lanes].transpose(1, 2), lambda lanes: gradients[lanes]
+                    @ weights[lanes], lambda lanes: gradients[lanes].transpose(1, 2) @ x[lanes]):
         assert torch.equal(product(chosen), product(torch.arange(20))[chosen])
 
 
 @pytest.mark.parametrize(("optimizer", "keys"), [
     *((optimizer, keys) for optimizer in ("sgd", "adam")
-      for keys in ({}, {"weight_decay": 0.02}, {"clip": 0.3}, {"clip": 0.3, "weight_decay": 0.02})), ("sgd", {"momentum": 0.9})])
+      for keys in ({}, {"weight_decay": 0.02}, {"clip": 0.3}, {"clip": 0.3, "weight_decay": 0.02})),
+    ("sgd", {"momentum": 0.9})])
 def test_optimisers_are_torchs(make_fleet, rows_of, optimizer, keys):
     """Five full-batch steps in float64 on each client beside torch.optim on that client alone."""
     fleet = make_fleet(dtype=torch.float64, batch_size=100, optimizer=optimizer, lr=0.05, **keys)
@@ -91,13 +100,15 @@ def test_gradient_of_training_is_the_losss_by_finite_differences(make_fleet, row
     x, y = samples.take(samples.train[0])
 
     def loss(row):
-        return torch.nn.functional.cross_entropy(torch.func.functional_call(module, fleet.layout.split(row), x), y)
+        return torch.nn.functional.cross_entropy(
+            torch.func.functional_call(module, fleet.layout.split(row), x), y)
 
     gradient, step = (rows - fleet.train(rows))[0], 1e-6
     for place in range(fleet.layout.width):
         shift = torch.zeros_like(rows[0])
         shift[place] = step
-        assert abs((loss(rows[0] + shift) - loss(rows[0] - shift)).detach() / (2 * step) - gradient[place]) < 1e-8
+        assert abs((loss(rows[0] + shift) - loss(rows[0] - shift)).detach() / (2 * step)
+                   - gradient[place]) < 1e-8
 
 
 @pytest.mark.parametrize("lanes", [2, "auto"])
@@ -113,4 +124,5 @@ def test_buffers_of_batch_norm_stay_with_the_client_and_agree(make_fleet, rows_o
         assert not torch.equal(tensor, before[name])
     for fleet in fleets:
         fleet.score("post", one)
-    torch.testing.assert_close(fleets[0].scores["post"]["loss"], fleets[1].scores["post"]["loss"], rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(fleets[0].scores["post"]["loss"], fleets[1].scores["post"]["loss"],
+                               rtol=1e-4, atol=1e-4)

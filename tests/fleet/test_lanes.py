@@ -1,4 +1,5 @@
-"""Lanes side by side against one at a time: the same parameters to rounding, and bit for bit among stacked lanes."""
+"""Lanes side by side against one at a time: the same parameters to rounding, and bit for bit among
+stacked lanes."""
 
 import pytest
 import torch
@@ -7,7 +8,8 @@ from torch import nn
 from hpcfl.fleet import buffer_name
 from hpcfl.rows.layout import of_buffers, to_row
 
-COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 1, 1, 1], [1, 0, 6, 6], [0, 0, 5, 10], [5, 5, 5, 5], [2, 0, 0, 0], [4, 4, 4, 1]]
+COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 1, 1, 1], [1, 0, 6, 6], [0, 0, 5, 10], [5, 5, 5, 5],
+          [2, 0, 0, 0], [4, 4, 4, 1]]
 EMPTY = 2  # the client whose samples are taken away
 LANES = [2, 7, "all"]
 HOW = [{}, {"momentum": 0.9, "weight_decay": 0.01}, {"clip": 0.05}, {"optimizer": "adam"}]
@@ -55,8 +57,8 @@ def train(make_fleet, rows_of, lanes, dtype, convolves=False, pull=None, **train
 
 def worst(ours, theirs):
     """The largest difference relative to the size of a value."""
-    return max(((one - other).abs() / (1 + other.abs())).max().item() for one, other in zip(ours, theirs, strict=True)
-               if one.numel())
+    return max(((one - other).abs() / (1 + other.abs())).max().item()
+               for one, other in zip(ours, theirs, strict=True) if one.numel())
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -79,7 +81,8 @@ def test_lanes_agree_with_one_at_a_time_in_float32(make_fleet, rows_of, convolve
 def test_a_stacked_lane_has_the_same_bits_beside_any_others(make_fleet, rows_of, training):
     alone = train(make_fleet, rows_of, "all", torch.float32, **training)
     for lanes in (2, 3, 7):
-        for one, other in zip(train(make_fleet, rows_of, lanes, torch.float32, **training), alone, strict=True):
+        for one, other in zip(train(make_fleet, rows_of, lanes, torch.float32, **training),
+                              alone, strict=True):
             assert torch.equal(one, other)
 
 
@@ -100,18 +103,21 @@ def test_running_statistics_are_each_clients_own(make_fleet, rows_of):
 
 @pytest.mark.parametrize("lanes", [1, 2, "auto"])
 def test_no_lane_is_computed_for_a_client_that_has_finished(make_fleet, rows_of, monkeypatch, lanes):
-    """By what the kernel is given: as many lanes and samples as clients have mini-batches and samples left."""
+    """By what the kernel is given: as many lanes and samples as clients have mini-batches and
+    samples left."""
     fleet = make_fleet([[8, 0, 0, 0], [4, 0, 0, 0], [5, 0, 0, 0]], lanes=lanes)  # batches of 4
     session, given = fleet.hardware.kernel.session, []
 
     def watched(*how):
         gradient = session(*how)
-        return lambda selected, x, y, variables: given.append(x.shape[:2]) or gradient(selected, x, y, variables)
+        return (lambda selected, x, y, variables: given.append(x.shape[:2])
+                or gradient(selected, x, y, variables))
 
     monkeypatch.setattr(fleet.hardware.kernel, "session", watched)
     fleet.train(rows_of(fleet), epochs=1)
     work = fleet.hardware.work
-    assert sum(lane for lane, _ in given) == work.computed == work.needed == 2 + 1 + 2 and len(given) == work.turns
+    assert (sum(lane for lane, _ in given) == work.computed == work.needed == 2 + 1 + 2
+            and len(given) == work.turns)
     assert sum(lane * size for lane, size in given) == work.samples == 17
 
 

@@ -9,15 +9,18 @@ from hpcfl.experiment import config, plugins
 from hpcfl.fleet import replay
 from hpcfl.preparation.prepare import prepare
 
-COUNTS = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 1, 0], [1, 0, 6, 6], [0, 2, 5, 10], [5, 5, 5, 5], [2, 0, 0, 3], [4, 4, 4, 1]]
+COUNTS = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 1, 0], [1, 0, 6, 6], [0, 2, 5, 10], [5, 5, 5, 5],
+          [2, 0, 0, 3], [4, 4, 4, 1]]
 LANES = [2, 7, 8]
-SHORT = {"fedavg-c": {"tune_epochs": 1}, "fedprox-c": {"tune_epochs": 1}, "fedala": {"most_epochs": 3, "share": 1.0},
-         "cwfedavg": {"layers": "all", "wdr": 1.0}, "cfl": {"quiet_rounds": 0, "eps1": 10.0, "eps2": 0.0},
+SHORT = {"fedavg-c": {"tune_epochs": 1}, "fedprox-c": {"tune_epochs": 1},
+         "fedala": {"most_epochs": 3, "share": 1.0}, "cwfedavg": {"layers": "all", "wdr": 1.0},
+         "cfl": {"quiet_rounds": 0, "eps1": 10.0, "eps2": 0.0},
          "creff": {"features_each": 5, "match_steps": 3, "head_epochs": 3}, "partialfed": {"warmup": 0}}
-# FedPHP's kernel is as wide as the mean distance of features, next to nothing while both models are still alike: that amplifies
-# rounding, in double precision as well.
+# FedPHP's kernel is as wide as the mean distance of features, next to nothing while both models are still
+# alike: that amplifies rounding, in double precision as well.
 SINGLE = {"fedphp": 1e-3}
-MODELS = {  # the samples' shape and the batch size; 48 pixels leave ResNet-18's last batch norm 2×2 of each image
+# the samples' shape and the batch size; 48 pixels leave ResNet-18's last batch norm 2×2 of each image
+MODELS = {
     "mlp": ((1, 6, 6), 5), "cnn": ((1, 16, 16), 5), "lenet": ((1, 28, 28), 5), "conv2cifar": ((3, 16, 16), 5),
     "resnet8": ((3, 16, 16), 5), "resnet18": ((3, 48, 48), 5), "fasttext": ((7,), 5), "spiral": ((2,), 5)}
 
@@ -39,13 +42,13 @@ def state(played):
 def apart(one, other):
     """The largest difference relative to the size of a tensor's values, with its name."""
     assert one.keys() == other.keys()
-    return max(((one[name].double() - other[name].double()).abs().max() / (1e-12 + other[name].double().abs().max())).item()
-               for name in one if one[name].numel())
+    return max(((one[name].double() - other[name].double()).abs().max()
+                / (1e-12 + other[name].double().abs().max())).item() for name in one if one[name].numel())
 
 
 def play(federate, name, lanes, rounds, data="tiny:blobs", **training):
-    played = federate({"name": name, **SHORT.get(name, {})}, COUNTS, rounds=rounds, data={"dataset": data}, training=training,
-                      runtime={"lanes": lanes})
+    played = federate({"name": name, **SHORT.get(name, {})}, COUNTS, rounds=rounds, data={"dataset": data},
+                      training=training, runtime={"lanes": lanes})
     return state(played)
 
 
@@ -70,17 +73,20 @@ def test_methods_have_the_same_bits_recorded_and_not(federate, monkeypatch, name
     for often in (0, 10**9):
         monkeypatch.setattr(replay, "OFTEN", often)
         found.append(play(federate, name, "auto", 2, lr=0.05))
-    assert found[0].keys() == found[1].keys() and all(torch.equal(found[0][key], found[1][key]) for key in found[0])
+    assert found[0].keys() == found[1].keys() and all(torch.equal(found[0][key], found[1][key])
+                                                      for key in found[0])
 
 
 def unequal_clients(folder, name, lanes, dtype, **training):
-    """A fleet of unequal clients, one without samples, for a built-in model on random samples, and the row it starts from."""
+    """A fleet of unequal clients, one without samples, for a built-in model on random samples, and the
+    row it starts from."""
     shape, batch = MODELS[name]
     generator = np.random.default_rng(0)
     tokens = name == "fasttext"
     x = generator.integers(0, 9, (60, *shape)) if tokens else generator.standard_normal((60, *shape))
     np.savez(folder / "data.npz", x=x if tokens else x.astype(dtype), y=np.arange(60) % 3)
-    table = {"data": {"dataset": "npz", "file": str(folder / "data.npz")}, "model": {"name": name}, "method": {"name": "fedavg"},
+    table = {"data": {"dataset": "npz", "file": str(folder / "data.npz")},
+             "model": {"name": name}, "method": {"name": "fedavg"},
              "partition": {"scheme": "iid", "clients": 8}, "training": {"batch_size": batch, **training},
              "runtime": {"lanes": lanes}}
     prepared = prepare(config.parse(table), OneProcess())

@@ -11,10 +11,12 @@ from hpcfl.models.mlp import MLP
 PARAMETERS = 8 * 6 + 6 + 6 * 3 + 3
 
 
-@pytest.mark.parametrize(("training", "rows"), [(Training(batch_size=500), 3), (Training(batch_size=500, momentum=0.9), 4),
-                                                 (Training(batch_size=500, optimizer="adam"), 5)])
+@pytest.mark.parametrize(("training", "rows"),
+                         [(Training(batch_size=500), 3), (Training(batch_size=500, momentum=0.9), 4),
+                          (Training(batch_size=500, optimizer="adam"), 5)])
 def test_a_lane_by_hand(training, rows):
-    """The backward pass of 8-6-3 needs x [500, 8], relu(h) [500, 6], log-softmax [500, 3], the labels and their total weight."""
+    """The backward pass of 8-6-3 needs x [500, 8], relu(h) [500, 6], log-softmax [500, 3], the labels and
+    their total weight."""
     model, x = MLP((8,), 3, hidden=(6,)), torch.zeros(1, 8)
     saved = 4 * 500 * (8 + 6 + 3) + 8 * 500 + 4
     assert lane_bytes(model, x, training) == rows * 4 * PARAMETERS + 2 * saved

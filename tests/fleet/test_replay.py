@@ -160,7 +160,8 @@ def test_scoring_has_the_same_bits_replayed_and_not(make_fleet, rows_of, monkeyp
     monkeypatch.setattr(replay, "OFTEN", 0)
     replayed, plain = make_fleet(), make_fleet(lanes=5)
     recorded = []
-    monkeypatch.setattr(replay, "record", lambda *given, record=replay.record: recorded.append(1) or record(*given))
+    monkeypatch.setattr(replay, "record",
+                        lambda *given, record=replay.record: recorded.append(1) or record(*given))
     for seed in (1, 2):  # the second time with other models
         replayed.score(f"column {seed}", rows_of(replayed, seed))
     monkeypatch.setattr(replay, "OFTEN", 1000)

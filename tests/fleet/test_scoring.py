@@ -30,7 +30,8 @@ def test_score_against_a_loop(make_fleet, rows_of, lanes):
         logits = module_of(fleet, rows[client])(x).detach()
         assert total[client] == len(y) == 20 * (fleet.counts[client] > 0).sum()
         assert correct[client] == (logits.argmax(1) == y).sum()
-        torch.testing.assert_close(loss[client].float(), torch.nn.functional.cross_entropy(logits, y, reduction="sum"))
+        torch.testing.assert_close(loss[client].float(),
+                                   torch.nn.functional.cross_entropy(logits, y, reduction="sum"))
 
 
 @every_kernel

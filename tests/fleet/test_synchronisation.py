@@ -1,4 +1,5 @@
-"""Nothing inside an epoch asks the device for a value: on a GPU the host would stand still until all before is done."""
+"""Nothing inside an epoch asks the device for a value: on a GPU the host would stand still until
+all before is done."""
 
 import pytest
 import torch
@@ -6,8 +7,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpcfl.fleet import training
 
-ASKING = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal", "aten::is_nonzero",
-          "aten::unique_dim", "aten::_unique2"}
+ASKING = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal",
+          "aten::is_nonzero", "aten::unique_dim", "aten::_unique2"}
 
 
 class Watch(TorchDispatchMode):
@@ -49,8 +50,9 @@ def watched(monkeypatch):
     return asked, epochs
 
 
-METHODS = ["fedavg", {"name": "cwfedavg", "wdr": 1.0}, "fedprox", {"name": "fedala", "most_epochs": 3}, "diversifed", "fednh",
-           "fedproto", "feduv", "fedrep", "ditto", "pfedme", "per-fedavg", "partialfed", "fedphp", "apple", "fedrod"]
+METHODS = ["fedavg", {"name": "cwfedavg", "wdr": 1.0}, "fedprox", {"name": "fedala", "most_epochs": 3},
+           "diversifed", "fednh", "fedproto", "feduv", "fedrep", "ditto", "pfedme", "per-fedavg",
+           "partialfed", "fedphp", "apple", "fedrod"]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=str)
@@ -60,7 +62,8 @@ def test_no_method_waits_inside_an_epoch(federate, watched, method):
     assert asked == [] and len(epochs) > 1
 
 
-@pytest.mark.parametrize("training", [{"momentum": 0.9}, {"clip": 0.1, "weight_decay": 0.1}, {"optimizer": "adam"}], ids=str)
+@pytest.mark.parametrize(
+    "training", [{"momentum": 0.9}, {"clip": 0.1, "weight_decay": 0.1}, {"optimizer": "adam"}], ids=str)
 def test_no_optimiser_waits_inside_an_epoch(federate, watched, training):
     federate("fedavg", rounds=1, training=training, runtime={"lanes": 8})
     assert watched[0] == [] and watched[1]

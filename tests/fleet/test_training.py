@@ -104,7 +104,8 @@ def test_until_ends_each_client_by_itself(make_fleet, rows_of, lanes):
 def test_until_has_a_cap(make_fleet, rows_of):
     fleet = make_fleet()
     rows = rows_of(fleet)
-    capped = fleet.train(rows, until=lambda losses, lane: torch.zeros(len(losses), dtype=torch.bool), epochs=2)
+    capped = fleet.train(rows, until=lambda losses, lane: torch.zeros(len(losses), dtype=torch.bool),
+                         epochs=2)
     assert torch.equal(capped, make_fleet().train(rows, epochs=2))
 
 
@@ -145,7 +146,8 @@ def test_a_phase_is_trained_once(make_fleet, rows_of):
 
 
 @every_kernel
-@pytest.mark.parametrize("params", [("body",), ("head",), (1,), ("head.bias",), ("hidden1.weight", "head.bias")])
+@pytest.mark.parametrize("params", [("body",), ("head",), (1,), ("head.bias",),
+                                    ("hidden1.weight", "head.bias")])
 def test_only_the_named_columns_move(make_fleet, rows_of, lanes, params):
     fleet = make_fleet(lanes=lanes)
     rows = rows_of(fleet)
@@ -186,24 +188,28 @@ def test_variables_that_a_step_assigns_are_returned_and_the_given_ones_stay(make
 @every_kernel
 def test_a_loss_sees_the_lanes_variables(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
-    fleet.train(rows_of(fleet), loss=lambda model, batch, lane: lane.mine.sum() + 0 * sum(p.sum() for p in model.parameters()),
-                variables={"mine": torch.arange(10.0).view(5, 2)})
+    fleet.train(rows_of(fleet), loss=lambda model, batch, lane: lane.mine.sum() + 0
+                * sum(p.sum() for p in model.parameters()), variables={"mine": torch.arange(10.0).view(5, 2)})
     assert fleet.losses.tolist() == [1, 5, 9, 13, 17]
 
 
 @every_kernel
 def test_variables_may_be_called_like_options(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
-    fleet.train(rows_of(fleet), loss=lambda model, batch, lane: lane.steps.sum() + 0 * sum(p.sum() for p in model.parameters()),
+    fleet.train(rows_of(fleet), loss=lambda model, batch, lane: lane.steps.sum()
+                + 0 * sum(p.sum() for p in model.parameters()),
                 variables={"steps": torch.arange(10.0).view(5, 2)})
     assert fleet.losses.tolist() == [1, 5, 9, 13, 17]
 
 
 @pytest.mark.parametrize(("use", "words"), [
-    (lambda fleet, rows: fleet.train(rows[:4]), "rows of models have shape [4, 64]; expected [64], one model, or [5, 64]"),
+    (lambda fleet, rows: fleet.train(rows[:4]),
+     "rows of models have shape [4, 64]; expected [64], one model, or [5, 64]"),
     (lambda fleet, rows: fleet.score("post", rows[:, 1:]), "rows of models have shape [5, 63]"),
-    (lambda fleet, rows: fleet.train(rows, variables={"own": rows[0]}), "variable 'own' has shape [64]; its first dimension"),
-    (lambda fleet, rows: fleet.score("post", rows, variables={"own": torch.ones(())}), "variable 'own' has shape []"),
+    (lambda fleet, rows: fleet.train(rows, variables={"own": rows[0]}),
+     "variable 'own' has shape [64]; its first dimension"),
+    (lambda fleet, rows: fleet.score("post", rows, variables={"own": torch.ones(())}),
+     "variable 'own' has shape []"),
     (lambda fleet, rows: fleet.note("norm", torch.ones(3)),
      "note 'norm' has shape [3]; its first dimension must be the clients, 5"),
 ])

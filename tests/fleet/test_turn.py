@@ -1,4 +1,5 @@
-"""What the fleet offers methods beyond plain training: steps of their own, other models in a loss, losses of models, draws."""
+"""What the fleet offers methods beyond plain training: steps of their own, other models in a loss, losses
+of models, draws."""
 
 import numpy as np
 import pytest
@@ -15,7 +16,8 @@ every_lanes = pytest.mark.parametrize("lanes", [1, 3, "auto"])
 
 @every_lanes
 def test_batches_of_a_step_are_disjoint_and_never_empty(make_fleet, rows_of, lanes):
-    """Batches of 4, two a step: 21 samples are steps of 4 + 4, 4 + 4 and 3 + 2; 9 are 4 + 4, the last one is left out."""
+    """Batches of 4, two a step: 21 samples are steps of 4 + 4, 4 + 4 and 3 + 2; 9 are 4 + 4, the last
+    one is left out."""
     fleet = make_fleet([[21, 0, 0, 0], [4, 5, 0, 0], [1, 0, 0, 0]], lanes=lanes)
     seen = []
 
@@ -53,14 +55,16 @@ def test_gradient_at_other_rows_leaves_the_model(make_fleet, rows_of, lanes):
     fleet.train_by(step, rows, variables={"others": others})
     direct = {}
     fleet.train_by(lambda turn: direct.update(
-        {float(row[0]): g for row, g in zip(turn.rows(), turn.gradient(), strict=True)}), others, phase="direct")
+        {float(row[0]): g for row, g in zip(turn.rows(), turn.gradient(), strict=True)}),
+                   others, phase="direct")
     assert found.keys() == direct.keys() and len(found) == 5
     for key, gradient in found.items():
         torch.testing.assert_close(gradient, direct[key], rtol=1e-4, atol=1e-6)
 
 
 @every_lanes
-@pytest.mark.parametrize("training", [{}, {"optimizer": "adam"}, {"momentum": 0.9, "weight_decay": 0.1, "clip": 0.5}])
+@pytest.mark.parametrize("training",
+                         [{}, {"optimizer": "adam"}, {"momentum": 0.9, "weight_decay": 0.1, "clip": 0.5}])
 def test_descend_is_a_step_of_the_experiments_optimiser(make_fleet, rows_of, lanes, training):
     fleet = make_fleet(lanes=lanes, epochs=2, **training)
     rows = rows_of(fleet)
@@ -87,7 +91,8 @@ def test_another_model_inside_a_loss(make_fleet, rows_of, lanes):
         taught = module.features(x).detach()
         module.load_state_dict(fleet.layout.split(rows[client]))
         (module.features(x) - taught).square().mean().backward()
-        gradient = torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in module.parameters()])
+        gradient = torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten()
+                              for p in module.parameters()])
         module.zero_grad(set_to_none=True)
         torch.testing.assert_close(trained[client], rows[client] - 0.1 * gradient, rtol=1e-4, atol=1e-6)
 
@@ -109,7 +114,8 @@ def test_another_model_inside_a_loss_has_its_own_batch_norm(make_fleet, rows_of,
     variables = {"row": rows, "statistics": given}
     fleet.train(rows, loss=loss, phase="same", params=("head",), variables=variables)
     assert (fleet.losses == 0).all()
-    fleet.train(rows, loss=loss, phase="other", params=("head",), variables={**variables, "statistics": statistics})
+    fleet.train(rows, loss=loss, phase="other", params=("head",),
+                variables={**variables, "statistics": statistics})
     module, samples = fleet.setup.build().eval(), fleet.hardware.samples
     for client in range(len(rows)):
         x, _ = samples.take(samples.train[client])
@@ -118,7 +124,8 @@ def test_another_model_inside_a_loss_has_its_own_batch_norm(make_fleet, rows_of,
             stacked = fleet.hardware.stacked(rows[client:client + 1], buffers[client:client + 1])
             module.load_state_dict({name: tensor[0] for name, tensor in stacked.items()})
             found.append(module.features(x).detach())
-        assert float(fleet.losses[client]) == pytest.approx(float((found[0] - found[1]).abs().sum()), rel=1e-4)
+        assert float(fleet.losses[client]) == pytest.approx(float((found[0] - found[1]).abs().sum()),
+                                                            rel=1e-4)
     assert make_fleet().buffers().shape == (5, 0)
     with pytest.raises(ValueError, match="a row of a model has 3 numbers; expected 64"):
         at(make_fleet().setup.build(), torch.zeros(3), lambda teacher: teacher.head.weight)
@@ -136,7 +143,8 @@ def test_losses_of_models_on_ones_own_samples(make_fleet, rows_of, lanes):
             output = torch.func.functional_call(module, fleet.layout.split(models[pick]), x)
             expected = float(cross_entropy(output, y)) if pick >= 0 else float("inf")
             assert float(found[client, column]) == pytest.approx(expected, rel=1e-5)
-    assert torch.equal(fleet.loss_of(models[0]), fleet.loss_of(Pool(models, torch.zeros(5, 1, dtype=torch.int64)))[:, 0])
+    assert torch.equal(fleet.loss_of(models[0]),
+                       fleet.loss_of(Pool(models, torch.zeros(5, 1, dtype=torch.int64)))[:, 0])
     assert fleet.loss_of(models[0], "validation").tolist() == [0] * 5  # nothing is held out
 
 
@@ -208,7 +216,8 @@ def test_head_gradients_are_those_of_autograd(make_fleet, rows_of, lanes):
             expected = torch.zeros(found.shape[2])
             if (y == label).any():
                 loss = cross_entropy(module(x[y == label]), y[y == label])
-                expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.head.parameters()))])
+                expected = torch.cat([g.flatten()
+                                      for g in torch.autograd.grad(loss, list(module.head.parameters()))])
             torch.testing.assert_close(found[client, label], expected, rtol=1e-4, atol=1e-6)
 
 

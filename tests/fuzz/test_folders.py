@@ -46,7 +46,8 @@ def test_the_same_command_again(finished, data):
     with _copy(finished) as place:
         _mutate(data.draw, place / "run")
         command = ("run", place / "file.toml", "--out", place / "run")
-        # A folder in the place of a file of a checkpoint shows when that file is written again, and fails the run.
+        # A folder in the place of a file of a checkpoint shows when that file is written again,
+        # and fails the run.
         blocked = any(path.is_dir() for path in (place / "run" / "checkpoints").iterdir())
         before = asked.stamp(place)
         code = asked.answer(*command, codes=(0, 1, 2) if blocked else (0, 2))

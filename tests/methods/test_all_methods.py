@@ -7,15 +7,18 @@ import torch
 from hpcfl.experiment import plugins
 
 BODIES = ["fedper", "fedrep", "fedrod", "fedbabu"]
-MIXING = [*BODIES, "local", "fedavg", "fedprox", "fedavg-c", "fedprox-c", "cwfedavg", "fedala", "diversifed", "fednh",
-          "per-fedavg", "pfedme", "ditto", "fedphp", "partialfed", "fedamp", "feduv", "cfl", "ifca", "fedcac", "creff"]
+MIXING = [*BODIES, "local", "fedavg", "fedprox", "fedavg-c", "fedprox-c", "cwfedavg", "fedala", "diversifed",
+          "fednh", "per-fedavg", "pfedme", "ditto", "fedphp", "partialfed", "fedamp", "feduv", "cfl", "ifca",
+          "fedcac", "creff"]
 METHODS = [*MIXING, "fedfomo", "apple", "fedproto"]
-SHORT = {"fedavg-c": {"tune_epochs": 1}, "fedprox-c": {"tune_epochs": 1}, "fedala": {"most_epochs": 12, "share": 1.0},
+SHORT = {"fedavg-c": {"tune_epochs": 1}, "fedprox-c": {"tune_epochs": 1},
+         "fedala": {"most_epochs": 12, "share": 1.0},
          "cwfedavg": {"layers": "all", "wdr": 1.0}, "fednh": {"rho": 0.5},
          "per-fedavg": {"variant": "hessian-free"}, "pfedme": {"lam": 5.0}, "partialfed": {"warmup": 1},
          "fedrod": {"personal": "hyper"}, "cfl": {"quiet_rounds": 0, "eps1": 10.0, "eps2": 0.0},
          "creff": {"features_each": 5, "match_steps": 3, "head_epochs": 3}}
-# Noise, validation samples, or which samples share a step, are keyed by the client's number; APPLE's state names clients.
+# Noise, validation samples, or which samples share a step, are keyed by the client's number; APPLE's
+# state names clients.
 NUMBERED = {"per-fedavg", "partialfed", "fedfomo", "apple"}
 COUNTS = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 6], [3, 0, 5, 10]]
 
@@ -31,9 +34,11 @@ def uploads(name, setup, server, rows):
     columns, clients = setup.layout.columns, len(rows)
     if name == "fednh":
         prototypes = server["model"][columns("head.weight")].repeat(clients, 1)
-        return {"body": rows[:, columns("body")], "scale": rows[:, columns("head.scale")], "prototypes": prototypes}
+        return {"body": rows[:, columns("body")], "scale": rows[:, columns("head.scale")],
+                "prototypes": prototypes}
     if name in BODIES:
-        return {"body": rows if name == "fedrod" else rows[:, columns("body")]}  # a hypernetwork is shared too
+        # a hypernetwork is shared too
+        return {"body": rows if name == "fedrod" else rows[:, columns("body")]}
     masks = (torch.arange(rows.shape[1]) + torch.arange(clients)[:, None]) % 3 == 0
     extra = {"fedcac": {"mask": masks}, "ifca": {"cluster": torch.zeros(clients, 1, dtype=torch.int64)},
              "creff": {"gradients": torch.zeros(clients, setup.classes * len(server.get("head", "")))}}
@@ -73,7 +78,8 @@ def test_16_1_identical_models_are_a_fixed_point_of_the_mixing(federate, name):
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in NUMBERED])
 def test_16_3_renumbering_clients_permutes_results_only(federate, name):
-    """With one full batch an epoch; batches are shuffled by the client's number, which changes the order of sums."""
+    """With one full batch an epoch; batches are shuffled by the client's number, which changes
+    the order of sums."""
     order = [2, 0, 3, 1]
     whole = {"training": {"batch_size": 100}}
     first = federate(method(name), COUNTS, **whole)
@@ -88,7 +94,8 @@ def test_16_3_renumbering_clients_permutes_results_only(federate, name):
 
 CASES = {"a class absent everywhere": ([[8, 3, 0, 2], [0, 9, 0, 6], [1, 4, 0, 0]], {}),
          "one-class clients": ([[8, 0, 0, 0], [0, 9, 0, 0], [0, 0, 0, 1]], {}),
-         "fewer samples than a batch": ([[2, 1, 0, 0], [0, 1, 0, 0], [20, 0, 6, 6]], {"training": {"batch_size": 10}}),
+         "fewer samples than a batch": ([[2, 1, 0, 0], [0, 1, 0, 0], [20, 0, 6, 6]],
+                                        {"training": {"batch_size": 10}}),
          "identical clients": ([[5, 0, 3, 0], [5, 0, 3, 0]], {"training": {"batch_size": 100}}),
          "one participant": (COUNTS, {"participation": {"fraction": 0.25}}),
          "a head row of zeros": (COUNTS, {"model": {"name": "tiny:zero_row", "hidden": 6}}),
@@ -117,13 +124,15 @@ def test_16_4_no_nan_with_true_class_distributions(federate, case, layers):
 
 @every_method
 def test_columns_count_the_same_clients_whatever_the_method(federate, name):
-    """``pre`` is of everyone who is asked, also after the last round; ``post`` of those who trained in the round."""
+    """``pre`` is of everyone who is asked, also after the last round; ``post`` of those who trained
+    in the round."""
     if name == "apple":
         pytest.skip("refuses partial participation")
     values = federate(method(name), rounds=3, participation={"fraction": 0.3}).values
     trained = np.isfinite(values["clients/diverged"])
     assert 0 < trained[:-1].sum() < trained[:-1].size and not trained[-1].any()
-    losses = {key.split("/")[1]: value for key, value in values.items() if key.startswith("clients/") and key.endswith("/loss")}
+    losses = {key.split("/")[1]: value for key, value in values.items()
+              if key.startswith("clients/") and key.endswith("/loss")}
     counted = {column: np.isfinite(loss) for column, loss in losses.items()}
     assert counted.pop("pre").all()
     np.testing.assert_array_equal(counted.pop("post"), trained)
@@ -136,8 +145,8 @@ def test_columns_count_the_same_clients_whatever_the_method(federate, name):
 
 BEFORE = {"fedavg", "fedprox", "fedavg-c", "fedprox-c", "fedala", "cwfedavg", "cfl", "ifca", "feduv", "creff",
           "per-fedavg", "fedrep", "fedper"}
-AFTER = {"local", "fedamp", "fedfomo", "apple", "fedproto", "fednh", "diversifed", "pfedme", "ditto", "fedphp", "partialfed",
-         "fedrod", "fedcac"}
+AFTER = {"local", "fedamp", "fedfomo", "apple", "fedproto", "fednh", "diversifed", "pfedme", "ditto",
+         "fedphp", "partialfed", "fedrod", "fedcac"}
 
 
 def test_a_method_counts_the_score_before_or_after_local_training_as_its_paper():

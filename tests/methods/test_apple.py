@@ -46,7 +46,8 @@ def test_apple_10_unit_relations_that_stay_are_local(started, training):
 
 def test_apple_10_gradient_of_relations_by_finite_differences(started):
     """One full batch and μ = 0: the relations move by −η₂ ∂F_i/∂a_ij."""
-    relations = torch.rand(CLIENTS, CLIENTS, generator=torch.Generator().manual_seed(1), dtype=torch.float64) / 2
+    relations = torch.rand(CLIENTS, CLIENTS, generator=torch.Generator().manual_seed(1),
+                           dtype=torch.float64) / 2
     fleet, cores = started(relations.clone(), dtype=torch.float64, batch_size=100)
     itself = torch.eye(CLIENTS).bool()
 
@@ -77,7 +78,8 @@ def test_apple_10_a_strong_pull_brings_relations_to_the_shares(started):
     """η₂ λ μ = 1: one step lands on p but for η₂ times the data's gradient."""
     fleet, cores = started(torch.eye(CLIENTS), batch_size=100)
     method(relation_lr=1e-4, mu=1e4).update(fleet, inbox_of(cores))
-    torch.testing.assert_close(fleet.state["relations"], shares(fleet.setup).repeat(CLIENTS, 1), rtol=0, atol=2e-3)
+    torch.testing.assert_close(fleet.state["relations"], shares(fleet.setup).repeat(CLIENTS, 1),
+                               rtol=0, atol=2e-3)
 
 
 def test_apple_10_others_cores_stand_still(started, cohort):
@@ -108,7 +110,8 @@ def test_apple_9_the_pull_fades_without_lag(make_fleet):
     """3 rounds in all: L = 1 gives (cos(πr/3) + 1)/2 for r = 0, 1, 2."""
     fading = [method(period=1.0).fading(make_fleet(round=round)) for round in (1, 2, 3)]
     assert fading == pytest.approx([1, (math.cos(math.pi / 3) + 1) / 2, (math.cos(2 * math.pi / 3) + 1) / 2])
-    assert [method(period=0.5).fading(make_fleet(round=round)) for round in (1, 2, 3)] == pytest.approx([1, 0.25, 0])
+    assert [method(period=0.5).fading(make_fleet(round=round))
+            for round in (1, 2, 3)] == pytest.approx([1, 0.25, 0])
     assert method(period=0.0).fading(make_fleet(round=1)) == 0
 
 
@@ -140,13 +143,15 @@ def test_apple_renumbering_clients_permutes_results(federate):
     counts, order, whole = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 6]], [2, 0, 1], {"batch_size": 100}
     first = federate("apple", counts, training=whole)
     other = federate("apple", [counts[client] for client in order], training=whole)
-    torch.testing.assert_close(other.clients["relations"], first.clients["relations"][order][:, order], rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(other.clients["relations"], first.clients["relations"][order][:, order],
+                               rtol=1e-4, atol=1e-6)
     torch.testing.assert_close(other.server["cores"], first.server["cores"][order], rtol=1e-4, atol=1e-5)
 
 
 def test_apple_9_relations_begin_at_the_shares_of_samples_and_cores_alike(federate):
     played = federate({"name": "apple", "relation_lr": 0.0}, [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 0]])
-    torch.testing.assert_close(played.clients["relations"], torch.tensor([12.0, 13.0, 7.0]).div(32).repeat(3, 1))
+    torch.testing.assert_close(played.clients["relations"],
+                               torch.tensor([12.0, 13.0, 7.0]).div(32).repeat(3, 1))
     setup = played.prepared.setup
     assert torch.equal(method().server_state(setup)["cores"], setup.initial().repeat(3, 1))
 

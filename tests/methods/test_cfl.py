@@ -9,7 +9,8 @@ import torch
 from hpcfl.methods.cfl import CFL, bipartition
 
 COUNTS = [[4, 0], [0, 2], [2, 2], [6, 0]]
-OPPOSITE = torch.tensor([[1.0, 0.1], [-1.0, 0.1], [-1.0, -0.1], [1.0, 0.0]])  # clients 0 and 3 against 1 and 2
+# clients 0 and 3 against 1 and 2
+OPPOSITE = torch.tensor([[1.0, 0.1], [-1.0, 0.1], [-1.0, -0.1], [1.0, 0.0]])
 
 
 def method(**keys):
@@ -39,7 +40,8 @@ def test_cfl_10_opposite_groups_are_separated_and_averaged_apart(cohort):
 
 
 def test_cfl_4_send_gives_each_client_its_clusters_model(cohort):
-    state = server() | {"models": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "cluster": torch.tensor([0, 1, 1, 0])}
+    state = server() | {"models": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+                        "cluster": torch.tensor([0, 1, 1, 0])}
     message = method().send(state, cohort(np.ones((2, 2)), ids=[1, 3]))
     assert message["model"].tolist() == [[3, 4], [1, 2]]
 
@@ -71,7 +73,8 @@ def test_cfl_5_postpones_a_split_until_every_member_takes_part(cohort):
 
 
 def test_cfl_5_a_cluster_without_participants_stays(cohort):
-    state = server() | {"models": torch.tensor([[0.0, 0.0], [5.0, 5.0]]), "cluster": torch.tensor([0, 1, 1, 0]),
+    state = server() | {"models": torch.tensor([[0.0, 0.0], [5.0, 5.0]]),
+                        "cluster": torch.tensor([0, 1, 1, 0]),
                         "norms": torch.ones(2, 2).double()}
     method().aggregate(state, cohort(COUNTS[:1], ids=[0]), {"model": torch.ones(1, 2)})
     assert state["models"].tolist() == [[1, 1], [5, 5]] and state["norms"][1].tolist() == [1, 1]
@@ -96,18 +99,22 @@ def largest_across(similarity, group):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_cfl_9_the_cut_minimises_the_largest_similarity_across_it(seed):
-    """By brute force over all bipartitions; complete linkage, as in the codes, misses it in about half of all cases."""
+    """By brute force over all bipartitions; complete linkage, as in the codes, misses it in about
+    half of all cases."""
     updates = torch.randn(6, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     similarity = torch.nn.functional.cosine_similarity(updates[:, None], updates, dim=2)
     best = min(largest_across(similarity, torch.tensor([i in chosen for i in range(6)]))
                for size in range(1, 4) for chosen in combinations(range(6), size))
-    assert largest_across(similarity, bipartition(updates @ updates.T, "single")) == pytest.approx(float(best), rel=1e-9)
+    assert (largest_across(similarity, bipartition(updates @ updates.T, "single"))
+            == pytest.approx(float(best), rel=1e-9))
 
 
 def test_cfl_9_complete_linkage_differs():
-    draws = [torch.randn(6, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) for seed in range(30)]
+    draws = [torch.randn(6, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+             for seed in range(30)]
     products = [draw @ draw.T for draw in draws]
-    assert sum(not torch.equal(bipartition(one, "single"), bipartition(one, "complete")) for one in products) > 5
+    assert sum(not torch.equal(bipartition(one, "single"), bipartition(one, "complete"))
+               for one in products) > 5
 
 
 def test_cfl_4_updates_are_differences_to_the_clusters_own_model(cohort):

@@ -31,11 +31,14 @@ def test_creff_10a_the_batch_behind_a_gradient_matches_it(biased):
     features, labels = torch.randn(2, each, width, generator=generator), torch.tensor([1, 4])
     wanted = torch.stack([head_gradient(weight, bias, features[i], labels[i].repeat(each)) for i in range(2)])
     size = classes * width
-    squares = [wanted[:, :size].view(2, classes, width).square().sum(dim=2), *([wanted[:, size:].square().sum(dim=1)] * biased)]
+    squares = [wanted[:, :size].view(2, classes, width).square().sum(dim=2),
+               *([wanted[:, size:].square().sum(dim=1)] * biased)]
     squares = torch.cat([part.flatten() for part in squares])
-    for scale in (1, 10):  # a scaled gradient points the same way; what is left is the guard beside each row's squares
+    # a scaled gradient points the same way; what is left is the guard beside each row's squares
+    for scale in (1, 10):
         guard = (1e-6 / (scale * squares + 1e-6)).sum()
-        assert mismatch(features, labels, classes, head, scale * wanted) == pytest.approx(guard.item(), abs=1e-5)
+        assert mismatch(features, labels, classes, head,
+                        scale * wanted) == pytest.approx(guard.item(), abs=1e-5)
         opposed = 2 * len(squares) - guard.item()
         assert mismatch(features, labels, classes, head, -scale * wanted) == pytest.approx(opposed, abs=1e-5)
     other = torch.randn(2, each, width, generator=generator)
@@ -112,7 +115,8 @@ def test_creff_fresh_head_learns_the_synthetic_features(make_fleet):
     fleet, beats = make_fleet(), []
     setup = fleet.setup
     method = CReFF(name="creff", features_each=20, head_epochs=50, head_lr=0.1)
-    first, second = (Cohort(fleet.ids, fleet.counts, setup, round, beat=lambda: beats.append(1)) for round in (1, 2))
+    first, second = (Cohort(fleet.ids, fleet.counts, setup, round, beat=lambda: beats.append(1))
+                     for round in (1, 2))
     labels = torch.arange(4).repeat_interleave(20)
     features = 5 * one_hot(labels, 6).float() + 0.1 * setup.normal(80, 6, key=("test",))
     head = method.retrained(first, features)
@@ -151,10 +155,12 @@ class BiasFree(nn.Module):
 def test_creff_9_a_model_without_a_bias_has_none_in_the_fresh_head(federate, monkeypatch):
     """FedNH's code retrains one with a bias and then drops it; gradients are of the weights alone too."""
     built, fit = [], creff.synthetic.fit
-    monkeypatch.setattr(creff.synthetic, "fit", lambda build, *rest: built.append(build()) or fit(build, *rest))
+    monkeypatch.setattr(creff.synthetic, "fit",
+                        lambda build, *rest: built.append(build()) or fit(build, *rest))
     played = federate(QUICK, rounds=2, model={"name": "test_creff:BiasFree"})
     assert played.server["head"].shape == (4 * 6,) and [head.bias for head in built] == [None, None]
     average = federate("fedavg", rounds=2, model={"name": "test_creff:BiasFree"})
     assert torch.equal(played.server["model"], average.server["model"])
     held = (torch.tensor(tiny.COUNTS) > 0).sum(1)
-    assert played.values["clients/floats_up"][0].tolist() == (played.prepared.setup.layout.width + 24 * held).tolist()
+    assert played.values["clients/floats_up"][0].tolist() == (played.prepared.setup.layout.width
+                                                              + 24 * held).tolist()

@@ -13,7 +13,13 @@ from torch.nn.functional import cross_entropy, one_hot
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import parse
 from hpcfl.fleet.kernels import Batch
-from hpcfl.methods._classwise import class_models, class_weights, mixing_matrix, norm_distribution, true_distribution
+from hpcfl.methods._classwise import (
+    class_models,
+    class_weights,
+    mixing_matrix,
+    norm_distribution,
+    true_distribution,
+)
 from hpcfl.methods.cwfedavg import CwFedAvg
 from hpcfl.models.mlp import MLP
 
@@ -38,10 +44,12 @@ def matrix(pi, p):
 
 
 def loop(pi, receivers, p, models):
-    """The paper's two steps, one client and one class at a time, in float64 (methods-1.md §5, item 5 with its pitfalls)."""
+    """The paper's two steps, one client and one class at a time, in float64 (methods-1.md §5, item 5
+    with its pitfalls)."""
     clients, classes = len(pi), len(pi[0])
     mass = [sum(p[m] * pi[m][j] for m in range(clients)) for j in range(classes)]
-    of_class = {j: sum(p[m] * pi[m][j] / mass[j] * models[m] for m in range(clients)) for j in range(classes) if mass[j] > 0}
+    of_class = {j: sum(p[m] * pi[m][j] / mass[j] * models[m] for m in range(clients))
+                for j in range(classes) if mass[j] > 0}
     starts = []
     for own in receivers:
         total = sum(own[j] for j in of_class)
@@ -57,7 +65,8 @@ def method(**keys):
 @pytest.fixture
 def setup(federate):
     """What a method knows of clients with MLPs and these counts."""
-    return lambda counts: replace(federate("local", rounds=1).prepared.setup, counts=torch.as_tensor(counts).double())
+    return lambda counts: replace(federate("local", rounds=1).prepared.setup,
+                                  counts=torch.as_tensor(counts).double())
 
 
 def server_after(cw, cohort, models, setup, ids=None):
@@ -88,7 +97,8 @@ def test_cwfedavg_5_by_hand():
 @pytest.mark.parametrize("row", [[0.25] * 4, [0.7, 0.1, 0.1, 0.1], [1, 0, 0, 0]])
 def test_cwfedavg_10_identical_distributions_give_fedavgs_matrix(row):
     p = draw()[1]
-    torch.testing.assert_close(matrix(torch.tensor(row).double().repeat(M, 1), p), p.repeat(M, 1), rtol=0, atol=1e-15)
+    torch.testing.assert_close(matrix(torch.tensor(row).double().repeat(M, 1), p), p.repeat(M, 1),
+                               rtol=0, atol=1e-15)
 
 
 def test_cwfedavg_10_rows_sum_to_one_and_the_mean_model_stays():
@@ -107,7 +117,8 @@ def test_cwfedavg_6_the_matrix_is_reversible_of_rank_k_with_spectrum_in_the_unit
     values = torch.linalg.eigvals(a)
     assert values.imag.abs().max() < 1e-12
     assert values.real.min() > -1e-12 and values.real.max() < 1 + 1e-12
-    torch.testing.assert_close(a, pi @ torch.diag(1 / (p @ pi)) @ pi.T @ torch.diag(p), rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(a, pi @ torch.diag(1 / (p @ pi)) @ pi.T @ torch.diag(p),
+                               rtol=1e-12, atol=1e-15)
 
 
 def test_cwfedavg_10_disjoint_supports_give_block_diagonal():
@@ -121,7 +132,8 @@ def test_cwfedavg_10_disjoint_supports_give_block_diagonal():
 def test_cwfedavg_10_scaling_the_head_leaves_the_estimate():
     head = torch.randn(3, K, 8, dtype=torch.float64)
     for scale in (1e-2, 3.0, 1e4):
-        torch.testing.assert_close(norm_distribution(scale * head), norm_distribution(head), rtol=1e-7, atol=0)
+        torch.testing.assert_close(norm_distribution(scale * head), norm_distribution(head),
+                                   rtol=1e-7, atol=0)
 
 
 def regulariser(head, pi):
@@ -152,7 +164,8 @@ def test_cwfedavg_4_loss_is_cross_entropy_plus_the_regulariser(half, factor):
     model, lane = MLP((5,), K, hidden=(6,)).double(), Lane(draw()[0][0])
     batch = Batch(torch.randn(9, 5, dtype=torch.float64), torch.randint(K, (9,)))
     cw = method(wdr=10.0, wdr_half=half)
-    expected = cross_entropy(model(batch.x), batch.y) + factor * 10 * regulariser(model.head.weight, lane.distribution)
+    expected = cross_entropy(model(batch.x),
+                             batch.y) + factor * 10 * regulariser(model.head.weight, lane.distribution)
     torch.testing.assert_close(cw.objective(model, batch, lane), expected, rtol=1e-9, atol=0)
     weights = tuple(p.detach().clone().requires_grad_() for p in model.parameters())
     names = [name for name, _ in model.named_parameters()]
@@ -167,8 +180,8 @@ def test_cwfedavg_4_loss_is_cross_entropy_plus_the_regulariser(half, factor):
 
     program = Called()
     assert torch.autograd.gradcheck(
-        lambda *given: torch.func.functional_call(program, {f"model.{n}": g for n, g in zip(names, given, strict=True)}, ()),
-        weights)
+        lambda *given: torch.func.functional_call(program, {f"model.{n}": g for n, g in zip(
+            names, given, strict=True)}, ()), weights)
 
 
 @pytest.mark.parametrize("zeros", [slice(0, K), slice(0, 2)])
@@ -207,7 +220,8 @@ def test_cwfedavg_5_matrix_against_the_paper_client_by_client(absent):
     receivers = draw(5, seed=9)[0]  # partial participation: others than those who sent
     models = torch.randn(M, 50, dtype=torch.float64)
     expected = loop(pi.tolist(), receivers.tolist(), p.tolist(), models.numpy())
-    np.testing.assert_allclose(mixing_matrix(receivers, class_weights(pi, p), p) @ models, expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(mixing_matrix(receivers, class_weights(pi, p), p) @ models, expected,
+                               rtol=1e-12, atol=1e-14)
 
 
 def test_cwfedavg_5_true_distribution_weighs_by_counts():
@@ -219,7 +233,8 @@ def test_cwfedavg_5_true_distribution_weighs_by_counts():
 
 @pytest.mark.parametrize("distribution", ["true", "norm", "wdr"])
 @pytest.mark.parametrize("layers", ["all", "output", 1, 2])
-def test_cwfedavg_sends_the_mix_of_class_wise_layers_and_the_average_of_others(cohort, setup, distribution, layers):
+def test_cwfedavg_sends_the_mix_of_class_wise_layers_and_the_average_of_others(
+        cohort, setup, distribution, layers):
     counts, ids = np.random.default_rng(0).integers(0, 20, (M, K)) + 1, np.array([0, 2, 3, 6])
     cw = method(distribution=distribution, layers=layers)
     models = torch.randn(len(ids), 64, generator=torch.Generator().manual_seed(1))  # 5·6 + 6 + 6·4 + 4
@@ -231,7 +246,8 @@ def test_cwfedavg_sends_the_mix_of_class_wise_layers_and_the_average_of_others(c
     p = (counts[ids].sum(1) / counts[ids].sum()).tolist()
     head = setup.layout.split(models.double())["head.weight"]
     norms = head.norm(dim=2)
-    pi = torch.tensor(counts[ids] / counts[ids].sum(1, keepdims=True)) if distribution == "true" else norms / norms.sum(1, True)
+    pi = (torch.tensor(counts[ids] / counts[ids].sum(1, keepdims=True)) if distribution == "true"
+          else norms / norms.sum(1, True))
     asked = torch.full((M, K), 1 / K).double()  # a client that was never seen
     asked[ids] = pi
     mixed = loop(pi.tolist(), asked.tolist(), p, models.double().numpy())
@@ -269,7 +285,8 @@ def test_cwfedavg_no_regulariser_is_the_norm_variant(federate):
 def test_cwfedavg_regulariser_makes_norms_follow_the_true_distribution(federate):
     def distance(**keys):
         played = federate({"name": "cwfedavg", **keys}, rounds=15, training={"epochs": 3})
-        return (played.server["distributions"] - true_distribution(played.prepared.setup.counts)).norm(dim=1).mean()
+        return (played.server["distributions"]
+                - true_distribution(played.prepared.setup.counts)).norm(dim=1).mean()
     assert distance(distribution="wdr", wdr=20.0) < 0.4 * distance(distribution="norm")
 
 
@@ -283,7 +300,8 @@ def test_cwfedavg_3_floats_that_travel(federate, distribution, extra):
 
 def test_cwfedavg_9_first_round_starts_from_the_shared_draw(federate):
     played = federate("cwfedavg", rounds=1)
-    np.testing.assert_array_equal(played.values["clients/pre/loss"][0], federate("local", rounds=1).values["clients/pre/loss"][0])
+    np.testing.assert_array_equal(played.values["clients/pre/loss"][0],
+                                  federate("local", rounds=1).values["clients/pre/loss"][0])
 
 
 def test_cwfedavg_9_layers_are_named_exactly(federate):
@@ -298,11 +316,13 @@ def test_cwfedavg_regulariser_at_its_optimum_is_finite():
     model = MLP((5,), K, hidden=(6,))
     lane = Lane(norm_distribution(model.head.weight).detach())
     loss = method().objective(model, Batch(torch.randn(3, 5), torch.tensor([0, 1, 2])), lane)
-    assert math.isfinite(loss.detach()) and all(g.isfinite().all() for g in torch.autograd.grad(loss, list(model.parameters())))
+    assert math.isfinite(loss.detach()) and all(g.isfinite().all()
+                                                for g in torch.autograd.grad(loss, list(model.parameters())))
 
 
 def test_cwfedavg_9_distributions_count_training_samples_only(federate):
     """Every client is tested on 20 samples of each class it holds, which would even out its counts."""
     played = federate({"name": "cwfedavg", "distribution": "true"}, rounds=1)
     counts = torch.tensor(tiny.COUNTS).double()
-    torch.testing.assert_close(played.server["distributions"], counts / counts.sum(1, keepdim=True), rtol=1e-6, atol=0)
+    torch.testing.assert_close(played.server["distributions"], counts / counts.sum(1, keepdim=True),
+                               rtol=1e-6, atol=0)

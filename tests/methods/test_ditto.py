@@ -20,7 +20,8 @@ def test_ditto_10a_lambda_zero_is_pure_local_training(federate):
 
 def test_ditto_10b_the_shared_model_is_fedavgs(federate):
     for part in ({}, {"participation": {"fraction": 0.6}}, {"training": {"momentum": 0.9}}):
-        assert torch.equal(federate("ditto", **part).server["model"], federate("fedavg", **part).server["model"])
+        assert torch.equal(federate("ditto", **part).server["model"],
+                           federate("fedavg", **part).server["model"])
 
 
 def test_ditto_10c_without_gradient_the_distance_shrinks_by_one_minus_eta_lambda(make_fleet):
@@ -45,7 +46,8 @@ def test_ditto_9_is_pulled_to_the_received_model_not_to_the_trained_one(federate
 
 def test_ditto_4_personal_steps_are_plain(federate):
     personal = [federate({"name": "ditto", "lam": 0.5}, rounds=1, training=extra).clients["personal"]
-                for extra in ({}, {"momentum": 0.9, "weight_decay": 0.1, "clip": 0.01}, {"optimizer": "adam"})]
+                for extra in ({}, {"momentum": 0.9, "weight_decay": 0.1, "clip": 0.01},
+                              {"optimizer": "adam"})]
     assert torch.equal(personal[0], personal[1]) and torch.equal(personal[0], personal[2])
 
 
@@ -55,14 +57,16 @@ def test_ditto_9_scores_personal_models_of_all_clients(federate):
     assert Ditto.primary == "post" and np.isfinite(values["clients/pre/loss"]).all()
     resting = np.isnan(values["clients/floats_up"][1])
     assert resting.sum() == 3
-    after = np.where(np.isnan(values["clients/post/loss"]), values["clients/pre/loss"], values["clients/post/loss"])
+    after = np.where(np.isnan(values["clients/post/loss"]), values["clients/pre/loss"],
+                     values["clients/post/loss"])
     assert np.isnan(values["clients/post/loss"][1][resting]).all()
     np.testing.assert_array_equal(values["clients/pre/loss"][1:], after[:-1])
-    np.testing.assert_array_equal(values["clients/global/loss"],
-                                  federate("fedavg", rounds=2, participation={"fraction": 0.4}).values["clients/global/loss"])
+    np.testing.assert_array_equal(values["clients/global/loss"], federate(
+        "fedavg", rounds=2, participation={"fraction": 0.4}).values["clients/global/loss"])
 
 
 def test_ditto_personal_statistics_stay_private_also_where_statistics_are_averaged(federate):
-    played = federate("ditto", rounds=1, model={"name": "test_fedrep:Normed"}, training={"buffers": "average"})
+    played = federate("ditto", rounds=1, model={"name": "test_fedrep:Normed"},
+                      training={"buffers": "average"})
     assert "buffers.model" in played.server and "buffers.personal" not in played.server
     assert len(played.clients["buffers.personal"].unique(dim=0)) == 5

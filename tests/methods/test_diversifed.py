@@ -1,4 +1,5 @@
-"""DiversiFed: methods-1.md §7. D distances, d = D/τ, s = softmax of d over the others, β = α(1/n − s)/(τD)."""
+"""DiversiFed: methods-1.md §7. D distances, d = D/τ, s = softmax of d over the others,
+β = α(1/n − s)/(τD)."""
 
 import math
 
@@ -18,7 +19,8 @@ def full(models, alpha=1.0, tau=1.0):
 
 
 def draw(clients=6, width=12, spread=1.0):
-    return spread * torch.randn(clients, width, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    return spread * torch.randn(clients, width, generator=torch.Generator().manual_seed(4),
+                                dtype=torch.float64)
 
 
 def diversity(own, others, tau):
@@ -28,8 +30,9 @@ def diversity(own, others, tau):
 
 
 def test_diversifed_5_by_hand():
-    # On a line: w = 0, 1, 3 and τ = α = 1. Client 0: D = (1, 3), s = (e/(e+e³), e³/(e+e³)) = (0.1192, 0.8808), n = 2:
-    # β_01 = (½ − 0.1192)/1 = 0.3808, β_02 = (½ − 0.8808)/3 = −0.1269; z_0 = 0.3808·1 − 0.1269·3 = 0.0000 (they cancel).
+    # On a line: w = 0, 1, 3 and τ = α = 1. Client 0: D = (1, 3), s = (e/(e+e³), e³/(e+e³)) = (0.1192,
+    # 0.8808), n = 2: β_01 = (½ − 0.1192)/1 = 0.3808, β_02 = (½ − 0.8808)/3 = −0.1269; z_0 = 0.3808·1
+    # − 0.1269·3 = 0.0000 (they cancel).
     a, beta, _ = full(torch.tensor([[0.0], [1.0], [3.0]]).double())
     s = math.e / (math.e + math.e ** 3)
     assert beta[0].tolist() == pytest.approx([0, 0.5 - s, (s - 0.5) / 3])
@@ -71,7 +74,8 @@ def test_diversifed_10_step_is_the_gradient_of_diversity(alpha, tau):
         for place in range(12):
             shift = torch.zeros(12).double()
             shift[place] = step
-            slope = (diversity(models[i] + shift, others, tau) - diversity(models[i] - shift, others, tau)) / (2 * step)
+            slope = (diversity(models[i] + shift, others, tau)
+                     - diversity(models[i] - shift, others, tau)) / (2 * step)
             assert abs((models[i] - z[i])[place] - alpha * slope) < 1e-9
 
 
@@ -82,9 +86,11 @@ def test_diversifed_5_matrix_against_the_paper_client_by_client():
         others = [j for j in range(7) if j != i]
         distance = {j: math.dist(models[i].tolist(), models[j].tolist()) for j in others}
         total = sum(math.exp(distance[j] / tau) for j in others)
-        beta = {j: alpha * (1 / 6 - math.exp(distance[j] / tau) / total) / (tau * distance[j]) for j in others}
+        beta = {j: alpha * (1 / 6 - math.exp(distance[j] / tau) / total) / (tau * distance[j])
+                for j in others}
         expected.append((1 - sum(beta.values())) * models[i] + sum(beta[j] * models[j] for j in others))
-    torch.testing.assert_close(full(models, alpha, tau)[0] @ models, torch.stack(expected), rtol=1e-12, atol=1e-13)
+    torch.testing.assert_close(full(models, alpha, tau)[0] @ models, torch.stack(expected),
+                               rtol=1e-12, atol=1e-13)
 
 
 def test_diversifed_5_pitfalls():
@@ -109,11 +115,13 @@ def test_diversifed_10_lambda_zero_is_local(federate):
 
 
 def test_diversifed_4_first_round_has_no_anchor(federate):
-    assert torch.equal(federate("diversifed", rounds=1).clients["model"], federate("local", rounds=1).clients["model"])
+    assert torch.equal(federate("diversifed", rounds=1).clients["model"],
+                       federate("local", rounds=1).clients["model"])
 
 
 def test_diversifed_9_trains_from_its_own_model_towards_the_anchor(federate):
-    """Full batches: w ← w − γ(∇F + (λ/α)(w − z)); one epoch's first step knows no F here, since lr·∇F is compared away."""
+    """Full batches: w ← w − γ(∇F + (λ/α)(w − z)); one epoch's first step knows no F here, since lr·∇F
+    is compared away."""
     whole = {"batch_size": 100, "lr": 0.1}
     first = federate("diversifed", rounds=1, training=whole)
     free = federate({"name": "diversifed", "lam": 0.0}, rounds=2, training=whole)
@@ -136,7 +144,8 @@ def test_diversifed_9_others_are_the_last_uploads_and_absent_clients_use_their_s
     for client, others in ((0, [1, 2, 3]), (2, [1, 3])):
         own = models[client].double().requires_grad_()
         slope, = torch.autograd.grad(diversity(own, models[others].double(), 0.8), own)
-        torch.testing.assert_close(anchors[[0, 2].index(client)], (own - 0.5 * slope).detach().float(), rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(anchors[[0, 2].index(client)], (own - 0.5 * slope).detach().float(),
+                                   rtol=1e-5, atol=1e-6)
 
 
 def test_diversifed_travels_p_each_way_and_is_scored_after_training(federate):

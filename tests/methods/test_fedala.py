@@ -1,4 +1,5 @@
-"""FedALA and adaptive local aggregation: methods-1.md §6. v own old model, g received, Ω weights, ŵ = v + Ω⊙(g − v)."""
+"""FedALA and adaptive local aggregation: methods-1.md §6. v own old model, g received, Ω weights,
+ŵ = v + Ω⊙(g − v)."""
 
 import numpy as np
 import pytest
@@ -28,7 +29,8 @@ def loss_of(fleet, client, row):
     samples = fleet.hardware.samples
     x, y = samples.take(samples.train[client])
     named = {name: tensor[0] for name, tensor in fleet.layout.stack(row[None]).items()}
-    return torch.nn.functional.cross_entropy(torch.func.functional_call(fleet.hardware.kernel.module, named, x), y)
+    return torch.nn.functional.cross_entropy(
+        torch.func.functional_call(fleet.hardware.kernel.module, named, x), y)
 
 
 def test_ala_10_gradient_of_the_weights_against_finite_differences(activated):
@@ -52,8 +54,9 @@ def test_ala_10_gradient_of_the_weights_against_finite_differences(activated):
 def test_ala_4_one_step_by_hand(make_fleet):
     """A linear model of zeros as v and g = 1 in the biases: everything by hand for one sample.
 
-    Ω = ½, so the biases are ½ and all weights 0: the logits are equal, p = ¼ each, h = p − e_y for the biases. With
-    η = 1 and Δ = 1, Ω of the biases becomes ½ − (p − e_y) = ¼, and for class y ½ + ¾ → clipped to 1.
+    Ω = ½, so the biases are ½ and all weights 0: the logits are equal, p = ¼ each, h = p − e_y for
+    the biases. With η = 1 and Δ = 1, Ω of the biases becomes ½ − (p − e_y) = ¼, and for class y
+    ½ + ¾ → clipped to 1.
     """
     fleet = make_fleet([[0, 0, 1, 0]], hidden=(), batch_size=100)
     width = fleet.layout.width
@@ -93,7 +96,8 @@ def test_ala_10_weights_stay_in_the_unit_interval_and_models_between_the_two(act
     omega = fleet.state["ala.weights"]
     assert omega.min() == 0 and omega.max() == 1
     assert torch.equal(blended[:, :upper.start], g[:upper.start].expand(2, -1))
-    assert (blended >= torch.minimum(v, g))[:, upper].all() and (blended <= torch.maximum(v, g))[:, upper].all()
+    assert ((blended >= torch.minimum(v, g))[:, upper].all()
+            and (blended <= torch.maximum(v, g))[:, upper].all())
     torch.testing.assert_close(blended[:, upper], v[:, upper] + omega * (g - v)[:, upper])
     assert torch.equal(fleet.state["model"], v)
 
@@ -106,7 +110,8 @@ def test_ala_10_nothing_moves_where_the_models_agree(activated):
 
 
 def epochs_of(fleet, g, share=1.0, **keys):
-    """In how many mini-batches each client's blending weights learnt; one batch is one epoch unless it is said."""
+    """In how many mini-batches each client's blending weights learnt; one batch is one epoch
+    unless it is said."""
     count = torch.zeros(len(fleet.ids))
     original = Fleet.train_by
 
@@ -134,8 +139,10 @@ def test_ala_9_first_activation_ends_by_itself_after_eleven_epochs_or_more(activ
 
 
 def alone(fleet, g, upper, client, ended):
-    """Ω of one client and its losses, learnt by plain gradient descent with η = 5 until ``ended`` of the losses."""
-    v, omega, losses = fleet.state["model"][client], torch.full((upper.stop - upper.start,), 0.5, dtype=torch.float64), []
+    """Ω of one client and its losses, learnt by plain gradient descent with η = 5 until ``ended``
+    of the losses."""
+    v, omega, losses = (fleet.state["model"][client],
+                        torch.full((upper.stop - upper.start,), 0.5, dtype=torch.float64), [])
     while not ended(losses):
         blended = torch.cat([g[:upper.start], v[upper] + omega * (g - v)[upper]]).requires_grad_()
         loss = loss_of(fleet, client, blended)
@@ -148,7 +155,8 @@ def alone(fleet, g, upper, client, ended):
 @pytest.mark.parametrize("threshold", [0.05, 0.02, 0.005])
 def test_ala_4_stops_where_the_last_ten_losses_vary_less_than_the_threshold(activated, threshold):
     fleet, g, upper = activated(rounds=1)
-    expected = [alone(fleet, g, upper, client, lambda losses: len(losses) > 10 and np.std(losses[-10:]) < threshold)
+    expected = [alone(fleet, g, upper, client,
+                      lambda losses: len(losses) > 10 and np.std(losses[-10:]) < threshold)
                 for client in range(2)]
     assert epochs_of(fleet, g, threshold=threshold, eta=5.0) == [len(losses) for _, losses in expected]
     torch.testing.assert_close(fleet.state["ala.weights"], torch.stack([omega for omega, _ in expected]))
@@ -187,7 +195,9 @@ def test_ala_9_learns_from_a_share_of_the_data_at_least_one_sample(activated, sh
 def test_fedala_4_trains_all_layers_from_the_blend_and_keeps_the_result(federate):
     played = federate("fedala", rounds=2)
     assert (played.clients["model"] != played.server["model"]).any(dim=1).all()
-    np.testing.assert_array_equal(played.values["clients/pre/loss"][0], played.values["clients/global/loss"][0])  # g = v
+    # g = v
+    np.testing.assert_array_equal(played.values["clients/pre/loss"][0],
+                                  played.values["clients/global/loss"][0])
     assert not np.array_equal(played.values["clients/pre/loss"][1], played.values["clients/global/loss"][1])
 
 
@@ -207,7 +217,8 @@ def test_ala_6_learns_by_cross_entropy_whatever_the_objective(activated):
 
 
 def test_ala_9_records_the_last_batchs_loss_of_an_epoch(activated):
-    """A threshold between the deviations of the last batches' losses and of the epochs' means decides after 11 epochs."""
+    """A threshold between the deviations of the last batches' losses and of the epochs' means decides
+    after 11 epochs."""
     losses, original = [], Fleet.train_by
 
     def noting(self, step, *rest, **how):
@@ -234,12 +245,14 @@ def test_ala_9_records_the_last_batchs_loss_of_an_epoch(activated):
 
 
 def test_ala_9_learns_from_a_random_subset_that_stays_for_the_phase(activated):
-    """Not from a slice of neighbours, as the reference code; 20 of 40 samples, another half in another round."""
+    """Not from a slice of neighbours, as the reference code; 20 of 40 samples, another half
+    in another round."""
     halves = []
     for round in (1, 2):
         fleet, g, _ = activated(counts=[[40, 0, 0, 0]], rounds=1, round=round)
         seen, take = [], fleet.hardware.samples.take
-        fleet.hardware.samples.take = lambda index, seen=seen, take=take: seen.append(sorted(index.tolist())) or take(index)
+        fleet.hardware.samples.take = (lambda index, seen=seen, take=take: seen.append(sorted(index.tolist()))
+                                       or take(index))
         AdaptiveLocalAggregation(share=0.5, most_epochs=12, threshold=0.0).adapt(fleet, g)
         assert len(seen) == 12 and all(samples == seen[0] for samples in seen) and len(set(seen[0])) == 20
         assert np.ptp(seen[0]) > 20

@@ -17,7 +17,8 @@ def method(**keys):
 
 
 def attention(models, **keys):
-    return method(**keys).attraction(mixing.distances(models, models), torch.eye(len(models), dtype=torch.bool))
+    return method(**keys).attraction(mixing.distances(models, models),
+                                     torch.eye(len(models), dtype=torch.bool))
 
 
 def draw(clients=6, width=12):
@@ -25,7 +26,8 @@ def draw(clients=6, width=12):
 
 
 def test_fedamp_5_by_hand(cohort):
-    # On a line: w = 0, 1, 3 with α = ½, σ = 2: ξ = ¼ e^(−D²/2), so ξ_01 = ¼e^(−½), ξ_02 = ¼e^(−4.5), ξ_12 = ¼e^(−2).
+    # On a line: w = 0, 1, 3 with α = ½, σ = 2: ξ = ¼ e^(−D²/2), so ξ_01 = ¼e^(−½), ξ_02 = ¼e^(−4.5),
+    # ξ_12 = ¼e^(−2).
     near, far, middle = (0.25 * math.exp(-x) for x in (0.5, 4.5, 2.0))
     server = {"models": torch.tensor([[0.0], [1.0], [3.0]]), "uploaded": torch.ones(3, dtype=torch.bool)}
     anchor = method(alpha=0.5, sigma=2.0).send(server, cohort(np.ones((3, 2))))["anchor"]
@@ -34,7 +36,8 @@ def test_fedamp_5_by_hand(cohort):
 
 
 def test_fedamp_10_lambda_zero_is_local(federate):
-    assert torch.equal(federate({"name": "fedamp", "lam": 0.0}).clients["model"], federate("local").clients["model"])
+    assert torch.equal(federate({"name": "fedamp", "lam": 0.0}).clients["model"],
+                       federate("local").clients["model"])
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
@@ -69,7 +72,8 @@ def test_fedamp_10_mixing_matrix_is_symmetric_and_rows_sum_to_one(cohort):
     assert torch.equal(xi, xi.T) and (xi > 0).sum() == 30
     server = {"models": models.float(), "uploaded": torch.ones(6, dtype=torch.bool)}
     anchor = method(alpha=3.0, sigma=9.0).send(server, cohort(np.ones((6, 2))))["anchor"]
-    torch.testing.assert_close(anchor.mean(0), models.float().mean(0), rtol=1e-5, atol=1e-6)  # so the mean is preserved
+    # so the mean is preserved
+    torch.testing.assert_close(anchor.mean(0), models.float().mean(0), rtol=1e-5, atol=1e-6)
 
 
 def test_fedamp_10_alpha_zero_anchors_every_client_at_itself(cohort):
@@ -90,12 +94,14 @@ def test_fedamp_cap_turns_extrapolation_into_a_mean():
     capped = attention(models, cap=True)
     torch.testing.assert_close(capped.sum(1), torch.ones(6).double())
     assert (capped >= 0).all()
-    assert torch.equal(attention(draw(), alpha=0.1, sigma=9.0, cap=True), attention(draw(), alpha=0.1, sigma=9.0))
+    assert torch.equal(attention(draw(), alpha=0.1, sigma=9.0, cap=True),
+                       attention(draw(), alpha=0.1, sigma=9.0))
 
 
 def test_fedamp_relative_width_does_not_depend_on_the_scale():
     models = draw()
-    xi, larger = (attention(scale * models, alpha=1.0, sigma=0.5, relative=True) * scale ** 2 for scale in (1, 100))
+    xi, larger = (attention(scale * models, alpha=1.0, sigma=0.5, relative=True) * scale ** 2
+                  for scale in (1, 100))
     torch.testing.assert_close(xi, larger)
 
 
@@ -110,11 +116,13 @@ def test_fedamp_5_attends_to_the_last_uploads_only(cohort):
     fewer = {"models": server["models"][[0, 3]], "uploaded": torch.ones(2, dtype=torch.bool)}
     assert torch.equal(method(**keys).send(fewer, cohort(np.ones((2, 2))))["anchor"], anchor[[0, 3]])
     changed = {**server, "models": server["models"].index_fill(0, torch.tensor([1, 2]), 7.0)}
-    assert torch.equal(method(**keys).send(changed, cohort(np.ones((6, 2))))["anchor"][[0, 3, 4, 5]], anchor[[0, 3, 4, 5]])
+    assert torch.equal(method(**keys).send(changed, cohort(np.ones((6, 2))))["anchor"][[0, 3, 4, 5]],
+                       anchor[[0, 3, 4, 5]])
 
 
 def test_fedamp_with_ala_trains_from_the_blend(federate):
-    plain, blended = (federate({"name": "fedamp", "alpha": 1.0, "sigma": 3.0, "ala": ala}) for ala in (False, True))
+    plain, blended = (federate({"name": "fedamp", "alpha": 1.0, "sigma": 3.0, "ala": ala})
+                      for ala in (False, True))
     assert not torch.equal(plain.clients["model"], blended.clients["model"])
     assert ((blended.clients["ala.weights"] >= 0) & (blended.clients["ala.weights"] <= 1)).all()
 

@@ -41,7 +41,8 @@ def test_fedavg_10_one_full_batch_is_a_centralised_step(federate):
     samples, setup = played.prepared.hardware.samples, played.prepared.setup
     start, ended = setup.layout.split(setup.initial().double()), setup.layout.split(played.server["model"])
     x, y = samples.take(np.concatenate([samples.train[client] for client in range(5)]))
-    weight, bias = softmax_step(x.double().numpy(), y.numpy(), start["head.weight"].numpy(), start["head.bias"].numpy(), 0.2, 2)
+    weight, bias = softmax_step(x.double().numpy(), y.numpy(), start["head.weight"].numpy(),
+                                start["head.bias"].numpy(), 0.2, 2)
     np.testing.assert_allclose(ended["head.weight"], weight, atol=1e-6)
     np.testing.assert_allclose(ended["head.bias"], bias, atol=1e-6)
 

@@ -20,9 +20,10 @@ def test_c_10_mu_zero_makes_fedprox_c_fedavg_c(federate):
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
-@pytest.mark.parametrize(("options", "model"), [({}, "mlp"), ({}, "test_fedrep:Normed"), ({"ala": True}, "mlp"),
-                                                ({"aggregation": "class-wise"}, "mlp")])
-def test_c_9_a_fine_tuned_model_that_is_only_scored_leaves_the_method_as_it_is(federate, method, options, model):
+@pytest.mark.parametrize(("options", "model"), [
+    ({}, "mlp"), ({}, "test_fedrep:Normed"), ({"ala": True}, "mlp"), ({"aggregation": "class-wise"}, "mlp")])
+def test_c_9_a_fine_tuned_model_that_is_only_scored_leaves_the_method_as_it_is(
+        federate, method, options, model):
     base = federate({"name": method, **options}, model={"name": model})
     tuned = {"name": f"{method}-c", "tune_epochs": 2, "tuned_upload": False}
     scored_only = federate({**tuned, **options}, model={"name": model})
@@ -32,11 +33,13 @@ def test_c_9_a_fine_tuned_model_that_is_only_scored_leaves_the_method_as_it_is(f
 
 
 def test_pre_is_the_fine_tuned_model(federate):
-    """Two fine-tuning epochs of FedAvg-C in round 1 are two epochs of Local from the same start, but for the shuffles."""
+    """Two fine-tuning epochs of FedAvg-C in round 1 are two epochs of Local from the same start, but
+    for the shuffles."""
     whole = {"batch_size": 100}
     tuned = federate({"name": "fedavg-c", "tune_epochs": 2}, rounds=1, training=whole)
     alone = federate("local", rounds=1, training={**whole, "epochs": 2})
-    np.testing.assert_allclose(tuned.values["clients/pre/loss"][0], alone.values["clients/post/loss"][0], rtol=1e-5)
+    np.testing.assert_allclose(tuned.values["clients/pre/loss"][0],
+                               alone.values["clients/post/loss"][0], rtol=1e-5)
 
 
 @pytest.mark.parametrize(("method", "strengths"), [("fedavg-c", None), ("fedprox-c", 0.5)])

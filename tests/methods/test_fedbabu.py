@@ -48,14 +48,17 @@ def test_fedbabu_9_fine_tunes_the_global_model_also_of_clients_never_sampled(fed
 def test_fedbabu_8_result_is_the_fine_tuned_column_of_the_last_round(federate):
     values = federate("fedbabu", rounds=2).values
     assert FedBABU.primary == "tuned"
-    assert np.isnan(values["clients/tuned/loss"][:-1]).all() and np.isfinite(values["clients/tuned/loss"][-1]).all()
+    assert (np.isnan(values["clients/tuned/loss"][:-1]).all()
+            and np.isfinite(values["clients/tuned/loss"][-1]).all())
 
 
 def test_fedbabu_7_fine_tuning_uses_the_next_rounds_learning_rate(federate, monkeypatch):
     """One full batch: a single step of gradient descent at η_3 = 0.1·0.5² = 0.025."""
-    played, calls = phases(federate, monkeypatch, method={"name": "fedbabu", "tune_epochs": 1}, counts=[[6, 3, 2, 1]],
+    played, calls = phases(federate, monkeypatch,
+                           method={"name": "fedbabu", "tune_epochs": 1}, counts=[[6, 3, 2, 1]],
                            rounds=2, training={"batch_size": 100, "lr": 0.1, "lr_decay": 0.5})
-    samples, layout, module = played.prepared.hardware.samples, played.prepared.setup.layout, played.prepared.setup.build()
+    samples, layout, module = (played.prepared.hardware.samples, played.prepared.setup.layout,
+                               played.prepared.setup.build())
     x, y = samples.take(samples.train[0])
     start = calls[-1][0][0].requires_grad_()
     loss = torch.nn.functional.cross_entropy(torch.func.functional_call(module, layout.split(start), x), y)

@@ -44,7 +44,8 @@ def test_fedcac_10c_equal_mask_sizes_overlap_by_what_they_share():
 
 
 def test_fedcac_9_overlap_of_unequal_sizes_may_be_asymmetric_and_negative():
-    # m_1 has 1, m_2 has 4, none shared: O_12 = 1 − 5/2 = −1.5, O_21 = 1 − 5/8; an empty mask overlaps with nothing
+    # m_1 has 1, m_2 has 4, none shared: O_12 = 1 − 5/2 = −1.5, O_21 = 1 − 5/8; an empty mask overlaps
+    # with nothing
     masks = torch.tensor([[1, 0, 0, 0, 0], [0, 1, 1, 1, 1], [0, 0, 0, 0, 0]]).bool()
     found = overlaps(masks)
     assert found[0, 1] == -1.5 and found[1, 0] == 0.375
@@ -96,7 +97,8 @@ def test_fedcac_9_first_round_mixes_uploads_not_initial_weights(cohort):
 
 
 def test_fedcac_5_by_hand(cohort):
-    # masks 1 and 2 agree, 3 shares nothing: O = [[·,1,0],[1,·,0],[0,0,·]], mean ⅓, t/β = ½: bound ⅔. Groups {1,2}, {1,2}, {3}
+    # masks 1 and 2 agree, 3 shares nothing: O = [[·,1,0],[1,·,0],[0,0,·]], mean ⅓, t/β = ½: bound ⅔.
+    # Groups {1,2}, {1,2}, {3}
     models = torch.tensor([[1.0, 1.0, 1.0], [3.0, 3.0, 3.0], [11.0, 11.0, 11.0]])
     masks = torch.tensor([[1, 0, 0], [1, 0, 0], [0, 0, 1]]).bool()
     expected = [[2.0, 5.0, 5.0], [2.0, 5.0, 5.0], [5.0, 5.0, 11.0]]
@@ -107,12 +109,15 @@ def test_fedcac_9_clients_outside_keep_their_marked_entries(cohort):
     """Clients 0 and 2 upload; 1 never did and gets the average throughout."""
     models, masks = torch.tensor([[1.0, 1.0], [5.0, 5.0]]), torch.tensor([[True, False], [False, True]])
     method = FedCAC(name="fedcac")
-    server = {"model": torch.zeros(2), "custom": torch.zeros(3, 2), "masks": torch.zeros(3, 2, dtype=torch.bool)}
-    method.aggregate(server, cohort(torch.ones(2, 1), ids=[0, 2], round=200), {"model": models, "mask": masks})
+    server = {"model": torch.zeros(2), "custom": torch.zeros(3, 2),
+              "masks": torch.zeros(3, 2, dtype=torch.bool)}
+    method.aggregate(server, cohort(torch.ones(2, 1), ids=[0, 2], round=200),
+                     {"model": models, "mask": masks})
     everyone = cohort(torch.ones(3, 1))
     before = method.send(server, everyone)["model"]
     assert before.tolist() == [[3.0, 3.0]] * 3  # equal overlaps are one group whatever the round
-    method.aggregate(server, cohort(torch.ones(1, 1), ids=[2]), {"model": torch.tensor([[9.0, 9.0]]), "mask": masks[1:]})
+    method.aggregate(server, cohort(torch.ones(1, 1), ids=[2]),
+                     {"model": torch.tensor([[9.0, 9.0]]), "mask": masks[1:]})
     assert method.send(server, everyone)["model"].tolist() == [[3.0, 9.0], [9.0, 9.0], [9.0, 9.0]]
 
 

@@ -1,4 +1,5 @@
-"""FedFomo: methods-1.md §10. ω_n = (L(b) − L(w_n)) / (‖w_n − b‖ + 1e-5) on the client's validation samples."""
+"""FedFomo: methods-1.md §10. ω_n = (L(b) − L(w_n)) / (‖w_n − b‖ + 1e-5) on the client's
+validation samples."""
 
 import numpy as np
 import pytest
@@ -41,7 +42,8 @@ def one(make_fleet):
 
 
 def test_fedfomo_4_by_hand(one):
-    # Distances from the base are r, 4r and 2r (own). ω = (1 − 0.5)/r, (1 − 2)/4r, (1 − 0.6)/2r: positive 0.5 and 0.2.
+    # Distances from the base are r, 4r and 2r (own). ω = (1 − 0.5)/r, (1 − 2)/4r, (1 − 0.6)/2r:
+    # positive 0.5 and 0.2.
     fleet, inbox = one({0: 1.0, 1: 0.5, 4: 2.0, 2: 0.6})
     opened = method().opened(fleet, inbox)
     start, omega = opened["start"], opened["omega"]
@@ -78,7 +80,8 @@ def test_fedfomo_10_weights_lie_in_the_simplex(federate):
 @pytest.mark.parametrize("keys", [{"received": 0, "validation": 0.0}, {"validation": 0.0}])
 def test_fedfomo_10_the_candidate_itself_alone_is_local(federate, keys):
     """Also without validation samples: every loss is then 0 and no model better than another."""
-    assert torch.equal(federate({"name": "fedfomo", **keys}).clients["model"], federate("local").clients["model"])
+    assert torch.equal(federate({"name": "fedfomo", **keys}).clients["model"],
+                       federate("local").clients["model"])
 
 
 def test_fedfomo_9_validation_samples_are_not_trained_on_nor_counted(federate):
@@ -100,14 +103,16 @@ def test_fedfomo_5_sends_the_most_useful_uploaded_models_of_others(cohort):
     message = method(received=2).send(server, cohort(np.ones((3, 2)), ids=[0, 1, 2]))
     pool = message["models"]
     received = [[float(pool.rows[pick, 0]) for pick in picks] for picks in pool.picks]
-    assert received == [[3, 1], [0, 3], [4, 0]]  # neither one's own nor client 2's, which never came; ties to the lower id
+    # neither one's own nor client 2's, which never came; ties to the lower id
+    assert received == [[3, 1], [0, 3], [4, 0]]
     everything = method().send(server, cohort(np.ones((3, 2)), ids=[0, 1, 2]))["models"]
     assert (everything.picks >= 0).sum(1).tolist() == [3, 3, 4]
     assert everything.logical_floats().tolist() == [3, 3, 4]
 
 
 def test_fedfomo_5_affinity_sums_signed_usefulness(cohort):
-    server = {"models": torch.zeros(3, 2), "uploaded": torch.zeros(3, dtype=torch.bool), "affinity": torch.eye(3).double()}
+    server = {"models": torch.zeros(3, 2), "uploaded": torch.zeros(3, dtype=torch.bool),
+              "affinity": torch.eye(3).double()}
     uplink = {"model": torch.ones(2, 2), "usefulness": torch.tensor([[0.5, -2, 0], [1, 0, -1]]).double()}
     method().aggregate(server, cohort(np.ones((2, 2)), ids=[0, 2]), uplink)
     method().aggregate(server, cohort(np.ones((2, 2)), ids=[0, 2]), uplink)
@@ -116,11 +121,13 @@ def test_fedfomo_5_affinity_sums_signed_usefulness(cohort):
 
 
 def test_fedfomo_4_round_1_only_trains(cohort):
-    server = {"models": torch.zeros(2, 3), "uploaded": torch.zeros(2, dtype=torch.bool), "affinity": torch.eye(2).double()}
+    server = {"models": torch.zeros(2, 3), "uploaded": torch.zeros(2, dtype=torch.bool),
+              "affinity": torch.eye(2).double()}
     assert method().send(server, cohort(np.ones((2, 2)))) == {}
 
 
-def test_fedfomo_9_validation_loss_is_a_mean_over_samples_in_evaluation_mode(make_fleet, rows_of, monkeypatch):
+def test_fedfomo_9_validation_loss_is_a_mean_over_samples_in_evaluation_mode(
+        make_fleet, rows_of, monkeypatch):
     """Ten samples in blocks of four; batch norm in training mode would take each block's own statistics."""
     monkeypatch.setattr(scoring, "BLOCK", 4)
     fleet = make_fleet([[7, 3, 0, 0]], model={"name": "tiny:normalised", "hidden": 6})

@@ -13,12 +13,14 @@ from hpcfl.models._heads import CosineHead, spread
 def prototypes(played):
     """V [K, d] of the server now and before round 1."""
     setup = played.prepared.setup
-    return tuple(setup.layout.split(model)["head.weight"] for model in (played.server["model"], setup.initial()))
+    return tuple(setup.layout.split(model)["head.weight"]
+                 for model in (played.server["model"], setup.initial()))
 
 
 def test_fednh_5_prototypes_by_hand():
-    # d = 2, ρ = ½, V_0 = (1, 0). Clients: N_0 = (1, 3), unit means (0, 1) and (1, 0): Σ = (3, 1), normalised (3, 1)/√10.
-    # ½(1, 0) + ½(3, 1)/√10 = (0.9743, 0.1581), normalised. Class 1 is held by nobody: V_1 stays, not even normalised anew.
+    # d = 2, ρ = ½, V_0 = (1, 0). Clients: N_0 = (1, 3), unit means (0, 1) and (1, 0): Σ = (3, 1),
+    # normalised (3, 1)/√10. ½(1, 0) + ½(3, 1)/√10 = (0.9743, 0.1581), normalised. Class 1 is held by nobody:
+    # V_1 stays, not even normalised anew.
     old = torch.tensor([[1.0, 0.0], [0.6, 0.9]])
     means = torch.tensor([[0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
     moved = FedNH(name="fednh", rho=0.5).moved(old, torch.tensor([[1.0, 0.0], [3.0, 0.0]]).double(), means)
@@ -93,7 +95,8 @@ def test_fednh_9_prototypes_follow_the_normalised_class_means_of_trained_clients
             target[c] += (y == c).sum() * mean / mean.norm()
     moved, initial = prototypes(played)
     expected = 0.7 * initial.double() + 0.3 * target / target.norm(dim=1, keepdim=True)
-    torch.testing.assert_close(moved, (expected / expected.norm(dim=1, keepdim=True)).float(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(moved, (expected / expected.norm(dim=1, keepdim=True)).float(),
+                               rtol=1e-5, atol=1e-6)
 
 
 def _module_order(layout, row, model):
@@ -134,12 +137,14 @@ def test_fednh_4_prototypes_are_taken_in_evaluation_mode(make_fleet):
     for client in range(5):
         x, y = fleet.hardware.samples.take(fleet.hardware.samples.train[client])
         for c in y.unique():
-            torch.testing.assert_close(means[client, c], normalised_features(model, x[y == c], None).detach().mean(0))
+            torch.testing.assert_close(means[client, c],
+                                       normalised_features(model, x[y == c], None).detach().mean(0))
 
 
 @pytest.mark.parametrize("name", ["fednh", "creff"])
 def test_fednh_4_prototypes_and_creffs_gradients_are_of_augmented_images(make_fleet, monkeypatch, name):
-    """As in the reference code (protocols.md C): the pass over a class's samples varies them as training does."""
+    """As in the reference code (protocols.md C): the pass over a class's samples varies them
+    as training does."""
     fleet = make_fleet()
     varied = []
     monkeypatch.setattr(fleet.hardware.samples, "vary", lambda pool, seed, *key: varied.append(key) or pool)

@@ -37,7 +37,8 @@ def test_fedphp_10c_equal_features_have_no_discrepancy(widths):
 
 
 def test_fedphp_4_discrepancy_by_hand():
-    # one sample each at distance 2: the mean squared distance is 4, so k(x, y) = Σ_f exp(−4/4f) and k(x, x) = 5
+    # one sample each at distance 2: the mean squared distance is 4, so k(x, y) = Σ_f exp(−4/4f)
+    # and k(x, x) = 5
     across = sum(math.exp(-1 / factor) for factor in (0.25, 0.5, 1, 2, 4))
     value = discrepancy(torch.tensor([[0.0]]), torch.tensor([[2.0]]))
     assert value.item() == pytest.approx(10 - 2 * across, rel=1e-6)
@@ -54,7 +55,8 @@ def test_fedphp_4_widths_are_constants():
 
 
 def test_fedphp_9_momentum_counts_participations(make_fleet):
-    """T = 3 rounds, ρ = 1, μ = 0.9: m = 0 at first, then 0.9/3, 1.8/3, and never above μ; PFLlib's: μ·round/T.
+    """T = 3 rounds, ρ = 1, μ = 0.9: m = 0 at first, then 0.9/3, 1.8/3, and never above μ;
+    PFLlib's: μ·round/T.
 
     A client is expected in ⌊ρT⌋ rounds, at least one.
     """
@@ -68,7 +70,8 @@ def test_fedphp_9_momentum_counts_participations(make_fleet):
 
 
 def test_fedphp_4_inherits_by_hand(federate):
-    """λ = 0, one client: θ_r is the server's model after round r, q_1 = θ_1, q_2 = 0.45·q_1 + 0.55·θ_2 at μ = 0.9, T = 2."""
+    """λ = 0, one client: θ_r is the server's model after round r, q_1 = θ_1, q_2 = 0.45·q_1 + 0.55·θ_2
+    at μ = 0.9, T = 2."""
     free = {"name": "fedphp", "lam": 0.0}
     first, second = (federate(free, ONE, rounds=rounds) for rounds in (1, 2))
     assert torch.equal(first.clients["inherited"][0], first.server["model"])
@@ -83,13 +86,16 @@ def test_fedphp_scores_the_inherited_model_of_all_clients(federate):
     assert FedPHP.primary == "post" and FedPHP.needs_rounds
     assert np.isfinite(values["clients/pre/loss"]).all()
     resting = (played.clients["count"] == 0).squeeze()
-    np.testing.assert_array_equal(values["clients/pre/loss"][-1][resting], values["clients/global/loss"][0][resting])
+    np.testing.assert_array_equal(values["clients/pre/loss"][-1][resting],
+                                  values["clients/global/loss"][0][resting])
     trained = values["clients/trained/loss"]
-    assert np.array_equal(trained[0][~np.isnan(trained[0])], values["clients/post/loss"][0][~np.isnan(trained[0])])
+    assert np.array_equal(trained[0][~np.isnan(trained[0])],
+                          values["clients/post/loss"][0][~np.isnan(trained[0])])
 
 
 def test_fedphp_is_supervised_by_the_inherited_model(make_fleet, rows_of):
-    """The teacher's weights matter to the loss, its gradient is not followed, and head and body train on the whole."""
+    """The teacher's weights matter to the loss, its gradient is not followed, and head and body
+    train on the whole."""
     method = FedPHP(name="fedphp", lam=0.5)
     ends = []
     for seed in (5, 6):
@@ -112,7 +118,8 @@ def test_fedphp_4_loss_by_hand(make_fleet, rows_of):
     lane = SimpleNamespace(inherited=rows_of(fleet, 2)[0])
     loss = FedPHP(name="fedphp", lam=0.3).loss(module, Batch(x, y), lane)
     features = [(x @ named["hidden1.weight"].T + named["hidden1.bias"]).relu() for named in (own, inherited)]
-    expected = 0.7 * cross_entropy(features[0] @ own["head.weight"].T + own["head.bias"], y) + 0.3 * discrepancy(*features)
+    expected = 0.7 * cross_entropy(features[0] @ own["head.weight"].T + own["head.bias"],
+                                   y) + 0.3 * discrepancy(*features)
     torch.testing.assert_close(loss, expected)
 
 

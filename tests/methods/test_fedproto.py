@@ -19,7 +19,8 @@ def method(**keys):
 
 
 def prototypes(classes=3, width=2):
-    return {"prototypes": torch.full((classes, width), 7.0), "present": torch.zeros(classes, dtype=torch.bool)}
+    return {"prototypes": torch.full((classes, width), 7.0),
+            "present": torch.zeros(classes, dtype=torch.bool)}
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
@@ -31,14 +32,16 @@ def test_fedproto_10_lambda_zero_trains_as_local(federate, fraction):
 
 
 def test_fedproto_4_no_term_in_round_1(federate):
-    torch.testing.assert_close(federate("fedproto", rounds=1).clients["model"], federate("local", rounds=1).clients["model"])
+    torch.testing.assert_close(federate("fedproto", rounds=1).clients["model"],
+                               federate("local", rounds=1).clients["model"])
 
 
 def test_fedproto_4_loss_by_hand():
     model, x, y = MLP((5,), 3, hidden=(4,)), torch.randn(3, 5), torch.tensor([0, 2, 2])
     lane = SimpleNamespace(prototypes=torch.randn(3, 4), present=torch.tensor([True, True, False]))
     # Only the first sample's class has a prototype; the mean is over 3 samples and 4 coordinates.
-    expected = cross_entropy(model(x), y) + 0.5 * (model.features(x)[0] - lane.prototypes[0]).square().sum() / (3 * 4)
+    expected = cross_entropy(model(x),
+                             y) + 0.5 * (model.features(x)[0] - lane.prototypes[0]).square().sum() / (3 * 4)
     torch.testing.assert_close(method(lam=0.5).loss(model, Batch(x, y), lane), expected)
 
 
@@ -46,7 +49,8 @@ def test_fedproto_5_mean_over_clients_that_hold_the_class(cohort):
     server = prototypes()
     uplink = {"prototypes": torch.tensor([[1.0, 2, 0, 0, 0, 0], [3, 4, 5, 6, 0, 0]])}
     method().aggregate(server, cohort([[8, 0, 0], [2, 1, 0]], uniform=True), uplink)
-    assert server["prototypes"].tolist() == [[2, 3], [5, 6], [7, 7]]  # a class that nobody holds keeps its own
+    # a class that nobody holds keeps its own
+    assert server["prototypes"].tolist() == [[2, 3], [5, 6], [7, 7]]
     assert server["present"].tolist() == [True, True, False]
 
 
@@ -58,13 +62,16 @@ def test_fedproto_9_weighted_by_samples_if_asked(cohort):
 
 
 def test_fedproto_9_a_class_missing_from_a_round_keeps_its_prototype(cohort):
-    server = {"prototypes": torch.tensor([[1.0, 1], [2, 2], [3, 3]]), "present": torch.tensor([True, True, False])}
-    method().aggregate(server, cohort([[0, 0, 4]], ids=[1], uniform=True), {"prototypes": torch.tensor([[0.0, 0, 0, 0, 9, 9]])})
+    server = {"prototypes": torch.tensor([[1.0, 1], [2, 2], [3, 3]]),
+              "present": torch.tensor([True, True, False])}
+    method().aggregate(server, cohort([[0, 0, 4]], ids=[1], uniform=True),
+                       {"prototypes": torch.tensor([[0.0, 0, 0, 0, 9, 9]])})
     assert server["prototypes"].tolist() == [[1, 1], [2, 2], [9, 9]] and server["present"].all()
 
 
 def test_fedproto_10_a_class_of_one_client_has_that_clients_mean(federate):
-    """Only client 0 holds class 0: its prototype is the mean over its training samples under its final model."""
+    """Only client 0 holds class 0: its prototype is the mean over its training samples under
+    its final model."""
     played = federate({"name": "fedproto"}, [[8, 3, 0, 0], [0, 9, 2, 0], [0, 1, 6, 0]], rounds=1)
     samples = played.prepared.hardware.samples
     x, y = samples.take(samples.train[0])
@@ -76,7 +83,8 @@ def test_fedproto_10_a_class_of_one_client_has_that_clients_mean(federate):
 
 
 def test_fedproto_10_permuting_clients_changes_nothing(cohort):
-    means, counts = torch.randn(4, 6, generator=torch.Generator().manual_seed(0)), torch.tensor([[1, 0, 2]] * 4)
+    means, counts = (torch.randn(4, 6, generator=torch.Generator().manual_seed(0)),
+                     torch.tensor([[1, 0, 2]] * 4))
     order, (first, other) = [2, 0, 3, 1], (prototypes(), prototypes())
     method().aggregate(first, cohort(counts, uniform=True), {"prototypes": means})
     method().aggregate(other, cohort(counts[order], uniform=True), {"prototypes": means[order]})
@@ -117,7 +125,8 @@ def test_fedproto_floats(federate):
 
 
 def test_fedproto_8_prototypes_and_the_classifier_are_both_scored(federate):
-    """After the first exchange they predict differently; the last ``pre`` is by the prototypes of the last aggregation."""
+    """After the first exchange they predict differently; the last ``pre`` is by the prototypes of the
+    last aggregation."""
     values = federate("fedproto", rounds=2).values
     pre, post, classifier = (values[f"clients/{name}/loss"] for name in ("pre", "post", "classifier"))
     np.testing.assert_array_equal(post[0], classifier[0])

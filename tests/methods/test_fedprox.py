@@ -60,10 +60,12 @@ def test_proximal_step_by_hand(make_fleet):
 
 
 def test_fedprox_9_the_recorded_loss_is_without_the_proximal_term(make_fleet, rows_of):
-    """Two full-batch epochs: the loss of the last one, at the model after the first step, however strong the pull is."""
+    """Two full-batch epochs: the loss of the last one, at the model after the first step, however
+    strong the pull is."""
     def trained(epochs):
         fleet = make_fleet(dtype=torch.float64, batch_size=100)
-        return fleet, fleet.train(rows_of(fleet), pull=(3.0, torch.zeros(fleet.layout.width).double()), epochs=epochs)
+        return fleet, fleet.train(rows_of(fleet), pull=(3.0, torch.zeros(fleet.layout.width).double()),
+                                  epochs=epochs)
     fleet, start = trained(1)
     anchor = torch.zeros(fleet.layout.width).double()
     expected = torch.stack([objective(fleet, client, start[client], anchor, 0.0) for client in range(5)])

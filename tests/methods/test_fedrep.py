@@ -43,7 +43,8 @@ def test_fedrep_10a_first_only_the_head_moves_then_only_the_body(federate, monke
     for (start, fitted), (again, ended) in zip(calls[::2], calls[1::2], strict=True):
         assert torch.equal(fitted, again)
         assert torch.equal(start[:, body], fitted[:, body]) and torch.equal(fitted[:, head], ended[:, head])
-        assert (start[:, head] != fitted[:, head]).any(dim=1).all() and (fitted[:, body] != ended[:, body]).any(dim=1).all()
+        assert ((start[:, head] != fitted[:, head]).any(dim=1).all()
+                and (fitted[:, body] != ended[:, body]).any(dim=1).all())
     assert torch.equal(played.clients["head"], calls[-1][1][:, head])
 
 
@@ -73,19 +74,23 @@ def test_fedrep_9_batch_norm_of_the_body_stands_still_in_the_head_phase(make_fle
 
 
 def test_fedrep_ala_blends_the_upper_layer_of_the_body(federate, monkeypatch):
-    """The interior columns between lower body and head: the own head and the received lower body stay as they are."""
+    """The interior columns between lower body and head: the own head and the received lower body
+    stay as they are."""
     played, calls = phases(federate, monkeypatch, method={"name": "fedrep", "ala": True}, rounds=2,
                            model={"name": "mlp", "hidden": [7, 6]})
     layout = played.prepared.setup.layout
     neck, head = layout.columns("neck"), layout.columns("head")
-    assert neck == layout.columns("hidden2") and played.clients["ala.weights"].shape == (5, neck.stop - neck.start)
+    assert (neck == layout.columns("hidden2")
+            and played.clients["ala.weights"].shape == (5, neck.stop - neck.start))
     received, blended = calls[3]  # round 2: ala, head, body
-    assert torch.equal(blended[:, :neck.start], received[:, :neck.start]) and torch.equal(blended[:, head], received[:, head])
+    assert (torch.equal(blended[:, :neck.start], received[:, :neck.start])
+            and torch.equal(blended[:, head], received[:, head]))
     assert (blended[:, neck] != received[:, neck]).any(dim=1).all()
     assert torch.equal(played.clients["model"], calls[5][1])
 
 
-def test_fedrep_9_epochs_are_not_split_between_the_phases_and_nobody_trains_at_the_end(federate, monkeypatch, make_fleet):
+def test_fedrep_9_epochs_are_not_split_between_the_phases_and_nobody_trains_at_the_end(
+        federate, monkeypatch, make_fleet):
     """τ epochs on the head and then all of the experiment's on the body; two phases in each of the rounds."""
     assert len(phases(federate, monkeypatch, method="fedrep", rounds=2)[1]) == 4
     fleet = make_fleet([[8, 0, 0, 0]], batch_size=4, epochs=3)

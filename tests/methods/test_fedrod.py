@@ -24,7 +24,8 @@ def case(request):
         torch.manual_seed(0)
         model = method.adapt(MLP((5,), 4, hidden=(6,)))
     batch = Batch(torch.randn(12, 5, generator=generator), torch.randint(3, (12,), generator=generator))
-    return method, model, batch, SimpleNamespace(distribution=floored_distribution(torch.tensor([[5.0, 4.0, 3.0, 0.0]]))[0])
+    return (method, model, batch,
+            SimpleNamespace(distribution=floored_distribution(torch.tensor([[5.0, 4.0, 3.0, 0.0]]))[0]))
 
 
 def gradients(model, value):
@@ -61,7 +62,8 @@ def test_fedrod_10c_absent_classes_leave_their_row_alone(case):
 def test_fedrod_9_personal_loss_adds_both_heads(case):
     method, model, batch, lane = case
     logits = model(batch.x) + method.extra(model, model.features(batch.x), lane)
-    torch.testing.assert_close(method.residual(model, model.features(batch.x), batch.y, lane), cross_entropy(logits, batch.y))
+    torch.testing.assert_close(method.residual(model, model.features(batch.x), batch.y, lane),
+                               cross_entropy(logits, batch.y))
 
 
 def test_fedrod_9_distributions_have_a_floor_and_no_infinity():
@@ -75,7 +77,8 @@ def test_fedrod_9_distributions_have_a_floor_and_no_infinity():
 @pytest.mark.parametrize("method", [LINEAR, HYPER])
 def test_fedrod_both_orders_walk_the_same_shared_model(federate, method):
     """The personal head moves nothing else, so body and generic head are the same together and separate."""
-    together, separate = (federate({**method, "order": order}, rounds=2) for order in ("together", "separate"))
+    together, separate = (federate({**method, "order": order}, rounds=2)
+                          for order in ("together", "separate"))
     layout = together.prepared.setup.layout
     generic = slice(0, layout.columns("head").stop)
     assert torch.equal(together.server["model"][generic], separate.server["model"][generic])
@@ -116,9 +119,11 @@ def test_fedrod_8_scores_both_heads_and_the_generic_one(federate, method):
 
 
 def test_fedrod_4_separate_personal_steps_are_plain(federate, monkeypatch):
-    """One full batch: r ← r − η∇(ii) at the body and generic head just trained, without decay, clipping or momentum."""
+    """One full batch: r ← r − η∇(ii) at the body and generic head just trained, without decay,
+    clipping or momentum."""
     training = {"batch_size": 100, "lr": 0.1, "weight_decay": 0.9, "clip": 1e-3, "momentum": 0.9, "epochs": 2}
-    played, calls = phases(federate, monkeypatch, method={**LINEAR, "order": "separate"}, rounds=1, training=training)
+    played, calls = phases(federate, monkeypatch, method={**LINEAR, "order": "separate"}, rounds=1,
+                           training=training)
     assert len(calls) == 2
     (_, generic), (start, ended) = calls
     assert torch.equal(generic, start)

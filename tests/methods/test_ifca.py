@@ -1,4 +1,5 @@
-"""IFCA: methods-1.md §13. k cluster models; a client trains the one with the least loss on its training data."""
+"""IFCA: methods-1.md §13. k cluster models; a client trains the one with the least loss on its
+training data."""
 
 import numpy as np
 import pytest
@@ -29,8 +30,10 @@ def test_ifca_10_of_identical_models_only_the_first_moves(make_fleet, cohort):
     uplink = method(clusters=3).update(fleet, everyone(model.repeat(3, 1), 5))
     assert uplink["cluster"].tensor.tolist() == [[0]] * 5
     server = {"models": model.repeat(3, 1), "chosen": torch.full((5,), -1)}
-    method(clusters=3).aggregate(server, cohort(fleet.counts), {"model": uplink["model"], "cluster": uplink["cluster"].tensor})
-    assert not torch.equal(server["models"][0], model) and torch.equal(server["models"][1:], model.repeat(2, 1))
+    method(clusters=3).aggregate(server, cohort(fleet.counts),
+                                 {"model": uplink["model"], "cluster": uplink["cluster"].tensor})
+    assert (not torch.equal(server["models"][0], model)
+            and torch.equal(server["models"][1:], model.repeat(2, 1)))
 
 
 def test_ifca_10_relabelling_permutes_results(make_fleet, rows_of, cohort):
@@ -40,15 +43,18 @@ def test_ifca_10_relabelling_permutes_results(make_fleet, rows_of, cohort):
         fleet = make_fleet()
         uplink = method(clusters=3).update(fleet, everyone(models, 5))
         server = {"models": models, "chosen": torch.full((5,), -1)}
-        method(clusters=3).aggregate(server, cohort(fleet.counts), {**uplink, "cluster": uplink["cluster"].tensor})
+        method(clusters=3).aggregate(server, cohort(fleet.counts),
+                                     {**uplink, "cluster": uplink["cluster"].tensor})
         return server
     first, other = played(models), played(models[order])
-    assert torch.equal(first["models"][order], other["models"]) and torch.equal(order[other["chosen"]], first["chosen"])
+    assert (torch.equal(first["models"][order], other["models"])
+            and torch.equal(order[other["chosen"]], first["chosen"]))
     assert len(first["chosen"].unique()) > 1
 
 
 def test_ifca_9_chooses_by_the_training_data(make_fleet, rows_of):
-    """The authors' code scores the model that is best on test labels. Losses here are by a loop over each client's samples."""
+    """The authors' code scores the model that is best on test labels. Losses here are by a loop over each
+    client's samples."""
     fleet, module = make_fleet(), make_fleet().setup.build()
     models = torch.cat([rows_of(fleet, seed) for seed in range(6)])
     samples = fleet.hardware.samples

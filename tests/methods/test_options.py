@@ -1,4 +1,5 @@
-"""Options of the common base, class-wise aggregation and adaptive local aggregation of methods other than their own; defaults."""
+"""Options of the common base, class-wise aggregation and adaptive local aggregation of methods other than
+their own; defaults."""
 
 import pytest
 import torch
@@ -18,25 +19,29 @@ def test_cwfedavg_with_averages_is_fedavg(federate):
 
 
 def test_class_wise_fedprox_without_a_pull_is_cwfedavg(federate):
-    assert federate({"name": "fedprox", "mu": 0.0, "aggregation": "class-wise"}).digest == federate("cwfedavg").digest
+    assert (federate({"name": "fedprox", "mu": 0.0, "aggregation": "class-wise"}).digest
+            == federate("cwfedavg").digest)
 
 
 @pytest.mark.parametrize("name", MIXED)
 def test_class_wise_aggregation_changes_the_start_models(federate, name):
     short = {"tune_epochs": 1} if name.endswith("-c") else {"most_epochs": 12} if name == "fedala" else {}
-    average, class_wise = (federate({"name": name, "aggregation": how, **short}) for how in ("average", "class-wise"))
+    average, class_wise = (federate({"name": name, "aggregation": how, **short})
+                           for how in ("average", "class-wise"))
     assert "uploads" in class_wise.server and "uploads" not in average.server
     assert not torch.equal(class_wise.server["model"], average.server["model"])
     assert all(tensor.isfinite().all() for tensor in class_wise.server.values())
 
 
-@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedrod", "fedbabu", "pfedme", "fedcac", "creff", "cfl", "ifca"])
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedrod", "fedbabu", "pfedme", "fedcac",
+                                  "creff", "cfl", "ifca"])
 def test_methods_that_do_not_average_a_whole_model_have_no_such_option(federate, name):
     with pytest.raises(UserError, match=r"unknown key 'method\.aggregation'"):
         federate({"name": name, "aggregation": "class-wise"})
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "cwfedavg", "diversifed", "fedamp", "fedrep", "fedper", "ditto", "pfedme"])
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "cwfedavg", "diversifed", "fedamp", "fedrep", "fedper",
+                                  "ditto", "pfedme"])
 def test_ala_blends_before_training(federate, name):
     """Some of the methods that have the option; each starts from a blend from its second round on."""
     plain, blended = (federate({"name": name, "ala": ala}, rounds=3) for ala in (False, True))
@@ -47,24 +52,32 @@ def test_ala_blends_before_training(federate, name):
     assert not torch.equal(plain.server[key], blended.server[key])
 
 
-PRINTED = {  # hyperparameters that the papers print, and what is chosen where codes differ: items 7 and 9 of methods-1.md, -2.md
-    "fedprox": {"mu": 0.001}, "fedprox-c": {"mu": 0.001}, "fedavg-c": {"tune_epochs": 10, "tuned_upload": True},
-    "cwfedavg": {"distribution": "wdr", "layers": "output", "wdr": 10, "wdr_half": True},
-    "fedala": {"eta": 1, "share": 0.8, "layers": 1, "threshold": 0.01, "most_epochs": 100},
-    "diversifed": {"alpha": 1, "lam": 2, "tau": 1},
-    "fedamp": {"alpha": 1000, "lam": 1, "sigma": 0.1, "relative": False, "cap": False},
-    "fednh": {"rho": 0.9, "scale": 1, "learn_scale": True, "weights": "uniform"},
-    "fedfomo": {"received": "all", "validation": 0.2},
-    "apple": {"relation_lr": 0.01, "mu": 0.1, "period": 0.2, "times_clients": False},
-    "cfl": {"eps1": 0.4, "eps2": 0.9, "quiet_rounds": 20, "linkage": "single"}, "ifca": {"weights": "samples"},
-    "feduv": {"lam": 2.5, "mu": 0.5, "normalise": False, "detach_scale": False}, "fedproto": {"lam": 1, "weights": "uniform"},
-    "per-fedavg": {"variant": "first-order", "alpha": None, "beta": None}, "fedrep": {"head_epochs": 5},
-    "pfedme": {"lam": 15, "personal_lr": 0.01, "inner_steps": 5, "beta": 1, "mu": 0},
-    "ditto": {"lam": 0.1, "personal_epochs": 2, "anchor": "received"}, "fedphp": {"mu": 0.9, "lam": 0.01, "variant": "original"},
-    "partialfed": {"warmup": 20, "temperature": 5, "decay": 0.965, "strategy_share": 0.2},
-    "fedrod": {"personal": "linear", "order": "together"}, "fedbabu": {"tune_epochs": 5, "tune_from": "global"},
-    "creff": {"features_each": 100, "match_steps": 100, "features_lr": 0.01, "head_epochs": 300, "head_lr": 0.01},
-    "fedcac": {"tau": 0.5, "beta": 100}}
+# hyperparameters that the papers print, and what is chosen where codes differ: items 7 and 9 of
+# methods-1.md, -2.md
+PRINTED = {"fedprox": {"mu": 0.001}, "fedprox-c": {"mu": 0.001},
+           "fedavg-c": {"tune_epochs": 10, "tuned_upload": True},
+           "cwfedavg": {"distribution": "wdr", "layers": "output", "wdr": 10, "wdr_half": True},
+           "fedala": {"eta": 1, "share": 0.8, "layers": 1, "threshold": 0.01, "most_epochs": 100},
+           "diversifed": {"alpha": 1, "lam": 2, "tau": 1},
+           "fedamp": {"alpha": 1000, "lam": 1, "sigma": 0.1, "relative": False, "cap": False},
+           "fednh": {"rho": 0.9, "scale": 1, "learn_scale": True, "weights": "uniform"},
+           "fedfomo": {"received": "all", "validation": 0.2},
+           "apple": {"relation_lr": 0.01, "mu": 0.1, "period": 0.2, "times_clients": False},
+           "cfl": {"eps1": 0.4, "eps2": 0.9, "quiet_rounds": 20, "linkage": "single"},
+           "ifca": {"weights": "samples"},
+           "feduv": {"lam": 2.5, "mu": 0.5, "normalise": False, "detach_scale": False},
+           "fedproto": {"lam": 1, "weights": "uniform"},
+           "per-fedavg": {"variant": "first-order", "alpha": None, "beta": None},
+           "fedrep": {"head_epochs": 5},
+           "pfedme": {"lam": 15, "personal_lr": 0.01, "inner_steps": 5, "beta": 1, "mu": 0},
+           "ditto": {"lam": 0.1, "personal_epochs": 2, "anchor": "received"},
+           "fedphp": {"mu": 0.9, "lam": 0.01, "variant": "original"},
+           "partialfed": {"warmup": 20, "temperature": 5, "decay": 0.965, "strategy_share": 0.2},
+           "fedrod": {"personal": "linear", "order": "together"},
+           "fedbabu": {"tune_epochs": 5, "tune_from": "global"},
+           "creff": {"features_each": 100, "match_steps": 100,
+                     "features_lr": 0.01, "head_epochs": 300, "head_lr": 0.01},
+           "fedcac": {"tau": 0.5, "beta": 100}}
 
 
 @pytest.mark.parametrize("name", PRINTED)

@@ -59,17 +59,20 @@ def test_partialfed_4_strategy_follows_the_gradient(make_fleet, rows_of):
 
     def objective(client, strategy):
         choice = ((strategy + noise[client]) / 0.8).softmax(dim=1)[None]
-        mixed = by_layer(fleet.layout, choice[..., 0]) * shared[client] + by_layer(fleet.layout, choice[..., 1]) * own[client]
+        mixed = (by_layer(fleet.layout, choice[..., 0]) * shared[client]
+                 + by_layer(fleet.layout, choice[..., 1]) * own[client])
         named = {name: tensor[0] for name, tensor in fleet.layout.stack(mixed).items()}
         x, y = fleet.hardware.samples.take(fleet.hardware.samples.train[client])
-        return torch.nn.functional.cross_entropy(torch.func.functional_call(fleet.hardware.kernel.module, named, x), y)
+        return torch.nn.functional.cross_entropy(
+            torch.func.functional_call(fleet.hardware.kernel.module, named, x), y)
 
     for client in range(2):
         for layer in range(layers):
             for option in range(2):
                 shift = torch.zeros(layers, 2).double()
                 shift[layer, option] = 1e-6
-                slope = (objective(client, start[client] + shift) - objective(client, start[client] - shift)) / 2e-6
+                slope = (objective(client, start[client] + shift)
+                         - objective(client, start[client] - shift)) / 2e-6
                 moved = fleet.state["strategy"][client, layer, option] - start[client, layer, option]
                 assert abs(moved + slope) < 1e-6 and abs(slope) > 1e-5
 
@@ -85,11 +88,13 @@ def test_partialfed_4_draws_anew_in_every_batch(make_fleet, rows_of, monkeypatch
     fleet.state = {"model": rows_of(fleet, 1), "strategy": torch.zeros(1, 2, 2)}
     PartialFed(**method()).fit(fleet, rows_of(fleet, 2), {})
     assert counted == [0, 1, 2, 3, 4, 5]
-    assert torch.equal(torch.cat(draws), fleet.uniform("gumbel", 6, 2, 2)[0]) and len(torch.cat(draws).unique()) == 24
+    assert (torch.equal(torch.cat(draws), fleet.uniform("gumbel", 6, 2, 2)[0])
+            and len(torch.cat(draws).unique()) == 24)
 
 
 def test_partialfed_9_strategy_accumulates(federate):
-    """Draws are never written over what is learned: with η_a = 0 the strategy stays 0, with η_a > 0 it moves a little."""
+    """Draws are never written over what is learned: with η_a = 0 the strategy stays 0, with η_a > 0
+    it moves a little."""
     assert (federate(method(strategy_lr=0.0, strategy_share=0.5)).clients["strategy"] == 0).all()
     moved = federate(method(strategy_share=0.5)).clients["strategy"]
     assert 0 < moved.abs().max() < 0.5
@@ -99,8 +104,10 @@ def test_partialfed_4_warm_up_is_fedavg(federate):
     part = {"participation": {"fraction": 0.6}}
     warm, average = federate({"name": "partialfed", "warmup": 3}, **part), federate("fedavg", **part)
     assert torch.equal(warm.server["model"], average.server["model"])
-    np.testing.assert_array_equal(warm.values["clients/pre/loss"][:-1], average.values["clients/pre/loss"][:-1])
-    assert not torch.equal(federate({"name": "partialfed", "warmup": 1}, **part).server["model"], average.server["model"])
+    np.testing.assert_array_equal(warm.values["clients/pre/loss"][:-1],
+                                  average.values["clients/pre/loss"][:-1])
+    assert not torch.equal(federate({"name": "partialfed", "warmup": 1}, **part).server["model"],
+                           average.server["model"])
 
 
 def test_partialfed_9_shares_out_the_batches_evenly():
@@ -132,15 +139,18 @@ def test_partialfed_9_layers_hold_weight_and_bias(make_fleet):
 
 
 def test_partialfed_9_survives_a_cold_draw(federate):
-    """Far into a run the temperature rests on its floor, and all stays finite: logits over 1e-40 would not be."""
+    """Far into a run the temperature rests on its floor, and all stays finite: logits over 1e-40
+    would not be."""
     played = federate(method(temperature=5.0, decay=1e-20), rounds=3)
     assert all(tensor.isfinite().all() for tensor in played.clients.values())
 
 
 def test_partialfed_8_scores_each_layer_as_the_strategy_prefers_it(federate):
-    """Where all is loaded that is the shared model, where all is kept the client's own, before and after training."""
+    """Where all is loaded that is the shared model, where all is kept the client's own, before and
+    after training."""
     certain = {"name": "test_partialfed:Loads", "warmup": 0, "strategy_share": 0.0}
     loads, keeps = (federate({**certain, "own": own}).values for own in (0, 1))
     for column in ("pre", "post"):
         np.testing.assert_array_equal(loads[f"clients/{column}/loss"][:-1], loads["clients/global/loss"][:-1])
-        np.testing.assert_allclose(keeps[f"clients/{column}/loss"], federate("local").values[f"clients/{column}/loss"], rtol=1e-5)
+        np.testing.assert_allclose(keeps[f"clients/{column}/loss"],
+                                   federate("local").values[f"clients/{column}/loss"], rtol=1e-5)

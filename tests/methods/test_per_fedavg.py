@@ -11,7 +11,8 @@ from hpcfl.methods.per_fedavg import PerFedAvg
 def test_per_fedavg_10a_alpha_zero_is_sgd_on_the_second_batches(make_fleet, rows_of):
     fleet, plain = make_fleet(), make_fleet()
     trained = PerFedAvg(name="per-fedavg", alpha=0.0, beta=0.2).fit(fleet, rows_of(fleet), {})
-    expected, _ = plain.train_by(lambda turn: turn.write(turn.rows() - 0.2 * turn.gradient(batch=1)), rows_of(plain),
+    expected, _ = plain.train_by(lambda turn: turn.write(turn.rows() - 0.2 * turn.gradient(batch=1)),
+                                 rows_of(plain),
                                  batches=2, epochs=2)
     assert torch.equal(trained, expected)
 
@@ -34,7 +35,8 @@ def test_per_fedavg_5_hessian_free_survives_a_tiny_gradient(make_fleet):
     for scale, start in ((1e-8, 5.0), (0.0, 5.0)):
         fleet = make_fleet([[3, 0, 0, 0]], lanes=1)
         fleet.loss = quadratic(scale)
-        method = PerFedAvg(name="per-fedavg", variant="hessian-free", alpha=0.5 / max(scale, 1e-8), beta=0.1 / max(scale, 1e-8))
+        method = PerFedAvg(name="per-fedavg", variant="hessian-free", alpha=0.5 / max(scale, 1e-8),
+                           beta=0.1 / max(scale, 1e-8))
         trained = method.fit(fleet, torch.full((fleet.layout.width,), start), {})
         # αa = ½, βa = 0.1: a step is a factor 1 − 0.1·¼
         expected = start * (0.975 ** 3 if scale else 1)
@@ -43,15 +45,18 @@ def test_per_fedavg_5_hessian_free_survives_a_tiny_gradient(make_fleet):
 
 def test_per_fedavg_10c_evaluation_leaves_no_trace(federate):
     for model in ({"name": "mlp"}, {"name": "test_fedrep:Normed"}):
-        scored, rarely = (federate("per-fedavg", rounds=3, model=model, evaluation={"every": every}) for every in (1, 10))
+        scored, rarely = (federate("per-fedavg", rounds=3, model=model, evaluation={"every": every})
+                          for every in (1, 10))
         assert scored.digest == rarely.digest
-        np.testing.assert_array_equal(scored.values["clients/train_loss"], rarely.values["clients/train_loss"])
+        np.testing.assert_array_equal(scored.values["clients/train_loss"],
+                                      rarely.values["clients/train_loss"])
 
 
 def test_per_fedavg_9_is_scored_after_one_full_step_on_training_data(federate):
     """With whole batches that is FedAvg's local model of round 1; the clients' test data play no part."""
     whole = {"rounds": 1, "training": {"batch_size": 100}}
-    personal, average = federate({"name": "per-fedavg", "alpha": 0.1}, **whole).values, federate("fedavg", **whole).values
+    personal, average = (federate({"name": "per-fedavg", "alpha": 0.1}, **whole).values,
+                         federate("fedavg", **whole).values)
     np.testing.assert_allclose(personal["clients/pre/loss"][0], average["clients/post/loss"][0], rtol=1e-5)
     assert np.isfinite(personal["clients/pre/loss"][-1]).all()
     np.testing.assert_array_equal(personal["clients/global/loss"][0], average["clients/global/loss"][0])

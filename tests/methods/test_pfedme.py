@@ -12,7 +12,8 @@ ONE = [[6, 3, 2, 1]]
 
 def quadratic(curvature, centre=0.0):
     """The loss ½a‖θ − c‖²."""
-    return lambda model, batch, lane: sum(curvature / 2 * (p - centre).square().sum() for p in model.parameters())
+    return lambda model, batch, lane: sum(curvature / 2 * (p - centre).square().sum()
+                                          for p in model.parameters())
 
 
 def test_pfedme_10a_lambda_zero_never_moves_the_shared_model(federate):
@@ -40,17 +41,20 @@ def test_pfedme_10c_many_inner_steps_reach_the_proximal_point(make_fleet):
 
 def test_pfedme_4_by_hand(make_fleet):
     # f = ½·4·θ², w = 2, K = 2, η_p = 0.01, λ = 15, μ = 1, η = 0.02:
-    # θ₁ = 2 − 0.01(8 + 0 + 2) = 1.9;  θ₂ = 1.9 − 0.01(7.6 + 15(1.9 − 2) + 1.9) = 1.9 − 0.08 = 1.82;  w = 2 − 0.3·0.18 = 1.946
+    # θ₁ = 2 − 0.01(8 + 0 + 2) = 1.9;  θ₂ = 1.9 − 0.01(7.6 + 15(1.9 − 2) + 1.9) = 1.9 − 0.08 = 1.82;
+    # w = 2 − 0.3·0.18 = 1.946
     fleet = make_fleet([[3, 0, 0, 0]], lanes=1, lr=0.02)
     fleet.loss = quadratic(4.0)
-    message = PFedMe(name="pfedme", inner_steps=2, mu=1.0).update(fleet, {"model": torch.full((fleet.layout.width,), 2.0)})
+    message = PFedMe(name="pfedme", inner_steps=2,
+                     mu=1.0).update(fleet, {"model": torch.full((fleet.layout.width,), 2.0)})
     np.testing.assert_allclose(fleet.state["personal"], 1.82, rtol=1e-5)
     np.testing.assert_allclose(message["model"], 1.946, rtol=1e-5)
 
 
 def test_pfedme_4_theta_starts_at_w_and_goes_on_from_batch_to_batch(make_fleet):
     # two batches of f = ½θ², K = 1, η_p = 0.1, λ = 1, η = 0.5, w = 1:
-    # θ = 1 − 0.1 = 0.9, w = 1 − 0.5·0.1 = 0.95;  θ = 0.9 − 0.1(0.9 + (0.9 − 0.95)) = 0.815, w = 0.95 − 0.5·0.135 = 0.8825
+    # θ = 1 − 0.1 = 0.9, w = 1 − 0.5·0.1 = 0.95;  θ = 0.9 − 0.1(0.9 + (0.9 − 0.95)) = 0.815,
+    # w = 0.95 − 0.5·0.135 = 0.8825
     fleet = make_fleet([[8, 0, 0, 0]], lanes=1, lr=0.5)
     fleet.loss = quadratic(1.0)
     fleet.state["personal"] = torch.full((1, fleet.layout.width), 77.0)
@@ -64,7 +68,8 @@ def test_pfedme_5_beta_steps_and_extrapolates(cohort):
     # w = 1, average (1·2 + 3·4)/4 = 3.5: β = 0.5 gives 2.25, β = 2 gives 6, β = 1 the average itself
     for beta, expected in ((0.5, 2.25), (2.0, 6.0), (1.0, 3.5)):
         server = {"model": torch.ones(1)}
-        PFedMe(name="pfedme", beta=beta).aggregate(server, cohort([[1, 0], [2, 1]]), {"model": torch.tensor([[2.0], [4.0]])})
+        PFedMe(name="pfedme", beta=beta).aggregate(server, cohort([[1, 0], [2, 1]]),
+                                                   {"model": torch.tensor([[2.0], [4.0]])})
         assert server["model"].item() == expected
 
 

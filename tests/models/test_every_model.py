@@ -20,9 +20,10 @@ FAMILIES = [method for method in METHODS if method["name"] != "diversifed"] + [
     {"name": name} for name in ("fedrep", "ditto", "ifca", "apple", "fedproto")]
 IMAGES, SMALL_IMAGES, TINY_IMAGES = (3, 32, 32), (3, 16, 16), (3, 8, 8)
 MODELS = [({"name": "mlp"}, IMAGES), ({"name": "cnn"}, IMAGES), ({"name": "lenet"}, (3, 28, 28)),
-          ({"name": "conv2cifar"}, IMAGES), ({"name": "resnet8"}, SMALL_IMAGES), ({"name": "resnet18"}, SMALL_IMAGES),
-          ({"name": "resnet18", "norm": "group"}, TINY_IMAGES), ({"name": "resnet18", "norm": "none"}, TINY_IMAGES),
-          ({"name": "fasttext"}, (200,)), ({"name": "spiral"}, (2,)), ({"name": "cnn", "head": "cosine"}, IMAGES)]
+          ({"name": "conv2cifar"}, IMAGES), ({"name": "resnet8"}, SMALL_IMAGES),
+          ({"name": "resnet18"}, SMALL_IMAGES), ({"name": "resnet18", "norm": "group"}, TINY_IMAGES),
+          ({"name": "resnet18", "norm": "none"}, TINY_IMAGES), ({"name": "fasttext"}, (200,)),
+          ({"name": "spiral"}, (2,)), ({"name": "cnn", "head": "cosine"}, IMAGES)]
 CLIENTS, EACH, CLASSES = 3, 9, 3  # training samples of each client
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
 
@@ -34,8 +35,10 @@ def own_data(tmp_path_factory):
 
     def make(shape):
         path, size = folder / f"{len(shape)}-{shape[-1]}.npz", (CLIENTS * EACH * 4 // 3, *shape)
-        x = {3: lambda: generator.integers(0, 256, size, np.uint8), 2: lambda: generator.standard_normal(size),
-             1: lambda: generator.integers(0, 500, size) if shape[0] > 2 else generator.standard_normal(size)}[len(shape)]()
+        x = {3: lambda: generator.integers(0, 256, size, np.uint8),
+             2: lambda: generator.standard_normal(size),
+             1: lambda: generator.integers(0, 500, size) if shape[0] > 2
+             else generator.standard_normal(size)}[len(shape)]()
         if not path.exists():
             np.savez(path, x=x, y=np.arange(size[0]) % CLASSES)
         return str(path)
@@ -46,14 +49,14 @@ def own_data(tmp_path_factory):
 def play(tmp_path, own_data):
     """``play(model, shape, method, …)``: one round with all clients; the federation and what was recorded."""
     def run(model, shape, method=METHODS[0], batch_size=5, buffers="local", **runtime):
-        table = {"rounds": 1, "data": {"dataset": "npz", "file": own_data(shape)}, "model": model, "method": method,
-                 "partition": {"scheme": "iid", "clients": CLIENTS},
+        table = {"rounds": 1, "data": {"dataset": "npz", "file": own_data(shape)}, "model": model,
+                 "method": method, "partition": {"scheme": "iid", "clients": CLIENTS},
                  "training": {"batch_size": batch_size, "lr": 0.01, "buffers": buffers}, "runtime": runtime}
         alone, folder = OneProcess(), tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         prepared = prepare(config.parse(table), alone)
         metrics = MetricsWriter(folder, {}, {})
-        federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone), metrics, {},
-                                lambda round, values: None)
+        federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone),
+                                metrics, {}, lambda round, values: None)
         federation.run(0, StopRequest(lambda: None))
         return federation, read(folder).values
     return run
@@ -88,7 +91,8 @@ def test_batch_norm_statistics_stay_with_each_client(play, method):
     assert kept.shape == (CLIENTS, prepared.hardware.buffers.width)
     means = kept[:, prepared.hardware.buffers.columns("stem.1.running_mean")]
     assert (means != 0).all() and not torch.equal(means[0], means[1]) and not torch.equal(means[1], means[2])
-    assert prepared.setup.layout.width == sum(p.numel() for p in prepared.setup.build().parameters())  # they never travel
+    # they never travel
+    assert prepared.setup.layout.width == sum(p.numel() for p in prepared.setup.build().parameters())
 
 
 def test_stacked_lanes_keep_the_same_statistics(play):
@@ -98,8 +102,10 @@ def test_stacked_lanes_keep_the_same_statistics(play):
 
 
 def test_batch_norm_never_sees_a_single_sample(play):
-    federation, values = play({"name": "resnet8"}, TINY_IMAGES, batch_size=4)  # 4 + 4 + 1: one position a channel at the end
-    counted = statistics_of(federation)[:, federation.prepared.hardware.buffers.columns("stem.1.num_batches_tracked")]
+    # 4 + 4 + 1: one position a channel at the end
+    federation, values = play({"name": "resnet8"}, TINY_IMAGES, batch_size=4)
+    counted = statistics_of(federation)[:, federation.prepared.hardware.buffers.columns(
+        "stem.1.num_batches_tracked")]
     assert (counted == 2).all() and np.isfinite(values["clients/train_loss"][0]).all()
 
 
@@ -123,4 +129,5 @@ def test_received_statistics_replace_the_clients_own_but_for_counters(play):
     columns = federation.prepared.hardware.buffers.columns
     assert (fleet.state["buffers.model"][:, columns("stem.1.num_batches_tracked")] == 7).all()
     expected = federation.server["buffers.model"][columns("stem.1.running_var")]
-    assert torch.equal(fleet.state["buffers.model"][:, columns("stem.1.running_var")], expected.expand(CLIENTS, -1))
+    assert torch.equal(fleet.state["buffers.model"][:, columns("stem.1.running_var")],
+                       expected.expand(CLIENTS, -1))

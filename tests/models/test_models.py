@@ -1,4 +1,5 @@
-"""What all built-in models promise, and the counts that the papers print or that follow from their architectures."""
+"""What all built-in models promise, and the counts that the papers print or that follow from
+their architectures."""
 
 import pytest
 import torch
@@ -19,14 +20,17 @@ COUNTS = [  # model table, shape, classes, parameters of each layer
     ({"name": "lenet"}, (3, 28, 28), 9, [456, 2_416, 48_120, 10_164, 765]),
     ({"name": "resnet8"}, (3, 32, 32), 100, [9_536, 73_984, 230_144, 919_040, 25_700]),
     ({"name": "resnet18"}, (3, 64, 64), 200, [9_536, 147_968, 525_568, 2_099_712, 8_393_728, 102_600]),
-    ({"name": "resnet18", "norm": "group"}, (3, 64, 64), 200, [1_856, 147_968, 525_568, 2_099_712, 8_393_728, 102_400]),
-    ({"name": "resnet18", "norm": "none"}, (3, 64, 64), 200, [1_728, 147_456, 524_544, 2_097_664, 8_389_632, 102_400]),
+    ({"name": "resnet18", "norm": "group"}, (3, 64, 64), 200,
+     [1_856, 147_968, 525_568, 2_099_712, 8_393_728, 102_400]),
+    ({"name": "resnet18", "norm": "none"}, (3, 64, 64), 200,
+     [1_728, 147_456, 524_544, 2_097_664, 8_389_632, 102_400]),
     ({"name": "conv2cifar"}, (3, 32, 32), 10, [4_864, 102_464, 614_784, 73_920, 1_920]),
     ({"name": "conv2cifar"}, (3, 32, 32), 100, [4_864, 102_464, 614_784, 73_920, 19_200]),
     ({"name": "fasttext", "vocabulary": VOCABULARY}, (200,), 4, [3_156_320, 1_056, 132]),
     ({"name": "spiral"}, (2,), 6, [48, 136, 36, 10, 12]),
 ]
-TOTALS = [50_890, 582_026, 62_006, 61_921, 1_258_404, 11_279_112, 11_271_232, 11_263_424, 797_952, 815_232, 3_157_508, 242]
+TOTALS = [50_890, 582_026, 62_006, 61_921, 1_258_404, 11_279_112, 11_271_232, 11_263_424, 797_952, 815_232,
+          3_157_508, 242]
 NAMES = [" ".join(map(str, [*table.values(), classes])) for table, _, classes, _ in COUNTS]
 SMALL = [  # cheap forms for numerical checks
     ({"name": "mlp"}, (1, 6, 6)), ({"name": "cnn"}, (1, 16, 16)), ({"name": "lenet"}, (1, 28, 28)),
@@ -49,7 +53,8 @@ def samples(table, *shape):
 def test_parameters_are_those_of_the_papers(case, total):
     table, shape, classes, layers = case
     model = made(table, shape, classes)
-    assert [sum(p.numel() for p in layer.parameters()) for layer in model.children()] == layers and sum(layers) == total
+    assert ([sum(p.numel() for p in layer.parameters()) for layer in model.children()] == layers
+            and sum(layers) == total)
     layout = of_parameters(model)  # the upper p layers of protocols.md B4
     assert [layout.width - layout.columns(p).start for p in range(1, len(layers) + 1)] == [
         sum(layers[-p:]) for p in range(1, len(layers) + 1)]
@@ -64,14 +69,16 @@ def test_resnet_18_has_the_buffers_of_torchvision():
 def test_resnet_18_computes_what_torchvision_computes():
     from hpcfl.data.vision import torchvision
 
-    ours, theirs = made({"name": "resnet18"}, (3, 64, 64), 7).eval(), torchvision.models.resnet18(num_classes=7).eval()
+    ours, theirs = (made({"name": "resnet18"}, (3, 64, 64), 7).eval(),
+                    torchvision.models.resnet18(num_classes=7).eval())
     for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         other.data = own.data  # the same order and shapes
     x = torch.randn(2, 3, 64, 64)
     torch.testing.assert_close(ours(x), theirs(x))
 
 
-@pytest.mark.parametrize(("table", "shape"), SMALL, ids=[" ".join(map(str, table.values())) for table, _ in SMALL])
+@pytest.mark.parametrize(("table", "shape"), SMALL,
+                         ids=[" ".join(map(str, table.values())) for table, _ in SMALL])
 def test_stacked_lanes_compute_what_one_model_computes(table, shape):
     model, other = made(table, shape, 3), made(table, shape, 3)
     for parameter in other.parameters():
@@ -88,7 +95,8 @@ def test_stacked_lanes_compute_what_one_model_computes(table, shape):
     fixed = {name: value for name, value in stacked.items() if name not in kept}
     gradients = vmap(grad(loss))(free, fixed, x)
     for lane, single in enumerate((model, other)):
-        alone = torch.autograd.grad(nn.functional.cross_entropy(single(x[lane]), y), list(single.parameters()))
+        alone = torch.autograd.grad(nn.functional.cross_entropy(single(x[lane]), y),
+                                    list(single.parameters()))
         for (name, _), expected in zip(single.named_parameters(), alone, strict=True):
             torch.testing.assert_close(gradients[name][lane], expected, rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(single.head(single.features(x[lane])), single(x[lane]))
@@ -97,7 +105,8 @@ def test_stacked_lanes_compute_what_one_model_computes(table, shape):
 
 def test_batch_norm_statistics_move_lane_by_lane():
     model = made({"name": "resnet8"}, (3, 8, 8), 3)
-    stacked = {name: torch.stack([tensor.float(), tensor.float()]) for name, tensor in model.state_dict().items()}
+    stacked = {name: torch.stack([tensor.float(), tensor.float()])
+               for name, tensor in model.state_dict().items()}
     x = torch.stack([torch.randn(4, 3, 8, 8), 2 + torch.randn(4, 3, 8, 8)])
     vmap(lambda own, batch: functional_call(model, own, batch))(stacked, x)
     means = stacked["stem.1.running_mean"]

@@ -1,4 +1,5 @@
-"""Real jobs: the command under mpiexec, on the tiny data; processes are found by a mark in their environment."""
+"""Real jobs: the command under mpiexec, on the tiny data; processes are found by a mark in
+their environment."""
 
 import os
 import signal
@@ -39,12 +40,13 @@ every = 2
 class Job:
     """A started command. ``ranks`` 0 is one process without mpiexec."""
 
-    def __init__(self, ranks: int, arguments: list[str], program: tuple[str, ...] = ("-m", "hpcfl"), **environment: str):
+    def __init__(self, ranks: int, arguments: list[str], program: tuple[str, ...] = ("-m", "hpcfl"),
+                 **environment: str):
         self.mark = uuid.uuid4().hex
         launcher = [str(MPIEXEC), "-n", str(ranks)] if ranks else []
         self.process = subprocess.Popen(
-            [*launcher, sys.executable, *program, "run", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, start_new_session=True,
+            [*launcher, sys.executable, *program, "run", *arguments], stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, start_new_session=True,
             env={**os.environ, "PYTHONPATH": PATHS, "HPCFL_TEST_JOB": self.mark, **environment})
 
     def wait(self) -> tuple[int, str]:

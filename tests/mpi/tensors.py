@@ -1,4 +1,5 @@
-"""The command, with tensors handed to MPI as they are, which it does in earnest with those in a GPU's memory."""
+"""The command, with tensors handed to MPI as they are, which it does in earnest with those
+in a GPU's memory."""
 
 import os
 
@@ -10,5 +11,6 @@ from hpcfl.communication import exchange, mpi
 assert callable(exchange._array) and callable(exchange._landing)  # else this would replace nothing
 mpi.WIDE_BYTES = int(os.environ["WIDE_BYTES"])
 exchange._array = lambda tensor, takes_gpu: tensor.detach().contiguous()
-exchange._landing = lambda device, takes_gpu: lambda shape, dtype: torch.empty(shape, dtype=getattr(torch, dtype))
+exchange._landing = lambda device, takes_gpu: lambda shape, dtype: torch.empty(shape,
+                                                                               dtype=getattr(torch, dtype))
 main()

@@ -22,11 +22,14 @@ NOTING, STOPPING, WARNED, WRAPPED = (str(Path(__file__).with_name(f"{name}.py"))
                                      for name in ("noting", "stopping", "warned", "wrapped"))
 
 
-def test_an_exception_in_a_method_ends_all_ranks_and_names_rank_round_and_clients(start, experiment, tmp_path):
-    code, output = start(3, experiment("[method]\nname = 'tiny:Raises'\nclient = 3\n"), "--out", tmp_path / "out").wait()
+def test_an_exception_in_a_method_ends_all_ranks_and_names_rank_round_and_clients(
+        start, experiment, tmp_path):
+    code, output = start(3, experiment("[method]\nname = 'tiny:Raises'\nclient = 3\n"),
+                         "--out", tmp_path / "out").wait()
     assert code not in (0, 2, 75)
     line = next(line for line in output.splitlines() if line.startswith("hpcfl: rank"))
-    assert re.match(r"hpcfl: rank [12] on .* failed: round 2, clients? [0-4, ]*3[0-4, ]*: ZeroDivisionError: a bug", line)
+    assert re.match(r"hpcfl: rank [12] on .* failed: round 2, clients? [0-4, ]*3[0-4, ]*: ZeroDivisionError: "
+                    r"a bug", line)
     assert "raise ZeroDivisionError" in output
 
 
@@ -40,7 +43,8 @@ def test_a_rank_that_says_nothing_ends_the_job(start, experiment, tmp_path, stop
     code, output = job.wait()
     assert code not in (0, 75) and time.monotonic() - began < 30
     # Which one is named depends on whether the stopped rank holds up another in the middle of an exchange.
-    assert re.search(r"hpcfl: (rank|a rank) .* has been silent for 3 s \(runtime.hang_after\)", output), output
+    assert re.search(r"hpcfl: (rank|a rank) .* has been silent for 3 s \(runtime.hang_after\)",
+                     output), output
 
 
 def test_a_rank_that_stops_in_the_middle_of_an_exchange_ends_the_job(start, experiment, tmp_path):
@@ -71,7 +75,8 @@ def test_what_only_one_rank_lacks_is_bad_input_of_all(start, experiment, tmp_pat
     assert said == ["hpcfl: rank 1: a file is missing on this node"]
 
 
-def test_two_signals_in_the_final_scoring_end_the_job_at_once_and_nothing_is_lost(start, alone, experiment, tmp_path):
+def test_two_signals_in_the_final_scoring_end_the_job_at_once_and_nothing_is_lost(
+        start, alone, experiment, tmp_path):
     file = experiment("[method]\nname = 'tiny:SlowEnd'\n")
     job = start(3, file, "--out", tmp_path / "out", SLOW_END="1")
     jobs.wait_for_round(job, tmp_path / "out", 3)
@@ -90,11 +95,14 @@ def test_two_signals_in_the_final_scoring_end_the_job_at_once_and_nothing_is_los
 @pytest.mark.parametrize(("text", "code", "line"), [
     ("[method]\nname = 'fedavg'\n", 0, ""),
     ("[method]\nname = 'fedavgg'\n", 2, "did you mean 'fedavg'?"),
-    ("[method]\nname = 'tiny:Stops'\nclient = 3\n", 75, "stopped after round 2 of 3; the same command continues"),
+    ("[method]\nname = 'tiny:Stops'\nclient = 3\n", 75,
+     "stopped after round 2 of 3; the same command continues"),
     ("[method]\nname = 'tiny:Diverges'\nclient = 3\n", 1, "round 2: client 3 diverged (NaN or Inf)"),
 ])
-def test_all_ranks_leave_with_the_same_code_and_only_one_speaks(start, experiment, tmp_path, text, code, line):
-    _, output = start(3, experiment(text), "--out", tmp_path / "out", program=(NOTING,), CODES=str(tmp_path)).wait()
+def test_all_ranks_leave_with_the_same_code_and_only_one_speaks(start, experiment, tmp_path,
+                                                                text, code, line):
+    _, output = start(3, experiment(text), "--out", tmp_path / "out", program=(NOTING,),
+                      CODES=str(tmp_path)).wait()
     assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == [str(code)] * 3, output
     assert output.count(line) == 1 or not line
     assert len([spoken for spoken in output.splitlines() if spoken.startswith("hpcfl:")]) == (code != 0)
@@ -108,9 +116,11 @@ def test_a_rank_that_leaves_later_than_the_others_is_not_killed(start, experimen
     assert found == code and "BAD TERMINATION" not in output
 
 
-@pytest.mark.parametrize(("ranks", "method", "code"), [(3, "fedavg", 0), (3, "tiny:Stops", 75), (1, "tiny:Stops", 75)])
+@pytest.mark.parametrize(("ranks", "method", "code"),
+                         [(3, "fedavg", 0), (3, "tiny:Stops", 75), (1, "tiny:Stops", 75)])
 def test_a_warning_while_it_leaves_does_not_change_the_code(start, experiment, tmp_path, ranks, method, code):
-    """Slurm's supervisor repeats its warning until the ranks have left; leaving takes a while once torch is loaded."""
+    """Slurm's supervisor repeats its warning until the ranks have left; leaving takes a while once
+    torch is loaded."""
     file = experiment(f"[method]\nname = '{method}'\n")
     found, output = start(ranks, file, "--out", tmp_path / "out", program=(WARNED,)).wait()
     assert found == code and output.count("warned") == ranks
@@ -124,7 +134,8 @@ def test_a_full_disk_ends_all_ranks(start, experiment, small_disk):
     assert "No space left on device" in output and "Traceback" not in output
 
 
-def test_no_room_for_matrices_beyond_the_memory_ends_all_ranks_at_once(start, experiment, small_disk, tmp_path):
+def test_no_room_for_matrices_beyond_the_memory_ends_all_ranks_at_once(
+        start, experiment, small_disk, tmp_path):
     """Only rank 0 needs the room."""
     file = experiment("[method]\nname = 'tiny:Wide'\nwidth = 100000\n[runtime]\nmemory = 0.1\n")
     began = time.monotonic()
@@ -155,8 +166,10 @@ def read_only(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-@pytest.mark.parametrize(("fault", "reason"), [(vanished, "No such file or directory"), (read_only, "Read-only file system")])
-def test_a_results_folder_that_is_lost_ends_all_ranks_and_keeps_its_checkpoint(start, experiment, tmp_path, fault, reason):
+@pytest.mark.parametrize(("fault", "reason"), [(vanished, "No such file or directory"),
+                                               (read_only, "Read-only file system")])
+def test_a_results_folder_that_is_lost_ends_all_ranks_and_keeps_its_checkpoint(
+        start, experiment, tmp_path, fault, reason):
     file, folder = experiment("[method]\nname = 'fedavg'\n", 100_000), tmp_path / "out"
     job = start(3, file, "--out", folder)
     jobs.wait_for_round(job, folder, 2)
@@ -173,7 +186,8 @@ def test_a_folder_that_is_read_only_from_the_start_is_bad_input(start, experimen
     with read_only(tmp_path / "results") as folder:
         code, output = start(2, experiment("[method]\nname = 'fedavg'\n"), "--out", folder / "out").wait()
     assert code == 2
-    assert f"hpcfl: {folder}/out: Read-only file system; choose another --out" in output and output.count("hpcfl:") == 1
+    assert (f"hpcfl: {folder}/out: Read-only file system; choose another --out" in output
+            and output.count("hpcfl:") == 1)
 
 
 def test_worlds_of_one_rank_each_are_refused(start, experiment, tmp_path):
@@ -181,16 +195,19 @@ def test_worlds_of_one_rank_each_are_refused(start, experiment, tmp_path):
     file = experiment("[method]\nname = 'fedavg'\n")
     code, output = start(0, file, "--out", tmp_path / "out", SLURM_NTASKS="4", SLURM_PROCID="0").wait()
     assert code == 2
-    assert "hpcfl: the launcher started 4 ranks but MPI sees a world of 1" in output and "srun --mpi=pmi2" in output
+    assert ("hpcfl: the launcher started 4 ranks but MPI sees a world of 1" in output
+            and "srun --mpi=pmi2" in output)
     assert not (tmp_path / "out").exists()
 
 
 def test_more_than_two_gigabytes_in_one_exchange(start, experiment, tmp_path):
-    available = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines() if "MemAvailable" in line)
+    available = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines()
+                     if "MemAvailable" in line)
     if available < 12 << 20:
         pytest.skip("needs 12 GB of memory")
     width, times = (1 << 31) // (5 * 4) // 1000 + 1, 1000  # floats of five clients: a little more than 2 GiB
-    file = experiment(f"[method]\nname = 'tiny:Wide'\nwidth = {width}\ntimes = {times}\n[evaluation]\nclients = 'cohort'\n", 1)
+    file = experiment(f"[method]\nname = 'tiny:Wide'\nwidth = {width}\ntimes = {times}\n[evaluation]\n"
+                      "clients = 'cohort'\n", 1)
     code, output = start(2, file, "--out", tmp_path / "out").wait()
     assert code == 0, output
     restored = Checkpoints(tmp_path / "out" / "checkpoints", OneProcess()).restore(ClientStore(range(5), {}))

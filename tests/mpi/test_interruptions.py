@@ -1,4 +1,5 @@
-"""Killed or signalled at random moments, then resumed by the same command, perhaps with other ranks: the same bits."""
+"""Killed or signalled at random moments, then resumed by the same command, perhaps with other ranks:
+the same bits."""
 
 import signal
 import time
@@ -11,7 +12,8 @@ from hpcfl.storage import results
 
 ROUNDS = 24
 HALF = "[participation]\nfraction = 0.5\n"
-METHODS = {"fedala": "[method]\nname = 'fedala'\nmost_epochs = 12\n" + HALF, "cwfedavg": "[method]\nname = 'cwfedavg'\n",
+METHODS = {"fedala": "[method]\nname = 'fedala'\nmost_epochs = 12\n" + HALF,
+           "cwfedavg": "[method]\nname = 'cwfedavg'\n",
            "diversifed": "[method]\nname = 'diversifed'\n" + HALF, "fednh": "[method]\nname = 'fednh'\n"}
 KINDS = ["one rank", "all ranks", "SIGTERM", "SIGUSR1", "one rank"]  # twenty in all
 
@@ -27,7 +29,8 @@ def interrupt(kind, job, chance):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_resumed_runs_end_with_the_digest_of_the_undisturbed_one(start, alone, experiment, tmp_path, chance, method):
+def test_resumed_runs_end_with_the_digest_of_the_undisturbed_one(start, alone, experiment, tmp_path,
+                                                                 chance, method):
     file, folder = experiment(METHODS[method], ROUNDS), tmp_path / "disturbed"
     chance.seed(method)
     assert alone(file, tmp_path / "calm") == 0

@@ -1,4 +1,5 @@
-"""The same bits for any number of ranks, with all clients a round and half of them; every method on real data, resumed too."""
+"""The same bits for any number of ranks, with all clients a round and half of them; every method on real
+data, resumed too."""
 
 from pathlib import Path
 
@@ -9,13 +10,16 @@ import pytest
 from hpcfl.experiment import plugins
 from hpcfl.storage import results
 
-METHODS = {"local": "", "fedavg": "", "fedprox": "", "fedavg-c": "method.tune_epochs = 1", "fedprox-c": "method.tune_epochs = 1",
-           "cwfedavg": "", "fedala": "method.most_epochs = 12", "diversifed": "", "fednh": "",
+METHODS = {"local": "", "fedavg": "", "fedprox": "", "fedavg-c": "method.tune_epochs = 1",
+           "fedprox-c": "method.tune_epochs = 1", "cwfedavg": "",
+           "fedala": "method.most_epochs = 12", "diversifed": "", "fednh": "",
            "fedamp": "", "fedfomo": "", "ifca": "", "feduv": "", "fedproto": "",
            "cfl": "method.quiet_rounds = 0\nmethod.eps1 = 10.0\nmethod.eps2 = 0.0",
-           "fedper": "", "fedrep": "", "fedbabu": "method.tune_from = 'local'", "fedrod": "method.personal = 'hyper'",
-           "ditto": "", "pfedme": "method.lam = 5.0", "fedphp": "", "partialfed": "method.warmup = 1", "fedcac": "",
-           "per-fedavg": "", "apple": "", "creff": "method.head_epochs = 2\nmethod.match_steps = 2\nmethod.features_each = 10"}
+           "fedper": "", "fedrep": "",
+           "fedbabu": "method.tune_from = 'local'", "fedrod": "method.personal = 'hyper'",
+           "ditto": "", "pfedme": "method.lam = 5.0", "fedphp": "",
+           "partialfed": "method.warmup = 1", "fedcac": "", "per-fedavg": "", "apple": "",
+           "creff": "method.head_epochs = 2\nmethod.match_steps = 2\nmethod.features_each = 10"}
 TENSORS = str(Path(__file__).with_name("tensors.py"))
 KINDS = ["local", "fedavg", "cwfedavg", "fedala", "fednh", "fedrep"]  # of messages and of private state
 
@@ -55,7 +59,8 @@ def test_every_method_on_digits_with_three_ranks_and_resumed(start, alone, tmp_p
         scores = [values[name] for name in values if name.endswith("/weighted")]
         assert scores and all(np.isfinite(score).any() for score in scores), cell
         assert np.isfinite(values["clients/train_loss"][:2]).any(), cell
-        (tmp_path / "3" / cell / "checkpoints" / "manifest-00000002.json").unlink()  # as if killed before it was there
+        # as if killed before it was there
+        (tmp_path / "3" / cell / "checkpoints" / "manifest-00000002.json").unlink()
     code, output = start(2, file, "--out", tmp_path / "3").wait()
     assert code == 0 and output.count("continues after round 1") == 2 * len(METHODS), output
     compare(tmp_path / "1", tmp_path / "3", len(METHODS))
@@ -101,7 +106,8 @@ def compare(calm, other, methods):
     """Equal digests and metrics in all cells; no two cells are alike."""
     assert cells(calm) == cells(other) and len(cells(calm)) == 2 * methods
     expected = [jobs.digest(calm / cell) for cell in cells(calm)]
-    assert [jobs.digest(other / cell) for cell in cells(calm)] == expected and len(set(expected)) == len(expected)
+    assert ([jobs.digest(other / cell) for cell in cells(calm)] == expected
+            and len(set(expected)) == len(expected))
     for cell in cells(calm):
         same(results.read(calm / cell), results.read(other / cell))
 

@@ -25,11 +25,14 @@ def recorded(pre: float, post: float | None, seconds: float) -> dict[str, float 
 
 @pytest.fixture
 def make_run(tmp_path: Path):
-    """``make_run(name, method, rounds=…)``: a run's folder, three rounds played and then the start models scored."""
-    def make(name: str = "run", method: str = "fedavg", rounds: int = 3, primary: str = "pre", finished: bool = True,
+    """``make_run(name, method, rounds=…)``: a run's folder, three rounds played and then the start
+    models scored."""
+    def make(name: str = "run", method: str = "fedavg", rounds: int = 3,
+             primary: str = "pre", finished: bool = True,
              scale: float = 1.0, **evaluation: str) -> Path:
         folder = tmp_path / name
-        resolved = config.parse({"rounds": rounds, "method": {"name": method}, "evaluation": evaluation}).resolved()
+        resolved = config.parse({"rounds": rounds, "method": {"name": method},
+                                 "evaluation": evaluation}).resolved()
         writer = MetricsWriter(folder, {"config": resolved, "primary": primary}, {"train_counts": COUNTS})
         writer.record(1, recorded(0.25 * scale, 0.5 * scale, seconds=100.0))
         writer.record(2, recorded(0.75 * scale, 0.625 * scale, seconds=1.0))

@@ -25,7 +25,8 @@ def test_every_data_set_is_listed():
     ({"type": "number", "minimum": 0}, "number ≥ 0"),
     ({"enum": ["a", "b"], "type": "string"}, "a | b"),
     ({"const": "a", "type": "string"}, "a"),
-    ({"anyOf": [{"enum": ["all"]}, {"type": "integer", "exclusiveMinimum": 0}, {"type": "null"}]}, "all | integer > 0 | null"),
+    ({"anyOf": [{"enum": ["all"]}, {"type": "integer", "exclusiveMinimum": 0}, {"type": "null"}]},
+     "all | integer > 0 | null"),
 ])
 def test_a_type_in_words(schema, words):
     assert catalogue.type_name(schema) == words

@@ -7,8 +7,10 @@ from hpcfl.report import needs
 
 
 def prepared(method, **training):
-    table = {"rounds": 9, "partition": {"scheme": "iid", "clients": 10}, "model": {"name": "mlp", "hidden": []},
-             "method": {"name": method}, "training": training, "participation": {"fraction": 0.4}, "evaluation": {"every": 2}}
+    table = {"rounds": 9, "partition": {"scheme": "iid", "clients": 10},
+             "model": {"name": "mlp", "hidden": []},
+             "method": {"name": method}, "training": training, "participation": {"fraction": 0.4},
+             "evaluation": {"every": 2}}
     return prepare(config.parse(table), OneProcess())
 
 
@@ -31,4 +33,5 @@ def test_the_disk():
 
 
 def test_sizes_read_well():
-    assert [needs.size_text(size) for size in (999, 1500, 2_340_000, 5e12)] == ["999 B", "1.5 kB", "2.34 MB", "5 TB"]
+    assert [needs.size_text(size) for size in (999, 1500, 2_340_000, 5e12)] == [
+        "999 B", "1.5 kB", "2.34 MB", "5 TB"]

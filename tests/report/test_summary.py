@@ -73,8 +73,9 @@ def test_a_sweep_is_its_runs_without_those_moved_aside(make_run, tmp_path):
     found = summary.as_json(tmp_path)
     assert list(found) == ["fedavg", "local"]
     assert found["fedavg"] == summary.as_json(tmp_path / "fedavg")
-    assert set(found["local"]) == {"method", "dataset", "rounds", "finished", "best", "last", "digest", "seconds_per_round",
-                                   "floats_up", "floats_down", "state", "notes", "scores"}
+    assert set(found["local"]) == {"method", "dataset", "rounds", "finished", "best", "last",
+                                   "digest", "seconds_per_round", "floats_up", "floats_down", "state",
+                                   "notes", "scores"}
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
@@ -112,7 +113,8 @@ def test_a_run_prints_as_three_lines(make_run):
 def test_a_score_that_was_not_recorded_is_an_error(make_run):
     run = summary.load(make_run())
     assert np.isnan(run.accuracy("post")).tolist() == [False, False, False, True]
-    with pytest.raises(UserError, match=r"run: 'pro' was not scored; did you mean 'pre'\? allowed: post, pre"):
+    with pytest.raises(UserError,
+                       match=r"run: 'pro' was not scored; did you mean 'pre'\? allowed: post, pre"):
         run.accuracy("pro")
 
 

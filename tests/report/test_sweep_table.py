@@ -12,20 +12,23 @@ from hpcfl.storage.life import Life, Stage
 from hpcfl.storage.results import Results
 
 
-def run(method: str = "fedavg", seed: int = 0, accuracy: tuple[float, ...] = (0.5, 0.75, 0.6), finished: bool = True,
+def run(method: str = "fedavg",
+        seed: int = 0, accuracy: tuple[float, ...] = (0.5, 0.75, 0.6), finished: bool = True,
         dataset: str = "digits", **method_keys: object) -> Run:
     """A run whose best round is that of its highest accuracy."""
     rounds = np.arange(1, len(accuracy) + 1)
-    values = {"pre/weighted": np.array(accuracy), "pre/mean": np.array(accuracy) - 0.1, "seconds/round": rounds / 10,
-              "clients/floats_up": np.zeros((len(rounds), 2))}
+    values = {"pre/weighted": np.array(accuracy), "pre/mean": np.array(accuracy) - 0.1,
+              "seconds/round": rounds / 10, "clients/floats_up": np.zeros((len(rounds), 2))}
     best = int(np.argmax(accuracy))
-    summary = Summary(method, dataset, len(rounds), finished, {"round": best + 1, "pre": accuracy[best]}, None, None, None, None,
-                      None, "finished" if finished else "stopped", [])
+    summary = Summary(method, dataset, len(rounds), finished, {"round": best + 1, "pre": accuracy[best]},
+                      None, None, None, None, None, "finished" if finished else "stopped", [])
     life = Life(Stage.FINISHED if finished else Stage.PLAYING, 3, len(rounds), None, [], False, None)
-    config = {"name": f"{method}-{seed}", "seed": seed, "rounds": 3, "data": {"dataset": dataset, "root": None},
+    config = {"name": f"{method}-{seed}", "seed": seed, "rounds": 3,
+              "data": {"dataset": dataset, "root": None},
               "partition": {"scheme": "iid", "seed": 1}, "method": {"name": method, **method_keys},
               "runtime": {"device": "cpu"}}
-    return Run(Path(f"runs/{method}-{seed}"), summary, config, Results(rounds=rounds, values=values), "pre", "weighted", life)
+    return Run(Path(f"runs/{method}-{seed}"), summary, config, Results(rounds=rounds, values=values), "pre",
+               "weighted", life)
 
 
 def seeds(method: str, *best: float, **keys: object) -> list[Run]:
@@ -47,18 +50,21 @@ def test_mean_and_standard_deviation_over_seeds():
 
 def test_the_best_of_each_column():
     grid = sweep_table.make([run("a", accuracy=(0.5,)), run("b", accuracy=(0.6,)),
-                             run("a", accuracy=(0.9,), dataset="mnist"), run("b", accuracy=(0.8,), dataset="mnist")], (), (), "")
+                             run("a", accuracy=(0.9,), dataset="mnist"),
+                             run("b", accuracy=(0.8,), dataset="mnist")], (), (), "")
     assert [[one.best for one in row] for row in grid.entries] == [[False, True], [True, False]]
 
 
 def test_less_is_better_for_seconds():
-    grid = sweep_table.make([run("a", accuracy=(0.1, 0.9)), run("b", accuracy=(0.9, 0.1))], (), (), "seconds/round")
-    assert entry(grid)[0] == 0.2 and entry(grid, 1) == (0.1, pytest.approx(float("nan"), nan_ok=True), 1, True)
+    grid = sweep_table.make([run("a", accuracy=(0.1, 0.9)), run("b", accuracy=(0.9, 0.1))], (), (),
+                            "seconds/round")
+    assert entry(grid)[0] == 0.2 and entry(grid, 1) == (0.1,
+                                                        pytest.approx(float("nan"), nan_ok=True), 1, True)
 
 
 @pytest.mark.parametrize(("metric", "expected"), [
-    ("", 75), ("weighted", 75), ("mean", 65), ("weighted@last", 60), ("pre/mean@best", 65), ("seconds/round", 0.2),
-    ("seconds/round@last", 0.3)])
+    ("", 75), ("weighted", 75), ("mean", 65), ("weighted@last", 60), ("pre/mean@best", 65),
+    ("seconds/round", 0.2), ("seconds/round@last", 0.3)])
 def test_metrics(metric, expected):
     assert entry(sweep_table.make([run()], (), (), metric))[0] == expected
 
@@ -72,18 +78,20 @@ def test_unknown_metrics(metric, complaint):
 
 
 def test_what_differs_becomes_rows_and_never_a_mean():
-    grid = sweep_table.make([*seeds("fedprox", 0.5, 0.6, mu=0.1), *seeds("fedprox", 0.7, 0.8, mu=1.0), *seeds("local", 0.1)],
-                            (), (), "")
+    grid = sweep_table.make([*seeds("fedprox", 0.5, 0.6, mu=0.1), *seeds("fedprox", 0.7, 0.8, mu=1.0),
+                             *seeds("local", 0.1)], (), (), "")
     assert grid.rows == ["fedprox mu=0.1", "fedprox mu=1.0", "local"]
     assert [row[0].runs for row in grid.entries] == [2, 2, 1]
     with pytest.raises(UserError, match=r"differ in method.mu; add it to --rows or --columns"):
-        sweep_table.make([*seeds("fedprox", 0.5, mu=0.1), *seeds("fedprox", 0.7, mu=1.0)], ["method.name"], ["data.dataset"], "")
+        sweep_table.make([*seeds("fedprox", 0.5, mu=0.1), *seeds("fedprox", 0.7, mu=1.0)], ["method.name"],
+                         ["data.dataset"], "")
 
 
 def test_any_key_as_rows_and_columns():
     grid = sweep_table.make([*seeds("a", 0.5, 0.6), *seeds("b", 0.7, 0.8)], ["seed"], ["method.name"], "")
     assert (grid.rows, grid.columns) == (["seed=0", "seed=1"], ["a", "b"])
-    with pytest.raises(UserError, match=r"'method.nam' is no key of these runs; did you mean 'method.name'\?"):
+    with pytest.raises(UserError,
+                       match=r"'method.nam' is no key of these runs; did you mean 'method.name'\?"):
         sweep_table.make([run()], ["method.nam"], [], "")
 
 
@@ -127,7 +135,8 @@ def test_seeds_with_partitions_of_their_own_are_not_noted():
 
 @pytest.fixture
 def grid():
-    return sweep_table.make([*seeds("fedavg", 0.5, 0.6), *seeds("a|b_c", 0.7), run("x", finished=False)], (), (), "")
+    return sweep_table.make([*seeds("fedavg", 0.5, 0.6), *seeds("a|b_c", 0.7), run("x", finished=False)],
+                            (), (), "")
 
 
 TITLE = "weighted in % of the best round, mean ± standard deviation over 2 seeds"
@@ -135,20 +144,22 @@ TITLE = "weighted in % of the best round, mean ± standard deviation over 2 seed
 
 def test_markdown(grid):
     assert table_formats.markdown(grid) == "\n".join([
-        TITLE, "", "|  | digits iid |", "| --- | ---: |", "| fedavg | 55.00 ± 7.07 |", "| a\\|b_c | **70.00 (1)** |", "",
-        "x-0: left out, it stands at round 3 of 3", "", sweep_table.ONE_PARTITION])
+        TITLE, "", "|  | digits iid |", "| --- | ---: |", "| fedavg | 55.00 ± 7.07 |",
+        "| a\\|b_c | **70.00 (1)** |", "", "x-0: left out, it stands at round 3 of 3", "",
+        sweep_table.ONE_PARTITION])
 
 
 def test_latex(grid):
     assert table_formats.latex(grid) == "\n".join([
         f"% {TITLE}", r"\begin{tabular}{lr}", r"\toprule", r" & digits iid \\", r"\midrule",
-        r"fedavg & $55.00 \pm 7.07$ \\", r"a|b\_c & $\mathbf{70.00 (1)}$ \\", r"\bottomrule", r"\end{tabular}",
-        "% x-0: left out, it stands at round 3 of 3", f"% {sweep_table.ONE_PARTITION}"])
+        r"fedavg & $55.00 \pm 7.07$ \\", r"a|b\_c & $\mathbf{70.00 (1)}$ \\", r"\bottomrule",
+        r"\end{tabular}", "% x-0: left out, it stands at round 3 of 3", f"% {sweep_table.ONE_PARTITION}"])
 
 
 def test_csv(grid):
     lines = table_formats.long_csv(grid).splitlines()
-    assert lines[0] == "row,column,metric,mean,std,runs" and lines[2] == "a|b_c,digits iid,weighted,70.0,nan,1"
+    assert (lines[0] == "row,column,metric,mean,std,runs"
+            and lines[2] == "a|b_c,digits iid,weighted,70.0,nan,1")
     assert [float(one) for one in lines[1].split(",")[3:]] == pytest.approx([55, 7.0710678, 2])
 
 

@@ -44,5 +44,6 @@ def test_a_sweep_is_ordered_by_accuracy(make_run, tmp_path, capsys):
     for name, scale in (("a", 0.5), ("b", 1.0), ("c", 0.75)):
         make_run(f"{name}-fedavg", scale=scale)
     tables.show(tmp_path)
-    lines = [line.split()[0] for line in capsys.readouterr().out.splitlines() if "▸" in line and "-fedavg" in line]
+    lines = [line.split()[0] for line in capsys.readouterr().out.splitlines()
+             if "▸" in line and "-fedavg" in line]
     assert lines == ["b-fedavg", "c-fedavg", "a-fedavg"]

@@ -49,7 +49,8 @@ def test_show_prints_text(make_run, capsys):
     said = capsys.readouterr().out
     assert all(letter.isprintable() or letter == "\n" for letter in said)
     notes, _, row = said.partition("accuracy")
-    assert r"note: " in notes and all(r"[bold red]run[_] \x1b[31m" in part for part in (notes, row)) and SHOWN in row
+    assert (r"note: " in notes and all(r"[bold red]run[_] \x1b[31m" in part for part in (notes, row))
+            and SHOWN in row)
 
 
 def test_columns_that_belong_together_may_be_missing(make_run, capsys):
@@ -61,7 +62,8 @@ def test_columns_that_belong_together_may_be_missing(make_run, capsys):
 @pytest.fixture
 def grid():
     entry = sweep_table.Entry(50.0, 1.0, 2)
-    return sweep_table.Grid("weighted", [HOSTILE, r"a\b*c`<br>|~^_"], [HOSTILE], [[entry], [entry]], True, [HOSTILE])
+    return sweep_table.Grid("weighted", [HOSTILE, r"a\b*c`<br>|~^_"], [HOSTILE], [[entry], [entry]],
+                            True, [HOSTILE])
 
 
 def test_a_grid_on_a_terminal_is_text(grid, capsys):
@@ -73,15 +75,16 @@ def test_a_grid_on_a_terminal_is_text(grid, capsys):
 def test_markdown_keeps_its_form(grid):
     lines = table_formats.markdown(grid).splitlines()
     assert len(lines) == 8
-    assert lines[4] == (r"| \\x1b\[31mred\\x1b\]0;title\\x07 \[bold red\]markup\[/\] \\x9b2J \\u202etxet :smile: a\\nb "
-                        "| 50.00 ± 1.00 |")
+    assert lines[4] == (r"| \\x1b\[31mred\\x1b\]0;title\\x07 \[bold red\]markup\[/\] \\x9b2J \\u202etxet "
+                        r":smile: a\\nb " "| 50.00 ± 1.00 |")
     assert lines[5] == r"| a\\b\*c\`\<br\>\|~^_ | 50.00 ± 1.00 |"
 
 
 def test_latex_keeps_its_form(grid):
     lines = table_formats.latex(grid).splitlines()
     assert len(lines) == 10 and lines[-1] == f"% {SHOWN}"
-    assert lines[6] == r"a\textbackslash{}b*c`<br>|\textasciitilde{}\textasciicircum{}\_ & $50.00 \pm 1.00$ \\"
+    assert (lines[6] == r"a\textbackslash{}b*c`<br>|\textasciitilde{}\textasciicircum{}\_ & $50.00 "
+            r"\pm 1.00$ \\")
 
 
 def test_csv_keeps_its_form(grid):

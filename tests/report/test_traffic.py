@@ -1,4 +1,5 @@
-"""P = 64·64 + 64 + 64·10 + 10 = 4,810 floats, of which the body has 4,160; K = 10 classes, d = 64; 20 clients."""
+"""P = 64·64 + 64 + 64·10 + 10 = 4,810 floats, of which the body has 4,160; K = 10 classes, d = 64;
+20 clients."""
 
 import pytest
 
@@ -7,8 +8,10 @@ from hpcfl.report import traffic
 
 BODY, PROTOTYPES = 4160 / 4810, 10 * 64 / 4810
 EXPECTED = {  # down and up, methods-1.md §3
-    "local": (0, 0), "fedavg": (1, 1), "cwfedavg": (1, 1), "diversifed": (1, 1), "cfl": (1, 1), "feduv": (1, 1),
-    "ifca": (2, 1 + 1 / 4810), "fedproto": (PROTOTYPES, PROTOTYPES), "fedper": (BODY, BODY), "fedbabu": (BODY, BODY),
+    "local": (0, 0),
+    "fedavg": (1, 1), "cwfedavg": (1, 1), "diversifed": (1, 1), "cfl": (1, 1), "feduv": (1, 1),
+    "ifca": (2, 1 + 1 / 4810), "fedproto": (PROTOTYPES, PROTOTYPES), "fedper": (BODY, BODY),
+    "fedbabu": (BODY, BODY),
     "apple": (19, 1), "fedfomo": (19, 1 + 20 / 4810), "fedcac": (1, 1 + 1 / 32),
 }
 

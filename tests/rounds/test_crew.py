@@ -33,5 +33,6 @@ def test_a_sweep_says_it_once_for_all_cells(tmp_path, capsys):
     cases = [{"partition.counts": tiny.COUNTS[:n], "partition.clients": n} for n in (3, 5)]
     table = tiny.table("fedavg", sweep={"cases": cases, "seed": [0, 1]})
     run_table(table, "s.toml", tmp_path / "out", False, OneProcess())
-    said = [line.partition("cpu, ")[2] for line in capsys.readouterr().out.splitlines() if line.startswith("rank ")]
+    said = [line.partition("cpu, ")[2] for line in capsys.readouterr().out.splitlines()
+            if line.startswith("rank ")]
     assert said == ["clients 0-2)", "clients 0-4)"]

@@ -1,4 +1,5 @@
-"""Clients whose numbers are NaN: named with their round, or left out of it with their private state rolled back."""
+"""Clients whose numbers are NaN: named with their round, or left out of it with their private
+state rolled back."""
 
 import numpy as np
 import pytest
@@ -10,7 +11,8 @@ EXCLUDE = {"batch_size": 4, "lr": 0.1, "on_divergence": "exclude"}
 
 
 def test_a_diverged_client_is_named_with_its_round(federate):
-    with pytest.raises(RunFailure, match=r"^round 2: client 1 diverged \(NaN or Inf\); .* training.on_divergence = 'exclude'$"):
+    with pytest.raises(RunFailure, match=r"^round 2: client 1 diverged \(NaN or Inf\); "
+                                         r".* training.on_divergence = 'exclude'$"):
         federate({"name": "tiny:Diverges", "client": 1})
 
 
@@ -28,10 +30,11 @@ def test_an_excluded_client_is_left_out_and_its_private_state_rolled_back(federa
     alone = federate("fedavg", rounds=1)
     assert torch.equal(sound.server["model"], alone.server["model"])
     fleet = played.prepared.fleet(np.array([0, 2, 3, 4]), 2, scored=False)
-    rows = fleet.train(sound.server["model"], loss=lambda model, batch, lane: torch.nn.functional.cross_entropy(
-        model(batch.x), batch.y))
+    rows = fleet.train(sound.server["model"], loss=lambda model, batch, lane:
+                       torch.nn.functional.cross_entropy(model(batch.x), batch.y))
     weights = fleet.counts.sum(1) / fleet.counts.sum()
-    torch.testing.assert_close(played.server["model"], (weights @ rows.double()).float(), rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(played.server["model"], (weights @ rows.double()).float(),
+                               rtol=1e-6, atol=1e-7)
     assert played.server["model"].isfinite().all()
 
 

@@ -37,10 +37,12 @@ def test_e2_cohorts_are_uniform_and_follow_seed_and_round():
 
 @pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}])
 def test_the_state_of_optimisers_is_reset_every_round(federate, optimizer):
-    """With one full batch a round momentum never acts, and Adam's every step has the length of its first, lr."""
+    """With one full batch a round momentum never acts, and Adam's every step has the length
+    of its first, lr."""
     whole = {"batch_size": 100, "lr": 0.01}
     played = federate("local", rounds=4, training={**whole, **optimizer})
-    moved = played.clients["model"] - federate("local", rounds=3, training={**whole, **optimizer}).clients["model"]
+    moved = played.clients["model"] - federate("local", rounds=3,
+                                               training={**whole, **optimizer}).clients["model"]
     if "momentum" in optimizer:
         assert (played.clients["model"] == federate("local", rounds=4, training=whole).clients["model"]).all()
     else:

@@ -51,12 +51,14 @@ def test_training_loss_is_the_mean_over_samples_of_the_epochs_batches(federate):
 @pytest.mark.parametrize("every", [1, 2])
 @pytest.mark.parametrize("clients", ["all", "cohort"])
 def test_rounds_and_clients_that_are_scored(federate, every, clients):
-    played = federate("fedavg", rounds=5, evaluation={"every": every, "clients": clients}, participation={"fraction": 0.4})
+    played = federate("fedavg", rounds=5, evaluation={"every": every, "clients": clients},
+                      participation={"fraction": 0.4})
     pre, post = (np.isfinite(played.values[f"clients/{name}/loss"]).sum(axis=1) for name in ("pre", "post"))
     scored = np.array([round % every == 0 or round == 5 for round in range(1, 6)])
     assert pre[:-1].tolist() == np.where(scored, 5 if clients == "all" else 2, 0).tolist()
     assert post[:-1].tolist() == np.where(scored, 2, 0).tolist()
-    assert pre[-1] == (5 if clients == "all" else 2) and post[-1] == 0  # the final models, in the round after the last
+    # the final models, in the round after the last
+    assert pre[-1] == (5 if clients == "all" else 2) and post[-1] == 0
     assert np.isfinite(played.values["clients/train_loss"]).sum(axis=1).tolist() == [2] * 5 + [0]
 
 
@@ -71,14 +73,18 @@ def test_e2_cwfedavg_notes_how_far_its_distributions_are_off(federate):
     counts = played.prepared.setup.counts
     truth = counts / counts.sum(dim=1, keepdim=True)
     distance = (played.server["distributions"] - truth).norm(dim=1)  # of the last uploads
-    assert played.values["clients/notes/distribution_distance"][1].tolist() == pytest.approx(distance.tolist())
+    assert (played.values["clients/notes/distribution_distance"][1].tolist()
+            == pytest.approx(distance.tolist()))
     assert played.values["notes/distribution_distance"][1] == pytest.approx(distance.mean().item())
-    assert played.values["notes/distribution_distance_std"][1] == pytest.approx(distance.std(unbiased=False).item())
+    assert played.values["notes/distribution_distance_std"][1] == pytest.approx(
+        distance.std(unbiased=False).item())
 
 
 def test_an_unknown_column_is_refused_with_those_there_are():
-    prepared = prepare(config.parse(tiny.table("ditto", evaluation={"score": "pots", "every": 2})), OneProcess())
-    with pytest.raises(UserError, match="'pots': ditto records global, post, pre; 'method' takes its own, post"):
+    prepared = prepare(config.parse(tiny.table("ditto", evaluation={"score": "pots", "every": 2})),
+                       OneProcess())
+    with pytest.raises(UserError,
+                       match="'pots': ditto records global, post, pre; 'method' takes its own, post"):
         trial.run(prepared, OneProcess())
 
 

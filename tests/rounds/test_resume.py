@@ -23,7 +23,8 @@ def play(folder, method="cwfedavg", rounds=6, fresh=False, **sections):
 def only_of_the_newest(folder):
     """A data file that the newest checkpoint has and the one before has not."""
     manifests = sorted((folder / "checkpoints").glob("manifest-*.json"))
-    names = [{file["name"] for file in json.loads(path.read_text())["manifest"]["files"]} for path in manifests[-2:]]
+    names = [{file["name"] for file in json.loads(path.read_text())["manifest"]["files"]}
+             for path in manifests[-2:]]
     return folder / "checkpoints" / sorted(names[1] - names[0])[0]
 
 
@@ -68,7 +69,8 @@ def test_another_configuration_is_refused_saying_what_differs_and_fresh_moves_th
     folder = tmp_path / "run"
     old = play(folder, rounds=2)
     files = sorted(path.name for path in folder.iterdir())
-    with pytest.raises(UserError, match=r"belongs to another configuration \(training.lr: 0.1 there, 0.05 here\); .*--fresh"):
+    with pytest.raises(UserError, match=r"belongs to another configuration \(training.lr: 0.1 there, 0.05 "
+                                        r"here\); .*--fresh"):
         play(folder, rounds=2, training={"lr": 0.05})
     assert sorted(path.name for path in folder.iterdir()) == files
     assert play(folder, rounds=2, training={"lr": 0.05}, fresh=True) != old

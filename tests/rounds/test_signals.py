@@ -1,4 +1,5 @@
-"""Stop signals: the first is noted, an echo ignored, a second ends at once; early ones are kept for the run."""
+"""Stop signals: the first is noted, an echo ignored, a second ends at once; early ones are
+kept for the run."""
 
 import os
 import signal
@@ -70,7 +71,8 @@ def test_early_signals_are_kept_for_one_run(number):
 
 
 def test_an_early_ctrl_c_is_not_kept():
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start with it ignored
+    # a shell's background jobs start with it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signals.remember()
     with pytest.raises(KeyboardInterrupt):
         send(signal.SIGINT)

@@ -30,8 +30,9 @@ def test_members_of_a_union_are_in_row_order(layout):
 
 
 @pytest.mark.parametrize(("group", "message"), [
-    ("haed", "layer group 'haed' is unknown; did you mean 'head'?"), ("hidden", "layer group 'hidden' is unknown"),
-    (0, "layers = 0: this model has 1 to 3 upper layers"), (4, "layers = 4: this model has 1 to 3 upper layers")])
+    ("haed", "layer group 'haed' is unknown; did you mean 'head'?"),
+    ("hidden", "layer group 'hidden' is unknown"), (0, "layers = 0: this model has 1 to 3 upper layers"),
+    (4, "layers = 4: this model has 1 to 3 upper layers")])
 def test_unknown_groups_are_named_with_what_is_there(layout, group, message):
     with pytest.raises(UserError, match=message.replace("?", "[?]")):
         layout.columns(group)
@@ -68,11 +69,13 @@ def test_flatten_leaves_columns_of_absent_names(layout):
 
 def test_a_modules_row_is_its_parameters_one_after_the_other():
     module = MLP((3,), 2, hidden=(4,))
-    assert torch.equal(to_row(of_parameters(module), module), nn.utils.parameters_to_vector(module.parameters()).detach())
+    assert torch.equal(to_row(of_parameters(module), module),
+                       nn.utils.parameters_to_vector(module.parameters()).detach())
 
 
 def test_buffers_have_a_layout_of_their_own():
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     buffers = of_buffers(module)
     assert buffers.width == 3 + 3 + 1 and to_row(buffers, module).tolist() == [0, 0, 0, 1, 1, 1, 0]
-    assert of_buffers(MLP((3,), 2)).width == 0 and to_row(of_buffers(nn.Linear(1, 1)), nn.Linear(1, 1)).shape == (0,)
+    assert (of_buffers(MLP((3,), 2)).width == 0
+            and to_row(of_buffers(nn.Linear(1, 1)), nn.Linear(1, 1)).shape == (0,))

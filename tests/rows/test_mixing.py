@@ -29,7 +29,8 @@ def test_average_by_hand():
 
 def test_average_keeps_what_float32_sums_would_lose():
     rows = torch.tensor([[1e8], [1.0], [-1e8]])
-    assert mixing.average(torch.full((3,), 1 / 3, dtype=torch.float64), rows).item() == pytest.approx(1 / 3, rel=1e-6)
+    assert (mixing.average(torch.full((3,), 1 / 3, dtype=torch.float64), rows).item()
+            == pytest.approx(1 / 3, rel=1e-6))
 
 
 def test_a_zero_weight_does_not_hide_a_nan():
@@ -41,7 +42,8 @@ def test_distances_against_a_loop(monkeypatch, block):
     monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
     rows, others = torch.randn(3, 50), torch.randn(4, 50)
     expected = [[(a.double() - b.double()).norm() for b in others] for a in rows]
-    torch.testing.assert_close(mixing.distances(rows, others), torch.tensor(expected, dtype=torch.float64), rtol=1e-13, atol=0)
+    torch.testing.assert_close(mixing.distances(rows, others), torch.tensor(expected, dtype=torch.float64),
+                               rtol=1e-13, atol=0)
 
 
 def test_distances_of_nearly_equal_models_keep_their_digits():

@@ -13,7 +13,8 @@ def test_a_draw_depends_on_its_key_alone():
 
 
 def test_every_part_of_the_key_counts():
-    keys = [(0, "a", 1, 2), (1, "a", 1, 2), (0, "b", 1, 2), (0, "a", 2, 1), (0, "a", 12), (0, "a", "1", 2), (0, "a", 1, 2, 0)]
+    keys = [(0, "a", 1, 2), (1, "a", 1, 2), (0, "b", 1, 2), (0, "a", 2, 1), (0, "a", 12), (0, "a", "1", 2),
+            (0, "a", 1, 2, 0)]
     draws = {randomness.generator(*key).bytes(16) for key in keys}
     assert len(draws) == len(keys)
 

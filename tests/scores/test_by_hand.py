@@ -15,7 +15,8 @@ CLASSES = 4
 
 
 def block_of(*clients, classes=CLASSES, outputs=None, spare=0):
-    """A block of clients given as (labels, predictions) of the same length; ``spare`` samples more that must not count."""
+    """A block of clients given as (labels, predictions) of the same length; ``spare`` samples more
+    that must not count."""
     labels, predicted = torch.tensor(clients).transpose(0, 1)
     labels, predicted = (torch.nn.functional.pad(part, (0, spare)) for part in (labels, predicted))
     logits = torch.nn.functional.one_hot(predicted, outputs or classes).float()
@@ -35,7 +36,8 @@ BY_HAND = {
     "accuracy": 4 / 6,
     "balanced_accuracy": (2 / 3 + 1 / 2 + 1 / 1) / 3,  # class 3 has no test sample
     "macro_f1": (4 / 5 + 2 / 4 + 2 / 2) / 3,  # 2·correct / (predicted + tested)
-    "loss": (4 * (math.log(math.e + 3) - 1) + 2 * math.log(math.e + 3)) / 6,  # logits 1 for the prediction, else 0
+    # logits 1 for the prediction, else 0
+    "loss": (4 * (math.log(math.e + 3) - 1) + 2 * math.log(math.e + 3)) / 6,
 }
 
 
@@ -74,11 +76,14 @@ def test_against_scikit_learn(seed):
     block = block_of((y.tolist(), predicted.tolist()), classes=5)
     there = np.unique(y)
     assert number("accuracy", block)[0] == pytest.approx(metrics.accuracy_score(y, predicted))
-    assert number("macro_f1", block)[0] == pytest.approx(metrics.f1_score(y, predicted, average="macro", labels=there))
+    assert number("macro_f1", block)[0] == pytest.approx(metrics.f1_score(
+        y, predicted, average="macro", labels=there))
     # Its default takes class 4 into the mean too, with 0.
-    assert number("macro_f1", block)[0] == pytest.approx(5 / 4 * metrics.f1_score(y, predicted, average="macro"))
+    assert number("macro_f1", block)[0] == pytest.approx(5 / 4
+                                                         * metrics.f1_score(y, predicted, average="macro"))
     with pytest.warns(UserWarning, match="y_pred contains classes not in y_true"):
-        assert number("balanced_accuracy", block)[0] == pytest.approx(metrics.balanced_accuracy_score(y, predicted))
+        assert number("balanced_accuracy", block)[0] == pytest.approx(
+            metrics.balanced_accuracy_score(y, predicted))
     logits = torch.from_numpy(random.standard_normal((1, 40, 5)))
     losses = Block(logits, torch.from_numpy(y)[None], torch.ones(1, 40, dtype=torch.bool), 5)
     total, samples = Loss().sums(losses)[0].tolist()

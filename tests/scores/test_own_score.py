@@ -1,4 +1,5 @@
-"""A score of a user's own is one class in one file: it is recorded, counts, and is shown like a built-in one."""
+"""A score of a user's own is one class in one file: it is recorded, counts, and is shown like
+a built-in one."""
 
 import json
 import math
@@ -60,7 +61,8 @@ def test_it_decides_which_round_is_best(folder, unimportable):
     run = hpcfl.load(folder)
     recorded = run.results.values[f"pre/{NAME}"]
     assert run.summary.best["pre"] == recorded.min()  # down is better
-    assert (run.metric, run.measure.unit) == (NAME, "bits") and run.accuracy("pre").tolist() == recorded.tolist()
+    assert ((run.metric, run.measure.unit) == (NAME, "bits")
+            and run.accuracy("pre").tolist() == recorded.tolist())
 
 
 def test_show_prints_it(folder, unimportable, capsys):
@@ -75,13 +77,13 @@ def test_show_prints_it(folder, unimportable, capsys):
     assert NAME in told and f"{values[f'pre/{NAME}'][best]:.4g}" in told and "in bits" in told
 
 
-@pytest.mark.parametrize("metric", [NAME, f"{NAME}/worst_tenth", f"post/{NAME}", "macro-f1", "macro_f1/std", "weighted",
-                                    "accuracy/mean", "pre/macro_f1_worst_tenth", "loss@last"])
+@pytest.mark.parametrize("metric", [NAME, f"{NAME}/worst_tenth", f"post/{NAME}", "macro-f1", "macro_f1/std",
+                                    "weighted", "accuracy/mean", "pre/macro_f1_worst_tenth", "loss@last"])
 def test_table_takes_it_as_a_metric(folder, unimportable, capsys, metric):
     assert command(["table", str(folder), "--metric", metric, "--format", "csv"], OneProcess()) == 0
     number = float(capsys.readouterr().out.splitlines()[1].split(",")[3])
-    names = {f"{NAME}/worst_tenth": f"pre/{NAME}_worst_tenth", "macro-f1": "pre/macro_f1", "macro_f1/std": "pre/macro_f1_std",
-             "accuracy/mean": "pre/mean", "loss@last": "pre/loss"}
+    names = {f"{NAME}/worst_tenth": f"pre/{NAME}_worst_tenth", "macro-f1": "pre/macro_f1",
+             "macro_f1/std": "pre/macro_f1_std", "accuracy/mean": "pre/mean", "loss@last": "pre/loss"}
     run = summary.load(folder)
     name = names.get(metric, metric if "/" in metric else f"pre/{metric}")
     here = run.results.rounds == (3 if metric == "loss@last" else run.summary.best["round"])
@@ -112,12 +114,14 @@ def test_status_shows_it(folder, unimportable, capsys, monkeypatch):
 
 @pytest.fixture
 def call(tmp_path, monkeypatch, capfd):
-    """``call(command, "key=value", …)`` on the experiment in an empty folder: code, lines of stdout, lines of stderr."""
+    """``call(command, "key=value", …)`` on the experiment in an empty folder: code, lines of stdout,
+    lines of stderr."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.toml").write_text(EXPERIMENT)
 
     def play(name, *overrides):
-        code = command([name, "own.toml", *(word for key in overrides for word in ("--set", key))], OneProcess())
+        code = command([name, "own.toml", *(word for key in overrides for word in ("--set", key))],
+                       OneProcess())
         sys.stdout.flush()
         shown = capfd.readouterr()
         return code, shown.out.splitlines(), shown.err.splitlines()
@@ -139,14 +143,18 @@ MISTAKES = [
     ("Unfinished", "class Unfinished", "does not define number"),
     ("WithArguments", "class WithArguments", "cannot be used: TypeError"),
     ("Better", "class Better", "better = 'higher': must be 'up' or 'down'"),
-    ("Typo", "block.right_by_clas\n", "fails in 'sums': AttributeError: 'Block' object has no attribute 'right_by_clas'"),
-    ("Mean", "class Mean", "those of two blocks do not add up to those of both in one; they must be sums over samples"),
+    ("Typo", "block.right_by_clas\n",
+     "fails in 'sums': AttributeError: 'Block' object has no attribute 'right_by_clas'"),
+    ("Mean", "class Mean",
+     "those of two blocks do not add up to those of both in one; they must be sums over samples"),
     ("Unmasked", "class Unmasked", "they change with samples that block.mask leaves out"),
     ("Together", "class Together", "those of one client depend on the clients beside it"),
     ("OneForAll", "class OneForAll", "it returns a tensor of shape [30] for 3 clients; expected [3, width]"),
-    ("WrongNumber", "class WrongNumber", "fails in 'number': TypeError: it returns a tensor of shape [] for 3 clients"),
+    ("WrongNumber", "class WrongNumber",
+     "fails in 'number': TypeError: it returns a tensor of shape [] for 3 clients"),
     ("Median", ".medain()", "fails in 'summary': AttributeError"),
-    ("Unsummed", "class Unsummed", "expected a float for each of own_scores:Unsummed, own_scores:Unsummed_median"),
+    ("Unsummed", "class Unsummed",
+     "expected a float for each of own_scores:Unsummed, own_scores:Unsummed_median"),
     ("Doubled", "class Doubled", "scores 'accuracy' and 'own_scores:Doubled' both record 'std'"),
 ]
 

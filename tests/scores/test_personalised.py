@@ -20,21 +20,26 @@ def test_e2_personalised_accuracies_are_the_papers():
     by_class = torch.tensor([[8.0, 5.0, 0.0], [2.0, 2.0, 10.0]])
     sums = torch.cat([by_class, torch.full((2, 3), 10.0)], dim=1).double()  # ten test samples of each class
     trained = torch.tensor([[30.0, 10.0, 0.0], [0.0, 0.0, 7.0]]).double()
-    assert PMV().number(sums, trained).tolist() == pytest.approx([13 / 20, 1.0])  # mean recall of the classes held
-    assert PML().number(sums, trained).tolist() == pytest.approx([0.75 * 0.8 + 0.25 * 0.5, 1.0])  # recalls weighted by share
+    # mean recall of the classes held
+    assert PMV().number(sums, trained).tolist() == pytest.approx([13 / 20, 1.0])
+    # recalls weighted by share
+    assert PML().number(sums, trained).tolist() == pytest.approx([0.75 * 0.8 + 0.25 * 0.5, 1.0])
 
 
 @pytest.fixture
 def spiral(tmp_path):
     """``spiral(method, …)``: two rounds on the spiral, tested globally; what was prepared and recorded."""
     def run(method, scheme="dirichlet-min", **evaluated):
-        table = {"rounds": 2, "data": {"dataset": "spiral-imbalanced"}, "partition": {"scheme": scheme, "clients": 6},
-                 "model": {"name": "mlp", "hidden": [16]}, "method": {"name": method} if isinstance(method, str) else method,
+        table = {"rounds": 2, "data": {"dataset": "spiral-imbalanced"},
+                 "partition": {"scheme": scheme, "clients": 6},
+                 "model": {"name": "mlp", "hidden": [16]},
+                 "method": {"name": method} if isinstance(method, str) else method,
                  "training": {"batch_size": 50, "lr": 0.1}, "evaluation": evaluated}
         alone = OneProcess()
         prepared = prepare(config.parse(table), alone)
         Federation(alone, prepared, prepared.server, Checkpoints(tmp_path / "checkpoints", alone),
-                   MetricsWriter(tmp_path, {}, {}), {}, lambda round, values: None).run(0, StopRequest(lambda: None))
+                   MetricsWriter(tmp_path, {}, {}), {},
+                   lambda round, values: None).run(0, StopRequest(lambda: None))
         return prepared, read(tmp_path).values
     return run
 
@@ -73,8 +78,8 @@ def test_a_shared_model_is_scored_once_for_all(spiral, monkeypatch):
 
 def test_personalised_accuracy_needs_a_global_test_set(spiral):
     for key, asked in (("metric", {"metric": "pm_v"}), ("scores", {"scores": ["macro_f1", "pm_v"]})):
-        with pytest.raises(UserError, match=rf"evaluation\.{key} = 'pm_v' needs all clients tested on the same samples.*"
-                                            "'iid' gives each its own"):
+        with pytest.raises(UserError, match=(rf"evaluation\.{key} = 'pm_v' needs all clients tested on the "
+                                             r"same samples.*" "'iid' gives each its own")):
             spiral("fedavg", scheme="iid", **asked)
 
 

@@ -1,6 +1,7 @@
 """Run by test_kill.py: for every folder named on standard input, fork a run that goes on until it is killed.
 
-Forking saves the import of torch for every kill. The run prints its process id and then each round it has committed.
+Forking saves the import of torch for every kill. The run prints its process id and then each round
+it has committed.
 """
 
 import os
@@ -35,7 +36,8 @@ def state(round):
 
 
 def run(folder):
-    checkpoints, clients = Checkpoints(f"{folder}/checkpoints", Alone()), ClientStore(range(CLIENTS), TEMPLATE)
+    checkpoints, clients = (Checkpoints(f"{folder}/checkpoints", Alone()),
+                            ClientStore(range(CLIENTS), TEMPLATE))
     restored = checkpoints.restore(clients)
     metrics = MetricsWriter(folder, {}, {})
     round = restored.round if restored else 0

@@ -12,13 +12,15 @@ from hpcfl.storage import digest, shards
 from hpcfl.storage.checkpoint import Checkpoints, latest
 from hpcfl.storage.clients import ClientStore
 
-TEMPLATE = {"layer.weight": torch.zeros(2, 3), "a/b": torch.tensor(0), "mask": torch.zeros(4, dtype=torch.bool)}
+TEMPLATE = {"layer.weight": torch.zeros(2, 3), "a/b": torch.tensor(0),
+            "mask": torch.zeros(4, dtype=torch.bool)}
 CLIENTS = 10
 
 
 def server_state(round):
     """State whose shape changes; all dtypes, 0-d, zero-size, and names that HDF5 would take for paths."""
-    return {"model": torch.full((round + 1, 3), float("nan")), ".": torch.tensor(float(round)), "ids": torch.arange(3),
+    return {"model": torch.full((round + 1, 3), float("nan")),
+            ".": torch.tensor(float(round)), "ids": torch.arange(3),
             "a/../b %2E.c": torch.zeros(0, 4, dtype=torch.float64), "flags": torch.tensor([True, False]),
             "bytes": torch.arange(5, dtype=torch.uint8), "ünï": torch.tensor(7), "": torch.ones(1)}
 
@@ -46,7 +48,8 @@ def save(communicator, folder, rounds, writers=range(CLIENTS)):
 def step(checkpoints, communicator, clients, round, writers=range(CLIENTS)):
     mine = [client for client in clients.ids if client in writers]
     clients.put(mine, client_state(mine, float(round)) if mine else clients.get([]))
-    checkpoints.start(round, server_state(round) if communicator.is_server else None, clients, {"round": round})
+    checkpoints.start(round, server_state(round) if communicator.is_server else None, clients,
+                      {"round": round})
     return checkpoints.finish()
 
 
@@ -70,14 +73,16 @@ def small_groups(monkeypatch):
 
 @pytest.mark.parametrize("written_by", [1, 2, 4, 15])
 @pytest.mark.parametrize("read_by", [1, 2, 5])
-def test_any_number_of_ranks_reads_what_any_number_wrote(tmp_path, on_ranks, small_groups, written_by, read_by):
+def test_any_number_of_ranks_reads_what_any_number_wrote(tmp_path, on_ranks, small_groups,
+                                                         written_by, read_by):
     digests = on_ranks(written_by, lambda rank: save(rank, tmp_path, [4, 5], writers=range(8)))
     assert all(one == digests[0] for one in digests)
     for rank, (restored, clients) in enumerate(on_ranks(read_by, lambda rank: load(rank, tmp_path))):
         assert (restored.round, restored.digest, restored.meta) == (5, digests[0][1], {"round": 5})
         assert same(restored.server, server_state(5)) if rank == 0 else restored.server is None
         for client in clients.ids:
-            expected = client_state([client], 5.0) if client < 8 else ClientStore([client], TEMPLATE).get([client])
+            expected = (client_state([client], 5.0) if client < 8
+                        else ClientStore([client], TEMPLATE).get([client]))
             assert same(clients.get([client]), expected)
             assert clients.snapshot()[client].written == (client < 8)
 
@@ -113,7 +118,8 @@ def test_state_is_that_of_the_start(tmp_path, alone):
     checkpoints.finish()
     clients = ClientStore([0], {"a": torch.zeros(1)})
     restored = Checkpoints(tmp_path, alone).restore(clients)
-    assert not restored.server["m"].any() and not clients.get([0])["a"].any() and restored.meta == {"list": []}
+    assert (not restored.server["m"].any() and not clients.get([0])["a"].any()
+            and restored.meta == {"list": []})
 
 
 def test_unchanged_shards_are_referenced(tmp_path, alone, small_groups):
@@ -168,7 +174,8 @@ def test_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, alone,
         assert same(clients.get([3]), client_state([3], 1.0))
         gone = data is None and kind == "manifest"
         assert len(restored.notes) == (not gone)
-        assert gone or ("manifest-00000002.json: damaged" in restored.notes[0] and "\n" not in restored.notes[0])
+        assert gone or ("manifest-00000002.json: damaged" in restored.notes[0]
+                        and "\n" not in restored.notes[0])
         (tmp_path / name).write_bytes(intact)
     assert load(alone, tmp_path)[0].round == 2
 
@@ -241,7 +248,8 @@ def test_a_failure_on_one_rank_is_raised_on_all(tmp_path, on_ranks, monkeypatch,
     monkeypatch.setattr(atomic, "write", fail_on_one_rank)
     failures = on_ranks(3, work)
     assert all(isinstance(failure, RunFailure) and "No space left" in str(failure) for failure in failures)
-    assert all(f"rank {failing}: " in str(failure) for rank, failure in enumerate(failures) if rank != failing)
+    assert all(f"rank {failing}: " in str(failure) for rank, failure in enumerate(failures)
+               if rank != failing)
     monkeypatch.undo()
     assert on_ranks(3, lambda rank: load(rank, tmp_path)[0].round) == [1] * 3
 
@@ -312,4 +320,5 @@ def test_manifest_is_plain_json(tmp_path, alone):
     body = json.loads((tmp_path / "manifest-00000007.json").read_text())["manifest"]
     assert body["round"] == 7 and body["meta"] == {"round": 7}
     assert {entry["name"]: entry["size"] for entry in body["files"]} == {
-        name: os.path.getsize(tmp_path / name) for name in names(tmp_path, "clients") + names(tmp_path, "server")}
+        name: os.path.getsize(tmp_path / name)
+        for name in names(tmp_path, "clients") + names(tmp_path, "server")}

@@ -105,8 +105,10 @@ def test_rows_beyond_the_memory_lie_in_a_file_and_come_back_bit_for_bit():
         for name, tensor in plain.get(plain.ids).items():
             assert torch.equal(store.get(store.ids)[name], tensor)
     moved = [row for row in store.snapshot().values() if row._slot is not None]
-    assert len(moved) >= 10 and sum(row._memory is not None for row in set(store.snapshot().values()) if row.written) <= 3
-    assert [row.digest for row in store.snapshot().values()] == [row.digest for row in plain.snapshot().values()]
+    assert len(moved) >= 10 and sum(row._memory is not None for row in set(store.snapshot().values())
+                                    if row.written) <= 3
+    assert [row.digest for row in store.snapshot().values()] == [row.digest
+                                                                 for row in plain.snapshot().values()]
 
 
 def test_a_snapshot_keeps_its_rows_when_their_clients_write_again_and_places_are_used_again():

@@ -55,6 +55,7 @@ def test_kill_at_any_moment(tmp_path, writer, alone):
         assert restored.digest == digest.of_run(
             digest.of_tensors(server), {client: row.digest for client, row in clients.snapshot().items()})
         recorded = metrics.read(tmp_path)
-        assert recorded.rounds.tolist() == recorded.values["round"].tolist() == list(range(1, len(recorded.rounds) + 1))
+        assert (recorded.rounds.tolist() == recorded.values["round"].tolist()
+                == list(range(1, len(recorded.rounds) + 1)))
         assert recorded.rounds[-1] >= restored.round and not recorded.notes
     assert committed

@@ -1,4 +1,5 @@
-"""The life of a run, seen from outside: what is refused changes nothing, and whatever a fault left is continued."""
+"""The life of a run, seen from outside: what is refused changes nothing, and whatever a fault
+left is continued."""
 
 import os
 import signal
@@ -30,7 +31,8 @@ def play(folder, method="cwfedavg", rounds=3, fresh=False, **sections):
 
 def content(folder: Path) -> dict[Path, bytes | None]:
     """Every path in a folder, with the bytes and the time of files."""
-    return {path: (path.read_bytes(), path.stat().st_mtime_ns) if path.is_file() else None for path in folder.rglob("*")}
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) if path.is_file() else None
+            for path in folder.rglob("*")}
 
 
 def same(one: Path, other: Path) -> None:
@@ -45,15 +47,17 @@ def same(one: Path, other: Path) -> None:
             np.testing.assert_array_equal(values, disturbed.values[name], err_msg=name)
 
 
-NOT_THIS_RUN = {"fewer rounds": {"rounds": 2}, "another seed": {"seed": 9}, "another method": {"method": "fedavg"}}
+NOT_THIS_RUN = {"fewer rounds": {"rounds": 2}, "another seed": {"seed": 9},
+                "another method": {"method": "fedavg"}}
 NOT_AT_ALL = {"data that are not there": {"data": {"dataset": "cifar-10", "root": "nowhere"}},
               "a score that needs a global test set": {"evaluation": {"metric": "pm_v"}},
               "no such device": {"runtime": {"device": "cuda:99"}}}
 
 
-CASES = [("a finished run", refused) for refused in (*NOT_THIS_RUN, *NOT_AT_ALL) if refused != "no such device"] + [
-    (there, refused) for there in ("a stopped run", "a failed run") for refused in (*NOT_THIS_RUN, *NOT_AT_ALL)] + [
-    ("nothing", refused) for refused in NOT_AT_ALL]
+CASES = [("a finished run", refused) for refused in (*NOT_THIS_RUN, *NOT_AT_ALL)
+         if refused != "no such device"] + [(there, refused) for there in ("a stopped run", "a failed run")
+                                            for refused in (*NOT_THIS_RUN, *NOT_AT_ALL)] + [
+                                                ("nothing", refused) for refused in NOT_AT_ALL]
 
 
 @pytest.mark.parametrize(("there", "refused"), CASES)
@@ -68,7 +72,8 @@ def test_what_is_refused_changes_no_byte(tmp_path, there, refused):
     elif there == "a failed run":
         with pytest.raises(RunFailure):
             play(tmp_path / "run", {"name": "tiny:Diverges", "since": 3})
-        asked = {"method": {"name": "tiny:Diverges", "since": 3}, **asked, **({"rounds": 1} if "rounds" in asked else {})}
+        asked = {"method": {"name": "tiny:Diverges", "since": 3}, **asked,
+                 **({"rounds": 1} if "rounds" in asked else {})}
     before = content(tmp_path)
     with pytest.raises(UserError):
         play(tmp_path / "run", **asked)
@@ -77,7 +82,8 @@ def test_what_is_refused_changes_no_byte(tmp_path, there, refused):
 
 def test_a_run_whose_data_were_exchanged_is_refused(tmp_path):
     np.savez(tmp_path / "own.npz", x=np.ones((60, 3), np.float32), y=np.arange(60) % 3)
-    table = {"data": {"dataset": "npz", "file": str(tmp_path / "own.npz")}, "model": {"hidden": [4]}, "rounds": 2,
+    table = {"data": {"dataset": "npz", "file": str(tmp_path / "own.npz")},
+             "model": {"hidden": [4]}, "rounds": 2,
              "partition": {"scheme": "iid", "clients": 2}, "method": {"name": "fedavg"}}
     run(config.parse(table), tmp_path / "run", OneProcess())
     np.savez(tmp_path / "own.npz", x=np.ones((60, 3), np.float32), y=np.arange(60)[::-1] % 3)
@@ -101,7 +107,8 @@ def test_complete_at_the_number_it_began_with_after_it_was_prolonged(tmp_path):
 
 
 def test_asked_for_more_and_killed_at_once(tmp_path, monkeypatch):
-    """Before a further round is done, the run is still complete for what was asked at first, and goes on for the rest."""
+    """Before a further round is done, the run is still complete for what was asked at first, and goes
+    on for the rest."""
     play(tmp_path / "run")
     monkeypatch.setattr(Federation, "run", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
@@ -150,8 +157,10 @@ def die_writing(patched, method, after=False):
 
 @pytest.mark.parametrize("method", ["cwfedavg", "fedbabu", "local"])
 @pytest.mark.parametrize(("kill", "finished"), [
-    (die_scoring, False), (die_merging, False), (die_writing, False), (partial(die_writing, after=True), True)])
-def test_killed_in_the_final_scoring_and_completed_by_the_same_command(tmp_path, monkeypatch, method, kill, finished):
+    (die_scoring, False), (die_merging, False), (die_writing, False),
+    (partial(die_writing, after=True), True)])
+def test_killed_in_the_final_scoring_and_completed_by_the_same_command(
+        tmp_path, monkeypatch, method, kill, finished):
     """Finished is what has merged round R + 1; whatever is killed before is completed by the same command."""
     with monkeypatch.context() as patched:
         kill(patched, method)
@@ -179,7 +188,8 @@ def test_a_flipped_bit_in_a_finished_runs_last_state_is_made_good_by_the_same_co
 
 
 def test_a_signal_in_the_last_round_leaves_the_scoring_to_the_same_command(tmp_path):
-    with pytest.raises(Interrupted, match="stopped after round 2 of 2, before the final scoring; the same command continues"):
+    with pytest.raises(Interrupted, match="stopped after round 2 of 2, before the final scoring; "
+                                          "the same command continues"):
         play(tmp_path / "run", "tiny:Stops", rounds=2)
     assert summary.load(tmp_path / "run").life.stage.name == "PLAYED"
     assert play(tmp_path / "run", "tiny:Stops", rounds=2)
@@ -228,14 +238,16 @@ def test_a_mistake_found_after_the_beginning_is_a_failure_and_said_so(tmp_path, 
     assert summary.load(tmp_path / "run").life.state == status.look(tmp_path / "run")[0].state == "failed"
 
 
-@pytest.mark.parametrize("damaged", ["metrics.h5", "metrics-copy.h5", "run.json", "partition.h5", "the newest manifest"])
+@pytest.mark.parametrize("damaged", ["metrics.h5", "metrics-copy.h5", "run.json", "partition.h5",
+                                     "the newest manifest"])
 @pytest.mark.parametrize("how", ["cut", "deleted"])
 def test_one_damaged_file_of_a_stopped_run_costs_nothing(tmp_path, damaged, how):
     stops = {"rounds": 4, "method": "tiny:Stops"}
     for name in ("calm", "run"):
         with pytest.raises(Interrupted):
             play(tmp_path / name, **stops)
-    path = tmp_path / "run" / damaged if "." in damaged else max((tmp_path / "run" / "checkpoints").glob("manifest-*"))
+    path = (tmp_path / "run" / damaged if "." in damaged
+            else max((tmp_path / "run" / "checkpoints").glob("manifest-*")))
     path.unlink() if how == "deleted" else path.write_bytes(path.read_bytes()[:-9])
     if damaged == "the newest manifest":  # round 2 is played again, and stops again
         with pytest.raises(Interrupted):

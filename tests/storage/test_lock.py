@@ -30,7 +30,8 @@ def impatient(monkeypatch):
 @pytest.fixture
 def holder(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE, env=environment) as process:
+    with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE,
+                          env=environment) as process:
         assert process.stdout.readline() == b"taken\n"
         yield process
         process.kill()
@@ -79,5 +80,6 @@ def test_file_system_without_locks(tmp_path, monkeypatch):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", fail)
-    with pytest.raises(UserError, match=r"offers no locks \(flock: Function not implemented\)"), FolderLock(tmp_path):
+    with (pytest.raises(UserError, match=r"offers no locks \(flock: Function not implemented\)"),
+          FolderLock(tmp_path)):
         pass

@@ -28,9 +28,10 @@ def test_what_is_right_is_read(tmp_path):
 
 
 @pytest.mark.parametrize("changed", [
-    {"round": -1}, {"round": "2"}, {"round": True}, {"round": 10**9}, {"round": 10**30}, {"round": 3}, {"digest": "x"},
-    {"digest": A + "\n"}, {"meta": []}, {"meta": {"x": float("nan")}}, {"meta": json.loads("[" * 300 + "]" * 300)},
-    {"files": {}}, {"files": [CLIENTS]}, {"files": [SERVER, SERVER]}, {"files": [SERVER, CLIENTS, CLIENTS]}, {"more": 1}])
+    {"round": -1}, {"round": "2"}, {"round": True}, {"round": 10**9}, {"round": 10**30},
+    {"round": 3}, {"digest": "x"}, {"digest": A + "\n"}, {"meta": []}, {"meta": {"x": float("nan")}},
+    {"meta": json.loads("[" * 300 + "]" * 300)}, {"files": {}}, {"files": [CLIENTS]},
+    {"files": [SERVER, SERVER]}, {"files": [SERVER, CLIENTS, CLIENTS]}, {"more": 1}])
 def test_a_wrong_entry_is_one_line(tmp_path, changed):
     with pytest.raises(Damaged) as caught:
         manifest.read(write(tmp_path, BODY | changed))
@@ -38,9 +39,10 @@ def test_a_wrong_entry_is_one_line(tmp_path, changed):
 
 
 @pytest.mark.parametrize("changed", [
-    {"name": "/etc/passwd"}, {"name": f"../clients-{B}.h5"}, {"name": f"server-{B}.h5"}, {"name": f"clients-{A}.h5"},
-    {"name": f"clients-{B}.h5\0"}, {"sha256": "B" * 64}, {"size": -1}, {"size": 1.5}, {"size": None}, {"ids": [3, 0]},
-    {"ids": [0, 0]}, {"ids": [-1, 0]}, {"ids": [0]}, {"ids": ["0", "3"]}, {"ids": {}}, {"digests": [A]}, {"digests": [A, 1]},
+    {"name": "/etc/passwd"}, {"name": f"../clients-{B}.h5"}, {"name": f"server-{B}.h5"},
+    {"name": f"clients-{A}.h5"}, {"name": f"clients-{B}.h5\0"}, {"sha256": "B" * 64}, {"size": -1},
+    {"size": 1.5}, {"size": None}, {"ids": [3, 0]}, {"ids": [0, 0]}, {"ids": [-1, 0]},
+    {"ids": [0]}, {"ids": ["0", "3"]}, {"ids": {}}, {"digests": [A]}, {"digests": [A, 1]},
     {"digests": ["x", B]}, {"more": 1}])
 def test_a_wrong_file_is_one_line(tmp_path, changed):
     with pytest.raises(Damaged):

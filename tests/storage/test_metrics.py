@@ -35,7 +35,8 @@ def test_everything_comes_back(tmp_path):
     assert read.rounds.tolist() == [1, 2, 3] and not read.completed and not read.notes
     assert read.values["seconds/train"].tolist() == [0.5, 1.0, 1.5]
     assert read.values["clients/pre/correct"].dtype == np.int64
-    assert read.values["clients/pre/loss"].dtype == np.float32 and read.values["clients/pre/loss"].shape == (3, 2, 3)
+    assert (read.values["clients/pre/loss"].dtype == np.float32
+            and read.values["clients/pre/loss"].shape == (3, 2, 3))
     writer.record(4, {"final": 1})
     assert metrics.read(tmp_path).completed == [3]
     writer.fold()
@@ -55,7 +56,8 @@ def test_short_rounds_share_a_file_and_none_is_lost(tmp_path):
     for _ in range(2):
         read = metrics.read(tmp_path)
         assert read.rounds.tolist() == read.values["a"].tolist() == list(range(1, len(read.rounds) + 1))
-        assert np.isnan(read.values["clients/b"]).all(axis=1).tolist() == [True, False, True, True][:len(read.rounds)]
+        assert (np.isnan(read.values["clients/b"]).all(axis=1).tolist()
+                == [True, False, True, True][:len(read.rounds)])
         writer.fold()
     assert len(read.rounds) == 4 and os.listdir(tmp_path / "rounds") == []
 
@@ -99,7 +101,8 @@ def test_round_merged_but_not_yet_removed_counts_once(tmp_path):
 
 @pytest.mark.parametrize("killed", ["between the two files", "before the rounds' files are removed"])
 @pytest.mark.parametrize("damaged", ["metrics.h5", "metrics-copy.h5"])
-def test_one_damaged_file_loses_nothing_whenever_the_writer_was_killed(tmp_path, monkeypatch, killed, damaged):
+def test_one_damaged_file_loses_nothing_whenever_the_writer_was_killed(
+        tmp_path, monkeypatch, killed, damaged):
     writer = MetricsWriter(tmp_path, HEADER, STATIC)
     writer.record(1, values(1))
     writer.fold()
@@ -132,7 +135,8 @@ def test_prolonged_several_times_all_ends_are_remembered(tmp_path):
     writer = MetricsWriter(tmp_path, HEADER, STATIC)
     writer.record(6, {"final": 0})
     read = metrics.read(tmp_path)
-    assert read.completed == [2, 5] and read.rounds.tolist() == [3, 6] and read.played.tolist() == [False, True]
+    assert (read.completed == [2, 5] and read.rounds.tolist() == [3, 6]
+            and read.played.tolist() == [False, True])
 
 
 def test_shape_must_stay(tmp_path):
@@ -142,8 +146,9 @@ def test_shape_must_stay(tmp_path):
         writer.record(2, {"a": np.zeros(2)})
 
 
-@pytest.mark.parametrize("damage", [lambda data: data[:len(data) // 2], lambda data: b"", lambda data: data[:-1],
-                                    lambda data: bytes(len(data))])
+@pytest.mark.parametrize("damage",
+                         [lambda data: data[:len(data) // 2], lambda data: b"", lambda data: data[:-1],
+                          lambda data: bytes(len(data))])
 @pytest.mark.parametrize("file, left", [("metrics.h5", [1, 2, 3]), ("metrics-copy.h5", [1, 2, 3]),
                                         ("rounds/00000002.h5", [1, 3])])
 def test_damaged_file_is_reported_and_set_aside(tmp_path, file, left, damage):
@@ -241,7 +246,8 @@ def test_failed_merge_keeps_the_rounds(tmp_path, monkeypatch):
 
 
 def test_merging_a_long_run_is_quick(tmp_path):
-    names = [f"clients/{kind}/{name}" for kind in ("pre", "post") for name in ("correct", "loss", "count", "seconds")]
+    names = [f"clients/{kind}/{name}" for kind in ("pre", "post")
+             for name in ("correct", "loss", "count", "seconds")]
     rounds = np.arange(2000)
     columns = {name: np.zeros((2000, 100)) for name in names}
     writer = MetricsWriter(tmp_path, {}, {})

@@ -1,4 +1,5 @@
-"""Files of results with a right checksum and wrong content: one line each, before anything is computed from them."""
+"""Files of results with a right checksum and wrong content: one line each, before anything is
+computed from them."""
 
 import json
 import os
@@ -35,7 +36,8 @@ def refused(path):
 
 def test_what_is_right_is_read(tmp_path):
     found = results.load(write(tmp_path, RIGHT, HEADER))
-    assert found.header == {"config": CONFIG, "primary": "pre", "scores": {"own": SCORE}} and found.rounds.tolist() == [1, 2, 3]
+    assert (found.header == {"config": CONFIG, "primary": "pre", "scores": {"own": SCORE}}
+            and found.rounds.tolist() == [1, 2, 3])
     assert found.static["train_counts"].tolist() == [[3, 0], [1, 2]]
 
 
@@ -43,10 +45,11 @@ def test_what_is_right_is_read(tmp_path):
     ("rounds", ROUNDS[::-1]), ("rounds", np.array([1, 1, 2])), ("rounds", np.array([-1, 1, 2])),
     ("rounds", np.array([1, 2, -2**63])), ("rounds", ROUNDS * 1.0),
     ("rounds", ROUNDS.astype(np.uint64)), ("rounds", ROUNDS[:, None]), ("rounds", np.array(1)),
-    ("values/pre/weighted", np.zeros(4)), ("values/pre/weighted", np.array(1.0)), ("values/pre/weighted", np.zeros((3, 2))),
-    ("values/clients/pre/correct", np.zeros((2, 3))), ("partition/train_counts", np.zeros((2, 2))),
-    ("partition/train_counts", np.array([1, 2])), ("partition/train_counts", np.array([[-1, 2]])),
-    ("partition/train_counts", np.zeros((0, 3), np.int64)), ("partition/test_counts", np.zeros((2, 2), np.int64))])
+    ("values/pre/weighted", np.zeros(4)), ("values/pre/weighted", np.array(1.0)),
+    ("values/pre/weighted", np.zeros((3, 2))), ("values/clients/pre/correct", np.zeros((2, 3))),
+    ("partition/train_counts", np.zeros((2, 2))), ("partition/train_counts", np.array([1, 2])),
+    ("partition/train_counts", np.array([[-1, 2]])), ("partition/train_counts", np.zeros((0, 3), np.int64)),
+    ("partition/test_counts", np.zeros((2, 2), np.int64))])
 def test_a_wrong_array_is_one_line(tmp_path, name, array):
     refused(write(tmp_path, RIGHT | {name: array}, HEADER))
 
@@ -57,18 +60,20 @@ def test_missing_rounds_are_one_line(tmp_path):
 
 @pytest.mark.parametrize("header", [
     {"config": "[1]"}, {"config": "{}"}, {"config": "{"}, {"config": json.dumps(CONFIG | {"rounds": "many"})},
-    {"config": json.dumps(CONFIG | {"method": None})}, {"primary": "3"}, {"other": "NaN"}, {"other": "[" * 100_000},
-    {"other": "[" * 300 + "]" * 300}, {"other": "9" * 5000},
-    {"completed": "3"}, {"completed": "[-1]"}, {"completed": "[1.5]"},
-    *({"scores": json.dumps({"own": SCORE | wrong})} for wrong in (
+    {"config": json.dumps(CONFIG | {"method": None})}, {"primary": "3"}, {"other": "NaN"},
+    {"other": "[" * 100_000}, {"other": "[" * 300 + "]" * 300}, {"other": "9" * 5000},
+    {"completed": "3"}, {"completed": "[-1]"},
+    {"completed": "[1.5]"}, *({"scores": json.dumps({"own": SCORE | wrong})} for wrong in (
         {"unit": 3}, {"unit": 21 * "x"}, {"better": "higher"}, {"recorded": {}}, {"recorded": {"mean": 1}}))])
 def test_a_wrong_header_is_one_line(tmp_path, header):
     refused(write(tmp_path, RIGHT, HEADER | header))
 
 
-@pytest.mark.parametrize("names", ['{"a": 1}', '["a"]', '[["values/a"]]', '[["values/a", "values/b"]]', '[[], []]', "[[1, 2]]"])
+@pytest.mark.parametrize("names", ['{"a": 1}', '["a"]', '[["values/a"]]', '[["values/a", "values/b"]]',
+                                   '[[], []]', "[[1, 2]]"])
 def test_wrong_names_of_values_that_lie_together_are_one_line(tmp_path, names):
-    refused(write(tmp_path, RIGHT | {"packed/0": np.array(2.0) if "b" in names else np.zeros((2, 3))}, {"packed": names}))
+    refused(write(tmp_path, RIGHT | {"packed/0": np.array(2.0) if "b" in names else np.zeros((2, 3))},
+                  {"packed": names}))
 
 
 @pytest.mark.timeout(10)
@@ -94,7 +99,8 @@ def parts(folder, first, second):
 
 def test_files_of_different_runs_are_one_line(tmp_path):
     parts(tmp_path, {"clients/a": np.zeros((2, 3))}, {"clients/a": np.zeros((1, 4))})
-    with pytest.raises(UserError, match=r"not of one run: values 'clients/a' have shape \(3,\) in one file, \(4,\) in another"):
+    with pytest.raises(UserError, match=r"not of one run: values 'clients/a' have shape \(3,\) in one file, "
+                                        r"\(4,\) in another"):
         results.read(tmp_path)
 
 

@@ -23,7 +23,8 @@ def claim(folder, configuration=CONFIG, fresh=False):
 
 def content(folder):
     """Every path below a folder, with the bytes of files."""
-    return {path.relative_to(folder): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
+    return {path.relative_to(folder): path.read_bytes() if path.is_file() else None
+            for path in folder.rglob("*")}
 
 
 def test_a_new_folder_is_made_with_its_parents_and_says_whose_it_is(tmp_path):
@@ -81,8 +82,9 @@ def test_a_damaged_or_deleted_description_is_made_again(tmp_path, text):
     assert after.keys() == before.keys() and after[Path("run/run.json")] == before[Path("run/run.json")]
 
 
-@pytest.mark.parametrize("left", [[], [".lock"], [".lock", ".run.json.0a1b.tmp"], [".lock", "jobs"], [".lock", "run.json"],
-                                  ["metrics.h5"], ["partition.h5", ".partition.h5.0a1b.tmp"], ["failure.txt"]])
+@pytest.mark.parametrize("left", [[], [".lock"], [".lock", ".run.json.0a1b.tmp"],
+                                  [".lock", "jobs"], [".lock", "run.json"], ["metrics.h5"],
+                                  ["partition.h5", ".partition.h5.0a1b.tmp"], ["failure.txt"]])
 @pytest.mark.parametrize("fresh", [False, True])
 def test_whatever_a_killed_start_left_is_no_strangers(tmp_path, left, fresh):
     folder = tmp_path / "run"
@@ -142,7 +144,8 @@ def test_a_lock_that_is_a_link_empties_no_other_file(tmp_path):
 
 def test_a_folder_in_use(tmp_path, monkeypatch):
     monkeypatch.setattr("hpcfl.storage.lock.PATIENCE", 0.1)
-    with run_folder.claim(tmp_path / "run", CONFIG, False), pytest.raises(UserError, match="another run is using this folder"):
+    with (run_folder.claim(tmp_path / "run", CONFIG, False),
+          pytest.raises(UserError, match="another run is using this folder")):
         claim(tmp_path / "run")
 
 

@@ -1,4 +1,5 @@
-"""Mistakes in a user's own code are met before round 1: one line with file and line, code 2, nothing written."""
+"""Mistakes in a user's own code are met before round 1: one line with file and line, code 2,
+nothing written."""
 
 import sys
 from pathlib import Path
@@ -35,7 +36,8 @@ def points_to(line: str, fragment: str) -> bool:
 
 @pytest.fixture
 def hpcfl(tmp_path, monkeypatch, capfd):
-    """``hpcfl(command, "key=value", …)`` on a file in an empty folder: code, lines of stdout, lines of stderr."""
+    """``hpcfl(command, "key=value", …)`` on a file in an empty folder: code, lines of stdout,
+    lines of stderr."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.toml").write_text(EXPERIMENT)
 
@@ -50,35 +52,53 @@ def hpcfl(tmp_path, monkeypatch, capfd):
 
 MISTAKES = [
     (["method.name=mistakes:Nothing"], "class Nothing", "expected a subclass of hpcfl.methods.base.Method"),
-    (["method.name=mistakes:number"], None, "is of type int; expected a subclass of hpcfl.methods.base.Method"),
-    (["method.name=mistakes:Unfinished"], "class Unfinished", "does not define aggregate, send, start, update"),
-    (["method.name=mistakes:VectorLoss"], "class VectorLoss", "has shape [2]; expected a tensor with one number"),
+    (["method.name=mistakes:number"],
+     None, "is of type int; expected a subclass of hpcfl.methods.base.Method"),
+    (["method.name=mistakes:Unfinished"],
+     "class Unfinished", "does not define aggregate, send, start, update"),
+    (["method.name=mistakes:VectorLoss"], "class VectorLoss",
+     "has shape [2]; expected a tensor with one number"),
     (["method.name=mistakes:VectorLoss", "runtime.lanes=1"], "class VectorLoss", "has shape [2]; expected"),
-    (["method.name=mistakes:NumberLoss"], "class NumberLoss", "is a float; expected a tensor with one number"),
+    (["method.name=mistakes:NumberLoss"],
+     "class NumberLoss", "is a float; expected a tensor with one number"),
     (["method.name=mistakes:FreeLoss"], "class FreeLoss", "the loss does not depend on the parameters"),
-    (["method.name=mistakes:UnknownVariable"], "lane.recieved", "no variable 'recieved'; did you mean 'received'?"),
+    (["method.name=mistakes:UnknownVariable"], "lane.recieved",
+     "no variable 'recieved'; did you mean 'received'?"),
     (["method.name=mistakes:OneRowOfAll"], '"received": self.received', "must be the clients, 1"),
-    (["method.name=mistakes:MeanUpload"], "# one row for all", "it returns 'model' of shape [4810]; expected a row"),
-    (["method.name=mistakes:BareUpload"], "# no dictionary", "it returns a Tensor; expected a dictionary of tensors"),
-    (["method.name=mistakes:ShortUpload"], "ShortUpload", "rows of models have shape [4809]; expected [4810]"),
-    (["method.name=mistakes:WrongState"], "class WrongState", "client state 'last' is torch.float32 (1, 4810) instead of"),
+    (["method.name=mistakes:MeanUpload"], "# one row for all",
+     "it returns 'model' of shape [4810]; expected a row"),
+    (["method.name=mistakes:BareUpload"], "# no dictionary",
+     "it returns a Tensor; expected a dictionary of tensors"),
+    (["method.name=mistakes:ShortUpload"],
+     "ShortUpload", "rows of models have shape [4809]; expected [4810]"),
+    (["method.name=mistakes:WrongState"], "class WrongState",
+     "client state 'last' is torch.float32 (1, 4810) instead of"),
     (["method.name=mistakes:MisspeltUpload"], 'uplink["modle"]', "fails in 'aggregate': KeyError: 'modle'"),
     (["model.name=mistakes:number"], None, "is of type int; expected a class or function"),
-    (["model.name=mistakes:Image", "model.inputs=10"], "return self.linear(x.flatten(1))", "fails on 2 samples, 2×1×8×8"),
-    (["model.name=mistakes:Image", "model.outputs=5"], "class Image", "gives 2×5; expected 2×10, an output for each"),
+    (["model.name=mistakes:Image", "model.inputs=10"],
+     "return self.linear(x.flatten(1))", "fails on 2 samples, 2×1×8×8"),
+    (["model.name=mistakes:Image", "model.outputs=5"],
+     "class Image", "gives 2×5; expected 2×10, an output for each"),
     (["model.name=mistakes:Unbatched"], "class Unbatched", "gives 10; expected 2×10"),
     (["model.name=mistakes:Forwardless"], "class Forwardless", 'missing the required "forward" function'),
-    (["model.name=mistakes:sequential"], "def sequential", "mat1 and mat2 shapes cannot be multiplied (2x64 and 63x10)"),
+    (["model.name=mistakes:sequential"], "def sequential",
+     "mat1 and mat2 shapes cannot be multiplied (2x64 and 63x10)"),
     (["model.name=mistakes:of_shape_alone"], None, "must be called as (shape, classes, *, own keys)"),
     (["model.name=mistakes:Image", "method.name=fedphp"], "class Image", "has no attribute 'features'"),
-    (["model.name=mistakes:Image", "method.name=cwfedavg"], None, "cwfedavg needs a model whose output layer is the"),
+    (["model.name=mistakes:Image", "method.name=cwfedavg"],
+     None, "cwfedavg needs a model whose output layer is the"),
     (["evaluation.score=accuracy"], None, "evaluation.score = 'accuracy': fedavg records global, post, pre"),
-    (["data.dataset=mistakes:Nothing"], "class Nothing", "expected an instance of a subclass of hpcfl.data.sources.base."),
+    (["data.dataset=mistakes:Nothing"], "class Nothing",
+     "expected an instance of a subclass of hpcfl.data.sources.base."),
     (["data.dataset=mistakes:unreadable"], "missing.csv", "FileNotFoundError"),
-    (["partition.scheme=mistakes:Nothing"], "class Nothing", "expected a subclass of hpcfl.data.partitions.base.Scheme"),
-    (["partition.scheme=mistakes:Undrawable"], "labels[len(labels)]", "IndexError: index 1797 is out of bounds"),
-    (["model.name=mistakes:Recurrent", "runtime.lanes=4"], "self.cell(x[:, 0])", f"{BATCHED} (RuntimeError: Batching rule"),
-    (["method.name=mistakes:Item", "runtime.lanes=4"], "value.item()", "calling .item() on a Tensor); set runtime.lanes = 1"),
+    (["partition.scheme=mistakes:Nothing"], "class Nothing",
+     "expected a subclass of hpcfl.data.partitions.base.Scheme"),
+    (["partition.scheme=mistakes:Undrawable"],
+     "labels[len(labels)]", "IndexError: index 1797 is out of bounds"),
+    (["model.name=mistakes:Recurrent", "runtime.lanes=4"],
+     "self.cell(x[:, 0])", f"{BATCHED} (RuntimeError: Batching rule"),
+    (["method.name=mistakes:Item", "runtime.lanes=4"], "value.item()",
+     "calling .item() on a Tensor); set runtime.lanes = 1"),
     (["model.name=mistakes:dropping"], None, "leave out dropout and the like, or set runtime.lanes = 1"),
 ]
 
@@ -144,14 +164,17 @@ def everything(prepared) -> list[object]:
     """What a run starts from, in a form that can be compared."""
     hardware, store = prepared.hardware, prepared.store
     module = dict(hardware.kernel.module.state_dict())
-    return [digest.of_tensors(prepared.server), {client: row.digest for client, row in store.snapshot().items()},
+    return [digest.of_tensors(prepared.server),
+            {client: row.digest for client, row in store.snapshot().items()},
             digest.of_tensors(module), [module.training for module in hardware.kernel.module.modules()],
             dict(hardware.stopwatch.seconds), vars(hardware.work).copy(),
-            {name: {client: pool.tolist() for client, pool in part.items()} for name, part in hardware.samples.parts.items()}]
+            {name: {client: pool.tolist() for client, pool in part.items()}
+             for name, part in hardware.samples.parts.items()}]
 
 
 @pytest.mark.parametrize(("method", "sections"), [
-    *((name, {"model": {"name": "resnet8"}}) for name in ("fedavg", "fedala", "cwfedavg", "per-fedavg", "creff", "fedproto")),
+    *((name, {"model": {"name": "resnet8"}})
+      for name in ("fedavg", "fedala", "cwfedavg", "per-fedavg", "creff", "fedproto")),
     *((name, {"model": {"name": "cnn"}}) for name in ("fedavg", "pfedme", "fedfomo", "fednh")),
     ({"name": "fedprox", "ala": True, "aggregation": "class-wise"}, {}),
     ({"name": "fedavg", "aggregation": "class-wise"}, {"participation": {"fraction": 0.5}}),
@@ -165,7 +188,8 @@ def test_built_in_methods_and_models_pass(tmp_path, method, sections):
     generator = np.random.default_rng(1)
     x = generator.integers(0, 200, (60, *shape)).astype(np.uint8 if len(shape) == 3 else np.int64)
     np.savez(tmp_path / "own.npz", x=x, y=np.arange(60) % 3)
-    table = {"data": {"dataset": "npz", "file": str(tmp_path / "own.npz")}, "partition": {"scheme": "iid", "clients": 3},
+    table = {"data": {"dataset": "npz", "file": str(tmp_path / "own.npz")},
+             "partition": {"scheme": "iid", "clients": 3},
              "method": {"name": method} if isinstance(method, str) else method, **sections}
     prepared = prepare(config.parse(table), OneProcess())
     assert trial.run(prepared, OneProcess()) is prepared

@@ -1,4 +1,5 @@
-"""Each class spread over the clients in Dirichlet proportions, balanced: a client that holds the mean number takes no more."""
+"""Each class spread over the clients in Dirichlet proportions, balanced: a client that holds the mean
+number takes no more."""
 
 from collections.abc import Callable
 
@@ -9,18 +10,21 @@ from hpcfl.errors import UserError
 CAP = 10_000
 
 Chunks = list[np.ndarray]  # one class's samples, a part for each client
-Rearrange = Callable[[int, Chunks, np.ndarray], Chunks]  # of class k, its chunks, classes held so far [clients]
+# of class k, its chunks, classes held so far [clients]
+Rearrange = Callable[[int, Chunks, np.ndarray], Chunks]
 
 
 def spread(labels: np.ndarray, classes: int, clients: int, beta: float, generator: np.random.Generator,
            rearrange: Rearrange = lambda k, chunks, held: chunks) -> list[np.ndarray]:
-    """The samples of each client, int64. Raises UserError where ``beta`` is too small for floating-point numbers."""
+    """The samples of each client, int64. Raises UserError where ``beta`` is too small for
+    floating-point numbers."""
     parts: list[Chunks] = [[] for _ in range(clients)]
     sizes, held = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
     for k in range(classes):
         samples = generator.permutation(np.flatnonzero(labels == k))
         shares = shares_of(sizes < len(labels) / clients, beta, generator)
-        cuts = np.floor(np.cumsum(shares) * len(samples)).astype(np.int64)[:-1]  # the last client gets the rest
+        # the last client gets the rest
+        cuts = np.floor(np.cumsum(shares) * len(samples)).astype(np.int64)[:-1]
         for client, chunk in enumerate(rearrange(k, np.split(samples, cuts), held)):
             parts[client].append(chunk)
             sizes[client] += len(chunk)
@@ -35,4 +39,5 @@ def shares_of(below_mean: np.ndarray, beta: float, generator: np.random.Generato
         if shares.sum() > 0:  # for a small beta, the shares of all who may take can underflow to zero
             normed: np.ndarray = shares / shares.sum()
             return normed
-    raise UserError(f"partition.beta = {beta} is too small: no client below the mean was drawn in {CAP} attempts")
+    raise UserError(f"partition.beta = {beta} is too small: no client below the mean was drawn in "
+                    f"{CAP} attempts")

@@ -1,4 +1,5 @@
-"""DiversiFed's partitions: fixed numbers of training and test samples for each client, drawn from the official splits."""
+"""DiversiFed's partitions: fixed numbers of training and test samples for each client, drawn from the
+official splits."""
 
 from abc import abstractmethod
 from typing import Any
@@ -12,57 +13,70 @@ from hpcfl.rows import randomness
 
 
 class FixedScheme(Scheme):
-    """Training samples come from the official training split, test samples from the official test split; data without one is
-    cut at random, ``train`` of it for training. A client is tested on the distribution it trains on."""
+    """Training samples come from the official training split, test samples from the official test split;
+    data without one is cut at random, ``train`` of it for training. A client is tested on the distribution
+    it trains on."""
 
     train_samples: PositiveInt = Field(500, description="training samples of each client")
     test_samples: PositiveInt = Field(100, description="test samples of each client")
-    replacement: bool = Field(False, description="draw with replacement where there are too few samples, else refuse")
+    replacement: bool = Field(False, description="draw with replacement where there are too few "
+                                                 "samples, else refuse")
 
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
-        order = np.arange(len(labels)) if official_test else randomness.permutation(len(labels), self.seed, "split")
+        order = (np.arange(len(labels)) if official_test
+                 else randomness.permutation(len(labels), self.seed, "split"))
         cut = len(labels) - official_test if official_test else int(self.train * len(labels))
         parts = {"train": order[:cut], "test": order[cut:]}
-        drawn = {part: [np.sort(held) for held in self.deal(part, pool, labels[pool], classes,
-                                                            self.train_samples if part == "train" else self.test_samples)]
+        drawn = {part: [np.sort(held)
+                        for held in self.deal(part, pool, labels[pool], classes,
+                                              self.train_samples if part == "train" else self.test_samples)]
                  for part, pool in parts.items()}
         return Draw(drawn["train"], drawn["test"])
 
     @abstractmethod
-    def deal(self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int, each: int) -> list[np.ndarray]:
-        """``each`` samples of ``pool`` for every client; ``labels`` are the pool's. What both parts share, such as a client's
-        distribution, comes from the same key of ``randomness``. Raises UserError where there are too few."""
+    def deal(self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int,
+             each: int) -> list[np.ndarray]:
+        """``each`` samples of ``pool`` for every client; ``labels`` are the pool's. What both parts share,
+        such as a client's distribution, comes from the same key of ``randomness``. Raises UserError where
+        there are too few."""
 
     def pick(self, pool: np.ndarray, count: int, generator: np.random.Generator, **what: Any) -> np.ndarray:
-        """``count`` samples of a pool without replacement, unless it is too small and ``replacement`` is on."""
+        """``count`` samples of a pool without replacement, unless it is too small and ``replacement``
+        is on."""
         short = count > len(pool)
         if short and (not self.replacement or not len(pool)):
             told = ", ".join(f"{key} {value}" for key, value in what.items())
-            raise UserError(f"partition.scheme = '{self.scheme}': {told} asks for {count} samples of {len(pool)}; take fewer "
-                            "samples or clients" + (", or set partition.replacement = true" if len(pool) else ""))
+            raise UserError(f"partition.scheme = '{self.scheme}': {told} asks for "
+                            f"{count} samples of {len(pool)}; take fewer samples or clients"
+                            + (", or set partition.replacement = true" if len(pool) else ""))
         return generator.choice(pool, count, replace=short)
 
 
 class SharedScheme(FixedScheme):
-    """Each client draws for itself, so clients may share samples; a subclass says in which proportions of classes."""
+    """Each client draws for itself, so clients may share samples; a subclass says in which proportions
+    of classes."""
 
     @abstractmethod
     def shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
         """One client's class distribution, float64 [classes]."""
 
     def counts(self, shares: np.ndarray, samples: int) -> np.ndarray:
-        """Samples of each class, int64 [classes]: rounded to the nearest, the largest remainders make up the sum."""
+        """Samples of each class, int64 [classes]: rounded to the nearest, the largest remainders
+        make up the sum."""
         counts: np.ndarray = np.floor(shares * samples).astype(np.int64)
         first = np.argsort(counts - shares * samples, kind="stable")
         counts[first[:samples - counts.sum()]] += 1
         return counts
 
-    def deal(self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int, each: int) -> list[np.ndarray]:
+    def deal(self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int,
+             each: int) -> list[np.ndarray]:
         by_class = [pool[labels == k] for k in range(classes)]
         drawn = []
         for client in range(self.clients):
-            counts = self.counts(self.shares(classes, randomness.generator(self.seed, "shares", client)), each)
+            counts = self.counts(self.shares(classes, randomness.generator(self.seed, "shares", client)),
+                                 each)
             generator = randomness.generator(self.seed, "samples", part, client)
-            drawn.append(np.concatenate([self.pick(by_class[k], count, generator, client=client, **{"class": k})
+            drawn.append(np.concatenate([self.pick(by_class[k], count, generator,
+                                                   client=client, **{"class": k})
                                          for k, count in enumerate(counts) if count]))
         return drawn

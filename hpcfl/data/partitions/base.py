@@ -1,8 +1,8 @@
 """What every partition scheme is: a validated section of the experiment file with a method ``draw``.
 
-Most schemes deal out the merged samples, and each client's share is then split at random: those extend ``MergedScheme``
-and write ``assign``. A scheme that keeps the official splits apart, or tests all clients on the same samples, extends
-``Scheme`` and writes ``draw``.
+Most schemes deal out the merged samples, and each client's share is then split at random: those extend
+``MergedScheme`` and write ``assign``. A scheme that keeps the official splits apart, or tests all clients
+on the same samples, extends ``Scheme`` and writes ``draw``.
 """
 
 import math
@@ -34,7 +34,8 @@ class Draw:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Per client the indices of all its samples, int64, before they are split; attempts and notes as in Draw."""
+    """Per client the indices of all its samples, int64, before they are split; attempts and
+    notes as in Draw."""
 
     samples: list[np.ndarray]
     attempts: int = 1
@@ -51,20 +52,24 @@ class Scheme(Partition):
 
     @abstractmethod
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
-        """Spread samples with ``labels`` (int64 [samples], the last ``official_test`` are the official test split).
+        """Spread samples with ``labels`` (int64 [samples], the last ``official_test`` are the official
+        test split).
 
-        Random numbers come from ``randomness.generator(self.seed, …)``. Raises UserError where it cannot be done.
+        Random numbers come from ``randomness.generator(self.seed, …)``. Raises UserError where
+        it cannot be done.
         """
 
 
 class MergedScheme(Scheme):
-    """Deals out all samples, official training and test split merged, then splits each client's 75/25 at random."""
+    """Deals out all samples, official training and test split merged, then splits each client's 75/25
+    at random."""
 
     exclusive = True
 
     @abstractmethod
     def assign(self, labels: np.ndarray, classes: int, generator: np.random.Generator) -> Assignment:
-        """Give each client its samples; no sample goes to two clients. Raises UserError where it cannot be done."""
+        """Give each client its samples; no sample goes to two clients. Raises UserError where
+        it cannot be done."""
 
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
         if self.clients > len(labels):

@@ -1,7 +1,8 @@
-"""DiversiFed's Dirichlet partition: each client's class distribution is drawn on its own; clients may share samples.
+"""DiversiFed's Dirichlet partition: each client's class distribution is drawn on its own; clients
+may share samples.
 
-Wu et al., "The Diversity Bonus" (protocols.md D4). The paper prints Dir(αp) with the prior p; with p = 1/K a constant
-classifier would beat its own baseline, so as the public code does, q ~ Dir(α·1).
+Wu et al., "The Diversity Bonus" (protocols.md D4). The paper prints Dir(αp) with the prior p; with p = 1/K
+a constant classifier would beat its own baseline, so as the public code does, q ~ Dir(α·1).
 """
 
 from typing import Literal
@@ -16,7 +17,8 @@ class ClientDirichlet(SharedScheme):
     scheme: str = "client-dirichlet"
     beta: float = Field(0.1, gt=0, description="concentration α of a client's class distribution")
     rounding: Literal["last-class", "largest-remainder"] = Field(
-        "last-class", description="each class to the nearest and the rest to the last, as the public code; or unbiased")
+        "last-class",
+        description="each class to the nearest and the rest to the last, as the public code; or unbiased")
 
     def shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
         return generator.dirichlet(np.full(classes, self.beta))

@@ -1,4 +1,5 @@
-"""Each class spread over the clients in proportions drawn from a Dirichlet distribution, as PFLlib draws it."""
+"""Each class spread over the clients in proportions drawn from a Dirichlet distribution,
+as PFLlib draws it."""
 
 import numpy as np
 from pydantic import Field
@@ -14,15 +15,16 @@ class Dirichlet(MergedScheme):
 
     def assign(self, labels: np.ndarray, classes: int, generator: np.random.Generator) -> Assignment:
         least = max(2, self.least_samples(len(labels)))  # one sample on each side of the split
-        # Small data sets need many: of 1,797 digits, 20 clients and beta 0.1, one draw in a thousand is accepted.
+        # Small data sets need many: of 1,797 digits, 20 clients and beta 0.1, one draw in a thousand
+        # is accepted.
         for attempt in range(1, CAP + 1):
             samples = spread(labels, classes, self.clients, self.beta, generator)
             smallest = min(map(len, samples))
             if smallest >= least:
                 return Assignment(samples, attempt)
-        raise UserError(f"partition.beta = {self.beta}: in {CAP} attempts never did each of {self.clients} clients "
-                        f"get {least} of {len(labels)} samples (the last time one got {smallest}); take fewer clients "
-                        "or a larger beta")
+        raise UserError(f"partition.beta = {self.beta}: in {CAP} attempts never did each of "
+                        f"{self.clients} clients get {least} of {len(labels)} samples (the last time one got "
+                        f"{smallest}); take fewer clients or a larger beta")
 
 
 plugin = Dirichlet

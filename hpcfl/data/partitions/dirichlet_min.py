@@ -1,8 +1,10 @@
-"""FedNH's Dirichlet partition: the balanced spread of ``dirichlet`` with at least so many samples and classes for each client.
+"""FedNH's Dirichlet partition: the balanced spread of ``dirichlet`` with at least so many samples and
+classes for each client.
 
-Dai et al., AAAI 2023 (protocols.md D3). Only the official training split is dealt out; every client is tested on the whole
-official test split. From the third class on, a client that holds at most one class so far swaps its chunk with that of the last
-client, the next such client with the last but one, and so on. After three attempts the last draw counts, with a note.
+Dai et al., AAAI 2023 (protocols.md D3). Only the official training split is dealt out; every client is tested
+on the whole official test split. From the third class on, a client that holds at most one class so far swaps
+its chunk with that of the last client, the next such client with the last but one, and so on. After three
+attempts the last draw counts, with a note.
 """
 
 import numpy as np
@@ -25,7 +27,8 @@ class DirichletMin(Scheme):
 
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
         if not official_test:
-            raise UserError(f"partition.scheme = '{self.scheme}' tests on the official test split; this data has none")
+            raise UserError(f"partition.scheme = '{self.scheme}' tests on the official test split; "
+                            "this data has none")
         end = len(labels) - official_test
         generator = randomness.generator(self.seed, "partition")
         for attempt in range(1, _ATTEMPTS + 1):
@@ -34,13 +37,15 @@ class DirichletMin(Scheme):
             enough = samples >= self.least_samples and fewest >= self.least_classes
             if enough or attempt == _ATTEMPTS:
                 break
-        notes = [] if enough else [f"after {attempt} draws some client still holds only {samples} samples or {fewest} classes"]
+        notes = [] if enough else [f"after {attempt} draws some client still holds only {samples} samples or "
+                                   f"{fewest} classes"]
         test = np.arange(end, len(labels))
         return Draw([np.sort(held) for held in train], [test] * self.clients, attempt, notes)
 
 
 def swap(k: int, chunks: Chunks, held: np.ndarray) -> Chunks:
-    """The chunks of class k, those of clients with at most one class exchanged with the last clients' in turn."""
+    """The chunks of class k, those of clients with at most one class exchanged with the last
+    clients' in turn."""
     chunks = list(chunks)
     if k >= 2:
         for turn, client in enumerate(np.flatnonzero(held <= 1), start=1):

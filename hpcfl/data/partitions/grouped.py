@@ -1,7 +1,9 @@
-"""DiversiFed's practical partition: groups of clients, each with dominant classes of its own; no sample goes to two clients.
+"""DiversiFed's practical partition: groups of clients, each with dominant classes of its own; no sample
+goes to two clients.
 
-Wu et al., "The Diversity Bonus", Table III (protocols.md D6). Classes fall into as many neighbouring blocks as there are groups;
-a client draws the dominant share of its samples uniformly from its block and the rest uniformly from all other classes' samples.
+Wu et al., "The Diversity Bonus", Table III (protocols.md D6). Classes fall into as many neighbouring blocks
+as there are groups; a client draws the dominant share of its samples uniformly from its block and the rest
+uniformly from all other classes' samples.
 """
 
 import numpy as np
@@ -16,16 +18,19 @@ class Grouped(FixedScheme):
     exclusive = True
     scheme: str = "grouped"
     groups: list[PositiveInt] = Field([6, 6, 8], description="clients of each group, in index order")
-    dominant: float = Field(0.8, ge=0, le=1, description="share of a client's samples from its group's classes")
+    dominant: float = Field(0.8, ge=0, le=1,
+                            description="share of a client's samples from its group's classes")
 
-    def deal(self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int, each: int) -> list[np.ndarray]:
+    def deal(self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int,
+             each: int) -> list[np.ndarray]:
         if sum(self.groups) != self.clients or len(self.groups) > classes:
-            raise UserError(f"partition.groups = {self.groups}: must sum to partition.clients = {self.clients}, at most as "
-                            f"many as the {classes} classes")
+            raise UserError(f"partition.groups = {self.groups}: must sum to "
+                            f"partition.clients = {self.clients}, at most as many as the {classes} classes")
         blocks = np.array_split(np.arange(classes), len(self.groups))
         group_of = np.repeat(np.arange(len(self.groups)), self.groups)
         own = round(self.dominant * each)
-        left = np.ones(len(pool), bool)  # with replacement, what has been handed out may be drawn again once all is
+        # with replacement, what has been handed out may be drawn again once all is
+        left = np.ones(len(pool), bool)
         drawn = []
         for client, group in enumerate(group_of):
             generator = randomness.generator(self.seed, "samples", part, client)

@@ -1,4 +1,5 @@
-"""Identically distributed clients: the samples in random order, dealt out in shares that differ by at most one."""
+"""Identically distributed clients: the samples in random order, dealt out in shares that differ
+by at most one."""
 
 import numpy as np
 

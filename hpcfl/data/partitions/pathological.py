@@ -18,14 +18,16 @@ class Pathological(MergedScheme):
 
     def assign(self, labels: np.ndarray, classes: int, generator: np.random.Generator) -> Assignment:
         if self.classes_per_client > classes:
-            raise UserError(f"partition.classes_per_client = {self.classes_per_client}: the data has {classes} classes")
+            raise UserError(f"partition.classes_per_client = {self.classes_per_client}: the data has "
+                            f"{classes} classes")
         kept = math.ceil(self.classes_per_client * self.clients / classes)
         least = self.least_samples(len(labels)) / classes
         chunks: list[list[np.ndarray]] = [[] for _ in range(self.clients)]
         unused = []
         for k in range(classes):
             samples = np.flatnonzero(labels == k)
-            takers = [client for client in range(self.clients) if len(chunks[client]) < self.classes_per_client][:kept]
+            takers = [client for client in range(self.clients)
+                      if len(chunks[client]) < self.classes_per_client][:kept]
             if not takers:
                 unused.append(f"class {k} ({len(samples)} samples)")
                 continue
@@ -44,12 +46,14 @@ class Pathological(MergedScheme):
 
 
 def _sizes(k: int, samples: int, takers: int, least: float, generator: np.random.Generator) -> np.ndarray:
-    """Samples of class ``k`` for every taker but the last, int64: uniform in [max(a/10, least), a), a = the mean."""
+    """Samples of class ``k`` for every taker but the last, int64: uniform in [max(a/10, least), a),
+    a = the mean."""
     mean = samples / takers
     low, high = math.ceil(max(mean / 10, least)), math.ceil(mean)  # integers of a half-open interval
     if mean < 1 or (takers > 1 and low >= high):
-        raise UserError(f"partition.clients is too large: {samples} samples of class {k} for {takers} clients that "
-                        f"take between {max(mean / 10, least):.2f} and less than {mean:.2f} each")
+        raise UserError(f"partition.clients is too large: {samples} samples of class {k} for "
+                        f"{takers} clients that take between {max(mean / 10, least):.2f} and less than "
+                        f"{mean:.2f} each")
     return generator.integers(low, high, takers - 1) if takers > 1 else np.empty(0, np.int64)
 
 

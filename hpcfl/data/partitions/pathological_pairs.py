@@ -1,4 +1,5 @@
-"""DiversiFed's pathological partition: each client draws its own few classes, in equal numbers; clients may share samples.
+"""DiversiFed's pathological partition: each client draws its own few classes, in equal numbers; clients
+may share samples.
 
 Wu et al., "The Diversity Bonus" (protocols.md D5). Two classes for every data set; a class may remain unused.
 """
@@ -16,9 +17,11 @@ class PathologicalPairs(SharedScheme):
 
     def shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
         if self.classes_per_client > classes:
-            raise UserError(f"partition.classes_per_client = {self.classes_per_client}: the data has {classes} classes")
+            raise UserError(f"partition.classes_per_client = {self.classes_per_client}: the data has "
+                            f"{classes} classes")
         shares = np.zeros(classes)
-        shares[generator.choice(classes, self.classes_per_client, replace=False)] = 1 / self.classes_per_client
+        shares[generator.choice(classes, self.classes_per_client,
+                                replace=False)] = 1 / self.classes_per_client
         return shares
 
 

@@ -1,8 +1,9 @@
-"""AG News (Zhang et al., NeurIPS 2015): 120,000 + 7,600 news items in 4 classes, as 200 token ids, from two csv files.
+"""AG News (Zhang et al., NeurIPS 2015): 120,000 + 7,600 news items in 4 classes, as 200 token ids,
+from two csv files.
 
-As at FedALA's time (protocols.md C): title and description, the tokens of torchtext's "basic_english", a vocabulary of the merged
-files ordered by frequency (ties alphabetically), 0 for unknown words and padding, cut or padded on the right. The test file alone
-is enough to run, with a note.
+As at FedALA's time (protocols.md C): title and description, the tokens of torchtext's "basic_english",
+a vocabulary of the merged files ordered by frequency (ties alphabetically), 0 for unknown words and padding,
+cut or padded on the right. The test file alone is enough to run, with a note.
 """
 
 import csv
@@ -52,10 +53,12 @@ class CsvFiles(CheckedFiles):
                  for file in ([test] if alone else [train, test])]
         rows = [row for part in parts for row in part]
         ids, vocabulary = encode([tokens(" ".join(row[1:])) for row in rows])
-        notes = (f"{root / self.folder}: {train} is not there; these are the {len(rows):,} samples of {test} alone",)
+        notes = (f"{root / self.folder}: {train} is not there; these are the {len(rows):,} samples of "
+                 f"{test} alone",)
         labels = torch.tensor([int(row[0]) - 1 for row in rows])
         return Dataset(name, torch.from_numpy(ids), labels, len(LABELS),
-                       official_test=0 if alone else len(parts[1]), vocabulary=vocabulary, notes=notes if alone else ())
+                       official_test=0 if alone else len(parts[1]), vocabulary=vocabulary,
+                       notes=notes if alone else ())
 
 
 def _rows(path: Path, content: bytes) -> list[list[str]]:
@@ -71,7 +74,8 @@ def _rows(path: Path, content: bytes) -> list[list[str]]:
     return rows
 
 
-plugin = CsvFiles("https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/", "ag_news_csv", {
-    "train.csv": "b1a00f826fdfbd249f79597b59e1dc12",
-    "test.csv": "d52ea96a97a2d943681189a97654912d",
-})
+plugin = CsvFiles("https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/",
+                  "ag_news_csv", {
+                      "train.csv": "b1a00f826fdfbd249f79597b59e1dc12",
+                      "test.csv": "d52ea96a97a2d943681189a97654912d",
+                  })

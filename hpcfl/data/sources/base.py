@@ -15,7 +15,8 @@ MOST_BYTES = 1 << 30  # of a file; the largest, PathMNIST's, has 206 MB
 
 
 class Source(ABC):
-    """One data set. ``built_in`` says that it needs no files of the user, ``own_file`` that it reads ``data.file``."""
+    """One data set. ``built_in`` says that it needs no files of the user, ``own_file`` that it
+    reads ``data.file``."""
 
     built_in = False
     own_file = False
@@ -26,15 +27,16 @@ class Source(ABC):
 
     def download(self, name: str, root: Path) -> None:
         """Fetch the files into ``root``. Raises UserError if that fails or there is nothing to fetch."""
-        raise UserError(f"'{name}' is not downloaded: {'it is built in' if self.built_in else 'bring your own files'}")
+        raise UserError(f"'{name}' is not downloaded: "
+                        f"{'it is built in' if self.built_in else 'bring your own files'}")
 
 
 @dataclass(frozen=True)
 class CheckedFiles(Source):
     """Files whose MD5 is known, read only if it is right.
 
-    archive: what fetches them, a class in ``torchvision.datasets`` or the address of a folder. folder: where they lie under
-    the root, in torchvision's layout if it has them.
+    archive: what fetches them, a class in ``torchvision.datasets`` or the address of a folder. folder:
+    where they lie under the root, in torchvision's layout if it has them.
     checksums: file name → MD5, hexadecimal, in reading order.
     """
 
@@ -67,11 +69,13 @@ class CheckedFiles(Source):
                 self._discard_damaged(root / self.folder / file, self.checksums[file])
             if "://" in self.archive:
                 for file, checksum in self.checksums.items():
-                    torchvision.datasets.utils.download_url(self.archive + file, root / self.folder, file, checksum)
+                    torchvision.datasets.utils.download_url(self.archive + file, root / self.folder,
+                                                            file, checksum)
             else:
                 getattr(torchvision.datasets, self.archive)(root, download=True)
         except (OSError, RuntimeError, http.client.HTTPException) as error:
-            raise UserError(f"{name} could not be downloaded to {root}: {' '.join(str(error).split())}") from None
+            raise UserError(f"{name} could not be downloaded to {root}: "
+                            f"{' '.join(str(error).split())}") from None
         for file in self.checksums:
             self.content(name, root, file)
 

@@ -46,7 +46,8 @@ class PickledBatches(CheckedFiles):
             except Exception as error:  # a pickle can fail in any way
                 raise UserError(f"{root / self.folder / file}: not a batch of {name} "
                                 f"({atomic.reason(error)})") from None
-        return Dataset(name, torch.from_numpy(np.concatenate(images)), torch.from_numpy(np.concatenate(labels)),
+        return Dataset(name, torch.from_numpy(np.concatenate(images)),
+                       torch.from_numpy(np.concatenate(labels)),
                        self.classes, official_test=len(labels[-1]), statistics=self.statistics)
 
 

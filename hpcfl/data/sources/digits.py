@@ -1,4 +1,5 @@
-"""Handwritten digits bundled with scikit-learn: 1,797 images 1×8×8, values 0 … 16, 10 classes; needs no files."""
+"""Handwritten digits bundled with scikit-learn: 1,797 images 1×8×8, values 0 … 16, 10 classes;
+needs no files."""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
 """Your own data: a .npz file (``data.file``) with samples ``x`` [n, …] and class numbers ``y`` [n], 0, 1, …
 
-uint8 samples are images [n, channels, height, width] or values 0 … 255, scaled as the built-in images; floats
-are taken as they are; other integers are token ids [n, positions], 0 for padding. A number ``classes`` says how
-many classes there are where not all occur; without it the greatest class number does.
+uint8 samples are images [n, channels, height, width] or values 0 … 255, scaled as the built-in images;
+floats are taken as they are; other integers are token ids [n, positions], 0 for padding. A number ``classes``
+says how many classes there are where not all occur; without it the greatest class number does.
 """
 
 import zipfile
@@ -75,7 +75,8 @@ def _labels_problem(arrays: dict[str, np.ndarray]) -> str:
     if y.ndim != 1 or x.ndim < 2 or len(x) != len(y) or not len(y) or 0 in x.shape:
         return f"x has the shape {x.shape} and y {y.shape}; they must be [n, …] and [n], n at least 1"
     if y.dtype.kind not in "iu" or y.min() < 0:
-        return f"y must hold class numbers 0, 1, …; it is {y.dtype}" + (f" from {y.min()}" if y.dtype.kind in "iu" else "")
+        return f"y must hold class numbers 0, 1, …; it is {y.dtype}" + (
+            f" from {y.min()}" if y.dtype.kind in "iu" else "")
     if classes.ndim or classes.dtype.kind not in "iu" or not 0 < classes <= MOST_CLASSES:
         return f"classes must be one integer from 1 to {MOST_CLASSES:,}; it is {classes!r:.60}"
     if int(y.max()) >= int(classes):
@@ -105,8 +106,8 @@ def _gaps(path: Path, y: torch.Tensor) -> tuple[str, ...]:
     if not missing:
         return ()
     told = ", ".join(map(str, missing[:5])) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-    return (f"{path}: no sample has the class {told} of 0 … {int(y.max())}; models get an output for it all the same "
-            "(number them 0, 1, … without gaps, or say how many there are in the array 'classes')",)
+    return (f"{path}: no sample has the class {told} of 0 … {int(y.max())}; models get an output for it all "
+            "the same (number them 0, 1, … without gaps, or say how many there are in the array 'classes')",)
 
 
 plugin = OwnFile()

@@ -1,4 +1,5 @@
-"""PathMNIST (Yang et al., MedMNIST, 2023): 89,996 + 7,180 images 3×28×28 of tissue, 9 classes, in one npz file.
+"""PathMNIST (Yang et al., MedMNIST, 2023): 89,996 + 7,180 images 3×28×28 of tissue, 9 classes,
+in one npz file.
 
 Its validation part of 10,004 images is left out.
 """
@@ -14,7 +15,8 @@ from hpcfl.data.sources.base import CheckedFiles
 
 
 class MedMnist(CheckedFiles):
-    """One npz file with ``train_images`` [n, 28, 28, 3], ``train_labels`` [n, 1] and the same for the test part."""
+    """One npz file with ``train_images`` [n, 28, 28, 3], ``train_labels`` [n, 1] and the same
+    for the test part."""
 
     def read(self, name: str, root: Path) -> Dataset:
         [file] = self.checksums
@@ -22,8 +24,9 @@ class MedMnist(CheckedFiles):
             images = np.concatenate([parts["train_images"], parts["test_images"]]).transpose(0, 3, 1, 2)
             labels = np.concatenate([parts["train_labels"], parts["test_labels"]])[:, 0].astype(np.int64)
             held = len(parts["test_labels"])
-        return Dataset(name, torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels), classes=9,
-                       official_test=held)
+        return Dataset(name, torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels),
+                       classes=9, official_test=held)
 
 
-plugin = MedMnist("https://zenodo.org/records/10519652/files/", ".", {"pathmnist.npz": "a8b06965200029087d5bd730944a56c1"})
+plugin = MedMnist("https://zenodo.org/records/10519652/files/", ".",
+                  {"pathmnist.npz": "a8b06965200029087d5bd730944a56c1"})

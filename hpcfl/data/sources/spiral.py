@@ -1,7 +1,8 @@
 """FedNH's spiral (protocols.md B7): 6 arms in the plane, 3,000 training and 100 test points each; generated.
 
-The angles are those of the reference code: class k runs from 2πk/6 to 2π(k+1)/6 while the radius grows from 1 to 10, plus uniform
-noise. The formula printed in the paper gives class 0 no sweep and noise that mixes the arms.
+The angles are those of the reference code: class k runs from 2πk/6 to 2π(k+1)/6 while the radius grows
+from 1 to 10, plus uniform noise. The formula printed in the paper gives class 0 no sweep and noise
+that mixes the arms.
 """
 
 from collections.abc import Sequence
@@ -32,8 +33,8 @@ class Spiral(Source):
         sizes = [*self.train, *[100] * CLASSES]
         classes = [*range(CLASSES), *range(CLASSES)]
         points = np.concatenate([_arm(k, size, generator) for k, size in zip(classes, sizes, strict=True)])
-        return Dataset(name, torch.from_numpy(points).float(), torch.from_numpy(np.repeat(classes, sizes)), CLASSES,
-                       official_test=100 * CLASSES, scale=1.0, mean=(0.0,), std=(1.0,))
+        return Dataset(name, torch.from_numpy(points).float(), torch.from_numpy(np.repeat(classes, sizes)),
+                       CLASSES, official_test=100 * CLASSES, scale=1.0, mean=(0.0,), std=(1.0,))
 
 
 def _arm(k: int, points: int, generator: np.random.Generator) -> np.ndarray:

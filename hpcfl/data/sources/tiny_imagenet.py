@@ -1,7 +1,9 @@
-"""Tiny-ImageNet (Stanford CS231n): 100,000 training and 10,000 validation images 3×64×64, 200 classes, as JPEG files.
+"""Tiny-ImageNet (Stanford CS231n): 100,000 training and 10,000 validation images 3×64×64, 200 classes,
+as JPEG files.
 
-Read from its original folders. FedALA and cwFedAvg deal out the training folder alone; the validation folder, labelled by its
-``val_annotations.txt`` (its folder names say nothing), is the official test split of the schemes that keep the splits apart.
+Read from its original folders. FedALA and cwFedAvg deal out the training folder alone; the validation folder,
+labelled by its ``val_annotations.txt`` (its folder names say nothing), is the official test split of the
+schemes that keep the splits apart.
 """
 
 import re
@@ -32,7 +34,8 @@ class TinyImageNet(Source):
     def read(self, name: str, root: Path) -> Dataset:
         folder = root / FOLDER
         if not (folder / "wnids.txt").is_file():
-            raise UserError(f"{folder}: no wnids.txt there; to fetch it: hpcfl data download {name} --root {root}")
+            raise UserError(f"{folder}: no wnids.txt there; to fetch it: hpcfl data download "
+                            f"{name} --root {root}")
         table = cache.kept(folder, "hpcfl-decoded.npy", RECORD, lambda: _entries(folder), _decode)
         labels = torch.from_numpy(table["label"].astype(np.int64))
         return Dataset(name, torch.from_numpy(table["image"]), labels, classes=len(_classes(folder)),
@@ -44,7 +47,8 @@ class TinyImageNet(Source):
         try:
             torchvision.datasets.utils.download_and_extract_archive(URL, str(root), md5=MD5)
         except (OSError, RuntimeError) as error:
-            raise UserError(f"{name} could not be downloaded to {root}: {' '.join(str(error).split())}") from None
+            raise UserError(f"{name} could not be downloaded to {root}: "
+                            f"{' '.join(str(error).split())}") from None
 
 
 def _classes(folder: Path) -> dict[str, int]:

@@ -32,11 +32,13 @@ def test_d2_a_client_at_the_mean_gets_no_more():
 
 
 def test_d2_the_last_client_gets_the_rest_of_rounding(monkeypatch):
-    """Even where its share is 0: cuts are the floors of cumulated shares, here 2.5, 5 and 9.99… of ten samples."""
+    """Even where its share is 0: cuts are the floors of cumulated shares, here 2.5, 5 and 9.99…
+    of ten samples."""
     shares = np.array([0.25, 0.25, 0.4999999, 0.0])
     monkeypatch.setattr(_dirichlet, "shares_of", lambda *given: shares)
     samples = _dirichlet.spread(np.zeros(10, int), 1, 4, 0.1, np.random.default_rng(0))
-    assert [len(held) for held in samples] == [2, 3, 4, 1] and sorted(np.concatenate(samples)) == list(range(10))
+    assert ([len(held) for held in samples] == [2, 3, 4, 1]
+            and sorted(np.concatenate(samples)) == list(range(10)))
 
 
 def test_d2_shares_that_underflow_are_drawn_again():

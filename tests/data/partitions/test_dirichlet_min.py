@@ -33,5 +33,6 @@ def test_d3_after_three_draws_the_last_one_counts_with_a_note():
 
 
 def test_d3_data_without_a_test_split_is_refused():
-    with pytest.raises(UserError, match="'dirichlet-min' tests on the official test split; this data has none"):
+    with pytest.raises(UserError,
+                       match="'dirichlet-min' tests on the official test split; this data has none"):
         plugin().draw(LABELS, 10, 0)

@@ -1,4 +1,5 @@
-"""DiversiFed's partitions and their edge cases, protocols.md D4 to D7: client-dirichlet, pathological-pairs and grouped."""
+"""DiversiFed's partitions and their edge cases, protocols.md D4 to D7: client-dirichlet, pathological-pairs
+and grouped."""
 
 import numpy as np
 import pytest
@@ -25,7 +26,8 @@ def test_d4_d5_fixed_numbers_from_the_official_splits(scheme):
         for held in getattr(draw, part):
             assert len(np.unique(held)) == len(held) == each and low <= held.min() and held.max() < high
     train, test = counts(draw, CIFAR, "train"), counts(draw, CIFAR, "test")
-    assert np.abs(train / 5 - test).max() <= 5  # the same distribution, but for rounding half a sample of each class
+    # the same distribution, but for rounding half a sample of each class
+    assert np.abs(train / 5 - test).max() <= 5
     assert len(np.unique(np.concatenate(draw.train))) < 20_000  # clients share samples
 
 
@@ -38,7 +40,8 @@ def test_d4_a_draw_of_one_client_does_not_depend_on_the_others():
 def test_d4_the_largest_share_is_that_of_the_public_code(beta, classes, share):
     generator = np.random.default_rng(0)
     scheme = client_dirichlet(beta=beta)
-    assert np.mean([scheme.shares(classes, generator).max() for _ in range(2000)]) == pytest.approx(share, abs=0.02)
+    assert (np.mean([scheme.shares(classes, generator).max() for _ in range(2000)])
+            == pytest.approx(share, abs=0.02))
 
 
 @pytest.mark.parametrize(("shares", "samples", "last_class", "largest_remainder"), [
@@ -50,7 +53,8 @@ def test_d4_the_largest_share_is_that_of_the_public_code(beta, classes, share):
 def test_d4_both_rules_of_rounding(shares, samples, last_class, largest_remainder):
     shares = np.array(shares)
     assert client_dirichlet(rounding="last-class").counts(shares, samples).tolist() == last_class
-    assert client_dirichlet(rounding="largest-remainder").counts(shares, samples).tolist() == largest_remainder
+    assert (client_dirichlet(rounding="largest-remainder").counts(shares, samples).tolist()
+            == largest_remainder)
 
 
 def test_d5_each_client_holds_its_own_two_classes_in_equal_numbers():
@@ -73,7 +77,8 @@ def test_d6_groups_hold_their_dominant_classes_and_no_sample_twice():
 
 
 def test_d6_groups_must_fit():
-    with pytest.raises(UserError, match=r"partition\.groups = \[6, 6, 8\]: must sum to partition\.clients = 10"):
+    with pytest.raises(UserError,
+                       match=r"partition\.groups = \[6, 6, 8\]: must sum to partition\.clients = 10"):
         grouped(clients=10).draw(PATH, 9, 6300)
 
 
@@ -81,7 +86,8 @@ def test_d6_groups_must_fit():
     pathological_pairs(clients=3, train_samples=60), client_dirichlet(clients=3, train_samples=150),
     grouped(clients=3, groups=[1, 2], train_samples=150)], ids=lambda scheme: scheme.scheme)
 def test_d7_too_few_samples_are_refused_unless_replacement_is_on(scheme):
-    with pytest.raises(UserError, match=rf"'{scheme.scheme}': client \d.*asks for .* or set partition\.replacement = true"):
+    with pytest.raises(UserError, match=rf"'{scheme.scheme}': client \d.*asks for .* or set "
+                                        r"partition\.replacement = true"):
         scheme.draw(SMALL, 10, 100)
     draw = scheme.model_copy(update={"replacement": True, "test_samples": 20}).draw(SMALL, 10, 100)
     assert [len(held) for held in draw.train] == [scheme.train_samples] * 3
@@ -104,7 +110,8 @@ def test_data_without_an_official_test_split_is_cut_at_random():
 
 
 def test_d4_replacement_is_for_classes_that_are_too_small_alone():
-    """A pool that suffices gives different samples also where replacement is on; a smaller one repeats some."""
+    """A pool that suffices gives different samples also where replacement is on; a smaller one
+    repeats some."""
     scheme = client_dirichlet(clients=1, replacement=True)
     generator = np.random.default_rng(0)
     assert len(set(scheme.pick(np.arange(20), 8, generator))) == 8

@@ -24,7 +24,8 @@ def test_d1_clients_fall_into_blocks():
 
 
 def test_d1_a_class_is_dealt_out_in_stored_order_within_the_bounds():
-    labels = np.repeat(np.arange(10), 600)  # 4 clients a class: a mean of 150, so 15 … 149 for all but the last
+    # 4 clients a class: a mean of 150, so 15 … 149 for all but the last
+    labels = np.repeat(np.arange(10), 600)
     for seed in range(20):
         samples = assign(labels, 10, clients=20, per_client=2, seed=seed).samples
         chunks = [held[labels[held] == 0] for held in samples[:4]]
@@ -35,7 +36,8 @@ def test_d1_a_class_is_dealt_out_in_stored_order_within_the_bounds():
 def test_d1_cifar_100_has_ten_blocks_of_two():
     labels = np.repeat(np.arange(100), 600)
     assignment = assign(labels, 100, clients=20, per_client=10)
-    assert held_classes(labels, assignment) == [list(range(10 * (i // 2), 10 * (i // 2) + 10)) for i in range(20)]
+    assert held_classes(labels, assignment) == [list(range(10 * (i // 2), 10 * (i // 2) + 10))
+                                                for i in range(20)]
 
 
 def test_d1_ag_news_has_two_blocks_of_ten():
@@ -44,7 +46,8 @@ def test_d1_ag_news_has_two_blocks_of_ten():
 
 
 def test_d1_a_small_class_is_dealt_out_by_the_least_of_a_client():
-    """40 samples of class 0 for 4 clients: a tenth of the mean is 1, but a client's least is ⌊min(40, N/2M)⌋/10 = 4."""
+    """40 samples of class 0 for 4 clients: a tenth of the mean is 1, but a client's least is ⌊min(40,
+    N/2M)⌋/10 = 4."""
     labels = np.repeat(np.arange(10), [40, *[600] * 9])
     sizes = []
     for seed in range(50):
@@ -76,7 +79,8 @@ def test_d1_more_classes_than_there_are_is_refused():
 
 @pytest.mark.parametrize(("per_class", "told"), [
     (3, "3 samples of class 0 for 4 clients that take between 0.07 and less than 0.75 each"),  # mean below 1
-    (4, "4 samples of class 0 for 4 clients that take between 0.10 and less than 1.00 each"),  # no integer between
+    # no integer between
+    (4, "4 samples of class 0 for 4 clients that take between 0.10 and less than 1.00 each"),
 ])
 def test_d1_too_few_samples_are_refused_with_the_numbers(per_class, told):
     with pytest.raises(UserError, match=told):

@@ -1,0 +1,27 @@
+"""A client's model: parameters, and how a prediction is made with them."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from hpcfl.fleet.kernels import Predict, Tensors
+
+
+@dataclass(frozen=True)
+class ClientModel:
+    """A model for each client: ``rows`` [n, P], or [P] if it is the same for all.
+
+    predict: of (model, x, lane) → logits [batch, classes]; default ``model(x)``. variables: what it reads
+    in ``lane``, tensors [n, …] by name. model: which of a client's models it is, where a method keeps
+    several (own buffers each).
+    """
+
+    rows: Tensor
+    predict: Predict | None = None
+    variables: Tensors | None = None
+    model: str = "model"
+
+    def same(self, other: "ClientModel") -> bool:
+        """Whether both are one model, made of the very same tensors."""
+        return all(mine is theirs
+                   for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))

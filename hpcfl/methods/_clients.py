@@ -1,0 +1,61 @@
+"""Clients as a method's server side sees them: those that it sends to, and those that it hears from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcfl.fleet.setup import Setup
+from hpcfl.rows.layout import Layout
+
+
+@dataclass(frozen=True)
+class Audience:
+    """Whom a message goes to: ``ids`` [n] ascending, in a scored round all clients, else the cohort.
+
+    What one client gets must not depend on who else gets something, or results would depend on how often a
+    run is scored: so an audience has no weights. What is known of clients lies in ``setup``, such as their
+    numbers of samples, ``setup.counts[ids]`` [n, classes].
+
+    beat: to be called now and then in computations of many seconds, so that the server does not seem lost.
+    """
+
+    ids: np.ndarray
+    setup: Setup
+    round: int
+    beat: Callable[[], None] = lambda: None
+
+    @property
+    def layout(self) -> Layout:
+        return self.setup.layout
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients whose messages arrived: ``ids`` [n] ascending, ``counts`` [n, classes] of samples.
+
+    uniform: all weigh the same in averages. beat: as of an ``Audience``.
+    """
+
+    ids: np.ndarray
+    counts: Tensor
+    setup: Setup
+    round: int
+    uniform: bool = False
+    beat: Callable[[], None] = lambda: None
+
+    @property
+    def layout(self) -> Layout:
+        return self.setup.layout
+
+    def only(self, chosen: Tensor) -> "Cohort":
+        """Those of the cohort where ``chosen``, bool [n]; their weights sum to one again."""
+        return replace(self, ids=self.ids[chosen.numpy()], counts=self.counts[chosen])
+
+    @property
+    def weights(self) -> Tensor:
+        """Weights of the average, float64 [n], summing to one: N_i/ΣN over the cohort, or 1/n if uniform."""
+        sizes = torch.ones(len(self.ids)).double() if self.uniform else self.counts.sum(dim=1)
+        return sizes / sizes.sum()
