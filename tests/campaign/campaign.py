@@ -51,9 +51,8 @@ def small_disk(folder: Path) -> Iterator[bool]:
             subprocess.run(["umount", "-l", folder], check=True)
 
 
-def run(on: Stage, seeds: Iterator[str], count: int) -> list[Event]:
-    """At least ``count`` faults."""
-    events: list[Event] = []
+def run(on: Stage, seeds: Iterator[str], count: int, events: list[Event]) -> list[Event]:
+    """At least ``count`` faults, which join ``events`` one by one."""
     while len(events) < count and (seed := next(seeds, None)) is not None:
         for event in on.play(seed):
             events.append(event)
@@ -76,10 +75,13 @@ def main() -> None:
     given = parser.parse_args()
     seeds = iter([given.only]) if given.only else (f"{given.seed}/{number}" for number in range(1 << 60))
     begun = time.monotonic()
-    with stage(given.methods, given.kinds, given.ranks) as on:
-        events = run(on, seeds, given.faults)
-    if given.report:
-        reporting.add(given.report, events, time.monotonic() - begun, shlex.join(["python", *sys.argv]))
+    events: list[Event] = []
+    try:
+        with stage(given.methods, given.kinds, given.ranks) as on:
+            run(on, seeds, given.faults, events)
+    finally:  # also of a campaign that is interrupted
+        if given.report and events:
+            reporting.add(given.report, events, time.monotonic() - begun, shlex.join(["python", *sys.argv]))
     sys.exit(any(event.wrong for event in events))
 
 
