@@ -100,14 +100,7 @@ def prepare(config: Config, process: Process) -> Prepared:
     lanes = _lanes(config, process, template.to(device), samples, dataset)
     kernel = choose(template, device, lanes, config.runtime.replay)
     hardware = Hardware(setup, samples, kernel, buffers, device, process.beat, Stopwatch(), scores)
-    private = method.client_state(setup)
-    if buffers.width:
-        statistics = {buffer_name(model): layout.to_row(buffers, template) for model in method.models}
-        private |= statistics
-        if config.training.buffers == "average":
-            # the one that travels
-            shared = {name: row for name, row in statistics.items() if name == buffer_name("model")}
-            method = cast(Method, AveragedBuffers(method, shared, layout.floating(buffers, template)))
+    method, private = _with_buffers(config, method, setup, buffers, template)
     server = method.server_state(setup) if process.is_server else {}
     store = ClientStore(own, private, config.runtime.memory * 1e6)
     notes = [*split.notes, *method.notes(setup)]
@@ -130,6 +123,20 @@ def _scores(config: Config, split: Split) -> dict[str, Score]:
     unasked = {name: score for name, score in measures.built_in().items()
                if score.by_default and (split.global_test or not score.shared_test)}
     return unasked | asked
+
+
+def _with_buffers(config: Config, method: Method, setup: Setup, buffers: layout.Layout,
+                  template: nn.Module) -> tuple[Method, State]:
+    """The method, wrapped where batch-norm statistics are averaged, and a client's private state."""
+    private = method.client_state(setup)
+    if buffers.width:
+        statistics = {buffer_name(model): layout.to_row(buffers, template) for model in method.models}
+        private |= statistics
+        if config.training.buffers == "average":
+            # the one that travels
+            shared = {name: row for name, row in statistics.items() if name == buffer_name("model")}
+            method = cast(Method, AveragedBuffers(method, shared, layout.floating(buffers, template)))
+    return method, private
 
 
 def _build(config: Config, method: Method, dataset: Dataset) -> Callable[[], nn.Module]:

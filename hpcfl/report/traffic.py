@@ -53,7 +53,7 @@ def of(method: str) -> Traffic:
         inbox, down = exchange.send(communicator, prepared.placement, everyone, message, cpu)
         fleet = prepared.fleet(everyone, round, scored=False)
         message = prepared.method.update(fleet, inbox)
-        up = record.numbers(fleet, message, record.healthy(fleet, message)).values["floats_up"].mean()
+        up = record.numbers(fleet, message, record.finite(fleet, message)).values["floats_up"].mean()
         prepared.store.put(everyone.tolist(), fleet.state)
         uplink = exchange.gather(communicator, prepared.placement, everyone, message,
                                  [exchange.header(message)])

@@ -11,7 +11,7 @@ import torch
 
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
-from hpcfl.communication.message import Inbox, select
+from hpcfl.communication.message import Inbox, Message, select
 from hpcfl.errors import Interrupted, RankFailure, RunFailure
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import State
@@ -57,7 +57,7 @@ class Federation:
             except RunFailure:
                 # all ranks fail together: what earlier rounds recorded and began to save counts
                 if self.metrics is not None:
-                    with alone(f"round {round}, metrics"):
+                    with on_this_rank(f"round {round}, metrics"):
                         self.metrics.publish()
                 self.checkpoints.finish()
                 raise
@@ -73,7 +73,7 @@ class Federation:
 
     def play(self, round: int, request: StopRequest) -> int:
         """One round; the level that the ranks agree on."""
-        config, method, watch = self.prepared.config, self.prepared.method, self.prepared.hardware.stopwatch
+        config, watch = self.prepared.config, self.prepared.hardware.stopwatch
         cohort = self.select(round)
         scored = round % config.evaluation.every == 0 or round == config.rounds
         everyone = scored and config.evaluation.clients == "all"
@@ -81,45 +81,61 @@ class Federation:
         with watch.phase("send"):
             inbox, floats_down = self.send(audience, round)
         self.record()  # the round before, while the workers are busy with this one
-        players = self.prepared.fleet(cohort, round, scored)
-        others = self.prepared.fleet(np.setdiff1d(audience, cohort), round, scored)
+        participants = self.prepared.fleet(cohort, round, scored)
+        observers = self.prepared.fleet(np.setdiff1d(audience, cohort), round, scored)
         self.prepared.store.read_ahead(self.select(round + 1).tolist())
-        with watch.phase("train"):
-            with alone(f"round {round}, {_named(players.ids)}"):
-                uplink = (method.update(players, self.pick(inbox, audience, players))
-                          if len(players.ids) else {})
-            with alone(f"round {round}, {_named(others.ids)}"):
-                if len(others.ids):
-                    method.observe(others, self.pick(inbox, audience, others))
-        fine = record.healthy(players, uplink)
-        numbers = [(players.ids, record.numbers(players, uplink, fine)),
-                   (others.ids, record.numbers(others, None, None))]
+        uplink = self.work(round, inbox, audience, participants, observers)
+        finite = record.finite(participants, uplink)
+        numbers = [(participants.ids, record.numbers(participants, uplink, finite)),
+                   (observers.ids, record.numbers(observers, None, None))]
         header = [exchange.header(uplink), record.header(numbers, dict(watch.seconds))]
         with watch.phase("gather"), self.communicator.together():
             messages, records = zip(*self.communicator.allgather(header), strict=True)
-            with alone(f"round {round}, uploads"):
+            with on_this_rank(f"round {round}, uploads"):
                 arrived = exchange.gather(self.communicator, self.prepared.placement, cohort,
                                           uplink, messages)
             values = record.gather(self.communicator, self.prepared.placement,
                                    audience, config.partition.clients,
                                    numbers, records, self.prepared.hardware.scores)
             diverged = np.flatnonzero(values.get("clients/diverged", np.zeros(0)) == 1)
-            stops = len(diverged) > 0 and config.training.on_divergence == "stop"
-            level = self.communicator.agree(DIVERGED if stops else STOP if request.received
-                                            else SAVE if self.schedule.due(round) else GO_ON)
-        if level == DIVERGED:
-            raise RunFailure(f"round {round}: {_named(diverged)} diverged (NaN or Inf); "
-                             "lower training.lr, set training.clip, or leave such clients out with "
-                             "training.on_divergence = 'exclude'")
-        with alone(f"round {round}, state of {_named(players.ids)}"):
-            self.keep(players, fine.numpy())
+            level = self.agree(round, diverged, request)
+        with on_this_rank(f"round {round}, state of {_named(participants.ids)}"):
+            self.keep(participants, finite.numpy())
         with watch.phase("aggregate"):
             if arrived is not None:
-                with alone(f"round {round}, aggregation"):
+                with on_this_rank(f"round {round}, aggregation"):
                     self.aggregate(round, cohort, arrived, diverged)
         if self.metrics is not None:
             self._unrecorded = round, values | self.costs(floats_down) | {FINAL: 0}
         watch.seconds.clear()  # a checkpoint's seconds count for the next round
+        return level
+
+    def work(self, round: int, inbox: Inbox, audience: np.ndarray, participants: Fleet,
+             observers: Fleet) -> Message:
+        """Train this rank's clients of the cohort and score the others; what goes up."""
+        method = self.prepared.method
+        uplink: Message = {}
+        with self.prepared.hardware.stopwatch.phase("train"):
+            with on_this_rank(f"round {round}, {_named(participants.ids)}"):
+                if len(participants.ids):
+                    uplink = method.update(participants, self.pick(inbox, audience, participants))
+            with on_this_rank(f"round {round}, {_named(observers.ids)}"):
+                if len(observers.ids):
+                    method.observe(observers, self.pick(inbox, audience, observers))
+        return uplink
+
+    def agree(self, round: int, diverged: np.ndarray, request: StopRequest) -> int:
+        """What all ranks do after the round, the highest level that one of them wants.
+
+        Raises RunFailure where ``diverged`` clients end the run.
+        """
+        stops = len(diverged) > 0 and self.prepared.config.training.on_divergence == "stop"
+        level = self.communicator.agree(DIVERGED if stops else STOP if request.received
+                                        else SAVE if self.schedule.due(round) else GO_ON)
+        if level == DIVERGED:
+            raise RunFailure(f"round {round}: {_named(diverged)} diverged (NaN or Inf); "
+                             "lower training.lr, set training.clip, or leave such clients out with "
+                             "training.on_divergence = 'exclude'")
         return level
 
     def select(self, round: int) -> np.ndarray:
@@ -132,7 +148,7 @@ class Federation:
     def send(self, audience: np.ndarray, round: int) -> tuple[Inbox, float]:
         """The method's message to ``audience``: this rank's fields, and floats per client."""
         server = self.communicator.is_server
-        with alone(f"round {round}, what the server sends"):
+        with on_this_rank(f"round {round}, what the server sends"):
             to = self.prepared.audience(audience, round)
             message = self.prepared.method.send(self.server, to) if server else None
         device = self.prepared.hardware.device
@@ -145,24 +161,24 @@ class Federation:
             return inbox
         return select(inbox, torch.from_numpy(np.searchsorted(mine, fleet.ids)))
 
-    def keep(self, fleet: Fleet, fine: np.ndarray) -> None:
+    def keep(self, fleet: Fleet, finite: np.ndarray) -> None:
         """Private state of the clients that took part; a diverged client's is rolled back
         by keeping the old."""
         state = fleet.state
-        if not fine.all():  # else there is nothing to leave out, and no reason to copy the rest
-            kept = torch.from_numpy(np.flatnonzero(fine)).to(self.prepared.hardware.device)
+        if not finite.all():  # else there is nothing to leave out, and no reason to copy the rest
+            kept = torch.from_numpy(np.flatnonzero(finite)).to(self.prepared.hardware.device)
             state = {name: rows[kept] for name, rows in state.items()}
-        self.prepared.store.put(fleet.ids[fine].tolist(), state)
+        self.prepared.store.put(fleet.ids[finite].tolist(), state)
 
     def aggregate(self, round: int, cohort: np.ndarray, uplink: State, diverged: np.ndarray) -> None:
-        """The server's step over those that arrived sound; with none, the server keeps its state."""
-        sound = ~np.isin(cohort, diverged)
-        if not sound.any():
+        """The server's step over those whose numbers are finite; with none, the server keeps its state."""
+        finite = ~np.isin(cohort, diverged)
+        if not finite.any():
             return
-        if not sound.all():
-            uplink = {name: mixing.picked(rows, torch.from_numpy(np.flatnonzero(sound)))
+        if not finite.all():
+            uplink = {name: mixing.picked(rows, torch.from_numpy(np.flatnonzero(finite)))
                       for name, rows in uplink.items()}
-        self.prepared.method.aggregate(self.server, self.prepared.cohort(cohort[sound], round), uplink)
+        self.prepared.method.aggregate(self.server, self.prepared.cohort(cohort[finite], round), uplink)
 
     def costs(self, floats_down: float) -> dict[str, float | int]:
         """Bytes and seconds of the round on rank 0."""
@@ -179,7 +195,7 @@ class Federation:
         """Publish and report the last round, once: nobody should wait for it."""
         if self.metrics is not None and self._unrecorded is not None:
             (round, values), self._unrecorded = self._unrecorded, None
-            with alone(f"round {round}, metrics"):
+            with on_this_rank(f"round {round}, metrics"):
                 self.metrics.record(round, values)
                 self.report(round, values)
 
@@ -188,10 +204,10 @@ class Federation:
         self.record()
         with self.prepared.hardware.stopwatch.phase("checkpoint"), self.schedule.waiting():
             if self.metrics is not None:
-                with alone(f"round {round}, metrics"):
+                with on_this_rank(f"round {round}, metrics"):
                     self.metrics.fold()
             server = self.server if self.communicator.is_server else None
-            with alone(f"round {round}, checkpoint"):
+            with on_this_rank(f"round {round}, checkpoint"):
                 self.checkpoints.start(round, server, self.prepared.store, self.meta)
             self.schedule.begun()
         if wait:
@@ -210,7 +226,7 @@ class Federation:
         audience = everyone if self.prepared.config.evaluation.clients == "all" else self.select(rounds)
         inbox, floats_down = self.send(audience, rounds + 1)
         fleet = self.prepared.fleet(audience, rounds + 1, scored=True)
-        with alone(f"after the last round, {_named(fleet.ids)}"):
+        with on_this_rank(f"after the last round, {_named(fleet.ids)}"):
             if len(fleet.ids):
                 self.prepared.method.finish(fleet, self.pick(inbox, audience, fleet))
         numbers = [(fleet.ids, record.numbers(fleet, None, None))]
@@ -219,13 +235,13 @@ class Federation:
                                self.prepared.hardware.scores)
         if self.metrics is not None:
             values |= self.costs(floats_down) | {FINAL: 1}
-            with alone("after the last round, metrics"):
+            with on_this_rank("after the last round, metrics"):
                 self.metrics.conclude(rounds + 1, values)
                 self.report(rounds + 1, values)
 
 
 @contextmanager
-def alone(where: str) -> Iterator[None]:
+def on_this_rank(where: str) -> Iterator[None]:
     """What fails inside fails on this rank while the others go on: an end that all agree on is no
     longer possible."""
     try:

@@ -30,18 +30,18 @@ class Numbers:
 Parts = Sequence[tuple[np.ndarray, Numbers]]  # ids and numbers of fleets
 
 
-def healthy(fleet: Fleet, uplink: Message) -> Tensor:
+def finite(fleet: Fleet, uplink: Message) -> Tensor:
     """Which clients' messages, private state and loss are finite, bool [n]."""
-    fine = torch.ones(len(fleet.ids), dtype=torch.bool)
+    whole = torch.ones(len(fleet.ids), dtype=torch.bool)
     tensors = [field.tensor for field in fields(uplink).values() if not field.shared]
     tensors += [*fleet.state.values(), *([] if fleet.losses is None else [fleet.losses[:, None]])]
     for tensor in tensors:
         if tensor.is_floating_point() and tensor.numel():
-            fine &= tensor.flatten(1).abs().amax(dim=1).isfinite().cpu()  # NaN passes through a maximum
-    return fine
+            whole &= tensor.flatten(1).abs().amax(dim=1).isfinite().cpu()  # NaN passes through a maximum
+    return whole
 
 
-def numbers(fleet: Fleet, uplink: Message | None, fine: Tensor | None) -> Numbers:
+def numbers(fleet: Fleet, uplink: Message | None, finite: Tensor | None) -> Numbers:
     """This rank's numbers: scores, notes, and of clients that took part floats sent, training
     loss, divergence."""
     found = Numbers(columns=list(fleet.scores), notes=list(fleet.notes))
@@ -51,11 +51,11 @@ def numbers(fleet: Fleet, uplink: Message | None, fine: Tensor | None) -> Number
             found.values |= {f"{column}/{part}": values.numpy() for part, values in own.items()}
     found.values |= {f"notes/{name}": values.detach().double().cpu().numpy()
                      for name, values in fleet.notes.items()}
-    if uplink is not None and fine is not None:
+    if uplink is not None and finite is not None:
         floats = sum((torch.as_tensor(field.logical_floats(), dtype=torch.float64)
                       for field in fields(uplink).values()), torch.zeros(len(fleet.ids), dtype=torch.float64))
         found.values["floats_up"] = floats.numpy()
-        found.values["diverged"] = (~fine).double().numpy()
+        found.values["diverged"] = (~finite).double().numpy()
         if fleet.losses is not None:
             found.values["train_loss"] = fleet.losses.cpu().numpy()
     return found

@@ -117,7 +117,7 @@ def client_side(small: Prepared, inbox: Inbox) -> State:
     player, onlooker = fleet(small, 1), fleet(small, 1)
     with hook("update"):
         message = checked("update", small.method.update(player, inbox))
-        record.numbers(player, message, record.healthy(player, message))
+        record.numbers(player, message, record.finite(player, message))
         small.store.put([0], player.state)
         uplink = exchange.gather(OneProcess(), small.placement, CLIENT, message, [exchange.header(message)])
     with hook("observe"):

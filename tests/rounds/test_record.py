@@ -17,11 +17,11 @@ def test_healthy_clients_have_finite_messages_state_and_losses(make_fleet):
     fleet = make_fleet()
     fleet.state = {"private": torch.zeros(5, 2), "count": torch.zeros(5, 1, dtype=torch.int64)}
     uplink = {"model": torch.zeros(5, 3), "mask": torch.ones(5, 3, dtype=torch.bool)}
-    assert record.healthy(fleet, uplink).all()
+    assert record.finite(fleet, uplink).all()
     uplink["model"][1, 2] = torch.nan
     fleet.state["private"][2, 0] = -torch.inf
     fleet.losses = torch.tensor([0.0, 0, 0, torch.nan, 0])
-    assert record.healthy(fleet, uplink).tolist() == [True, False, False, False, True]
+    assert record.finite(fleet, uplink).tolist() == [True, False, False, False, True]
 
 
 def test_a_clients_numbers_and_their_summary_by_hand(federate):
