@@ -14,7 +14,7 @@ from hpcfl.storage.checkpoint import latest
 TESTS = Path(__file__).parents[1]
 PATHS = os.pathsep.join([str(TESTS.parent), str(TESTS)])
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
-PATIENCE = 120  # seconds; generous, because a loaded machine takes long to start processes
+PATIENCE = 280  # seconds; generous, because a loaded machine takes long to start processes
 
 EXPERIMENT = """
 name = "t"
