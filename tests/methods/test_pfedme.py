@@ -31,6 +31,7 @@ def test_pfedme_10c_many_inner_steps_reach_the_proximal_point(make_fleet):
     # f = ½a(θ − c)², a = 3, c = 2, λ = 5, w = −1: θ = (ac + λw)/(a + λ) = (6 − 5)/8 = 0.125
     fleet = make_fleet([[4, 0, 0, 0]], lanes=1, lr=0.01)
     fleet.loss = quadratic(3.0, 2.0)
+    fleet.state = {"personal": torch.zeros(1, fleet.layout.width)}
     method = PFedMe(name="pfedme", lam=5.0, inner_steps=300, personal_lr=0.1)
     start = torch.full((fleet.layout.width,), -1.0)
     message = method.update(fleet, {"model": start})
@@ -45,6 +46,7 @@ def test_pfedme_4_by_hand(make_fleet):
     # w = 2 − 0.3·0.18 = 1.946
     fleet = make_fleet([[3, 0, 0, 0]], lanes=1, lr=0.02)
     fleet.loss = quadratic(4.0)
+    fleet.state = {"personal": torch.zeros(1, fleet.layout.width)}
     message = PFedMe(name="pfedme", inner_steps=2,
                      mu=1.0).update(fleet, {"model": torch.full((fleet.layout.width,), 2.0)})
     np.testing.assert_allclose(fleet.state["personal"], 1.82, rtol=1e-5)
