@@ -85,7 +85,7 @@ def rows_of():
     """``rows_of(fleet)``: different random models ``[n, P]`` for the clients of a fleet."""
     def draw(fleet: Fleet, seed: int = 1) -> torch.Tensor:
         generator = torch.Generator().manual_seed(seed)
-        dtype = next(fleet.hardware.kernel.module.parameters()).dtype
+        dtype = next(fleet.resources.kernel.module.parameters()).dtype
         return torch.randn(len(fleet.ids), fleet.layout.width, generator=generator, dtype=dtype) / 3
     return draw
 

@@ -65,7 +65,7 @@ class Supervisor:
         with _handling(self._warn):
             witness = Witness(self.command)
             code = self._watch(witness.process)
-            said = "" if code is None else witness.testimony()
+            said = "" if code is None else witness.reason()
             if code in (None, CONTINUE) or (code and self._warned is not None):
                 self._continue(code)
         if code:

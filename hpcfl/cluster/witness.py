@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hpcfl.files import atomic
 
-CREW = re.compile(r"(rank (\d+) on .*)")  # a rank's line of crew.muster
+RANK_LINE = re.compile(r"(rank (\d+) on .*)")  # a rank's line of rank_list.rank_list
 REASON = re.compile(r"hpcfl: (.*)")  # a rank that could speak; the first is the cause
 # "srun: error: n2: task 2: Killed"; the first died by itself
 DEATH = re.compile(r"srun: error: \S+: tasks? (\d+).*?: (.*)")
@@ -24,13 +24,13 @@ class Witness:
         with atomic.explained(Path(command[0])):
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                             text=True, errors="replace")
-        self._crew: dict[str, str] = {}
+        self._ranks: dict[str, str] = {}
         self._reason = ""
         self._death = ""
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
-    def testimony(self) -> str:
+    def reason(self) -> str:
         """Once the process has ended and its last words are passed on: why, as far as a rank itself or the
         launcher of one that died said so; else empty."""
         self._listener.join(PATIENCE)
@@ -45,9 +45,9 @@ class Witness:
                 self._note(line)
 
     def _note(self, line: str) -> None:
-        if found := CREW.match(line):
-            self._crew[found[2]] = found[1]
+        if found := RANK_LINE.match(line):
+            self._ranks[found[2]] = found[1]
         elif found := REASON.match(line):
             self._reason = self._reason or found[1]
         elif found := DEATH.match(line):
-            self._death = self._death or f"{self._crew.get(found[1], f'rank {found[1]}')}: {found[2]}"
+            self._death = self._death or f"{self._ranks.get(found[1], f'rank {found[1]}')}: {found[2]}"

@@ -21,8 +21,8 @@ from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.experiment import config, sweep
 from hpcfl.experiment.config import Config
-from hpcfl.fleet.hardware import Work
 from hpcfl.fleet.kernels import SerialKernel
+from hpcfl.fleet.resources import LaneSteps
 from hpcfl.preparation.prepare import Prepared, prepare
 from hpcfl.rounds.federation import Federation
 from hpcfl.rounds.signals import StopRequest
@@ -86,9 +86,10 @@ def measure(experiment: Config, rounds: int, communicator: Communicator) -> Repo
     communicator.watch(experiment.runtime.hang_after)
     communicator.agree(0)  # all at once: the ranks of a node share its cores or its GPU
     works = len(prepared.store.ids) > 0
-    peak, flops = (_peak(prepared.hardware.device), _flops(prepared)) if works else (0.0, 0.0)
-    lines, work = _play(prepared, communicator, plan)
-    mine = [peak, flops, asdict(work), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT / 1e6,
+    peak, flops = (_peak(prepared.resources.device), _flops(prepared)) if works else (0.0, 0.0)
+    lines, lane_steps = _play(prepared, communicator, plan)
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT / 1e6
+    mine = [peak, flops, asdict(lane_steps), resident,
             torch.cuda.max_memory_allocated() / 1e6 if torch.cuda.is_available() else 0.0]
     ranks = communicator.collect(mine)
     return None if ranks is None else _report(experiment, lines, ranks)
@@ -105,8 +106,8 @@ def _plan(experiment: Config, rounds: int) -> list[int]:
 
 
 def _play(prepared: Prepared, communicator: Communicator,
-          plan: list[int]) -> tuple[list[dict[str, Any]], Work]:
-    """The rounds of the plan; what rank 0 recorded of each but the first, and this rank's work in them."""
+          plan: list[int]) -> tuple[list[dict[str, Any]], LaneSteps]:
+    """The rounds of the plan; what rank 0 recorded of each but the first, and this rank's lane-steps."""
     lines: list[dict[str, Any]] = []
     with TemporaryDirectory() as scratch, StopRequest(lambda: communicator.abort(1)) as request:
         folder = Path(scratch)
@@ -116,24 +117,26 @@ def _play(prepared: Prepared, communicator: Communicator,
                                 else None, {}, lambda round, values: lines.append(values))
         for number in plan:
             if number == plan[1]:
-                prepared.hardware.work.clear()
+                prepared.resources.lane_steps.clear()
             federation.play(number, request)
         federation.record()
-    return lines[1:], prepared.hardware.work
+    return lines[1:], prepared.resources.lane_steps
 
 
 def _report(experiment: Config, lines: list[dict[str, Any]], ranks: list[list[Any]]) -> Report:
     peaks, flops, works, resident, device = zip(*ranks, strict=True)
-    work = Work(**{name: sum(one[name] for one in works) for name in works[0]})
+    lane_steps = LaneSteps(**{name: sum(one[name] for one in works) for name in works[0]})
     seconds = [line["seconds/round"] for line in lines]
     phases = {name: statistics.median(line[f"seconds/{name}"] for line in lines) for name in PHASES}
     scored = [line["seconds/score"] for line in lines if line["seconds/score"] > 0]
     phases["score"] = statistics.median(scored) if scored else 0.0
     plain = statistics.median(line["seconds/round"] - line["seconds/score"] for line in lines)
     times = -(-experiment.rounds // experiment.evaluation.every) + 1  # scored rounds, and the last models
-    rate = work.samples / sum(seconds)
-    return Report(statistics.median(seconds), seconds, phases, rate, work.needed / max(1, work.computed),
-                  work.computed / max(1, work.turns), rate * max(flops) / sum(peaks), sum(peaks) / 1e9,
+    rate = lane_steps.samples / sum(seconds)
+    return Report(statistics.median(seconds), seconds, phases, rate,
+                  lane_steps.needed / max(1, lane_steps.computed),
+                  lane_steps.computed / max(1, lane_steps.turns),
+                  rate * max(flops) / sum(peaks), sum(peaks) / 1e9,
                   list(resident), list(device), experiment.rounds * plain + times * phases["score"],
                   bool(scored))
 
@@ -152,10 +155,10 @@ def _peak(device: torch.device) -> float:
 
 def _flops(prepared: Prepared) -> float:
     """Floating-point operations to train on one sample: the model forward and backward."""
-    kernel = SerialKernel(prepared.setup.build().to(prepared.hardware.device))
+    kernel = SerialKernel(prepared.setup.build().to(prepared.resources.device))
     parameters = {name: tensor.detach()[None] for name, tensor in kernel.module.named_parameters()}
     buffers = {name: tensor[None] for name, tensor in kernel.module.named_buffers()}
-    x, y = prepared.hardware.samples.take(torch.zeros(8, dtype=torch.int64))
+    x, y = prepared.resources.samples.take(torch.zeros(8, dtype=torch.int64))
     gradient = kernel.session(parameters | buffers, list(parameters),
                               lambda model, batch, lane: model(batch.x).sum())
     with FlopCounterMode(display=False) as counter:

@@ -17,8 +17,8 @@ from hpcfl.experiment.config import Config
 from hpcfl.files import heartbeat
 from hpcfl.preparation.prepare import Prepared, prepare
 from hpcfl.report.progress import Progress
-from hpcfl.rounds.crew import muster
 from hpcfl.rounds.federation import Federation
+from hpcfl.rounds.rank_list import rank_list
 from hpcfl.rounds.signals import StopRequest
 from hpcfl.storage import provenance, run_folder
 from hpcfl.storage.checkpoint import Checkpoints, Restored
@@ -47,7 +47,7 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
         with agreed(communicator):
             prepared = prepare(config, communicator)
         prepared = trial.run(prepared, communicator)
-        introduced = communicator.introduce(muster(communicator, prepared))
+        introduced = communicator.introduce(rank_list(communicator, prepared))
         with agreed(communicator):
             claim = (stack.enter_context(run_folder.claim(folder, config, fresh))
                      if communicator.is_server else None)
@@ -136,7 +136,7 @@ def check_world(communicator: Communicator) -> None:
 
 def _metrics(folder: Path, communicator: Communicator, prepared: Prepared) -> MetricsWriter:
     header = {"config": prepared.config.resolved(), "ranks": communicator.size, **provenance.header(),
-              "primary": prepared.method.primary, "scores": measures.describe(prepared.hardware.scores)}
+              "primary": prepared.method.primary, "scores": measures.describe(prepared.resources.scores)}
     static = {"train_counts": prepared.setup.counts.long().numpy(),
               "test_counts": prepared.test_counts.long().numpy()}
     return MetricsWriter(folder, header, static, PUBLISH_EVERY)
@@ -147,7 +147,7 @@ def _meta(prepared: Prepared) -> dict[str, Any]:
     config = prepared.config
     return {"fingerprint": config.fingerprint(), "rounds": config.rounds, "versions": provenance.versions(),
             "processor": provenance.processor(), "threads": config.runtime.threads,
-            "kernel": [str(prepared.hardware.device.type), config.runtime.lanes]}
+            "kernel": [str(prepared.resources.device.type), config.runtime.lanes]}
 
 
 def _changes(restored: Restored, meta: dict[str, Any]) -> list[str]:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from hpcfl.communication.message import Pool
 from hpcfl.fleet import head_gradients, scoring, training
-from hpcfl.fleet.hardware import Hardware
 from hpcfl.fleet.kernels import Loss, Predict, Tensors, at
+from hpcfl.fleet.resources import Resources
 from hpcfl.fleet.setup import Setup
 from hpcfl.fleet.turn import Turn
 from hpcfl.rows import randomness
@@ -38,15 +38,15 @@ class Fleet:
     round: int
     scored: bool
     loss: Loss
-    hardware: Hardware
+    resources: Resources
     scores: dict[str, scoring.Sums] = field(default_factory=dict)
-    notes: Tensors = field(default_factory=dict)
+    recorded: Tensors = field(default_factory=dict)
     losses: Tensor | None = None
     _phases: set[str] = field(default_factory=set)
 
     @property
     def setup(self) -> Setup:
-        return self.hardware.setup
+        return self.resources.setup
 
     @property
     def layout(self) -> Layout:
@@ -74,8 +74,8 @@ class Fleet:
 
         A view, not to be written to; ``at`` takes a row of it.
         """
-        if not self.hardware.buffers.width:
-            return torch.zeros(len(self.ids), 0, device=self.hardware.device)
+        if not self.resources.buffers.width:
+            return torch.zeros(len(self.ids), 0, device=self.resources.device)
         return self.state[buffer_name(model)]
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
@@ -87,11 +87,11 @@ class Fleet:
         draws = [randomness.generator(self.setup.seed, "uniform", purpose,
                                       self.round, int(client)).random(shape)
                  for client in self.ids]
-        return torch.from_numpy(np.stack(draws)).float().to(self.hardware.device)
+        return torch.from_numpy(np.stack(draws)).float().to(self.resources.device)
 
     def train(self, rows: Tensor, *, loss: Loss | None = None, params: Sequence[Group] = ("all",),
               epochs: int | None = None, steps: int | None = None, phase: str = "train",
-              pull: tuple[float, Tensor] | None = None, share: float = 1.0, only: Tensor | None = None,
+              proximal: tuple[float, Tensor] | None = None, share: float = 1.0, only: Tensor | None = None,
               until: Callable[[Tensor, Tensors], Tensor] | None = None, model: str = "model",
               variables: Tensors | None = None) -> Tensor:
         """Local training from ``rows``: returns the trained rows ``[n, P]``; what is given stays as it is.
@@ -102,7 +102,7 @@ class Fleet:
         epochs: default ``training.epochs``; with ``until`` the most there may be.
         steps: the most steps of an epoch.
         phase: names the shuffles, so that two phases of a round see different orders; each once a call.
-        pull: (strength, anchor rows): the proximal term strength/2·‖w − anchor‖².
+        proximal: (strength, anchor rows): the proximal term strength/2·‖w − anchor‖².
         share: trains on a random share of a client's samples, fixed for the phase, at least one.
         only: which clients train, bool [n]; the others' rows are returned as they are.
         until: of the epochs' last-batch losses [lanes, epochs so far] and the lanes' variables → which are
@@ -114,12 +114,12 @@ class Fleet:
         """
         return self._trained(rows, model, variables, training.Task(
             self.round, loss or self.loss, self.layout.members(params), self._epochs(epochs), steps, 1, phase,
-            self._anchored(pull), share, only, until)).rows
+            self._anchored(proximal), share, only, until)).rows
 
     def train_by(self, step: Callable[[Turn], None], rows: Tensor, *, batches: int = 1,
                  loss: Loss | None = None, params: Sequence[Group] = ("all",),
                  epochs: int | None = None, steps: int | None = None,
-                 phase: str = "train", pull: tuple[float, Tensor] | None = None, share: float = 1.0,
+                 phase: str = "train", proximal: tuple[float, Tensor] | None = None, share: float = 1.0,
                  only: Tensor | None = None, until: Callable[[Tensor, Tensors], Tensor] | None = None,
                  model: str = "model", variables: Tensors | None = None) -> tuple[Tensor, Tensors]:
         """As ``train``, each mini-batch in the hands of the method's own ``step`` (see Turn).
@@ -131,7 +131,7 @@ class Fleet:
         """
         trained = self._trained(rows, model, variables, training.Task(
             self.round, loss or self.loss, self.layout.members(params), self._epochs(epochs), steps, batches,
-            phase, self._anchored(pull), share, only, until, step))
+            phase, self._anchored(proximal), share, only, until, step))
         return trained.rows, {**(variables or {}), **trained.changed}
 
     @contextmanager
@@ -154,8 +154,8 @@ class Fleet:
         """
         if not self.scored:
             return
-        with self.hardware.stopwatch.phase("score"):
-            scores = self.hardware.scores
+        with self.resources.stopwatch.phase("score"):
+            scores = self.resources.scores
             sums = self._sums("test", rows, predict or plainly, model, self._variables(variables), scores)
         self.scores |= dict.fromkeys([column] if isinstance(column, str) else column, sums)
 
@@ -170,35 +170,35 @@ class Fleet:
             scores = {"loss": cross_entropy.plugin()}
             total, samples = self._sums(on, models, plainly, model, {}, scores)["loss"].T
             mean: Tensor = total / samples.clamp(min=1)
-            return mean.to(self.hardware.device)
-        losses = torch.full(models.picks.shape, torch.inf, dtype=torch.float64, device=self.hardware.device)
+            return mean.to(self.resources.device)
+        losses = torch.full(models.picks.shape, torch.inf, dtype=torch.float64, device=self.resources.device)
         for column, picks in enumerate(models.picks.T):
             losses[:, column] = self.loss_of(models.rows[picks.clamp(min=0)], on, model)
         return losses.masked_fill(models.picks < 0, torch.inf)
 
     def _sums(self, on: str, rows: Tensor, predict: Predict, model: str, variables: Tensors,
               scores: Mapping[str, Score]) -> scoring.Sums:
-        hardware = self.hardware
+        resources = self.resources
         found, order = [], list[int]()
-        pools = [hardware.samples.parts[on][int(client)] for client in self.ids]
-        once = (rows.dim() == 1 and on == "test" and hardware.samples.global_test and not variables
-                and not hardware.buffers.width)
-        for chunk in scoring.groups(pools[:1] if once else pools, hardware.kernel.widest):
-            lanes = torch.tensor(chunk, device=hardware.device)
+        pools = [resources.samples.parts[on][int(client)] for client in self.ids]
+        once = (rows.dim() == 1 and on == "test" and resources.samples.global_test and not variables
+                and not resources.buffers.width)
+        for chunk in scoring.groups(pools[:1] if once else pools, resources.kernel.widest):
+            lanes = torch.tensor(chunk, device=resources.device)
             tensors = self._stacked(rows, model, lanes)
             own = {key: value[lanes] for key, value in variables.items()}
-            found.append(scoring.score(hardware.kernel, tensors, hardware.samples,
+            found.append(scoring.score(resources.kernel, tensors, resources.samples,
                                        [pools[i] for i in chunk], own,
                                        predict, scores))
             order += chunk
-            hardware.beat()
+            resources.beat()
         if once:  # one model on the same samples for all
             return scoring.merge(found * len(self.ids), list(range(len(self.ids))))
         return scoring.merge(found, order)
 
-    def note(self, name: str, values: Tensor) -> None:
-        """Record a number of each client [n] as ``notes/NAME``, and its mean over clients."""
-        self.notes[name] = self._of_each_client(f"note '{name}'", values)
+    def record(self, name: str, values: Tensor) -> None:
+        """Record a number of each client [n] as ``recorded/NAME``, and its mean over clients."""
+        self.recorded[name] = self._of_each_client(f"the recorded '{name}'", values)
 
     def class_means(self, rows: Tensor, function: Predict, model: str = "model",
                     draws: tuple[int, int] | None = None) -> Tensor:
@@ -208,24 +208,24 @@ class Fleet:
         draws: (times, size): instead of all samples of a class, the mean over so many random draws
         of at most ``size``.
         """
-        hardware, means, order = self.hardware, [], list[int]()
-        pools = [self._drawn(client, *draws) if draws else hardware.samples.train[int(client)]
+        resources, means, order = self.resources, [], list[int]()
+        pools = [self._drawn(client, *draws) if draws else resources.samples.train[int(client)]
                  for client in self.ids]
-        pools = [hardware.samples.vary(pool, self.setup.seed, "class means", self.round, int(client))
+        pools = [resources.samples.vary(pool, self.setup.seed, "class means", self.round, int(client))
                  for client, pool in zip(self.ids, pools, strict=True)]
-        for chunk in scoring.groups(pools, hardware.kernel.widest):
-            lanes = torch.tensor(chunk, device=hardware.device)
+        for chunk in scoring.groups(pools, resources.kernel.widest):
+            lanes = torch.tensor(chunk, device=resources.device)
             tensors = self._stacked(rows, model, lanes)
             sums, counts = torch.zeros(()), torch.zeros(())
-            for output, y, mask in scoring.outputs(hardware.kernel, tensors, hardware.samples,
+            for output, y, mask in scoring.outputs(resources.kernel, tensors, resources.samples,
                                                    [pools[i] for i in chunk], {}, function):
-                member = (nn.functional.one_hot(y, hardware.samples.classes) * mask[..., None]).double()
+                member = (nn.functional.one_hot(y, resources.samples.classes) * mask[..., None]).double()
                 sums = sums + torch.einsum("lbk,lbd->lkd", member,
                                            torch.where(mask[..., None], output, 0).double())
                 counts = counts + member.sum(dim=1)
             means.append(sums / counts.clamp(min=1)[..., None])
             order += chunk
-        return torch.cat(means).float()[torch.tensor(order, device=hardware.device).argsort()]
+        return torch.cat(means).float()[torch.tensor(order, device=resources.device).argsort()]
 
     def head_gradients(self, rows: Tensor, model: str = "model",
                        draws: tuple[int, int] | None = None) -> Tensor:
@@ -251,8 +251,8 @@ class Fleet:
 
     def _drawn(self, client: int, times: int, size: int) -> np.ndarray:
         """Positions of ``times`` draws of at most ``size`` samples from each class, one after the other."""
-        pool = self.hardware.samples.train[int(client)]
-        labels = self.hardware.samples.y[torch.from_numpy(pool).to(self.hardware.device)].cpu().numpy()
+        pool = self.resources.samples.train[int(client)]
+        labels = self.resources.samples.y[torch.from_numpy(pool).to(self.resources.device)].cpu().numpy()
         drawn = []
         for label in np.unique(labels):
             held = pool[labels == label]
@@ -268,8 +268,8 @@ class Fleet:
                              "shuffles are keyed by phase")
         self._phases.add(task.phase)
         given = self._variables(variables)
-        trained = training.train(task, self.hardware, self.ids, self.rows(rows), self.buffers(model), given)
-        if self.hardware.buffers.width:
+        trained = training.train(task, self.resources, self.ids, self.rows(rows), self.buffers(model), given)
+        if self.resources.buffers.width:
             self.state[buffer_name(model)] = trained.buffers
         self.losses = trained.losses
         return trained
@@ -277,12 +277,12 @@ class Fleet:
     def _epochs(self, epochs: int | None) -> int:
         return self.setup.training.epochs if epochs is None else epochs
 
-    def _anchored(self, pull: tuple[float, Tensor] | None) -> tuple[float, Tensor] | None:
-        return None if pull is None else (pull[0], self.rows(pull[1]))
+    def _anchored(self, proximal: tuple[float, Tensor] | None) -> tuple[float, Tensor] | None:
+        return None if proximal is None else (proximal[0], self.rows(proximal[1]))
 
     def _stacked(self, rows: Tensor, model: str, lanes: Tensor) -> Tensors:
         """Copies of these clients' parameters and buffers, ``[L, *shape]`` by name."""
-        return self.hardware.stacked(self.rows(rows)[lanes], self.buffers(model)[lanes])
+        return self.resources.stacked(self.rows(rows)[lanes], self.buffers(model)[lanes])
 
 
 def buffer_name(model: str) -> str:
@@ -296,4 +296,4 @@ def plainly(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     return logits
 
 
-__all__ = ["Fleet", "Hardware", "Pool", "Turn", "at", "buffer_name"]
+__all__ = ["Fleet", "Pool", "Resources", "Turn", "at", "buffer_name"]

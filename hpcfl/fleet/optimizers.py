@@ -1,4 +1,4 @@
-"""Local optimisers on stacked lanes: SGD and Adam with clipping, decay and a proximal pull, each
+"""Local optimisers on stacked lanes: SGD and Adam with clipping, decay and a proximal term, each
 lane for itself.
 
 Every tensor is ``[L, *shape]``; a step concerns the lanes of one selection (a slice of views,
@@ -18,7 +18,7 @@ Together = tuple[Tensor, ...] | list[Tensor]  # what torch's _foreach_ functions
 
 
 @dataclass(frozen=True)
-class Pull:
+class Proximal:
     """The proximal term (strength/2)·‖w − anchor‖²; its exact gradient strength·(w − anchor)
     joins the step."""
 
@@ -33,7 +33,7 @@ class Optimizer:
 
     training: Training
     lr: float
-    pull: Pull | None = None
+    proximal: Proximal | None = None
     _state: dict[str, Tensors] = field(default_factory=dict)
 
     def step(self, tensors: Tensors, lanes: Lanes, gradients: Tensors) -> None:
@@ -67,10 +67,10 @@ class Optimizer:
         return directions
 
     def _anchors(self, names: list[str], lanes: Lanes) -> tuple[float, list[Tensor]]:
-        """The strength of the pull and the lanes' anchors; none where nothing pulls."""
-        if self.pull is None or not self.pull.strength:
+        """The strength of the proximal term and the lanes' anchors; none where there is no such term."""
+        if self.proximal is None or not self.proximal.strength:
             return 0.0, []
-        return self.pull.strength, [self.pull.anchor[name][lanes] for name in names]
+        return self.proximal.strength, [self.proximal.anchor[name][lanes] for name in names]
 
     def _kept(self, key: str, names: list[str], tensors: Tensors) -> Tensors:
         kept = self._state.setdefault(key, {})

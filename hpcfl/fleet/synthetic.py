@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.experiment.sections import Training
-from hpcfl.fleet import Fleet, Hardware
+from hpcfl.fleet import Fleet, Resources
 from hpcfl.fleet.kernels import Batch, choose
 from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.setup import Setup
@@ -31,9 +31,9 @@ def fit(build: Callable[[], nn.Module], x: Tensor, y: Tensor, classes: int, trai
                       [np.arange(len(y))], [np.zeros(0, np.int64)], device, False)
     setup = Setup(of_parameters(module), samples.counts(0)[None], round, seed, build,
                   training.model_copy(update={"lr_decay": 1.0}))
-    hardware = Hardware(setup, samples, choose(module.to(device), device, 1), of_buffers(module), device,
+    resources = Resources(setup, samples, choose(module.to(device), device, 1), of_buffers(module), device,
                         beat, Stopwatch())
-    fleet = Fleet(np.array([0]), {}, setup.counts, round, False, _cross_entropy, hardware)
+    fleet = Fleet(np.array([0]), {}, setup.counts, round, False, _cross_entropy, resources)
     return fleet.train(to_row(setup.layout, module), phase="synthetic")[0]
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.fleet.hardware import Hardware
 from hpcfl.fleet.kernels import Lanes, Loss, Tensors
-from hpcfl.fleet.optimizers import Optimizer, Pull
+from hpcfl.fleet.optimizers import Optimizer, Proximal
+from hpcfl.fleet.resources import Resources
 from hpcfl.fleet.turn import Draws, Turn
 from hpcfl.rows import randomness
 
@@ -36,7 +36,7 @@ class Task:
     steps: int | None = None
     batches: int = 1
     phase: str = "train"
-    pull: tuple[float, Tensor] | None = None  # the strength, and anchors [n, P]
+    proximal: tuple[float, Tensor] | None = None  # the strength, and anchors [n, P]
     share: float = 1.0
     only: Tensor | None = None
     until: Callable[[Tensor, Tensors], Tensor] | None = None
@@ -67,25 +67,25 @@ class Trained:
     changed: Tensors
 
 
-def train(task: Task, hardware: Hardware, ids: np.ndarray, rows: Tensor, buffers: Tensor,
+def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffers: Tensor,
           variables: Tensors) -> Trained:
     """Train clients ``ids`` [n] from ``rows`` [n, P], ``buffers`` [n, B] and ``variables`` [n, …] by name."""
-    losses = torch.zeros(len(ids), dtype=torch.float64, device=hardware.device)
+    losses = torch.zeros(len(ids), dtype=torch.float64, device=resources.device)
     ended = Trained(rows.clone(), buffers.clone(), losses, {})
-    pools = [task.pool(hardware.seed, int(client), hardware.samples.train[int(client)]) for client in ids]
-    size = hardware.training.batch_size * task.batches
-    fewest = task.batches * (2 if hardware.buffers.width else 1)  # batch norm has no statistics of one sample
+    pools = [task.pool(resources.seed, int(client), resources.samples.train[int(client)]) for client in ids]
+    size = resources.training.batch_size * task.batches
+    fewest = task.batches * (2 if resources.buffers.width else 1)  # batch norm needs two samples
     lengths = [epoch_length(len(pool), size, fewest, task.steps) for pool in pools]
     order = [i for i in by_length(lengths, size) if lengths[i] and (task.only is None or task.only[i])]
-    for positions in chunks(order, hardware.kernel.widest):
-        lanes = torch.tensor(positions, device=hardware.device)
-        chunk = Chunk(task, hardware, [(int(ids[i]), pools[i], lengths[i]) for i in positions], size,
-                      hardware.stacked(ended.rows[lanes], ended.buffers[lanes]),
+    for positions in chunks(order, resources.kernel.widest):
+        lanes = torch.tensor(positions, device=resources.device)
+        chunk = Chunk(task, resources, [(int(ids[i]), pools[i], lengths[i]) for i in positions], size,
+                      resources.stacked(ended.rows[lanes], ended.buffers[lanes]),
                       {name: value[lanes] for name, value in variables.items()},
-                      None if task.pull is None else (task.pull[0], task.pull[1][lanes]))
+                      None if task.proximal is None else (task.proximal[0], task.proximal[1][lanes]))
         ended.losses[lanes] = chunk.run()
-        ended.rows[lanes] = hardware.setup.layout.flatten(chunk.tensors, ended.rows[lanes])
-        ended.buffers[lanes] = hardware.buffers.flatten(chunk.tensors, ended.buffers[lanes])
+        ended.rows[lanes] = resources.setup.layout.flatten(chunk.tensors, ended.rows[lanes])
+        ended.buffers[lanes] = resources.buffers.flatten(chunk.tensors, ended.buffers[lanes])
         for name in chunk.assigned:
             ended.changed.setdefault(name, variables[name].clone())[lanes] = chunk.variables[name]
     return ended
@@ -99,22 +99,22 @@ class Chunk:
         variables that they changed.
     """
 
-    def __init__(self, task: Task, hardware: Hardware, clients: list[tuple[int, np.ndarray, int]], size: int,
-                 tensors: Tensors, variables: Tensors, pull: tuple[float, Tensor] | None):
-        self.task, self.hardware, self.clients, self.size = task, hardware, clients, size
+    def __init__(self, task: Task, resources: Resources, clients: list[tuple[int, np.ndarray, int]],
+                 size: int, tensors: Tensors, variables: Tensors, proximal: tuple[float, Tensor] | None):
+        self.task, self.resources, self.clients, self.size = task, resources, clients, size
         self.tensors, self.variables = tensors, variables
         self.assigned: set[str] = set()
-        self._gradient = hardware.kernel.session(tensors, task.names, task.loss)
-        anchor = None if pull is None else Pull(
-            pull[0], hardware.kernel.lay_out(hardware.setup.layout.stack(pull[1])))
-        self._optimizer = Optimizer(hardware.training, hardware.setup.learning_rate(task.round), anchor)
+        self._gradient = resources.kernel.session(tensors, task.names, task.loss)
+        anchor = None if proximal is None else Proximal(
+            proximal[0], resources.kernel.lay_out(resources.setup.layout.stack(proximal[1])))
+        self._optimizer = Optimizer(resources.training, resources.setup.learning_rate(task.round), anchor)
         steps = [-(-length // size) for _, _, length in clients]
         numbers = [number for number, _, _ in clients]
-        self._draws = Draws(hardware.seed, task.round, numbers, steps, hardware.device)
+        self._draws = Draws(resources.seed, task.round, numbers, steps, resources.device)
 
     def run(self) -> Tensor:
         """All epochs. Returns each lane's mean loss in its last one, float64 [L]."""
-        losses = torch.zeros(len(self.clients), dtype=torch.float64, device=self.hardware.device)
+        losses = torch.zeros(len(self.clients), dtype=torch.float64, device=self.resources.device)
         history: list[Tensor] = []
         running = torch.ones(len(self.clients), dtype=torch.bool)
         for epoch in range(self.task.epochs):
@@ -132,12 +132,12 @@ class Chunk:
 
         Returns each lane's mean and last loss, float64 [L, 2].
         """
-        samples, work = self.hardware.samples, self.hardware.work
+        samples, lane_steps = self.resources.samples, self.resources.lane_steps
         orders = [self.order(lane, epoch) for lane in range(len(self.clients))]
         lengths = [len(order) for order in orders]
         lanes = [lane for lane, runs in enumerate(running.tolist()) if runs]
-        work.needed += sum(-(-lengths[lane] // self.size) for lane in lanes)
-        work.samples += sum(lengths[lane] for lane in lanes)
+        lane_steps.needed += sum(-(-lengths[lane] // self.size) for lane in lanes)
+        lane_steps.samples += sum(lengths[lane] for lane in lanes)
         self._draws.begin(epoch)
         stretches = list(_stretches(orders, lanes, self.size))
         # One transfer for the whole epoch: any other from the host would make it wait for the device.
@@ -158,10 +158,10 @@ class Chunk:
 
     def order(self, lane: int, epoch: int) -> np.ndarray:
         """A lane's samples in this epoch's order: its pool, shuffled by a key of its own."""
-        (client, pool, length), task, seed = self.clients[lane], self.task, self.hardware.seed
+        (client, pool, length), task, seed = self.clients[lane], self.task, self.resources.seed
         key = (task.phase, task.round, client, epoch)
         shuffled = pool[randomness.permutation(len(pool), seed, "shuffle", *key)]
-        return self.hardware.samples.vary(shuffled[:length], seed, *key)
+        return self.resources.samples.vary(shuffled[:length], seed, *key)
 
     def play(self, lanes: Lanes, x: Tensor, y: Tensor, size: int, record: Tensor) -> None:
         """The batches in ``x`` [lanes·batches·size, …] and ``y`` [lanes, batches·size], one after the other.
@@ -171,8 +171,8 @@ class Chunk:
         width, span = y.shape
         # One lane's batch is a slice of the gathered block, which keeps its memory layout.
         x = x[None] if width == 1 else x.view(width, span, *x.shape[1:])
-        self.hardware.work.turns += span // size
-        self.hardware.work.computed += len(x) * (span // size)
+        self.resources.lane_steps.turns += span // size
+        self.resources.lane_steps.computed += len(x) * (span // size)
         parts = zip(x.split(size, dim=1), y.split(size, dim=1), strict=True)
         losses = torch.stack([self.batch(lanes, *part).expand(width) for part in parts]).to(record)
         # One by one in double precision: a lane's sum may not depend on how many steps a block holds.
@@ -196,7 +196,7 @@ class Chunk:
                     self.variables[name][lanes] = value
                     self.assigned.add(name)
             losses = turn.losses
-        self.hardware.beat()
+        self.resources.beat()
         return losses
 
 

@@ -63,8 +63,8 @@ class Anchored(Blending):
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
-        pull = (self.strength(), inbox["anchor"]) if "anchor" in inbox else None
-        trained = fleet.state["model"] = fleet.train(start, pull=pull)
+        proximal = (self.strength(), inbox["anchor"]) if "anchor" in inbox else None
+        trained = fleet.state["model"] = fleet.train(start, proximal=proximal)
         self.score(fleet, inbox, trained, trained=True)
         return {"model": trained}
 

@@ -102,7 +102,7 @@ class ClassWise:
         """What goes up beside the models ``[n, P]``; notes how far the estimates are from the truth."""
         truth = true_distribution(fleet.counts)
         estimates = self.estimates(fleet.layout, fleet.counts, models)
-        fleet.note("distribution_distance", (estimates - truth).norm(dim=1))
+        fleet.record("distribution_distance", (estimates - truth).norm(dim=1))
         return {"distribution": truth.float()} if self.distribution == "true" else {}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:

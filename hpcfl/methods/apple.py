@@ -31,8 +31,10 @@ class Apple(Method):
     needs_rounds = True
     relation_lr: float = Field(0.01, ge=0, description="learning rate η₂ of the relationships")
     mu: float = Field(0.1, ge=0,
-                      description="strength μ of the pull of the relationships towards the shares of samples")
-    period: float = Field(0.2, ge=0, le=1, description="share L of the rounds in which that pull fades out")
+                      description="strength μ of the penalty that draws relationships "
+                                             "to the shares of samples")
+    period: float = Field(0.2, ge=0, le=1, description="share L of the rounds in which "
+                                                      "that penalty fades out")
     times_clients: bool = Field(False, description="multiply the core's gradient by M, as a_ii ≈ 1/M slows "
                                                    "it down by M")
 
@@ -65,13 +67,13 @@ class Apple(Method):
         cores, target, rate = (inbox["cores"].rows, shares(fleet.setup).to(inbox["cores"].rows),
                                self.relation_lr)
         own, itself, relations = self.start(fleet, inbox), inbox["itself"], fleet.state["relations"]
-        pull, gain = self.mu * self.fading(fleet), len(cores) if self.times_clients else 1
+        penalty, gain = self.mu * self.fading(fleet), len(cores) if self.times_clients else 1
         self.score(fleet, inbox, own)
 
         def step(turn: Turn) -> None:
             relation, itself, core = turn.variables["relations"], turn.variables["itself"], turn.rows()
             gradient = turn.gradient(combined(relation, itself, core, cores))
-            descent = slopes(gradient, itself, core, cores) + pull * (relation - target)
+            descent = slopes(gradient, itself, core, cores) + penalty * (relation - target)
             turn.variables["relations"] = relation - rate * descent
             turn.descend(gain * own_share(relation, itself) * gradient)
 

@@ -25,7 +25,8 @@ class Ditto(FedAvg):
     family = "a personal model beside the global one"
     reference = "Li et al., ICML 2021"
     models: ClassVar[tuple[str, ...]] = ("model", "personal")
-    lam: float = Field(0.1, ge=0, description="strength λ of the pull (FedNH 0.75); 0 is Local beside FedAvg")
+    lam: float = Field(0.1, ge=0, description="strength λ of the proximal term (FedNH 0.75); "
+                                            "0 is Local beside FedAvg")
     personal_epochs: NonNegativeInt = Field(2, description="epochs s on the personal model (FedNH 5)")
     anchor: Literal["received", "trained"] = Field("received",
                                                    description="the model that pulls: w, or the trained w_i")

@@ -26,17 +26,18 @@ class FedAMP(Anchored):
                            description="σ times the median squared distance between uploads, instead of σ")
     cap: bool = Field(False, description="scale a client's ξ down where their sum exceeds 1, so that u is no "
                                          "extrapolation")
-    pull: float | None = Field(None, ge=0, description="strength of the proximal term where it is not λ/α; "
+    proximal: float | None = Field(None, ge=0, description="strength of the proximal term where it is not "
+                                                        "λ/α; "
                                                        "needed if α = 0")
 
     @model_validator(mode="after")
     def _strength_is_given(self) -> "FedAMP":
-        if self.alpha == 0 and self.pull is None:
-            raise ValueError("alpha = 0 leaves no strength λ/α; give 'pull'")
+        if self.alpha == 0 and self.proximal is None:
+            raise ValueError("alpha = 0 leaves no strength λ/α; give 'proximal'")
         return self
 
     def strength(self) -> float:
-        return self.lam / self.alpha if self.pull is None else self.pull
+        return self.lam / self.alpha if self.proximal is None else self.proximal
 
     def attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
         squares = distances.square()

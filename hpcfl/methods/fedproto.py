@@ -37,7 +37,8 @@ class FedProto(Method):
     weights: Literal["samples", "uniform"] = Field("uniform",
                                                    description="weights of clients in a class's prototype")
     lam: float = Field(1.0, ge=0,
-                       description="strength λ of the pull to prototypes (0.1 CIFAR-10); 0 trains as Local")
+                       description="strength λ of the distance to prototypes in the loss (0.1 CIFAR-10); "
+                                   "0 trains as Local")
 
     def adapt(self, model: nn.Module) -> nn.Module:
         head_of(model, self.name)

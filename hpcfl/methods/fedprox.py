@@ -21,7 +21,7 @@ class FedProx(FedAvg):
     mu: float = Field(0.001, ge=0, description="strength μ of the proximal term; 0 is FedAvg")
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: State, **how: Any) -> Tensor:
-        return super().fit(fleet, rows, inbox, pull=(self.mu, self.received(fleet, inbox)), **how)
+        return super().fit(fleet, rows, inbox, proximal=(self.mu, self.received(fleet, inbox)), **how)
 
 
 plugin = FedProx

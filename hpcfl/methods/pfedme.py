@@ -25,7 +25,8 @@ class PFedMe(ServerModel):
     primary = "post"
     family = "a personal model beside the global one"
     reference = "Dinh et al., NeurIPS 2020"
-    lam: float = Field(15.0, ge=0, description="strength λ of the pull between θ and w_i; 0 never moves w_i")
+    lam: float = Field(15.0, ge=0, description="strength λ of the proximal term between θ and w_i; "
+                                             "0 never moves w_i")
     personal_lr: float = Field(0.01, gt=0,
                                description="learning rate η_p of θ (FedALA 0.01, the authors 0.09)")
     inner_steps: PositiveInt = Field(5, description="steps K on θ for each mini-batch")

@@ -22,7 +22,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import blame, measures
 from hpcfl.experiment.config import Config
 from hpcfl.files import scratch
-from hpcfl.fleet import Fleet, Hardware, buffer_name, memory
+from hpcfl.fleet import Fleet, Resources, buffer_name, memory
 from hpcfl.fleet.kernels import choose, convolves
 from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.setup import Setup
@@ -45,7 +45,7 @@ class Prepared:
     split: Split
     test_counts: Tensor  # [clients, classes]
     placement: Placement
-    hardware: Hardware
+    resources: Resources
     store: ClientStore
     server: State  # before round 1; empty on workers
     notes: list[str]  # what a user should know before round 1
@@ -53,19 +53,19 @@ class Prepared:
 
     def audience(self, ids: np.ndarray, round: int) -> Audience:
         """What the method's server side knows of clients that it sends to."""
-        return Audience(ids, self.setup, round, self.hardware.beat)
+        return Audience(ids, self.setup, round, self.resources.beat)
 
     def cohort(self, ids: np.ndarray, round: int) -> Cohort:
         """What the method's server side knows of clients that it hears from."""
         return Cohort(ids, self.setup.counts[ids], self.setup, round, self.method.weights == "uniform",
-                      self.hardware.beat)
+                      self.resources.beat)
 
     def fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
         """Those of ``ids`` that live on this rank, with their private state."""
         own = ids[np.isin(ids, self.store.ids)]
-        state = {name: tensor.to(self.hardware.device)
+        state = {name: tensor.to(self.resources.device)
                  for name, tensor in self.store.get(own.tolist()).items()}
-        return Fleet(own, state, self.setup.counts[own], round, scored, self.method.objective, self.hardware)
+        return Fleet(own, state, self.setup.counts[own], round, scored, self.method.objective, self.resources)
 
 
 @blame.blamed()
@@ -99,12 +99,12 @@ def prepare(config: Config, process: Process) -> Prepared:
                       validation, config.data.augment, split.global_test)
     lanes = _lanes(config, process, template.to(device), samples, dataset)
     kernel = choose(template, device, lanes, config.runtime.replay)
-    hardware = Hardware(setup, samples, kernel, buffers, device, process.beat, Stopwatch(), scores)
+    resources = Resources(setup, samples, kernel, buffers, device, process.beat, Stopwatch(), scores)
     method, private = _with_buffers(config, method, setup, buffers, template)
     server = method.server_state(setup) if process.is_server else {}
     store = ClientStore(own, private, config.runtime.memory * 1e6)
     notes = [*split.notes, *method.notes(setup)]
-    return Prepared(config, method, setup, split, test_counts, placed, hardware, store, server, notes,
+    return Prepared(config, method, setup, split, test_counts, placed, resources, store, server, notes,
                     measures.measure(config.evaluation, scores))
 
 

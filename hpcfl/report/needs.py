@@ -39,7 +39,7 @@ class RankNeeds:
 
 def of_rank(prepared: Prepared, process: Process) -> RankNeeds:
     """This rank's needs in a round with all clients it may have to serve."""
-    config, hardware = prepared.config, prepared.hardware
+    config, resources = prepared.config, prepared.resources
     model = FLOAT * prepared.setup.layout.width
     cohort = max(1, int(config.participation.fraction * config.partition.clients + 1e-9))
     own = len(prepared.store.ids)
@@ -49,12 +49,12 @@ def of_rank(prepared: Prepared, process: Process) -> RankNeeds:
     most = int(config.runtime.memory * 1e6)
     return RankNeeds(
         clients=own,
-        samples=hardware.samples.x.nbytes + hardware.samples.y.nbytes,
+        samples=resources.samples.x.nbytes + resources.samples.y.nbytes,
         client_state=min(most, own * client_bytes(prepared)),
         # start and trained rows, and the state in use
         rows=2 * playing * model + playing * client_bytes(prepared),
         # parameters, gradients
-        lanes=min(playing, hardware.kernel.widest) * (2 + moments(config.training)) * model,
+        lanes=min(playing, resources.kernel.widest) * (2 + moments(config.training)) * model,
         server=min(most, server) if process.is_server else 0)
 
 
@@ -75,7 +75,7 @@ def of_disk(prepared: Prepared) -> tuple[int, int]:
 
 def of_scores(prepared: Prepared) -> set[str]:
     """The names of the numbers that the scores record of a client and column."""
-    return {part for name, score in prepared.hardware.scores.items()
+    return {part for name, score in prepared.resources.scores.items()
             for part in measuring.numbers(name, score, measuring.made_up(prepared.setup.classes))}
 
 
@@ -96,7 +96,7 @@ def show(prepared: Prepared, ranks: list[dict[str, Any]]) -> None:
     console.print(f"model: {prepared.setup.layout.width:,} parameters")
     measure = prepared.measure
     direction = "highest" if measure.better == "up" else "lowest"
-    scores = ", ".join(prepared.hardware.scores)
+    scores = ", ".join(prepared.resources.scores)
     console.print(literal(f"scores: {scores}; the best round is that of the {direction} {measure.recorded}"),
                   soft_wrap=True)
 

@@ -31,7 +31,7 @@ class Progress:
         self._measure = prepared.measure
         self._column = f"{prepared.method.primary if score == 'method' else score}/{self._measure.recorded}"
         self._hosts = f"{max(1, communicator.size - 1)} worker{'s' if communicator.size > 2 else ''}"
-        self._device = prepared.hardware.device
+        self._device = prepared.resources.device
         self._times: deque[float] = deque(maxlen=50)
         self._reached = ""
         self._last_line = 0.0

@@ -23,7 +23,7 @@ ONE_PARTITION = ("all seeds have the same partition, so that ± says nothing abo
                  "a sweep over partition.seed does")
 OF_DATA = ("data.", "partition.")
 LOWER_IS_BETTER = ("seconds", "bytes", "floats", "std")  # in names of what is no score
-NO_COLUMNS = ("notes", "seconds")
+NO_COLUMNS = ("recorded", "seconds")
 Setting = dict[str, Any]  # dotted key → value
 
 

@@ -73,7 +73,7 @@ class Federation:
 
     def play(self, round: int, request: StopRequest) -> int:
         """One round; the level that the ranks agree on."""
-        config, watch = self.prepared.config, self.prepared.hardware.stopwatch
+        config, watch = self.prepared.config, self.prepared.resources.stopwatch
         cohort = self.select(round)
         scored = round % config.evaluation.every == 0 or round == config.rounds
         everyone = scored and config.evaluation.clients == "all"
@@ -96,7 +96,7 @@ class Federation:
                                           uplink, messages)
             values = record.gather(self.communicator, self.prepared.placement,
                                    audience, config.partition.clients,
-                                   numbers, records, self.prepared.hardware.scores)
+                                   numbers, records, self.prepared.resources.scores)
             diverged = np.flatnonzero(values.get("clients/diverged", np.zeros(0)) == 1)
             level = self.agree(round, diverged, request)
         with on_this_rank(f"round {round}, state of {_named(participants.ids)}"):
@@ -115,7 +115,7 @@ class Federation:
         """Train this rank's clients of the cohort and score the others; what goes up."""
         method = self.prepared.method
         uplink: Message = {}
-        with self.prepared.hardware.stopwatch.phase("train"):
+        with self.prepared.resources.stopwatch.phase("train"):
             with on_this_rank(f"round {round}, {_named(participants.ids)}"):
                 if len(participants.ids):
                     uplink = method.update(participants, self.pick(inbox, audience, participants))
@@ -151,7 +151,7 @@ class Federation:
         with on_this_rank(f"round {round}, what the server sends"):
             to = self.prepared.audience(audience, round)
             message = self.prepared.method.send(self.server, to) if server else None
-        device = self.prepared.hardware.device
+        device = self.prepared.resources.device
         return exchange.send(self.communicator, self.prepared.placement, audience, message, device)
 
     def pick(self, inbox: Inbox, audience: np.ndarray, fleet: Fleet) -> Inbox:
@@ -166,7 +166,7 @@ class Federation:
         by keeping the old."""
         state = fleet.state
         if not finite.all():  # else there is nothing to leave out, and no reason to copy the rest
-            kept = torch.from_numpy(np.flatnonzero(finite)).to(self.prepared.hardware.device)
+            kept = torch.from_numpy(np.flatnonzero(finite)).to(self.prepared.resources.device)
             state = {name: rows[kept] for name, rows in state.items()}
         self.prepared.store.put(fleet.ids[finite].tolist(), state)
 
@@ -186,7 +186,7 @@ class Federation:
         moved = {"bytes_down": sent - self._bytes[0], "bytes_up": received - self._bytes[1],
                  "floats_down": floats_down}
         self._bytes = sent, received
-        watch = self.prepared.hardware.stopwatch
+        watch = self.prepared.resources.stopwatch
         phases = {f"seconds/{phase}": watch.seconds[phase]
                   for phase in ("send", "gather", "aggregate", "checkpoint")}
         return moved | phases | {"seconds/round": watch.lap()}
@@ -202,7 +202,7 @@ class Federation:
     def checkpoint(self, round: int, wait: bool) -> None:
         """Publish the metrics and begin to save all state; with ``wait``, until it is on the disk."""
         self.record()
-        with self.prepared.hardware.stopwatch.phase("checkpoint"), self.schedule.waiting():
+        with self.prepared.resources.stopwatch.phase("checkpoint"), self.schedule.waiting():
             if self.metrics is not None:
                 with on_this_rank(f"round {round}, metrics"):
                     self.metrics.fold()
@@ -215,7 +215,7 @@ class Federation:
 
     def finish_checkpoint(self) -> None:
         """Wait until the checkpoint that was begun, if any, is on the disk, and note what it cost."""
-        with self.prepared.hardware.stopwatch.phase("checkpoint"), self.schedule.waiting():
+        with self.prepared.resources.stopwatch.phase("checkpoint"), self.schedule.waiting():
             self.checkpoints.finish()
         self.schedule.finished(self.checkpoints.written_in)
 
@@ -232,7 +232,7 @@ class Federation:
         numbers = [(fleet.ids, record.numbers(fleet, None, None))]
         values = record.gather(self.communicator, self.prepared.placement, audience, len(everyone), numbers,
                                self.communicator.allgather(record.header(numbers, {})),
-                               self.prepared.hardware.scores)
+                               self.prepared.resources.scores)
         if self.metrics is not None:
             values |= self.costs(floats_down) | {FINAL: 1}
             with on_this_rank("after the last round, metrics"):

@@ -19,12 +19,12 @@ from hpcfl.scores.base import Score
 
 @dataclass
 class Numbers:
-    """Of a fleet's clients: ``values`` name → [n], among them COLUMN/NUMBER of ``columns``, notes/NOTE
-    of ``notes``."""
+    """Of a fleet's clients: ``values`` name → [n], among them COLUMN/NUMBER of ``columns``, recorded/NAME
+    of ``recorded``."""
 
     values: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     columns: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    recorded: list[str] = field(default_factory=list)
 
 
 Parts = Sequence[tuple[np.ndarray, Numbers]]  # ids and numbers of fleets
@@ -42,31 +42,31 @@ def finite(fleet: Fleet, uplink: Message) -> Tensor:
 
 
 def numbers(fleet: Fleet, uplink: Message | None, finite: Tensor | None) -> Numbers:
-    """This rank's numbers: scores, notes, and of clients that took part floats sent, training
-    loss, divergence."""
-    found = Numbers(columns=list(fleet.scores), notes=list(fleet.notes))
+    """This rank's numbers: scores, what the method recorded, and of clients that took part floats sent,
+    training loss, divergence."""
+    mine = Numbers(columns=list(fleet.scores), recorded=list(fleet.recorded))
     for column, sums in fleet.scores.items():
-        for name, score in fleet.hardware.scores.items():
+        for name, score in fleet.resources.scores.items():
             own = score.numbers(name, sums[name], fleet.counts)
-            found.values |= {f"{column}/{part}": values.numpy() for part, values in own.items()}
-    found.values |= {f"notes/{name}": values.detach().double().cpu().numpy()
-                     for name, values in fleet.notes.items()}
+            mine.values |= {f"{column}/{part}": values.numpy() for part, values in own.items()}
+    mine.values |= {f"recorded/{name}": values.detach().double().cpu().numpy()
+                     for name, values in fleet.recorded.items()}
     if uplink is not None and finite is not None:
         floats = sum((torch.as_tensor(field.logical_floats(), dtype=torch.float64)
                       for field in fields(uplink).values()), torch.zeros(len(fleet.ids), dtype=torch.float64))
-        found.values["floats_up"] = floats.numpy()
-        found.values["diverged"] = (~finite).double().numpy()
+        mine.values["floats_up"] = floats.numpy()
+        mine.values["diverged"] = (~finite).double().numpy()
         if fleet.losses is not None:
-            found.values["train_loss"] = fleet.losses.cpu().numpy()
-    return found
+            mine.values["train_loss"] = fleet.losses.cpu().numpy()
+    return mine
 
 
 def header(parts: Parts, seconds: dict[str, float]) -> dict[str, Any]:
-    """What ``gather`` needs to know of every rank, JSON-able: names of numbers, columns, notes;
+    """What ``gather`` needs to know of every rank, JSON-able: names of numbers, columns, recorded;
     seconds by phase."""
-    return {"names": _all(found.values for _, found in parts),
-            "columns": _all(found.columns for _, found in parts),
-            "notes": _all(found.notes for _, found in parts), "seconds": seconds}
+    return {"names": _all(one.values for _, one in parts),
+            "columns": _all(one.columns for _, one in parts),
+            "recorded": _all(one.recorded for _, one in parts), "seconds": seconds}
 
 
 def gather(communicator: Communicator, placement: Placement, audience: np.ndarray, clients: int, parts: Parts,
@@ -74,11 +74,12 @@ def gather(communicator: Communicator, placement: Placement, audience: np.ndarra
     """Rank 0's record of the round: ``clients/NAME`` [clients], NaN where a client was not concerned,
     their summaries, and the slowest worker's seconds; {} elsewhere. ``parts``: ids and numbers of the fleets
     of this rank; ``headers`` by rank."""
-    names, columns, notes = (_all(one[part] for one in headers) for part in ("names", "columns", "notes"))
+    names, columns, recorded = (_all(one[part] for one in headers)
+                                for part in ("names", "columns", "recorded"))
     mine = audience[placement.owner[audience] == communicator.rank]
     table = np.full((len(mine), len(names)), np.nan)
-    for ids, found in parts:
-        for name, values in found.values.items():
+    for ids, of_fleet in parts:
+        for name, values in of_fleet.values.items():
             table[np.searchsorted(mine, ids), names.index(name)] = values
     total = communicator.gather(table, placement.owner[audience])
     if total is None:
@@ -92,10 +93,10 @@ def gather(communicator: Communicator, placement: Placement, audience: np.ndarra
         own = {name.removeprefix(prefix): of_clients[name] for name in names if name.startswith(prefix)}
         for name, score in scores.items():
             record |= {f"{column}/{part}": value for part, value in score.summary(name, own).items()}
-    for note in notes:
-        values = of_clients[f"notes/{note}"]
-        record |= {f"notes/{note}": summarised("mean", values),
-                   f"notes/{note}_std": summarised("std", values)}
+    for name in recorded:
+        values = of_clients[f"recorded/{name}"]
+        record |= {f"recorded/{name}": summarised("mean", values),
+                   f"recorded/{name}_std": summarised("std", values)}
     workers = [one["seconds"] for one in headers[min(1, len(headers) - 1):]]
     record |= {f"seconds/{phase}": max(worker.get(phase, 0.0) for worker in workers)
                for phase in ("train", "score")}

@@ -44,9 +44,9 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
     if mistaken := next((one for one in verdicts if one.mistake), None):
         raise UserError(mistaken.mistake) from (cause or Elsewhere(mistaken.details))
     if unbatched := next((one.unbatched for one in verdicts if one.unbatched), None):
-        hardware = replace(prepared.hardware, kernel=SerialKernel(prepared.hardware.kernel.module))
+        resources = replace(prepared.resources, kernel=SerialKernel(prepared.resources.kernel.module))
         note = f"{unbatched}; they train one after the other, as with runtime.lanes = 1"
-        return replace(prepared, hardware=hardware, notes=[*prepared.notes, note])
+        return replace(prepared, resources=resources, notes=[*prepared.notes, note])
     return prepared
 
 
@@ -55,10 +55,10 @@ def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
 
     What fails for lanes side by side but not for one alone cannot be batched.
     """
-    hardware = prepared.hardware
-    if (found := measuring.mistake(hardware.scores, prepared.setup.classes, hardware.device)) is not None:
+    resources = prepared.resources
+    if (found := measuring.mistake(resources.scores, prepared.setup.classes, resources.device)) is not None:
         return _of(*found)
-    lanes = hardware.kernel.widest
+    lanes = resources.kernel.widest
     failure = attempt(prepared, lanes) if prepared.store.ids else None
     if failure is None:
         return Verdict(), None
@@ -75,7 +75,7 @@ def _of(line: str, cause: BaseException | None) -> tuple[Verdict, BaseException 
 
 def attempt(prepared: Prepared, lanes: int) -> Failure | None:
     """How the trial fails with at most so many lanes, if it does."""
-    device = prepared.hardware.device
+    device = prepared.resources.device
     with torch.random.fork_rng([device] if device.type == "cuda" else []), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -34,7 +34,7 @@ def of_hook(prepared: Prepared, failure: Failure) -> Found:
 def of_model(prepared: Prepared) -> Found | None:
     """What is wrong with what the model by itself makes of two samples, in evaluation mode;
     None if nothing is."""
-    samples, classes = prepared.hardware.samples, prepared.setup.classes
+    samples, classes = prepared.resources.samples, prepared.setup.classes
     x, _ = samples.take(np.arange(min(SAMPLES, len(samples.y))))
     try:
         with torch.no_grad():

@@ -17,7 +17,7 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Inbox, Message, fields
 from hpcfl.communication.placement import Placement
 from hpcfl.errors import UserError
-from hpcfl.fleet import BUFFERS, Fleet, Hardware
+from hpcfl.fleet import BUFFERS, Fleet, Resources
 from hpcfl.fleet.kernels import choose
 from hpcfl.fleet.stopwatch import Stopwatch
 from hpcfl.methods.base import State
@@ -79,7 +79,7 @@ def play(prepared: Prepared, lanes: int) -> None:
 
 def imitate(prepared: Prepared, lanes: int) -> Prepared:
     """The experiment with two samples, a kernel, a clock and a store of its own."""
-    real, method = prepared.hardware, prepared.method
+    real, method = prepared.resources, prepared.method
     clients = min(prepared.setup.clients, max(FEWEST, FLOATS // prepared.setup.layout.width))
     samples = real.samples.dealt({0: np.arange(min(SAMPLES, len(real.samples.y)))})
     setup = replace(prepared.setup, counts=samples.counts(0).repeat(clients, 1))
@@ -88,10 +88,10 @@ def imitate(prepared: Prepared, lanes: int) -> Prepared:
     with hook("client_state"):
         buffers = {name: row for name, row in prepared.store.template.items() if name.startswith(BUFFERS)}
         store = ClientStore([0], method.client_state(setup) | buffers)
-    hardware = Hardware(setup, samples, kernel, real.buffers, real.device, lambda: None, Stopwatch(),
+    resources = Resources(setup, samples, kernel, real.buffers, real.device, lambda: None, Stopwatch(),
                         real.scores)
     here = Placement(np.zeros(clients, np.int64), 1)
-    return replace(prepared, setup=setup, hardware=hardware, store=store, placement=here)
+    return replace(prepared, setup=setup, resources=resources, store=store, placement=here)
 
 
 def impatient() -> Callable[[], None]:
@@ -109,7 +109,7 @@ def sent(small: Prepared, server: State, round: int) -> Inbox:
     """What the server sends to the client, as it arrives."""
     with hook("send"):
         message = checked("send", small.method.send(server, small.audience(CLIENT, round)))
-        return exchange.send(OneProcess(), small.placement, CLIENT, message, small.hardware.device)[0]
+        return exchange.send(OneProcess(), small.placement, CLIENT, message, small.resources.device)[0]
 
 
 def client_side(small: Prepared, inbox: Inbox) -> State:
@@ -130,7 +130,7 @@ def client_side(small: Prepared, inbox: Inbox) -> State:
 def fleet(small: Prepared, round: int) -> Fleet:
     """The client, in a round that is scored."""
     known = small.fleet(CLIENT, round, scored=True)
-    return Brief(known.ids, known.state, known.counts, round, True, known.loss, known.hardware)
+    return Brief(known.ids, known.state, known.counts, round, True, known.loss, known.resources)
 
 
 def checked(sender: str, message: Any) -> Message:

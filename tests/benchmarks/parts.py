@@ -37,7 +37,7 @@ def main() -> None:
 def scoring_by_block() -> Iterator[str]:
     prepared = small({**MNIST, "partition": {"scheme": "iid", "clients": 10}})
     rows = models(prepared)
-    samples = sum(len(prepared.hardware.samples.test[client]) for client in prepared.store.ids)
+    samples = sum(len(prepared.resources.samples.test[client]) for client in prepared.store.ids)
     for block in (10, 64, 128, 256):
         scoring.BLOCK = block
         taken = seconds(lambda: fleet(prepared).score("post", rows))
@@ -49,7 +49,7 @@ def scoring_by_block() -> Iterator[str]:
 
 def cutting() -> Iterator[str]:
     samples = small({**MNIST, "partition": {"scheme": "iid", "clients": 10},
-                     "model": {"name": "mlp"}}).hardware.samples
+                     "model": {"name": "mlp"}}).resources.samples
     index = torch.randperm(len(samples.y))[:500]
     yield ("500 normalised images, as batches are cut: "
            f"{1e3 * seconds(lambda: samples.take(index), 50):.2f} ms")
@@ -60,14 +60,15 @@ def cutting() -> Iterator[str]:
 def replaying() -> Iterator[str]:
     prepared = small({**DIGITS, "partition": {"scheme": "iid", "clients": 50},
                       "training": {"epochs": EPOCHS}})
-    rows, work = models(prepared), prepared.hardware.work
+    rows, lane_steps = models(prepared), prepared.resources.lane_steps
     for often, name in ((1 << 60, "as it is"), (0, "replayed")):
         replay.OFTEN = often
-        prepared.hardware.kernel._recordings.clear()
-        work.clear()
+        prepared.resources.kernel._recordings.clear()
+        lane_steps.clear()
         fleet(prepared).train(rows)
-        taken = seconds(lambda: fleet(prepared).train(rows)) / work.turns * (REPEATS + 2)
-        yield f"a step of {work.computed / work.turns:.0f} lanes of 64-32-10 {name}: {1e3 * taken:.2f} ms"
+        taken = seconds(lambda: fleet(prepared).train(rows)) / lane_steps.turns * (REPEATS + 2)
+        yield (f"a step of {lane_steps.computed / lane_steps.turns:.0f} lanes of 64-32-10 {name}: "
+               f"{1e3 * taken:.2f} ms")
 
 
 def server() -> Iterator[str]:

@@ -20,11 +20,11 @@ COUNTS = [[8, 3, 0, 0], [0, 4, 0, 0], [1, 0, 6, 6], [0, 0, 1, 0], [7, 7, 7, 7], 
 def test_stacked_and_serial_agree(make_fleet, rows_of, keys, dtype, tolerance):
     serial, stacked = (make_fleet(COUNTS, lanes=1, dtype=dtype, **keys),
                        make_fleet(COUNTS, dtype=dtype, **keys))
-    assert (isinstance(serial.hardware.kernel, SerialKernel)
-            and isinstance(stacked.hardware.kernel, StackedKernel))
+    assert (isinstance(serial.resources.kernel, SerialKernel)
+            and isinstance(stacked.resources.kernel, StackedKernel))
     rows = rows_of(serial)
     anchor = rows_of(serial, 2)[0]
-    one, many = (fleet.train(rows, pull=(0.3, anchor)) for fleet in (serial, stacked))
+    one, many = (fleet.train(rows, proximal=(0.3, anchor)) for fleet in (serial, stacked))
     assert one.dtype == dtype
     assert ((one - many).norm(dim=1) / one.norm(dim=1)).max() < tolerance
     torch.testing.assert_close(serial.losses, stacked.losses, rtol=1e-4, atol=1e-6)
@@ -73,7 +73,7 @@ def test_optimisers_are_torchs(make_fleet, rows_of, optimizer, keys):
     fleet = make_fleet(dtype=torch.float64, batch_size=100, optimizer=optimizer, lr=0.05, **keys)
     rows = rows_of(fleet)
     trained = fleet.train(rows, epochs=5)
-    samples, module = fleet.hardware.samples, fleet.setup.build()
+    samples, module = fleet.resources.samples, fleet.setup.build()
     for client in range(5):
         with torch.no_grad():
             for name, parameter in module.named_parameters():
@@ -96,7 +96,7 @@ def test_optimisers_are_torchs(make_fleet, rows_of, optimizer, keys):
 def test_gradient_of_training_is_the_losss_by_finite_differences(make_fleet, rows_of):
     fleet = make_fleet([[3, 2, 0, 1]], dtype=torch.float64, batch_size=100, lr=1.0)
     rows = rows_of(fleet)
-    samples, module = fleet.hardware.samples, fleet.setup.build()
+    samples, module = fleet.resources.samples, fleet.setup.build()
     x, y = samples.take(samples.train[0])
 
     def loss(row):

@@ -41,17 +41,17 @@ def clients(make_fleet, lanes, dtype=torch.float32, convolves=False, **training)
     name = {torch.float32: "test_lanes:convolutional", torch.float64: "test_lanes:convolutional64"}[dtype]
     fleet = make_fleet(COUNTS, lanes=10_000_000 if lanes == "all" else lanes, dtype=dtype,
                        model={"name": name} if convolves else None, **training)
-    fleet.hardware.samples.train[EMPTY] = fleet.hardware.samples.train[EMPTY][:0]
+    fleet.resources.samples.train[EMPTY] = fleet.resources.samples.train[EMPTY][:0]
     if convolves:
         fleet.state[buffer_name("model")] = fleet.state[buffer_name("model")].to(dtype)
     return fleet
 
 
-def train(make_fleet, rows_of, lanes, dtype, convolves=False, pull=None, **training):
+def train(make_fleet, rows_of, lanes, dtype, convolves=False, proximal=None, **training):
     """Trained rows, losses, and buffers of the clients."""
     fleet = clients(make_fleet, lanes, dtype, convolves, **training)
     rows = rows_of(fleet)
-    trained = fleet.train(rows, epochs=2, pull=None if pull is None else (pull, rows.flip(0)))
+    trained = fleet.train(rows, epochs=2, proximal=None if proximal is None else (proximal, rows.flip(0)))
     return trained, fleet.losses, fleet.state.get(buffer_name("model"), torch.zeros(0))
 
 
@@ -64,10 +64,11 @@ def worst(ours, theirs):
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("convolves", [False, True])
 @pytest.mark.parametrize("training", HOW, ids=lambda how: "-".join(how) or "plain")
-@pytest.mark.parametrize("pull", [None, 0.5])
-def test_lanes_agree_with_one_at_a_time_in_float64(make_fleet, rows_of, convolves, lanes, training, pull):
-    alone = train(make_fleet, rows_of, 1, torch.float64, convolves, pull, **training)
-    assert worst(train(make_fleet, rows_of, lanes, torch.float64, convolves, pull, **training), alone) < 1e-6
+@pytest.mark.parametrize("proximal", [None, 0.5])
+def test_lanes_agree_with_one_at_a_time_in_float64(make_fleet, rows_of, convolves, lanes, training, proximal):
+    alone = train(make_fleet, rows_of, 1, torch.float64, convolves, proximal, **training)
+    beside = train(make_fleet, rows_of, lanes, torch.float64, convolves, proximal, **training)
+    assert worst(beside, alone) < 1e-6
 
 
 @pytest.mark.parametrize("lanes", LANES)
@@ -106,19 +107,19 @@ def test_no_lane_is_computed_for_a_client_that_has_finished(make_fleet, rows_of,
     """By what the kernel is given: as many lanes and samples as clients have mini-batches and
     samples left."""
     fleet = make_fleet([[8, 0, 0, 0], [4, 0, 0, 0], [5, 0, 0, 0]], lanes=lanes)  # batches of 4
-    session, given = fleet.hardware.kernel.session, []
+    session, given = fleet.resources.kernel.session, []
 
     def watched(*how):
         gradient = session(*how)
         return (lambda selected, x, y, variables: given.append(x.shape[:2])
                 or gradient(selected, x, y, variables))
 
-    monkeypatch.setattr(fleet.hardware.kernel, "session", watched)
+    monkeypatch.setattr(fleet.resources.kernel, "session", watched)
     fleet.train(rows_of(fleet), epochs=1)
-    work = fleet.hardware.work
-    assert (sum(lane for lane, _ in given) == work.computed == work.needed == 2 + 1 + 2
-            and len(given) == work.turns)
-    assert sum(lane * size for lane, size in given) == work.samples == 17
+    lane_steps = fleet.resources.lane_steps
+    assert (sum(lane for lane, _ in given) == lane_steps.computed == lane_steps.needed == 2 + 1 + 2
+            and len(given) == lane_steps.turns)
+    assert sum(lane * size for lane, size in given) == lane_steps.samples == 17
 
 
 @pytest.mark.parametrize("lanes", LANES)

@@ -90,11 +90,11 @@ def unequal_clients(folder, name, lanes, dtype, **training):
              "partition": {"scheme": "iid", "clients": 8}, "training": {"batch_size": batch, **training},
              "runtime": {"lanes": lanes}}
     prepared = prepare(config.parse(table), OneProcess())
-    pools = prepared.hardware.samples.train
+    pools = prepared.resources.samples.train
     for client, length in enumerate((3, 0, 5, 3, 4, 5, 1, 5)):
         pools[client] = pools[client][:length]
     if dtype is np.float64:
-        prepared.hardware.kernel.module.double()
+        prepared.resources.kernel.module.double()
     fleet = prepared.fleet(np.arange(8), 1, False)
     rows = prepared.setup.initial().to(torch.float64 if dtype is np.float64 else torch.float32)
     fleet.state = {key: value.to(rows.dtype) for key, value in fleet.state.items()}

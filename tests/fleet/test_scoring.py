@@ -24,7 +24,7 @@ def test_score_against_a_loop(make_fleet, rows_of, lanes):
     correct, total = fleet.scores["pre"]["accuracy"].T
     loss, same = fleet.scores["pre"]["loss"].T
     assert torch.equal(total, same)
-    samples = fleet.hardware.samples
+    samples = fleet.resources.samples
     for client in range(5):
         x, y = samples.take(samples.test[client])
         logits = module_of(fleet, rows[client])(x).detach()
@@ -86,7 +86,7 @@ def test_class_means_against_a_loop(make_fleet, rows_of, lanes):
     rows = rows_of(fleet)
     means = fleet.class_means(rows, lambda model, x, lane: model.features(x))
     assert means.shape == (5, 4, 6)
-    samples = fleet.hardware.samples
+    samples = fleet.resources.samples
     for client in range(5):
         x, y = samples.take(samples.train[client])
         features = module_of(fleet, rows[client]).features(x).detach()

@@ -36,7 +36,7 @@ def test_every_batch_is_a_real_batch(make_fleet, rows_of, lanes, size):
 def test_an_epoch_sees_each_of_a_clients_own_samples_once(make_fleet, rows_of, lanes):
     fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
     fleet.train(rows_of(fleet), loss=mean_of_inputs)
-    samples = fleet.hardware.samples
+    samples = fleet.resources.samples
     for client in range(5):
         x, _ = samples.take(samples.train[client])
         assert fleet.losses[client] == pytest.approx(float(x.mean()), rel=1e-4, abs=1e-6)
@@ -70,7 +70,7 @@ def test_a_client_without_samples_keeps_its_row(make_fleet, rows_of, lanes):
     fleet = make_fleet(COUNTS, lanes=lanes)
     rows = rows_of(fleet)
     full = fleet.train(rows)
-    fleet.hardware.samples.train[2] = np.zeros(0, np.int64)
+    fleet.resources.samples.train[2] = np.zeros(0, np.int64)
     again = fleet.train(rows, phase="train again")
     assert torch.equal(again[2], rows[2]) and not torch.equal(full[2], rows[2])
     assert (again != rows).any(dim=1).tolist() == [True, True, False, True, True]
@@ -210,8 +210,8 @@ def test_variables_may_be_called_like_options(make_fleet, rows_of, lanes):
      "variable 'own' has shape [64]; its first dimension"),
     (lambda fleet, rows: fleet.score("post", rows, variables={"own": torch.ones(())}),
      "variable 'own' has shape []"),
-    (lambda fleet, rows: fleet.note("norm", torch.ones(3)),
-     "note 'norm' has shape [3]; its first dimension must be the clients, 5"),
+    (lambda fleet, rows: fleet.record("norm", torch.ones(3)),
+     "the recorded 'norm' has shape [3]; its first dimension must be the clients, 5"),
 ])
 def test_what_is_not_of_each_client_is_refused(make_fleet, rows_of, use, words):
     fleet = make_fleet()

@@ -84,7 +84,7 @@ def test_another_model_inside_a_loss(make_fleet, rows_of, lanes):
         assert model.training
         return (model.features(batch.x) - taught).square().mean()
     trained = fleet.train(rows, loss=loss, variables={"teacher": teachers})
-    module, samples = fleet.setup.build(), fleet.hardware.samples
+    module, samples = fleet.setup.build(), fleet.resources.samples
     for client in range(len(rows)):
         x, _ = samples.take(samples.train[client])
         module.load_state_dict(fleet.layout.split(teachers[client]))
@@ -116,12 +116,12 @@ def test_another_model_inside_a_loss_has_its_own_batch_norm(make_fleet, rows_of,
     assert (fleet.losses == 0).all()
     fleet.train(rows, loss=loss, phase="other", params=("head",),
                 variables={**variables, "statistics": statistics})
-    module, samples = fleet.setup.build().eval(), fleet.hardware.samples
+    module, samples = fleet.setup.build().eval(), fleet.resources.samples
     for client in range(len(rows)):
         x, _ = samples.take(samples.train[client])
         found = []
         for buffers in (given, statistics):
-            stacked = fleet.hardware.stacked(rows[client:client + 1], buffers[client:client + 1])
+            stacked = fleet.resources.stacked(rows[client:client + 1], buffers[client:client + 1])
             module.load_state_dict({name: tensor[0] for name, tensor in stacked.items()})
             found.append(module.features(x).detach())
         assert float(fleet.losses[client]) == pytest.approx(float((found[0] - found[1]).abs().sum()),
@@ -134,7 +134,7 @@ def test_another_model_inside_a_loss_has_its_own_batch_norm(make_fleet, rows_of,
 @every_lanes
 def test_losses_of_models_on_ones_own_samples(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
-    models, samples, module = rows_of(fleet)[:3], fleet.hardware.samples, fleet.setup.build()
+    models, samples, module = rows_of(fleet)[:3], fleet.resources.samples, fleet.setup.build()
     picks = torch.tensor([[0, 1], [2, 0], [1, -1], [-1, -1], [2, 2]])
     found = fleet.loss_of(Pool(models, picks))
     for client in range(5):
@@ -207,7 +207,7 @@ def test_class_means_over_draws(make_fleet, rows_of):
 @every_lanes
 def test_head_gradients_are_those_of_autograd(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
-    rows, samples, module = rows_of(fleet), fleet.hardware.samples, fleet.setup.build()
+    rows, samples, module = rows_of(fleet), fleet.resources.samples, fleet.setup.build()
     found = fleet.head_gradients(rows)
     for client in range(5):
         x, y = samples.take(samples.train[client])

@@ -71,7 +71,7 @@ def test_creff_4_clients_send_the_gradients_of_their_classes(make_fleet, rows_of
     sent = message["gradients"].tensor.view(2, 4, -1)
     named = layout.split(torch.cat([model[layout.columns("body")], retrained[layout.columns("head")]]))
     for client in range(2):
-        x, y = fleet.hardware.samples.take(fleet.hardware.samples.train[client])
+        x, y = fleet.resources.samples.take(fleet.resources.samples.train[client])
         hidden = (x @ named["hidden1.weight"].T + named["hidden1.bias"]).relu()
         for label in range(4):
             if counts[client][label]:

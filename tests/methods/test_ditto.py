@@ -36,7 +36,7 @@ def test_ditto_10c_without_gradient_the_distance_shrinks_by_one_minus_eta_lambda
 
 
 def test_ditto_9_is_pulled_to_the_received_model_not_to_the_trained_one(federate):
-    """In round 1 v = w, so the first personal step feels no pull whatever λ is."""
+    """In round 1 v = w, so the first personal step feels no proximal term whatever λ is."""
     one = {"rounds": 1, "training": WHOLE}
     weak, strong = ({"name": "ditto", "personal_epochs": 1, "lam": lam} for lam in (0.0, 5.0))
     assert torch.equal(federate(strong, **one).clients["personal"], federate(weak, **one).clients["personal"])

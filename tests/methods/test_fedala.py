@@ -26,11 +26,11 @@ def activated(make_fleet, rows_of):
 
 
 def loss_of(fleet, client, row):
-    samples = fleet.hardware.samples
+    samples = fleet.resources.samples
     x, y = samples.take(samples.train[client])
     named = {name: tensor[0] for name, tensor in fleet.layout.stack(row[None]).items()}
     return torch.nn.functional.cross_entropy(
-        torch.func.functional_call(fleet.hardware.kernel.module, named, x), y)
+        torch.func.functional_call(fleet.resources.kernel.module, named, x), y)
 
 
 def test_ala_10_gradient_of_the_weights_against_finite_differences(activated):
@@ -250,9 +250,9 @@ def test_ala_9_learns_from_a_random_subset_that_stays_for_the_phase(activated):
     halves = []
     for round in (1, 2):
         fleet, g, _ = activated(counts=[[40, 0, 0, 0]], rounds=1, round=round)
-        seen, take = [], fleet.hardware.samples.take
-        fleet.hardware.samples.take = (lambda index, seen=seen, take=take: seen.append(sorted(index.tolist()))
-                                       or take(index))
+        seen, take = [], fleet.resources.samples.take
+        fleet.resources.samples.take = (
+            lambda index, seen=seen, take=take: seen.append(sorted(index.tolist())) or take(index))
         AdaptiveLocalAggregation(share=0.5, most_epochs=12, threshold=0.0).adapt(fleet, g)
         assert len(seen) == 12 and all(samples == seen[0] for samples in seen) and len(set(seen[0])) == 20
         assert np.ptp(seen[0]) > 20

@@ -78,13 +78,13 @@ def test_fedamp_10_mixing_matrix_is_symmetric_and_rows_sum_to_one(cohort):
 
 def test_fedamp_10_alpha_zero_anchors_every_client_at_itself(cohort):
     server = {"models": draw().float(), "uploaded": torch.ones(6, dtype=torch.bool)}
-    own = method(alpha=0.0, pull=0.5)
+    own = method(alpha=0.0, proximal=0.5)
     assert torch.equal(own.send(server, cohort(np.ones((6, 2))))["anchor"], server["models"])
     assert own.strength() == 0.5
 
 
 def test_fedamp_alpha_zero_needs_a_strength():
-    with pytest.raises(UserError, match="give 'pull'"):
+    with pytest.raises(UserError, match="give 'proximal'"):
         config.parse({"method": {"name": "fedamp", "alpha": 0.0}})
 
 

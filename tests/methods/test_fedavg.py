@@ -38,7 +38,7 @@ def test_fedavg_10_one_participant_is_the_average(federate):
 
 def test_fedavg_10_one_full_batch_is_a_centralised_step(federate):
     played = federate("fedavg", rounds=2, model={"hidden": []}, training={"batch_size": 100, "lr": 0.2})
-    samples, setup = played.prepared.hardware.samples, played.prepared.setup
+    samples, setup = played.prepared.resources.samples, played.prepared.setup
     start, ended = setup.layout.split(setup.initial().double()), setup.layout.split(played.server["model"])
     x, y = samples.take(np.concatenate([samples.train[client] for client in range(5)]))
     weight, bias = softmax_step(x.double().numpy(), y.numpy(), start["head.weight"].numpy(),

@@ -47,7 +47,7 @@ def test_epochs_add_up_and_the_proximal_term_acts_in_both_phases(federate, monke
     trained, original = [], Fleet.train
 
     def train(self, rows, **how):
-        trained.append((how.get("phase"), how.get("epochs"), how.get("pull", (None,))[0]))
+        trained.append((how.get("phase"), how.get("epochs"), how.get("proximal", (None,))[0]))
         return original(self, rows, **how)
 
     monkeypatch.setattr(Fleet, "train", train)

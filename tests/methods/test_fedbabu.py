@@ -57,7 +57,7 @@ def test_fedbabu_7_fine_tuning_uses_the_next_rounds_learning_rate(federate, monk
     played, calls = phases(federate, monkeypatch,
                            method={"name": "fedbabu", "tune_epochs": 1}, counts=[[6, 3, 2, 1]],
                            rounds=2, training={"batch_size": 100, "lr": 0.1, "lr_decay": 0.5})
-    samples, layout, module = (played.prepared.hardware.samples, played.prepared.setup.layout,
+    samples, layout, module = (played.prepared.resources.samples, played.prepared.setup.layout,
                                played.prepared.setup.build())
     x, y = samples.take(samples.train[0])
     start = calls[-1][0][0].requires_grad_()

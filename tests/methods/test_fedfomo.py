@@ -87,7 +87,7 @@ def test_fedfomo_10_the_candidate_itself_alone_is_local(federate, keys):
 def test_fedfomo_9_validation_samples_are_not_trained_on_nor_counted(federate):
     counts = [[10, 5, 0, 0], [0, 20, 5, 5], [1, 0, 0, 1], [0, 0, 0, 1]]
     prepared = federate({"name": "fedfomo", "validation": 0.2}, counts, rounds=1).prepared
-    samples = prepared.hardware.samples
+    samples = prepared.resources.samples
     for client, expected in enumerate(([8, 4, 0, 0], [0, 16, 4, 4], [1, 0, 0, 1], [0, 0, 0, 1])):
         train, held_out = (set(samples.parts[part][client].tolist()) for part in ("train", "validation"))
         assert not train & held_out and len(train | held_out) == sum(counts[client])
@@ -131,7 +131,7 @@ def test_fedfomo_9_validation_loss_is_a_mean_over_samples_in_evaluation_mode(
     """Ten samples in blocks of four; batch norm in training mode would take each block's own statistics."""
     monkeypatch.setattr(scoring, "BLOCK", 4)
     fleet = make_fleet([[7, 3, 0, 0]], model={"name": "tiny:normalised", "hidden": 6})
-    samples, rows, kept = fleet.hardware.samples, rows_of(fleet), fleet.state["buffers.model"].clone()
+    samples, rows, kept = fleet.resources.samples, rows_of(fleet), fleet.state["buffers.model"].clone()
     samples.parts["validation"] = samples.train
     model = fleet.setup.build().eval()
     model.load_state_dict(fleet.layout.split(rows[0]), strict=False)

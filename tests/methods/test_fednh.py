@@ -84,7 +84,7 @@ def test_fednh_9_trains_body_and_scale_and_averages_them_unweighted(federate, le
 
 def test_fednh_9_prototypes_follow_the_normalised_class_means_of_trained_clients(federate):
     played = federate({"name": "fednh", "rho": 0.7}, rounds=1)
-    setup, samples = played.prepared.setup, played.prepared.hardware.samples
+    setup, samples = played.prepared.setup, played.prepared.resources.samples
     model, target = setup.build(), torch.zeros(4, 6).double()
     for client, row in enumerate(played.clients["model"]):
         torch.nn.utils.vector_to_parameters(_module_order(setup.layout, row, model), model.parameters())
@@ -120,7 +120,7 @@ def test_fednh_8_scores_the_global_model_before_training_and_the_local_one_after
 
 
 def test_fednh_features_are_unit(make_fleet):
-    model = make_fleet(hidden=(30,)).hardware.kernel.module  # so wide that no sample leaves all units at 0
+    model = make_fleet(hidden=(30,)).resources.kernel.module  # so wide that no sample leaves all units at 0
     features = normalised_features(model, torch.randn(50, 5), None)
     torch.testing.assert_close(features.norm(dim=1), torch.ones(50))
     assert (normalised_features(model, torch.full((1, 5), 0.0), None).isfinite()).all()
@@ -135,7 +135,7 @@ def test_fednh_4_prototypes_are_taken_in_evaluation_mode(make_fleet):
     model = fleet.setup.build().eval()  # running statistics as before round 1: mean 0, variance 1
     torch.nn.utils.vector_to_parameters(_module_order(fleet.layout, row, model), model.parameters())
     for client in range(5):
-        x, y = fleet.hardware.samples.take(fleet.hardware.samples.train[client])
+        x, y = fleet.resources.samples.take(fleet.resources.samples.train[client])
         for c in y.unique():
             torch.testing.assert_close(means[client, c],
                                        normalised_features(model, x[y == c], None).detach().mean(0))
@@ -147,6 +147,6 @@ def test_fednh_4_prototypes_and_creffs_gradients_are_of_augmented_images(make_fl
     as training does."""
     fleet = make_fleet()
     varied = []
-    monkeypatch.setattr(fleet.hardware.samples, "vary", lambda pool, seed, *key: varied.append(key) or pool)
+    monkeypatch.setattr(fleet.resources.samples, "vary", lambda pool, seed, *key: varied.append(key) or pool)
     fleet.class_means(fleet.setup.initial(), normalised_features, draws=(2, 3) if name == "creff" else None)
     assert varied == [("class means", 1, client) for client in range(5)]

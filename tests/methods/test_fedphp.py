@@ -111,9 +111,9 @@ def test_fedphp_is_supervised_by_the_inherited_model(make_fleet, rows_of):
 def test_fedphp_4_loss_by_hand(make_fleet, rows_of):
     """(1 − λ)·CE(θ) + λ·MMD² of the features of θ and of the inherited model."""
     fleet = make_fleet()
-    module, layout = fleet.hardware.kernel.module, fleet.layout
+    module, layout = fleet.resources.kernel.module, fleet.layout
     own, inherited = (layout.split(rows_of(fleet, seed)[0]) for seed in (1, 2))
-    x, y = fleet.hardware.samples.take(fleet.hardware.samples.train[0])
+    x, y = fleet.resources.samples.take(fleet.resources.samples.train[0])
     module.load_state_dict(own)
     lane = SimpleNamespace(inherited=rows_of(fleet, 2)[0])
     loss = FedPHP(name="fedphp", lam=0.3).loss(module, Batch(x, y), lane)

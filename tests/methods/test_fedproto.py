@@ -73,7 +73,7 @@ def test_fedproto_10_a_class_of_one_client_has_that_clients_mean(federate):
     """Only client 0 holds class 0: its prototype is the mean over its training samples under
     its final model."""
     played = federate({"name": "fedproto"}, [[8, 3, 0, 0], [0, 9, 2, 0], [0, 1, 6, 0]], rounds=1)
-    samples = played.prepared.hardware.samples
+    samples = played.prepared.resources.samples
     x, y = samples.take(samples.train[0])
     model = played.prepared.setup.build()
     row = played.prepared.setup.layout.split(played.clients["model"][0])

@@ -6,17 +6,17 @@ import torch
 
 def objective(fleet, client, row, anchor, mu):
     """F(w) + (μ/2)‖w − anchor‖² on all of a client's samples, float64."""
-    samples = fleet.hardware.samples
+    samples = fleet.resources.samples
     x, y = samples.take(samples.train[client])
     named = {name: tensor[0] for name, tensor in fleet.layout.stack(row[None]).items()}
-    logits = torch.func.functional_call(fleet.hardware.kernel.module, named, x)
+    logits = torch.func.functional_call(fleet.resources.kernel.module, named, x)
     return torch.nn.functional.cross_entropy(logits, y) + mu / 2 * (row - anchor).square().sum()
 
 
 def test_proximal_gradient_against_finite_differences(make_fleet, rows_of):
     fleet = make_fleet(dtype=torch.float64, batch_size=100, lr=0.01)
     rows, anchor, mu = rows_of(fleet, 1), rows_of(fleet, 2)[0], 0.7
-    direction = (rows - fleet.train(rows, pull=(mu, anchor))) / 0.01
+    direction = (rows - fleet.train(rows, proximal=(mu, anchor))) / 0.01
     step = 1e-6
     for client in range(2):
         for place in range(0, fleet.layout.width, 5):
@@ -44,7 +44,7 @@ def test_fedprox_10_larger_mu_stays_nearer_on_a_quadratic(make_fleet):
     fleet.loss = lambda model, batch, lane: sum((p - 1).square().sum() / 2 for p in model.parameters())
     anchor, ends = torch.zeros(fleet.layout.width), []
     for mu in (0.0, 0.1, 1.0, 5.0):
-        ends.append(fleet.train(anchor, pull=(mu, anchor), epochs=200, phase=f"mu {mu}"))
+        ends.append(fleet.train(anchor, proximal=(mu, anchor), epochs=200, phase=f"mu {mu}"))
         np.testing.assert_allclose(ends[-1], 1 / (1 + mu), rtol=1e-5)
     norms = [float(end.norm()) for end in ends]
     assert norms == sorted(norms, reverse=True)
@@ -55,16 +55,16 @@ def test_proximal_step_by_hand(make_fleet):
     fleet = make_fleet([[1, 0, 0, 0]], lr=0.1, lanes=1)
     fleet.loss = lambda model, batch, lane: sum(p.square().sum() / 2 for p in model.parameters())
     width = fleet.layout.width
-    ended = fleet.train(torch.full((width,), 2.0), pull=(3.0, torch.full((width,), 0.5)))
+    ended = fleet.train(torch.full((width,), 2.0), proximal=(3.0, torch.full((width,), 0.5)))
     np.testing.assert_allclose(ended, 1.35, rtol=1e-6)
 
 
 def test_fedprox_9_the_recorded_loss_is_without_the_proximal_term(make_fleet, rows_of):
     """Two full-batch epochs: the loss of the last one, at the model after the first step, however
-    strong the pull is."""
+    strong the proximal term is."""
     def trained(epochs):
         fleet = make_fleet(dtype=torch.float64, batch_size=100)
-        return fleet, fleet.train(rows_of(fleet), pull=(3.0, torch.zeros(fleet.layout.width).double()),
+        return fleet, fleet.train(rows_of(fleet), proximal=(3.0, torch.zeros(fleet.layout.width).double()),
                                   epochs=epochs)
     fleet, start = trained(1)
     anchor = torch.zeros(fleet.layout.width).double()

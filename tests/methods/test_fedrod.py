@@ -127,7 +127,7 @@ def test_fedrod_4_separate_personal_steps_are_plain(federate, monkeypatch):
     assert len(calls) == 2
     (_, generic), (start, ended) = calls
     assert torch.equal(generic, start)
-    setup, samples, method = played.prepared.setup, played.prepared.hardware.samples, played.prepared.method
+    setup, samples, method = played.prepared.setup, played.prepared.resources.samples, played.prepared.method
     personal, lane = setup.layout.columns("personal"), SimpleNamespace()
     for client, row in enumerate(start):
         x, y = samples.take(samples.train[client])

@@ -57,7 +57,7 @@ def test_ifca_9_chooses_by_the_training_data(make_fleet, rows_of):
     client's samples."""
     fleet, module = make_fleet(), make_fleet().setup.build()
     models = torch.cat([rows_of(fleet, seed) for seed in range(6)])
-    samples = fleet.hardware.samples
+    samples = fleet.resources.samples
 
     def best(part, client):
         x, y = samples.take(samples.parts[part][client])

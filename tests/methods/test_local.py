@@ -19,7 +19,7 @@ def softmax_step(x, y, weight, bias, lr, steps):
 
 def test_local_trains_by_plain_gradient_descent(federate):
     played = federate("local", model={"hidden": []}, training={"batch_size": 100, "lr": 0.2}, rounds=4)
-    samples, layout = played.prepared.hardware.samples, played.prepared.setup.layout
+    samples, layout = played.prepared.resources.samples, played.prepared.setup.layout
     start = layout.split(played.prepared.setup.initial())
     ended = layout.split(played.clients["model"])
     for client in range(5):

@@ -62,9 +62,9 @@ def test_partialfed_4_strategy_follows_the_gradient(make_fleet, rows_of):
         mixed = (by_layer(fleet.layout, choice[..., 0]) * shared[client]
                  + by_layer(fleet.layout, choice[..., 1]) * own[client])
         named = {name: tensor[0] for name, tensor in fleet.layout.stack(mixed).items()}
-        x, y = fleet.hardware.samples.take(fleet.hardware.samples.train[client])
+        x, y = fleet.resources.samples.take(fleet.resources.samples.train[client])
         return torch.nn.functional.cross_entropy(
-            torch.func.functional_call(fleet.hardware.kernel.module, named, x), y)
+            torch.func.functional_call(fleet.resources.kernel.module, named, x), y)
 
     for client in range(2):
         for layer in range(layers):

@@ -66,7 +66,7 @@ def test_per_fedavg_9_takes_as_many_steps_as_fedavg(make_fleet, rows_of):
     for variant in ("first-order", "hessian-free"):
         fleet = make_fleet([[24, 0, 0, 0]])  # 6 batches of 4
         PerFedAvg(name="per-fedavg", variant=variant).fit(fleet, rows_of(fleet), {})
-        assert fleet.hardware.work.computed == 6
+        assert fleet.resources.lane_steps.computed == 6
 
 
 def test_per_fedavg_trains_clients_with_less_than_two_batches(make_fleet, rows_of):

@@ -88,8 +88,8 @@ def statistics_of(federation):
 def test_batch_norm_statistics_stay_with_each_client(play, method):
     federation, _ = play({"name": "resnet8"}, SMALL_IMAGES, method)
     kept, prepared = statistics_of(federation), federation.prepared
-    assert kept.shape == (CLIENTS, prepared.hardware.buffers.width)
-    means = kept[:, prepared.hardware.buffers.columns("stem.1.running_mean")]
+    assert kept.shape == (CLIENTS, prepared.resources.buffers.width)
+    means = kept[:, prepared.resources.buffers.columns("stem.1.running_mean")]
     assert (means != 0).all() and not torch.equal(means[0], means[1]) and not torch.equal(means[1], means[2])
     # they never travel
     assert prepared.setup.layout.width == sum(p.numel() for p in prepared.setup.build().parameters())
@@ -104,7 +104,7 @@ def test_stacked_lanes_keep_the_same_statistics(play):
 def test_batch_norm_never_sees_a_single_sample(play):
     # 4 + 4 + 1: one position a channel at the end
     federation, values = play({"name": "resnet8"}, TINY_IMAGES, batch_size=4)
-    counted = statistics_of(federation)[:, federation.prepared.hardware.buffers.columns(
+    counted = statistics_of(federation)[:, federation.prepared.resources.buffers.columns(
         "stem.1.num_batches_tracked")]
     assert (counted == 2).all() and np.isfinite(values["clients/train_loss"][0]).all()
 
@@ -126,7 +126,7 @@ def test_received_statistics_replace_the_clients_own_but_for_counters(play):
     fleet = federation.prepared.fleet(np.arange(CLIENTS), 2, True)
     fleet.state["buffers.model"] = torch.full_like(fleet.state["buffers.model"], 7.0)
     federation.prepared.method.observe(fleet, inbox)
-    columns = federation.prepared.hardware.buffers.columns
+    columns = federation.prepared.resources.buffers.columns
     assert (fleet.state["buffers.model"][:, columns("stem.1.num_batches_tracked")] == 7).all()
     expected = federation.server["buffers.model"][columns("stem.1.running_var")]
     assert torch.equal(fleet.state["buffers.model"][:, columns("stem.1.running_var")],

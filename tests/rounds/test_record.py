@@ -39,7 +39,7 @@ def test_a_clients_numbers_and_their_summary_by_hand(federate):
 def test_training_loss_is_the_mean_over_samples_of_the_epochs_batches(federate):
     """One full batch: the loss of the start model on the training data."""
     played = federate("fedavg", rounds=1, training={"batch_size": 100})
-    setup, samples = played.prepared.setup, played.prepared.hardware.samples
+    setup, samples = played.prepared.setup, played.prepared.resources.samples
     model = setup.build()
     torch.nn.utils.vector_to_parameters(setup.initial(), model.parameters())
     for client in range(5):
@@ -73,10 +73,10 @@ def test_e2_cwfedavg_notes_how_far_its_distributions_are_off(federate):
     counts = played.prepared.setup.counts
     truth = counts / counts.sum(dim=1, keepdim=True)
     distance = (played.server["distributions"] - truth).norm(dim=1)  # of the last uploads
-    assert (played.values["clients/notes/distribution_distance"][1].tolist()
+    assert (played.values["clients/recorded/distribution_distance"][1].tolist()
             == pytest.approx(distance.tolist()))
-    assert played.values["notes/distribution_distance"][1] == pytest.approx(distance.mean().item())
-    assert played.values["notes/distribution_distance_std"][1] == pytest.approx(
+    assert played.values["recorded/distribution_distance"][1] == pytest.approx(distance.mean().item())
+    assert played.values["recorded/distribution_distance_std"][1] == pytest.approx(
         distance.std(unbiased=False).item())
 
 

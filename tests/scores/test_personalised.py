@@ -48,7 +48,7 @@ def test_e2_a_global_test_set_gives_personalised_accuracies(spiral):
     prepared, values = spiral("local", metric="pm_l")
     assert prepared.split.global_test and prepared.test_counts.tolist() == [[100] * 6] * 6
     models = prepared.store.get(prepared.store.ids)["model"]
-    samples, module = prepared.hardware.samples, prepared.setup.build().eval()
+    samples, module = prepared.resources.samples, prepared.setup.build().eval()
     x, y = samples.take(samples.test[0])
     for client, row in enumerate(models):
         for name, parameter in module.named_parameters():

@@ -143,7 +143,7 @@ class Two(OneProcess):
 
 def test_all_ranks_take_the_same_kernel():
     prepared = trial.run(prepare(config.parse(tiny.table("fedavg")), OneProcess()), Two())
-    assert isinstance(prepared.hardware.kernel, SerialKernel)
+    assert isinstance(prepared.resources.kernel, SerialKernel)
     assert prepared.notes[-1].startswith("own.py:3: cannot be batched; they train one after the other")
 
 
@@ -162,14 +162,14 @@ def test_a_trial_leaves_no_trace(method):
 
 def everything(prepared) -> list[object]:
     """What a run starts from, in a form that can be compared."""
-    hardware, store = prepared.hardware, prepared.store
-    module = dict(hardware.kernel.module.state_dict())
+    resources, store = prepared.resources, prepared.store
+    module = dict(resources.kernel.module.state_dict())
     return [digest.of_tensors(prepared.server),
             {client: row.digest for client, row in store.snapshot().items()},
-            digest.of_tensors(module), [module.training for module in hardware.kernel.module.modules()],
-            dict(hardware.stopwatch.seconds), vars(hardware.work).copy(),
+            digest.of_tensors(module), [module.training for module in resources.kernel.module.modules()],
+            dict(resources.stopwatch.seconds), vars(resources.lane_steps).copy(),
             {name: {client: pool.tolist() for client, pool in part.items()}
-             for name, part in hardware.samples.parts.items()}]
+             for name, part in resources.samples.parts.items()}]
 
 
 @pytest.mark.parametrize(("method", "sections"), [

@@ -16,7 +16,7 @@ from hpcfl.scores.base import Score
 
 
 @dataclass
-class Work:
+class LaneSteps:
     """What a rank's lanes have done: ``needed`` mini-batches of clients, lane-steps ``computed``,
     ``samples``.
 
@@ -33,7 +33,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Hardware:
+class Resources:
     """A rank's samples, its kernel, the layout of buffers, its clock, the scores, its count of lane-steps."""
 
     setup: Setup
@@ -44,7 +44,7 @@ class Hardware:
     beat: Callable[[], None]  # heartbeat, called once a mini-batch
     stopwatch: Stopwatch
     scores: Mapping[str, Score] = field(default_factory=dict)
-    work: Work = field(default_factory=Work)
+    lane_steps: LaneSteps = field(default_factory=LaneSteps)
 
     @property
     def training(self) -> Training:

@@ -11,7 +11,7 @@ from hpcfl.preparation.prepare import Prepared
 SHOWN = 12  # clients or cores listed by name
 
 
-def muster(communicator: Communicator, prepared: Prepared) -> list[str]:
+def rank_list(communicator: Communicator, prepared: Prepared) -> list[str]:
     """Collective. A line for each rank, on every rank: ``rank 2 on node7 (pid 4711, cores 4-7, cuda:1,
     clients 0-3, 9)``."""
     cores = _ranges(os.sched_getaffinity(0))
@@ -20,7 +20,7 @@ def muster(communicator: Communicator, prepared: Prepared) -> list[str]:
              else "no clients")
     threads = torch.get_num_threads()
     line = (f"rank {communicator.rank} on {communicator.host} (pid {os.getpid()}, cores {cores}, {threads} "
-            f"thread{'s' if threads > 1 else ''}, {_device(prepared.hardware.device)}, {hosts})")
+            f"thread{'s' if threads > 1 else ''}, {_device(prepared.resources.device)}, {hosts})")
     return communicator.allgather(line)
 
 
