@@ -63,9 +63,14 @@ class Stage:
         return events
 
     def _strike(self, stage: Scene, seed: str, kind: str) -> Event:
+        before, lost = stage.stamp(), stage.lost()
         outcome = KINDS[kind](stage)
         stage.done.append(kind)
-        wrong = outcome.wrong + judge.story(stage, outcome.code)
+        if lost and outcome.code == 2:  # refused before the fault could strike: there is no state to go on from
+            outcome.wrong = judge.unchanged(before, stage.stamp())
+        # A run that was stopped before it wrote anything is told about as it was before.
+        began = outcome.code != 75 or stage.stamp() != before
+        wrong = outcome.wrong + judge.story(stage, outcome.code if began else None)
         if "Traceback" in outcome.said:
             wrong.append(f"a traceback: {outcome.said[-600:]}")
         return Event(seed, stage.file.stem, kind, outcome.moment, outcome.detail, outcome.code,

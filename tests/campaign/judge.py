@@ -55,7 +55,7 @@ def unchanged(before: dict, after: dict) -> list[str]:
 def twice(scene: Scene, codes: list[int | None], jobs: list[Job]) -> list[str]:
     """One of two starts wins; the other is refused or finds the run complete. Both are where
     no state is left."""
-    if 0 not in codes and (scene.manifests() or not scene.damaged):
+    if 0 not in codes and not scene.lost():
         said = " / ".join(job.err[-SHOWN:] for job in jobs)
         return [f"neither of two starts came through: {codes}: {said}"]
     return [line for code, job in zip(codes, jobs, strict=True) if code != 0 for line in refused(code, job)]

@@ -99,6 +99,10 @@ class Scene:
             found.append((path, one))
         return found
 
+    def lost(self) -> bool:
+        """Whether no state is left to go on from, so that a start is refused until there is a fresh one."""
+        return bool(self.damaged) and not self.manifests()
+
     def _complete(self) -> list[Manifest]:
         """The checkpoints whose files are all there, of the right size."""
         folder, found = self.folder / "checkpoints", []
