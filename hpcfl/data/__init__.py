@@ -1,2 +1,1 @@
-"""Data sets (``datasets``, one file each in ``sources/``) and how they are spread over
-clients (``partition``)."""
+"""Data sets (``datasets``, one file each in ``sources/``) and how clients share them (``partition``)."""

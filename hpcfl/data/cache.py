@@ -24,41 +24,44 @@ PAUSE = 0.1  # seconds between two attempts to lock
 
 def kept(source: Path, name: str, dtype: DTypeLike, entries: Callable[[], Sequence[Any]],
          decode: Callable[[Any], Any]) -> NDArray[Any]:
-    """``decode(entry)`` of all ``entries()``, records of ``dtype``: from the cache file ``name``, which the
-    first call writes.
+    """``decode(entry)`` of all ``entries()``, an array of ``dtype``, decoded only where it is not cached.
 
-    It lies in ``source``, the folder of the data, else where that cannot be written in the user's cache
-    folder, else nowhere. It is a .npy file beside its checksum in sha256sum's format; a damaged one is
-    written anew. Delete it after changing the data.
+    The first call writes the cache file ``name``: into ``source``, the folder of the data; where that cannot
+    be written, into the user's cache folder; where neither can, nowhere. It is a .npy file beside its
+    checksum in sha256sum's format. A damaged one is written anew; one of data that has changed since is not
+    noticed and must be deleted.
     """
     places = [source / name, _user_folder(source) / name]
     for path in places:
-        if (found := _load(path, dtype)) is not None:
-            return found
-    todo = entries()
+        if (cached := _load(path, dtype)) is not None:
+            return cached
+    undecoded = entries()
     for path in places:
         try:
             with _alone(path):  # the ranks of a node wait for the one that decodes
-                found = _load(path, dtype)
-                return _write(path, dtype, todo, decode) if found is None else found
+                cached = _load(path, dtype)
+                return _write(path, dtype, undecoded, decode) if cached is None else cached
         except (OSError, RunFailure, Damaged):
             continue
-    filled: NDArray[Any] = _fill(np.empty(len(todo), dtype), todo, decode)
-    return filled
+    decoded: NDArray[Any] = _fill(np.empty(len(undecoded), dtype), undecoded, decode)
+    return decoded
 
 
 def _user_folder(source: Path) -> Path:
+    """A folder in the user's cache folder that belongs to ``source`` alone."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "hpcfl" / hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:16]
 
 
 def _load(path: Path, dtype: DTypeLike) -> NDArray[Any] | None:
-    """The array, mapped and private to this process, or None if it is not there whole. Costs one
-    pass over the file."""
+    """The array, mapped and private to this process, or None if it is not there whole.
+
+    Costs one pass over the file for its checksum.
+    """
     try:
-        said = foreign.read_bytes(_sidecar(path), SIDECAR_LIMIT).split()
+        sidecar = foreign.read_bytes(_sidecar(path), SIDECAR_LIMIT).split()
         with foreign.opened(path) as file:
-            if said[:1] != [foreign.sha256(file).encode()]:
+            if sidecar[:1] != [foreign.sha256(file).encode()]:
                 return None
             file.seek(0)
             return _mapped(file, dtype)
@@ -69,17 +72,19 @@ def _load(path: Path, dtype: DTypeLike) -> NDArray[Any] | None:
 def _mapped(file: BinaryIO, dtype: DTypeLike) -> NDArray[Any]:
     """The array of records in an open .npy file. Raises ValueError where it is anything else."""
     version = np.lib.format.read_magic(file)
-    shape, fortran, found = np.lib.format.read_array_header_1_0(file)
-    if version != (1, 0) or found != np.dtype(dtype) or fortran or len(shape) != 1:
+    shape, fortran, stored = np.lib.format.read_array_header_1_0(file)
+    if version != (1, 0) or stored != np.dtype(dtype) or fortran or len(shape) != 1:
         raise ValueError("not a list of these records")
-    return np.memmap(file, found, "c", offset=file.tell(), shape=shape)
+    return np.memmap(file, stored, "c", offset=file.tell(), shape=shape)
 
 
-def _write(path: Path, dtype: DTypeLike, todo: Sequence[Any], decode: Callable[[Any], Any]) -> NDArray[Any]:
+def _write(path: Path, dtype: DTypeLike, entries: Sequence[Any],
+           decode: Callable[[Any], Any]) -> NDArray[Any]:
+    """Decode into a temporary file, which takes its place before the checksum that makes it valid."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
-        array = np.lib.format.open_memmap(temporary, "w+", dtype, (len(todo),))
-        _fill(array, todo, decode).flush()
+        array = np.lib.format.open_memmap(temporary, "w+", dtype, (len(entries),))
+        _fill(array, entries, decode).flush()
         del array
         with foreign.opened(temporary) as file:
             checksum = foreign.sha256(file)
@@ -93,20 +98,25 @@ def _write(path: Path, dtype: DTypeLike, todo: Sequence[Any], decode: Callable[[
     return mapped
 
 
-def _fill(array: Any, todo: Sequence[Any], decode: Callable[[Any], Any]) -> Any:
-    for position, entry in enumerate(todo):
+def _fill(array: Any, entries: Sequence[Any], decode: Callable[[Any], Any]) -> Any:
+    """Decode the entries into ``array`` one by one, with a heartbeat for each."""
+    for position, entry in enumerate(entries):
         array[position] = decode(entry)
         heartbeat.beat()
     return array
 
 
 def _sidecar(path: Path) -> Path:
+    """The file with the checksum of the cache file ``path``."""
     return path.with_name(path.name + ".sha256")
 
 
 @contextmanager
 def _alone(path: Path) -> Iterator[None]:
-    """One process at a time, where there are locks. Raises OSError, Damaged where nothing can be written."""
+    """Lets one process at a time into the block, where the file system has locks.
+
+    Raises OSError or Damaged where nothing can be written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with foreign.opened(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT) as file:
         while not _taken(file):
@@ -116,7 +126,7 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 def _taken(file: BinaryIO) -> bool:
-    """One attempt to lock; whether to go on, as also where there are no locks."""
+    """Try to lock once: True if it worked, and also where the file system has no locks."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

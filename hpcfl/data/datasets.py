@@ -1,5 +1,4 @@
-"""Data sets in memory, loaded by name. Each comes from one file in ``sources/``; nothing is
-downloaded unasked."""
+"""Data sets in memory, loaded by name, each from one file in ``sources/``; nothing is downloaded unasked."""
 
 import os
 from dataclasses import dataclass, replace
@@ -16,27 +15,26 @@ _PACKAGE = "hpcfl.data.sources"
 
 @dataclass(frozen=True)
 class Normalisation:
-    """(x / scale − mean) / std; ``mean`` and ``std`` hold one value or one per channel."""
+    """(x / scale − mean) / std, where ``mean`` and ``std`` hold one value or one per channel."""
 
     scale: float = 255.0
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Samples [batch, *shape] as a model takes them: float32 on their own device; token
-        ids as they are."""
+        """Samples [batch, *shape] as a model takes them: float32 on their device; token ids stay."""
         if x.dtype in (torch.int32, torch.int64):
             return x
-        # Converted first, then in place: bytes times floats would take longer.
+        # converted once and then changed in place, because bytes times floats would take longer
         own = x.to(torch.promote_types(x.dtype, torch.get_default_dtype()), copy=True)
         factor, offset = self._line(own.dtype, own.device)
         per_channel = (-1, *[1] * (x.ndim - 2))
         return own.mul_(factor.view(per_channel)).add_(offset.view(per_channel))
 
-    # a few small tensors; made anew for every batch they would have a GPU wait for the host
+    # small tensors that are kept: made anew for every batch they would have a GPU wait for the host
     @cache  # noqa: B019
     def _line(self, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Factor and offset, a value or one per channel."""
+        """The normalisation as x·factor + offset: both [1] or [channels]."""
         factor = [1 / (self.scale * std) for std in self.std]
         offset = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
         return (torch.tensor(factor, dtype=dtype, device=device),
@@ -47,12 +45,12 @@ class Normalisation:
 class Dataset:
     """All samples of a data set, the official training split first.
 
-    x: [samples, *shape], uint8 images, float32 values, int32 or int64 token ids. y: int64 [samples] in [0,
-    classes). official_test: how many samples at the end are the official test split, 0 where there is none.
-    scale, mean, std: the normalisation. statistics: mean and std of the training split by channel,
-    where they are known. vocabulary: how many token ids there are. merges: whether schemes that merge the
-    official splits may do so here, or deal out the training split alone. notes: one line each for what
-    a user should know.
+    x: [samples, *shape], uint8 images, float32 values, int32 or int64 token ids. y: int64 [samples], classes
+    from 0. official_test: how many samples at the end are the official test split, 0 where there is none.
+    scale, mean, std: see ``Normalisation``. statistics: mean and std of the training split by channel, where
+    they are known. vocabulary: how many token ids there are. merges: whether schemes that merge the official
+    splits do so here; else they deal out the training split alone. notes: one line each for what a user
+    should know.
     """
 
     name: str
@@ -70,25 +68,25 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """One sample's shape."""
+        """The shape of one sample."""
         return tuple(self.x.shape[1:])
 
     @property
     def normalise(self) -> Normalisation:
-        """The normalisation as a function of samples, without the samples of the data set."""
+        """The normalisation as a function of samples that does not hold on to this data set."""
         return Normalisation(self.scale, self.mean, self.std)
 
 
 def names() -> list[str]:
-    """The built-in names of data sets."""
+    """The names of the built-in data sets."""
     return plugins.names(_PACKAGE)
 
 
 def load(data: sections.Data) -> Dataset:
-    """The data set of the section ``[data]``, looked for in ``data.root``, else in $HPCFL_DATA.
+    """The data set of the section ``[data]``, from ``data.file``, ``data.root``, or else $HPCFL_DATA.
 
-    Raises UserError for an unknown name, a missing root, a missing or damaged file, keys that do not
-    fit the data set.
+    Raises UserError for an unknown name, a missing root, a missing or damaged file, and keys that do not fit
+    the data set.
     """
     source = plugins.find(_PACKAGE, "data.dataset", data.dataset)
     dataset: Dataset = source.read(data.dataset, _place(data, source.built_in, source.own_file))
@@ -103,7 +101,7 @@ def load(data: sections.Data) -> Dataset:
 
 
 def _place(data: sections.Data, built_in: bool, own_file: bool) -> Path:
-    """The folder or file that a source reads."""
+    """The folder or file that a source reads. Raises UserError where the section does not name it."""
     if own_file != (data.file is not None):
         raise UserError(f"data.dataset = '{data.dataset}' "
                         + ("needs data.file, the path of your file" if own_file

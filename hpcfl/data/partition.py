@@ -18,10 +18,12 @@ from hpcfl.files import atomic, hdf5
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The samples of every client. Index lists are int64, ascending.
+    """A partition: the indices of every client's training and test samples, int64.
 
-    dataset, samples, labels_sha256: the data it belongs to. scheme: the section ``[partition]`` that drew it.
-    attempts: how often it was drawn until it was accepted. notes: one line each for what a user should know.
+    They ascend, unless a user's own scheme drew them otherwise.
+    dataset, samples, labels_sha256: the data it belongs to: name, number of samples, digest of the labels.
+    scheme: the section ``[partition]`` that drew it. attempts: how often it was drawn until it was accepted.
+    notes: one line each for what a user should know.
     """
 
     train: list[np.ndarray]
@@ -44,8 +46,10 @@ class Split:
         return all(np.array_equal(held, self.test[0]) for held in self.test)
 
     def save(self, path: str | Path) -> None:
-        """Write an HDF5 file: indices of all clients one after the other, and offsets; whole
-        or not at all."""
+        """Write a partition file, whole or not at all.
+
+        It is HDF5: for each part the indices of all clients in a row, and offsets, where each client begins.
+        """
         arrays = {part: np.concatenate(getattr(self, part)) for part in PARTS}
         arrays |= {f"{part}_offsets": np.cumsum([0, *map(len, getattr(self, part))]) for part in PARTS}
         attributes = {key: value for key, value in vars(self).items() if key not in PARTS}
@@ -54,12 +58,12 @@ class Split:
 
     @classmethod
     def load(cls, path: str | Path) -> "Split":
-        """Read what ``save`` wrote. Raises UserError if it is missing, damaged or no partition."""
+        """Read what ``save`` wrote. Raises UserError if it is missing, damaged or not a partition."""
         parts, attributes = split_file.read(path)
         return cls(parts["train"], parts["test"], **attributes.model_dump())
 
     def same(self, other: "Split") -> bool:
-        """Whether every client has the same samples with the same labels in both, however they were drawn."""
+        """Whether every client has the same samples with the same labels in both, however drawn."""
         if self.labels_sha256 != other.labels_sha256:
             return False
         return all(len(mine) == len(theirs) and all(map(np.array_equal, mine, theirs))
@@ -69,15 +73,15 @@ class Split:
 def make(scheme: Scheme, dataset: Dataset) -> Split:
     """The partition that the section ``[partition]`` asks for: drawn, or read from ``partition.file``.
 
-    Raises UserError if it cannot be drawn, leaves a client without training or test samples, or does
-    not fit the data.
+    Raises UserError if it cannot be drawn, leaves a client without training or test samples, or does not fit
+    the data.
     """
     labels = dataset.y.numpy()
     checksum = hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
     if scheme.file is not None:
         return _read(scheme.file, scheme, dataset, checksum)
-    held_back = 0 if dataset.merges or not isinstance(scheme, MergedScheme) else dataset.official_test
-    draw = scheme.draw(labels[:len(labels) - held_back], dataset.classes, dataset.official_test - held_back)
+    left_out = 0 if dataset.merges or not isinstance(scheme, MergedScheme) else dataset.official_test
+    draw = scheme.draw(labels[:len(labels) - left_out], dataset.classes, dataset.official_test - left_out)
     for client, (train, test) in enumerate(zip(draw.train, draw.test, strict=True)):
         if not len(train) or not len(test):
             raise UserError(f"partition: client {client} gets {len(train)} samples to train "
@@ -90,6 +94,11 @@ def make(scheme: Scheme, dataset: Dataset) -> Split:
 
 
 def _read(path: str, scheme: Scheme, dataset: Dataset, checksum: str) -> Split:
+    """The partition in a file, with a note where it was drawn with other keys than ``scheme`` has.
+
+    Raises UserError where it is for other labels, whose digest is not ``checksum``, or for more or fewer
+    clients.
+    """
     split = Split.load(path)
     if (split.samples, split.labels_sha256) != (len(dataset.y), checksum):
         raise UserError(f"partition.file = '{scheme.file}' is for {split.dataset!r} with {split.samples} "

@@ -1,15 +1,15 @@
-"""What makes index lists a partition: samples that exist, in order, and apart where they have to be."""
+"""What makes index lists a partition: samples that exist, in order, and apart where they must be."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-EVERYONE = -1  # the owner of a test set that all clients share
+EVERYONE = -1  # stands for the owner of a test set that all clients have in common
 
 
-class _Held(NamedTuple):
-    """One entry for every sample of every client: its number, whose it is, whether for testing."""
+class _Entries(NamedTuple):
+    """One entry for every sample of every client: its number, whose it is, whether it is for testing."""
 
     samples: np.ndarray
     owners: np.ndarray
@@ -18,44 +18,49 @@ class _Held(NamedTuple):
 
 def problem(train: Sequence[np.ndarray], test: Sequence[np.ndarray], samples: int, repeats: bool,
             shares: bool) -> str:
-    """What keeps the clients' index lists from being a partition of ``samples`` samples in words, or nothing.
+    """Why the clients' index lists are no partition of ``samples`` samples, in words; "" if they are one.
 
-    Always: numbers in [0, samples), none to train and to test the same client on. Unless ``repeats``:
-    those of a client ascend, none twice. Unless ``shares``: no sample goes to two clients, but all may
-    be tested on the same.
+    Every number must lie in [0, samples), and no client trains and is tested on the same sample. Unless
+    ``repeats``, the numbers in a list must ascend, none twice. Unless ``shares``, no sample goes to two
+    clients, but all clients may have the same test set.
     """
-    held = _held(train, test)
-    if held.samples.dtype.kind not in "iu":
-        return f"sample numbers must be integers, not {held.samples.dtype}"
-    return _outside(held, samples) or ("" if repeats else _disorder(held)) or _overlap(held, shares)
+    entries = _entries(train, test)
+    if entries.samples.dtype.kind not in "iu":
+        return f"sample numbers must be integers, not {entries.samples.dtype}"
+    return _outside(entries, samples) or ("" if repeats else _disorder(entries)) or _overlap(entries, shares)
 
 
-def _held(train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> _Held:
-    """All lists one after the other; a test set of all clients once."""
+def _entries(train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> _Entries:
+    """The entries of all lists, one list after the other; a common test set is listed once."""
     same = len(test) > 1 and all(np.array_equal(own, test[0]) for own in test)
     lists = [*train, *(test[:1] if same else test)]
     owners = [*range(len(train)), *([EVERYONE] if same else range(len(test)))]
     sizes = list(map(len, lists))
     tested = np.arange(len(lists)) >= len(train)
-    return _Held(np.concatenate(lists), np.repeat(owners, sizes), np.repeat(tested, sizes))
+    return _Entries(np.concatenate(lists), np.repeat(owners, sizes), np.repeat(tested, sizes))
 
 
-def _outside(held: _Held, samples: int) -> str:
-    wrong = np.flatnonzero((held.samples < 0) | (held.samples >= samples))
+def _outside(entries: _Entries, samples: int) -> str:
+    """The first number that is no sample's."""
+    wrong = np.flatnonzero((entries.samples < 0) | (entries.samples >= samples))
     if not len(wrong):
         return ""
-    return f"{_who(held.owners[wrong[0]])}: no sample {held.samples[wrong[0]]} among {samples:,}"
+    return f"{_who(entries.owners[wrong[0]])}: no sample {entries.samples[wrong[0]]} among {samples:,}"
 
 
-def _disorder(held: _Held) -> str:
-    one_list = (held.owners[1:] == held.owners[:-1]) & (held.tested[1:] == held.tested[:-1])
-    wrong = np.flatnonzero(one_list & (held.samples[1:] <= held.samples[:-1]))
-    return f"{_who(held.owners[wrong[0]])}: sample numbers must ascend, none twice" if len(wrong) else ""
+def _disorder(entries: _Entries) -> str:
+    """The first client with a list that does not ascend."""
+    samples, owners, tested = entries
+    one_list = (owners[1:] == owners[:-1]) & (tested[1:] == tested[:-1])
+    wrong = np.flatnonzero(one_list & (samples[1:] <= samples[:-1]))
+    return f"{_who(owners[wrong[0]])}: sample numbers must ascend, none twice" if len(wrong) else ""
 
 
-def _overlap(held: _Held, shares: bool) -> str:
-    order = np.lexsort((held.tested, held.owners, held.samples))
-    samples, owners, tested = (column[order] for column in held)
+def _overlap(entries: _Entries, shares: bool) -> str:
+    """The first sample that a client both trains and is tested on, or that two clients have."""
+    order = np.lexsort((entries.tested, entries.owners, entries.samples))
+    # equal samples now lie side by side, one that is in the common test set before its other entries
+    samples, owners, tested = (values[order] for values in entries)
     again, own = samples[1:] == samples[:-1], (owners[1:] == owners[:-1]) | (owners[:-1] == EVERYONE)
     for position in np.flatnonzero(again & own & (tested[1:] != tested[:-1]))[:1]:
         return f"{_who(owners[position + 1])}: sample {samples[position]} is to train and to test on"

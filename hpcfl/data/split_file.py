@@ -20,7 +20,7 @@ _PACKAGE = "hpcfl.data.partitions"
 
 
 class Attributes(BaseModel):
-    """What a partition file says beside its arrays; see ``Split``."""
+    """What a partition file says beside its arrays: the other fields of ``partition.Split``."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -43,7 +43,10 @@ class Attributes(BaseModel):
 
 
 def read(path: str | Path) -> tuple[dict[str, list[np.ndarray]], Attributes]:
-    """The index lists of training and test samples, and what the file says of them. Raises UserError."""
+    """The clients' index lists by part, ``"train"`` and ``"test"``, and what the file says of them.
+
+    Raises UserError where the file cannot be read or holds no partition.
+    """
     try:
         arrays, texts = hdf5.decode(hdf5.unseal(KIND, regular.read_bytes(path, MOST_BYTES)))
         attributes = Attributes.model_validate_json(texts.get(KIND, ""))
@@ -65,18 +68,19 @@ def read(path: str | Path) -> tuple[dict[str, list[np.ndarray]], Attributes]:
 
 
 def _lists(part: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """The samples of every client, int64. Raises Damaged."""
-    held, offsets = (_integers(name, arrays) for name in (part, f"{part}_offsets"))
-    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(held) or (np.diff(offsets) < 0).any():
-        raise Damaged(f"{part}_offsets must ascend from 0 to {len(held)}, the length of {part}")
+    """The samples of every client in a part, int64. Raises Damaged for bad offsets or a client without."""
+    samples, offsets = (_integers(name, arrays) for name in (part, f"{part}_offsets"))
+    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(samples) or (np.diff(offsets) < 0).any():
+        raise Damaged(f"{part}_offsets must ascend from 0 to {len(samples)}, the length of {part}")
     if len(empty := np.flatnonzero(np.diff(offsets) == 0)):
         raise Damaged(f"client {empty[0]} has no samples to {part} on")
-    return np.split(held, offsets[1:-1])
+    return np.split(samples, offsets[1:-1])
 
 
 def _integers(name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """The array of this name, int64 [any]. Raises Damaged where it is not a list of integers."""
     array = arrays.get(name)
     if array is None or array.dtype.kind not in "iu" or array.ndim != 1:
-        found = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
-        raise Damaged(f"'{name}' must be a list of integers, not {found}")
+        actual = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"
+        raise Damaged(f"'{name}' must be a list of integers, not {actual}")
     return array.astype(np.int64, copy=False)

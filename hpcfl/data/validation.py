@@ -9,24 +9,28 @@ from hpcfl.rows import randomness
 
 def hold_out(train: Sequence[np.ndarray], labels: np.ndarray, share: float,
              seed: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Index lists that remain for training, and those held out, both ascending.
+    """Each client's samples that remain for training, and those held out, both ascending.
 
-    Stratified: a systematic sample of the client's samples sorted by class, in random order within a class,
-    holds each class's share to within one sample. A client keeps at least one to train on, and holds out
-    one if it has two.
+    train: the clients' training samples, ascending. labels: int64, of all samples of the data set. share: of
+    a client's samples to hold out, in [0, 1). The choice is stratified, so that each class has its share to
+    within one sample. A client keeps at least one sample to train on, and holds out one if it has two.
     """
     if not share:
-        return list(train), [held[:0] for held in train]
-    parts = [_split(held, labels[held], share, randomness.generator(seed, "validation", client))
-             for client, held in enumerate(train)]
-    return [remaining for remaining, _ in parts], [out for _, out in parts]
+        return list(train), [samples[:0] for samples in train]
+    parts = [_split(samples, labels[samples], share, randomness.generator(seed, "validation", client))
+             for client, samples in enumerate(train)]
+    return [remaining for remaining, _ in parts], [held_out for _, held_out in parts]
 
 
-def _split(held: np.ndarray, labels: np.ndarray, share: float,
+def _split(samples: np.ndarray, labels: np.ndarray, share: float,
            random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    count = min(max(1, round(share * len(held))), len(held) - 1)
-    order = random.permutation(len(held))
+    """One client's remaining samples, and those held out: at even steps through all, sorted by class.
+
+    Within a class they are in random order.
+    """
+    count = min(max(1, round(share * len(samples))), len(samples) - 1)
+    order = random.permutation(len(samples))
     order = order[np.argsort(labels[order], kind="stable")]
-    chosen = np.zeros(len(held), bool)
-    chosen[order[((np.arange(count) + 0.5) * len(held) / max(count, 1)).astype(int)]] = True
-    return held[~chosen], held[chosen]
+    chosen = np.zeros(len(samples), bool)
+    chosen[order[((np.arange(count) + 0.5) * len(samples) / max(count, 1)).astype(int)]] = True
+    return samples[~chosen], samples[chosen]

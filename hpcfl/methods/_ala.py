@@ -1,9 +1,10 @@
-"""Adaptive local aggregation (ALA): blend the received model and one's own, element by element, with
-learned weights.
+"""Adaptive local aggregation (ALA): learned weights blend the received model and a client's own.
 
 Zhang et al., "FedALA: Adaptive local aggregation for personalized federated learning", AAAI 2023, eqs 4–7.
-The module is FedALA's and, by ``ala = true``, an option of other methods; it replaces nothing but the
-local initialisation.
+A client with a model v of its own that receives a model g copies the lower layers of g and starts the upper
+ones at v + Ω⊙(g − v). It learns the weights Ω, one in [0, 1] for each parameter, on its own samples before
+local training. Only the model that training starts from is replaced, so that other methods than FedALA can
+have it too (``ala = true``).
 """
 
 from dataclasses import dataclass
@@ -19,13 +20,16 @@ from hpcfl.fleet.kernels import Batch
 from hpcfl.methods.base import Method, Setup, State
 from hpcfl.rows.layout import Group
 
-WINDOW = 10  # losses whose standard deviation decides that the first activation has converged
+WINDOW = 10  # so many last losses must be alike for a first activation to end
 
 
 @dataclass(frozen=True)
 class AdaptiveLocalAggregation:
-    """Client state: ``model`` [P] own model, ``ala.weights`` Ω of the upper layers, ``ala.rounds``
-    times trained."""
+    """ALA with the keys of ``FedALA``.
+
+    Client: ``model`` [P], its own; ``ala.weights``, Ω of the upper layers' columns; ``ala.rounds`` [1], in
+    how many rounds it has taken part.
+    """
 
     eta: float = 1.0
     share: float = 0.8
@@ -39,24 +43,25 @@ class AdaptiveLocalAggregation:
                 "ala.rounds": torch.zeros(1, dtype=torch.int64)}
 
     def adapt(self, fleet: Fleet, received: Tensor) -> Tensor:
-        """The initialised models ``[n, P]``: lower layers copied from ``received``, upper ones v + Ω⊙(g − v).
+        """The models ``[n, P]`` that clients start from: ``received``, its upper layers v + Ω⊙(g − v).
 
-        Ω ← clip(Ω − η·∇⊙(g − v), 0, 1) over mini-batches of a random share of the data. A client's first
-        activation runs until the standard deviation of its last ten epochs' losses falls below the threshold,
-        at most ``most_epochs``; later ones run one epoch. In its first round a client has no model of its own
-        and starts from g (the reference code finds that by comparing tensors, here it is counted).
+        Over mini-batches of a random share of the samples, Ω ← clip(Ω − η·∇⊙(g − v), 0, 1) with the loss's
+        gradient ∇ at the blended model. The first time this runs until the standard deviation of the last ten
+        epochs' losses is below the threshold, at most ``most_epochs``; from then on for one epoch. In its
+        first round a client has no model of its own yet and starts from g; this is known by counting, where
+        the reference code compares tensors.
         """
-        upper = fleet.layout.columns(self.layers)
-        own, received = fleet.state["model"][:, upper], fleet.rows(received)
-        new, omega, rounds = received[:, upper], fleet.state["ala.weights"], fleet.state["ala.rounds"]
-        start = received.clone()
-        start[:, upper] = torch.lerp(own, new, omega)
+        upper, rows = fleet.layout.columns(self.layers), fleet.rows(received)
+        own, received = fleet.state["model"][:, upper], rows[:, upper]
+        omega, rounds = fleet.state["ala.weights"], fleet.state["ala.rounds"]
+        start = rows.clone()
+        start[:, upper] = torch.lerp(own, received, omega)
 
         def step(turn: Turn) -> None:
             lane = turn.variables
-            descent = self.eta * turn.gradient() * (lane["new"] - lane["own"])
+            descent = self.eta * turn.gradient() * (lane["received"] - lane["own"])
             lane["omega"] = (lane["omega"] - descent).clamp(0, 1)
-            turn.write(torch.lerp(lane["own"], lane["new"], lane["omega"]))
+            turn.write(torch.lerp(lane["own"], lane["received"], lane["omega"]))
 
         def done(losses: Tensor, lane: State) -> Tensor:
             later = lane["rounds"][:, 0] > 1
@@ -66,20 +71,20 @@ class AdaptiveLocalAggregation:
         blended, after = fleet.train_by(
             step, start, loss=cross_entropy, params=(self.layers,), phase="ala", share=self.share,
             only=rounds[:, 0] > 0, until=done, epochs=self.most_epochs,
-            variables={"own": own, "new": new, "omega": omega, "rounds": rounds})
+            variables={"own": own, "received": received, "omega": omega, "rounds": rounds})
         fleet.state["ala.weights"], fleet.state["ala.rounds"] = after["omega"], rounds + 1
         return blended
 
 
 class Blending(Method):
-    """A method that has the option ``ala``; it says itself what is blended with a client's own model."""
+    """The base of methods with the option ``ala``; each says what is blended with a client's own model."""
 
     ala: bool = Field(
         False,
         description="blend own model and what comes down by FedALA's module (s = 0.8, p = 1) before training")
 
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
-        """The module with this method's settings."""
+        """ALA with this method's settings."""
         return AdaptiveLocalAggregation()
 
     def client_state(self, setup: Setup) -> State:
@@ -88,5 +93,5 @@ class Blending(Method):
 
 
 def cross_entropy(model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-    """The loss inside ALA, whatever the method's own objective (methods-1.md §6)."""
+    """The loss inside ALA, whatever the method's own objective is (methods-1.md §6)."""
     return functional.cross_entropy(model(batch.x), batch.y)

@@ -1,8 +1,9 @@
-"""Personalised models under an anchor: the server mixes the last uploads, clients stay near what they get.
+"""Personal models under an anchor: the server mixes the last uploads, clients stay near the mix.
 
-The frame that FedAMP and DiversiFed share. Client i keeps its model w_i, starts from it and minimises
-F_i(w) + (strength/2)‖w − z_i‖², with z_i = (1 − Σ_j β_ij) w_i + Σ_j β_ij w_j over the clients j that uploaded
-last; a method says what β is. In round 1 there is no anchor yet.
+What FedAMP and DiversiFed share. Client i keeps its model w_i, trains on from it and minimises
+F_i(w) + (strength/2)‖w − z_i‖². Its anchor is z_i = (1 − Σ_j β_ij) w_i + Σ_j β_ij w_j over the clients j that
+uploaded in the last round; what β is, a method says. In round 1 there is no anchor yet, and clients minimise
+F_i alone.
 """
 
 from abc import abstractmethod
@@ -19,10 +20,9 @@ from hpcfl.rows import mixing
 
 
 class Anchored(Blending):
-    """Server: ``models`` [M, P] last uploads, ``uploaded`` [M] who sent in the last round. Client:
-    ``model`` [P].
+    """Server: ``models`` [M, P], each client's last upload; ``uploaded``, bool [M], who sent one last round.
 
-    Down P (the anchor z), up P. Scored after local training.
+    Client: ``model`` [P]. Down P (the anchor z), up P. The result is read from ``post``, after training.
     """
 
     primary: ClassVar[str] = "post"
@@ -30,8 +30,11 @@ class Anchored(Blending):
 
     @abstractmethod
     def attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
-        """β [m, n], float64, from distances [m, n] of each receiver to each last upload; 0 where
-        bool ``itself``."""
+        """The weights β [m, n], float64, of the last n uploads in the anchors of m receivers.
+
+        distances: Euclidean, float64 [m, n], from each receiver's model to each upload. itself: bool [m, n],
+        where that upload is the receiver's own; β must be 0 there.
+        """
 
     @abstractmethod
     def strength(self) -> float:
@@ -45,18 +48,18 @@ class Anchored(Blending):
         return {"model": setup.initial()} | super().client_state(setup)
 
     def send(self, server: State, audience: Audience) -> Message:
-        last = server["uploaded"].nonzero()[:, 0]
-        if not len(last):
+        senders = server["uploaded"].nonzero()[:, 0]
+        if not len(senders):
             return {}  # round 1: no anchor yet
         receivers, models = torch.from_numpy(audience.ids), server["models"]
-        beta = self.attraction(mixing.distances_within(models, receivers, last), receivers[:, None] == last)
-        matrix = torch.zeros(len(receivers), len(models), dtype=torch.float64).index_copy(1, last, beta)
+        beta = self.attraction(mixing.distances_within(models, receivers, senders),
+                               receivers[:, None] == senders)
+        matrix = torch.zeros(len(receivers), len(models), dtype=torch.float64).index_copy(1, senders, beta)
         matrix[torch.arange(len(receivers)), receivers] = 1 - beta.sum(dim=1)
         return {"anchor": mixing.mix(matrix, models)}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The model that local training starts from, ``[n, P]``: one's own, with ``ala`` blended
-        with the anchor."""
+        """The clients' own models ``[n, P]``; with ``ala`` blended with the anchor."""
         own = fleet.state["model"]
         return self.adaptive_aggregation().adapt(fleet, inbox.get("anchor", own)) if self.ala else own
 

@@ -1,8 +1,7 @@
-"""Batch-norm statistics that are averaged like the model instead of staying with each client:
-``training.buffers = "average"``.
+"""Batch-norm statistics that are averaged like the model: ``training.buffers = "average"``.
 
-As FedNH's and FedUV's codes do it, which average a model's whole state; PFLlib's family averages parameters
-only, the default.
+FedNH's and FedUV's codes average a model's whole state like this. PFLlib and its family average parameters
+only, and so does the default, ``"local"``: the statistics stay with each client.
 """
 
 from dataclasses import dataclass
@@ -19,10 +18,11 @@ from hpcfl.rows import mixing
 
 @dataclass(frozen=True)
 class AveragedBuffers:
-    """``method``, with buffers that go up beside its models, are averaged with its weights, and come down.
+    """A wrapped ``method``: its buffers go up beside what it sends, are averaged with its weights, come down.
 
-    initial: buffers before round 1 [width], by name of the clients' private state. averaged: bool [width],
-    False for counters, which stay with the client. Server: the averages under the same names.
+    initial: the buffers before round 1, [width] each, by their name in the clients' private state, under
+    which the server keeps the averages. averaged: bool [width], False for counters, which stay with the
+    client.
     """
 
     method: Method
@@ -40,7 +40,7 @@ class AveragedBuffers:
         return {**self.method.send(server, audience), **{name: server[name] for name in self.initial}}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        message = self.method.update(fleet, self._opened(fleet, inbox))
+        message = self.method.update(fleet, self._unpacked(fleet, inbox))
         return {**message, **{name: fleet.state[name] for name in self.initial}}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
@@ -50,13 +50,13 @@ class AveragedBuffers:
                               {name: rows for name, rows in uplink.items() if name not in self.initial})
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
-        self.method.observe(fleet, self._opened(fleet, inbox))
+        self.method.observe(fleet, self._unpacked(fleet, inbox))
 
     def finish(self, fleet: Fleet, inbox: Inbox) -> None:
-        self.method.finish(fleet, self._opened(fleet, inbox))
+        self.method.finish(fleet, self._unpacked(fleet, inbox))
 
-    def _opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """The method's own part of the inbox; the received buffers are the clients' now."""
+    def _unpacked(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """The method's own part of the inbox, after the received buffers have become the clients'."""
         for name in self.initial:
             fleet.state[name] = torch.where(self.averaged.to(inbox[name].device), inbox[name],
                                             fleet.state[name])

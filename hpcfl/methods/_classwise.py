@@ -1,11 +1,10 @@
-"""Class-wise aggregation: average per class, and give each client the mix of the class models under its
-class distribution.
+"""Class-wise aggregation: one average for each class, and for each client its mix of these class models.
 
-Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025). With π̂_i the class
-distribution of client i and p_l its data share, class model j is G_j = Σ_l q_lj w_l, q_lj ∝ p_l
-π̂_lj, and client i starts from Σ_j π̂_ij G_j: one mixing matrix A = Π·Q, so that no class model
-is ever built (``class_models`` builds them to be looked at). The module is cwFedAvg's and, by
-``aggregation = "class-wise"``, an option of other methods, with the paper's settings for CIFAR-10.
+Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025). With π̂_i [K] the estimated
+class distribution of client i and p_l the weight of client l, class model j is G_j = Σ_l q_lj w_l,
+q_lj = p_l π̂_lj / Σ_m p_m π̂_mj, and client i starts from Σ_j π̂_ij G_j. Both steps are one mixing matrix
+A = Π·Q, so that no class model is ever made (``class_models`` makes them, to be looked at). cwFedAvg does
+this; other methods by ``aggregation = "class-wise"``, with the paper's settings for CIFAR-10.
 """
 
 from dataclasses import dataclass
@@ -25,8 +24,10 @@ FLOOR = 1e-12  # under square roots, whose gradient at 0 is not a number
 
 
 def norm_distribution(head: Tensor) -> Tensor:
-    """π̂ [..., K] of output weights ``[..., K, d]`` without bias: row norms over their sum;
-    1/K if all are zero."""
+    """π̂ [..., K] from output weights ``[..., K, d]`` without bias: row norms divided by their sum.
+
+    It is 1/K if all are zero.
+    """
     norms = (head.square().sum(dim=-1) + FLOOR).sqrt()
     return norms / norms.sum(dim=-1, keepdim=True)
 
@@ -38,36 +39,41 @@ def true_distribution(counts: Tensor) -> Tensor:
 
 
 def class_weights(distributions: Tensor, weights: Tensor) -> Tensor:
-    """Q [K, n]: client l's share in class model j, p_l π̂_lj / Σ_m p_m π̂_mj; a row of zeros for
-    a class nobody holds."""
+    """Q [K, n], float64, of π̂ [n, K] and weights p [n]: the share q_lj of each client l in class model j.
+
+    The row of a class that nobody holds is zero.
+    """
     mass = weights[:, None] * distributions
     total = mass.sum(dim=0, keepdim=True)
     return torch.where(total > 0, mass / total.clamp(min=1e-300), 0).T
 
 
 def mixing_matrix(distributions: Tensor, shares: Tensor, weights: Tensor) -> Tensor:
-    """A [m, n] = Π·Q for receivers' π̂ ``[m, K]``, over the classes that somebody holds; without any,
-    the average's row."""
+    """A = Π·Q [m, n], float64, of the receivers' π̂ [m, K], ``shares`` Q [K, n] and ``weights`` p [n].
+
+    A receiver's π̂ counts over the classes that somebody holds; if it has none of these, its row is p.
+    """
     held = torch.where(shares.sum(dim=1) > 0, distributions, 0)
     total = held.sum(dim=1, keepdim=True)
     return torch.where(total > 0, held / total.clamp(min=1e-300) @ shares, weights)
 
 
 def class_models(server: State) -> Tensor:
-    """The K class models' class-wise columns ``[K, P_cw]``, G = Q·W, from a server's state:
-    to be looked at."""
+    """The class-wise columns of the K class models, G = Q·W ``[K, P_cw]``, from a server's state."""
     return mixing.mix(server["shares"], server["uploads"])
 
 
 @dataclass(frozen=True)
 class ClassWise:
-    """Server state: ``uploads`` [n, P_cw] class-wise columns, ``weights`` [n] p, ``shares`` Q [K, n],
-    ``distributions`` π̂ [M, K], beside FedAvg's mean ``model`` [P]. Keys: see ``CwFedAvg``.
+    """Class-wise aggregation with the keys of ``CwFedAvg``, of the last P_cw columns of a model.
+
+    Server, beside FedAvg's mean ``model`` [P]: of the last cohort's n clients ``uploads`` [n, P_cw],
+    ``weights`` p [n] and ``shares`` Q [K, n]; ``distributions`` [M, K], each client's last π̂.
     """
 
     distribution: Literal["true", "norm", "wdr"] = "wdr"
     layers: Layers = "output"
-    strength: float = 5.0  # λ/2 for the reported λ = 10
+    strength: float = 5.0  # of the regulariser: λ/2 for the reported λ = 10
 
     def server_state(self, setup: Setup, model: Tensor) -> State:
         return {"uploads": model[None, setup.layout.columns(self.layers)].clone(),
@@ -76,22 +82,24 @@ class ClassWise:
 
     def send(self, server: State, audience: Audience) -> Message:
         matrix = mixing_matrix(server["distributions"][audience.ids], server["shares"], server["weights"])
-        own = mixing.mix(matrix, server["uploads"])
-        lower = server["model"][:len(server["model"]) - own.shape[1]]
-        return {"lower": lower, "classwise": own} if len(lower) else {"classwise": own}
+        mixed = mixing.mix(matrix, server["uploads"])
+        lower = server["model"][:len(server["model"]) - mixed.shape[1]]
+        return {"lower": lower, "classwise": mixed} if len(lower) else {"classwise": mixed}
 
     def received(self, inbox: Inbox) -> Tensor:
-        """The clients' own start models ``[n, P]``."""
-        own = inbox["classwise"]
-        return torch.cat([inbox["lower"].expand(len(own), -1), own], dim=1) if "lower" in inbox else own
+        """The models ``[n, P]`` that came down, each client's own."""
+        mixed = inbox["classwise"]
+        return torch.cat([inbox["lower"].expand(len(mixed), -1), mixed], dim=1) if "lower" in inbox else mixed
 
     def variables(self, fleet: Fleet, rows: Tensor) -> State:
-        """What ``penalty`` needs of each client, beside its model in ``rows``."""
+        """The variables that ``penalty`` reads: ``distribution`` π [n, K], of the type of ``rows``."""
         return {"distribution": true_distribution(fleet.counts).to(rows)}
 
     def penalty(self, model: nn.Module, lane: Any) -> Tensor | None:
-        """The regulariser λ‖π − π̂(w)‖₂ that makes the norms of the output layer's rows follow the
-        true distribution."""
+        """The regulariser strength·‖π − π̂(w)‖₂ of one client, or None where there is none.
+
+        It makes the norms of the output layer's rows follow the true class distribution π.
+        """
         if self.distribution != "wdr" or not self.strength or not hasattr(lane, "distribution"):
             return None
         difference = lane.distribution - norm_distribution(parts(model).head.weight)
@@ -99,7 +107,7 @@ class ClassWise:
         return self.strength * distance
 
     def uplink(self, fleet: Fleet, models: Tensor) -> Message:
-        """What goes up beside the models ``[n, P]``; notes how far the estimates are from the truth."""
+        """What goes up beside ``models`` [n, P]; records how far their estimates π̂ are from π."""
         truth = true_distribution(fleet.counts)
         estimates = self.estimates(fleet.layout, fleet.counts, models)
         fleet.record("distribution_distance", (estimates - truth).norm(dim=1))
@@ -115,6 +123,6 @@ class ClassWise:
             0, torch.from_numpy(cohort.ids), estimates)
 
     def estimates(self, layout: Layout, counts: Tensor, models: Tensor) -> Tensor:
-        """π̂ [n, K] read off the output layers of models ``[n, P]``, on the CPU."""
+        """π̂ [n, K], float64 on the CPU, from the output layers of ``models`` [n, P]; ``counts`` [n, K]."""
         head = models[:, layout.columns("head.weight")].double().cpu()
         return norm_distribution(head.view(*counts.shape, -1))

@@ -11,9 +11,9 @@ from hpcfl.fleet.kernels import Predict, Tensors
 class ClientModel:
     """A model for each client: ``rows`` [n, P], or [P] if it is the same for all.
 
-    predict: of (model, x, lane) → logits [batch, classes]; default ``model(x)``. variables: what it reads
-    in ``lane``, tensors [n, …] by name. model: which of a client's models it is, where a method keeps
-    several (own buffers each).
+    predict: (model, x, lane) → logits [batch, classes]; default ``model(x)``. variables: what it reads as
+    ``lane.NAME``, tensors [n, …] by name. model: which of a client's models it is, where a method keeps
+    several with batch-norm buffers of their own.
     """
 
     rows: Tensor
@@ -22,6 +22,6 @@ class ClientModel:
     model: str = "model"
 
     def same(self, other: "ClientModel") -> bool:
-        """Whether both are one model, made of the very same tensors."""
+        """Whether both are one model: the very same objects, not only equal ones."""
         return all(mine is theirs
                    for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))

@@ -13,13 +13,14 @@ from hpcfl.rows.layout import Layout
 
 @dataclass(frozen=True)
 class Audience:
-    """Whom a message goes to: ``ids`` [n] ascending, in a scored round all clients, else the cohort.
+    """Whom a message goes to: ``ids`` [n] ascending, the cohort, or in a scored round all clients.
 
     What one client gets must not depend on who else gets something, or results would depend on how often a
     run is scored: so an audience has no weights. What is known of clients lies in ``setup``, such as their
     numbers of samples, ``setup.counts[ids]`` [n, classes].
 
-    beat: to be called now and then in computations of many seconds, so that the server does not seem lost.
+    round: from 1. beat: to be called now and then in a computation of many seconds, so that other ranks do
+    not take the server for dead.
     """
 
     ids: np.ndarray
@@ -34,9 +35,9 @@ class Audience:
 
 @dataclass(frozen=True)
 class Cohort:
-    """The clients whose messages arrived: ``ids`` [n] ascending, ``counts`` [n, classes] of samples.
+    """The clients whose messages arrived: ``ids`` [n] ascending, ``counts`` [n, classes] of training samples.
 
-    uniform: all weigh the same in averages. beat: as of an ``Audience``.
+    uniform: all weigh the same in averages. round, beat: as in ``Audience``.
     """
 
     ids: np.ndarray
@@ -51,11 +52,11 @@ class Cohort:
         return self.setup.layout
 
     def only(self, chosen: Tensor) -> "Cohort":
-        """Those of the cohort where ``chosen``, bool [n]; their weights sum to one again."""
+        """The clients of the cohort where ``chosen``, bool [n]; their weights sum to one again."""
         return replace(self, ids=self.ids[chosen.numpy()], counts=self.counts[chosen])
 
     @property
     def weights(self) -> Tensor:
-        """Weights of the average, float64 [n], summing to one: N_i/ΣN over the cohort, or 1/n if uniform."""
+        """The clients' weights in an average, float64 [n], summing to one: N_i/ΣN, or 1/n if uniform."""
         sizes = torch.ones(len(self.ids)).double() if self.uniform else self.counts.sum(dim=1)
         return sizes / sizes.sum()

@@ -1,11 +1,12 @@
-"""Methods that average a part of the model only: its body, while the head is private or fixed."""
+"""What methods share that average only the body of the model, under a head that is private or fixed."""
 
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from hpcfl.communication.message import Field, Inbox, Message
+from hpcfl.communication.message import Field as Sent
+from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods._ala import AdaptiveLocalAggregation
 from hpcfl.methods.base import Audience, ClientModel, Cohort, State
@@ -15,14 +16,14 @@ from hpcfl.rows.layout import Group, Layout
 
 
 class SharedBody(ServerModel):
-    """FedAvg of the body b ← Σ_S p_i b_i under a head that does not travel.
+    """FedAvg of the body, b ← Σ_S p_i b_i, under a head that does not travel.
 
-    Server: ``model`` [P], the shared body before the initial head h⁰. Down P_b, up P_b. As it is, clients
-    start from (b, h⁰).
+    Server: ``model`` [P], the shared body b followed by the initial head h⁰. Down P_b, up P_b. Clients start
+    from (b, h⁰), unless a method overrides ``received``.
     """
 
     family = "a shared body"
-    shared: ClassVar[Group] = "body"  # a prefix of the columns
+    shared: ClassVar[Group] = "body"  # the group of columns that travels, a prefix of the row
 
     def private(self, layout: Layout) -> slice:
         """The columns that do not travel: all after the shared ones."""
@@ -30,11 +31,11 @@ class SharedBody(ServerModel):
 
     def send(self, server: State, audience: Audience) -> Message:
         private = self.private(audience.layout)
-        initial = server["model"][private]  # drawn from the seed: every client has it since before round 1
-        return {"body": server["model"][:private.start], "initial_head": Field(initial, floats=0)}
+        initial = server["model"][private]  # clients know it from the seed, so it counts no floats
+        return {"body": server["model"][:private.start], "initial_head": Sent(initial, floats=0)}
 
     def under_initial_head(self, inbox: Inbox) -> Tensor:
-        """The shared body under the head that nobody trained, ``[P]``."""
+        """The shared body under the initial head, ``[P]``."""
         return torch.cat([inbox["body"], inbox["initial_head"]])
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
@@ -49,7 +50,7 @@ class SharedBody(ServerModel):
         return {"body": trained[:, :self.private(fleet.layout).start]}
 
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
-        return AdaptiveLocalAggregation(layers="neck")  # the upper layer of what is shared (methods-1.md §6)
+        return AdaptiveLocalAggregation(layers="neck")  # the upper layer of the body (methods-1.md §6)
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         initial = server["model"][self.private(cohort.layout)]

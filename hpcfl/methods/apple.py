@@ -1,13 +1,16 @@
 """APPLE: each client learns how to combine everybody's core models, mixing them anew for every mini-batch.
 
 Luo & Wu, "Adapt to adaptation: learning personalization for cross-silo federated learning", IJCAI 2022.
-Client i trains its core model C_i and its directed relationships a_i ∈ R^M on F_i(w_i) + λ_r (μ/2)‖a_i − p‖²,
-w_i = Σ_j a_ij C_j: with g = ∇F_i(w_i), C_i moves along a_ii·g and a_ij ← a_ij − η₂(⟨g, C_j⟩ + λ_r
-μ (a_ij − p_j)); the other cores stand still. λ_r = (cos(πr/LR) + 1)/2 for the rounds r = 0, 1, … < LR,
-then 0. It uploads C_i, not w_i, and ⟨g, C_j⟩ is the inner product over all parameters: the widespread code
-errs in both (methods-1.md §11, item 9). The core's step is the experiment's optimiser; a_i starts at p,
-the shares of samples. In the paper all clients take part in every round; here the cores of absent ones stay
-as they were last uploaded, as DiversiFed's Table VII needs it.
+Client i has a core model C_i and a vector of directed relationships a_i ∈ R^M; the model that it uses is
+w_i = Σ_j a_ij C_j. It minimises F_i(w_i) + λ_r (μ/2)‖a_i − p‖² over C_i and a_i, p being the clients' shares
+of the samples; the other cores stand still. At each mini-batch, with g = ∇F_i(w_i), C_i moves along a_ii·g by
+the experiment's optimiser and a_ij ← a_ij − η₂(⟨g, C_j⟩ + λ_r μ (a_ij − p_j)). a_i starts at p. The penalty
+fades out over the first LR of the R rounds: λ_r = (cos(πr/LR) + 1)/2 for r = 0, 1, … < LR, then 0. The client
+uploads C_i.
+
+PFLlib, from which most tables come, uploads w_i instead and takes a mean for the inner product ⟨g, C_j⟩ over
+all parameters; neither is done here (methods-1.md §11, item 9). In the paper all clients take part in every
+round; here the cores of absent ones stay as they were last uploaded, as DiversiFed's Table VII needs it.
 """
 
 import math
@@ -30,11 +33,10 @@ class Apple(Method):
     reference = "Luo & Wu, IJCAI 2022"
     needs_rounds = True
     relation_lr: float = Field(0.01, ge=0, description="learning rate η₂ of the relationships")
-    mu: float = Field(0.1, ge=0,
-                      description="strength μ of the penalty that draws relationships "
-                                             "to the shares of samples")
-    period: float = Field(0.2, ge=0, le=1, description="share L of the rounds in which "
-                                                      "that penalty fades out")
+    mu: float = Field(0.1, ge=0, description="strength μ of the penalty that draws relationships to the "
+                                             "shares of samples")
+    period: float = Field(0.2, ge=0, le=1,
+                          description="share L of the rounds in which that penalty fades out")
     times_clients: bool = Field(False, description="multiply the core's gradient by M, as a_ii ≈ 1/M slows "
                                                    "it down by M")
 
@@ -50,7 +52,7 @@ class Apple(Method):
         return {"cores": Pool(server["cores"], torch.stack(others))}
 
     def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """With ``itself``, which of all clients each one is, bool [n, M]."""
+        """Adds ``ids`` [n] and ``itself``, bool [n, M], which marks each client among all."""
         cores = inbox["cores"].rows
         ids = torch.from_numpy(fleet.ids).to(cores.device)
         return {**inbox, "ids": ids, "itself": torch.nn.functional.one_hot(ids, len(cores)).bool()}
@@ -83,7 +85,7 @@ class Apple(Method):
         return {"core": trained}
 
     def fading(self, fleet: Fleet) -> float:
-        """λ_r in this round."""
+        """λ_r in this round, which the paper counts from 0."""
         progress, length = fleet.round - 1, self.period * fleet.setup.rounds
         return (math.cos(math.pi * progress / length) + 1) / 2 if progress < length else 0.0
 
@@ -92,22 +94,23 @@ class Apple(Method):
 
 
 def combined(relations: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:
-    """w_i = Σ_j a_ij C_j ``[n, P]`` for relations [n, M], with the clients' own cores [n, P] where bool
-    ``itself`` [n, M].
+    """w_i = Σ_j a_ij C_j ``[n, P]`` of ``relations`` a [n, M] and ``cores`` C [M, P].
 
-    Client by client, so that its bits do not depend on its neighbours; a unit vector gives its core exactly.
+    A client's own core is taken from ``own`` [n, P] instead, as it has moved since; ``itself``, bool [n, M],
+    marks its place. Computed client by client, so that a client's bits do not depend on its neighbours; a
+    unit vector gives its core exactly.
     """
     others = torch.stack([row @ cores for row in relations.masked_fill(itself, 0)])
     return others + own_share(relations, itself) * own
 
 
 def own_share(relations: Tensor, itself: Tensor) -> Tensor:
-    """a_ii ``[n, 1]``; a choice by a mask would make a GPU's host wait for the number of choices."""
+    """a_ii ``[n, 1]``, as a sum: indexing by a mask would make the host wait for a GPU to count."""
     return relations.where(itself, 0).sum(dim=1, keepdim=True)
 
 
 def slopes(gradient: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:
-    """∂F_i/∂a_ij = ⟨∇F_i(w_i), C_j⟩ ``[n, M]``."""
+    """∂F_i/∂a_ij = ⟨∇F_i(w_i), C_j⟩ ``[n, M]`` of the ``gradient`` [n, P]; cores as for ``combined``."""
     others = torch.stack([cores @ row for row in gradient])
     return torch.where(itself, (gradient * own).sum(dim=1, keepdim=True), others)
 

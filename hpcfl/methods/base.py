@@ -2,8 +2,14 @@
 
 A method is a frozen pydantic section: its fields are its own keys in ``[method]``, typed, constrained
 and documented. It touches no MPI, no device, no data loader, no random number generator and no loop over
-mini-batches. ``server`` is a dictionary of tensors on rank 0 and ``fleet.state`` one of per-client tensors:
-together all state there is, and so the checkpoint.
+mini-batches. All its state lies in two dictionaries of tensors, ``server`` on rank 0 and ``fleet.state`` with
+a first dimension for clients; these two are what a checkpoint holds.
+
+Each method's docstring says what lies in both ("Server: … Client: …") and how many floats travel to and from
+one client in a round ("Down …, up …"). Symbols: M clients in total, n in one call, S the cohort; K classes;
+P parameters, P_b of the body and P_h of the head; d the width of the features that enter the head; w the
+server's model, w_i a client's; F_i its mean loss, N_i its number of training samples, p_i its weight in
+averages over S.
 """
 
 from abc import ABC, abstractmethod
@@ -24,12 +30,15 @@ from hpcfl.methods._clients import Audience as Audience
 from hpcfl.methods._clients import Cohort as Cohort
 
 State = dict[str, Tensor]
-# a suffix of the model: everything, the head, the upper n layers
+# the upper layers that a method treats in its own way: all, the output layer, or the upper n
 Layers = Literal["all", "output"] | PositiveInt
 
 
 def head_of(model: nn.Module, method: str) -> nn.Linear:
-    """A model's output layer ``model.head``. Raises UserError where a user's module does not name it so."""
+    """The output layer ``model.head``, an ``nn.Linear`` that is fed by ``model.features(x)``.
+
+    method: whose name the message has. Raises UserError where a user's module lacks either of the two.
+    """
     head = getattr(model, "head", None)
     if not isinstance(head, nn.Linear) or not hasattr(model, "features"):
         raise UserError(f"{method} needs a model whose output layer is the nn.Linear 'head', fed by its "
@@ -40,10 +49,10 @@ def head_of(model: nn.Module, method: str) -> nn.Linear:
 class Method(MethodSection, ABC):
     """A federated learning method. Subclass it in one file, with ``plugin = YourMethod`` at its end.
 
-    primary: the score whose maximum over rounds is the method's result.
+    primary: the column in which the method's result is read.
     reference, family: the paper, and the kind of method it is, for the table of methods.
-    models: a client's models that have buffers of their own; "model" is the one that local training
-    starts from.
+    models: those of a client's models that have batch-norm buffers of their own; "model" is the one that
+    local training starts from.
     needs_rounds: what a round does depends on how many there will be, so a finished run cannot be prolonged.
     """
 
@@ -56,12 +65,14 @@ class Method(MethodSection, ABC):
     models: ClassVar[tuple[str, ...]] = ("model",)
 
     def validation_share(self) -> float:
-        """The share of a client's training samples that is held out for validation: not trained
-        on, not counted."""
+        """The share of a client's training samples, in [0, 1), that is held out for validation.
+
+        They are neither trained on nor counted.
+        """
         return 0.0
 
     def notes(self, setup: Setup) -> list[str]:
-        """Lines that a user should read before the first round, such as a doubtful choice of keys."""
+        """Lines that a user should read before the first round, such as one on a doubtful choice of keys."""
         return []
 
     def adapt(self, model: nn.Module) -> nn.Module:
@@ -69,90 +80,94 @@ class Method(MethodSection, ABC):
         return model
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """The objective of ONE client on one mini-batch; ``lane`` holds the variables given to
-        ``fleet.train``.
+        """The loss of ONE client on one mini-batch, a scalar; ``lane.NAME`` are ``fleet.train``'s variables.
 
-        It may read its arguments and what does not change in a run, such as the method's keys: steps that run
-        often are recorded, with the Python numbers of the call in which that happens. What changes is a
-        variable of its own. Where a replay turns out not to give what the loss gives, a RunFailure says so
-        (see ``runtime.replay``).
+        It may read its arguments and what does not change in a run, such as the method's keys. Steps that run
+        often are recorded and replayed, with the Python numbers of the call that was recorded: whatever
+        changes must be a variable. Where a replay turns out not to give what the loss gives, a RunFailure
+        says so (see ``runtime.replay``).
         """
         return functional.cross_entropy(model(batch.x), batch.y)
 
     def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """What local training minimises unless told otherwise: the loss, and what an option adds to it."""
+        """What ``fleet.train`` minimises by default: ``loss`` and what an option adds to it."""
         return self.loss(model, batch, lane)
 
     def server_state(self, setup: Setup) -> State:
-        """The server's state before round 1. Tensors may change their shape later."""
+        """The server's state before round 1, tensors by name. They may change their shape later."""
         return {}
 
     def client_state(self, setup: Setup) -> State:
-        """The private state of ONE client before its first round."""
+        """The private state of ONE client before its first round, tensors by name.
+
+        In ``fleet.state`` they have a further first dimension, the clients.
+        """
         return {}
 
     @abstractmethod
     def send(self, server: State, audience: Audience) -> Message:
-        """What goes to the audience, rows in the order of ``audience.ids``.
+        """The message to the audience: ``[width]`` for all, or rows in the order of ``audience.ids``.
 
         Runs on rank 0; must not change ``server``.
         """
 
     def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """What a client reads in all that follows: what arrived, with what it makes of that once a call."""
+        """The inbox as the hooks below read it: what arrived, and what is computed from it once a call."""
         return inbox
 
     @abstractmethod
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The rows that local training starts from, ``[n, P]``, or ``[P]`` if they are the same for all.
 
-        For clients outside the cohort as well; what happens to their state is forgotten.
+        It is called for observers too, to score what they would start from; their state is forgotten.
         """
 
     def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
-        """THE model that each client would use now.
+        """THE model that each client would use now, which is scored as ``pre`` or ``post``.
 
-        rows: with ``trained`` what local training of this round came to, else what it starts from, or would
-        start from in a client that does not take part. May train for a while: buffers move back, shuffles are
-        keyed by the phase.
+        rows: with ``trained`` the result of this round's local training, else what training starts from, or
+        would start from in an observer. A method may train here: all state, buffers included, is put back
+        afterwards, and a ``phase`` of its own keys the shuffles.
         """
         return ClientModel(rows)
 
     def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
-        """Further models that are scored, by the name of their column; arguments as for ``client_model``."""
+        """Further models to score, by the name of their column; arguments as for ``client_model``."""
         return {}
 
     def score(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool = False) -> None:
-        """Score the clients' models: ``pre``, before local training, or ``post``, after it; and
-        what else there is.
+        """Score ``client_model`` as ``pre``, or as ``post`` if ``trained``, and ``other_models``.
 
-        Who is counted in a column is the same for every method: ``pre`` everyone who is asked, ``post``
-        those who trained.
+        Nothing is done in a round that is not scored. Who is counted is the same for every method: in ``pre``
+        the whole audience, in ``post`` those who trained.
         """
         if not fleet.scored:
             return
         with fleet.trial():
             models = {"post" if trained else "pre": self.client_model(fleet, inbox, rows, trained),
                       **self.other_models(fleet, inbox, rows, trained)}
-            while models:
-                one = next(iter(models.values()))
-                columns = [column for column, other in models.items() if other.same(one)]
-                fleet.score(columns, one.rows, one.predict, one.model, one.variables)
+            while models:  # what is one model under several columns is scored once
+                model = next(iter(models.values()))
+                columns = [column for column, other in models.items() if other.same(model)]
+                fleet.score(columns, model.rows, model.predict, model.model, model.variables)
                 models = {column: other for column, other in models.items() if column not in columns}
 
     @abstractmethod
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        """The clients' side of a round: score, train, score, and return what goes up, ``[n, width]`` each."""
+        """The clients' side of a round: score, train, score; returns what goes up, ``[n, width]`` each."""
 
     @abstractmethod
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        """Assign new values in ``server`` from what came up. Runs on rank 0."""
+        """Assign new values in ``server`` from ``uplink``, [n, width] each in the order of ``cohort.ids``.
+
+        Runs on rank 0.
+        """
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
-        """Score clients that do not take part in this round; what happens to their state is forgotten."""
+        """Score observers, the clients outside the cohort; what happens to their state is forgotten."""
         inbox = self.opened(fleet, inbox)
         self.score(fleet, inbox, self.start(fleet, inbox))
 
     def finish(self, fleet: Fleet, inbox: Inbox) -> None:
-        """Score all clients after the last round, from one more ``send``; state is forgotten."""
+        """Score clients after the last round, from one more ``send``; their state is forgotten."""
         self.observe(fleet, inbox)

@@ -1,12 +1,14 @@
-"""CFL: FedAvg within clusters of clients; a cluster whose clients pull in opposite directions
-is split in two.
+"""CFL: FedAvg within clusters; a cluster whose clients pull in opposite directions is split in two.
 
 Sattler, Müller & Samek, "Clustered federated learning: model-agnostic distributed multitask optimization
-under privacy constraints", IEEE TNNLS 2020. With Δ_i = w_i − w_c a cluster is split if ‖mean Δ‖ < ε₁ while
-max ‖Δ_i‖ > ε₂, by the cosine similarities of the Δ_i; then every new cluster averages its own models,
-so that one cluster is FedAvg bit for bit. As the paper, not the codes (methods-1.md §12, item 9): the cut
-minimises the largest similarity across it, which is single linkage, and averages are weighted by samples.
-A cluster is split only in a round in which all its clients took part.
+under privacy constraints", IEEE TNNLS 2020. All clients begin in one cluster. With Δ_i = w_i − w_c the update
+of a client of cluster c, the cluster is split if ‖mean Δ‖ < ε₁ while max ‖Δ_i‖ > ε₂: such that the largest
+cosine similarity of two updates across the cut is smallest. Then every new cluster averages its own models,
+so that CFL with one cluster is FedAvg bit for bit. A cluster is split only in a round in which all its
+clients took part.
+
+As the paper and unlike the codes (methods-1.md §12, item 9): that cut is single linkage, theirs complete
+linkage, and averages are weighted by samples.
 """
 
 from typing import Literal
@@ -20,12 +22,14 @@ from hpcfl.methods.base import Audience, Cohort, Setup, State
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing
 
-SMALLEST = 3  # a cluster of two is not split
+SMALLEST = 3  # clients of a cluster that may be split
 
 
 class CFL(ServerModel):
-    """Server: ``models`` [c, P], ``cluster`` [M] of each client, ``norms`` [c, 2] last ‖mean Δ‖ and max ‖Δ_i‖
-    (absolute: they depend on learning rate, epochs and model). Client: nothing. Down P, up P.
+    """Server: ``models`` [c, P]; ``cluster`` [M], each client's; ``norms`` [c, 2], last ‖mean Δ‖, max ‖Δ_i‖.
+
+    Client: nothing. Down P, up P. The norms are absolute, so what ε₁ and ε₂ should be depends on learning
+    rate, epochs and model.
     """
 
     reference = "Sattler et al., TNNLS 2020"
@@ -53,7 +57,7 @@ class CFL(ServerModel):
             if not present.any():
                 continue
             products = update_products(uplink["model"], present, models[c])
-            lengths = products.diagonal().sqrt()
+            lengths = products.diagonal().sqrt()  # ‖Δ_i‖, and last ‖mean Δ‖
             norms[c] = torch.stack([lengths[-1], lengths[:-1].max()])
             groups = [present]
             if (present.sum() == (cluster == c).sum()
@@ -69,14 +73,16 @@ class CFL(ServerModel):
         server.update(models=torch.stack(models), cluster=cluster, norms=torch.stack(norms))
 
     def splits(self, norms: Tensor, size: int, round: int) -> bool:
-        """Whether a cluster of ``size`` clients with these ``norms`` [2] is split in this round."""
+        """Whether a cluster of ``size`` clients with ``norms`` ‖mean Δ‖, max ‖Δ_i‖ [2] is to be split."""
         return bool(norms[0] < self.eps1 and norms[1] > self.eps2 and size >= SMALLEST
                     and round > self.quiet_rounds)
 
 
 def update_products(models: Tensor, present: Tensor, start: Tensor) -> Tensor:
-    """Inner products [n + 1, n + 1], float64, of the updates Δ of the ``present`` models and, last,
-    of their mean."""
+    """Inner products [k + 1, k + 1], float64, of k updates from ``start`` [P] and, last, of their mean.
+
+    The updates are those of ``models`` [n, P] where ``present``, bool [n].
+    """
     def part(models: Tensor, start: Tensor) -> Tensor:
         updates = models[present].double() - start.double()
         updates = torch.cat([updates, updates.mean(dim=0, keepdim=True)])
@@ -86,8 +92,10 @@ def update_products(models: Tensor, present: Tensor, start: Tensor) -> Tensor:
 
 
 def bipartition(products: Tensor, linkage: str) -> Tensor:
-    """Which of the updates of these inner products [n, n] form the second group, bool [n]; the first client
-    is in the first."""
+    """Cut clients in two by the inner products [n, n] of their updates: bool [n], who is in the second group.
+
+    The first client is in the first group.
+    """
     # takes a second to import and is needed in few rounds only
     from sklearn.cluster import AgglomerativeClustering
 

@@ -1,48 +1,50 @@
-"""CReFF: FedAvg, whose classifier the server trains anew on synthetic features that stand for
-all classes alike.
+"""CReFF: FedAvg, whose head the server trains anew on synthetic features that stand for all classes alike.
 
 Shang et al., "Federated learning on heterogeneous and long-tailed data via classifier re-training with
-federated features", IJCAI 2022. Clients send, beside FedAvg's model, the mean gradient of each class they
-hold with respect to the retrained head h̃ on the received body. The server moves features Z until their
-gradients point the same way, min_Z Σ_c Σ_rows 1 − cos(∂CE(Z_c; h̃), G_c), a bias being one row, and trains
-a fresh head on Z. The next round of FedAvg starts from w with its OWN head. As FedNH's code does and the
-authors' does not, without differentiable augmentation; unlike FedNH's the head has a bias exactly where the
-model's has one. Classes that no participant holds keep their features.
+federated features", IJCAI 2022. The server keeps a retrained head h̃ and n_z synthetic features Z_c of each
+class. Beside FedAvg's model a client sends, for each class c that it holds, the mean gradient of the
+cross-entropy with respect to h̃ on top of the received body; G_c is their plain mean over these clients. The
+server moves Z until its gradients point the same way, min_Z Σ_c Σ_rows 1 − cos(∂CE(Z_c; h̃), G_c), where the
+bias counts as one row, and trains a fresh head on Z, the next h̃. The next round of FedAvg starts from w with
+its OWN head.
+
+As FedNH's code and unlike the authors', there is no differentiable augmentation; unlike FedNH's, the head has
+a bias exactly where the model's has one. Classes that nobody in the cohort holds keep their features.
 """
 
 
 import torch
-from pydantic import Field as Key
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from hpcfl.communication.message import Field, Inbox, Message
+from hpcfl.communication.message import Field as Sent
+from hpcfl.communication.message import Inbox, Message
 from hpcfl.experiment.sections import Training
 from hpcfl.fleet import Fleet, synthetic
 from hpcfl.fleet.kernels import descend
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, head_of
 from hpcfl.methods.fedavg import ServerModel
 
-DRAWS = 10  # of samples of a class, whose gradients are averaged
-GUARD = 1e-6
+DRAWS = 10  # random draws of samples of a class, whose gradients are averaged
+GUARD = 1e-6  # keeps a cosine finite where a gradient is zero
 
 
 class CReFF(ServerModel):
-    """Server: ``model`` [P], ``head`` h̃ [P_h], ``features`` Z [K·n_z, d], sorted by class. Client: nothing.
+    """Server: ``model`` [P]; ``head`` h̃ [P_h]; ``features`` Z [K·n_z, d], sorted by class. Client: nothing.
 
-    Down P + P_h; up P, and P_h for each class held. ``pre`` and ``global``: the body under h̃. ``post``:
+    Down P + P_h; up P, and P_h for each class held. ``pre`` and ``global`` score the body under h̃, ``post``
     FedAvg's local model.
     """
 
     family = "one global model"
     reference = "Shang et al., IJCAI 2022"
-    features_each: PositiveInt = Key(100, description="synthetic features n_z of each class")
-    match_steps: PositiveInt = Key(100, description="steps on the features in a round")
-    features_lr: float = Key(0.01, gt=0,
+    features_each: PositiveInt = Field(100, description="synthetic features n_z of each class")
+    match_steps: PositiveInt = Field(100, description="steps on the features in a round")
+    features_lr: float = Field(0.01, gt=0,
                              description="learning rate η_z of the features (FedNH 0.01, the authors 0.1)")
-    head_epochs: PositiveInt = Key(300, description="epochs of the fresh head on the features")
-    head_lr: float = Key(0.01, gt=0, description="learning rate η_n of the fresh head")
-    class_batch: PositiveInt = Key(64,
+    head_epochs: PositiveInt = Field(300, description="epochs of the fresh head on the features")
+    head_lr: float = Field(0.01, gt=0, description="learning rate η_n of the fresh head")
+    class_batch: PositiveInt = Field(64,
                                    description="most samples in a draw of a class (FedNH 64, the authors 32)")
 
     def adapt(self, model: nn.Module) -> nn.Module:
@@ -60,7 +62,7 @@ class CReFF(ServerModel):
         return {**super().send(server, audience), "head": server["head"]}
 
     def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """With ``rebalanced``, the received body under the retrained head, [P]."""
+        """Adds ``rebalanced`` [P], the received body under the retrained head."""
         return {**inbox,
                 "rebalanced": torch.cat([inbox["model"][fleet.layout.columns("body")], inbox["head"]])}
 
@@ -71,29 +73,29 @@ class CReFF(ServerModel):
         return {} if trained else {"global": ClientModel(inbox["rebalanced"])}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        # in evaluation mode, before training moves the buffers
+        # in evaluation mode, and before training moves the batch-norm buffers
         rebalanced = self.opened(fleet, inbox)["rebalanced"]
         gradients = fleet.head_gradients(rebalanced, draws=(DRAWS, self.class_batch))
         held = (fleet.counts > 0).sum(dim=1)
-        sent = Field(gradients.flatten(1), floats=held * gradients.shape[2])
+        sent = Sent(gradients.flatten(1), floats=held * gradients.shape[2])
         return {**super().update(fleet, inbox), "gradients": sent}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         super().aggregate(server, cohort, uplink)
         setup, held = cohort.setup, cohort.counts > 0
-        sent = uplink["gradients"].view(*held.shape, -1).double()
-        wanted = torch.einsum("nk,nkp->kp", held.double(), sent) / held.sum(dim=0).clamp(min=1)[:, None]
+        gradients = uplink["gradients"].view(*held.shape, -1).double()
+        means = torch.einsum("nk,nkp->kp", held.double(), gradients) / held.sum(dim=0).clamp(min=1)[:, None]
         features = server["features"].view(setup.classes, self.features_each, -1).clone()
         present = held.any(dim=0).nonzero()[:, 0]
-        goal, head = wanted[present].float(), server["head"]
+        wanted, head = means[present].float(), server["head"]
         features[present] = descend({"features": features[present]}, lambda free: mismatch(
-            free["features"], present, setup.classes, head, goal),
+            free["features"], present, setup.classes, head, wanted),
                                     self.features_lr, self.match_steps, cohort.beat)["features"]
         server["features"] = features.flatten(0, 1)
         server["head"] = self.retrained(cohort, server["features"])
 
     def retrained(self, cohort: Cohort, features: Tensor) -> Tensor:
-        """A fresh head trained on the synthetic features: its row [P_h]."""
+        """The row [P_h] of a fresh head, trained on the synthetic ``features`` [K·n_z, d]."""
         setup = cohort.setup
         labels = torch.arange(setup.classes).repeat_interleave(self.features_each)
         bias = "head.bias" in setup.layout.names
@@ -103,8 +105,10 @@ class CReFF(ServerModel):
 
 
 def mismatch(features: Tensor, labels: Tensor, classes: int, head: Tensor, wanted: Tensor) -> Tensor:
-    """Σ_c Σ_rows 1 − cos between the head's gradients on features ``[C, n_z, d]`` of the classes ``labels``
-    [C] and those ``wanted`` [C, P_h]."""
+    """Σ_c Σ_rows 1 − cos between the gradients of ``head`` [P_h] on ``features`` and those ``wanted``.
+
+    features: [C, n_z, d] of C classes. labels: [C], which these are of all ``classes``. wanted: [C, P_h].
+    """
     size = classes * features.shape[2]
     weight, bias = head[:size].view(classes, -1), head[size:]
     errors = (features @ weight.T + (bias if len(bias) else 0)).softmax(dim=2)
@@ -115,7 +119,7 @@ def mismatch(features: Tensor, labels: Tensor, classes: int, head: Tensor, wante
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:
-    """Cosines over the last dimension, guarded against zeros."""
+    """Cosines over the last dimension; 0 for a vector of zeros."""
     lengths: Tensor = left.norm(dim=-1) * right.norm(dim=-1)
     return (left * right).sum(dim=-1) / (lengths + GUARD)
 

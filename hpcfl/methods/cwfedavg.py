@@ -1,13 +1,14 @@
 """cwFedAvg: FedAvg per class, and for each client the mix of the class models under its class distribution.
 
 Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025); the server's step is
-in ``_classwise``.
+in ``_classwise``. The class distribution π̂_i of a client is the true one, π_i, or is estimated from the norms
+of the rows of its output layer. The weight distribution regulariser (WDR) λ‖π_i − π̂_i(w)‖₂ makes these norms
+follow the true one.
 
-π̂ is the true distribution, or read off the norms of the output layer's rows, which the weight
-distribution regulariser (WDR) λ‖π_i − π̂_i(w)‖₂ makes follow the true one. Choices where paper and code
-differ (methods-1.md §5, item 9): the code halves λ, so does ``wdr_half``; π counts training samples only;
-norms leave the bias out; a class that no participant holds is left out of the mix (the code divides 0/0);
-partial participation follows the same formulas.
+Where paper and code differ (methods-1.md §5, item 9): the code takes λ/2 for the reported λ, as here with
+``wdr_half``; π counts training samples only; norms leave the bias out. A class that no participant holds is
+left out of the mix, where the code divides 0/0; and with partial participation, where the code does not run,
+the same formulas are taken over the cohort.
 """
 
 from typing import Annotated, Literal
@@ -20,13 +21,15 @@ from hpcfl.methods.fedavg import FedAvg
 
 
 class CwFedAvg(FedAvg):
-    """Server: ``model`` [P] FedAvg's mean, and what ``ClassWise`` keeps. Client: nothing. Down P,
-    up P (+ K with true π̂)."""
+    """Server: ``model`` [P], FedAvg's mean, and what ``ClassWise`` keeps. Client: nothing.
+
+    Down P, up P (and K with the true π).
+    """
 
     family = "personal models, mixed on the server"
     reference = "Lee & Choi, ICCV 2025"
     aggregation: Literal["average", "class-wise"] = Field("class-wise", description="average is FedAvg")
-    # `--set method.distribution=true` reads as TOML's boolean; the word is meant.
+    # `--set method.distribution=true` is read as TOML's boolean, but means the word.
     distribution: Annotated[Literal["true", "norm", "wdr"],
                             BeforeValidator(lambda v: "true" if v is True else v)] = Field(
                                 "wdr", description="π̂: true counts, or norms without/with WDR")

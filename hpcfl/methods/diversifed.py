@@ -1,10 +1,12 @@
-"""DiversiFed: the server pulls similar models together and pushes dissimilar ones apart; clients stay
-near the result.
+"""DiversiFed: the server pulls similar models together and pushes others apart; clients stay near the result.
 
-Wu et al., "The Diversity Bonus", eqs 8–11. The server's step is one mixing matrix: with D_ij = ‖w_i − w_j‖₂,
-s_ij the softmax of D_ij/τ over the others and n of them, β_ij = α(1/n − s_ij)/(τ D_ij) and z_i = (1 − Σ_j
-β_ij) w_i + Σ_j β_ij w_j. Where the paper is silent (methods-1.md §7, item 9): training starts at w_i;
-the others are the clients that uploaded last; a client is scored after local training.
+Wu et al., "The Diversity Bonus", eqs 8–11. The server's gradient step is one mixing matrix. For client i and
+the n others that uploaded last, let D_ij = ‖w_i − w_j‖₂ and s_ij the softmax of D_ij/τ over these others;
+then β_ij = α(1/n − s_ij)/(τ D_ij) and z_i = (1 − Σ_j β_ij) w_i + Σ_j β_ij w_j. The client minimises
+F_i(w) + (λ/2α)‖w − z_i‖².
+
+Where the paper is silent (methods-1.md §7, item 9): local training starts at w_i, not at z_i; the others are
+the clients that uploaded in the last round; a client is scored after local training.
 """
 
 import torch
@@ -13,17 +15,17 @@ from torch import Tensor
 
 from hpcfl.methods._anchored import Anchored
 
-COINCIDE = 1e-12  # closer models exert no force: the subgradient 0 of the norm at 0
+COINCIDE = 1e-12  # models that are closer exert no force: 0 is a subgradient of the norm at 0
 
 
 def forces(distances: Tensor, itself: Tensor, alpha: float, tau: float) -> Tensor:
-    """β [m, n], float64; entries may be negative. With one other or none, β = 0.
+    """β [m, n], float64, whose entries may be negative; 0 with a single other client or none.
 
-    distances [m, n] from each receiver to each last upload; ``itself`` bool [m, n] marks its own upload.
+    distances, itself: as for ``Anchored.attraction``.
     """
     others = (~itself).sum(dim=1, keepdim=True).double()  # an integer's inverse would be float32
     scaled = (distances / tau).masked_fill(itself, -torch.inf)
-    attention = torch.where(others > 0, scaled.softmax(dim=1), 0)  # no other: a softmax over nothing
+    attention = torch.where(others > 0, scaled.softmax(dim=1), 0)  # a softmax over no others is NaN
     acts = ~itself & (distances >= COINCIDE)
     return torch.where(acts, alpha * (1 / others - attention) / (tau * distances.clamp(min=COINCIDE)), 0)
 

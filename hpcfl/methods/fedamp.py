@@ -1,12 +1,12 @@
-"""FedAMP: clients with similar models attract each other: attention-weighted personal anchors and
-proximal training.
+"""FedAMP: similar models attract each other, by personal anchors from attention and a proximal term.
 
-Huang et al., "Personalized cross-silo federated learning on non-IID data", AAAI 2021:
-ξ_ij = (α/σ)·exp(−‖w_i − w_j‖²/σ) for j ≠ i among the last uploads, u_i = (1 − Σ_j ξ_ij) w_i + Σ_j ξ_ij w_j,
-and clients minimise F_i(w) + (λ/2α)‖w − u_i‖² from their own w_i, without the term in round 1. The widespread
-code takes the term's gradient from detached tensors, where it is zero, and so trains Local; here it acts,
-squared (methods-1.md §9, item 9). Where models are close and α/σ is large Σ_j ξ_ij exceeds 1 and u_i
-extrapolates: ``cap``.
+Huang et al., "Personalized cross-silo federated learning on non-IID data", AAAI 2021. Over the clients j ≠ i
+that uploaded last, ξ_ij = (α/σ)·exp(−‖w_i − w_j‖²/σ) and u_i = (1 − Σ_j ξ_ij) w_i + Σ_j ξ_ij w_j. Clients
+minimise F_i(w) + (λ/2α)‖w − u_i‖² from their own w_i; in round 1 without the second term. Where models are
+close and α/σ is large, Σ_j ξ_ij exceeds 1 and u_i extrapolates; the key ``cap`` prevents it.
+
+PFLlib's code takes the proximal term's gradient from detached tensors, where it is zero, and so trains Local;
+here the term acts, and is squared (methods-1.md §9, item 9).
 """
 
 from pydantic import Field, model_validator
@@ -27,8 +27,7 @@ class FedAMP(Anchored):
     cap: bool = Field(False, description="scale a client's ξ down where their sum exceeds 1, so that u is no "
                                          "extrapolation")
     proximal: float | None = Field(None, ge=0, description="strength of the proximal term where it is not "
-                                                        "λ/α; "
-                                                       "needed if α = 0")
+                                                           "λ/α; needed if α = 0")
 
     @model_validator(mode="after")
     def _strength_is_given(self) -> "FedAMP":

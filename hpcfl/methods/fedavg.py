@@ -1,7 +1,11 @@
 """FedAvg: one global model, the weighted mean of the clients' models.
 
 McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
-``w ← Σ_S N_i w_i / Σ_S N_i``. Scored before local training (methods-1.md §2.1).
+The clients of a cohort S train from the server's model w and send theirs up: ``w ← Σ_S N_i w_i / Σ_S N_i``.
+The result is read before local training, from ``pre`` (methods-1.md §2.1).
+
+``ServerModel`` is the base of all methods whose clients start from a model of the server, ``FedAvg`` of
+those whose server averages whole models.
 """
 
 from typing import Any, ClassVar, Literal
@@ -21,7 +25,8 @@ from hpcfl.rows import mixing
 class ServerModel(Blending):
     """The base of every method whose clients start from a model of the server and return theirs.
 
-    Server: ``model`` [P]. Client: nothing (with ``ala`` that of adaptive local aggregation). Down P, up P.
+    Server: ``model`` [P]. Client: nothing (with ``ala`` the state of ``AdaptiveLocalAggregation``). Down P,
+    up P.
     """
 
     def server_state(self, setup: Setup) -> State:
@@ -31,26 +36,32 @@ class ServerModel(Blending):
         return {"model": server["model"]}
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The model that came down, ``[P]`` or ``[n, P]``."""
+        """The model that came down: ``[P]`` if it is the same for all, else ``[n, P]``."""
         model: Tensor = inbox["model"]
         return model
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The model that came down, with ``ala`` blended with the client's own."""
+        """The model that came down, ``[P]`` or ``[n, P]``; with ``ala`` blended with each client's own."""
         received = self.received(fleet, inbox)
         return self.adaptive_aggregation().adapt(fleet, received) if self.ala else received
 
     def known(self, fleet: Fleet, rows: Tensor) -> State:
-        """What the objective needs of each client that trains from ``rows``: variables [n, …] by name."""
+        """What an option of the objective reads as ``lane.NAME``: tensors [n, …] by name.
+
+        rows: what training starts from, which tells their type and device.
+        """
         return {}
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, *, variables: State | None = None,
             **how: Any) -> Tensor:
-        """One local training as this method does it; ``variables`` and ``how`` go to ``fleet.train``."""
+        """One local training from ``rows`` as this method does it: the trained rows [n, P].
+
+        ``variables``, beside those that are ``known``, and ``how`` go to ``fleet.train``.
+        """
         return fleet.train(rows, variables={**self.known(fleet, rows), **(variables or {})}, **how)
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
-        """What a client remembers of its trained model ``[n, P]``."""
+        """Assign in ``fleet.state`` what clients remember of their ``trained`` models [n, P]."""
         if self.ala:
             fleet.state["model"] = trained
 
@@ -64,14 +75,14 @@ class ServerModel(Blending):
         return self.reply(fleet, inbox, trained)
 
     def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        """What goes up after training to ``trained`` [n, P]."""
+        """What goes up from clients whose training came to ``trained`` [n, P]."""
         return {"model": trained}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         server["model"] = mixing.average(cohort.weights, uplink["model"])
 
     def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
-        """``global``: the server's one model, where there is one."""
+        """Before training ``global``, the received model, where all clients received the same."""
         received = self.received(fleet, inbox)
         return {} if trained or received.dim() == 2 else {"global": ClientModel(received)}
 
@@ -79,7 +90,7 @@ class ServerModel(Blending):
 class FedAvg(ServerModel):
     """Also the base of methods whose server averages whole models, and so can average them by class.
 
-    Server: ``model`` [P] (with class-wise aggregation what ``ClassWise`` keeps, too). Client: nothing.
+    Server: ``model`` [P] (with class-wise aggregation also what ``ClassWise`` keeps). Client: nothing.
     Down P, up P.
     """
 
@@ -90,7 +101,7 @@ class FedAvg(ServerModel):
         description="class-wise: clients get cwFedAvg's mix (output layer, WDR with λ = 10), not the mean")
 
     def class_wise(self) -> ClassWise | None:
-        """How models are aggregated by class, if they are."""
+        """How models are aggregated by class; None where they are simply averaged."""
         return ClassWise() if self.aggregation == "class-wise" else None
 
     def adapt(self, model: nn.Module) -> nn.Module:

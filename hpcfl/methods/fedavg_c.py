@@ -1,15 +1,16 @@
 """FedAvg-C: FedAvg whose clients fine-tune the global model for their own initialisation in every round.
 
-A baseline of FedALA (Zhang et al., AAAI 2023), which says no more than that; specification chosen
-in methods-1.md §4.4: fine-tune for ``tune_epochs``, score, train on, send up. How many epochs the paper used
-is not given (timings suggest about 14).
+A baseline of FedALA (Zhang et al., AAAI 2023), which says no more than that. What is done here is chosen
+in methods-1.md §4.4: a client fine-tunes for ``tune_epochs``, is scored, trains on and sends the result up.
+The paper does not give the epochs of fine-tuning; its timings suggest about 14.
 """
 
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
+from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import ClientModel, State
+from hpcfl.methods.base import ClientModel
 from hpcfl.methods.fedavg import FedAvg
 
 
@@ -20,15 +21,15 @@ class FedAvgC(FedAvg):
     tune_epochs: NonNegativeInt = Field(10, description="epochs of fine-tuning; 0 is the method without -C")
     tuned_upload: bool = Field(True, description="train on from the fine-tuned model; else it is only scored")
 
-    def tuned(self, fleet: Fleet, rows: Tensor, inbox: State) -> Tensor:
-        """The models after fine-tuning, ``[n, P]``."""
+    def tuned(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+        """The models ``[n, P]`` after fine-tuning from ``rows``."""
         return self.fit(fleet, rows, inbox, phase="tune", epochs=self.tune_epochs)
 
-    def start(self, fleet: Fleet, inbox: State) -> Tensor:
+    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         start = super().start(fleet, inbox)
         return self.tuned(fleet, start, inbox) if self.tuned_upload else start
 
-    def client_model(self, fleet: Fleet, inbox: State, rows: Tensor, trained: bool) -> ClientModel:
+    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
         return ClientModel(rows if trained or self.tuned_upload else self.tuned(fleet, rows, inbox))
 
 

@@ -1,10 +1,9 @@
-"""FedBABU: only the body learns, under one random head that nobody ever changes; clients fine-tune
-at the end.
+"""FedBABU: only the body learns, under one random head that never changes; clients fine-tune at the end.
 
 Oh, Kim & Yun, "FedBABU: Toward enhanced representation for federated image classification", ICLR 2022.
-b ← Σ_S p_i b_i. After the last round every client fine-tunes body and head of (b, h⁰) and is scored:
-column ``tuned``, the method's result. FedNH's and PFLlib's code fine-tune each client's last local model
-instead (``tune_from = "local"``).
+Clients train the body under the initial head h⁰, and b ← Σ_S p_i b_i. After the last round every client
+fine-tunes body and head from (b, h⁰) and is scored: column ``tuned``, the method's result. FedNH's and
+PFLlib's codes fine-tune each client's last local model instead, as here with ``tune_from = "local"``.
 """
 
 from typing import Any, Literal
@@ -19,10 +18,9 @@ from hpcfl.methods.base import Setup, State
 
 
 class FedBABU(SharedBody):
-    """Server: ``model`` [P], the shared body before h⁰. Client: nothing; ``local`` [P], its last model,
-    to fine-tune that.
+    """Server: ``model`` [P], the shared body followed by h⁰. Down P_b, up P_b.
 
-    Down P_b, up P_b.
+    Client: nothing; with ``tune_from = "local"`` its last model ``local`` [P].
     """
 
     primary = "tuned"

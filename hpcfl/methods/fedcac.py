@@ -1,36 +1,40 @@
-"""FedCAC: parameters that matter to a client are averaged with similar clients only, all others
-with everybody.
+"""FedCAC: parameters that matter to a client are averaged with similar clients only, others with everybody.
 
 Wu et al., "Bold but cautious: Unlocking the potential of personalized federated learning through cautiously
-aggressive collaboration", ICCV 2023. After training a client marks in each tensor the share τ of entries
-with the largest |(θ_after − θ_before)·θ_after|. With masks m and O_ij = 1 − ‖m_i − m_j‖₁/(2‖m_i‖₁), client
-i's group is itself and all j with O_ij ≥ ρ_t = mean O + (t/β)(max O − mean O). Marked entries restart from
-the group's uniform mean, the rest from the global average. Only those who uploaded form groups; others keep
-their marked entries. PFLlib's first round restores initial weights in marked entries; here nothing is mixed
-before the first upload.
+aggressive collaboration", ICCV 2023. After training from θ_before to θ_after a client marks, in each tensor,
+the share τ of entries with the largest |(θ_after − θ_before)·θ_after|: its mask m_i. Masks overlap by
+O_ij = 1 − ‖m_i − m_j‖₁/(2‖m_i‖₁), and client i's group in round t is itself and all j with
+O_ij ≥ mean O + (t/β)(max O − mean O), so that groups shrink to single clients. In the next round marked
+entries start from the group's uniform mean, the rest from the global average.
+
+Only those who uploaded form groups; others keep their masks and their groups' means. PFLlib's first round
+puts initial weights into marked entries; here nothing is mixed before the first upload (methods-2.md §11,
+item 9).
 """
 
 
 import torch
-from pydantic import Field as Key
+from pydantic import Field
 from torch import Tensor
 
-from hpcfl.communication.message import Field, Inbox, Message
+from hpcfl.communication.message import Field as Sent
+from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Setup, State
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing
 from hpcfl.rows.layout import Layout
 
-NOTHING, SOMETHING = 1e-10, 1e-20  # a threshold so small gives way to the smallest entry above the second
-ROUNDING = 1e-12  # of a mean of equal overlaps
+# a threshold of sensitivity that is at most NOTHING gives way to the smallest entry above SOMETHING
+NOTHING, SOMETHING = 1e-10, 1e-20
+ROUNDING = 1e-12  # what equal overlaps may differ by from their mean
 
 
 def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Tensor:
-    """Masks bool [n, P] of rows before and after training: in each tensor the ⌊share·size⌋ most
-    sensitive entries.
+    """Masks, bool [n, P]: in each tensor the ⌊share·size⌋ entries to which the loss is most sensitive.
 
-    Entries equal to the last of them are marked too. Without any change nothing is.
+    before, after: rows [n, P] before and after training. Entries as sensitive as the last of those marked are
+    marked too; without any change nothing is.
     """
     masks = torch.zeros_like(after, dtype=torch.bool)
     sensitivity = ((after - before) * after).abs()
@@ -44,7 +48,7 @@ def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Ten
 
 
 def overlaps(masks: Tensor) -> Tensor:
-    """O [n, n] of masks bool [n, P], float64; 0 for a client whose mask is empty, and on the diagonal."""
+    """O [n, n], float64, of ``masks`` [n, P]; 0 on the diagonal and in the row of an empty mask."""
     # whole numbers: exact in any order
     both = mixing.total(lambda block: block.double() @ block.double().T, masks)
     sizes = both.diagonal()[:, None]
@@ -53,8 +57,10 @@ def overlaps(masks: Tensor) -> Tensor:
 
 
 def groups(overlap: Tensor, marked: Tensor, progress: float) -> Tensor:
-    """C [n, n]: uniform weights over each client's group at ``progress`` t/β; ``marked`` bool [n]:
-    its mask is not empty."""
+    """The weights [n, n] of each client's group, float64: uniform over its members, by ``overlap`` O [n, n].
+
+    marked: bool [n], whose mask is not empty. progress: t/β.
+    """
     itself = torch.eye(len(overlap), dtype=torch.bool)
     if len(overlap) == 1:
         return itself.double()
@@ -65,18 +71,17 @@ def groups(overlap: Tensor, marked: Tensor, progress: float) -> Tensor:
 
 
 class FedCAC(ServerModel):
-    """Server: ``model`` [P] the global average, ``custom`` [M, P] groups' means, ``masks`` [M, P].
-    Client: ``model`` [P].
+    """Server: ``model`` [P], the global average; ``custom`` [M, P], groups' means; ``masks``, bool [M, P].
 
-    Down P (the server mixes), up P + P bits.
+    Client: ``model`` [P]. Down P, because the server mixes; up P and P bits.
     """
 
     primary = "post"
     family = "personal models, mixed on the server"
     reference = "Wu et al., ICCV 2023"
-    tau: float = Key(0.5, ge=0, le=1, description="share τ of critical entries in each tensor (0.4 for "
+    tau: float = Field(0.5, ge=0, le=1, description="share τ of critical entries in each tensor (0.4 for "
                                                   "CIFAR-100); 0 is FedAvg")
-    beta: float = Key(100.0, gt=0,
+    beta: float = Field(100.0, gt=0,
                       description="round β from which groups are single clients (170 for CIFAR-100)")
 
     def server_state(self, setup: Setup) -> State:
@@ -97,7 +102,7 @@ class FedCAC(ServerModel):
 
     def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         mask = critical(fleet.layout, self.received(fleet, inbox), trained, self.tau)
-        return {"model": trained, "mask": Field(mask, floats=mask.shape[1] / 32)}
+        return {"model": trained, "mask": Sent(mask, floats=mask.shape[1] / 32)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         super().aggregate(server, cohort, uplink)

@@ -1,13 +1,15 @@
-"""FedFomo: each client weights the other clients' models by how much they help on its own validation samples.
+"""FedFomo: each client weights the others' models by how much they help on its own validation samples.
 
-Zhang et al., "Personalized federated learning with first order model optimization", ICLR 2021. With b_i the
-model the client last started from and L_i the loss on its validation part, every received model and its own
-trained one gets ω_n = (L_i(b_i) − L_i(w_n)) / (‖w_n − b_i‖₂ + 1e-5); it starts from Σ max(ω_n, 0) w_n / Σ
-max(ω_n, 0), or from its own where no ω is positive. The server sends the models with the largest summed ω.
-Deviations from the reference codes (methods-1.md §10, item 9): the validation part is a seeded stratified
-sample that is neither trained on nor counted; its loss is a mean over samples in evaluation mode;
-only models that were uploaded are sent; no ε-greedy choice, which changes nothing where all models are
-sent (``received = "all"``).
+Zhang et al., "Personalized federated learning with first order model optimization", ICLR 2021. Let b_i be the
+model that client i last started from and L_i the loss on its validation samples. Every model w_n that it
+receives, and the one that it last trained, gets ω_n = (L_i(b_i) − L_i(w_n)) / (‖w_n − b_i‖₂ + 1e-5). The
+client starts from Σ max(ω_n, 0) w_n / Σ max(ω_n, 0), or from its own where no ω is positive. The server sums
+each client's ω over the rounds and sends it the models whose sums are largest.
+
+Deviations from the reference codes (methods-1.md §10, item 9): the validation samples are a seeded stratified
+choice, neither trained on nor counted; the loss is a mean over samples in evaluation mode; only models that
+were uploaded are sent. There is no ε-greedy choice of models, which changes nothing where all are sent
+(``received = "all"``).
 """
 
 from typing import Literal
@@ -26,14 +28,15 @@ NEAR = 1e-5  # keeps ω finite where a model is the base itself
 
 
 def usefulness(base_loss: Tensor, losses: Tensor, distances: Tensor) -> Tensor:
-    """ω [m], float64, of models with losses [m] at distances [m] from a base with its loss []."""
+    """ω [m], float64, of models with ``losses`` [m] at ``distances`` [m] from the base model's loss []."""
     return (base_loss - losses) / (distances + NEAR)
 
 
 class FedFomo(Method):
-    """Server: ``models`` [M, P] last uploads, ``uploaded`` [M] who ever sent, ``affinity`` [M, M] summed ω.
-    Client: ``model`` [P], ``base`` [P] what it last started from. Down m·P (others' models), up P and
-    m + 1 floats (ω).
+    """Server: ``models`` [M, P], last uploads; ``uploaded`` [M], by whom; ``affinity`` [M, M], summed ω.
+
+    Client: ``model`` [P]; ``base`` b_i [P]. Down m·P, the models of m others; up P and m + 1 floats, their ω
+    and that of the client's own.
     """
 
     primary = "post"
@@ -56,20 +59,19 @@ class FedFomo(Method):
         return {"model": setup.initial(), "base": setup.initial()}
 
     def send(self, server: State, audience: Audience) -> Message:
-        there = server["uploaded"].nonzero()[:, 0]
-        if not len(there) or self.received == 0:
+        senders = server["uploaded"].nonzero()[:, 0]
+        if not len(senders) or self.received == 0:
             return {}
         receivers = torch.from_numpy(audience.ids)
-        most = len(there) if self.received == "all" else min(self.received, len(there))
-        affinity = server["affinity"][receivers][:,
-                                                 there].masked_fill(receivers[:, None] == there, -torch.inf)
-        ranked = affinity.sort(dim=1, descending=True, stable=True)
+        most = len(senders) if self.received == "all" else min(self.received, len(senders))
+        affinity = server["affinity"][receivers][:, senders]
+        ranked = affinity.masked_fill(receivers[:, None] == senders, -torch.inf).sort(
+            dim=1, descending=True, stable=True)
         picks = torch.where(ranked.values > -torch.inf, ranked.indices, -1)[:, :most]
-        return {"models": Pool(mixing.picked(server["models"], there), picks), "senders": Sent(there, 0)}
+        return {"models": Pool(mixing.picked(server["models"], senders), picks), "senders": Sent(senders, 0)}
 
     def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """With ``start``, the model that local training starts from, [n, P], and ``omega`` of every
-        client's, [n, M]."""
+        """Adds ``start`` [n, P], what training starts from, and ``omega`` [n, M], 0 for unseen models."""
         own, base = fleet.state["model"], fleet.state["base"]
         omega = torch.zeros(len(own), fleet.setup.clients, dtype=torch.float64, device=own.device)
         if "models" not in inbox:
@@ -80,14 +82,15 @@ class FedFomo(Method):
         base_losses = fleet.loss_of(base, "validation")
         # one by one: a client's bits must not depend on its neighbours
         for i, client in enumerate(fleet.ids.tolist()):
-            there = pool.picks[i] >= 0
-            picks = pool.picks[i][there]
+            received = pool.picks[i] >= 0
+            picks = pool.picks[i][received]
             candidates = torch.cat([pool.rows[picks], own[i:i + 1]])
             distances = mixing.distances(base[i:i + 1], candidates)[0]
-            found = usefulness(base_losses[i], losses[i][torch.cat([there, there.new_ones(1)])], distances)
-            if (found > 0).any():
-                start[i] = mixing.average(found.clamp(min=0) / found.clamp(min=0).sum(), candidates)
-            omega[i, torch.cat([inbox["senders"][picks], picks.new_tensor([client])])] = found
+            judged = torch.cat([received, received.new_ones(1)])
+            useful = usefulness(base_losses[i], losses[i][judged], distances)
+            if (useful > 0).any():
+                start[i] = mixing.average(useful.clamp(min=0) / useful.clamp(min=0).sum(), candidates)
+            omega[i, torch.cat([inbox["senders"][picks], picks.new_tensor([client])])] = useful
         return {**inbox, "start": start, "omega": omega}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:

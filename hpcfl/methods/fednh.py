@@ -1,21 +1,24 @@
-"""FedNH: a head of fixed, unit-norm, spread-out class prototypes that the server moves slowly towards
-class features.
+"""FedNH: the head is fixed unit-norm class prototypes, which the server moves slowly towards class features.
 
-Dai et al., "Tackling data heterogeneity in federated learning with class prototypes", AAAI 2023. Features
-are normalised, logits are s·V f; clients train the body (and s), V is frozen. The server averages bodies
-and moves each prototype towards the normalised mean of its class's features. As in the reference code rather
-than the text (methods-1.md §8, item 9): s is learnable, starts at 1 and is averaged; per-class counts weight
-normalised class means.
+Dai et al., "Tackling data heterogeneity in federated learning with class prototypes", AAAI 2023. With f the
+normalised features, logits are s·V f; the rows of V, spread out on the unit sphere, are the prototypes.
+Clients train the body (and s) under a frozen V and send, beside the body, the mean feature μ_ic of each
+class that they hold. The server averages the bodies and moves V_c ← normalise(ρV_c + (1 − ρ)·μ̄_c), μ̄_c the
+normalised mean of class c over clients, weighted by their samples of c.
+
+As in the reference code and unlike the text (methods-1.md §8, item 9): s is learnable, starts at 1 and is
+averaged; the μ_ic are normalised before they are averaged, and weighted by class.
 """
 
 from typing import Literal
 
 import torch
 import torch.nn.functional as functional
-from pydantic import Field as Key
+from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.communication.message import Field, Message
+from hpcfl.communication.message import Field as Sent
+from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State, head_of
 from hpcfl.models import parts
@@ -24,20 +27,19 @@ from hpcfl.rows import mixing
 
 
 class FedNH(Method):
-    """Server: ``model`` [P] whose head.weight columns are V. Client: ``model`` [P], its last one,
-    for scoring.
+    """Server: ``model`` [P], whose columns ``head.weight`` are V. Client: ``model`` [P], its last one.
 
-    Down P; up body, scale, and for each class held its prototype and count.
+    Down P; up the body, s, and for each class held d + 1 floats, the mean and the count.
     """
 
     family = "prototypes as a shared head"
     primary = "post"
     reference = "Dai et al., AAAI 2023"
-    weights: Literal["samples", "uniform"] = Key("uniform", description="weights of the clients' bodies")
-    rho: float = Key(0.9, ge=0, le=1, description="share ρ of the old prototype that is kept")
-    scale: float = Key(1.0, gt=0,
+    weights: Literal["samples", "uniform"] = Field("uniform", description="weights of the clients' bodies")
+    rho: float = Field(0.9, ge=0, le=1, description="share ρ of the old prototype that is kept")
+    scale: float = Field(1.0, gt=0,
                        description="initial scale s of the logits (1 CNN, 20 ResNet; the text: 30, fixed)")
-    learn_scale: bool = Key(True, description="train and average s, as the reference code does")
+    learn_scale: bool = Field(True, description="train and average s, as the reference code does")
 
     def adapt(self, model: nn.Module) -> nn.Module:
         head = head_of(model, self.name)
@@ -53,13 +55,14 @@ class FedNH(Method):
     def send(self, server: State, audience: Audience) -> Message:
         return {"model": server["model"]}
 
-    def start(self, fleet: Fleet, inbox: State) -> Tensor:
-        return inbox["model"]
+    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        model: Tensor = inbox["model"]
+        return model
 
-    def other_models(self, fleet: Fleet, inbox: State, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
         return {} if trained else {"global": ClientModel(rows)}
 
-    def update(self, fleet: Fleet, inbox: State) -> Message:
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
         trained = fleet.train(start, params=("body", "head.scale") if self.learn_scale else ("body",))
@@ -69,7 +72,7 @@ class FedNH(Method):
         held = (fleet.counts > 0).sum(dim=1)
         return {"body": trained[:, fleet.layout.columns("body")],
                 "scale": trained[:, fleet.layout.columns("head.scale")],
-                "prototypes": Field(means.flatten(1), floats=held * (means.shape[2] + 1))}
+                "prototypes": Sent(means.flatten(1), floats=held * (means.shape[2] + 1))}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         layout, model = cohort.layout, server["model"].clone()
@@ -80,9 +83,10 @@ class FedNH(Method):
         server["model"] = model
 
     def moved(self, old: Tensor, counts: Tensor, means: Tensor) -> Tensor:
-        """V [K, d] ← normalise(ρV + (1−ρ)·normalise(Σ_i N_ic μ_ic)); rows of classes that nobody holds stay.
+        """The moved prototypes [K, d], normalise(ρV + (1 − ρ)·normalise(Σ_i N_ic μ_ic)).
 
-        counts [n, K]; means [n, K·d], unit rows.
+        old: V [K, d], whose rows of classes that nobody holds stay as they are. counts: [n, K]. means:
+        [n, K·d], the μ_ic at unit length.
         """
         target = torch.einsum("nk,nkd->kd", counts, means.view(len(counts), *old.shape).double())
         blend = torch.lerp(functional.normalize(target, dim=1), old.double(), self.rho)

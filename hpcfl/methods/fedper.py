@@ -1,8 +1,8 @@
 """FedPer: the body of the model is shared, the head is each client's own; both are trained together.
 
-Arivazhagan et al., "Federated learning with personalization layers", 2019. b ← Σ_S p_i b_i; h_i never leaves
-its client. Private is the last linear layer. Scored before local training, as FedALA does; FedNH reads
-``post``, and as ``global`` the shared body under the initial head.
+Arivazhagan et al., "Federated learning with personalization layers", 2019. b ← Σ_S p_i b_i; the head h_i, the
+last linear layer, never leaves its client. The result is read before local training, as FedALA does it; FedNH
+reads ``post``, and for the server's model ``global``, the shared body under the initial head.
 """
 
 import torch
@@ -15,8 +15,10 @@ from hpcfl.methods.base import Setup, State
 
 
 class FedPer(SharedBody):
-    """Server: ``model`` [P], the shared body before the initial head. Client: ``head`` [P_h].
-    Down P_b, up P_b."""
+    """Server: ``model`` [P], the shared body followed by the initial head. Client: ``head`` [P_h].
+
+    Down P_b, up P_b.
+    """
 
     reference = "Arivazhagan et al., arXiv 1912.00818"
 

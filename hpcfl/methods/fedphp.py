@@ -1,11 +1,12 @@
-"""FedPHP: a client keeps a moving average of its own past models, and that one supervises each
-downloaded model.
+"""FedPHP: a client keeps a moving average of its own past models, which supervises each downloaded model.
 
-Li et al., "FedPHP: Federated personalization with inherited private models", ECML-PKDD 2021. From θ = w: min
-(1−λ)·CE(θ) + λ·MMD²(φ(θ; x), φ(q_i; x)) with the inherited model q_i constant; then q_i ← m q_i + (1−m) θ_i,
-m = min(μ c_i/⌊ρT⌋, μ) for a client that took part c_i times before in T rounds of which it is expected in ρT.
-``variant = "pfllib"``: m = μ·round/T, and four fixed kernel widths. PFLlib also scores θ_i instead of q_i;
-that is the column ``trained``.
+Li et al., "FedPHP: Federated personalization with inherited private models", ECML-PKDD 2021. A client trains
+θ_i from the received w on (1 − λ)·CE(θ_i) + λ·MMD²(φ(θ_i; x), φ(q_i; x)), φ being the features; its inherited
+model q_i is constant meanwhile. Then q_i ← m q_i + (1 − m) θ_i, m = min(μ c_i/⌊ρT⌋, μ) for a client that took
+part c_i times before; in T rounds, a fraction ρ of the clients in each, it does so ρT times on average.
+
+PFLlib differs (methods-2.md §6, item 9). ``variant = "pfllib"`` takes its m = μ·round/T and its four fixed
+widths of the kernel. It also scores θ_i where q_i is scored here; that is the column ``trained``.
 """
 
 from typing import Any, ClassVar, Literal, cast
@@ -22,16 +23,15 @@ from hpcfl.methods.base import ClientModel, Setup, State
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.models import parts
 
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # of the mean squared distance: the five widths of the kernel
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the mean squared distance: the widths of the five kernels
 WIDTHS = (20.0, 30.0, 40.0, 100.0)  # PFLlib's 2a for a = 10, 15, 20, 50
 
 
 def discrepancy(own: Tensor, others: Tensor, widths: tuple[float, ...] | None = None) -> Tensor:
-    """MMD² of features ``[b, d]`` and ``[b, d]`` over all pairs, under a sum of Gaussian
-    kernels exp(−‖·‖²/width).
+    """MMD² of two models' features, ``own`` and ``others`` [b, d], over all pairs of samples.
 
-    The widths are multiples of the mean squared distance between different samples of the pool, taken as a
-    constant; ``widths`` fixes them.
+    The kernel is a sum of Gaussians exp(−‖·‖²/width). By default the widths are multiples of the mean squared
+    distance between different ones of all 2b samples, which counts as a constant in the gradient.
     """
     pooled = torch.cat([own, others])
     squares = pooled.square().sum(dim=1)
@@ -45,8 +45,7 @@ def discrepancy(own: Tensor, others: Tensor, widths: tuple[float, ...] | None = 
 
 
 class FedPHP(FedAvg):
-    """Server: ``model`` [P]. Client: ``inherited`` [P], q_i, and ``count``, how often it took part.
-    Down P, up P."""
+    """Server: ``model`` [P]. Client: ``inherited`` q_i [P]; ``count`` c_i [1]. Down P, up P."""
 
     primary = "post"
     family = "a personal model beside the global one"
@@ -81,7 +80,7 @@ class FedPHP(FedAvg):
         fleet.state["count"] = fleet.state["count"] + 1
 
     def momentum(self, fleet: Fleet) -> Tensor:
-        """m [n], the weight of the past in this round."""
+        """m [n], the weight of q_i in its average of this round."""
         setup = fleet.setup
         if self.variant == "pfllib":
             return torch.full_like(fleet.state["inherited"][:, 0], self.mu * fleet.round / setup.rounds)

@@ -1,12 +1,14 @@
-"""FedProto: clients exchange the mean features of their classes instead of weights.
+"""FedProto: clients exchange the mean features of their classes, the prototypes, instead of weights.
 
-Tan et al., "FedProto: federated prototype learning across heterogeneous clients", AAAI 2022. Client
-i minimises CE + λ·mean over batch and coordinates of (f(x) − C_y)², samples of classes without a prototype
-adding nothing, and then sends its class means, taken in one extra pass in evaluation mode; C_j is their mean
-over the clients that hold j. Choices where codes differ (methods-1.md §15, item 9): the mean is unweighted,
-``weights = "samples"`` weights by samples of the class; classes that nobody of the cohort holds keep their
-prototype, and a mask says which classes have one. ``pre`` and ``post`` predict the nearest prototype, before
-the first exchange as the classifier does.
+Tan et al., "FedProto: federated prototype learning across heterogeneous clients", AAAI 2022. Client i
+minimises CE + λ·mean over batch and coordinates of (f(x) − C_y)², f being the features, to which samples of
+classes without a prototype add nothing. Then it sends its class means, taken in one extra pass in evaluation
+mode, and C_j becomes their mean over the clients that hold class j. ``pre`` and ``post`` score the model that
+predicts the class of the nearest prototype; before the first exchange, the model's own prediction.
+
+Where the codes differ (methods-1.md §15, item 9): the mean over clients is unweighted, while
+``weights = "samples"`` weights by samples of the class; a class that nobody in the cohort holds keeps its
+prototype, and a mask says which classes have one.
 """
 
 from typing import Any, Literal
@@ -25,10 +27,10 @@ from hpcfl.models import parts
 
 
 class FedProto(Method):
-    """Server: ``prototypes`` [K, d], ``present`` [K]. Client: ``model`` [P]. Down K·d, up d for each class
-    held, a bit a class.
+    """Server: ``prototypes`` C [K, d]; ``present``, bool [K], which there are. Client: ``model`` [P].
 
-    Also scored: ``classifier``, the trained model's own prediction.
+    Down d for each class that has a prototype, up d for each class held; both ways a bit for each class. The
+    column ``classifier`` scores the trained model's own prediction.
     """
 
     primary = "post"
@@ -60,9 +62,9 @@ class FedProto(Method):
         return {"model": setup.initial()}
 
     def send(self, server: State, audience: Audience) -> Message:
-        there, classes = int(server["present"].sum()), len(server["present"])
-        return {"prototypes": Sent(server["prototypes"].flatten(), there * server["prototypes"].shape[1]),
-                "present": Sent(server["present"], classes / 32)}
+        prototypes, present = server["prototypes"], server["present"]
+        return {"prototypes": Sent(prototypes.flatten(), int(present.sum()) * prototypes.shape[1]),
+                "present": Sent(present, len(present) / 32)}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         return fleet.state["model"]
@@ -91,7 +93,7 @@ class FedProto(Method):
         server["present"] = server["present"] | (held > 0)
 
     def _known(self, fleet: Fleet, inbox: Inbox) -> State:
-        """The prototypes as variables of every client."""
+        """What a loss or a prediction reads of the prototypes: [n, K, d], and ``present`` [n, K]."""
         shape = (len(fleet.ids), fleet.setup.classes, -1)
         present = inbox["present"].expand(len(fleet.ids), -1)
         return {"prototypes": inbox["prototypes"].view(1, fleet.setup.classes, -1).expand(shape),
@@ -99,17 +101,19 @@ class FedProto(Method):
 
 
 def features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """f(x) [batch, d]."""
+    """The features f(x) [batch, d]."""
     return parts(model).features(x)
 
 
 def nearest(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """Minus the squared distances to the prototypes [batch, K], those absent behind all others; without
-    any, the logits."""
-    found = parts(model).features(x)
-    near = -(found[:, None] - lane.prototypes).square().sum(dim=2)
+    """Minus the squared distances to the prototypes as logits [batch, K]; without any, the model's logits.
+
+    Classes without a prototype come behind all others.
+    """
+    own = parts(model).features(x)
+    near = -(own[:, None] - lane.prototypes).square().sum(dim=2)
     near = torch.where(lane.present, near, near.amin(dim=1, keepdim=True) - 1)
-    return torch.where(lane.present.any(), near, parts(model).head(found))
+    return torch.where(lane.present.any(), near, parts(model).head(own))
 
 
 plugin = FedProto

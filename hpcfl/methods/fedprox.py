@@ -1,7 +1,8 @@
 """FedProx: FedAvg with a proximal term that keeps local models near the received one.
 
-Li et al., "Federated optimization in heterogeneous networks", MLSys 2020: min F_i(w) + (μ/2)‖w − w_glob‖².
-No inexactness or straggler model, as in every comparison of the four papers.
+Li et al., "Federated optimization in heterogeneous networks", MLSys 2020. Clients minimise
+F_i(w_i) + (μ/2)‖w_i − w‖² with the received w constant. The paper's inexact local solutions and stragglers
+are left out, as in every comparison of the four papers.
 """
 
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 from pydantic import Field
 from torch import Tensor
 
+from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import State
 from hpcfl.methods.fedavg import FedAvg
 
 
@@ -20,7 +21,7 @@ class FedProx(FedAvg):
     reference = "Li et al., MLSys 2020"
     mu: float = Field(0.001, ge=0, description="strength μ of the proximal term; 0 is FedAvg")
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: State, **how: Any) -> Tensor:
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
         return super().fit(fleet, rows, inbox, proximal=(self.mu, self.received(fleet, inbox)), **how)
 
 

@@ -1,10 +1,9 @@
-"""FedRep: a shared body under private heads; each round first the head is fitted to the received body,
-then the body.
+"""FedRep: a shared body, private heads; a client fits its head to the received body and then trains the body.
 
-Collins et al., "Exploiting shared representations for personalized federated learning", ICML 2021. Phase A:
-τ epochs on h_i, the body frozen (its batch-norm statistics too). Phase B: the experiment's epochs on b, the
-head frozen; a fresh optimiser in each. Not as in the authors' code, which splits one number of epochs between
-the phases and trains all clients once more at the end.
+Collins et al., "Exploiting shared representations for personalized federated learning", ICML 2021. Phase A
+trains h_i for τ epochs while the body is frozen, its batch-norm statistics too. Phase B trains b for the
+experiment's epochs while the head is frozen. Each phase has a fresh optimiser. The authors' code instead
+splits one number of epochs between the phases, and trains all clients once more at the end.
 """
 
 from typing import Any
@@ -18,8 +17,10 @@ from hpcfl.methods.fedper import FedPer
 
 
 class FedRep(FedPer):
-    """Server: ``model`` [P], the shared body before the initial head. Client: ``head`` [P_h].
-    Down P_b, up P_b."""
+    """Server: ``model`` [P], the shared body followed by the initial head. Client: ``head`` [P_h].
+
+    Down P_b, up P_b.
+    """
 
     reference = "Collins et al., ICML 2021"
     head_epochs: NonNegativeInt = Field(5, description="epochs τ on the head before those on the body "

@@ -1,12 +1,16 @@
-"""FedRoD: a shared body and generic head trained for all classes alike, and a personal head that adds the
-client's own bias.
+"""FedRoD: a shared body and generic head trained for all classes alike, and a personal head for each client.
 
-Chen & Chao, "On bridging generic and personalized federated learning for image classification",
-ICLR 2022. (i) CE(g·φ + log π_i, y) on body and generic head g; (ii) CE(stop[g·φ] + r_i·stop[φ], y) on the
-personal head r_i, linear and private, or made by a shared hypernetwork H(π_i). ``together``: both in each
-step, from the same features; ``separate``: epochs of (i), then epochs of (ii) in plain steps. π_i are exact
-shares with a floor, where PFLlib takes log 0 of absent classes. φ is constant in (ii) and g·φ is part of it,
-which two known codes each miss.
+Chen & Chao, "On bridging generic and personalized federated learning for image classification", ICLR 2022.
+With φ the features, π_i the client's class distribution and stop[·] a constant in the gradient, a client
+minimises
+(i) CE(g·φ + log π_i, y) over the body and the generic head g, a loss that balances the classes, and
+(ii) CE(stop[g·φ] + r_i·stop[φ], y) over the personal head r_i, which adds what is special to the client.
+r_i is linear and private, or made by a shared hypernetwork H(π_i) with P_ψ parameters. With
+``order = "together"`` each step takes both losses at the same features, with ``"separate"`` all epochs of (i)
+come first and then those of (ii), in plain steps.
+
+π_i are exact shares with a floor, where PFLlib takes log 0 of absent classes. In (ii) φ is constant and g·φ
+is part of the sum, each of which one known code misses (methods-2.md §8, item 9).
 """
 
 import copy
@@ -25,12 +29,11 @@ from hpcfl.methods.fedper import FedPer
 from hpcfl.models import parts
 from hpcfl.rows.layout import Layout
 
-FLOOR = 1e-12  # the share of an absent class
+FLOOR = 1e-12  # the share that an absent class gets
 
 
 class HyperHead(nn.Module):
-    """A bias-free linear head [K, d] made from a class distribution [K]: linear, ReLU, linear,
-    hidden width d."""
+    """A bias-free linear head [K, d] that two layers of width d make from a class distribution [K]."""
 
     def __init__(self, features: int, classes: int):
         super().__init__()
@@ -43,10 +46,11 @@ class HyperHead(nn.Module):
 
 
 class FedRoD(FedPer):
-    """Server: ``model`` [P], the rest of it initial. Down P, up P (linear), P + P_ψ (hyper).
+    """Server: ``model``, a client's whole row, in which a linear personal head is the initial one.
 
-    Client: ``head``, FedPer's name for all that does not travel: the personal head r_i, not the model's
-    ``head``, which is the generic one g and travels. ``pre`` and ``post``: (g + r_i)·φ. ``global``: g·φ.
+    Client: ``head``, FedPer's name for all that does not travel: here a linear r_i, and not the model's
+    module ``head``, which is the generic g and travels. Down and up P with linear r_i, P + P_ψ with a
+    hypernetwork. ``pre`` and ``post`` score (g + r_i)·φ, ``global`` g·φ.
     """
 
     primary = "post"
@@ -71,18 +75,17 @@ class FedRoD(FedPer):
         return self.generic(model, features, batch.y, lane) + self.residual(model, features, batch.y, lane)
 
     def generic(self, model: nn.Module, features: Tensor, y: Tensor, lane: Any) -> Tensor:
-        """(i) on body and generic head: cross-entropy balanced by the client's own distribution."""
+        """Loss (i), on ``features`` [batch, d]: cross-entropy balanced by the client's distribution."""
         return functional.cross_entropy(parts(model).head(features) + lane.distribution.log(), y)
 
     def residual(self, model: nn.Module, features: Tensor, y: Tensor, lane: Any) -> Tensor:
-        """(ii) on the personal head alone: cross-entropy of both heads' sum, features and generic
-             logits constant."""
+        """Loss (ii): cross-entropy of both heads' sum, with features and generic logits constant."""
         features = features.detach()
         generic = parts(model).head(features).detach()
         return functional.cross_entropy(generic + self.extra(model, features, lane), y)
 
     def extra(self, model: nn.Module, features: Tensor, lane: Any) -> Tensor:
-        """The personal head's logits r_i·φ."""
+        """The personal head's logits r_i·φ [batch, K]."""
         head = model.get_submodule("personal")
         logits: Tensor = head(features) if self.personal == "linear" else head(features, lane.distribution)
         return logits
@@ -112,7 +115,7 @@ class FedRoD(FedPer):
 
 
 def floored_distribution(counts: Tensor) -> Tensor:
-    """π [n, K] of training counts ``[n, K]`` with shares of at least FLOOR; uniform without samples."""
+    """π [n, K] of training ``counts`` [n, K], with shares of at least FLOOR; uniform without samples."""
     shares = torch.where(counts.sum(dim=1, keepdim=True) > 0, counts, 1.0)
     shares = (shares / shares.sum(dim=1, keepdim=True)).clamp(min=FLOOR)
     return shares / shares.sum(dim=1, keepdim=True)

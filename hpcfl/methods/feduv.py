@@ -1,12 +1,13 @@
-"""FedUV: FedAvg with two regularisers that imitate IID clients: variance of predictions, uniformity
-of features.
+"""FedUV: FedAvg with two regularisers that imitate IID clients: varied predictions and uniform features.
 
-Son et al., "FedUV: uniformity and variance for heterogeneous federated learning", CVPR 2024. On a batch
-with probabilities Q [b, K] and features X [b, d]: CE + λ·V + μ·U, V = (1/K) Σ_j max(0, 1/√K − std(Q_·j)),
-unbiased, and U = mean over pairs of exp(−‖x_a − x_b‖²/σ²), σ² the median of the non-zero squared distances.
-As the authors' code: features are not normalised though the paper calls them hyperspherical, and the median
-takes part in the gradient; both are keys (methods-1.md §14, item 9). A batch of one has neither term.
-Their code averages batch-norm statistics too, as ``training.buffers = "average"`` does.
+Son et al., "FedUV: uniformity and variance for heterogeneous federated learning", CVPR 2024. On a mini-batch
+with probabilities Q [b, K] and features X [b, d] a client minimises CE + λ·V + μ·U:
+V = (1/K) Σ_j max(0, 1/√K − std(Q_·j)), with the unbiased standard deviation, and U = the mean over pairs of
+exp(−‖x_a − x_b‖²/σ²), σ² being the median of the non-zero squared distances. A batch of one has neither term.
+
+As the authors' code (methods-1.md §14, item 9), features are not normalised, though the paper calls them
+hyperspherical, and the median takes part in the gradient; ``normalise`` and ``detach_scale`` change that. The
+code averages batch-norm statistics too, as ``training.buffers = "average"`` does.
 """
 
 from typing import Any
@@ -25,24 +26,26 @@ FLOOR = 1e-12  # under the square root, whose gradient at 0 is not a number
 
 
 def variance_gap(probabilities: Tensor) -> Tensor:
-    """V of probabilities [b, K]: how far the columns' standard deviations stay below those of one-hot
-    classes, 1/√K."""
+    """V of ``probabilities`` [b, K]: how far the columns' standard deviations stay below 1/√K.
+
+    That is what the columns of K different one-hot predictions have.
+    """
     spread = (probabilities.var(dim=0) + FLOOR).sqrt()
     of_one_hot: float = probabilities.shape[1] ** -0.5
     return (of_one_hot - spread).clamp(min=0).mean()
 
 
 def closeness(features: Tensor, detach: bool) -> Tensor:
-    """U of features [b, d], in (0, 1]; ``detach`` keeps the median out of the gradient."""
+    """U of ``features`` [b, d], in (0, 1]; ``detach`` keeps the median out of the gradient."""
     first, second = torch.triu_indices(len(features), len(features), 1, device=features.device)
-    # from differences: the Gram form loses close pairs
+    # from differences, because ‖a‖² + ‖b‖² − 2ab loses all digits for close pairs
     squares = (features[first] - features[second]).square().sum(dim=1)
     scale = median_above_zero(squares)
     return (-squares / (scale.detach() if detach else scale)).exp().mean()
 
 
 def median_above_zero(values: Tensor) -> Tensor:
-    """The lower median of the non-zero ones of values [m] ≥ 0; 1 if all are zero."""
+    """The lower median of those of ``values`` [m] ≥ 0 that are not zero; 1 if all are."""
     ordered = torch.where(values > 0, values, torch.inf).sort().values
     count = (values > 0).sum()
     return torch.where(count > 0, ordered.gather(0, ((count - 1) // 2).clamp(min=0)[None])[0], 1.0)

@@ -1,9 +1,11 @@
 """IFCA: k cluster models; a client trains the one that fits its training data best.
 
 Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020, the variant that
-averages models. The client takes argmin_c F_i(Θ_c) on its training data in evaluation mode, ties to the
-lowest index; Θ_c becomes the weighted mean of the models trained from it and stays where nobody chose it.
-The authors' code chooses the scored model on test labels, which is not done here, and averages uniformly
+averages models, not gradients. All k models Θ_c come down. A client trains from the one with the least
+F_i(Θ_c), over its training data in evaluation mode, ties to the lowest index. Θ_c becomes the weighted mean
+of the models trained from it, and stays where nobody chose it.
+
+The authors' code chooses the model to be scored by test labels, and averages uniformly; neither is done here
 (methods-1.md §13).
 """
 
@@ -21,10 +23,9 @@ from hpcfl.rows import mixing
 
 
 class IFCA(ServerModel):
-    """Server: ``models`` [k, P], different random draws; ``chosen`` [M] each client's last cluster,
-    −1 before its first.
+    """Server: ``models`` [k, P], at first different random draws; ``chosen`` [M], each client's last cluster.
 
-    Client: nothing. Down k·P, up P + 1.
+    Before a client's first round its ``chosen`` is −1. Client: nothing. Down k·P, up P + 1.
     """
 
     reference = "Ghosh et al., NeurIPS 2020"
@@ -40,7 +41,7 @@ class IFCA(ServerModel):
         return {"models": Pool(server["models"], torch.arange(self.clusters).repeat(len(audience.ids), 1))}
 
     def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Beside ``models`` the ``cluster`` [n] that each client chose."""
+        """Adds ``cluster`` [n], which of the models each client chooses."""
         return {**inbox, "cluster": fleet.loss_of(inbox["models"], "train").argmin(dim=1)}
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:

@@ -1,12 +1,13 @@
 """Local ("Separate"): each client trains alone; nothing travels.
 
-The baseline of every paper. Scored after training. FedNH's code gives it only R·ρ rounds: a client trains
-here in the rounds whose cohort it belongs to, which is that budget.
+The baseline of every paper, scored after training. A client trains in the rounds whose cohort it belongs to;
+with a fraction ρ of the clients in each of R rounds that is R·ρ rounds on average, the budget that FedNH's
+code gives it.
 """
 
 from torch import Tensor
 
-from hpcfl.communication.message import Message
+from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
 
@@ -23,10 +24,10 @@ class Local(Method):
     def send(self, server: State, audience: Audience) -> Message:
         return {}
 
-    def start(self, fleet: Fleet, inbox: State) -> Tensor:
+    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         return fleet.state["model"]
 
-    def update(self, fleet: Fleet, inbox: State) -> Message:
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
         fleet.state["model"] = fleet.train(start)

@@ -1,12 +1,15 @@
-"""PartialFed-Adaptive: in every mini-batch each client draws, layer by layer, how much of the shared
-model it loads.
+"""PartialFed-Adaptive: for every mini-batch a client draws, by layer, how much of the shared model it loads.
 
 Sun et al., "PartialFed: Cross-domain personalized federated learning via partial initialization", NeurIPS
-2021, as FedALA describes it (methods-2.md §7; the paper's text was not at hand). After warm-up rounds that
-are FedAvg's: u^l ~ GumbelSoftmax(a^l; T), θ̂^l = u^l_0 w^l + u^l_1 θ_i^l. Model batches: θ_i ← θ̂ − η∇f(θ̂).
-Strategy batches, other samples of the same epoch: a_i ← a_i − η_a∇_a f(θ̂), θ_i frozen. T decays each round,
-with a floor because the draw overflows as T → 0. PFLlib's removed class overwrites what it learns with each
-draw; here a_i accumulates. Steps are plain, whatever the optimiser.
+2021, as FedALA describes it (methods-2.md §7; the paper's text was not at hand). A client has a model θ_i and
+for each layer l two logits a_i^l. The warm-up rounds are FedAvg's. Later, for each mini-batch, it draws
+u^l ~ GumbelSoftmax(a_i^l; T), so that u^l_0 + u^l_1 = 1, and composes θ̂^l = u^l_0 w^l + u^l_1 θ_i^l from the
+received w and its own model. Most mini-batches train the model, θ_i ← θ̂ − η∇f(θ̂); the others, on other
+samples of the same epoch, train the strategy, a_i ← a_i − η_a∇_a f(θ̂), and leave θ_i as it is. Steps are
+plain, whatever the optimiser.
+
+T decays each round, down to a floor because the draw overflows as T → 0. The class that PFLlib removed
+overwrites what it learns with each draw; here a_i accumulates.
 """
 
 from typing import Any
@@ -22,14 +25,14 @@ from hpcfl.methods.fedavg import FedAvg
 from hpcfl.rows.layout import Layout
 
 COLDEST = 0.05  # smallest temperature
-SHARED, OWN = 0, 1
+SHARED, OWN = 0, 1  # the places of w and θ_i in a choice
 
 
 class PartialFed(FedAvg):
-    """Server: ``model`` [P]. Client: ``model`` θ_i [P], ``strategy`` a_i [L, 2] of the L layers.
-    Down P, up P.
+    """Server: ``model`` [P]. Client: ``model`` θ_i [P]; ``strategy`` a_i [L, 2] of the L layers.
 
-    ``pre`` and ``post``: each layer of w or of θ_i, whichever a_i prefers, before and after training.
+    Down P, up P. ``pre`` and ``post`` score, before and after training, the model that has each layer from w
+    or from θ_i, whichever a_i prefers.
     """
 
     primary = "post"
@@ -81,13 +84,15 @@ class PartialFed(FedAvg):
         return fleet.round > self.warmup
 
     def trains_strategy(self, taken: Tensor, offset: Tensor) -> Tensor:
-        """Whether the mini-batch after ``taken`` ones trains the strategy: spread evenly from an
-        ``offset`` in [0, 1)."""
+        """Whether the mini-batch after ``taken`` ones trains the strategy, bool [a].
+
+        Such mini-batches are spread evenly over the round's, beginning at a random ``offset`` in [0, 1).
+        """
         before, after = (offset + count * self.strategy_share for count in (taken, taken + 1))
         return after.floor() > before.floor()
 
     def preferred(self, fleet: Fleet, shared: Tensor) -> Tensor:
-        """Each layer of ``shared`` or of θ_i, whichever is the more probable; θ_i where both are equally."""
+        """Models [n, P] with each layer from ``shared`` or θ_i, the more probable; if equal, from θ_i."""
         strategy = fleet.state["strategy"]
         keeps = by_layer(fleet.layout, (strategy[..., OWN] >= strategy[..., SHARED]).float())
         return torch.where(keeps > 0, fleet.state["model"], shared)
@@ -97,36 +102,36 @@ class PartialFed(FedAvg):
                            if self.adaptive(fleet) else rows)
 
 
-def gumbel(inside: Tensor) -> Tensor:
-    """Gumbel noise from uniform numbers in [0, 1), of their shape."""
-    inside = inside.clamp(1e-20, 1 - 2 ** -24)  # float32 rounds up to 1
+def gumbel(uniform: Tensor) -> Tensor:
+    """Gumbel noise from ``uniform`` numbers in [0, 1), of their shape."""
+    inside = uniform.clamp(1e-20, 1 - 2 ** -24)  # as float32 they may have been rounded up to 1
     return -(-inside.log()).log()
 
 
 def mix(layout: Layout, choice: Tensor, shared: Tensor, own: Tensor) -> Tensor:
-    """θ̂ [a, P] of a choice [a, L, 2] between two rows in each layer."""
+    """θ̂ [a, P]: in each layer ``shared`` and ``own`` [a, P], weighted by ``choice`` [a, L, 2]."""
     return by_layer(layout, choice[..., SHARED]) * shared + by_layer(layout, choice[..., OWN]) * own
 
 
 def slopes(layout: Layout, choice: Tensor, gradient: Tensor, shared: Tensor, own: Tensor) -> Tensor:
-    """T·∂f/∂a [a, L, 2] from ∂f/∂θ̂ [a, P], through θ̂ and the softmax."""
+    """T·∂f/∂a [a, L, 2] from the ``gradient`` ∂f/∂θ̂ [a, P], through θ̂ and the softmax."""
     direct = torch.stack([within_layers(layout, gradient * shared), within_layers(layout, gradient * own)],
                          dim=2)
     return choice * (direct - (choice * direct).sum(dim=2, keepdim=True))
 
 
 def by_layer(layout: Layout, values: Tensor) -> Tensor:
-    """A value of each layer ``[a, L]`` in each of its columns ``[a, P]``."""
+    """``values`` of the layers [a, L], each repeated in all of its layer's columns [a, P]."""
     return values.repeat_interleave(torch.tensor(sizes(layout), device=values.device), dim=1)
 
 
 def within_layers(layout: Layout, values: Tensor) -> Tensor:
-    """Sums of ``[a, P]`` over each layer's columns, ``[a, L]``."""
+    """The sums of ``values`` [a, P] over each layer's columns, [a, L]."""
     return torch.stack([part.sum(dim=1) for part in values.split(sizes(layout), dim=1)], dim=1)
 
 
 def sizes(layout: Layout) -> list[int]:
-    """Parameters of each layer."""
+    """How many parameters each layer has."""
     return [layer.stop - layer.start for layer in layout.layers]
 
 

@@ -1,10 +1,13 @@
-"""pFedMe: each client keeps a proximal point θ of its copy w_i of the shared model, and moves w_i towards it.
+"""pFedMe: each client has a proximal point θ of its copy w_i of the shared model, and moves w_i towards it.
 
-Dinh, Tran & Nguyen, "Personalized federated learning with Moreau envelopes", NeurIPS 2020. On each mini-batch
-K steps θ ← θ − η_p(∇f(θ) + λ(θ − w_i) + μθ), then w_i ← w_i − ηλ(w_i − θ) at the experiment's rate η; θ
-starts a round at w and goes on from batch to batch. The server's step is w ← (1 − β)w + βΣp_i w_i. Steps are
-plain, whatever the optimiser. The reference code's personal model shares its memory with w_i, and is scored
-as w_i; it averages a cohort but trains all clients. Here θ is a row of its own and only the cohort trains.
+Dinh, Tran & Nguyen, "Personalized federated learning with Moreau envelopes", NeurIPS 2020. For each
+mini-batch a client does K steps θ ← θ − η_p(∇f(θ) + λ(θ − w_i) + μθ) and then w_i ← w_i − ηλ(w_i − θ), η
+being the experiment's learning rate. Both start a round at w and go on from one mini-batch to the next. The
+client uploads w_i, the server does w ← (1 − β)w + βΣp_i w_i. Steps are plain, whatever the optimiser.
+
+In the reference code (methods-2.md §4, item 9) the personal model shares its memory with w_i, so that w_i is
+what is scored, and all clients train though only a cohort is averaged. Here θ, which is scored, is a row of
+its own, and only the cohort trains.
 """
 
 from typing import Any
@@ -20,7 +23,7 @@ from hpcfl.methods.fedavg import ServerModel
 
 
 class PFedMe(ServerModel):
-    """Server: ``model`` [P]. Client: ``personal`` [P], θ of its last round. Down P, up P (w_i)."""
+    """Server: ``model`` [P]. Client: ``personal`` [P], θ after its last round. Down P, up P (w_i)."""
 
     primary = "post"
     family = "a personal model beside the global one"
@@ -53,12 +56,12 @@ class PFedMe(ServerModel):
         rate = fleet.learning_rate * self.lam
 
         def step(turn: Turn) -> None:
-            shared = turn.variables["local"]
+            local = turn.variables["local"]
             for _ in range(self.inner_steps):
                 theta = turn.rows()
-                descent = turn.gradient() + self.lam * (theta - shared) + self.mu * theta
+                descent = turn.gradient() + self.lam * (theta - local) + self.mu * theta
                 turn.write(theta - self.personal_lr * descent)
-            turn.variables["local"] = torch.lerp(shared, turn.rows(), rate)
+            turn.variables["local"] = torch.lerp(local, turn.rows(), rate)
 
         fleet.state["personal"], after = fleet.train_by(
             step, rows, variables={"local": fleet.rows(rows)}, **how)

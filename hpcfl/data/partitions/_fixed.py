@@ -1,5 +1,4 @@
-"""DiversiFed's partitions: fixed numbers of training and test samples for each client, drawn from the
-official splits."""
+"""DiversiFed's partitions: fixed numbers of training and test samples of each client."""
 
 from abc import abstractmethod
 from typing import Any
@@ -13,9 +12,11 @@ from hpcfl.rows import randomness
 
 
 class FixedScheme(Scheme):
-    """Training samples come from the official training split, test samples from the official test split;
-    data without one is cut at random, ``train`` of it for training. A client is tested on the distribution
-    it trains on."""
+    """Training samples come from the official training split, test samples from the official test split.
+
+    Data without a test split is cut at random, a share ``train`` of it for training. A client is tested on
+    the class distribution that it trains on.
+    """
 
     train_samples: PositiveInt = Field(500, description="training samples of each client")
     test_samples: PositiveInt = Field(100, description="test samples of each client")
@@ -27,42 +28,48 @@ class FixedScheme(Scheme):
                  else randomness.permutation(len(labels), self.seed, "split"))
         cut = len(labels) - official_test if official_test else int(self.train * len(labels))
         parts = {"train": order[:cut], "test": order[cut:]}
-        drawn = {part: [np.sort(held)
-                        for held in self.deal(part, pool, labels[pool], classes,
-                                              self.train_samples if part == "train" else self.test_samples)]
+        sizes = {"train": self.train_samples, "test": self.test_samples}
+        drawn = {part: [np.sort(samples)
+                        for samples in self.deal(part, pool, labels[pool], classes, sizes[part])]
                  for part, pool in parts.items()}
         return Draw(drawn["train"], drawn["test"])
 
     @abstractmethod
     def deal(self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int,
              each: int) -> list[np.ndarray]:
-        """``each`` samples of ``pool`` for every client; ``labels`` are the pool's. What both parts share,
-        such as a client's distribution, comes from the same key of ``randomness``. Raises UserError where
-        there are too few."""
+        """The ``each`` samples that every client gets from ``pool``, int64 [clients][each].
+
+        part: "train" or "test"; what both have in common, such as a client's class distribution, is drawn
+        with the same key of ``randomness``. pool: indices of samples. labels: theirs. Raises UserError where
+        there are too few.
+        """
 
     def pick(self, pool: np.ndarray, count: int, generator: np.random.Generator, **what: Any) -> np.ndarray:
-        """``count`` samples of a pool without replacement, unless it is too small and ``replacement``
-        is on."""
+        """``count`` samples of ``pool``: with replacement only if it is too small and ``replacement`` is on.
+
+        what: names in the message whose samples these are. Raises UserError where the pool is too small.
+        """
         short = count > len(pool)
         if short and (not self.replacement or not len(pool)):
-            told = ", ".join(f"{key} {value}" for key, value in what.items())
-            raise UserError(f"partition.scheme = '{self.scheme}': {told} asks for "
+            asking = ", ".join(f"{key} {value}" for key, value in what.items())
+            raise UserError(f"partition.scheme = '{self.scheme}': {asking} asks for "
                             f"{count} samples of {len(pool)}; take fewer samples or clients"
                             + (", or set partition.replacement = true" if len(pool) else ""))
         return generator.choice(pool, count, replace=short)
 
 
 class SharedScheme(FixedScheme):
-    """Each client draws for itself, so clients may share samples; a subclass says in which proportions
-    of classes."""
+    """Each client draws for itself, so clients may share samples; a scheme says how much of each class."""
 
     @abstractmethod
     def shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
-        """One client's class distribution, float64 [classes]."""
+        """One client's class distribution, float64 [classes], summing to one."""
 
     def counts(self, shares: np.ndarray, samples: int) -> np.ndarray:
-        """Samples of each class, int64 [classes]: rounded to the nearest, the largest remainders
-        make up the sum."""
+        """How many of a client's ``samples`` each class gets by its ``shares``, int64 [classes].
+
+        All are rounded down; the classes with the largest remainders get one more.
+        """
         counts: np.ndarray = np.floor(shares * samples).astype(np.int64)
         first = np.argsort(counts - shares * samples, kind="stable")
         counts[first[:samples - counts.sum()]] += 1

@@ -1,8 +1,8 @@
 """What every partition scheme is: a validated section of the experiment file with a method ``draw``.
 
-Most schemes deal out the merged samples, and each client's share is then split at random: those extend
-``MergedScheme`` and write ``assign``. A scheme that keeps the official splits apart, or tests all clients
-on the same samples, extends ``Scheme`` and writes ``draw``.
+Most schemes deal out the official training and test samples merged, and each client's part is then cut at
+random into training and test samples: these extend ``MergedScheme`` and write ``assign``. A scheme that keeps
+the official splits apart, or tests all clients on the same samples, extends ``Scheme`` and writes ``draw``.
 """
 
 import math
@@ -16,12 +16,12 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Partition
 from hpcfl.rows import randomness
 
-_BATCH = 10  # PFLlib's least client fills one batch of its test share
+_BATCH = 10  # the test samples of PFLlib's smallest client fill one batch
 
 
 @dataclass(frozen=True)
 class Draw:
-    """A drawn partition: per client the indices of its training and test samples, int64.
+    """A drawn partition: for each client the indices of its training and test samples, int64.
 
     attempts: how often it was drawn until it was accepted. notes: one line each for what a user should know.
     """
@@ -34,8 +34,10 @@ class Draw:
 
 @dataclass(frozen=True)
 class Assignment:
-    """Per client the indices of all its samples, int64, before they are split; attempts and
-    notes as in Draw."""
+    """For each client the indices of all its samples, int64, before they are split.
+
+    attempts, notes: as in ``Draw``.
+    """
 
     samples: list[np.ndarray]
     attempts: int = 1
@@ -43,33 +45,36 @@ class Assignment:
 
 
 class Scheme(Partition):
-    """A partition scheme; a file adds its own keys as fields.
+    """A partition scheme; each adds its own keys as fields.
 
-    exclusive: no sample goes to two clients, but all may be tested on the same.
+    exclusive: no sample goes to two clients, but all clients may have the same test set.
     """
 
     exclusive: ClassVar[bool] = False
 
     @abstractmethod
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
-        """Spread samples with ``labels`` (int64 [samples], the last ``official_test`` are the official
-        test split).
+        """Spread samples with ``labels`` over the clients.
 
-        Random numbers come from ``randomness.generator(self.seed, …)``. Raises UserError where
-        it cannot be done.
+        labels: int64 [samples], whose last ``official_test`` are the official test split. Random numbers come
+        from ``randomness.generator(self.seed, …)``. Raises UserError where it cannot be done.
         """
 
 
 class MergedScheme(Scheme):
-    """Deals out all samples, official training and test split merged, then splits each client's 75/25
-    at random."""
+    """Deals out all samples, official training and test split merged, then splits each client's at random.
+
+    ``partition.train`` is the share of a client's samples that it trains on, 0.75 by default.
+    """
 
     exclusive = True
 
     @abstractmethod
     def assign(self, labels: np.ndarray, classes: int, generator: np.random.Generator) -> Assignment:
-        """Give each client its samples; no sample goes to two clients. Raises UserError where
-        it cannot be done."""
+        """Give each client its samples; no sample goes to two clients.
+
+        labels: int64 [samples] in [0, classes). Raises UserError where it cannot be done.
+        """
 
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
         if self.clients > len(labels):
@@ -86,5 +91,5 @@ class MergedScheme(Scheme):
         return Draw(train, test, assignment.attempts, assignment.notes)
 
     def least_samples(self, samples: int) -> int:
-        """PFLlib's lower bound for a client's samples, ⌊min(10 / test share, N / 2M)⌋ (40 for 75/25)."""
+        """PFLlib's lower bound for a client's samples, ⌊min(10 / test share, N / 2M)⌋ of N ``samples``."""
         return math.floor(min(_BATCH / (1 - self.train), samples / (2 * self.clients)))

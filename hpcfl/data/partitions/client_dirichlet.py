@@ -1,8 +1,7 @@
-"""DiversiFed's Dirichlet partition: each client's class distribution is drawn on its own; clients
-may share samples.
+"""DiversiFed's Dirichlet partition: each client draws its own class distribution; clients may share samples.
 
-Wu et al., "The Diversity Bonus" (protocols.md D4). The paper prints Dir(αp) with the prior p; with p = 1/K
-a constant classifier would beat its own baseline, so as the public code does, q ~ Dir(α·1).
+Wu et al., "The Diversity Bonus" (protocols.md D4). The paper prints q ~ Dir(αp) with a prior p. With
+p = 1/K a constant classifier would beat its own baseline, so here q ~ Dir(α·1), as in the public code.
 """
 
 from typing import Literal

@@ -1,5 +1,4 @@
-"""Each class spread over the clients in proportions drawn from a Dirichlet distribution,
-as PFLlib draws it."""
+"""Each class spread over the clients in Dirichlet proportions, as PFLlib draws it (protocols.md D2)."""
 
 import numpy as np
 from pydantic import Field
@@ -15,7 +14,7 @@ class Dirichlet(MergedScheme):
 
     def assign(self, labels: np.ndarray, classes: int, generator: np.random.Generator) -> Assignment:
         least = max(2, self.least_samples(len(labels)))  # one sample on each side of the split
-        # Small data sets need many: of 1,797 digits, 20 clients and beta 0.1, one draw in a thousand
+        # Small data sets need many attempts: with 1,797 digits, 20 clients and beta 0.1 one in a thousand
         # is accepted.
         for attempt in range(1, CAP + 1):
             samples = spread(labels, classes, self.clients, self.beta, generator)

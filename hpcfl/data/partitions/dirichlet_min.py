@@ -1,5 +1,4 @@
-"""FedNH's Dirichlet partition: the balanced spread of ``dirichlet`` with at least so many samples and
-classes for each client.
+"""FedNH's Dirichlet partition: ``dirichlet``'s balanced spread, with a least number of samples and classes.
 
 Dai et al., AAAI 2023 (protocols.md D3). Only the official training split is dealt out; every client is tested
 on the whole official test split. From the third class on, a client that holds at most one class so far swaps
@@ -44,8 +43,10 @@ class DirichletMin(Scheme):
 
 
 def swap(k: int, chunks: Chunks, held: np.ndarray) -> Chunks:
-    """The chunks of class k, those of clients with at most one class exchanged with the last
-    clients' in turn."""
+    """The chunks of class ``k`` after clients with at most one class have swapped theirs with the last ones'.
+
+    held: int64 [clients], how many classes each client holds so far.
+    """
     chunks = list(chunks)
     if k >= 2:
         for turn, client in enumerate(np.flatnonzero(held <= 1), start=1):

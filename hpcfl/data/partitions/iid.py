@@ -1,5 +1,7 @@
-"""Identically distributed clients: the samples in random order, dealt out in shares that differ
-by at most one."""
+"""Identically distributed clients: the samples in random order, dealt out in nearly equal shares.
+
+The numbers of two clients' samples differ by at most one.
+"""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""A few classes per client, as PFLlib, FedALA and cwFedAvg use it.
+"""A few classes for each client, as PFLlib, FedALA and cwFedAvg have it (protocols.md D1).
 
 Clients take classes in index order, so they fall into blocks that hold the same classes.
 """
@@ -20,14 +20,14 @@ class Pathological(MergedScheme):
         if self.classes_per_client > classes:
             raise UserError(f"partition.classes_per_client = {self.classes_per_client}: the data has "
                             f"{classes} classes")
-        kept = math.ceil(self.classes_per_client * self.clients / classes)
+        most_takers = math.ceil(self.classes_per_client * self.clients / classes)
         least = self.least_samples(len(labels)) / classes
         chunks: list[list[np.ndarray]] = [[] for _ in range(self.clients)]
         unused = []
         for k in range(classes):
             samples = np.flatnonzero(labels == k)
             takers = [client for client in range(self.clients)
-                      if len(chunks[client]) < self.classes_per_client][:kept]
+                      if len(chunks[client]) < self.classes_per_client][:most_takers]
             if not takers:
                 unused.append(f"class {k} ({len(samples)} samples)")
                 continue
@@ -37,19 +37,22 @@ class Pathological(MergedScheme):
         return Assignment([np.concatenate(held) for held in chunks], notes=self._notes(chunks, unused))
 
     def _notes(self, chunks: list[list[np.ndarray]], unused: list[str]) -> list[str]:
+        """What a user should know of classes that nobody holds, and of clients that hold too few."""
         notes = [f"no client holds {', '.join(unused)}"] if unused else []
         short = [client for client, held in enumerate(chunks) if len(held) < self.classes_per_client]
-        if short:  # the last block
+        if short:  # these are the last clients
             notes.append(f"clients {short[0]} to {short[-1]} hold only {len(chunks[-1])} of "
                          f"{self.classes_per_client} classes")
         return notes
 
 
 def _sizes(k: int, samples: int, takers: int, least: float, generator: np.random.Generator) -> np.ndarray:
-    """Samples of class ``k`` for every taker but the last, int64: uniform in [max(a/10, least), a),
-    a = the mean."""
+    """How many samples of class ``k`` each of the ``takers`` but the last gets, int64 [takers − 1].
+
+    They are uniform in [max(a/10, least), a), a being the mean. Raises UserError where there are too few.
+    """
     mean = samples / takers
-    low, high = math.ceil(max(mean / 10, least)), math.ceil(mean)  # integers of a half-open interval
+    low, high = math.ceil(max(mean / 10, least)), math.ceil(mean)  # the integers of that interval
     if mean < 1 or (takers > 1 and low >= high):
         raise UserError(f"partition.clients is too large: {samples} samples of class {k} for "
                         f"{takers} clients that take between {max(mean / 10, least):.2f} and less than "

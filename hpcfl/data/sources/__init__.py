@@ -1,2 +1,4 @@
-"""Data sets, one file each, found by the file's name (``data.dataset``): its ``plugin`` is
-a ``base.Source``."""
+"""Data sets, one file each, found by the file's name (``data.dataset``).
+
+A file's ``plugin`` is a ``base.Source``.
+"""

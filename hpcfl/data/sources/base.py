@@ -15,15 +15,20 @@ MOST_BYTES = 1 << 30  # of a file; the largest, PathMNIST's, has 206 MB
 
 
 class Source(ABC):
-    """One data set. ``built_in`` says that it needs no files of the user, ``own_file`` that it
-    reads ``data.file``."""
+    """One data set.
+
+    built_in: it needs no files of the user. own_file: it reads the file ``data.file``, a user's own.
+    """
 
     built_in = False
     own_file = False
 
     @abstractmethod
     def read(self, name: str, root: Path) -> Dataset:
-        """The data set from the files under ``root``. Raises UserError for missing or damaged files."""
+        """The data set, called ``name``, from the files under ``root`` (with ``own_file``: from that file).
+
+        Raises UserError for missing or damaged files.
+        """
 
     def download(self, name: str, root: Path) -> None:
         """Fetch the files into ``root``. Raises UserError if that fails or there is nothing to fetch."""
@@ -35,9 +40,9 @@ class Source(ABC):
 class CheckedFiles(Source):
     """Files whose MD5 is known, read only if it is right.
 
-    archive: what fetches them, a class in ``torchvision.datasets`` or the address of a folder. folder:
-    where they lie under the root, in torchvision's layout if it has them.
-    checksums: file name → MD5, hexadecimal, in reading order.
+    archive: what fetches them, a class in ``torchvision.datasets`` or the address of a folder. folder: where
+    they lie under the root, the same as torchvision's if it has them. checksums: file name → MD5,
+    hexadecimal, in reading order.
     """
 
     archive: str
@@ -45,7 +50,10 @@ class CheckedFiles(Source):
     checksums: Mapping[str, str]
 
     def content(self, name: str, root: Path, file: str) -> bytes:
-        """The checked bytes of one file: what was checked is what gets parsed, which matters for pickles."""
+        """The bytes of one file, checked: what is parsed is what was checked, which matters for pickles.
+
+        Raises UserError where it is missing, cannot be read or has another checksum.
+        """
         path = root / self.folder / file
         remedy = f"to fetch it: hpcfl data download {name} --root {root}"
         try:
@@ -54,9 +62,9 @@ class CheckedFiles(Source):
             raise UserError(f"{path}: no such file; {remedy}") from None
         except OSError as error:
             raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
-        found = _md5(content)
-        if found != self.checksums[file]:
-            raise UserError(f"{path}: damaged, {len(content):,} bytes with MD5 {found} instead of "
+        checksum = _md5(content)
+        if checksum != self.checksums[file]:
+            raise UserError(f"{path}: damaged, {len(content):,} bytes with MD5 {checksum} instead of "
                             f"{self.checksums[file]}; {remedy}")
         return content
 
@@ -81,7 +89,7 @@ class CheckedFiles(Source):
 
     @staticmethod
     def _discard_damaged(path: Path, checksum: str) -> None:
-        # torchvision fetches MNIST's files only if they are absent.
+        """Delete a damaged file, because torchvision fetches MNIST's only if they are absent."""
         if path.exists() and _md5(path.read_bytes()) != checksum:
             path.unlink()
 

@@ -29,7 +29,10 @@ class _Unpickler(pickle.Unpickler):
 
 @dataclass(frozen=True)
 class PickledBatches(CheckedFiles):
-    """CIFAR's Python version: training batches, the test batch last. labels: the label's key in a batch."""
+    """CIFAR's Python version: training batches, the test batch last.
+
+    labels: under which key a batch has its labels. statistics: mean and std, as of ``Dataset``.
+    """
 
     labels: str
     classes: int

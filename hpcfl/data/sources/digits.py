@@ -1,5 +1,4 @@
-"""Handwritten digits bundled with scikit-learn: 1,797 images 1×8×8, values 0 … 16, 10 classes;
-needs no files."""
+"""Handwritten digits bundled with scikit-learn: 1,797 images 1×8×8, values 0 … 16, 10 classes."""
 
 from pathlib import Path
 

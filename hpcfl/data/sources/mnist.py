@@ -20,8 +20,10 @@ class IdxFiles(CheckedFiles):
 
 
 def _array(content: bytes) -> np.ndarray:
-    """The uint8 array in an IDX file: two zeros, the type, the number of dimensions, their sizes
-    (big endian), data."""
+    """The uint8 array in an IDX file, [items, …].
+
+    Its bytes are two zeros, the type, the number of dimensions, their sizes (four each, big endian), data.
+    """
     dimensions = content[3]
     sizes = np.frombuffer(content, ">u4", count=dimensions, offset=4)
     return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(sizes)

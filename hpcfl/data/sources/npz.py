@@ -1,8 +1,9 @@
 """Your own data: a .npz file (``data.file``) with samples ``x`` [n, …] and class numbers ``y`` [n], 0, 1, …
 
 uint8 samples are images [n, channels, height, width] or values 0 … 255, scaled as the built-in images;
-floats are taken as they are; other integers are token ids [n, positions], 0 for padding. A number ``classes``
-says how many classes there are where not all occur; without it the greatest class number does.
+floats are taken as they are; other integers are token ids [n, positions], 0 for padding. An integer
+``classes`` in the file says how many classes there are, for data in which the last ones do not occur; without
+it there is one more than the greatest class number.
 """
 
 import zipfile
@@ -19,7 +20,7 @@ from hpcfl.errors import UserError
 from hpcfl.files import atomic, regular
 
 MOST_CLASSES, MOST_TOKENS = 100_000, 10_000_000
-UNPACKED, RATIO = 1 << 30, 100  # bytes; a larger array may take a hundred times its bytes in the file
+UNPACKED, RATIO = 1 << 30, 100  # bytes; a larger array may have a hundred times its bytes in the file
 
 
 class OwnFile(Source):
@@ -41,7 +42,7 @@ class OwnFile(Source):
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """``x``, ``y`` and, if it is there, ``classes``. Raises UserError."""
+    """The arrays ``x``, ``y`` and, if it is there, ``classes``. Raises UserError for anything else."""
     try:
         with regular.opened(path) as file:
             _refuse_bombs(file)
@@ -59,7 +60,7 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 def _refuse_bombs(file: BinaryIO) -> None:
     """Raises ValueError for an array that would fill the memory from next to nothing.
 
-    No more than is declared here is ever unpacked.
+    The sizes that a file declares can be trusted, because no more than that is ever unpacked.
     """
     for entry in zipfile.ZipFile(file).infolist():
         if entry.file_size > max(UNPACKED, RATIO * entry.compress_size):
@@ -70,7 +71,7 @@ def _refuse_bombs(file: BinaryIO) -> None:
 
 
 def _labels_problem(arrays: dict[str, np.ndarray]) -> str:
-    """What is wrong with the class numbers, or nothing."""
+    """What is wrong with the class numbers or the shapes; "" if nothing is."""
     x, y, classes = arrays["x"], arrays["y"], arrays.get("classes", np.array(MOST_CLASSES))
     if y.ndim != 1 or x.ndim < 2 or len(x) != len(y) or not len(y) or 0 in x.shape:
         return f"x has the shape {x.shape} and y {y.shape}; they must be [n, …] and [n], n at least 1"
@@ -86,7 +87,7 @@ def _labels_problem(arrays: dict[str, np.ndarray]) -> str:
 
 
 def _samples_problem(x: np.ndarray) -> str:
-    """What is wrong with the samples, or nothing."""
+    """What is wrong with the samples; "" if nothing is."""
     if x.dtype.kind not in "fiu":
         return f"x must hold numbers; it is {x.dtype}"
     if x.dtype.kind == "f":
@@ -101,7 +102,7 @@ def _samples_problem(x: np.ndarray) -> str:
 
 
 def _gaps(path: Path, y: torch.Tensor) -> tuple[str, ...]:
-    """A note where class numbers do not occur."""
+    """A note where class numbers below the greatest do not occur, else nothing."""
     missing = (y.bincount() == 0).nonzero().flatten().tolist()
     if not missing:
         return ()

@@ -1,5 +1,4 @@
-"""PathMNIST (Yang et al., MedMNIST, 2023): 89,996 + 7,180 images 3×28×28 of tissue, 9 classes,
-in one npz file.
+"""PathMNIST (Yang et al., MedMNIST, 2023): 89,996 + 7,180 tissue images 3×28×28, 9 classes, in an npz file.
 
 Its validation part of 10,004 images is left out.
 """
@@ -15,17 +14,16 @@ from hpcfl.data.sources.base import CheckedFiles
 
 
 class MedMnist(CheckedFiles):
-    """One npz file with ``train_images`` [n, 28, 28, 3], ``train_labels`` [n, 1] and the same
-    for the test part."""
+    """One npz file with ``train_images`` [n, 28, 28, 3] and ``train_labels`` [n, 1], and so for ``test``."""
 
     def read(self, name: str, root: Path) -> Dataset:
         [file] = self.checksums
         with np.load(io.BytesIO(self.content(name, root, file)), allow_pickle=False) as parts:
             images = np.concatenate([parts["train_images"], parts["test_images"]]).transpose(0, 3, 1, 2)
             labels = np.concatenate([parts["train_labels"], parts["test_labels"]])[:, 0].astype(np.int64)
-            held = len(parts["test_labels"])
+            tested = len(parts["test_labels"])
         return Dataset(name, torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels),
-                       classes=9, official_test=held)
+                       classes=9, official_test=tested)
 
 
 plugin = MedMnist("https://zenodo.org/records/10519652/files/", ".",

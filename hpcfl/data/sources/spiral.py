@@ -38,7 +38,7 @@ class Spiral(Source):
 
 
 def _arm(k: int, points: int, generator: np.random.Generator) -> np.ndarray:
-    """Points [points, 2] of class k, outwards."""
+    """The points of class ``k``, from the centre outwards, float64 [points, 2]."""
     step = np.linspace(0, 1, points)
     radius, angle = 1 + 9 * step, 2 * np.pi * (k + step) / CLASSES + NOISE * generator.random(points)
     return np.stack([radius * np.sin(angle), radius * np.cos(angle)], axis=1)

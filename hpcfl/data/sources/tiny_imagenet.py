@@ -1,9 +1,8 @@
-"""Tiny-ImageNet (Stanford CS231n): 100,000 training and 10,000 validation images 3×64×64, 200 classes,
-as JPEG files.
+"""Tiny-ImageNet (Stanford CS231n): 100,000 + 10,000 images 3×64×64, 200 classes, as JPEG files.
 
-Read from its original folders. FedALA and cwFedAvg deal out the training folder alone; the validation folder,
-labelled by its ``val_annotations.txt`` (its folder names say nothing), is the official test split of the
-schemes that keep the splits apart.
+Read from its original folders. FedALA and cwFedAvg deal out the training folder alone. The validation folder,
+labelled by its ``val_annotations.txt`` because its folder names say nothing, is the official test split of
+the schemes that keep the splits apart.
 """
 
 import re
@@ -23,7 +22,7 @@ FOLDER = "tiny-imagenet-200"
 URL, MD5 = "http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"
 SIDE = 64
 MOST_BYTES, MOST_CLASSES = 10_000_000, 256  # of a text file; class numbers are kept in a byte
-NAME = r"\w[\w.-]*"  # of a file or folder, without a path
+NAME = r"\w[\w.-]*"  # a file or folder, without a path
 RECORD = np.dtype([("image", "u1", (3, SIDE, SIDE)), ("label", "u1"), ("test", "?")])
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
@@ -73,7 +72,10 @@ def _entries(folder: Path) -> list[Entry]:
 
 
 def _rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
-    """The first columns of a text file with tabulators, which must match these patterns. Raises UserError."""
+    """The first columns of each line of a text file with tabulators, [lines][columns].
+
+    columns: the patterns that they must match. wanted: what these are, for the message. Raises UserError.
+    """
     try:
         lines = regular.read_bytes(path, MOST_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -87,7 +89,10 @@ def _rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
 
 
 def _decode(entry: Entry) -> tuple[np.ndarray, int, bool]:
-    """A record; grey images become coloured. Other sizes are refused before any pixels are made."""
+    """The record of an image; a grey one becomes coloured.
+
+    Raises UserError for a file that is no such image; one of another size is refused before it is decoded.
+    """
     from PIL import Image  # needed here only
 
     path, number, test = entry
