@@ -66,7 +66,7 @@ class Stage:
         before, lost = stage.stamp(), stage.lost()
         outcome = KINDS[kind](stage)
         stage.done.append(kind)
-        if lost and outcome.code == 2:  # refused before the fault could strike: there is no state to go on from
+        if lost and outcome.code == 2:  # refused before the fault could strike
             outcome.wrong = judge.unchanged(before, stage.stamp())
         # A run that was stopped before it wrote anything is told about as it was before.
         began = outcome.code != 75 or stage.stamp() != before
