@@ -23,7 +23,7 @@ from hpcfl.cluster import batch, forecast, profile, slurm
 from hpcfl.cluster.profile import Profile
 from hpcfl.cluster.submission_folder import Submissions
 from hpcfl.cluster.supervisor import Supervisor
-from hpcfl.commands import experiments as experiment
+from hpcfl.commands import experiments
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config
@@ -50,7 +50,7 @@ def submit(file: Path, overrides: Iterable[str], profile_name: str, out: Path | 
     """Submit what is not finished and not in the queue; lines that say what was done. Raises
     UserError, RunFailure."""
     wanted = profile.load(profile_name)
-    plan = experiment.plan(config.read(file, overrides), str(file), out)
+    plan = experiments.make_plan(config.read(file, overrides), str(file), out)
     folder = plan.folder.resolve()
     batch.check_folder(folder)
     submissions = Submissions(folder)
@@ -76,7 +76,7 @@ def submit(file: Path, overrides: Iterable[str], profile_name: str, out: Path | 
     return [*lines, *_send(wanted, work, submissions)]
 
 
-def _open(plan: experiment.Plan, folder: Path) -> tuple[list[experiment.Planned], dict[str, UserError]]:
+def _open(plan: experiments.Plan, folder: Path) -> tuple[list[experiments.PlannedCell], dict[str, UserError]]:
     """The cells that are not complete and can be run where they are to, and why others cannot. Raises
     UserError for a single run or if no cell is left."""
     open_cells, refused = [], dict[str, UserError]()
@@ -100,7 +100,7 @@ def script(wanted: Profile, work: list[Work], submissions: Submissions) -> str:
     return _make_sbatch_string(command, submissions.folder, **_parameters(wanted, submissions.name), **many)
 
 
-def _work(wanted: Profile, submissions: Submissions, out: Path, cell: experiment.Planned) -> Work:
+def _work(wanted: Profile, submissions: Submissions, out: Path, cell: experiments.PlannedCell) -> Work:
     frozen, again = submissions.frozen(cell.name), submissions.script(cell.name)
     command = [*batch.launcher(wanted), *batch.experiment(sys.executable, frozen, out)]
     supervisor = Supervisor(command, str(out), str(submissions.record(cell.name)), wanted.warning,
@@ -143,7 +143,7 @@ def _run_here(wanted: Profile, one: Work, submissions: Submissions) -> str:
     """Without Slurm cells run one after the other, and the command waits for each. Raises Interrupted."""
     try:
         if wanted.cluster == "debug":
-            experiment.run_one(one.config, Path(one.supervisor.folder), False, OneProcess())
+            experiments.run_one(one.config, Path(one.supervisor.folder), False, OneProcess())
         else:
             executor = submitit.LocalExecutor(submissions.folder)
             executor.update_parameters(timeout_min=max(1, wanted.seconds // 60))
@@ -161,7 +161,7 @@ def _in_queue(submissions: Submissions) -> dict[str, str]:
     return {name: job for name, job in submissions.jobs.items() if job in queue and queue[job].alive}
 
 
-def _check_threads(wanted: Profile, cells: list[experiment.Planned]) -> None:
+def _check_threads(wanted: Profile, cells: list[experiments.PlannedCell]) -> None:
     for cell in cells:
         if cell.config.runtime.threads > wanted.cores:
             raise UserError(f"runtime.threads = {cell.config.runtime.threads} needs as many cores a rank, "
