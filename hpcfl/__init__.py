@@ -3,9 +3,9 @@
 import os
 from typing import Any
 
-# Without it the bits of a client's products in MKL depend on where its matrices happen to lie in memory, and
-# so on which other clients its rank has. MKL reads it at its first product, which comes after this import.
-# It costs no time that can be measured.
+# Without this setting the bits of a product in MKL depend on where its matrices happen to lie in memory, and
+# so a client's results depend on which other clients its rank has. MKL reads the variable at its first
+# product, which comes after this import. The setting costs no time that can be measured.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 __version__ = "0.1.0"
@@ -13,8 +13,7 @@ __all__ = ["load", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """``hpcfl.run`` and ``hpcfl.load``, imported when first used: MPI has to be initialised before
-    anything heavy."""
+    """Import ``run`` and ``load`` only when used: MPI must be initialised before any heavy import."""
     if name in __all__:
         from hpcfl import api
 

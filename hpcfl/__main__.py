@@ -7,16 +7,18 @@ from hpcfl.rounds import signals
 
 
 def main() -> None:
-    """Run the command line. Exit codes: 0 done, 2 bad input, 75 stopped early and resumable,
-    else a failure."""
+    """Run the command line on this rank and leave with its exit code.
+
+    0: done; 2: bad input; 75: stopped early, the same command continues; 130: Ctrl-C; other codes: a failure.
+    """
     from hpcfl.communication.mpi import connect
 
-    communicator = connect()  # before any heavy import: see there
+    communicator = connect()  # before any heavy import, for the reason that its docstring gives
     try:
         from hpcfl.cli import command
 
         code = command(sys.argv[1:], communicator)
-        signals.ignore()  # what is done is done, and all ranks have agreed on the code
+        signals.ignore()  # the work is done and the code agreed on: a stop signal must not change it now
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
@@ -30,7 +32,7 @@ def main() -> None:
     try:
         communicator.end(code)
     finally:
-        gc.freeze()  # else Python looks through all of torch for garbage before it leaves
+        gc.freeze()  # otherwise Python searches all objects of torch for garbage before it leaves
 
 
 if __name__ == "__main__":

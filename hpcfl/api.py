@@ -1,4 +1,4 @@
-"""hpcfl from Python: ``hpcfl.run(config)`` and ``hpcfl.load(DIR)``, what the commands run and show do."""
+"""hpcfl from Python: ``hpcfl.run`` runs an experiment, ``hpcfl.load`` reads the results in a folder."""
 
 from functools import cache
 from pathlib import Path
@@ -16,10 +16,12 @@ def run(config: Config | dict[str, Any] | str | Path, out: str | Path | None = N
         fresh: bool = False) -> Run | dict[str, Run]:
     """Run an experiment, or continue it where it stands, and return what ``load`` returns.
 
-    config: an experiment file, its content as a nested dictionary, or a Config. out: results folder,
-    default runs/NAME.
-    fresh: move an old results folder aside and start over. Under mpiexec every rank calls this. Raises
-    UserError for bad input, RunFailure, or Interrupted after a stop signal, when the state is saved.
+    config: an experiment file, its content as a nested dictionary, or a Config.
+    out: the results folder, by default ``runs/NAME``.
+    fresh: move an old results folder aside and start over.
+
+    Under mpiexec every rank calls this. Raises UserError for bad input, RunFailure for a run that had to end,
+    and Interrupted after a stop signal, when the state is saved.
     """
     communicator, folder = _communicator(), None if out is None else Path(out)
     if isinstance(config, Config):
@@ -33,8 +35,10 @@ def run(config: Config | dict[str, Any] | str | Path, out: str | Path | None = N
 
 
 def load(folder: str | Path) -> Run | dict[str, Run]:
-    """The run in a folder, finished or not; of a sweep's folder its runs by name. Raises UserError
-    where there is none."""
+    """Read the run in a folder, finished or not; for a sweep's folder, return its runs by name.
+
+    Raises UserError if there is none.
+    """
     folder = Path(folder)
     runs = summary.load_all(folder)
     return {run.label: run for run in runs} if summary.is_sweep(folder, runs) else runs[0]
@@ -42,5 +46,5 @@ def load(folder: str | Path) -> Run | dict[str, Run]:
 
 @cache
 def _communicator() -> Communicator:
-    """The one of this process."""
+    """The communicator of this process, which keeps one for all its calls."""
     return connect()

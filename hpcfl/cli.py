@@ -15,12 +15,15 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.report.text import plain
 
-DONE, FAILED, BAD_INPUT, CONTINUE = 0, 1, 2, 75
+DONE, FAILED, BAD_INPUT, CONTINUE = 0, 1, 2, 75  # exit codes; CONTINUE: the same command continues
 OVERRIDE = "Override a key of the file; another model, method or scheme drops the keys of the old one."
 
 
 def command(arguments: list[str], communicator: Communicator) -> int:
-    """Run one command on this rank; the exit code, the same on all ranks. Only rank 0 says what was wrong."""
+    """Run one command and return its exit code, the same on all ranks; rank 0 alone prints what was wrong.
+
+    Raises KeyboardInterrupt after Ctrl-C, and what is neither bad input nor a RunFailure or Interrupted.
+    """
     try:
         cli.main(arguments, prog_name="hpcfl", standalone_mode=False, obj=communicator)
         return DONE
@@ -39,37 +42,37 @@ def command(arguments: list[str], communicator: Communicator) -> int:
 
 
 def _say(communicator: Communicator, text: str, code: int) -> int:
+    """Print the text on rank 0; returns ``code``."""
     if communicator.is_server:
         print(f"hpcfl: {plain(text)}", file=sys.stderr)
     return code
 
 
-def on_server(work: Callable[..., None]) -> Callable[..., None]:
-    """A command that only rank 0 carries out; what fails there fails on all ranks."""
+def on_server(action: Callable[..., None]) -> Callable[..., None]:
+    """Make a command that only rank 0 carries out; when it fails there, it fails on all ranks."""
     @click.pass_obj
-    @wraps(work)
+    @wraps(action)
     def carry_out(communicator: Communicator, /, **arguments: Any) -> None:
         from hpcfl.communication.agreement import agreed
 
         with agreed(communicator):
             if communicator.is_server:
-                work(**arguments)
+                action(**arguments)
 
     return carry_out
 
 
-def traced(work: Callable[..., None]) -> Callable[..., None]:
-    """A command with the option --traceback: rank 0 shows what is behind the line that a user's
-    mistake ends with."""
-    @click.option("--traceback", "wanted", is_flag=True,
+def traced(action: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the option --traceback: rank 0 also prints the exception that caused a UserError."""
+    @click.option("--traceback", "with_traceback", is_flag=True,
                   help="Show where a mistake in your own code was met.")
     @click.pass_obj
-    @wraps(work)
-    def carry_out(communicator: Communicator, /, wanted: bool, **arguments: Any) -> None:
+    @wraps(action)
+    def carry_out(communicator: Communicator, /, with_traceback: bool, **arguments: Any) -> None:
         try:
-            work(communicator, **arguments)
+            action(communicator, **arguments)
         except UserError as error:
-            if wanted and communicator.is_server and error.__cause__ is not None:
+            if with_traceback and communicator.is_server and error.__cause__ is not None:
                 traceback.print_exception(error.__cause__)
             raise
 
@@ -134,7 +137,7 @@ def show(folder: Path, as_json: bool) -> None:
 @click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE)
 @traced
 def check(communicator: Communicator, file: Path, overrides: tuple[str, ...]) -> None:
-    """Check the experiment in FILE and say what it needs on as many ranks; nothing is run or written."""
+    """Check the experiment in FILE and say what each rank needs; nothing is run or written."""
     from hpcfl.commands.experiments import check_file
 
     check_file(file, overrides, communicator)
@@ -230,5 +233,5 @@ def table(folder: Path, rows: str, columns: str, metric: str, form: str) -> None
 
 
 def print_json(value: Any) -> None:
-    """The value alone on the standard output."""
+    """Print a value as JSON that other programs can read: NaN is refused with a ValueError."""
     print(json.dumps(value, indent=1, allow_nan=False))

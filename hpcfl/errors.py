@@ -16,12 +16,17 @@ class Interrupted(Exception):
 
 
 class RankFailure(Exception):
-    """What went wrong on one rank while the others wait for it: where, and by its cause what.
-    Aborts the job."""
+    """A failure on one rank while the others wait for it, which aborts the job.
+
+    Its text says where in the run it happened, its ``__cause__`` what went wrong.
+    """
 
 
 def explain(error: BaseException) -> str:
-    """One line, and the traceback unless it is about input, the disk or a lost rank."""
+    """Describe an error that aborts the job, in one line if it was expected, else with its traceback.
+
+    Expected are UserError and RunFailure, also as the cause of a RankFailure.
+    """
     cause = error.__cause__ if isinstance(error, RankFailure) and error.__cause__ else error
     place = f"{error}: " if cause is not error else ""
     if isinstance(cause, UserError | RunFailure):

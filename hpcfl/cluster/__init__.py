@@ -1,2 +1,1 @@
-"""Slurm: what to ask it for (``profile``, ``batch``), sending it (``submission``), living in a
-job (``supervisor``)."""
+"""Slurm: what to ask for, sending jobs, the supervisor inside a job, and where runs and jobs stand."""

@@ -12,8 +12,10 @@ Options = dict[str, str | int | bool]
 
 
 def options(profile: Profile, name: str) -> Options:
-    """sbatch's long options. The warning goes to the batch script alone, where the supervisor
-    passes it on."""
+    """sbatch's long options for a job called ``name``.
+
+    Slurm's warning, USR2, goes to the batch script's process alone ("B:"), where the supervisor passes it on.
+    """
     wanted: dict[str, str | int | bool | None] = {
         "job-name": name, "partition": profile.partition, "account": profile.account, "qos": profile.qos,
         "constraint": profile.constraint, "nodes": profile.nodes, "ntasks-per-node": profile.ranks_per_node,
@@ -29,11 +31,11 @@ def flags(chosen: Options) -> list[str]:
 
 
 def launcher(profile: Profile) -> list[str]:
-    """What starts the ranks of a job. A GPU is chosen by node-local rank, so every rank sees all
-    GPUs of its node.
+    """The words before a command that start it on every rank; none where a single process suffices.
 
-    A rank that dies ends the others after 10 s (``--wait``): ``--kill-on-bad-exit`` would also kill ranks
-    that are about to leave with the code "continue me".
+    Every rank sees all GPUs of its node, because it chooses one by its rank on the node. A rank that dies
+    ends the others after 10 s (``--wait``); ``--kill-on-bad-exit`` would also kill ranks that are about to
+    leave with code 75, which asks for a requeue.
     """
     if profile.cluster != "slurm":
         return ["mpiexec", "-n", str(profile.ranks)] if profile.ranks > 1 else []
@@ -45,18 +47,18 @@ def launcher(profile: Profile) -> list[str]:
 
 
 def experiment(python: str, file: Path, out: Path) -> list[str]:
-    """What every rank runs."""
+    """The command that every rank runs."""
     return [python, "-u", "-m", "hpcfl", "run", str(file), "--out", str(out)]
 
 
 def script(chosen: Options, setup: Sequence[str], command: Sequence[str]) -> str:
-    """A whole batch script. ``exec``, because Slurm sends its warning to the script's own process."""
+    """A whole batch script. It ends with ``exec``, so that Slurm's warning reaches ``command`` itself."""
     lines = [f"#SBATCH {shlex.quote(flag)}" for flag in flags(chosen)]
     return "\n".join(["#!/bin/bash", *lines, *setup, f"exec {shlex.join(command)}", ""])
 
 
 def supervised(python: str, supervisor: Supervisor) -> list[str]:
-    """The supervisor as the last command of a batch script."""
+    """The command that starts this supervisor as the last one of a batch script."""
     return [python, "-m", "hpcfl.cluster.supervisor",
             "--out", supervisor.folder, "--record", supervisor.record,
             "--again", shlex.join(supervisor.again), "--warning", f"{supervisor.warning:g}",
@@ -64,8 +66,10 @@ def supervised(python: str, supervisor: Supervisor) -> list[str]:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that Slurm cannot name: it expands % in log files and reads a batch script
-    line by line."""
+    """Raise UserError for a folder that Slurm cannot write logs to.
+
+    It expands '%' in the names of log files and reads the options in a batch script line by line.
+    """
     text = str(folder)
     if "%" in text or "\\" in text or any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
         raise UserError(f"{text!r}: Slurm cannot write logs to a folder with '%', '\\' or a control "

@@ -1,4 +1,4 @@
-"""What the ranks of a job that is not started yet will need."""
+"""What the ranks of a job will need, computed before it is submitted."""
 
 from hpcfl.communication.communicator import Process
 from hpcfl.experiment.config import Config
@@ -7,17 +7,16 @@ from hpcfl.report import needs
 
 
 def show(config: Config, ranks: int) -> None:
-    """Print the memory of the server and of rank 1, which gets the largest clients, and the disk.
-    Raises UserError.
+    """Print what the server and rank 1, which gets the largest clients, need, for a job of ``ranks`` ranks.
 
-    Computed for CPUs, because the machine that submits may have no GPU; a GPU that trains more lanes
-    at once needs more.
+    It is computed for CPUs, because the host that submits may have no GPU; a GPU that trains more lanes at
+    the same time needs more. Raises UserError.
     """
     runtime = config.runtime.model_copy(update={"device": "cpu"})
     config = config.model_copy(update={"runtime": runtime})
-    world = [Process(rank, ranks) for rank in range(min(ranks, 2))]
-    prepared = [prepare(config, rank) for rank in world]
-    needs.show(prepared[0],
-               [vars(needs.of_rank(one, rank)) for one, rank in zip(prepared, world, strict=True)])
-    if ranks > len(world):
+    processes = [Process(rank, ranks) for rank in range(min(ranks, 2))]
+    prepared = [prepare(config, process) for process in processes]
+    needs.show(prepared[0], [vars(needs.of_rank(of_process, process))
+                             for of_process, process in zip(prepared, processes, strict=True)])
+    if ranks > len(processes):
         print(f"ranks 2 to {ranks - 1}: much like rank 1")

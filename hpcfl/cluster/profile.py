@@ -1,5 +1,4 @@
-"""A cluster profile: what to ask a batch system for. TOML files, one for each kind of job, named
-by ``--profile``."""
+"""Cluster profiles, what to ask a batch system for: a TOML file for each kind of job, see ``--profile``."""
 
 import os
 import re
@@ -14,15 +13,14 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.experiment.sections import Section
 
-Word = Annotated[str, Field(pattern=r"^[\w.,@:+/=-]+$")]
-Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]
-Option = Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")]
+Word = Annotated[str, Field(pattern=r"^[\w.,@:+/=-]+$")]  # no spaces, and nothing special to a shell
+Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]  # no control characters
+Option = Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")]  # a long option without its dashes
 TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 
 class Profile(Section):
-    """All keys with their defaults; a job has ``nodes`` × ``ranks_per_node`` MPI ranks, the first
-    of them the server."""
+    """All keys of a profile. A job has ``nodes`` × ``ranks_per_node`` MPI ranks, the first one the server."""
 
     cluster: Literal["slurm", "local", "debug"] = Field(
         "slurm", description="slurm; local: the same job on this machine without Slurm; debug: "
@@ -53,11 +51,12 @@ class Profile(Section):
 
     @property
     def ranks(self) -> int:
+        """How many MPI ranks a job has."""
         return 1 if self.cluster == "debug" else self.nodes * self.ranks_per_node
 
     @property
     def seconds(self) -> int:
-        """The time limit."""
+        """The time limit in seconds."""
         parts = TIME.fullmatch(self.time)
         assert parts is not None  # the field's pattern
         days, hours, minutes, seconds = (int(part or 0) for part in parts.groups())
@@ -65,13 +64,13 @@ class Profile(Section):
 
 
 def folders() -> list[Path]:
-    """Where profiles are looked for by name: the user's own, then those of the current folder."""
+    """Where profiles are looked for by name: the user's own folder, then one below the current folder."""
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     return [home / "hpcfl" / "profiles", Path("slurm") / "profiles"]
 
 
 def load(name: str) -> Profile:
-    """The profile ``NAME`` of one of ``folders``, or that in the file ``PATH.toml``. Raises UserError."""
+    """The profile in the file ``name``, or without .toml in one of ``folders``. Raises UserError."""
     path = Path(name) if name.endswith(".toml") else _find(name)
     try:
         return Profile(**tomllib.loads(path.read_text(encoding="utf-8")))
@@ -84,6 +83,7 @@ def load(name: str) -> Profile:
 
 
 def _find(name: str) -> Path:
+    """The file of a profile by name; the first folder that has it counts. Raises UserError."""
     known = {path.stem: path for folder in reversed(folders()) for path in sorted(folder.glob("*.toml"))}
     if name not in known:
         looked = " and ".join(str(folder) for folder in folders())
@@ -92,6 +92,7 @@ def _find(name: str) -> Path:
 
 
 def _explain(error: pydantic.ValidationError) -> str:
+    """The first thing that is wrong, in one line."""
     first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"] if part != "[key]")
     if first["type"] == "extra_forbidden":

@@ -1,5 +1,7 @@
-"""What a Slurm job can ask of Slurm. Every answer may be missing: some sites have no Slurm commands
-on compute nodes."""
+"""Questions and requests to Slurm.
+
+Any may go unanswered: some sites have no Slurm commands on compute nodes.
+"""
 
 import os
 import shutil
@@ -8,17 +10,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 TIMEOUT = 20  # seconds for an answer of the controller
-# variables that Slurm does not replace in a job that has none of its own
-OWN = ("SLURM_ARRAY_", "SLURM_RESTART_COUNT")
+# Beginnings of environment variables that Slurm leaves as they are in a job that has none of its own.
+OF_THIS_JOB = ("SLURM_ARRAY_", "SLURM_RESTART_COUNT")
 
 
 @dataclass(frozen=True)
 class Queued:
-    """A job in the queue: Slurm's state (PENDING, RUNNING …), why it waits, and how often it was requeued."""
+    """A job as Slurm's queue has it, which may have ended already."""
 
-    state: str
-    reason: str
-    restarts: int
+    state: str  # Slurm's word, such as PENDING or RUNNING
+    reason: str  # why it waits
+    restarts: int  # how often it was requeued
 
     @property
     def alive(self) -> bool:
@@ -29,51 +31,56 @@ class Queued:
 
 
 def own_job() -> str | None:
-    """The id of the job that this process belongs to, ``ARRAY_TASK`` for a task of an array."""
+    """The id of this process's job, ARRAY_TASK for a task of an array; None outside of jobs."""
     array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
 
 def jobs(ids: Iterable[str]) -> dict[str, Queued] | None:
-    """Those of the jobs that are in the queue; None where Slurm cannot be asked."""
-    wanted = sorted({job.partition("_")[0] for job in ids})
+    """Those of the jobs, by id, that Slurm still knows; None if it cannot be asked.
+
+    For a task of an array, all tasks of the array are returned.
+    """
+    wanted = {job.partition("_")[0] for job in ids}  # without the number of a task
     if not wanted:
         return {}
-    # An id that Slurm has forgotten is an error when asked for alone, so everything of this
-    # user is asked for.
+    # To ask for an id that Slurm has forgotten is an error, so all jobs of the user are asked for.
     answer = _ask(["squeue", "--me", "--noheader", "--array", "--states=all",
                    "--Format=JobArrayID:|,State:|,Reason:|,RestartCnt:|"])
     if answer is None:
         return None
-    found = {}
+    queue = {}
     for line in answer.splitlines():
         job, state, reason, restarts, *_ = (part.strip() for part in line.split("|"))
         if job.partition("_")[0] in wanted:
-            found[job] = Queued(state, reason, int(restarts) if restarts.isdigit() else 0)
-    return found
+            queue[job] = Queued(state, reason, int(restarts) if restarts.isdigit() else 0)
+    return queue
 
 
 def requeue(job: str) -> bool:
-    """Send the job back to the queue; whether that worked. The job is killed a moment later."""
+    """Send the job back to the queue and return whether that worked. Slurm kills it a moment later."""
     return _ask(["scontrol", "requeue", job]) is not None
 
 
-def submit_after(job: str, again: list[str], restarts: int) -> str | None:
-    """Submit a batch script with its arguments that starts when ``job`` has ended; the new job's id,
-    None if that failed."""
-    # sbatch hands this environment on, and the new job is no task of this one's array.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(OWN)}
-    answer = _ask(["sbatch", "--parsable", f"--dependency=afterany:{job}", *again],
+def submit_after(job: str, script: list[str], restarts: int) -> str | None:
+    """Submit a batch script that starts when ``job`` has ended; return the new job's id, None if that failed.
+
+    script: its file and arguments. restarts: what ``restarts`` is to count in the new job.
+    """
+    # sbatch hands this environment on, but the new job is no task of this one's array.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_THIS_JOB)}
+    answer = _ask(["sbatch", "--parsable", f"--dependency=afterany:{job}", *script],
                   environment | {"HPCFL_RESTARTS": str(restarts)})
     return None if answer is None else answer.strip().partition(";")[0]
 
 
 def restarts() -> int:
-    """How often this job has been in the queue before, by Slurm's count or that of the job it follows."""
+    """How often this job was started before: Slurm's count of requeues, and that of the job it follows."""
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0) + int(os.environ.get("HPCFL_RESTARTS") or 0)
 
 
 def _ask(command: list[str], environment: dict[str, str] | None = None) -> str | None:
+    """What a Slurm command prints; None if there is no such command or it fails."""
     if shutil.which(command[0]) is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Where the runs in a folder stand: ``hpcfl status``. It only looks, and never disturbs a run that writes."""
+"""``hpcfl status``: where the runs in a folder stand. It only reads, and never disturbs a run that writes."""
 
 import time
 from collections import Counter
@@ -27,32 +27,26 @@ from hpcfl.storage.results import Results
 
 INTERVAL = 5.0  # seconds between two looks
 UNDER_WAY = ("queued", "starting", "running")
-# a run in its folder; else running
-RUNNING = {Stage.EMPTY: "starting", Stage.CLAIMED: "starting", Stage.PREPARED: "starting"}
+STARTING = (Stage.EMPTY, Stage.CLAIMED, Stage.PREPARED)  # stages of a run that is at work before round 1
 WIDE = 200  # columns where the output is no terminal
 
 
 @dataclass(frozen=True)
 class Status:
-    """A cell: ``state`` is one of finished, running, starting, queued, failed, stopped, waiting;
-    ``note`` says more.
-
-    accuracy: the last one scored, in [0, 1], or what else counts; reached: the same as it is shown; left:
-    seconds until it is finished, at its pace so far.
-    """
+    """Where a cell of a sweep, or a single run, stands."""
 
     name: str
-    state: str
-    note: str = ""
-    round: int = 0
-    rounds: int | None = None
-    accuracy: float | None = None
-    left: float | None = None
-    reached: str = ""
+    state: str  # finished, running, starting, queued, failed, stopped or waiting
+    note: str = ""  # says more about the state
+    round: int = 0  # the last one played
+    rounds: int | None = None  # how many are asked for
+    accuracy: float | None = None  # the last one scored, in [0, 1], or what else counts
+    left: float | None = None  # seconds until it is finished, at its pace so far
+    reached: str = ""  # ``accuracy`` as it is shown
 
 
 def look(folder: Path) -> list[Status]:
-    """All cells of a sweep's folder, or the one run in it. Raises UserError where there is neither."""
+    """All cells of the sweep in a folder, or the single run in it. Raises UserError if there is neither."""
     submissions = Submissions(folder)
     queue = slurm.jobs(submissions.jobs.values()) or {}
     return [_status(name, place, submissions, queue.get(submissions.jobs.get(name, "")))
@@ -60,7 +54,7 @@ def look(folder: Path) -> list[Status]:
 
 
 def show(folder: Path, watch: bool) -> None:
-    """Print the cells; with ``watch`` again and again until none is under way."""
+    """Print where the cells stand; with ``watch``, repeat it until none is under way. Raises UserError."""
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=WIDE)
@@ -78,7 +72,10 @@ def show(folder: Path, watch: bool) -> None:
 
 
 def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]:
-    """Names and folders: those of the sweep in its order, then others that were run here before."""
+    """Names and folders of the sweep's cells in its order, then of other runs in the folder.
+
+    Raises UserError if there are none.
+    """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     if run_folder.is_run(folder):
@@ -94,6 +91,7 @@ def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]
 
 
 def _planned(folder: Path) -> list[str]:
+    """The names of the sweep's cells as ``Plan.record`` wrote them; none if that cannot be read."""
     try:
         return [name for name in foreign.read_json(folder / SWEEP, list[str]) if Path(name).name == name]
     except (FileNotFoundError, Damaged):
@@ -105,15 +103,16 @@ def _status(name: str, folder: Path, submissions: Submissions, queued: Queued | 
     state, note = _state(name, folder, run, submissions, queued)
     if run is None:
         return Status(name, state, note)
-    found, rounds = run.summary, run.config["rounds"]
-    pace, left = found.seconds_per_round, rounds - found.rounds
-    number = found.last[run.score] if found.last else None
-    return Status(name, state, note, found.rounds, rounds, number,
+    so_far, rounds = run.summary, run.config["rounds"]
+    pace, left = so_far.seconds_per_round, rounds - so_far.rounds
+    number = so_far.last[run.score] if so_far.last else None
+    return Status(name, state, note, so_far.rounds, rounds, number,
                   pace * left if pace and left and state == "running" else None,
                   "" if number is None else f"{run.measure.shown(number)} {run.measure.unit}".rstrip())
 
 
 def _run(folder: Path) -> Run | None:
+    """The run in a folder; None if there is none that can be read."""
     try:
         return summary.load(folder)
     except UserError:
@@ -122,28 +121,28 @@ def _run(folder: Path) -> Run | None:
 
 def _state(name: str, folder: Path, run: Run | None, submissions: Submissions,
            queued: Queued | None) -> tuple[str, str]:
-    """What the folder says, and where it leaves that open the queue; and a note of why or how
-    often requeued."""
-    came = run.life if run else life.look(folder, None, Results())
-    again = (f"requeued {queued.restarts} time{'s' if queued.restarts > 1 else ''}"
-             if queued and queued.restarts else "")
-    if came.finished:
+    """A cell's state and note: what its folder says comes first, what the queue says next."""
+    its_life = run.life if run else life.look(folder, None, Results())
+    requeues = (f"requeued {queued.restarts} time{'s' if queued.restarts > 1 else ''}"
+                if queued and queued.restarts else "")
+    if its_life.finished:
         return "finished", ""
-    if came.held:
-        return RUNNING.get(came.stage, "running"), again
+    if its_life.held:
+        return "starting" if its_life.stage in STARTING else "running", requeues
     if queued is not None and queued.alive:
-        return _in_queue(queued, run, again)
-    if failure := came.failure or submissions.failure(name):
+        return _in_queue(queued, run, requeues)
+    if failure := its_life.failure or submissions.failure(name):
         return "failed", failure
     if queued is not None and queued.state not in ("COMPLETED", "CANCELLED"):
         return "failed", f"{queued.state} is all that Slurm says; the log is in {submissions.folder}"
-    return ("stopped", "the same command continues") if came.stage else ("waiting", "")
+    return ("stopped", "the same command continues") if its_life.stage else ("waiting", "")
 
 
-def _in_queue(queued: Queued, run: Run | None, again: str) -> tuple[str, str]:
+def _in_queue(queued: Queued, run: Run | None, requeues: str) -> tuple[str, str]:
+    """State and note of a cell whose job waits or runs, but does not hold the folder."""
     if queued.state == "RUNNING":
-        return "running" if run else "starting", again
-    return "queued", ", ".join(part for part in (again, queued.reason) if part and part != "None")
+        return "running" if run else "starting", requeues
+    return "queued", ", ".join(part for part in (requeues, queued.reason) if part and part != "None")
 
 
 def _table(cells: list[Status]) -> RenderableType:

@@ -1,5 +1,4 @@
-"""``OUT/jobs``: what was submitted for the results folder ``OUT``, for those who submit and
-those who look."""
+"""``OUT/jobs``: what was submitted for the results folder ``OUT``, for ``submit`` and for ``status``."""
 
 import json
 from pathlib import Path
@@ -15,29 +14,30 @@ from hpcfl.files.atomic import Damaged
 JOBS = "jobs"
 SUBMITTED = "submitted.json"
 LIMIT = 16 << 20  # bytes of a file here
-# The name of a file, not a path out of its folder.
+# The name of a file in this folder, so that no cell's name leads out of it.
 FileName = Annotated[str, StringConstraints(pattern=r"^[^/\x00]*[^/\x00.][^/\x00]*$")]
-Submitted = dict[FileName, str]  # cell → job
+Submitted = dict[FileName, str]  # cell → id of its job
 Form = TypeVar("Form")
 
 
 @with_config(ConfigDict(extra="allow"))
 class Record(TypedDict, total=False):
-    """Of a cell's jobs: which follows which, why the last failed, and what their supervisor counts."""
+    """What the supervisors of a cell's jobs note for later ones and for ``hpcfl status``."""
 
-    followers: dict[str, str]
-    failure: str | None
-    rounds: int
-    fruitless: int
+    followers: dict[str, str]  # job → the one that was submitted to follow it
+    failure: str | None  # why the last job failed
+    rounds: int  # in the newest checkpoint when the last job began
+    fruitless: int  # starts one after the other that found no new checkpoint
 
 
 class Submissions:
-    """``jobs``: the last job of each cell, name → id; one that a job sent after itself counts as well.
-
-    Raises UserError where what was noted cannot be read.
-    """
+    """What is in the folder ``jobs`` of the results folder ``out``, which need not exist yet."""
 
     def __init__(self, out: Path) -> None:
+        """Read ``jobs``, the id of each cell's last job, or of that which it sent after itself.
+
+        Raises UserError if a file is damaged.
+        """
         self.folder = out / JOBS
         self.name = out.name or "hpcfl"
         submitted = _read(self.folder / SUBMITTED, Submitted)
@@ -52,7 +52,7 @@ class Submissions:
         return self.folder / f"{cell}.sbatch"
 
     def record(self, cell: str) -> Path:
-        """How often the cell's job was requeued, which job follows which, and why the last failed."""
+        """The file with the cell's ``Record``."""
         return self.folder / f"{cell}.requeues"
 
     def failure(self, cell: str) -> str | None:
@@ -60,11 +60,12 @@ class Submissions:
         return _read(self.record(cell), Record).get("failure")
 
     def add(self, jobs: dict[str, str]) -> None:
-        """Note new jobs. Raises RunFailure."""
+        """Note new jobs, cell → id. Raises RunFailure if the file cannot be written."""
         self.jobs = self.jobs | jobs
         atomic.write(self.folder / SUBMITTED, json.dumps(self.jobs, indent=1).encode())
 
     def _last(self, cell: str, job: str) -> str:
+        """The job at the end of the chain of followers that begins with ``job``."""
         followers = dict(_read(self.record(cell), Record).get("followers", {}))
         while job in followers:
             job = followers.pop(job)  # so that a circle ends
@@ -72,7 +73,7 @@ class Submissions:
 
 
 def _read(path: Path, form: type[Form]) -> Form:
-    """What is in the file, nothing where there is none. Raises UserError."""
+    """What is in the file, empty if there is none. Raises UserError if it is damaged."""
     try:
         return foreign.read_json(path, form, LIMIT)
     except FileNotFoundError:

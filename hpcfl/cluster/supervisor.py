@@ -1,10 +1,9 @@
-"""One process in a batch job: it starts the ranks, passes Slurm's warning on to them, and sends the job
-back to the queue.
+"""The process in a batch job that starts the ranks, passes Slurm's warning on to them and requeues the job.
 
-Slurm warns (time limit, preemption) → the ranks finish their round, write a checkpoint and leave
-with code 75 → the job is requeued and the same command continues. If the ranks are not ready
-in time the job is requeued anyway and continues from its last checkpoint. A failure is not requeued.
-``python -m hpcfl.cluster.supervisor --help`` for batch scripts.
+Slurm warns a job before its time limit and before preemption. Then the ranks finish their round, write
+a checkpoint and leave with code 75; the job is requeued, and the same command continues. If the ranks
+are not ready in time, the job is requeued anyway and continues from its last checkpoint. A job whose
+ranks fail is not requeued. A batch script that you write yourself can end with this command as well.
 """
 
 import argparse
@@ -28,32 +27,27 @@ from hpcfl.errors import RunFailure
 from hpcfl.files import atomic, foreign
 from hpcfl.files.atomic import Damaged
 
-CONTINUE = 75
+CONTINUE = 75  # exit code: stopped early, the same command continues
 RESERVE = 30.0  # seconds that requeueing itself may take
 TICK = 0.2  # seconds between two looks at the ranks
-REPEAT = 5.0  # seconds after which the ranks are told again
+REPEAT = 5.0  # seconds after which the warning is passed on again
 WARNINGS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGXCPU)
 
 
 @dataclass
 class Supervisor:
-    """``command`` starts the ranks, ``folder`` holds their results, ``record`` is a file for the
-    count of requeues.
+    """What a job runs; submitit pickles it and calls it in the job."""
 
-    ``warning``: seconds between Slurm's signal and the end; ``again``: a batch script and its arguments,
-    for a job that follows this one.
-    """
-
-    command: list[str]
-    folder: str
-    record: str
-    warning: float
-    max_requeues: int
-    again: list[str]
-    _warned: float | None = None
+    command: list[str]  # starts the ranks
+    folder: str  # their results
+    record: str  # file of the cell's ``Record``
+    warning: float  # seconds between Slurm's signal and the end of the job
+    max_requeues: int  # without a new checkpoint
+    again: list[str]  # a batch script and its arguments, for a job that follows this one
+    _warned: float | None = None  # when the first warning came, by the monotonic clock
 
     def __call__(self) -> None:
-        """Returns when the run is complete, leaves with 75 when the job is requeued. Raises RunFailure."""
+        """Return when the run is complete; leave with code 75 when the job is requeued. Raises RunFailure."""
         try:
             self._run()
         except RunFailure as error:
@@ -61,45 +55,45 @@ class Supervisor:
             raise
 
     def _run(self) -> None:
-        self._count()
+        self._count_start()
         with _handling(self._warn):
             witness = Witness(self.command)
             code = self._watch(witness.process)
-            said = "" if code is None else witness.reason()
+            reason = "" if code is None else witness.reason()
             if code in (None, CONTINUE) or (code and self._warned is not None):
                 self._continue(code)
         if code:
-            why = f"{_ending(code)}: {said}" if said else _ending(code)
+            why = f"{_ending(code)}: {reason}" if reason else _ending(code)
             raise RunFailure(f"{why}; submitted again it continues from round {progress(Path(self.folder))}")
 
     def _watch(self, process: "subprocess.Popen[str]") -> int | None:
-        """Until the ranks have left: their code; None if they are still there when the time is up.
+        """Wait for the ranks and return their exit code; None if they are still there when the time is up.
 
-        They are told of a warning again and again, because a launcher that is just starting them
-        passes nothing on.
+        A warning is passed on again and again, because a launcher that is just starting the ranks loses it.
         """
-        told = 0.0
+        last_sent = 0.0
         while process.poll() is None and not self._too_late():
-            if self._warned is not None and time.monotonic() - told > REPEAT:
+            if self._warned is not None and time.monotonic() - last_sent > REPEAT:
                 process.send_signal(signal.SIGUSR1)  # srun and mpiexec both pass it on to the ranks
-                told = time.monotonic()
+                last_sent = time.monotonic()
             time.sleep(TICK)
         return process.returncode
 
     def _warn(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal of Slurm's."""
         if self._warned is None:
             self._warned = time.monotonic()
 
     def _too_late(self) -> bool:
+        """Whether what is left after a warning is needed for requeueing."""
         patience = max(self.warning / 2, self.warning - RESERVE)
         return self._warned is not None and time.monotonic() - self._warned > patience
 
-    def _count(self) -> None:
-        """Refuse to go on for ever: a limited number of starts in the queue's care may bring
-        no new checkpoint."""
+    def _count_start(self) -> None:
+        """Count the latest requeues that brought no new checkpoint. Raises RunFailure for too many."""
         done, before = progress(Path(self.folder)), _read(Path(self.record))
-        again = slurm.restarts() > 0 and before.get("rounds") == done
-        fruitless = before.get("fruitless", 0) + 1 if again else 0
+        in_vain = slurm.restarts() > 0 and before.get("rounds") == done
+        fruitless = before.get("fruitless", 0) + 1 if in_vain else 0
         self._note(rounds=done, fruitless=fruitless, failure=None)
         if fruitless > self.max_requeues:
             raise RunFailure(f"requeued {fruitless} times without a new checkpoint (round {done}), more than "
@@ -108,28 +102,31 @@ class Supervisor:
                              "or use more ranks")
 
     def _note(self, **entries: Any) -> None:
-        """Keep something for the next start and for ``hpcfl status``; a full disk is no reason to stop."""
+        """Set entries of the ``Record``; a full disk is no reason to stop."""
         path = Path(self.record)
         with suppress(OSError, RunFailure):
             path.parent.mkdir(parents=True, exist_ok=True)
             atomic.write(path, json.dumps(_read(path) | entries).encode())
 
     def _continue(self, code: int | None) -> NoReturn:
-        """Back to the queue, unless the user has ended the job or there is no queue."""
+        """Send the job back to the queue, unless the user has ended it, and leave with code 75.
+
+        code: that of the ranks, None if they are still there. Raises RunFailure if there is no queue.
+        """
         job = slurm.own_job()
-        waiting = slurm.jobs([job]) if job else {}
+        queue = slurm.jobs([job]) if job else {}
         if job is None:
             raise RunFailure("stopped early; the same command continues")
         when = ("in time" if code == CONTINUE else "in the middle of a round, which will be repeated"
                 if code is None else (f"by the warning before the ranks could take it ({_ending(code)})"))
-        # before all else: Slurm may end this process while it is being requeued
+        # said before all else: Slurm may end this process while it is being requeued
         _say(f"job {job} stopped {when}")
-        if (waiting is not None and waiting.get(job)
-                and waiting[job].state not in ("RUNNING", "PREEMPTED", "SUSPENDED")):
+        if (queue is not None and queue.get(job)
+                and queue[job].state not in ("RUNNING", "PREEMPTED", "SUSPENDED")):
             _say(f"job {job} is ended by scancel or scontrol requeue")
         elif slurm.requeue(job):
             _say(f"job {job} requeued")
-            time.sleep(RESERVE)  # Slurm ends the job; one that ends by itself meanwhile may count as failed
+            time.sleep(RESERVE)  # until Slurm ends the job: one that ends by itself may count as failed
         elif follower := slurm.submit_after(job, self.again, slurm.restarts() + 1):
             self._note(followers=_read(Path(self.record)).get("followers", {}) | {job: follower})
             _say(f"job {job} cannot be requeued from here; job {follower} follows it")
@@ -140,7 +137,7 @@ class Supervisor:
 
 
 def progress(folder: Path) -> int:
-    """Rounds in the newest checkpoints below ``folder``: of one run, or of all cells of a sweep together."""
+    """The round of the newest checkpoint of the run in ``folder``, or of all cells of a sweep added up."""
     newest: dict[Path, int] = {}
     for pattern in ("checkpoints/manifest-*.json", "*/checkpoints/manifest-*.json"):
         for path in folder.glob(pattern):
@@ -161,11 +158,13 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 
 def _ending(code: int) -> str:
+    """How the ranks ended, by their launcher's exit code, which is negative for a signal."""
     return (f"the ranks were ended by {signal.Signals(-code).name}" if code < 0
             else f"the ranks ended with code {code}")
 
 
 def _read(path: Path) -> dict[str, Any]:
+    """The entries of a ``Record``, none if it cannot be read."""
     try:
         return dict(foreign.read_json(path, Record))
     except (FileNotFoundError, Damaged):

@@ -1,5 +1,4 @@
-"""The ranks of a job as their supervisor hears them: what they say is passed on, and read for who
-failed and why."""
+"""The output of a job's ranks: passed on as it comes, and read for which rank failed and why."""
 
 import re
 import subprocess
@@ -10,17 +9,18 @@ from pathlib import Path
 
 from hpcfl.files import atomic
 
-RANK_LINE = re.compile(r"(rank (\d+) on .*)")  # a rank's line of rank_list.rank_list
-REASON = re.compile(r"hpcfl: (.*)")  # a rank that could speak; the first is the cause
-# "srun: error: n2: task 2: Killed"; the first died by itself
+RANK_LINE = re.compile(r"(rank (\d+) on .*)")  # of ``rank_list``: who and where a rank is
+REASON = re.compile(r"hpcfl: (.*)")  # said by a rank that failed; the first such line is the cause
+# Said by srun of a rank that died, "srun: error: n2: task 2: Killed"; the first one died by itself.
 DEATH = re.compile(r"srun: error: \S+: tasks? (\d+).*?: (.*)")
-PATIENCE = 5.0  # seconds for the last words, which an orphan that holds the pipe open could delay for ever
+PATIENCE = 5.0  # seconds for the end of the output, which an orphan that holds the pipe could delay for ever
 
 
 class Witness:
-    """Starts ``command`` as ``process``. Raises RunFailure where there is no such program."""
+    """Starts a command as ``process`` and listens to its output in a thread of its own."""
 
     def __init__(self, command: Sequence[str]) -> None:
+        """Raises RunFailure if there is no such program."""
         with atomic.explained(Path(command[0])):
             self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                             text=True, errors="replace")
@@ -31,8 +31,10 @@ class Witness:
         self._listener.start()
 
     def reason(self) -> str:
-        """Once the process has ended and its last words are passed on: why, as far as a rank itself or the
-        launcher of one that died said so; else empty."""
+        """Why the ranks failed: what the first of them said itself, else what srun said of it; else "".
+
+        To be called when the process has ended; waits until its last output is passed on.
+        """
         self._listener.join(PATIENCE)
         return self._reason or self._death
 
@@ -45,9 +47,10 @@ class Witness:
                 self._note(line)
 
     def _note(self, line: str) -> None:
-        if found := RANK_LINE.match(line):
-            self._ranks[found[2]] = found[1]
-        elif found := REASON.match(line):
-            self._reason = self._reason or found[1]
-        elif found := DEATH.match(line):
-            self._death = self._death or f"{self._ranks.get(found[1], f'rank {found[1]}')}: {found[2]}"
+        """Keep what a line of output says about ranks."""
+        if match := RANK_LINE.match(line):
+            self._ranks[match[2]] = match[1]
+        elif match := REASON.match(line):
+            self._reason = self._reason or match[1]
+        elif match := DEATH.match(line):
+            self._death = self._death or f"{self._ranks.get(match[1], f'rank {match[1]}')}: {match[2]}"

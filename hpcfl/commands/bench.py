@@ -1,5 +1,4 @@
-"""``hpcfl bench``: a user's own experiment for a few rounds on the machine at hand, and what the whole
-run would take."""
+"""``hpcfl bench``: time a few rounds of an experiment on the ranks at hand and project the whole run."""
 
 import json
 import resource
@@ -30,27 +29,29 @@ from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
 
 PHASES = ("send", "train", "score", "gather", "aggregate")
-MATRIX = {"cpu": 1024, "cuda": 8192}  # side of the float32 product that measures a device's peak
+# side of the square float32 matrices whose product measures a device's peak
+MATRIX = {"cpu": 1024, "cuda": 8192}
 
 
 @dataclass(frozen=True)
 class Report:
-    """Medians over the timed rounds; the first, which warms up, is left out."""
+    """What the timed rounds showed; the first round, which warms up, is left out."""
 
-    seconds_per_round: float
+    seconds_per_round: float  # median
     rounds: list[float]  # seconds of each
-    phases: dict[str, float]  # seconds: train and score of the slowest worker, the rest of rank 0
-    samples_per_second: float  # trained
-    lane_occupancy: float  # mini-batches of clients per lane-step that was computed
+    phases: dict[str, float]  # median seconds: train and score of the slowest worker, the rest of rank 0
+    samples_per_second: float  # trained by all workers together
+    lane_occupancy: float  # share of the computed lane-steps in which a client had a mini-batch
     lanes_per_step: float  # how many clients a step advanced, on average; clients that have finished leave it
-    share_of_peak: float  # of the float32 matrix product that all workers reach side by side
-    peak_gflops: float
-    memory_mb: list[float]  # the most each rank held, resident
-    device_memory_mb: list[float]
-    projected_seconds: float  # of the experiment's own rounds and scored rounds
-    scoring_measured: bool
+    share_of_peak: float  # operations a second in training, as a share of ``peak_gflops``
+    peak_gflops: float  # of float32 matrix products on all workers at the same time
+    memory_mb: list[float]  # by rank: the most its process held in memory
+    device_memory_mb: list[float]  # by rank: the most that torch allocated on its GPU
+    projected_seconds: float  # of the whole experiment; without its scoring if that was not measured
+    scoring_measured: bool  # whether a timed round was scored
 
     def text(self) -> str:
+        """The report as lines for a terminal."""
         phases = "  ".join(f"{name} {seconds:.3g}" for name, seconds in self.phases.items())
         memory = ", ".join(f"{megabytes:,.0f}" for megabytes in self.memory_mb)
         device = f", on the device {max(self.device_memory_mb):,.0f}" if max(self.device_memory_mb) else ""
@@ -66,8 +67,11 @@ class Report:
 
 def bench_file(file: Path, overrides: Iterable[str], rounds: int, as_json: bool,
                communicator: Communicator) -> None:
-    """Time ``rounds`` rounds of the experiment (of a sweep the first cell). Collective; writes
-    nothing that stays."""
+    """Time ``rounds`` rounds of an experiment file and print the report on rank 0. Collective.
+
+    Of a sweep the first cell is timed. Nothing that is written stays. Raises UserError or RunFailure, on all
+    ranks.
+    """
     with agreed(communicator):
         experiment = sweep.expand(config.read(file, overrides), str(file))[0].config
     report = measure(experiment, rounds, communicator)
@@ -77,72 +81,77 @@ def bench_file(file: Path, overrides: Iterable[str], rounds: int, as_json: bool,
 
 def measure(experiment: Config, rounds: int, communicator: Communicator) -> Report | None:
     """The report on rank 0, None elsewhere. Collective. Raises UserError or RunFailure, on all ranks."""
-    plan = _plan(experiment, rounds)
-    longer = experiment.model_copy(update={"rounds": max(experiment.rounds, plan[-1] + 1)})
+    numbers = _round_numbers(experiment, rounds)
+    # longer than what is played, because the last round of an experiment is always scored
+    longer = experiment.model_copy(update={"rounds": max(experiment.rounds, numbers[-1] + 1)})
     with agreed(communicator):
         check_world(communicator)
         prepared = prepare(longer, communicator)
     prepared = trial.run(prepared, communicator)
     communicator.watch(experiment.runtime.hang_after)
-    communicator.agree(0)  # all at once: the ranks of a node share its cores or its GPU
-    works = len(prepared.store.ids) > 0
-    peak, flops = (_peak(prepared.resources.device), _flops(prepared)) if works else (0.0, 0.0)
-    lines, lane_steps = _play(prepared, communicator, plan)
+    communicator.agree(0)  # ranks wait here and measure together: those of a node share its cores or its GPU
+    has_clients = len(prepared.store.ids) > 0
+    peak, flops = (_peak(prepared.resources.device), _flops(prepared)) if has_clients else (0.0, 0.0)
+    records, lane_steps = _play(prepared, communicator, numbers)
     resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT / 1e6
-    mine = [peak, flops, asdict(lane_steps), resident,
-            torch.cuda.max_memory_allocated() / 1e6 if torch.cuda.is_available() else 0.0]
-    ranks = communicator.collect(mine)
-    return None if ranks is None else _report(experiment, lines, ranks)
+    own = [peak, flops, asdict(lane_steps), resident,
+           torch.cuda.max_memory_allocated() / 1e6 if torch.cuda.is_available() else 0.0]
+    ranks = communicator.collect(own)
+    return None if ranks is None else _report(experiment, records, ranks)
 
 
 _RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes
 
 
-def _plan(experiment: Config, rounds: int) -> list[int]:
-    """Round numbers to play: the first warms up; one more where none of them would be scored but some
-    of the run are."""
-    plan, every = list(range(1, rounds + 2)), experiment.evaluation.every
-    return plan if every <= plan[-1] or every > experiment.rounds else [*plan, every]
+def _round_numbers(experiment: Config, rounds: int) -> list[int]:
+    """The numbers of the rounds to play: one to warm up, then ``rounds`` that are timed.
+
+    If none of them would be scored, round ``evaluation.every`` comes on top, if the experiment has it.
+    """
+    numbers, every = list(range(1, rounds + 2)), experiment.evaluation.every
+    return numbers if every <= numbers[-1] or every > experiment.rounds else [*numbers, every]
 
 
 def _play(prepared: Prepared, communicator: Communicator,
-          plan: list[int]) -> tuple[list[dict[str, Any]], LaneSteps]:
-    """The rounds of the plan; what rank 0 recorded of each but the first, and this rank's lane-steps."""
-    lines: list[dict[str, Any]] = []
+          numbers: list[int]) -> tuple[list[dict[str, Any]], LaneSteps]:
+    """Play the rounds; return what rank 0 recorded and this rank's lane-steps, of all but the first."""
+    records: list[dict[str, Any]] = []
     with TemporaryDirectory() as scratch, StopRequest(lambda: communicator.abort(1)) as request:
         folder = Path(scratch)
         federation = Federation(communicator, prepared, prepared.server,
                                 Checkpoints(folder / "checkpoints", communicator),
                                 MetricsWriter(folder, {}, {}, PUBLISH_EVERY) if communicator.is_server
-                                else None, {}, lambda round, values: lines.append(values))
-        for number in plan:
-            if number == plan[1]:
+                                else None, {}, lambda round, values: records.append(values))
+        for number in numbers:
+            if number == numbers[1]:
                 prepared.resources.lane_steps.clear()
             federation.play(number, request)
         federation.record()
-    return lines[1:], prepared.resources.lane_steps
+    return records[1:], prepared.resources.lane_steps
 
 
-def _report(experiment: Config, lines: list[dict[str, Any]], ranks: list[list[Any]]) -> Report:
-    peaks, flops, works, resident, device = zip(*ranks, strict=True)
-    lane_steps = LaneSteps(**{name: sum(one[name] for one in works) for name in works[0]})
-    seconds = [line["seconds/round"] for line in lines]
-    phases = {name: statistics.median(line[f"seconds/{name}"] for line in lines) for name in PHASES}
-    scored = [line["seconds/score"] for line in lines if line["seconds/score"] > 0]
-    phases["score"] = statistics.median(scored) if scored else 0.0
-    plain = statistics.median(line["seconds/round"] - line["seconds/score"] for line in lines)
-    times = -(-experiment.rounds // experiment.evaluation.every) + 1  # scored rounds, and the last models
+def _report(experiment: Config, records: list[dict[str, Any]], ranks: list[list[Any]]) -> Report:
+    """The report; ``records``: by timed round, from rank 0; ``ranks``: what ``measure`` collected."""
+    peaks, flops, lane_steps_of_ranks, resident, device = zip(*ranks, strict=True)
+    lane_steps = LaneSteps(**{name: sum(steps[name] for steps in lane_steps_of_ranks)
+                              for name in lane_steps_of_ranks[0]})
+    seconds = [record["seconds/round"] for record in records]
+    phases = {name: statistics.median(record[f"seconds/{name}"] for record in records) for name in PHASES}
+    scoring = [record["seconds/score"] for record in records if record["seconds/score"] > 0]
+    phases["score"] = statistics.median(scoring) if scoring else 0.0
+    unscored = statistics.median(record["seconds/round"] - record["seconds/score"] for record in records)
+    scored_rounds = -(-experiment.rounds // experiment.evaluation.every) + 1  # and the final scoring
     rate = lane_steps.samples / sum(seconds)
     return Report(statistics.median(seconds), seconds, phases, rate,
                   lane_steps.needed / max(1, lane_steps.computed),
                   lane_steps.computed / max(1, lane_steps.turns),
                   rate * max(flops) / sum(peaks), sum(peaks) / 1e9,
-                  list(resident), list(device), experiment.rounds * plain + times * phases["score"],
-                  bool(scored))
+                  list(resident), list(device),
+                  experiment.rounds * unscored + scored_rounds * phases["score"], bool(scoring))
 
 
 def _peak(device: torch.device) -> float:
-    """Floating-point operations a second of a large float32 matrix product, the best of five."""
+    """Floating-point operations a second of a large float32 matrix product, the fastest of five."""
     side = MATRIX[device.type]
     left = right = torch.ones(side, side, device=device)
     best = float("inf")
@@ -154,7 +163,7 @@ def _peak(device: torch.device) -> float:
 
 
 def _flops(prepared: Prepared) -> float:
-    """Floating-point operations to train on one sample: the model forward and backward."""
+    """Floating-point operations to train on one sample: forward and backward through the model."""
     kernel = SerialKernel(prepared.setup.build().to(prepared.resources.device))
     parameters = {name: tensor.detach()[None] for name, tensor in kernel.module.named_parameters()}
     buffers = {name: tensor[None] for name, tensor in kernel.module.named_buffers()}

@@ -1,4 +1,4 @@
-"""An experiment file, run: one run, or the cells of its sweep one after the other with a table at the end."""
+"""Running or checking an experiment file: a single run, or the cells of a sweep one after the other."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl import trial
-from hpcfl.commands.run import check_world, run, silence
+from hpcfl.commands.run import allowed_silence, check_world, run
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import RunFailure, UserError
@@ -17,28 +17,31 @@ from hpcfl.preparation.prepare import prepare
 from hpcfl.report.text import plain
 from hpcfl.storage.run_folder import RUN
 
-SWEEP = "sweep.json"  # in a sweep's folder: the names of its cells, those too that nobody has started
+SWEEP = "sweep.json"  # in a sweep's folder: the names of all its cells, also of those that nobody has started
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A cell: its name, its folder below that of the experiment ("." for a single run), its configuration."""
+class PlannedCell:
+    """One run that an experiment file asks for: the only one, or a cell of its sweep."""
 
     name: str
-    folder: str
+    folder: str  # below that of the experiment; "." for a single run
     config: config.Config
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What an experiment file asks for, and where its results go."""
+    """What an experiment file asks for, and the folder that its results go to."""
 
     folder: Path
-    cells: list[Planned]
+    cells: list[PlannedCell]
     is_sweep: bool
 
     def record(self) -> None:
-        """Write down a sweep's cells for those who look at the folder. Raises UserError, RunFailure."""
+        """Write the names of a sweep's cells into its folder, for commands that look at it.
+
+        Raises UserError if the folder holds a single run, RunFailure if it cannot be written.
+        """
         if not self.is_sweep:
             return
         if (self.folder / RUN).exists():
@@ -48,25 +51,26 @@ class Plan:
         atomic.write(self.folder / SWEEP, json.dumps([cell.name for cell in self.cells], indent=1).encode())
 
 
-def plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
-    """What an experiment file's table asks for. Raises UserError."""
+def make_plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
+    """What an experiment file's ``table`` asks for; ``source`` names it in messages. Raises UserError."""
     cells = sweep.expand(table, source)
     is_sweep = "sweep" in table
     folder = out or Path("runs") / table.get("name", cells[0].config.name)
-    return Plan(folder, [Planned(cell.name, cell.name if is_sweep else ".", cell.config) for cell in cells],
-                is_sweep)
+    planned = [PlannedCell(cell.name, cell.name if is_sweep else ".", cell.config) for cell in cells]
+    return Plan(folder, planned, is_sweep)
 
 
 def run_file(file: Path, overrides: Iterable[str], out: Path | None, fresh: bool,
              communicator: Communicator) -> Path:
-    """Run an experiment file; the folder of its results. Collective. Raises what ``run_table`` raises."""
+    """Run an experiment file as ``run_table`` does its table; return the results folder. Collective."""
     return _run(lambda: config.read(file, overrides), str(file), out, fresh, communicator)
 
 
 def run_table(table: dict[str, Any], source: str, out: Path | None, fresh: bool,
               communicator: Communicator) -> Path:
-    """Run what an experiment file's table says, and say what came out; the folder of its results. Collective.
+    """Run what an experiment file's ``table`` asks for; return the results folder. Collective.
 
+    Rank 0 prints progress and, at the end, what came out. ``source`` names the table in messages.
     Raises UserError, RunFailure or Interrupted, on all ranks.
     """
     return _run(lambda: table, source, out, fresh, communicator)
@@ -74,27 +78,31 @@ def run_table(table: dict[str, Any], source: str, out: Path | None, fresh: bool,
 
 def _run(read: Callable[[], dict[str, Any]], source: str, out: Path | None, fresh: bool,
          communicator: Communicator) -> Path:
+    """``run_table`` with a function that gives the table, so that an unreadable file fails on all ranks."""
     with agreed(communicator):
         check_world(communicator)
-        planned = plan(read(), source, out)
-        communicator.watch(silence(cell.config for cell in planned.cells))
+        plan = make_plan(read(), source, out)
+        communicator.watch(allowed_silence(cell.config for cell in plan.cells))
         if communicator.is_server:
-            planned.record()
-    if planned.is_sweep:
-        _run_cells(planned, fresh, communicator)
+            plan.record()
+    if plan.is_sweep:
+        _run_cells(plan, fresh, communicator)
     else:
-        played = run_one(planned.cells[0].config, planned.folder, fresh, communicator)
-        _tell(planned, played, communicator)
-    return planned.folder
+        played = run_one(plan.cells[0].config, plan.folder, fresh, communicator)
+        _show_results(plan, played, communicator)
+    return plan.folder
 
 
 def check_file(file: Path, overrides: Iterable[str], communicator: Communicator) -> None:
-    """Prepare an experiment without running it, and print what it is and needs; of a sweep the first
-    cell. Collective."""
+    """Prepare and try an experiment without running it; print its configuration and needs. Collective.
+
+    Of a sweep all cells are checked for valid configurations, and the first one is prepared. Raises UserError
+    or RunFailure, on all ranks.
+    """
     with agreed(communicator):
         check_world(communicator)
         cells = sweep.expand(config.read(file, overrides), str(file))
-        communicator.watch(silence([cells[0].config]))
+        communicator.watch(allowed_silence([cells[0].config]))
         prepared = prepare(cells[0].config, communicator)
     prepared = trial.run(prepared, communicator)
     from hpcfl.report import configuration, needs
@@ -111,34 +119,40 @@ def check_file(file: Path, overrides: Iterable[str], communicator: Communicator)
 
 
 def run_one(experiment: config.Config, folder: Path, fresh: bool, communicator: Communicator) -> bool:
-    """Run one configuration in ``folder``; False where it is complete there already."""
+    """Run one configuration in ``folder``; return False, and say so, if it is complete there. Collective.
+
+    Raises what ``commands.run.run`` raises.
+    """
     played = run(experiment, folder, communicator, fresh)
     if not played and communicator.is_server:
         print(f"{experiment.name}: complete in {folder}; --fresh starts over", flush=True)
     return played
 
 
-def _run_cells(planned: Plan, fresh: bool, communicator: Communicator) -> None:
-    """A cell that fails does not keep the others from running; the failures are told at the end."""
+def _run_cells(plan: Plan, fresh: bool, communicator: Communicator) -> None:
+    """Run a sweep's cells one after the other; one that fails does not keep the others from running.
+
+    Raises RunFailure at the end if any has failed.
+    """
     failures: dict[str, Exception] = {}
     played = False
-    for cell in planned.cells:
+    for cell in plan.cells:
         try:
-            played |= run_one(cell.config, planned.folder / cell.folder, fresh, communicator)
+            played |= run_one(cell.config, plan.folder / cell.folder, fresh, communicator)
         except (RunFailure, UserError) as error:
-            # which would keep all that the cell had in memory
+            # without its traceback, which would keep all that the cell had in memory
             failures[cell.name] = error.with_traceback(None)
             if communicator.is_server:
                 print(f"{cell.name}: failed: {plain(error)}", flush=True)
-    if len(failures) < len(planned.cells):
-        _tell(planned, played, communicator)
+    if len(failures) < len(plan.cells):
+        _show_results(plan, played, communicator)
     if failures:
         name, first = next(iter(failures.items()))
-        raise RunFailure(f"{len(failures)} of {len(planned.cells)} cells failed, first {name}: {first}")
+        raise RunFailure(f"{len(failures)} of {len(plan.cells)} cells failed, first {name}: {first}")
 
 
-def _tell(planned: Plan, played: bool, communicator: Communicator) -> None:
+def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:
     if communicator.is_server:
         from hpcfl.report import closing
 
-        closing.tell(planned.folder, played)
+        closing.tell(plan.folder, played)

@@ -1,5 +1,4 @@
-"""A run from start to end: prepare, claim the folder, restore, play the rounds, leave with the
-agreed code."""
+"""One run from start to end: prepare, claim its folder, restore the newest checkpoint, play what is left."""
 
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -25,18 +24,17 @@ from hpcfl.storage.checkpoint import Checkpoints, Restored
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.run_folder import CHECKPOINTS, PARTITION, Claim
 
-# seconds of silence granted, at least, before round 1: an import or a library's call says nothing
-PREPARING = 15.0
-PUBLISH_EVERY = 0.5  # seconds between files of metrics, each of which takes as long as a short round
+PREPARING = 15.0  # least seconds of silence allowed before round 1: an import sends no heartbeats
+PUBLISH_EVERY = 0.5  # seconds between files of metrics: to write one takes as long as a short round
 
 
 def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = False) -> bool:
-    """Start or continue the run in ``folder``; False where it is complete already. Collective.
+    """Start or continue the run in ``folder``; return False if it is complete already. Collective.
 
-    Until the folder is begun nothing in it changes, and whatever is wrong is bad input; from then on it is a
-    failure. Raises UserError, RunFailure or Interrupted, on all ranks.
+    Before ``Claim.begin`` nothing in the folder changes, and whatever is wrong is a UserError; after it, a
+    RunFailure. Raises UserError, RunFailure or Interrupted, on all ranks.
     """
-    communicator.watch(silence([config]))
+    communicator.watch(allowed_silence([config]))
     heartbeat.to(communicator.beat)
     with StopRequest(lambda: communicator.abort(1)) as request, ExitStack() as stack:
         with agreed(communicator):
@@ -63,7 +61,7 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
             notes = _begin(claim, prepared, restored) if claim is not None else []
         try:
             with agreed(communicator):
-                metrics = _metrics(folder, communicator, prepared) if communicator.is_server else None
+                metrics = _metrics_writer(folder, communicator, prepared) if communicator.is_server else None
             _play(communicator, prepared, checkpoints, restored, metrics, folder, introduced, notes, request)
         except UserError as error:
             raise RunFailure(str(error)) from error
@@ -71,25 +69,25 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
 
 
 def _begin(claim: Claim, prepared: Prepared, restored: Restored | None) -> list[str]:
-    """On rank 0: the last that may be refused, then the folder is this run's; what a user should know before
-    training goes on.
+    """On rank 0: make the folder this run's; return what a user should know before training goes on.
 
-    Raises UserError, RunFailure.
+    Raises UserError if the data are not those that the run began with, UserError or RunFailure if the folder
+    cannot be written.
     """
     notes = [*prepared.notes, *([claim.note] if claim.note else [])]
     partition = claim.folder / PARTITION
-    known = _known_split(partition, notes)
-    if restored is not None and known is not None and not known.same(prepared.split):
+    saved = _saved_split(partition, notes)
+    if restored is not None and saved is not None and not saved.same(prepared.split):
         raise UserError(f"{partition}: was drawn from other data than those in place now; put the data back "
                         "that the run began with, or choose another --out or --fresh")
     claim.begin()
-    if restored is None or known is None:
+    if restored is None or saved is None:
         prepared.split.save(partition)
     return notes if restored is None else [*notes, *restored.notes, *_changes(restored, _meta(prepared))]
 
 
-def _known_split(path: Path, notes: list[str]) -> Split | None:
-    """The partition that the folder has; None where there is none, or a damaged one, which is noted."""
+def _saved_split(path: Path, notes: list[str]) -> Split | None:
+    """The partition in a file; None if there is none or it is damaged, which adds to ``notes``."""
     if not path.exists():
         return None
     try:
@@ -102,12 +100,15 @@ def _known_split(path: Path, notes: list[str]) -> Split | None:
 def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoints, restored: Restored | None,
           metrics: MetricsWriter | None, folder: Path, introduced: list[str], notes: list[str],
           request: StopRequest) -> None:
-    """The rounds that are left, with progress on rank 0."""
+    """Play the rounds that are left; rank 0, which alone has ``metrics``, shows progress.
+
+    introduced: lines about ranks that were not shown yet; notes: what a user should know.
+    """
     communicator.watch(prepared.config.runtime.hang_after)
     server = prepared.server
     if restored and restored.server is not None:
         server = restored.server
-        prepared.server.clear()  # its matrices would take memory to no purpose
+        prepared.server.clear()  # the state before round 1, whose matrices are of no more use
     done = restored.round if restored else 0
     if metrics is None:
         Federation(communicator, prepared, server, checkpoints, None, _meta(prepared),
@@ -119,14 +120,16 @@ def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoin
                    progress.round).run(done, request)
 
 
-def silence(configs: Iterable[Config]) -> float:
-    """Seconds for which a rank may say nothing before round 1, in which it imports and prepares."""
+def allowed_silence(configs: Iterable[Config]) -> float:
+    """Seconds for which a rank may send no heartbeat before round 1, while it imports and prepares."""
     return max(PREPARING, *(config.runtime.hang_after for config in configs))
 
 
 def check_world(communicator: Communicator) -> None:
-    """Refuse N worlds of size 1, which ``srun`` with the wrong MPI flavour silently starts.
-    Raises UserError."""
+    """Raise UserError if the ranks do not see each other.
+
+    With the wrong flavour of MPI, ``srun`` silently starts N worlds of size 1.
+    """
     expected = launched_world_size()
     if expected is not None and expected != communicator.size:
         raise UserError(f"the launcher started {expected} ranks but MPI sees a world of {communicator.size}; "
@@ -134,7 +137,8 @@ def check_world(communicator: Communicator) -> None:
                         "MPI's own mpiexec")
 
 
-def _metrics(folder: Path, communicator: Communicator, prepared: Prepared) -> MetricsWriter:
+def _metrics_writer(folder: Path, communicator: Communicator, prepared: Prepared) -> MetricsWriter:
+    """What writes the metrics on rank 0, with all that readers need to know of the run."""
     header = {"config": prepared.config.resolved(), "ranks": communicator.size, **provenance.header(),
               "primary": prepared.method.primary, "scores": measures.describe(prepared.resources.scores)}
     static = {"train_counts": prepared.setup.counts.long().numpy(),
@@ -151,12 +155,11 @@ def _meta(prepared: Prepared) -> dict[str, Any]:
 
 
 def _changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
-    """A line for everything that differs from when the checkpoint was written and that the last
-    bits depend on."""
+    """A line for everything that the last bits of results depend on and that is not as at the checkpoint."""
     return [f"continued with other {key} ({restored.meta.get(key)} before, {meta[key]} now): "
             "the last bits of results may differ from an undisturbed run"
             for key in ("versions", "processor", "threads", "kernel") if restored.meta.get(key) != meta[key]]
 
 
 def _silent(round: int, values: dict[str, Any]) -> None:
-    """Workers show nothing."""
+    """A worker's part of showing progress: nothing."""

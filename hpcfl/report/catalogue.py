@@ -1,4 +1,4 @@
-"""What there is to choose from, read off the code: methods with their own keys, data sets."""
+"""The built-in methods with their own keys, and the built-in data sets, read off the code."""
 
 import importlib
 import inspect
@@ -16,46 +16,48 @@ BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiv
 
 
 def methods() -> list[dict[str, Any]]:
-    """Every built-in method: name, description, reference, family, primary column, what travels in a round,
-    and its own keys as JSON schemas."""
+    """Describe every built-in method, JSON-able.
+
+    Each has a name, description, reference, family and primary column, what travels in a round (as
+    ``traffic.Traffic``), and its own keys as JSON schemas.
+    """
     return [_method(name) for name in plugins.names("hpcfl.methods")]
 
 
 def datasets() -> list[dict[str, Any]]:
-    """Every built-in data set: name, description, whether it needs no files, and where they come from."""
+    """Describe every built-in data set, JSON-able: name, description, whether it needs files, and which."""
     return [_dataset(name) for name in plugins.names("hpcfl.data.sources")]
 
 
 def show_methods() -> None:
     """Print a table of the methods and what travels, and one of their keys."""
-    listed = methods()
-    found = Table("method", "reference", "family", Column("down", justify="right"),
-                  Column("up", justify="right"), "FedALA, Table 3", box=box.SIMPLE_HEAD,
-                  caption=traffic.EXPLAINED, caption_justify="left")
+    overview = Table("method", "reference", "family", Column("down", justify="right"),
+                     Column("up", justify="right"), "FedALA, Table 3", box=box.SIMPLE_HEAD,
+                     caption=traffic.EXPLAINED, caption_justify="left")
     keys = Table("method", "key", "values", "default", "meaning", box=box.SIMPLE_HEAD)
-    for method in listed:
-        moved = method["traffic"]
-        paper = f"{moved['paper'][0]} = {moved['paper'][1]:.2f}" if moved["paper"] else ""
-        found.add_row(method["name"], method["reference"], method["family"], f"{moved['down']:.2f}",
-                      f"{moved['up']:.2f}", paper)
+    for method in methods():
+        floats = method["traffic"]
+        paper = f"{floats['paper'][0]} = {floats['paper'][1]:.2f}" if floats["paper"] else ""
+        overview.add_row(method["name"], method["reference"], method["family"], f"{floats['down']:.2f}",
+                         f"{floats['up']:.2f}", paper)
         for key, schema in method["keys"].items():
             keys.add_row(method["name"], key, type_name(schema), str(schema.get("default", "–")),
                          schema.get("description", ""), end_section=key == list(method["keys"])[-1])
     console = Console(highlight=False)
-    console.print(found)
+    console.print(overview)
     console.print(keys)
 
 
 def show_datasets() -> None:
     """Print a table of the data sets."""
-    found = Table("data set", "files", "description", box=box.SIMPLE_HEAD)
+    overview = Table("data set", "files", "description", box=box.SIMPLE_HEAD)
     for dataset in datasets():
-        found.add_row(dataset["name"], dataset["files"], dataset["description"])
-    Console(highlight=False).print(found)
+        overview.add_row(dataset["name"], dataset["files"], dataset["description"])
+    Console(highlight=False).print(overview)
 
 
 def type_name(schema: dict[str, Any]) -> str:
-    """A JSON schema in a few words: ``all | output | integer > 0``."""
+    """A JSON schema in a few words, such as ``all | output | integer > 0``."""
     if "anyOf" in schema:
         return " | ".join(type_name(option) for option in schema["anyOf"])
     if "enum" in schema:

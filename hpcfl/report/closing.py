@@ -1,5 +1,4 @@
-"""What a command that ran something says at its end: what came out, in which figures, and how
-to look further."""
+"""What a run or sweep prints at its end: the results, the files with their figures, how to look further."""
 
 import shlex
 from pathlib import Path
@@ -9,15 +8,14 @@ from hpcfl.report.text import plain
 
 
 def tell(folder: Path, played: bool) -> None:
-    """Print the summary of a run's or a sweep's folder, and if anything was ``played`` draw its
-    figures into it.
+    """Print what is in a run's or a sweep's folder; if anything was ``played`` now, draw its figures into it.
 
-    The results are safe already, so that a report which fails is a note and not a failure of the run.
+    The results are safe already, so a report that fails is a note and not a failure of the run.
     """
     try:
         tables.show(folder)
         runs = summary.load_all(folder)
-        # seeds to average over, or more to compare than methods
+        # only where runs differ in more than their method: then there is something to average or to cross
         if len(runs) > len({run.summary.method for run in runs}):
             sweep_table.show(folder)
         for path in figures.draw(folder) if played else []:

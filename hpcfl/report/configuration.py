@@ -7,7 +7,7 @@ from hpcfl.experiment.config import Config
 
 
 def toml(config: Config) -> str:
-    """Every key of every section; keys without a value are comments."""
+    """The configuration as TOML, with every key of every section; keys without a value are comments."""
     table = config.resolved()
     lines = [_line(key, value) for key, value in table.items() if not isinstance(value, dict)]
     for section, keys in table.items():

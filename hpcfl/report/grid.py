@@ -5,22 +5,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Entry:
-    """Repetitions of one experiment: mean and sample standard deviation (NaN for a single run)
-    over ``runs``."""
+    """The repetitions of one experiment."""
 
     mean: float
-    std: float
-    runs: int
-    best: bool = False
+    std: float  # sample standard deviation; NaN for a single run
+    runs: int  # how many
+    best: bool = False  # whether its mean is the best of its column
 
 
 @dataclass(frozen=True)
 class Grid:
-    """``entries[row][column]``, None where nothing was run; ``percent``: the numbers are in %."""
+    """A table of results, not yet in any format."""
 
-    metric: str
-    rows: list[str]
-    columns: list[str]
-    entries: list[list[Entry | None]]
-    percent: bool
-    notes: list[str]
+    metric: str  # what the numbers are, NAME or NAME@last
+    rows: list[str]  # labels
+    columns: list[str]  # labels
+    entries: list[list[Entry | None]]  # by row and column; None where nothing was run
+    percent: bool  # whether the numbers are in %
+    notes: list[str]  # lines to show below the table

@@ -1,5 +1,4 @@
-"""What an experiment will need in memory and on the disk, computed from what is prepared,
-without training."""
+"""What an experiment will need in memory and on the disk, computed without training from what is prepared."""
 
 from dataclasses import dataclass
 from math import ceil
@@ -16,56 +15,54 @@ from hpcfl.report.text import literal
 from hpcfl.trial import measuring
 
 FLOAT = 4  # bytes
-NUMBERS = 3  # float64 numbers of a client and round beside scores: training loss, floats, divergence
-COLUMNS = 2  # models that most methods score
-KEPT = 3  # two checkpoints and the one being written
+NUMBERS = 3  # float64 numbers of a client and round beside its scores: training loss, floats sent, divergence
+COLUMNS = 2  # how many most methods score: pre and post
+KEPT = 3  # checkpoints on the disk: two, and the one being written
 
 
 @dataclass(frozen=True)
 class RankNeeds:
-    """One rank's share, in bytes. rows: client models of a round; lanes: what trains at once; both
-    without activations.
+    """What one rank needs in memory, without activations: a number of clients, and bytes."""
 
-    client_state and server: as much as ``runtime.memory`` lets lie in memory.
-    """
-
-    clients: int
+    clients: int  # how many the rank hosts
     samples: int
-    client_state: int
-    rows: int
-    lanes: int
-    server: int
+    client_state: int  # of all its clients, as far as ``runtime.memory`` lets it lie in memory
+    rows: int  # models and state of the clients that take part in a round
+    lanes: int  # models of the clients that train at the same time, with gradients and the optimizer's state
+    server: int  # state and messages of rank 0, as far as ``runtime.memory`` lets them lie in memory
 
 
 def of_rank(prepared: Prepared, process: Process) -> RankNeeds:
-    """This rank's needs in a round with all clients it may have to serve."""
+    """This rank's needs in a round in which as many of its clients take part as ever can."""
     config, resources = prepared.config, prepared.resources
     model = FLOAT * prepared.setup.layout.width
     cohort = max(1, int(config.participation.fraction * config.partition.clients + 1e-9))
     own = len(prepared.store.ids)
-    playing = min(own, cohort)
-    # what goes down and what comes up
+    participants = min(own, cohort)
+    # twice the cohort's models: what goes down and what comes up
     server = sum(tensor.nbytes for tensor in prepared.server.values()) + 2 * cohort * model
-    most = int(config.runtime.memory * 1e6)
+    limit = int(config.runtime.memory * 1e6)
     return RankNeeds(
         clients=own,
         samples=resources.samples.x.nbytes + resources.samples.y.nbytes,
-        client_state=min(most, own * client_bytes(prepared)),
+        client_state=min(limit, own * client_bytes(prepared)),
         # start and trained rows, and the state in use
-        rows=2 * playing * model + playing * client_bytes(prepared),
-        # parameters, gradients
-        lanes=min(playing, resources.kernel.widest) * (2 + moments(config.training)) * model,
-        server=min(most, server) if process.is_server else 0)
+        rows=2 * participants * model + participants * client_bytes(prepared),
+        # parameters, gradients and what the optimizer keeps
+        lanes=min(participants, resources.kernel.widest) * (2 + moments(config.training)) * model,
+        server=min(limit, server) if process.is_server else 0)
 
 
 def client_bytes(prepared: Prepared) -> int:
-    """Private state of one client."""
+    """Bytes of the private state of one client."""
     return sum(tensor.nbytes for tensor in prepared.store.template.values())
 
 
 def of_disk(prepared: Prepared) -> tuple[int, int]:
-    """Bytes of one checkpoint (the server's state may still grow by the uploads it keeps), and
-    of the metrics."""
+    """Bytes of one checkpoint and of the metrics of the whole run.
+
+    The server's state may still grow by the uploads that it keeps.
+    """
     config = prepared.config
     state = sum(tensor.nbytes
                 for tensor in prepared.server.values()) + config.partition.clients * client_bytes(prepared)
@@ -74,23 +71,26 @@ def of_disk(prepared: Prepared) -> tuple[int, int]:
 
 
 def of_scores(prepared: Prepared) -> set[str]:
-    """The names of the numbers that the scores record of a client and column."""
+    """The names of the numbers that the scores record of each client in a column."""
     return {part for name, score in prepared.resources.scores.items()
             for part in measuring.numbers(name, score, measuring.made_up(prepared.setup.classes))}
 
 
 def show(prepared: Prepared, ranks: list[dict[str, Any]]) -> None:
-    """Print the table of all ranks, given as ``vars(RankNeeds)``, and the disk's line."""
+    """Print a table of all ranks' needs, and lines about the disk, the model and the scores.
+
+    ranks: ``vars`` of each rank's RankNeeds, in rank order.
+    """
     console = Console(highlight=False)
-    found = Table("rank", "clients", "samples", "client state", "model rows", "lanes", "server",
+    table = Table("rank", "clients", "samples", "client state", "model rows", "lanes", "server",
                   "sum", box=box.SIMPLE_HEAD, title="memory, beside Python, torch and activations",
                   title_justify="left")
-    for column in found.columns:
+    for column in table.columns:
         column.justify = "right"
     for rank, needs in enumerate(ranks):
         sizes = [size for name, size in needs.items() if name != "clients"]
-        found.add_row(str(rank), str(needs["clients"]), *map(size_text, [*sizes, sum(sizes)]))
-    console.print(found)
+        table.add_row(str(rank), str(needs["clients"]), *map(size_text, [*sizes, sum(sizes)]))
+    console.print(table)
     checkpoint, metrics = of_disk(prepared)
     console.print(f"disk: {size_text(checkpoint)} a checkpoint, {KEPT} at most; metrics {size_text(metrics)}")
     console.print(f"model: {prepared.setup.layout.width:,} parameters")
@@ -102,7 +102,7 @@ def show(prepared: Prepared, ranks: list[dict[str, Any]]) -> None:
 
 
 def size_text(size: float) -> str:
-    """Bytes in a unit that reads well."""
+    """A number of bytes in a unit that reads well, such as ``3.2 MB``."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
             return f"{size:.3g} {unit}"

@@ -21,8 +21,10 @@ PLAIN_INTERVAL = 5.0  # seconds between lines where the output is no terminal
 
 
 class Progress:
-    """On rank 0. A bar that moves on a terminal (under mpiexec too, with TTY_COMPATIBLE=1), else
-    a line now and then."""
+    """Shows on rank 0 how far the run is: by a bar on a terminal, elsewhere by a line now and then.
+
+    Under mpiexec the bar needs the environment variable ``TTY_COMPATIBLE=1``.
+    """
 
     def __init__(self, config: Config, folder: Path, communicator: Communicator, prepared: Prepared):
         self._config, self._folder = config, folder
@@ -30,13 +32,13 @@ class Progress:
         score = config.evaluation.score
         self._measure = prepared.measure
         self._column = f"{prepared.method.primary if score == 'method' else score}/{self._measure.recorded}"
-        self._hosts = f"{max(1, communicator.size - 1)} worker{'s' if communicator.size > 2 else ''}"
+        self._workers = f"{max(1, communicator.size - 1)} worker{'s' if communicator.size > 2 else ''}"
         self._device = prepared.resources.device
-        self._times: deque[float] = deque(maxlen=50)
-        self._reached = ""
+        self._seconds: deque[float] = deque(maxlen=50)  # of the latest rounds
+        self._reached = ""  # the score that counts, as it is shown
         self._last_line = 0.0
-        gives_way = Column(overflow="ellipsis")  # on narrow terminals
-        name = TextColumn("{task.description}", markup=False, table_column=gives_way)
+        shortened = Column(overflow="ellipsis")  # on narrow terminals
+        name = TextColumn("{task.description}", markup=False, table_column=shortened)
         state = TextColumn("{task.fields[state]}", table_column=Column(no_wrap=True))
         self._bar = Bar(name, BarColumn(10), state, console=self._console,
                         disable=not self._console.is_terminal)
@@ -50,13 +52,16 @@ class Progress:
         self._bar.stop()
 
     def start(self, done: int, ranks: list[str], notes: list[str]) -> None:
-        """Say what runs where, as far as it is new, and every note."""
+        """Print what runs where, and every note; then show the bar, with ``done`` rounds behind it.
+
+        ranks: a line for each rank that was not shown yet, as by an earlier cell of a sweep.
+        """
         config = self._config
         for rank in ranks:
             self._say(rank)
         method = config.method.name
         self._say(f"{config.name}: {method} on {config.data.dataset}, "
-                  f"{config.partition.clients} clients, {self._hosts}, {self._device} → {self._folder}"
+                  f"{config.partition.clients} clients, {self._workers}, {self._device} → {self._folder}"
                   + (f"; continues after round {done}" if done else ""))
         for note in notes:
             self._say(f"note: {note}")
@@ -65,20 +70,20 @@ class Progress:
         self._begun = time.perf_counter()
 
     def round(self, round: int, values: dict[str, Any]) -> None:
-        """Show a finished round."""
+        """Show a finished round; ``values``: what was recorded of it. The final scoring is round R + 1."""
         now = time.perf_counter()
-        self._times.append(now - self._begun)
+        self._seconds.append(now - self._begun)
         self._begun = now
         number = values.get(self._column)
         if number is not None:
             measure = self._measure
             self._reached = f"{measure.score} {measure.shown(number)} {measure.unit}".rstrip()
-        pace = statistics.median(self._times)
-        shown = min(round, self._config.rounds)
-        left = pace * (self._config.rounds - shown)
-        state = (f"round {shown}/{self._config.rounds}  {self._reached}  {pace:.3g} s/round  "
+        pace = statistics.median(self._seconds)
+        played = min(round, self._config.rounds)
+        left = pace * (self._config.rounds - played)
+        state = (f"round {played}/{self._config.rounds}  {self._reached}  {pace:.3g} s/round  "
                  f"{duration(left)} left")
-        self._bar.update(self._task, completed=shown, state=state)
+        self._bar.update(self._task, completed=played, state=state)
         if not self._console.is_terminal and (now - self._last_line > PLAIN_INTERVAL
                                               or round == self._config.rounds):
             self._say(f"{self._config.name}: {state}")
@@ -89,7 +94,7 @@ class Progress:
 
 
 def duration(seconds: float) -> str:
-    """``1:02:03``, or ``2:03`` below an hour."""
+    """Seconds as hours, minutes and seconds: ``1:02:03``, or ``2:03`` below an hour."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

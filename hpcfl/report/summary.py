@@ -1,5 +1,4 @@
-"""What came out of a run, read from its folder: while it runs, after an interruption, and from
-what damage left."""
+"""What came out of a run, read from its folder: also while it runs, and from what damage has left."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -22,56 +21,48 @@ from hpcfl.storage.results import Results
 class Summary:
     """A run in a few numbers; None where nothing is known yet. Accuracies are in [0, 1].
 
-    rounds: how many were played. best: the round that is best by ``evaluation.metric`` in the column that
-    counts, ``evaluation.score`` or the method's own, last: the last round that has it: {"round", "pre",
-    "post"}, the metric before and after local training. The start models that the last aggregation makes
-    count as round R + 1, which most methods score only before training. scores: every number of the column
-    that counts in the best round.
-    digest: of the state in the newest checkpoint. seconds_per_round: mean wall time without the first round.
-    floats_up, floats_down: per participating client and round. state: see ``storage/life.py``. notes:
-    what is damaged or lost.
+    The column that counts is ``evaluation.score`` or the method's own; the number in it that counts is
+    ``evaluation.metric``. ``best`` is the round that is best by it, ``last`` the last round that has it, both
+    as ``{"round", "pre", "post"}`` with that number before and after local training, and in the column that
+    counts if it is another. The models after the last aggregation count as round R + 1, which most methods
+    score only before training.
     """
 
     method: str
     dataset: str
-    rounds: int
+    rounds: int  # how many were played
     finished: bool
     best: dict[str, Any] | None
     last: dict[str, Any] | None
-    digest: str | None
-    seconds_per_round: float | None
-    floats_up: float | None
-    floats_down: float | None
-    state: str
-    notes: list[str]
-    scores: dict[str, float | None] = field(default_factory=dict)
+    digest: str | None  # of the state in the newest checkpoint
+    seconds_per_round: float | None  # mean wall time, without the first round
+    floats_up: float | None  # from a client that takes part, in a round, on average
+    floats_down: float | None  # to a client in a round, on average
+    state: str  # one word, see ``storage/life.py``
+    notes: list[str]  # what is damaged or lost
+    scores: dict[str, float | None] = field(default_factory=dict)  # of the column that counts, in ``best``
 
 
 @dataclass(frozen=True)
 class Run:
-    """A run on the disk: its summary, its configuration in the shape of the experiment file, and
-    everything recorded.
-
-    score, metric: the column that counts, ``pre``, ``post`` or ``global``, and the name of the number
-    in it that does.
-    """
+    """A run on the disk."""
 
     folder: Path
     summary: Summary
-    config: Mapping[str, Any]
-    results: Results
-    score: str
-    metric: str
+    config: Mapping[str, Any]  # resolved, in the shape of the experiment file
+    results: Results  # everything recorded
+    score: str  # the column that counts, such as ``pre``, ``post`` or ``global``
+    metric: str  # the recorded name of the number in it that counts
     life: Life
-    notes: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # those of ``summary``
 
     def __repr__(self) -> str:
         """Three lines: what was run, how far it is, what came out."""
         best = self.summary.best
-        came_out = (f"best {self.score}/{self.metric} {best[self.score]:.4f} in round {best['round']}" if best
-                    else "no round yet")
+        result = (f"best {self.score}/{self.metric} {best[self.score]:.4f} in round {best['round']}" if best
+                  else "no round yet")
         return (f"{self.folder}: {self.summary.method} on {self.summary.dataset}\n"
-                f"{self.summary.state}, {self.summary.rounds} of {self.config['rounds']} rounds\n{came_out}")
+                f"{self.summary.state}, {self.summary.rounds} of {self.config['rounds']} rounds\n{result}")
 
     @property
     def label(self) -> str:
@@ -80,29 +71,28 @@ class Run:
 
     @property
     def scores(self) -> dict[str, Described]:
-        """What was measured; in results from before that was recorded, what could be."""
+        """The scores that were computed, by name; the built-in ones for results that do not say which."""
         return _scores(self.results)
 
     @property
     def measure(self) -> Measure:
-        """What the number that counts is."""
+        """What the number that counts measures: its score, unit and direction."""
         return _measure(self.metric, self.results)
 
-    def accuracy(self, score: str) -> np.ndarray:
-        """Accuracy, or what else ``metric`` is, [T] of ``pre``, ``post`` or ``global``, NaN in
-        rounds without it.
+    def accuracy(self, column: str) -> np.ndarray:
+        """The accuracy, or what else ``metric`` is, of a column: [T] by round, NaN in rounds without it.
 
-        Raises UserError for another column.
+        column: ``pre``, ``post`` or another one that the method has scored; else raises UserError.
         """
         recorded = sorted(name.removesuffix(f"/{self.metric}") for name in self.results.values
                           if name.endswith(f"/{self.metric}") and not name.startswith("clients/"))
-        if recorded and score not in (*recorded, "pre", "post"):
-            raise UserError(f"{self.folder}: '{score}' was not scored{plugins.nearest(score, recorded)}")
-        return _column(self.results, f"{score}/{self.metric}")
+        if recorded and column not in (*recorded, "pre", "post"):
+            raise UserError(f"{self.folder}: '{column}' was not scored{plugins.nearest(column, recorded)}")
+        return _series(self.results, f"{column}/{self.metric}")
 
 
 def load(folder: Path) -> Run:
-    """The run in a folder. Raises UserError where there is none."""
+    """The run in a folder, finished or not. Raises UserError if there is none that can be read."""
     notes: list[str] = []
     description = _description(folder, notes)
     try:
@@ -114,18 +104,20 @@ def load(folder: Path) -> Run:
     config = description or results.header.get("config")
     if config is None:
         raise UserError("; ".join([f"{folder}: no run of hpcfl can be read here", *notes]))
-    came = life.look(folder, config["rounds"], results)
-    notes += _lost(folder, came, results)
+    its_life = life.look(folder, config["rounds"], results)
+    notes += _lost(folder, its_life, results)
     evaluation = config["evaluation"]
-    score = results.header.get("primary", "pre") if evaluation["score"] == "method" else evaluation["score"]
+    column = results.header.get("primary", "pre") if evaluation["score"] == "method" else evaluation["score"]
     measure = _measure(evaluation["metric"], results)
-    summary = _summarise(config, results, score, measure, came, notes)
-    return Run(folder, summary, config, results, score, measure.recorded, came, notes)
+    summary = _summarise(config, results, column, measure, its_life, notes)
+    return Run(folder, summary, config, results, column, measure.recorded, its_life, notes)
 
 
 def load_all(folder: Path) -> list[Run]:
-    """The run in a folder, or the runs of a sweep's folder, by name. Raises UserError where
-    there are none."""
+    """The run in a folder, or the runs in a sweep's folder, sorted by name.
+
+    Runs that ``--fresh`` moved aside are left out if there are others. Raises UserError if there is no run.
+    """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     cells = [] if run_folder.is_run(folder) else [cell for cell in sorted(folder.iterdir())
@@ -135,7 +127,7 @@ def load_all(folder: Path) -> list[Run]:
 
 
 def as_json(folder: Path) -> dict[str, Any]:
-    """What ``hpcfl show --json`` prints: the summary of a run, or the summaries of a sweep's runs by name."""
+    """What ``hpcfl show --json`` prints: the summary of a run, or those of a sweep's runs by name."""
     runs = load_all(folder)
     return ({run.label: asdict(run.summary) for run in runs} if is_sweep(folder, runs)
             else asdict(runs[0].summary))
@@ -147,31 +139,31 @@ def is_sweep(folder: Path, runs: list[Run]) -> bool:
 
 
 def _description(folder: Path, notes: list[str]) -> Mapping[str, Any] | None:
-    """The configuration in ``run.json``, None where it is missing or damaged."""
+    """The configuration in ``run.json``; None if it is missing, or damaged, which adds to ``notes``."""
     try:
-        there = run_folder.read(folder)
-        return there and there["config"]
+        content = run_folder.read(folder)
+        return content and content["config"]
     except (UserError, KeyError, TypeError) as error:
         notes.append(str(error) if isinstance(error, UserError)
                      else f"{folder / run_folder.RUN}: not a description of a run")
         return None
 
 
-def _lost(folder: Path, came: Life, results: Results) -> list[str]:
-    """A line for what damage took for good: rounds that were played but have no metrics, the state
-    of a finished run."""
+def _lost(folder: Path, its_life: Life, results: Results) -> list[str]:
+    """Lines about what damage took for good: metrics of rounds that were played, a finished run's state."""
     played = results.rounds[results.played]
-    missing = sorted(set(range(1, max(came.done, played.max(initial=0)) + 1)) - set(played.tolist()))
+    missing = sorted(set(range(1, max(its_life.done, played.max(initial=0)) + 1)) - set(played.tolist()))
     lines = ([f"{folder}: the metrics of {_ranges(missing)} are lost, their files were damaged"]
              if missing else [])
-    if came.finished and came.done != came.asked and newest_first(folder / run_folder.CHECKPOINTS):
+    if (its_life.finished and its_life.done != its_life.asked
+            and newest_first(folder / run_folder.CHECKPOINTS)):
         lines.append(f"{folder}: its checkpoints are damaged, the final state is lost; "
                      "--fresh makes it again")
     return lines
 
 
 def _ranges(rounds: list[int]) -> str:
-    """``rounds 3–5, 9``."""
+    """Numbers of rounds, ascending, as ``rounds 3–5, 9``."""
     starts = [number for number in rounds if number - 1 not in rounds]
     ends = [number for number in rounds if number + 1 not in rounds]
     texts = [str(start) if start == end else f"{start}–{end}"
@@ -180,55 +172,60 @@ def _ranges(rounds: list[int]) -> str:
 
 
 def _scores(results: Results) -> dict[str, Described]:
+    """The scores that the results say were computed; the built-in ones if they do not say."""
     return results.header.get("scores") or measures.describe(measures.built_in())
 
 
 def _measure(metric: str, results: Results) -> Measure:
-    """What ``evaluation.metric``, or a recorded number's name, means; by itself where no score has it."""
+    """What ``evaluation.metric`` or the name of a recorded number measures, if need be by its name alone."""
     return resolve(metric, _scores(results)) or Measure(metric, "", metric, "", "up")
 
 
-def _summarise(config: Mapping[str, Any], results: Results, score: str, measure: Measure, came: Life,
+def _summarise(config: Mapping[str, Any], results: Results, column: str, measure: Measure, its_life: Life,
                notes: list[str]) -> Summary:
+    """``column``: the one that counts; ``measure``: the number in it that does."""
     played, metric = results.played, measure.recorded
-    numbers = _column(results, f"{score}/{metric}")
+    numbers = _series(results, f"{column}/{metric}")
     scored = np.flatnonzero(np.isfinite(numbers))
     best = max(scored.tolist(), key=lambda position: measure.rank(float(numbers[position])), default=None)
     return Summary(
         method=config["method"]["name"],
         dataset=config["data"]["dataset"],
         rounds=int(results.rounds[played].max(initial=0)),
-        finished=came.finished,
-        best=None if best is None else _row(results, best, score, metric),
-        last=_row(results, int(scored[-1]), score, metric) if len(scored) else None,
-        digest=came.digest if not came.finished or came.done == came.asked else None,
-        seconds_per_round=_mean(_column(results, "seconds/round")[played][1:]),
-        floats_up=_mean(_column(results, "clients/floats_up")[played]),
-        floats_down=_mean(_column(results, "floats_down")[played]),
-        state=came.state,
+        finished=its_life.finished,
+        best=None if best is None else _round(results, best, column, metric),
+        last=_round(results, int(scored[-1]), column, metric) if len(scored) else None,
+        digest=its_life.digest if not its_life.finished or its_life.done == its_life.asked else None,
+        seconds_per_round=_mean(_series(results, "seconds/round")[played][1:]),
+        floats_up=_mean(_series(results, "clients/floats_up")[played]),
+        floats_down=_mean(_series(results, "floats_down")[played]),
+        state=its_life.state,
         notes=notes,
-        scores={} if best is None else _all_of(results, best, score))
+        scores={} if best is None else _all_of(results, best, column))
 
 
-def _row(results: Results, position: int, score: str, metric: str) -> dict[str, Any]:
-    accuracies = {name: float(_column(results, f"{name}/{metric}")[position])
-                  for name in dict.fromkeys(("pre", "post", score))}
+def _round(results: Results, position: int, column: str, metric: str) -> dict[str, Any]:
+    """The number of the round at ``position`` and its metric, as ``Summary.best`` has them."""
+    numbers = {name: float(_series(results, f"{name}/{metric}")[position])
+               for name in dict.fromkeys(("pre", "post", column))}
     return {"round": int(results.rounds[position]),
-            **{name: value if np.isfinite(value) else None for name, value in accuracies.items()}}
+            **{name: number if np.isfinite(number) else None for name, number in numbers.items()}}
 
 
 def _all_of(results: Results, position: int, column: str) -> dict[str, float | None]:
-    """Every number of a column in a round, by name."""
-    found = {name.removeprefix(f"{column}/"): float(values[position])
-             for name, values in sorted(results.values.items())
-             if name.startswith(f"{column}/") and values.ndim == 1}
-    return {name: value if np.isfinite(value) else None for name, value in found.items()}
+    """All that was recorded of a column in the round at ``position``, by name."""
+    numbers = {name.removeprefix(f"{column}/"): float(values[position])
+               for name, values in sorted(results.values.items())
+               if name.startswith(f"{column}/") and values.ndim == 1}
+    return {name: number if np.isfinite(number) else None for name, number in numbers.items()}
 
 
-def _column(results: Results, name: str) -> np.ndarray:
+def _series(results: Results, name: str) -> np.ndarray:
+    """What was recorded under a name, [T, ...] by round; all NaN if nothing was."""
     return results.values.get(name, np.full(len(results.rounds), np.nan))
 
 
 def _mean(values: np.ndarray) -> float | None:
+    """The mean of those that are finite; None if none is."""
     known = values[np.isfinite(values)]
     return float(known.mean()) if known.size else None

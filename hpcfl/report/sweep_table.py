@@ -1,5 +1,4 @@
-"""``hpcfl table``: runs as rows × columns by any key, mean ± standard deviation over seeds, the best
-of a column in bold."""
+"""``hpcfl table``: runs in rows and columns by any keys, with mean ± standard deviation over seeds."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -16,20 +15,24 @@ from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure, resolve
 from hpcfl.storage import run_folder
 
-ROWS, COLUMNS = ("method.name",), ("data.dataset", "partition.scheme")
+ROWS, COLUMNS = ("method.name",), ("data.dataset", "partition.scheme")  # where the user names no keys
 SEEDS = ("seed", "partition.seed")  # runs that differ in nothing else are repetitions
+# keys and sections that do not make another experiment
 IGNORED = ("name", "runtime.", "checkpoint.", "data.root", "partition.file", "evaluation.scores")
 ONE_PARTITION = ("all seeds have the same partition, so that ± says nothing about others; "
                  "a sweep over partition.seed does")
-OF_DATA = ("data.", "partition.")
-LOWER_IS_BETTER = ("seconds", "bytes", "floats", "std")  # in names of what is no score
-NO_COLUMNS = ("recorded", "seconds")
+OF_DATA = ("data.", "partition.")  # keys that set the data
+LOWER_IS_BETTER = ("seconds", "bytes", "floats", "std")  # in names of recorded numbers that are no scores
+NO_COLUMNS = ("recorded", "seconds")  # what stands before '/' in names of recorded numbers that are no scores
 Setting = dict[str, Any]  # dotted key → value
 
 
 def show(folder: Path, rows: Sequence[str] = (), columns: Sequence[str] = (), metric: str = "",
          form: str = "terminal") -> None:
-    """Print the table of the finished runs below a folder. Raises UserError."""
+    """Print the table of the finished runs below a folder; ``form``: terminal, or one of ``TEXTS``.
+
+    The other arguments are those of ``make``. Raises UserError.
+    """
     grid = make(runs_below(folder), rows, columns, metric)
     if form == "terminal":
         Console(highlight=False).print(table_formats.terminal(grid))
@@ -38,22 +41,27 @@ def show(folder: Path, rows: Sequence[str] = (), columns: Sequence[str] = (), me
 
 
 def runs_below(folder: Path) -> list[Run]:
-    """The runs in a folder and the folders in it. Raises UserError where there are none."""
-    # the folder itself among them
-    places = sorted(place for place in folder.glob("**/") if run_folder.is_run(place))
-    runs = [summary.load(place) for place in places
-            if not any(run_folder.is_aside(part) for part in (place, *place.parents))]
+    """The runs in a folder and in all folders below it, but for those that ``--fresh`` moved aside.
+
+    Raises UserError if there are none.
+    """
+    folders = sorted(below for below in folder.glob("**/") if run_folder.is_run(below))  # with the folder
+    runs = [summary.load(below) for below in folders
+            if not any(run_folder.is_aside(part) for part in (below, *below.parents))]
     if not runs:
         raise UserError(f"{folder}: no run of hpcfl here")
     return runs
 
 
 def make(runs: list[Run], rows: Sequence[str], columns: Sequence[str], metric: str) -> Grid:
-    """``rows`` and ``columns``: dotted keys of the configuration; without, method × data set and partition,
-    and whatever else differs between runs. ``metric``: see ``value``; without, that of the runs.
-    Raises UserError."""
+    """The table of the finished runs; those left out are named in its notes. Raises UserError.
+
+    rows, columns: dotted keys of the configuration; if empty, method × data set and partition, and whatever
+    else differs between runs.
+    metric: see ``value``; if empty, the one that counts in the first run.
+    """
     metric = metric or runs[0].metric
-    done, notes = _once([run for run in runs if run.summary.finished])
+    done, notes = _without_copies([run for run in runs if run.summary.finished])
     notes += [f"{run.label}: left out, it stands at round {run.summary.rounds} of {run.config['rounds']}"
              for run in runs if not run.summary.finished]
     if not done:
@@ -65,7 +73,7 @@ def make(runs: list[Run], rows: Sequence[str], columns: Sequence[str], metric: s
     groups: dict[tuple[str, str], list[float]] = {}
     for run, setting in zip(done, settings, strict=True):
         groups.setdefault((_label(setting, down), _label(setting, across)), []).append(value(run, metric))
-    name, measure = _meant(done[0], metric)
+    name, measure = _resolve(done[0], metric)
     labels = [list(dict.fromkeys(label[axis] for label in groups)) for axis in (0, 1)]
     factor = measure.factor if measure else 1
     entries = [[_entry(groups.get((row, column)), factor) for column in labels[1]] for row in labels[0]]
@@ -75,70 +83,74 @@ def make(runs: list[Run], rows: Sequence[str], columns: Sequence[str], metric: s
 
 
 def value(run: Run, metric: str) -> float:
-    """One number of a run. ``metric`` is NAME or NAME@last: a recorded number such as ``post/mean``
-    or ``seconds/round``, or a score, SCORE/SUMMARY or one's recorded name, ``weighted`` or ``macro_f1_std``,
-    of the column that counts for the method; in its best round, or where that has no such number in the
-    latest before it, or in the last round that has one.
+    """One number of a run, NaN if it was never recorded in a round that is asked for. Raises UserError.
 
-    Raises UserError.
+    metric: NAME or NAME@last. NAME is a recorded number such as ``post/mean`` or ``seconds/round``; or, in
+    the column that counts, a score (``accuracy``), SCORE/SUMMARY, or a recorded name such as
+    ``macro_f1_std``. The number is that of the run's best round, or of the latest before it that has one;
+    with ``@last``, of the last round that has one.
     """
     at = metric.partition("@")[2]
     if at not in ("", "best", "last"):
         raise UserError(f"--metric {metric}: what follows '@' must be best or last")
-    column, _ = _meant(run, metric)
+    name, _ = _resolve(run, metric)
     known = {key: values for key, values in run.results.values.items() if values.ndim == 1}
-    if column not in known:
+    if name not in known:
         raise UserError(f"{run.folder}: --metric {metric}: not "
-                        f"recorded{plugins.nearest(column, sorted(known))}")
-    scored = np.flatnonzero(~np.isnan(known[column].astype(float)))
+                        f"recorded{plugins.nearest(name, sorted(known))}")
+    positions = np.flatnonzero(~np.isnan(known[name].astype(float)))
     best = run.summary.best
-    if not scored.size or best is None:
+    if not positions.size or best is None:
         return float("nan")
     if at != "last":
-        scored = scored[run.results.rounds[scored] <= best["round"]]
-    return float(known[column][scored[-1]]) if scored.size else float("nan")
+        positions = positions[run.results.rounds[positions] <= best["round"]]
+    return float(known[name][positions[-1]]) if positions.size else float("nan")
 
 
-def _meant(run: Run, metric: str) -> tuple[str, Measure | None]:
-    """The recorded name of what ``metric`` asks for, and what it is, if it is a score's."""
+def _resolve(run: Run, metric: str) -> tuple[str, Measure | None]:
+    """The recorded name of what ``metric`` asks for, and what that measures, None if it is no score's."""
     name = metric.partition("@")[0]
     if name not in run.results.values:
         for wanted in (name, name.replace("-", "_")):
-            if (found := resolve(wanted, run.scores)) is not None:
-                return f"{run.score}/{found.recorded}", found
+            if (measure := resolve(wanted, run.scores)) is not None:
+                return f"{run.score}/{measure.recorded}", measure
     column, _, rest = name.partition("/")
     return name, resolve(rest, run.scores) if column not in NO_COLUMNS else None
 
 
-def _once(runs: list[Run]) -> tuple[list[Run], list[str]]:
-    """The runs without those that are another one again, and a note for each of these."""
+def _without_copies(runs: list[Run]) -> tuple[list[Run], list[str]]:
+    """The first run of each configuration, and a note for each other one."""
     first: dict[str, Run] = {}
     notes = []
     for run in runs:
-        known = first.setdefault(repr(sorted(_setting(run.config).items())), run)
-        if known is not run:
-            notes.append(f"{run.folder}: left out, it is the same run as {known.folder}")
+        same = first.setdefault(repr(sorted(_setting(run.config).items())), run)
+        if same is not run:
+            notes.append(f"{run.folder}: left out, it is the same run as {same.folder}")
     return list(first.values()), notes
 
 
 def _share_a_partition(settings: list[Setting]) -> bool:
     """Whether runs differ in their seed, and all have the same seed of the partition."""
-    return (len({one.get("seed") for one in settings}) > 1
-            and len({one.get("partition.seed") for one in settings}) == 1)
+    return (len({setting.get("seed") for setting in settings}) > 1
+            and len({setting.get("partition.seed") for setting in settings}) == 1)
 
 
 def _setting(config: Mapping[str, Any], prefix: str = "") -> Setting:
     """The configuration as dotted keys, without what does not make another experiment."""
     flat: Setting = {}
-    for key, one in config.items():
+    for key, content in config.items():
         if not any(f"{prefix}{key}." == name or (prefix + key) == name for name in IGNORED):
-            flat |= _setting(one, f"{prefix}{key}.") if isinstance(one, dict) else {prefix + key: one}
+            flat |= (_setting(content, f"{prefix}{key}.") if isinstance(content, dict)
+                     else {prefix + key: content})
     return flat
 
 
 def _axes(settings: list[Setting], rows: Sequence[str],
           columns: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The keys of rows and columns, so that only seeds differ within an entry."""
+    """The keys of rows and of columns, so many that runs of the same entry differ in their seeds only.
+
+    Raises UserError if the user's ``rows`` and ``columns`` do not suffice for that.
+    """
     known = sorted({key for setting in settings for key in setting})
     for key in (*rows, *columns):
         if key not in known:
@@ -147,17 +159,17 @@ def _axes(settings: list[Setting], rows: Sequence[str],
     # numbers of different data stand in different columns, also where no entry would mix them
     if not columns:
         across += [key for key in known if key.startswith(OF_DATA) and key not in (*down, *across, *SEEDS)
-                   and any(one.get(key) != settings[0].get(key) for one in settings)]
-    while other := _differing(settings, known, (*down, *across)):
-        of_columns = other.startswith(OF_DATA)
-        if columns if of_columns else rows:
-            raise UserError(f"runs of the same entry differ in {other}; add it to --rows or --columns")
-        (across if of_columns else down).append(other)
+                   and any(setting.get(key) != settings[0].get(key) for setting in settings)]
+    while lacking := _differing(settings, known, (*down, *across)):
+        of_data = lacking.startswith(OF_DATA)
+        if columns if of_data else rows:
+            raise UserError(f"runs of the same entry differ in {lacking}; add it to --rows or --columns")
+        (across if of_data else down).append(lacking)
     return down, across
 
 
 def _differing(settings: list[Setting], known: list[str], used: Iterable[str]) -> str | None:
-    """A key, other than seeds, in which runs differ that agree in all of ``used``."""
+    """A key, other than seeds, in which runs differ that agree in all of ``used``; None if there is none."""
     groups: dict[tuple[str, ...], Setting] = {}
     for setting in settings:
         first = groups.setdefault(tuple(repr(setting.get(key)) for key in used), setting)
@@ -168,15 +180,17 @@ def _differing(settings: list[Setting], known: list[str], used: Iterable[str]) -
 
 
 def _label(setting: Setting, keys: Iterable[str]) -> str:
+    """A row's or column's label, such as ``fedavg lr=0.1``, from the values of its keys."""
     parts = []
     for key in keys:
-        if (one := setting.get(key)) is not None:
+        if (content := setting.get(key)) is not None:
             last = key.rpartition(".")[2]
-            parts.append(str(one) if last in ("name", "dataset", "scheme") else f"{last}={one}")
+            parts.append(str(content) if last in ("name", "dataset", "scheme") else f"{last}={content}")
     return " ".join(parts)
 
 
 def _entry(values: list[float] | None, factor: float) -> Entry | None:
+    """The repetitions' numbers times ``factor``, summed up; None if there are none."""
     if values is None:
         return None
     numbers = factor * np.array(values)
@@ -185,6 +199,7 @@ def _entry(values: list[float] | None, factor: float) -> Entry | None:
 
 
 def _mark_best(entries: list[list[Entry | None]], lower: bool) -> list[list[Entry | None]]:
+    """The same entries with ``best`` set in each column; ``lower``: whether lower means are better."""
     choose: Callable[..., Any] = min if lower else max
     best = [choose((entry.mean for entry in column if entry and entry.mean == entry.mean), default=None)
             for column in zip(*entries, strict=True)]

@@ -1,4 +1,4 @@
-"""A grid of results as a terminal table, Markdown, CSV and LaTeX: pure functions to text."""
+"""A grid of results as a table for a terminal, Markdown, LaTeX or CSV: pure functions."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ from hpcfl.report.text import literal, plain
 
 
 def terminal(grid: Grid) -> RenderableType:
-    """A table of rich."""
+    """The grid for a console of rich."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("")
     for column in grid.columns:
@@ -49,7 +49,7 @@ def latex(grid: Grid) -> str:
 
 
 def long_csv(grid: Grid) -> str:
-    """One line an entry, in full precision: row, column, metric, mean, std, runs."""
+    """A line for each entry, in full precision: row, column, metric, mean, std, runs."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["row", "column", "metric", "mean", "std", "runs"])
@@ -67,26 +67,28 @@ TEXTS = {"markdown": markdown, "csv": long_csv, "latex": latex}
 
 
 def _title(grid: Grid) -> str:
+    """What the numbers of the grid are, in a line."""
     name, _, at = grid.metric.partition("@")
     moment = "last round" if at == "last" else "best round"
-    most = _most(grid)
-    over = f"mean ± standard deviation over {most} seeds" if most > 1 else "one seed"
+    seeds = _most_runs(grid)
+    over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     return f"{name}{' in %' if grid.percent else ''} of the {moment}, {over}"
 
 
-def _most(grid: Grid) -> int:
+def _most_runs(grid: Grid) -> int:
+    """The largest number of repetitions of an entry."""
     return max(entry.runs for row in grid.entries for entry in row if entry)
 
 
 def _text(entry: Entry | None, grid: Grid, sign: str) -> str:
-    """``85.31 ± 0.42``, with the number of runs where it is not that of the others."""
+    """An entry as ``85.31 ± 0.42``, with ``(2)`` behind it if it has only 2 runs and others have more."""
     if entry is None:
         return ""
     if entry.mean != entry.mean:
         return "–"
     form = ".2f" if grid.percent else ".4g"
     spread = f" {sign} {entry.std:{form}}" if entry.runs > 1 else ""
-    return f"{entry.mean:{form}}{spread}{f' ({entry.runs})' if entry.runs < _most(grid) else ''}"
+    return f"{entry.mean:{form}}{spread}{f' ({entry.runs})' if entry.runs < _most_runs(grid) else ''}"
 
 
 def _line(cells: list[str]) -> str:
@@ -94,7 +96,7 @@ def _line(cells: list[str]) -> str:
 
 
 def _safe(text: str) -> str:
-    """Text in Markdown; a '_' within a word means nothing there."""
+    """Text escaped for Markdown, where a '_' within a word needs no escape."""
     return re.sub(r"([\\`*\[\]<>|])", r"\\\1", plain(text))
 
 

@@ -1,4 +1,4 @@
-"""Tables for a terminal: what came out of a run or a sweep."""
+"""``hpcfl show``: what came out of a run, or of each run of a sweep, as a table for a terminal."""
 
 from pathlib import Path
 
@@ -11,8 +11,8 @@ from rich.text import Text
 from hpcfl.report.summary import Run, is_sweep, load_all
 from hpcfl.report.text import literal, plain
 
-MOMENTS = (("pre", "before"), ("post", "after"))
-MEANINGS = {"weighted": "of all samples"}  # of a score's first summary; without one its name, over clients
+MOMENTS = (("pre", "before"), ("post", "after"))  # column, how it is called in the table
+MEANINGS = {"weighted": "of all samples"}  # summaries that are not said by their name and "over clients"
 CAPTION = """\
 Models before and after local training on the clients' own test samples{unit},
 at the best round of the column that counts (▸). {score}: {meaning};
@@ -20,7 +20,7 @@ mean ± std, worst tenth: over clients; floats: to and from a client in a round.
 
 
 def show(folder: Path) -> None:
-    """Print what is in a run's or a sweep's folder. Raises UserError where there is nothing."""
+    """Print notes, table and caption for a run's or a sweep's folder. Raises UserError if there is no run."""
     console = Console(highlight=False)
     runs = load_all(folder)
     for run in runs:
@@ -33,71 +33,74 @@ def show(folder: Path) -> None:
 
 
 def best_first(runs: list[Run]) -> list[Run]:
-    """Runs by what counts in their best round, the best first; those without any last."""
-    def place(run: Run) -> tuple[bool, float]:
+    """Runs sorted by what counts in their best round, the best first; those without a scored round last."""
+    def order(run: Run) -> tuple[bool, float]:
         best = run.summary.best
         return best is None, 0.0 if best is None else -run.measure.rank(best[run.score])
 
-    return sorted(runs, key=place)
+    return sorted(runs, key=order)
 
 
 def caption(runs: list[Run]) -> str:
-    """What the table's numbers are, said of the score that counts in the first run."""
+    """What the table's numbers are; meaning and unit are those of the score that counts in the first run."""
     measure = runs[0].measure
-    about = runs[0].scores.get(measure.score)
-    kind = next(iter(about["recorded"])) if about else measure.kind
+    described = runs[0].scores.get(measure.score)
+    kind = next(iter(described["recorded"])) if described else measure.kind
     unit = f", in {plain(measure.unit)}" if measure.unit else ""
     meaning = MEANINGS.get(kind, f"{plain(kind)} over clients")
     return CAPTION.format(unit=unit, score=plain(_scores_of(runs)), meaning=meaning)
 
 
 def _scores_of(runs: list[Run]) -> str:
-    """The scores that count in the runs, mostly one."""
+    """The names of the scores that count in the runs, mostly one."""
     return " / ".join(dict.fromkeys(run.measure.score for run in runs))
 
 
 def table(runs: list[Run]) -> Table:
-    """Two lines for each run: its models before and after local training."""
-    found = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    found.add_column("run", overflow="fold")
-    found.add_column("models", no_wrap=True)
-    # of one's own the class alone, so that the runs' names have room
+    """The runs in the given order, two lines each: the models before and after local training."""
+    overview = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    overview.add_column("run", overflow="fold")
+    overview.add_column("models", no_wrap=True)
+    # of a user's own score, module:Class, the class alone, so that the runs' names have room
     score = _scores_of(runs).rpartition(":")[2]
     for heading in (score, "mean ± std", "worst", "at", "floats", "s/round"):
-        found.add_column(literal(heading), justify="right", no_wrap=True)
+        overview.add_column(literal(heading), justify="right", no_wrap=True)
     for run in runs:
         lines = [(f"{'▸' if column == run.score else ' '}{moment}", *_numbers(run, column))
                  for column, moment in MOMENTS]
         floats = f"{_number(run.summary.floats_down, ',.0f')} ↓\n{_number(run.summary.floats_up, ',.0f')} ↑"
-        found.add_row(_title(run), *("\n".join(pair) for pair in zip(*lines, strict=True)), floats,
-                      _number(run.summary.seconds_per_round, ".3f"), end_section=True)
-    return found
+        overview.add_row(_title(run), *("\n".join(pair) for pair in zip(*lines, strict=True)), floats,
+                         _number(run.summary.seconds_per_round, ".3f"), end_section=True)
+    return overview
 
 
 def _title(run: Run) -> Text:
-    """What the run is called, and how far it is while it is not finished."""
+    """The run's name and method, and how far it is if it is not finished."""
     summary = run.summary
     title = literal(run.label if summary.method in run.label else f"{run.label} {summary.method}")
     return title if summary.finished else title.append(f"\n{summary.rounds} of {run.config['rounds']}")
 
 
 def _numbers(run: Run, column: str) -> tuple[str, str, str, str]:
-    """The score that counts, its mean ± std and worst tenth, and the round they are of: the best, or the
-    latest before it that has this column."""
+    """The score that counts, its mean ± std, its worst tenth, and the round, each as text, of a column.
+
+    The round is the best one, or the latest before it in which the column was scored.
+    """
     best = run.summary.best
     known = np.flatnonzero(~np.isnan(run.accuracy(column)))
     known = known[run.results.rounds[known] <= best["round"]] if best else known[:0]
     if not len(known):
         return "–", "–", "–", "–"
-    here = known[-1]
-    about = run.scores.get(run.measure.score)
-    names = about["recorded"] if about else {"": run.metric}
-    first, mean, std, worst = (_shown(run, column, names.get(kind), here)
+    position = known[-1]
+    described = run.scores.get(run.measure.score)
+    names = described["recorded"] if described else {"": run.metric}
+    first, mean, std, worst = (_shown(run, column, names.get(kind), position)
                                for kind in (next(iter(names)), "mean", "std", "worst_tenth"))
-    return first, f"{mean} ± {std}", worst, str(run.results.rounds[here])
+    return first, f"{mean} ± {std}", worst, str(run.results.rounds[position])
 
 
 def _shown(run: Run, column: str, name: str | None, position: int) -> str:
+    """The number ``COLUMN/name`` of the round at ``position`` as text; a dash if it was not recorded."""
     values = run.results.values.get(f"{column}/{name}")
     return "–" if name is None or values is None else run.measure.shown(values[position])
 

@@ -1,5 +1,4 @@
-"""What travels in a round of a method: floats down to and up from one client, counted in a real round
-of a small experiment."""
+"""How many floats travel down to and up from a client in a round, counted in a small experiment."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,17 +33,15 @@ FEDALA_TABLE_3: dict[str, tuple[str, Callable[[float, int], float]]] = {
 
 @dataclass(frozen=True)
 class Traffic:
-    """Floats for one client, ``down`` and ``up``, in models Σ of the small experiment; ``paper``: FedALA's
-    Table 3 as a formula and its value there, where it has the method."""
+    """Floats that travel for one client in a round, in models Σ of the small experiment."""
 
     down: float
     up: float
-    paper: tuple[str, float] | None
+    paper: tuple[str, float] | None  # the sum by FedALA's Table 3, if it has the method: formula and value
 
 
 def of(method: str) -> Traffic:
-    """Count the floats of a built-in method's second round: in the first, nothing that a client
-    sent is there yet."""
+    """Count the floats of a built-in method's second round, the first that builds on clients' messages."""
     communicator, cpu = OneProcess(), torch.device("cpu")
     prepared = prepare(config.parse({**EXPERIMENT, "method": {"name": method}}), communicator)
     everyone, server, layout = np.arange(CLIENTS), prepared.server, prepared.setup.layout

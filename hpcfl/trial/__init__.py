@@ -1,8 +1,7 @@
-"""The experiment, tried on two samples of one client before round 1: what a user's own code cannot
-do shows here.
+"""The experiment tried on two samples of one client before round 1, to find mistakes in a user's own code.
 
-Nothing is written yet, and all that a trial changes is made for it and thrown away; random numbers are keyed:
-a run computes the same with and without it.
+Nothing is written. All that a trial changes is made for it and thrown away, and random numbers are keyed: a
+run computes the same with and without it.
 """
 
 import traceback
@@ -21,29 +20,28 @@ from hpcfl.trial.imitation import Failure
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a rank found, else "": a mistake, a line, and its traceback; or what cannot be batched
-    over clients."""
+    """What the trial showed on a rank; a field is empty where it has nothing to say."""
 
-    mistake: str = ""
-    details: str = ""
-    unbatched: str = ""
+    mistake: str = ""  # one line: what cannot run
+    details: str = ""  # the traceback of the mistake
+    unbatched: str = ""  # one line: what runs for one client but cannot be batched over several
 
 
 class Elsewhere(Exception):
-    """The traceback of another rank."""
+    """The cause of a mistake on another rank; its text is the traceback there."""
 
 
 def run(prepared: Prepared, communicator: Communicator) -> Prepared:
-    """Collective. The experiment as it can run: if lanes are "auto" and it cannot be batched, with
-    one and a note.
+    """Try the experiment and return it as it can run. Collective.
 
-    Raises UserError, the same on all ranks.
+    If clients cannot be batched and ``runtime.lanes`` is "auto", that is with one lane and a note. Raises
+    UserError for a mistake on any rank, with the same line on all ranks.
     """
     verdict, cause = judge(prepared)
-    verdicts = [Verdict(**told) for told in communicator.allgather(asdict(verdict))]
-    if mistaken := next((one for one in verdicts if one.mistake), None):
+    verdicts = [Verdict(**fields) for fields in communicator.allgather(asdict(verdict))]
+    if mistaken := next((verdict for verdict in verdicts if verdict.mistake), None):
         raise UserError(mistaken.mistake) from (cause or Elsewhere(mistaken.details))
-    if unbatched := next((one.unbatched for one in verdicts if one.unbatched), None):
+    if unbatched := next((verdict.unbatched for verdict in verdicts if verdict.unbatched), None):
         resources = replace(prepared.resources, kernel=SerialKernel(prepared.resources.kernel.module))
         note = f"{unbatched}; they train one after the other, as with runtime.lanes = 1"
         return replace(prepared, resources=resources, notes=[*prepared.notes, note])
@@ -51,30 +49,33 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
 
 
 def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
-    """What this rank finds, and the exception behind a mistake.
+    """This rank's verdict, and the exception behind a mistake.
 
-    What fails for lanes side by side but not for one alone cannot be batched.
+    What fails with several lanes but not with one cannot be batched. That is a mistake, too, if the user has
+    set the number of lanes or if random numbers are drawn without a key.
     """
     resources = prepared.resources
-    if (found := measuring.mistake(resources.scores, prepared.setup.classes, resources.device)) is not None:
-        return _of(*found)
+    wrong_score = measuring.diagnose(resources.scores, prepared.setup.classes, resources.device)
+    if wrong_score is not None:
+        return _mistaken(*wrong_score)
     lanes = resources.kernel.widest
     failure = attempt(prepared, lanes) if prepared.store.ids else None
     if failure is None:
         return Verdict(), None
     alone = failure if lanes == 1 else attempt(prepared, 1)
-    if alone is None and prepared.config.runtime.lanes == "auto" and not diagnosis.draws(failure):
+    if alone is None and prepared.config.runtime.lanes == "auto" and not diagnosis.drew_without_key(failure):
         return Verdict(unbatched=diagnosis.of_unbatched(failure)), None
-    return _of(*(diagnosis.of_lanes(failure) if alone is None else diagnosis.of_mistake(prepared, alone)))
+    return _mistaken(*(diagnosis.of_lanes(failure) if alone is None
+                       else diagnosis.of_mistake(prepared, alone)))
 
 
-def _of(line: str, cause: BaseException | None) -> tuple[Verdict, BaseException | None]:
-    """The verdict of a mistake."""
+def _mistaken(line: str, cause: BaseException | None) -> tuple[Verdict, BaseException | None]:
+    """The verdict on a mistake, and its cause."""
     return Verdict(line, "".join(traceback.format_exception(cause))), cause
 
 
 def attempt(prepared: Prepared, lanes: int) -> Failure | None:
-    """How the trial fails with at most so many lanes, if it does."""
+    """How the trial fails with at most ``lanes`` lanes; None if it does not."""
     device = prepared.resources.device
     with torch.random.fork_rng([device] if device.type == "cuda" else []), warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""One line for what failed in a trial: where in the user's code, what was expected, what came."""
+"""What failed in a trial, as one line: where in the user's code, and what was wrong there."""
 
 import numpy as np
 import torch
@@ -9,31 +9,32 @@ from hpcfl.experiment import blame, plugins
 from hpcfl.preparation.prepare import Prepared
 from hpcfl.trial.imitation import SAMPLES, Failure
 
-Found = tuple[str, BaseException | None]  # a line, and the exception behind it
+Diagnosis = tuple[str, BaseException | None]  # a line, and the exception behind it
 
 
-def of_mistake(prepared: Prepared, failure: Failure) -> Found:
-    """What is wrong with the model, if that fails by itself, else with what the method does in the
-    hook that failed."""
+def of_mistake(prepared: Prepared, failure: Failure) -> Diagnosis:
+    """What is wrong with the model, if that fails by itself; else with the hook that failed."""
     return of_model(prepared) or of_hook(prepared, failure)
 
 
-def of_hook(prepared: Prepared, failure: Failure) -> Found:
-    """What is wrong in a hook, at the user's line that it came to, else where the user's part of the
-    experiment begins."""
-    error, section = failure.__cause__, type(prepared.config.method)
+def of_hook(prepared: Prepared, failure: Failure) -> Diagnosis:
+    """What is wrong in a hook of the method.
+
+    It is placed at the innermost line of the user's code that the exception went through; without any, where
+    the hook, the method or the model is defined, the first of these that is the user's.
+    """
+    error, method = failure.__cause__, type(prepared.config.method)
     assert error is not None
     if isinstance(error, UserError | RunFailure):
         return _placed(str(error), blame.line_of(error)), error
-    makers = getattr(section, str(failure)), section, _maker(prepared)
-    place = blame.line_of(error) or next(filter(None, map(blame.definition_of, makers)), None)
+    suspects = getattr(method, str(failure)), method, _model_plugin(prepared)
+    place = blame.line_of(error) or next(filter(None, map(blame.definition_of, suspects)), None)
     return _placed(f"method.name = '{prepared.method.name}' fails in '{failure}': {blame.said(error)}",
                    place), error
 
 
-def of_model(prepared: Prepared) -> Found | None:
-    """What is wrong with what the model by itself makes of two samples, in evaluation mode;
-    None if nothing is."""
+def of_model(prepared: Prepared) -> Diagnosis | None:
+    """What is wrong with the model's output for two samples in evaluation mode; None if nothing is."""
     samples, classes = prepared.resources.samples, prepared.setup.classes
     x, _ = samples.take(np.arange(min(SAMPLES, len(samples.y))))
     try:
@@ -44,40 +45,41 @@ def of_model(prepared: Prepared) -> Found | None:
             raise TypeError(f"gives {_size(output)}; expected {len(x)}×{classes}, an output for each of "
                             f"{classes} classes")
     except Exception as error:
-        place = blame.line_of(error) or blame.definition_of(_maker(prepared))
+        place = blame.line_of(error) or blame.definition_of(_model_plugin(prepared))
         text = (f"model.name = '{prepared.config.model.name}' fails on {len(x)} samples, {_size(x)}: "
                 f"{blame.said(error)}")
         return _placed(text, place), error
     return None
 
 
-def of_lanes(failure: Failure) -> Found:
-    """What keeps clients from training side by side, and what to do about it."""
+def of_lanes(failure: Failure) -> Diagnosis:
+    """What keeps clients from training side by side, and what to do about it; it works with one lane."""
     remedy = "set runtime.lanes = 1"
-    if draws(failure):
+    if drew_without_key(failure):
         remedy = f"leave out dropout and the like, or {remedy}, where results depend on the number of ranks"
     return f"{of_unbatched(failure)}; {remedy}", failure.__cause__
 
 
 def of_unbatched(failure: Failure) -> str:
-    """What cannot be batched over clients."""
+    """Where and why clients cannot be batched, as one line."""
     error = failure.__cause__
     assert error is not None
     said = blame.said(error).partition(". ")[0]
     return f"{blame.line_of(error) or 'model or method'}: cannot be batched over clients ({said})"
 
 
-def draws(failure: Failure) -> bool:
-    """Whether it failed because random numbers were drawn without a key, by dropout for example."""
-    return "called random operation" in str(failure.__cause__)
+def drew_without_key(failure: Failure) -> bool:
+    """Whether the trial failed because random numbers were drawn without a key, by dropout for example."""
+    return "called random operation" in str(failure.__cause__)  # what torch.vmap says of it
 
 
-def _maker(prepared: Prepared) -> object:
-    """What makes the model: a class or function."""
+def _model_plugin(prepared: Prepared) -> object:
+    """The class or function that makes the model."""
     return plugins.find("hpcfl.models", "model.name", prepared.config.model.name)
 
 
 def _placed(text: str, place: str | None) -> str:
+    """The text behind the ``file:line`` that it is about, where that is known."""
     return f"{place}: {text}" if place else text
 
 

@@ -1,7 +1,7 @@
-"""A round of the method on an imitated federation: the real model, loss, kernel and messages, but
-one client only.
+"""A round of the method on an imitated federation, in which one client with two samples takes part.
 
-It has two samples, and its message stands for those of all clients where the server aggregates.
+Model, loss, kernel and messages are the real ones. Where the server aggregates, the client's message stands
+for those of all clients.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -25,30 +25,29 @@ from hpcfl.preparation.prepare import Prepared
 from hpcfl.rounds import record
 from hpcfl.storage.clients import ClientStore
 
-SAMPLES = 2
-# in the models of all imitated clients; where the experiment has more, there are fewer clients
-FLOATS = 1 << 24
-FEWEST = 2  # clients
-CLIENT = np.array([0])
-SERVER_SIDE = ("server_state", "send", "aggregate")
-BEATS = 10  # steps of a computation of the server
+SAMPLES = 2  # of the client that takes part
+FLOATS = 1 << 24  # the most in the models of all imitated clients: of large models there are fewer clients
+FEWEST = 2  # clients, however large the models
+CLIENT = np.array([0])  # the ids of the cohort
+SERVER_SIDE = ("server_state", "send", "aggregate")  # hooks that run on rank 0
+BEATS = 10  # heartbeats of one computation on the server, after which it counts as working
 
 
 class Enough(Exception):
-    """The server computes for long: what it does works so far."""
+    """Ends a long computation on the server, which has worked so far."""
 
 
-# On the server's side; the messages of all clients are equal, which may be too odd for it. torch documents
-# LinAlgError in this place, but its annotations do not count it as public.
+# Failures on the server's side that are no mistakes: here all clients' messages are equal, which may be too
+# odd for a method. torch documents LinAlgError in this place, but its annotations do not count it as public.
 EXCUSED = (ValueError, ArithmeticError, AssertionError, Enough,
            torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
 
 class Failure(Exception):
-    """A hook of the method, by name, failed because of the ``__cause__``."""
+    """A hook of the method failed: its text is the hook's name, its ``__cause__`` the reason."""
 
 
-class Brief(Fleet):
+class BriefFleet(Fleet):
     """A fleet that trains for one epoch at most."""
 
     def _epochs(self, epochs: int | None) -> int:
@@ -56,7 +55,10 @@ class Brief(Fleet):
 
 
 def play(prepared: Prepared, lanes: int) -> None:
-    """A round and the final scoring, with at most so many lanes. Raises Failure."""
+    """Play a round and the final scoring with at most ``lanes`` lanes. Raises Failure.
+
+    What may fail on the server only because the federation is imitated is passed over.
+    """
     small = imitate(prepared, lanes)
     last = prepared.config.rounds + 1
     everyone = replace(small.cohort(np.arange(small.setup.clients), 1), beat=impatient())
@@ -69,8 +71,8 @@ def play(prepared: Prepared, lanes: int) -> None:
             small.method.aggregate(server, everyone, uploads)
         inbox = sent(small, server, last)
     except Failure as failure:
-        few = small.setup.clients < prepared.setup.clients
-        if str(failure) in SERVER_SIDE and (few or isinstance(failure.__cause__, EXCUSED)):
+        fewer = small.setup.clients < prepared.setup.clients
+        if str(failure) in SERVER_SIDE and (fewer or isinstance(failure.__cause__, EXCUSED)):
             return
         raise
     with hook("finish"):
@@ -78,7 +80,7 @@ def play(prepared: Prepared, lanes: int) -> None:
 
 
 def imitate(prepared: Prepared, lanes: int) -> Prepared:
-    """The experiment with two samples, a kernel, a clock and a store of its own."""
+    """The experiment with one client of two samples, and a kernel and store of its own. Raises Failure."""
     real, method = prepared.resources, prepared.method
     clients = min(prepared.setup.clients, max(FEWEST, FLOATS // prepared.setup.layout.width))
     samples = real.samples.dealt({0: np.arange(min(SAMPLES, len(real.samples.y)))})
@@ -95,7 +97,7 @@ def imitate(prepared: Prepared, lanes: int) -> Prepared:
 
 
 def impatient() -> Callable[[], None]:
-    """A heartbeat that raises Enough after a few steps."""
+    """A heartbeat that raises Enough when it is called more than BEATS times."""
     beats = iter(range(BEATS))
 
     def beat() -> None:
@@ -106,35 +108,35 @@ def impatient() -> Callable[[], None]:
 
 
 def sent(small: Prepared, server: State, round: int) -> Inbox:
-    """What the server sends to the client, as it arrives."""
+    """What the server sends to the client, as it arrives there. Raises Failure."""
     with hook("send"):
         message = checked("send", small.method.send(server, small.audience(CLIENT, round)))
         return exchange.send(OneProcess(), small.placement, CLIENT, message, small.resources.device)[0]
 
 
 def client_side(small: Prepared, inbox: Inbox) -> State:
-    """What the client sends after it trained and was scored."""
-    player, onlooker = fleet(small, 1), fleet(small, 1)
+    """What the client sends after training, as it arrives on the server; it also observes. Raises Failure."""
+    participants, observers = fleet(small, 1), fleet(small, 1)
     with hook("update"):
-        message = checked("update", small.method.update(player, inbox))
-        record.numbers(player, message, record.finite(player, message))
-        small.store.put([0], player.state)
+        message = checked("update", small.method.update(participants, inbox))
+        record.numbers(participants, message, record.finite(participants, message))
+        small.store.put([0], participants.state)
         uplink = exchange.gather(OneProcess(), small.placement, CLIENT, message, [exchange.header(message)])
     with hook("observe"):
-        small.method.observe(onlooker, inbox)
+        small.method.observe(observers, inbox)
     with hook("update"):
-        check_score(small, {*player.scores, *onlooker.scores})
+        check_score(small, {*participants.scores, *observers.scores})
     return uplink or {}
 
 
 def fleet(small: Prepared, round: int) -> Fleet:
-    """The client, in a round that is scored."""
-    known = small.fleet(CLIENT, round, scored=True)
-    return Brief(known.ids, known.state, known.counts, round, True, known.loss, known.resources)
+    """The fleet of the one client, in a round that is scored."""
+    full = small.fleet(CLIENT, round, scored=True)
+    return BriefFleet(full.ids, full.state, full.counts, round, True, full.loss, full.resources)
 
 
 def checked(sender: str, message: Any) -> Message:
-    """The message, if it is one that can travel to or from one client."""
+    """The message of one client that the hook ``sender`` returned. Raises TypeError if it cannot travel."""
     if not isinstance(message, Mapping):
         raise TypeError(f"it returns a {type(message).__name__}; expected a dictionary of tensors by name")
     for name, field in fields(message).items():
@@ -146,17 +148,17 @@ def checked(sender: str, message: Any) -> Message:
     return message
 
 
-def check_score(small: Prepared, scores: set[str]) -> None:
-    """Raises UserError for an ``evaluation.score`` that no round records."""
+def check_score(small: Prepared, columns: set[str]) -> None:
+    """Raise UserError if ``evaluation.score`` is none of the ``columns`` that a round records."""
     wanted, method = small.config.evaluation.score, small.method
-    if wanted not in {"method", method.primary, *scores}:  # the method's own score may come at the end only
-        raise UserError(f"evaluation.score = '{wanted}': {method.name} records {', '.join(sorted(scores))}; "
+    if wanted not in {"method", method.primary, *columns}:  # the method's own may be recorded at the end only
+        raise UserError(f"evaluation.score = '{wanted}': {method.name} records {', '.join(sorted(columns))}; "
                         f"'method' takes its own, {method.primary}")
 
 
 @contextmanager
 def hook(name: str) -> Iterator[None]:
-    """What fails inside fails in this hook of the method."""
+    """Inside the block every exception becomes the Failure of the hook ``name``."""
     try:
         yield
     except Exception as error:

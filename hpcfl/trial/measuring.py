@@ -1,4 +1,4 @@
-"""The scores, tried on made-up logits before round 1: what a user's own cannot do, or adds up wrongly."""
+"""The scores tried on made-up logits before round 1, so that mistakes in a user's own score show early."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,33 +10,33 @@ from torch import Tensor
 from hpcfl.experiment import blame
 from hpcfl.scores.base import Block, Score
 
-CLIENTS, SAMPLES, SPARE = 3, 8, 2  # the last samples fill up and must not count
-Found = tuple[str, BaseException]  # a line, and the exception behind it
+CLIENTS, SAMPLES, SPARE = 3, 8, 2  # of a made-up block; the last SPARE samples must not count
+Diagnosis = tuple[str, BaseException]  # a line, and the exception behind it
 
 
 class Mistake(Exception):
-    """A score failed in one of its functions, by name, because of the ``__cause__``."""
+    """A function of a score failed: the text is the function's name, the ``__cause__`` the reason."""
 
 
-def mistake(scores: Mapping[str, Score], classes: int, device: torch.device) -> Found | None:
-    """What is wrong with the first score that cannot be computed; None if nothing is."""
+def diagnose(scores: Mapping[str, Score], classes: int, device: torch.device) -> Diagnosis | None:
+    """What is wrong with the first score that fails, or with names that clash; None if nothing is."""
     for name, score in scores.items():
         try:
             check(name, score, classes, device)
-        except Mistake as failed:
-            error = failed.__cause__
+        except Mistake as mistake:
+            error = mistake.__cause__
             assert error is not None
             place = blame.line_of(error) or blame.definition_of(type(score))
-            return placed(f"score '{name}' fails in '{failed}': {blame.said(error)}", place), error
+            return placed(f"score '{name}' fails in '{mistake}': {blame.said(error)}", place), error
     return clash(scores)
 
 
-def clash(scores: Mapping[str, Score]) -> Found | None:
-    """Two scores that record a number under the same name."""
-    recorded: dict[str, str] = {}
+def clash(scores: Mapping[str, Score]) -> Diagnosis | None:
+    """Which two scores record a number under the same name; None if no two do."""
+    recorder: dict[str, str] = {}  # name of a recorded number → score
     for name, score in scores.items():
         for number in score.described(name)["recorded"].values():
-            if (other := recorded.setdefault(number, name)) != name:
+            if (other := recorder.setdefault(number, name)) != name:
                 place = blame.definition_of(type(score)) or blame.definition_of(type(scores[other]))
                 error = ValueError(f"scores '{other}' and '{name}' both record '{number}'")
                 return placed(str(error), place), error
@@ -44,31 +44,36 @@ def clash(scores: Mapping[str, Score]) -> Found | None:
 
 
 def placed(text: str, place: str | None) -> str:
+    """The text behind the ``file:line`` that it is about, where that is known."""
     return f"{place}: {text}" if place else text
 
 
 def check(name: str, score: Score, classes: int, device: torch.device) -> None:
-    """Sums of a few clients, their numbers and their summary. Raises Mistake."""
+    """Compute sums, numbers and summary of a made-up block. Raises Mistake if one fails or is malformed."""
     block = made_up(classes, device)
     with function("sums"):
         check_additive(score, block, checked_sums(score.sums(block)))
     with function("number"):
         of_clients = {part: checked_numbers(values) for part, values in numbers(name, score, block).items()}
     with function("summary"):
-        found = score.summary(name, of_clients)
+        summary = score.summary(name, of_clients)
         expected = set(score.described(name)["recorded"].values())
-        if set(found) != expected or not all(isinstance(number, float) for number in found.values()):
-            raise TypeError(f"it returns {found}; expected a float for each of {', '.join(sorted(expected))}")
+        if set(summary) != expected or not all(isinstance(number, float) for number in summary.values()):
+            raise TypeError(f"it returns {summary}; expected a float for each of "
+                            f"{', '.join(sorted(expected))}")
 
 
 def numbers(name: str, score: Score, block: Block) -> dict[str, Tensor]:
-    """What is recorded of each client of a block, as if each had one training sample of every class."""
+    """What a score records of the clients of a block, by name, ``[clients]`` each.
+
+    Each client counts as one that has trained with one sample of every class.
+    """
     trained = torch.ones(len(block.labels), block.classes, dtype=torch.float64)
     return score.numbers(name, score.sums(block).double().cpu(), trained)
 
 
 def made_up(classes: int, device: torch.device | str = "cpu") -> Block:
-    """Logits of a few clients' models that are partly right, the same in every trial."""
+    """A block of CLIENTS × SAMPLES random logits that are partly right, the same in every trial."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(classes, (CLIENTS, SAMPLES), generator=generator)
     logits = torch.randn(CLIENTS, SAMPLES, classes, generator=generator)
@@ -78,19 +83,21 @@ def made_up(classes: int, device: torch.device | str = "cpu") -> Block:
 
 
 def check_additive(score: Score, block: Block, whole: Tensor) -> None:
-    """Raises TypeError unless sums add up over blocks, leave out what the mask does, and are
-    each client's own."""
+    """Raise TypeError unless sums add up over blocks, heed the mask, and are each client's own.
+
+    whole: the score's sums of the whole block, ``[CLIENTS, width]``.
+    """
     counted = part(block, slice(None), slice(SAMPLES - SPARE))
     halves = [score.sums(part(block, slice(None), half)) for half in (slice(2), slice(2, SAMPLES))]
-    one = score.sums(part(block, slice(1), slice(None)))
-    for found, expected, meaning in (
+    first_client = score.sums(part(block, slice(1), slice(None)))
+    for computed, expected, complaint in (
             (sum(halves), whole, "those of two blocks do not add up to those of both in one; "
                                  "they must be sums over samples"),
             (score.sums(counted), whole, "they change with samples that block.mask leaves out"),
-            (one, whole[:1], "those of one client depend on the clients beside it")):
-        given, wanted = torch.as_tensor(found).double(), expected.double()
-        if not torch.allclose(given, wanted, rtol=1e-4, atol=1e-6, equal_nan=True):
-            raise TypeError(meaning)
+            (first_client, whole[:1], "those of one client depend on the clients beside it")):
+        if not torch.allclose(torch.as_tensor(computed).double(), expected.double(), rtol=1e-4, atol=1e-6,
+                              equal_nan=True):
+            raise TypeError(complaint)
 
 
 def part(block: Block, clients: slice, samples: slice) -> Block:
@@ -100,18 +107,21 @@ def part(block: Block, clients: slice, samples: slice) -> Block:
 
 
 def checked_sums(sums: Tensor) -> Tensor:
+    """What ``Score.sums`` returned. Raises TypeError if it is not a row for each client."""
     if not isinstance(sums, Tensor) or sums.dim() != 2 or len(sums) != CLIENTS:
         raise TypeError(f"it returns {shown(sums)} for {CLIENTS} clients; expected [{CLIENTS}, width]")
     return sums
 
 
 def checked_numbers(values: Tensor) -> np.ndarray:
+    """What ``Score.numbers`` has under a name. Raises TypeError if it is not a number for each client."""
     if not isinstance(values, Tensor) or values.shape != (CLIENTS,):
         raise TypeError(f"it returns {shown(values)} for {CLIENTS} clients; expected [{CLIENTS}]")
     return values.double().numpy()
 
 
 def shown(value: object) -> str:
+    """A tensor's shape, anything else's type, for a message."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {list(value.shape)}"
     return f"a {type(value).__name__}"
@@ -119,7 +129,7 @@ def shown(value: object) -> str:
 
 @contextmanager
 def function(name: str) -> Iterator[None]:
-    """What fails inside fails in this function of the score."""
+    """Inside the block every exception becomes a Mistake in the function ``name`` of the score."""
     try:
         yield
     except Exception as error:

@@ -8,11 +8,11 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 
 
-@pytest.mark.parametrize(("every", "rounds", "plan"),
+@pytest.mark.parametrize(("every", "rounds", "numbers"),
                          [(1, 2, [1, 2, 3]), (5, 2, [1, 2, 3, 5]), (90, 1, [1, 2])])
-def test_scoring_is_timed_where_the_run_scores(every, rounds, plan):
+def test_scoring_is_timed_where_the_run_scores(every, rounds, numbers):
     experiment = config.parse(tiny.table("fedavg", rounds=50, evaluation={"every": every}))
-    assert bench._plan(experiment, rounds) == plan
+    assert bench._round_numbers(experiment, rounds) == numbers
 
 
 def test_the_report_counts_samples_and_lanes_and_projects_the_run():
