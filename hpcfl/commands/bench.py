@@ -119,7 +119,7 @@ def _play(prepared: Prepared, communicator: Communicator,
             if number == plan[1]:
                 prepared.resources.lane_steps.clear()
             federation.play(number, request)
-        federation.record()
+        federation.record_round()
     return lines[1:], prepared.resources.lane_steps
 
 
