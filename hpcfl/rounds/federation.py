@@ -220,7 +220,7 @@ class Federation:
         with self.prepared.resources.stopwatch.phase("checkpoint"), self.schedule.waiting():
             if self.metrics is not None:
                 with on_this_rank(f"round {round}, metrics"):
-                    self.metrics.fold()
+                    self.metrics.merge()
             server = self.server if self.communicator.is_server else None
             with on_this_rank(f"round {round}, checkpoint"):
                 self.checkpoints.start(round, server, self.prepared.store, self.meta)
