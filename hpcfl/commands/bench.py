@@ -126,7 +126,7 @@ def _play(prepared: Prepared, communicator: Communicator,
             if number == numbers[1]:
                 prepared.resources.lane_steps.clear()
             federation.play(number, request)
-        federation.record()
+        federation.record_round()
     return records[1:], prepared.resources.lane_steps
 
 

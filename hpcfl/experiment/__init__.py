@@ -1,1 +1,1 @@
-"""What is asked: the experiment file, its keys and limits, sweeps, and the plugins that it names."""
+"""What a user asks for: the experiment file, its keys and limits, sweeps, and the plugins that it names."""

@@ -1,4 +1,4 @@
-"""A failure inside a user's own code as one line: the file and line, and what Python or torch said."""
+"""A failure in a user's own code as one line: which file and line failed, and what Python or torch said."""
 
 import inspect
 import os
@@ -19,8 +19,10 @@ LONGEST = 300  # characters of what an exception says
 
 @contextmanager
 def blamed() -> Iterator[None]:
-    """What fails inside while a user's own code runs is the user's mistake: a UserError with
-    file and line."""
+    """Turn an exception that went through a user's own code into a UserError with its file and line.
+
+    Other exceptions pass as they are.
+    """
     try:
         yield
     except (UserError, RunFailure, Interrupted):
@@ -40,8 +42,7 @@ def is_own(file: str) -> bool:
 
 
 def line_of(error: BaseException) -> str | None:
-    """``file:line`` of the innermost line of a user's code that an exception went through;
-    None without any."""
+    """``file:line`` of the innermost line of a user's code in an exception's traceback; None without any."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno}"
     lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
@@ -58,13 +59,13 @@ def definition_of(thing: Any) -> str | None:
 
 
 def said(error: BaseException) -> str:
-    """What an exception says, in one line that is not too long."""
+    """An exception's type and what it says, in one line of bounded length."""
     words = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
     words = words if len(words) <= LONGEST else f"{words[:LONGEST]} …"
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def _shown(file: str) -> str:
-    """A path as it is shortest to read: from the current folder, where it lies in there."""
+    """A path from the current folder where it lies in there, else the whole path."""
     path, here = Path(os.path.abspath(file)), Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)

@@ -1,7 +1,7 @@
-"""The experiment: typed, frozen, validated once, read from TOML.
+"""The whole configuration of an experiment, read from a TOML file and validated once.
 
-``load`` turns a file and ``--set`` overrides into a ``Config``; everything that is wrong becomes one
-``UserError`` line with the file, the key, the value, what is allowed and the nearest valid name.
+``load`` turns a file and ``--set`` overrides into a ``Config``. The first thing that is wrong becomes a
+``UserError`` of one line with the file, the key, the value, what is allowed and the nearest valid name.
 """
 
 import difflib
@@ -34,7 +34,7 @@ from hpcfl.experiment.sections import (
 
 LONGEST = 200  # bytes of a folder's name; file systems take 255
 
-# Keys that do not belong to a run's identity: where and how fast it runs, not what it computes.
+# Keys outside a run's identity: they change where, how fast and how long it runs, not what a round computes.
 NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
 
 
@@ -45,8 +45,7 @@ def _short(name: str) -> str:
 
 
 class Config(Section):
-    """A whole experiment, made by ``parse``. Sections not given take their defaults; ``method.name``
-    must be given."""
+    """A whole experiment, made by ``parse``. What is not given has its default, except ``method.name``."""
 
     name: Annotated[str, AfterValidator(_short)] = Field(
         "experiment", pattern=r"^[\w+=,][\w.+=,-]*$", description="names the results folder")
@@ -65,18 +64,20 @@ class Config(Section):
     runtime: Runtime = Runtime()
 
     def resolved(self) -> dict[str, Any]:
-        """Every key with its value, JSON-ready, in the shape of the experiment file."""
+        """Every key with its value, JSON-able, as nested as in the experiment file."""
         table = self.model_dump(mode="json")
         table["model"] |= table["model"].pop("options")
         return table
 
     def identity(self) -> dict[str, Any]:
-        """What makes two runs the same run: the resolved configuration without NOT_IDENTITY and
-        places of files."""
+        """What makes two runs the same run: the resolved configuration without NOT_IDENTITY and paths.
+
+        The path of a user's own data, ``data.file``, belongs to it all the same.
+        """
         table = {key: value for key, value in self.resolved().items() if key not in NOT_IDENTITY}
         table["data"].pop("root")
         table["partition"].pop("file")
-        if not table["evaluation"]["scores"]:  # so that runs go on that began before there was this key
+        if not table["evaluation"]["scores"]:  # so that runs go on that began before this key existed
             table["evaluation"].pop("scores")
         return table
 
@@ -86,8 +87,10 @@ class Config(Section):
 
 
 def parse(table: dict[str, Any], source: str = "configuration") -> Config:
-    """A validated Config from a nested table. Raises UserError naming ``source``, key, value and
-    what is allowed."""
+    """The configuration in a nested table.
+
+    source: where the table comes from, for errors. Raises UserError.
+    """
     sections: dict[str, Callable[[dict[str, Any]], Section]] = {
         "partition": lambda given: plugin_keys.partition_class(given)(**given),
         "model": lambda given: plugin_keys.model(**given),
@@ -112,15 +115,15 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
 
 
 def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """The nested table of an experiment file with ``section.key=value`` overrides applied, not yet validated.
+    """The nested table of an experiment file with ``section.key=value`` overrides applied, not validated.
 
-    Where one chooses another plugin (``model.name``, ``method.name``, ``partition.scheme``), the keys of the
-    file that only the old one has go with it; keys of other overrides stay.
+    Where an override names another plugin (``model.name``, ``method.name``, ``partition.scheme``), keys of
+    the file that only the old plugin has are removed; those that other overrides set stay. Raises UserError.
     """
     table = parsed(path)
     try:
-        given = map(split, overrides)
-        for key, value in sorted(given, key=lambda pair: not plugin_keys.is_selector(pair[0])):
+        pairs = map(split, overrides)
+        for key, value in sorted(pairs, key=lambda pair: not plugin_keys.is_selector(pair[0])):
             choose(table, key, value)
             check_plain(table, key)
     except UserError as error:
@@ -129,15 +132,16 @@ def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def choose(table: dict[str, Any], key: str, value: Any) -> None:
-    """``assign``; where that puts another plugin in a section, keys that only the one before it has go.
+    """Set the dotted ``key`` to ``value`` in a nested table.
 
+    Where that names another plugin for a section, keys that only the one before has are removed from it.
     Raises UserError.
     """
     section, _, selector = key.partition(".")
     given = table.get(section)
     if plugin_keys.is_selector(key) and isinstance(given, dict) and given.get(selector) != value:
-        for left in plugin_keys.of_another(section, given, value):
-            given.pop(left, None)
+        for stale in plugin_keys.of_another(section, given, value):
+            given.pop(stale, None)
     assign(table, key, value)
 
 
@@ -159,7 +163,7 @@ def _explain(error: pydantic.ValidationError, place: str, table: dict[str, Any])
         return f"'{key}' is missing"
     if first["type"] in ("model_type", "dict_type"):
         return f"{key} = {_shown(first['input'])}: must be a table, [{key}]"
-    # several for a union
+    # a union has an error for each of its members
     wanted = [_wanted(one) for one in errors if _location(one["loc"], place, table) == location]
     field = (_fields_of(location[:1], table).get(location[1]) if len(location) > 1
              else Config.model_fields[key])
@@ -173,7 +177,7 @@ def _shown(value: Any) -> str:
 
 
 def _closest(error: Any) -> str:
-    """A hint at the word that was meant, where only certain words are allowed."""
+    """A hint at the word that was meant, "" unless only certain words are allowed and one is close."""
     words = re.findall("'(.+?)'", error.get("ctx", {}).get("expected", ""))
     close = difflib.get_close_matches(str(error["input"]), words, n=1, cutoff=0.5)
     return f"; did you mean '{close[0]}'?" if close else ""
@@ -191,7 +195,10 @@ def _wanted(error: Any) -> str:
 
 
 def _location(loc: tuple[int | str, ...], place: str, table: dict[str, Any]) -> list[str]:
-    """The key that an error is about, without the members of a union that pydantic tries."""
+    """The path of the key that an error is about: section, key, and positions in a list.
+
+    loc: pydantic's path within the section ``place``, which also names members of unions; these are left out.
+    """
     whole = [*([place] if place else []), *loc]
     depth = 2 if isinstance(table.get(str(whole[0])), dict) else 1
     return [str(part)

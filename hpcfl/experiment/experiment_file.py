@@ -1,4 +1,4 @@
-"""An experiment file as a nested table: read with stated limits, changed by dotted keys."""
+"""An experiment file as a nested table: read with limits on its size, changed by dotted keys."""
 
 import json
 import tomllib
@@ -12,7 +12,7 @@ MOST_BYTES, MOST_LEVELS, MOST_BITS = 1_000_000, 10, 64
 
 
 def parsed(path: str | Path) -> dict[str, Any]:
-    """The table in a file: TOML, or as ``.json`` what ``Config.resolved`` says. Raises UserError."""
+    """The table in a TOML file, or in a ``.json`` file as ``Config.resolved`` gives it. Raises UserError."""
     kind = "JSON" if Path(path).suffix == ".json" else "TOML"
     try:
         text = regular.read_bytes(path, MOST_BYTES).decode()
@@ -30,7 +30,7 @@ def parsed(path: str | Path) -> dict[str, Any]:
 
 
 def check_plain(table: dict[str, Any], source: str) -> None:
-    """Raises UserError for a table nested deeply, or with integers that TOML does not have."""
+    """Raises UserError for a table that is nested deeply or has integers beyond MOST_BITS."""
     if not _within(table, MOST_LEVELS):
         raise UserError(f"{source}: tables and lists lie in each other at most {MOST_LEVELS} deep, "
                         f"integers have at most {MOST_BITS} bits")
@@ -44,7 +44,10 @@ def _within(value: Any, levels: int) -> bool:
 
 
 def split(override: str) -> tuple[str, Any]:
-    """The dotted key and the value of ``section.key=value``; a bare word is a string. Raises UserError."""
+    """The dotted key and the value of ``section.key=value``. Raises UserError without key or ``=``.
+
+    What is no value of TOML is a string.
+    """
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise UserError(f"{override}: write it as section.key=value")

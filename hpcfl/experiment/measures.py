@@ -1,4 +1,4 @@
-"""The scores that an experiment asks for, found by name, and the one that ``best`` is about."""
+"""The scores that an experiment asks for, found by name, and the number of them that ``best`` is about."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -14,42 +14,50 @@ PACKAGE = "hpcfl.scores"
 
 @cache
 def built_in() -> dict[str, Score]:
-    """Every score of the package by its name."""
+    """All scores of the package by name."""
     return {name: plugins.find(PACKAGE, "evaluation.scores", name)() for name in plugins.names(PACKAGE)}
 
 
 def asked(evaluation: Evaluation) -> dict[str, Score]:
-    """The scores that ``scores`` and ``metric`` of the section ``[evaluation]`` name. Raises UserError."""
-    found = {name: _made("evaluation.scores", name) for name in evaluation.scores}
+    """The scores that ``scores`` and ``metric`` of the section ``[evaluation]`` name, by name.
+
+    Raises UserError for names that mean nothing, and for a user's own score that cannot be used.
+    """
+    scores = {name: _made("evaluation.scores", name) for name in evaluation.scores}
     name = evaluation.metric.partition("/")[0]
     if ":" in name:
-        found[name] = _made("evaluation.metric", name)
-    known = built_in() | found
-    counts = measure(evaluation, known)
-    return found | {counts.score: known[counts.score]}
+        scores[name] = _made("evaluation.metric", name)
+    known = built_in() | scores
+    best_by = measure(evaluation, known)
+    return scores | {best_by.score: known[best_by.score]}
 
 
 def measure(evaluation: Evaluation, scores: Mapping[str, Score]) -> Measure:
-    """What ``evaluation.metric`` means. Raises UserError where it is none of the scores' numbers,
-    or a spread."""
-    about = describe(scores)
-    found = resolve(evaluation.metric, about)
-    if found is None or found.kind == "std":
-        short = [name for score, one in about.items() for kind, name in one["recorded"].items()
+    """The number that ``evaluation.metric`` means, which decides what the best round is.
+
+    Raises UserError where it is none of the scores' numbers, or a standard deviation.
+    """
+    described = describe(scores)
+    meant = resolve(evaluation.metric, described)
+    if meant is None or meant.kind == "std":
+        short = [name for score, one in described.items() for kind, name in one["recorded"].items()
                  if kind != "std" and not name.startswith(score)]
-        hint = plugins.nearest(evaluation.metric, [*about, *short])
+        hint = plugins.nearest(evaluation.metric, [*described, *short])
         raise UserError(f"evaluation.metric = '{evaluation.metric}' is unknown{hint}, SCORE/worst_tenth, "
                         "or your own 'module:Class'")
-    return found
+    return meant
 
 
 def describe(scores: Mapping[str, Score]) -> dict[str, Described]:
-    """What readers need to know of the scores."""
+    """What readers of results need to know of each score, by its name."""
     return {name: score.described(name) for name, score in scores.items()}
 
 
 def _made(key: str, name: str) -> Score:
-    """A score from its class, which must say what ``Described`` says it can. Raises UserError."""
+    """A score by its name; a user's own must have a unit, a direction and summaries that are valid.
+
+    key: of the configuration, for errors. Raises UserError.
+    """
     if name in built_in():
         return built_in()[name]
     kind = plugins.find(PACKAGE, key, name)

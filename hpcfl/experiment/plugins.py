@@ -16,14 +16,14 @@ from hpcfl.experiment import blame
 # What a user's own object must extend, in the ``base`` of each package; a model is any callable.
 CONTRACTS = {"hpcfl.methods": "Method", "hpcfl.data.partitions": "Scheme", "hpcfl.data.sources": "Source",
              "hpcfl.scores": "Score"}
-AS_FILES = ("hpcfl.scores",)  # called like their files, as the numbers in the results are
+AS_FILES = ("hpcfl.scores",)  # packages whose built-in names keep ``_``, as the numbers in the results do
 
 
 def names(package: str) -> list[str]:
-    """The built-in names of a package: its public files, with ``-`` for ``_`` but in AS_FILES."""
+    """The built-in names of a package: those of its public files, with ``-`` for ``_`` but in AS_FILES."""
     path = importlib.import_module(package).__path__
-    found = (module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
-    return sorted(name if package in AS_FILES else name.replace("_", "-") for name in found if name != "base")
+    files = (module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
+    return sorted(name if package in AS_FILES else name.replace("_", "-") for name in files if name != "base")
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str:
@@ -35,11 +35,11 @@ def nearest(word: str, allowed: Iterable[str]) -> str:
 
 
 def find(package: str, key: str, name: str) -> Any:
-    """The object a configuration names at ``key``.
+    """The plugin of ``package`` that the configuration names at ``key``.
 
-    A built-in name ``fedavg-c`` is ``package.fedavg_c``'s attribute ``plugin``; ``module:object`` is imported
-    as written, from the current folder or where Python looks for modules. Raises UserError with the nearest
-    valid name, or with the file and line at which a user's module fails.
+    A built-in name such as ``fedavg-c`` means the attribute ``plugin`` of ``package.fedavg_c``. Any name
+    ``module:object`` means a user's own, imported from the current folder or where Python looks for modules.
+    Raises UserError with the nearest valid name, or with the file and line at which a user's module fails.
     """
     if not isinstance(name, str):
         raise UserError(f"{key} = {name!r}: must be a string; allowed: {', '.join(names(package))}, or your "
@@ -53,26 +53,27 @@ def find(package: str, key: str, name: str) -> Any:
 
 
 def _user_object(package: str, key: str, name: str) -> Any:
+    """A user's own plugin, ``module:object``. Raises UserError."""
     module_name, _, attribute = name.partition(":")
     with _from_here():
         module = _imported(key, name, module_name)
     try:
-        found = getattr(module, attribute)
+        plugin = getattr(module, attribute)
     except AttributeError:
         public = [word for word in vars(module) if not word.startswith("_")]
         raise UserError(f"{key} = '{name}': '{module_name}' has no "
                         f"'{attribute}'{nearest(attribute, public)}") from None
-    if problem := _misfit(package, found):
-        place = blame.definition_of(found)
+    if problem := _misfit(package, plugin):
+        place = blame.definition_of(plugin)
         raise UserError(f"{f'{place}: ' if place else ''}{key} = '{name}' {problem}")
-    return found
+    return plugin
 
 
 def _imported(key: str, name: str, module_name: str) -> ModuleType:
-    """A user's module. What goes wrong in it is a UserError with file and line."""
+    """A user's module. Raises UserError, with the file and line at which the module fails."""
     first = module_name.partition(".")[0]
-    if (owner := _taken(first)) is not None:
-        raise UserError(f"{key} = '{name}': '{first}' is the name of {owner}; give your {first}.py "
+    if (other := _hidden_by(first)) is not None:
+        raise UserError(f"{key} = '{name}': '{first}' is the name of {other}; give your {first}.py "
                         "another name")
     try:
         return importlib.import_module(module_name)
@@ -83,8 +84,8 @@ def _imported(key: str, name: str, module_name: str) -> ModuleType:
                         "run from its folder or put that folder on PYTHONPATH") from error
 
 
-def _taken(module_name: str) -> str | None:
-    """Which other module hides the user's file of this name in the current folder."""
+def _hidden_by(module_name: str) -> str | None:
+    """Which other module hides the user's file of this name in the current folder; None if none does."""
     here, loaded = Path.cwd() / f"{module_name}.py", sys.modules.get(module_name)
     if not here.exists():
         return None
@@ -105,18 +106,21 @@ def _from_here() -> Iterator[None]:
         sys.path.remove(here)
 
 
-def _misfit(package: str, found: Any) -> str | None:
-    """Why a user's object is not what the package holds: a class that extends its contract,
-    or else a callable."""
-    kind = f"the class {found.__name__}" if isinstance(found, type) else f"of type {type(found).__name__}"
+def _misfit(package: str, thing: Any) -> str | None:
+    """Why a user's object is no plugin of the package; None if it is one.
+
+    It must be a subclass of the package's contract, for data sources an instance of one, for models any
+    callable.
+    """
+    kind = f"the class {thing.__name__}" if isinstance(thing, type) else f"of type {type(thing).__name__}"
     if package not in CONTRACTS:
-        return None if callable(found) else f"is {kind}; expected a class or function that makes the model"
+        return None if callable(thing) else f"is {kind}; expected a class or function that makes the model"
     contract = getattr(importlib.import_module(f"{package}.base"), CONTRACTS[package])
     whole = f"{contract.__module__}.{contract.__name__}"
     if package == "hpcfl.data.sources":
-        return (None if isinstance(found, contract)
+        return (None if isinstance(thing, contract)
                 else f"is {kind}; expected an instance of a subclass of {whole}")
-    if not (isinstance(found, type) and issubclass(found, contract)):
+    if not (isinstance(thing, type) and issubclass(thing, contract)):
         return f"is {kind}; expected a subclass of {whole}"
-    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    missing = sorted(getattr(thing, "__abstractmethods__", ()))
     return f"does not define {', '.join(missing)}" if missing else None

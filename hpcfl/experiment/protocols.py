@@ -1,9 +1,8 @@
-"""The experimental settings of the four papers: ``protocol = "fedala"`` fills in what an experiment
-file leaves open.
+"""The experimental settings of four papers, as defaults: ``protocol = "fedala"`` in an experiment file.
 
-A protocol is a table of rules: where the experiment has these values, these are its defaults. Later rules win
-over earlier ones, the user's own keys over all. Sources: protocols.md B, C, E1 and the hyperparameters that
-the papers print for their baselines.
+A protocol is a list of rules: where the experiment has certain values, certain others are its defaults. Later
+rules win over earlier ones, the user's own keys over all. Sources: protocols.md B, C, E1 and the
+hyperparameters that the papers print for their baselines.
 """
 
 from typing import Any
@@ -12,7 +11,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 
 Setting = dict[str, Any]  # dotted key → value
-Rule = tuple[Setting, Setting]  # where these hold (a tuple: one of them), these are set
+Rule = tuple[Setting, Setting]  # where the first holds (of a tuple one value), the second are the defaults
 
 MERGED: list[Rule] = [  # what FedALA and cwFedAvg share: merged splits, 75/25, 20 clients, one epoch of SGD
     ({}, {"rounds": 1000, "partition.scheme": "dirichlet", "partition.clients": 20,
@@ -86,6 +85,7 @@ PROTOCOLS: dict[str, list[Rule]] = {
     ],
 }
 
+# the last rules of every protocol
 EVERYWHERE: list[Rule] = [
     ({"method.name": "cwfedavg", "data.dataset": ("mnist", "cifar-10")}, {"method.wdr": 10.0}),
     ({"method.name": "cwfedavg", "data.dataset": "cifar-100"}, {"method.wdr": 1000.0}),
@@ -94,35 +94,39 @@ EVERYWHERE: list[Rule] = [
 
 
 def complete(table: dict[str, Any]) -> dict[str, Any]:
-    """The experiment's table with its protocol's defaults under the user's own keys. Raises UserError for
-    an unknown protocol."""
+    """The experiment's nested table, in which its protocol fills in what the user leaves open.
+
+    Raises UserError for an unknown protocol.
+    """
     protocol = table.get("protocol")
     if protocol is None:
         return table
     if not isinstance(protocol, str) or protocol not in PROTOCOLS:
         raise UserError(f"protocol = {protocol!r} is unknown{nearest(str(protocol), PROTOCOLS)}")
-    own, chosen = flat(table), Setting()
+    own, defaults = flat(table), Setting()
     for when, then in [*PROTOCOLS[protocol], *EVERYWHERE]:
-        known = chosen | own
+        known = defaults | own
         if all(known.get(key) in (value if isinstance(value, tuple) else (value,))
                for key, value in when.items()):
-            chosen |= then
-    return _nested(chosen, table)
+            defaults |= then
+    return _with_defaults(table, defaults)
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> Setting:
     """A nested table by dotted keys."""
-    found: Setting = {}
+    setting: Setting = {}
     for key, value in table.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
+        setting |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+    return setting
 
 
-def _nested(setting: Setting, over: dict[str, Any]) -> dict[str, Any]:
-    """The setting as a nested table with ``over`` laid over it. A section that the user made no table
-    of stays as it is."""
-    result = {key: dict(value) if isinstance(value, dict) else value for key, value in over.items()}
-    for dotted, value in setting.items():
+def _with_defaults(table: dict[str, Any], defaults: Setting) -> dict[str, Any]:
+    """A copy of a nested table with ``defaults`` for the keys that it lacks.
+
+    A section that is wrongly no table stays as it is, to be refused later.
+    """
+    result = {key: dict(value) if isinstance(value, dict) else value for key, value in table.items()}
+    for dotted, value in defaults.items():
         section, _, key = dotted.partition(".")
         if not key:
             result.setdefault(section, value)

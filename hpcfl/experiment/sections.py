@@ -1,4 +1,4 @@
-"""The sections of an experiment file: typed, frozen, with what each key means and how large it may be."""
+"""The sections of an experiment file: every key with its type, its limits and what it means."""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -12,7 +12,7 @@ from pydantic import (
     field_validator,
 )
 
-LARGEST = 10_000_000  # of all counts and widths; more would fill the memory before anything is said
+LARGEST = 10_000_000  # the largest integer but a seed; larger sizes would fill the memory before any error
 
 
 class Section(BaseModel):
@@ -70,9 +70,10 @@ class Model(Section):
 
 
 class MethodSection(Section):
-    """What every method shares, as ``hpcfl/methods/base.py`` extends it; a method adds its own keys.
+    """What every method shares; ``hpcfl/methods/base.py`` extends it, and a method adds its own keys.
 
-    needs_rounds: what a round does depends on how many there will be, so a finished run cannot be prolonged.
+    needs_rounds: whether what a round does depends on how many there will be, so that a run cannot go on with
+    another number.
     """
 
     name: str = Field(description="name of the method's file, or your own 'module:Class'")
@@ -107,7 +108,7 @@ class Participation(Section):
 
 
 def _score_name(name: str) -> str:
-    """A built-in score's name as its file is called; ``macro-f1`` is read as well."""
+    """A built-in score's name like its file's, where ``macro-f1`` is taken as ``macro_f1``."""
     return name if ":" in name else name.replace("-", "_")
 
 

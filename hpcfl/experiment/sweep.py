@@ -26,7 +26,11 @@ MOST_CELLS = 10_000
 
 @dataclass(frozen=True)
 class Cell:
-    """One experiment of a sweep: its folder's name, what sets it apart, its configuration."""
+    """One experiment of a sweep.
+
+    name: of its folder in the sweep's. setting: the keys that set it apart. config: its configuration, with
+    the name of the file's experiment before that of the cell.
+    """
 
     name: str
     setting: Setting
@@ -34,8 +38,10 @@ class Cell:
 
 
 def expand(table: dict[str, Any], source: str) -> list[Cell]:
-    """The cells of an experiment file's table; one cell, named like the experiment, without ``[sweep]``.
-    Raises UserError."""
+    """The cells of an experiment file's table; without ``[sweep]`` one cell, named like the experiment.
+
+    source: where the table comes from, for errors. Raises UserError.
+    """
     check_plain(table, source)
     base = {key: value for key, value in table.items() if key != "sweep"}
     sweep = table.get("sweep")
@@ -56,13 +62,13 @@ def expand(table: dict[str, Any], source: str) -> list[Cell]:
 
 
 def _cell(base: dict[str, Any], setting: Setting, source: str) -> Cell:
-    """The base with its plugins chosen before their keys are set."""
+    """The cell in which ``setting`` changes the ``base`` table. Raises UserError."""
     if "name" in setting:
         raise UserError(f"{source}: sweep.name: cells are named by what sets them apart")
     table = copy.deepcopy(base)
     name = _shortened(",".join(_label(key, value, setting) for key, value in setting.items()))
     place = f"{source} [sweep] {name}"
-    for key in sorted(setting, key=lambda key: not is_selector(key)):
+    for key in sorted(setting, key=lambda key: not is_selector(key)):  # a plugin before its keys
         try:
             choose(table, key, setting[key])
         except UserError as error:
@@ -72,6 +78,7 @@ def _cell(base: dict[str, Any], setting: Setting, source: str) -> Cell:
 
 
 def _axes(sweep: dict[str, Any], source: str) -> Iterator[list[Setting]]:
+    """For each axis of the grid the settings along it. Raises UserError."""
     for key, value in sweep.items():
         if isinstance(value, list) and any(isinstance(case, dict) for case in value):
             if not all(isinstance(case, dict) and case for case in value):
@@ -85,8 +92,10 @@ def _axes(sweep: dict[str, Any], source: str) -> Iterator[list[Setting]]:
 
 
 def _label(key: str, value: Any, setting: Setting) -> str:
-    """``fedavg`` for method.name = "fedavg", ``beta=0.1`` for others, the whole key where two end alike;
-    safe as part of a folder's name."""
+    """What a cell's name says of a key: ``fedavg`` for method.name = "fedavg", ``beta=0.1`` for others.
+
+    Where two keys end alike it is the whole key. The text can be part of a folder's name.
+    """
     last = key.rpartition(".")[2]
     alike = sum(other.rpartition(".")[2] == last for other in setting) > 1
     text = str(value) if last in ("name", "dataset", "scheme") else f"{key if alike else last}={value}"
@@ -94,7 +103,7 @@ def _label(key: str, value: Any, setting: Setting) -> str:
 
 
 def _shortened(name: str) -> str:
-    """A name that a folder can have: of a long one its beginning and a checksum."""
+    """A name of at most LONGEST bytes: of a longer one its beginning and a checksum."""
     if len(name.encode()) <= LONGEST:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]

@@ -1,1 +1,1 @@
-"""Files and folders as a program may meet them: written whole or not at all, read without trust."""
+"""Reading and writing files: written whole or not at all, read without trust, larger than memory."""

@@ -1,4 +1,4 @@
-"""Whole files or none: a reader, a kill or a full disk never meets half a file."""
+"""Writing files whole or not at all: no reader meets half a file, whatever stops the writer."""
 
 import errno
 import os
@@ -10,12 +10,11 @@ from pathlib import Path
 
 from hpcfl.errors import RunFailure
 
-TEMPORARY = ".*.tmp"  # pattern of what a killed writer leaves behind
+TEMPORARY = ".*.tmp"  # the pattern of names that a file has while it is written
 
 
 class Damaged(Exception):
-    """A file that exists but is not what was written: truncated, flipped bits, unreadable.
-    One line of reason."""
+    """A file exists but is not what was written, such as cut off or unreadable. One line says why."""
 
 
 def reason(error: Exception) -> str:
@@ -26,7 +25,7 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def explained(path: str | Path) -> Iterator[None]:
-    """Inside the block an OSError becomes a RunFailure with one line: the file and the reason."""
+    """Inside the block an OSError becomes a RunFailure with one line: ``path`` and the reason."""
     try:
         yield
     except OSError as error:
@@ -34,11 +33,10 @@ def explained(path: str | Path) -> Iterator[None]:
 
 
 def write(path: Path, data: bytes | memoryview, durable: bool = True) -> None:
-    """Publish ``data`` as ``path`` by rename. Raises RunFailure; the temporary is gone then and ``path``
-    is untouched.
+    """Publish ``data`` as the file ``path``, by rename.
 
-    With ``durable`` the file survives a crash of the node, not only of the process; without, no time is lost
-    waiting for the disk.
+    durable: whether to wait for the disk, so that the file survives a crash of the node, not only of the
+    process. Raises RunFailure; what was at ``path`` is still there then, and no temporary file is left.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with explained(path):
@@ -53,12 +51,12 @@ def write(path: Path, data: bytes | memoryview, durable: bool = True) -> None:
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a file's name is one that ``write`` gives until a file is whole."""
+    """Whether ``write`` gives such names to files that are not whole yet."""
     return fnmatch(name, TEMPORARY)
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what killed writers left in ``folder``; nobody may be writing there."""
+    """Remove what killed writers left in ``folder``, in which nobody may be writing. Raises RunFailure."""
     with explained(folder):
         for path in folder.glob(TEMPORARY):
             path.unlink(missing_ok=True)
@@ -73,7 +71,7 @@ def _fill(path: Path, data: bytes | memoryview, durable: bool) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename durable; some network file systems cannot sync a folder and need not."""
+    """Make a rename in ``folder`` durable; some network file systems cannot sync a folder and need not."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

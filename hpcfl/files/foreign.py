@@ -1,9 +1,8 @@
-"""Files that may be somebody else's: whatever lies there, reading ends soon, in bounded memory,
-or with one line.
+"""Reading files that somebody else may have put there: it takes bounded memory and never waits for ever.
 
 Everything in a results folder or a cache is opened here. Links are not followed, because they may point
 to anything that this user can read or write; pipes and devices, which can keep a reader waiting for ever,
-are not opened.
+are not opened. What is not as it should be is Damaged.
 """
 
 import hashlib
@@ -25,21 +24,23 @@ Form = TypeVar("Form")
 CHUNK = 8 << 20  # bytes hashed at a time
 JSON_LIMIT = 1 << 20  # bytes of a JSON file, unless its reader says otherwise; a run.json has some thousand
 _ANY_JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
-DIGITS = 19  # of an integer in JSON: it fits into 64 bits
-SHOWN = 80  # letters at most of a key in an error
+DIGITS = 19  # the most of an integer in JSON, about what 64 bits hold
+SHOWN = 80  # the most letters of a key in an error
 
 
 @contextmanager
 def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[BinaryIO]:
-    """A regular file, open inside the block. With ``os.O_RDWR | os.O_CREAT`` it is made where missing
-    and stays as it is where not. Raises FileNotFoundError, or Damaged where it is anything else, a link too.
+    """A regular file, open inside the block.
+
+    flags: of ``os.open``; with ``os.O_RDWR | os.O_CREAT`` the file is made where missing, and is as it was
+    where not. Raises FileNotFoundError, or Damaged where ``path`` is anything else, a link too.
     """
     with os.fdopen(descriptor(path, flags), "rb" if flags == os.O_RDONLY else "rb+") as file:
         yield file
 
 
 def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
-    """The same as ``opened``, for a caller who closes it himself."""
+    """A file descriptor of what ``opened`` would open, for the caller to close."""
     try:
         return regular.descriptor(path, flags | os.O_NOFOLLOW)
     except NotADirectoryError as error:
@@ -52,8 +53,9 @@ def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """The whole file, at once because it may be replaced at any moment. Raises FileNotFoundError, or Damaged,
-    also for a file of more than ``limit`` bytes.
+    """The whole file, in one read because it may be replaced at any moment.
+
+    Raises FileNotFoundError, or Damaged, also for a file of more than ``limit`` bytes.
     """
     with opened(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -66,7 +68,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def sha256(file: BinaryIO) -> str:
-    """SHA-256 of all of an open file, hexadecimal. Raises Damaged."""
+    """SHA-256 of an open file from where it stands to its end, hexadecimal. Raises Damaged."""
     digest = hashlib.sha256()
     try:
         while chunk := file.read(CHUNK):
@@ -78,28 +80,34 @@ def sha256(file: BinaryIO) -> str:
 
 
 def read_json(path: Path, form: type[Form], limit: int = JSON_LIMIT) -> Form:
-    """A JSON file as ``form``, any type that pydantic knows, strictly. Raises FileNotFoundError, Damaged."""
+    """The value in a JSON file of at most ``limit`` bytes, which is of the type ``form``.
+
+    form: any type that pydantic knows; nothing is converted. Raises FileNotFoundError, Damaged.
+    """
     return checked(parsed(read_bytes(path, limit)), form)
 
 
 def parsed(text: str | bytes) -> Any:
-    """A JSON text of bounded depth, without NaN, infinities and integers beyond 64 bits. Raises Damaged."""
+    """The value of a JSON text. Raises Damaged.
+
+    NaN, infinities, integers of more than DIGITS characters and deep nesting are refused.
+    """
     try:
         value = json.loads(text, parse_int=_integer, parse_constant=_refuse)
     except RecursionError:
         raise Damaged("nested too deeply") from None
     except ValueError as error:
         raise Damaged(f"not JSON, {reason(error)}") from None
-    return _checked(value, _ANY_JSON)
+    return _validated(value, _ANY_JSON)
 
 
 def checked(value: Any, form: type[Form]) -> Form:
-    """``value`` as ``form``. Raises Damaged for the first thing that is wrong."""
+    """``value``, which is of the type ``form``. Raises Damaged for the first thing that is wrong."""
     adapter: TypeAdapter[Form] = _adapter(form)
-    return _checked(value, adapter)
+    return _validated(value, adapter)
 
 
-def _checked(value: Any, adapter: TypeAdapter[Form]) -> Form:
+def _validated(value: Any, adapter: TypeAdapter[Form]) -> Form:
     try:
         return adapter.validate_python(value, strict=True)
     except pydantic.ValidationError as error:
@@ -110,10 +118,11 @@ def _new_adapter(form: type[Form]) -> TypeAdapter[Form]:
     return TypeAdapter(form)
 
 
-_adapter: Callable[[Any], TypeAdapter[Any]] = cache(_new_adapter)
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(_new_adapter)  # to make one takes longer than to use it
 
 
 def _explain(error: pydantic.ValidationError) -> str:
+    """The first thing that is wrong, in a few words."""
     first = error.errors(include_url=False)[0]
     if first["type"] == "recursion_loop":
         return "nested too deeply"
@@ -121,10 +130,10 @@ def _explain(error: pydantic.ValidationError) -> str:
     return f"{place[:SHOWN]!r}: {first['msg']}" if place else first["msg"]
 
 
-def _integer(digits: str) -> int:
-    if len(digits) > DIGITS:
-        raise ValueError(f"an integer of {len(digits)} digits")
-    return int(digits)
+def _integer(text: str) -> int:
+    if len(text) > DIGITS:
+        raise ValueError(f"an integer of {len(text)} digits")
+    return int(text)
 
 
 def _refuse(name: str) -> NoReturn:

@@ -1,6 +1,7 @@
-"""HDF5 files as bytes. A file is built in scratch memory and written by ``atomic.write``, because HDF5
-itself does not survive a full disk: after a failed write closing the file can end the process with
-a segmentation fault.
+"""HDF5 files as bytes, and a checksum around them.
+
+A file is built in memory and written by ``atomic.write``, because HDF5 itself does not survive a full disk:
+after a failed write, closing the file can end the process with a segmentation fault.
 """
 
 import hashlib
@@ -20,18 +21,23 @@ from hpcfl.files.atomic import Damaged, reason
 
 FORMAT = "v110"  # the oldest format whose metadata carry checksums: a flipped bit is an error, not a crash
 HEADER = 4096  # bytes, more than HDF5 needs to describe a dataset
-USER_BLOCK = 512  # bytes before the content that HDF5 skips, the least it allows
+USER_BLOCK = 512  # bytes at the beginning of a file that HDF5 skips, the fewest it allows
 
 
 def seal(kind: str, content: bytes | memoryview) -> bytes:
-    """The file with its kind and a checksum in HDF5's user block: h5py opens it as any other."""
+    """The bytes of an HDF5 file with its kind and a checksum before them, where HDF5 skips them.
+
+    h5py opens the result as any other file.
+    """
     note = f"hpcfl {kind} 1 sha256={hashlib.sha256(content).hexdigest()}\n".encode()
     return note.ljust(USER_BLOCK, b"\0") + content
 
 
 def unseal(kind: str, data: bytes) -> bytes:
-    """What ``seal`` got. Raises Damaged; to be called before HDF5 reads anything, which one flipped
-    bit can make loop."""
+    """The content that ``seal`` was given. Raises Damaged for another kind or a wrong checksum.
+
+    To be called before HDF5 reads anything, because one flipped bit can make it loop.
+    """
     content = data[USER_BLOCK:]
     if not data.startswith(f"hpcfl {kind} 1 ".encode()):
         raise Damaged(f"not a file of hpcfl's kind '{kind}'")
@@ -41,7 +47,7 @@ def unseal(kind: str, data: bytes) -> bytes:
 
 
 def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memoryview:
-    """The bytes of an HDF5 file; '/' in a dataset's name makes groups, attributes belong to the root."""
+    """The bytes of an HDF5 file with these datasets by path and attributes of the root. Raises RunFailure."""
     buffer = scratch.File(sum(value.nbytes + HEADER for value in datasets.values()) + HEADER)
     with h5py.File(buffer, "w", libver=FORMAT) as file:
         for name, value in datasets.items():
@@ -51,15 +57,17 @@ def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memor
 
 
 def decode(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """The datasets and root attributes that went into ``encode``. Raises Damaged."""
+    """The datasets and attributes that ``encode`` was given. Raises Damaged."""
     with _opened(io.BytesIO(data), len(data)) as (file, datasets):
         arrays = {name: dataset[()] for name, dataset in datasets.items()}
         return arrays, plain_hdf5.attributes(file, len(data))
 
 
 def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
-    """The datasets at the root of a file, whole or only the given ascending ``rows``. Raises
-    Damaged, RunFailure."""
+    """The datasets of a file by path, whole or only the given ascending ``rows``.
+
+    Raises FileNotFoundError, Damaged, or RunFailure where $TMPDIR is full.
+    """
     with foreign.opened(path) as source, _opened(source, os.fstat(source.fileno()).st_size) as (_, datasets):
         return {name: _whole(dataset) if rows is None else np.asarray(dataset[rows])
                 for name, dataset in datasets.items()}
@@ -67,12 +75,12 @@ def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
 
 @contextmanager
 def _opened(source: BinaryIO, size: int) -> Iterator[tuple[h5py.File, dict[str, h5py.Dataset]]]:
-    """The file of ``size`` bytes and its datasets by path, each of which is safe to read. Raises Damaged,
-    also for what h5py raises in the block: all of these are what it makes of a broken file.
+    """An open file of ``size`` bytes and its datasets by path, each of which is safe to read.
+
+    Raises Damaged, also for what h5py raises inside the block: a broken file can make it raise all of these.
     """
     try:
-        # Published files never change: HDF5's locks would protect nothing, and they fail on some
-        # file systems.
+        # Published files never change: HDF5's locks would protect nothing, and some file systems have none.
         with h5py.File(source, "r", locking=False) as file:
             yield file, plain_hdf5.datasets(file, size)
     except (OSError, RuntimeError, LookupError, ValueError, TypeError, MemoryError) as error:
@@ -80,6 +88,7 @@ def _opened(source: BinaryIO, size: int) -> Iterator[tuple[h5py.File, dict[str, 
 
 
 def _whole(dataset: h5py.Dataset) -> np.ndarray:
+    """All of a dataset, in an array that may be larger than memory."""
     flat = scratch.empty([dataset.size * dataset.dtype.itemsize], torch.uint8).numpy()
     array: np.ndarray = flat.view(dataset.dtype).reshape(dataset.shape)
     if dataset.size:  # HDF5 reads nothing into nothing, and calls it an error

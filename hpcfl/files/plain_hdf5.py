@@ -1,8 +1,7 @@
-"""Plain HDF5: numbers that lie in the file itself, as they are. hpcfl writes nothing else, and
-reads nothing else.
+"""Plain HDF5: numbers that lie in the file itself, as they are; hpcfl writes and reads nothing else.
 
-HDF5 can do more on behalf of a file: read other files, follow links to them, unpack a few bytes into all
-of memory, make Python objects. So everything in a file is looked at before any of it is read.
+Other HDF5 files can make a reader open further files, follow links to them, unpack a few bytes into all of
+memory or make Python objects. So everything in a file is looked at before any of it is read.
 """
 
 import math
@@ -14,17 +13,18 @@ from h5py import h5a, h5d, h5s
 from hpcfl.files.atomic import Damaged
 
 TYPES = {np.dtype(kind) for kind in (bool, "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")}
-OBJECTS = 4000  # in a file at most
-ATTRIBUTES = 100  # of the root at most
-DEPTH = 8  # groups in groups at most
+OBJECTS = 4000  # the most in a file
+ATTRIBUTES = 100  # the most of the root
+DEPTH = 8  # the most levels of groups in groups
 
 
 def datasets(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
-    """All datasets of a file of ``size`` bytes by path, however deep. Raises Damaged unless they are plain,
-    and what h5py raises for a broken file.
+    """All datasets of a file of ``size`` bytes by path, also those in groups.
+
+    Raises Damaged unless all are plain, and what h5py raises for a broken file.
     """
-    found: dict[str, h5py.Dataset] = {}
-    groups, objects, room = [("", file)], 0, size
+    by_path: dict[str, h5py.Dataset] = {}
+    groups, objects, left = [("", file)], 0, size
     while groups:
         path, group = groups.pop()
         objects += len(group)
@@ -35,33 +35,36 @@ def datasets(file: h5py.File, size: int) -> dict[str, h5py.Dataset]:
             if isinstance(item, h5py.Group):
                 groups.append((f"{path}{name}/", item))
             else:
-                found[path + name] = item
-                room -= _bytes(item)
-                if room < 0:  # hard links to the same data count each time, for each would be read
+                by_path[path + name] = item
+                left -= _bytes(item)
+                if left < 0:  # hard links to the same data count each time, for each would be read
                     raise Damaged(f"more data than the file's {size} bytes")
-    return found
+    return by_path
 
 
 def attributes(file: h5py.File, size: int) -> dict[str, str]:
-    """The root's attributes, texts of ``size`` bytes at most in all. Raises Damaged, and what h5py raises."""
+    """The root's attributes by name: texts of at most ``size`` characters in all.
+
+    Raises Damaged for others, and what h5py raises for a broken file.
+    """
     if h5a.get_num_attrs(file.id) > ATTRIBUTES:
         raise Damaged(f"more than {ATTRIBUTES} attributes")
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name in file.attrs:
         attribute = file.attrs.get_id(name)
         kind = attribute.get_type()
         if (not isinstance(kind, h5py.h5t.TypeStringID) or not kind.is_variable_str()
                 or attribute.get_space().get_simple_extent_type() != h5s.SCALAR):
             raise Damaged(f"attribute {name!r} is not a text")
-        found[name] = file.attrs[name]
-        size -= len(found[name])
+        texts[name] = file.attrs[name]
+        size -= len(texts[name])
         if size < 0:
             raise Damaged("more text than the file has bytes")
-    return found
+    return texts
 
 
 def _item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
-    """What ``name`` in a group stands for, if that is in this file and of a kind that hpcfl writes."""
+    """The group or dataset called ``name`` in a group. Raises Damaged for links and all else."""
     if "/" in name or name == "." or not isinstance(group.get(name, getlink=True), h5py.HardLink):
         raise Damaged(f"{name!r} is a link")
     item = group[name]
@@ -72,9 +75,9 @@ def _item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
 
 def _bytes(dataset: h5py.Dataset) -> int:
     """The size of a dataset whose numbers lie in the file as they are. Raises Damaged for any other."""
-    how = dataset.id.get_create_plist()
-    here = how.get_layout() in (h5d.CONTIGUOUS, h5d.COMPACT) and not how.get_external_count()
-    if not here or how.get_nfilters():
+    properties = dataset.id.get_create_plist()
+    inside = properties.get_layout() in (h5d.CONTIGUOUS, h5d.COMPACT) and not properties.get_external_count()
+    if not inside or properties.get_nfilters():
         raise Damaged(f"{dataset.name!r} is external, virtual, chunked or compressed")
     if dataset.dtype not in TYPES:
         raise Damaged(f"{dataset.name!r} has a type that is no plain number")

@@ -1,5 +1,4 @@
-"""Files that a user names: opened only if they are plain files, so that no pipe or device keeps
-a reader waiting."""
+"""Reading files that a user names: regular files only, so that no pipe or device keeps a reader waiting."""
 
 import os
 import stat
@@ -8,22 +7,24 @@ from typing import BinaryIO
 
 
 def descriptor(path: str | Path, flags: int = os.O_RDONLY) -> int:
-    """A regular file, opened also through links unless the flags say otherwise, for a caller who closes it.
-    Raises OSError."""
-    found = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
-    if not stat.S_ISREG(os.fstat(found).st_mode):
-        os.close(found)
+    """A file descriptor of a regular file, for the caller to close.
+
+    flags: of ``os.open``; links are followed unless they say otherwise. Raises OSError.
+    """
+    file = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
         raise OSError("not a regular file")
-    return found
+    return file
 
 
 def opened(path: str | Path) -> BinaryIO:
-    """A regular file to read from, also through links. Raises OSError."""
+    """A regular file, open for reading, also through links. Raises OSError."""
     return open(descriptor(path), "rb")
 
 
 def read_bytes(path: str | Path, limit: int) -> bytes:
-    """The content of a regular file of at most ``limit`` bytes. Raises OSError."""
+    """The content of a regular file. Raises OSError, also for more than ``limit`` bytes."""
     with opened(path) as file:
         content = file.read(limit + 1)
     if len(content) > limit:

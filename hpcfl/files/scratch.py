@@ -1,6 +1,6 @@
 """Matrices that may be larger than memory, such as all models of a run on rank 0.
 
-Up to a limit they lie in memory. The rest lies in files without a name in $TMPDIR, mapped into memory:
+Up to a limit they lie in memory. Those beyond it lie in files without a name in $TMPDIR, mapped into memory:
 the system writes their pages out and reads them back as it needs room, and nothing stays on the disk whatever
 ends the process.
 """
@@ -20,24 +20,24 @@ from typing_extensions import Buffer  # part of Python from 3.12 on
 from hpcfl.files import atomic
 
 _limit = math.inf  # bytes
-_held: dict[int, int] = {}  # the bytes of each array in memory that is still in use
+_held: dict[int, int] = {}  # the bytes of each array in memory that is still in use, by its id
 
 
 def limit(size: float) -> None:
-    """From now on this process holds at most so many bytes of such matrices in memory."""
+    """From now on this process holds at most ``size`` bytes of such matrices in memory."""
     global _limit
     _limit = size
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-    """A CPU tensor with any content. Raises RunFailure where $TMPDIR is full."""
+    """An uninitialised CPU tensor. Raises RunFailure where $TMPDIR is full."""
     size = math.prod(shape) * dtype.itemsize
     array = _array(size) if not size or sum([*_held.values()]) + size <= _limit else _mapped(size)
     return torch.from_numpy(array)[:size].view(dtype).view(tuple(shape))
 
 
 def copy(tensor: Tensor) -> Tensor:
-    """A contiguous copy on the CPU, of its own whatever happens to ``tensor``. Raises RunFailure."""
+    """A contiguous copy on the CPU that shares no memory with ``tensor``. Raises RunFailure."""
     return empty(tensor.shape, tensor.dtype).copy_(tensor.detach())
 
 
@@ -49,16 +49,17 @@ def _array(size: int) -> np.ndarray:
 
 
 def _mapped(size: int) -> np.ndarray:
-    place = tempfile.gettempdir()
-    with atomic.explained(place), tempfile.TemporaryFile(prefix="hpcfl-", dir=place) as file:
-        # where there is no room, an error now instead of a crash later
-        os.posix_fallocate(file.fileno(), 0, size)
+    folder = tempfile.gettempdir()
+    with atomic.explained(folder), tempfile.TemporaryFile(prefix="hpcfl-", dir=folder) as file:
+        os.posix_fallocate(file.fileno(), 0, size)  # without room an error now, instead of a crash later
         return np.memmap(file, np.uint8, "r+", shape=(size,))
 
 
 class File(io.RawIOBase):
-    """A file for reading and writing that lies in such a matrix; ``capacity``: the bytes it will
-    probably get."""
+    """A file for reading and writing that lies in such a matrix.
+
+    capacity: the bytes that it will probably have; with more it is copied into a larger matrix.
+    """
 
     def __init__(self, capacity: int) -> None:
         self._bytes, self._end, self._position = empty([capacity], torch.uint8), 0, 0
@@ -96,10 +97,10 @@ class File(io.RawIOBase):
 
     def readinto(self, buffer: Buffer, /) -> int:
         wanted = memoryview(buffer)
-        found = self.content()[self._position:self._position + len(wanted)]
-        wanted[:len(found)] = found
-        self._position += len(found)
-        return len(found)
+        data = self.content()[self._position:self._position + len(wanted)]
+        wanted[:len(data)] = data
+        self._position += len(data)
+        return len(data)
 
     def _reserve(self, size: int) -> None:
         if size > len(self._bytes):

@@ -1,1 +1,1 @@
-"""What is prepared: everything that a rank needs before round 1."""
+"""Everything that a rank needs before round 1, made from the configuration."""

@@ -1,5 +1,7 @@
-"""From a configuration to everything a rank needs before the first round. Nothing is written; all bad
-input shows here."""
+"""From a configuration to everything that a rank needs before the first round.
+
+Nothing is written: bad input that shows here has changed nothing.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -37,31 +39,34 @@ from hpcfl.storage.clients import ClientStore
 
 @dataclass(frozen=True)
 class Prepared:
-    """What does not change during a run, and this rank's store of private client state."""
+    """What a rank has before round 1: what stays the same during the run, and the initial state.
+
+    store: private state of this rank's clients, the one thing here that rounds change.
+    """
 
     config: Config
     method: Method
     setup: Setup
     split: Split
-    test_counts: Tensor  # [clients, classes]
+    test_counts: Tensor  # test samples, float64 [clients, classes]
     placement: Placement
     resources: Resources
     store: ClientStore
     server: State  # before round 1; empty on workers
-    notes: list[str]  # what a user should know before round 1
-    measure: Measure  # the score that `best` is about
+    notes: list[str]  # lines that a user should read before round 1
+    measure: Measure  # the number that `best` is about
 
     def audience(self, ids: np.ndarray, round: int) -> Audience:
-        """What the method's server side knows of clients that it sends to."""
+        """What the method's server side knows of the clients ``ids`` [n] that it sends to."""
         return Audience(ids, self.setup, round, self.resources.beat)
 
     def cohort(self, ids: np.ndarray, round: int) -> Cohort:
-        """What the method's server side knows of clients that it hears from."""
+        """What the method's server side knows of the clients ``ids`` [n] that it hears from."""
         return Cohort(ids, self.setup.counts[ids], self.setup, round, self.method.weights == "uniform",
                       self.resources.beat)
 
     def fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
-        """Those of ``ids`` that live on this rank, with their private state."""
+        """Those of the clients ``ids`` that live on this rank, with copies of their private state."""
         own = ids[np.isin(ids, self.store.ids)]
         state = {name: tensor.to(self.resources.device)
                  for name, tensor in self.store.get(own.tolist()).items()}
@@ -70,7 +75,10 @@ class Prepared:
 
 @blame.blamed()
 def prepare(config: Config, process: Process) -> Prepared:
-    """Load the data, draw the partition, build model and method. Raises UserError."""
+    """Load the data, draw the partition, build the model and the state before round 1.
+
+    process: which rank this is, of how many. Raises UserError.
+    """
     torch.set_num_threads(config.runtime.threads)
     scratch.limit(config.runtime.memory * 1e6)
     method = cast(Method, config.method)
@@ -86,11 +94,11 @@ def prepare(config: Config, process: Process) -> Prepared:
     if device.type == "cuda":
         torch.cuda.set_device(device)  # streams, graphs and MPI take the current one
     mixing.on(device)
-    module = _build(config, method, dataset)
+    build = _builder(config, method, dataset)
     with randomness.seeded(config.seed, "template"):
-        template = module()
+        template = build()
     parameters, buffers = layout.of_parameters(template), layout.of_buffers(template)
-    setup = Setup(parameters, counts, config.rounds, config.seed, module, config.training,
+    setup = Setup(parameters, counts, config.rounds, config.seed, build, config.training,
                   config.participation.fraction)
     steps = torch.ceil(counts.sum(dim=1) / config.training.batch_size)
     placed = placement.place(steps.tolist(), process.size)
@@ -109,7 +117,7 @@ def prepare(config: Config, process: Process) -> Prepared:
 
 
 def _scores(config: Config, split: Split) -> dict[str, Score]:
-    """The scores that are computed, by name: those by default, where they can be, and those asked for.
+    """The scores to compute, by name: those asked for, and those computed by default where they can be.
 
     Raises UserError where one that is asked for needs a shared test set and there is none.
     """
@@ -127,21 +135,24 @@ def _scores(config: Config, split: Split) -> dict[str, Score]:
 
 def _with_buffers(config: Config, method: Method, setup: Setup, buffers: layout.Layout,
                   template: nn.Module) -> tuple[Method, State]:
-    """The method, wrapped where batch-norm statistics are averaged, and a client's private state."""
+    """The method and the private state of ONE client, both with what batch-norm statistics need.
+
+    The method is wrapped where the statistics are averaged.
+    """
     private = method.client_state(setup)
     if buffers.width:
         statistics = {buffer_name(model): layout.to_row(buffers, template) for model in method.models}
         private |= statistics
         if config.training.buffers == "average":
-            # the one that travels
-            shared = {name: row for name, row in statistics.items() if name == buffer_name("model")}
-            method = cast(Method, AveragedBuffers(method, shared, layout.floating(buffers, template)))
+            # of a client's models only "model" has statistics that travel
+            averaged = {name: row for name, row in statistics.items() if name == buffer_name("model")}
+            method = cast(Method, AveragedBuffers(method, averaged, layout.floating(buffers, template)))
     return method, private
 
 
-def _build(config: Config, method: Method, dataset: Dataset) -> Callable[[], nn.Module]:
+def _builder(config: Config, method: Method, dataset: Dataset) -> Callable[[], nn.Module]:
     """A function that makes one client's model with fresh parameters, adapted to the method."""
-    # the samples themselves are not kept
+    # taken out here, so that the function does not keep all samples
     shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
 
     def build() -> nn.Module:
@@ -152,17 +163,23 @@ def _build(config: Config, method: Method, dataset: Dataset) -> Callable[[], nn.
 
 def _lanes(config: Config, process: Process, template: nn.Module, samples: Samples,
            dataset: Dataset) -> int | str:
-    """``auto`` on a GPU: as many as fit into a rank's part of it, the same number on every rank."""
+    """``runtime.lanes``, where "auto" on a GPU is as many as fit into a rank's share of its memory.
+
+    That is the same number on every rank. "auto" on the CPU is left to the kernel.
+    """
     if config.runtime.lanes != "auto" or samples.device.type != "cuda":
         return config.runtime.lanes
-    sharing = -(-process.local_size // torch.cuda.device_count())
-    part = torch.cuda.get_device_properties(samples.device).total_memory / sharing - dataset.x.nbytes
+    ranks = -(-process.local_size // torch.cuda.device_count())  # that share a GPU, at most
+    share = torch.cuda.get_device_properties(samples.device).total_memory / ranks - dataset.x.nbytes
     return memory.most_lanes(template, dataset.normalise(dataset.x[:1].to(samples.device)),
-                             config.training, part)
+                             config.training, share)
 
 
 def _device(wanted: str, local_rank: int) -> torch.device:
-    """``auto`` takes GPU number local_rank modulo the node's GPUs, else the CPU."""
+    """The device that ``runtime.device`` means on this rank. Raises UserError where there is none such.
+
+    "auto" and "cuda" deal the node's GPUs out to its ranks in turn; "auto" without GPUs is the CPU.
+    """
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():

@@ -1,1 +1,1 @@
-"""The round: the loop over rounds, what each leaves behind, and how it is stopped."""
+"""The rounds of a run: the loop, what each round leaves behind, and how the loop is stopped."""

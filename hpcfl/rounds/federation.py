@@ -1,5 +1,7 @@
-"""THE round loop: select the cohort, send, update, gather, aggregate, score, record, checkpoint;
-server and workers."""
+"""The loop over rounds, which the server and the workers run alike.
+
+A round: select the cohort, send, score and train, gather, aggregate, record, perhaps begin a checkpoint.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,14 +26,17 @@ from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.results import FINAL
 from hpcfl.storage.schedule import Schedule
 
-# what a rank wants after a round; the highest level of all ranks counts
+# What a rank asks for after a round: all ranks do the highest of these levels that any rank asks for.
 GO_ON, SAVE, STOP, DIVERGED = 0, 1, 2, 3
 
 
 @dataclass
 class Federation:
-    """A run on this rank. ``server`` and ``metrics`` are rank 0's; ``report(round, values)`` shows
-    progress there."""
+    """The rounds of a run, as this rank takes part in them.
+
+    server: the server's state; empty on workers. metrics: on rank 0 only.
+    meta: what every checkpoint says of the run. report: called on rank 0 with each round and its numbers.
+    """
 
     communicator: Communicator
     prepared: Prepared
@@ -41,28 +46,30 @@ class Federation:
     meta: dict[str, Any]
     report: Callable[[int, dict[str, Any]], None]
     schedule: Schedule = field(init=False)
-    _bytes: tuple[int, int] = field(default=(0, 0))
-    _unrecorded: tuple[int, dict[str, Any]] | None = None
+    _bytes: tuple[int, int] = field(default=(0, 0))  # sent and received when ``costs`` last looked
+    _unrecorded: tuple[int, dict[str, Any]] | None = None  # the last round and its numbers
 
     def __post_init__(self) -> None:
         self.schedule = Schedule(self.prepared.config.checkpoint.every)
 
     def run(self, done: int, request: StopRequest) -> None:
-        """The rounds after ``done``, then the final scoring. Raises Interrupted after a stop signal,
-        RunFailure when clients diverge."""
+        """Collective. Play the rounds after ``done``, then score the final models.
+
+        Raises Interrupted after a stop signal, RunFailure where diverged clients end the run.
+        """
         config = self.prepared.config
         for round in range(done + 1, config.rounds + 1):
             try:
                 level = self.play(round, request)
             except RunFailure:
-                # all ranks fail together: what earlier rounds recorded and began to save counts
+                # All ranks fail together here, so what earlier rounds recorded and began to save can be kept.
                 if self.metrics is not None:
                     with on_this_rank(f"round {round}, metrics"):
                         self.metrics.publish()
                 self.checkpoints.finish()
                 raise
             last = level == STOP or round == config.rounds
-            self.finish_checkpoint()  # the one begun in an earlier round, written meanwhile
+            self.finish_checkpoint()  # one that an earlier round began was written meanwhile
             if last or level == SAVE:
                 self.checkpoint(round, wait=last)
             if level == STOP:
@@ -72,15 +79,15 @@ class Federation:
         self.finish(config.rounds)
 
     def play(self, round: int, request: StopRequest) -> int:
-        """One round; the level that the ranks agree on."""
-        config, watch = self.prepared.config, self.prepared.resources.stopwatch
+        """Collective. Play one round; returns the level that the ranks agree on."""
+        config, stopwatch = self.prepared.config, self.prepared.resources.stopwatch
         cohort = self.select(round)
         scored = round % config.evaluation.every == 0 or round == config.rounds
-        everyone = scored and config.evaluation.clients == "all"
-        audience = np.arange(config.partition.clients) if everyone else cohort
-        with watch.phase("send"):
+        to_all = scored and config.evaluation.clients == "all"
+        audience = np.arange(config.partition.clients) if to_all else cohort
+        with stopwatch.phase("send"):
             inbox, floats_down = self.send(audience, round)
-        self.record()  # the round before, while the workers are busy with this one
+        self.record_round()  # the round before, while the workers are busy with this one
         participants = self.prepared.fleet(cohort, round, scored)
         observers = self.prepared.fleet(np.setdiff1d(audience, cohort), round, scored)
         self.prepared.store.read_ahead(self.select(round + 1).tolist())
@@ -88,31 +95,31 @@ class Federation:
         finite = record.finite(participants, uplink)
         numbers = [(participants.ids, record.numbers(participants, uplink, finite)),
                    (observers.ids, record.numbers(observers, None, None))]
-        header = [exchange.header(uplink), record.header(numbers, dict(watch.seconds))]
-        with watch.phase("gather"), self.communicator.together():
-            messages, records = zip(*self.communicator.allgather(header), strict=True)
+        headers = [exchange.header(uplink), record.header(numbers, dict(stopwatch.seconds))]
+        with stopwatch.phase("gather"), self.communicator.together():
+            of_uplinks, of_numbers = zip(*self.communicator.allgather(headers), strict=True)
             with on_this_rank(f"round {round}, uploads"):
                 arrived = exchange.gather(self.communicator, self.prepared.placement, cohort,
-                                          uplink, messages)
+                                          uplink, of_uplinks)
             values = record.gather(self.communicator, self.prepared.placement,
                                    audience, config.partition.clients,
-                                   numbers, records, self.prepared.resources.scores)
+                                   numbers, of_numbers, self.prepared.resources.scores)
             diverged = np.flatnonzero(values.get("clients/diverged", np.zeros(0)) == 1)
             level = self.agree(round, diverged, request)
         with on_this_rank(f"round {round}, state of {_named(participants.ids)}"):
             self.keep(participants, finite.numpy())
-        with watch.phase("aggregate"):
+        with stopwatch.phase("aggregate"):
             if arrived is not None:
                 with on_this_rank(f"round {round}, aggregation"):
                     self.aggregate(round, cohort, arrived, diverged)
         if self.metrics is not None:
             self._unrecorded = round, values | self.costs(floats_down) | {FINAL: 0}
-        watch.seconds.clear()  # a checkpoint's seconds count for the next round
+        stopwatch.seconds.clear()  # so a checkpoint that follows counts for the next round
         return level
 
     def work(self, round: int, inbox: Inbox, audience: np.ndarray, participants: Fleet,
              observers: Fleet) -> Message:
-        """Train this rank's clients of the cohort and score the others; what goes up."""
+        """Train this rank's ``participants`` and score its ``observers``; returns what goes up."""
         method = self.prepared.method
         uplink: Message = {}
         with self.prepared.resources.stopwatch.phase("train"):
@@ -125,9 +132,9 @@ class Federation:
         return uplink
 
     def agree(self, round: int, diverged: np.ndarray, request: StopRequest) -> int:
-        """What all ranks do after the round, the highest level that one of them wants.
+        """Collective. The level that all ranks act on after the round.
 
-        Raises RunFailure where ``diverged`` clients end the run.
+        diverged: ids of diverged clients, known on rank 0. Raises RunFailure where they end the run.
         """
         stops = len(diverged) > 0 and self.prepared.config.training.on_divergence == "stop"
         level = self.communicator.agree(DIVERGED if stops else STOP if request.received
@@ -139,31 +146,36 @@ class Federation:
         return level
 
     def select(self, round: int) -> np.ndarray:
-        """The cohort's ids [n], ascending: ⌊ρM⌋ clients, at least one, uniform without replacement
-        (protocols.md E2)."""
+        """The ids [n] of a round's cohort, ascending.
+
+        Of M clients ⌊ρM⌋ are drawn uniformly without replacement, at least one, where ρ is
+        ``participation.fraction`` (protocols.md E2).
+        """
         config = self.prepared.config
         count = max(1, int(config.participation.fraction * config.partition.clients + 1e-9))
         return np.sort(randomness.permutation(config.partition.clients, config.seed, "cohort", round)[:count])
 
     def send(self, audience: np.ndarray, round: int) -> tuple[Inbox, float]:
-        """The method's message to ``audience``: this rank's fields, and floats per client."""
+        """Collective. Send the method's message to the clients ``audience`` [n].
+
+        Returns what arrived for those of them that live on this rank, and the mean floats sent to a client.
+        """
         server = self.communicator.is_server
         with on_this_rank(f"round {round}, what the server sends"):
-            to = self.prepared.audience(audience, round)
-            message = self.prepared.method.send(self.server, to) if server else None
+            known = self.prepared.audience(audience, round)
+            message = self.prepared.method.send(self.server, known) if server else None
         device = self.prepared.resources.device
         return exchange.send(self.communicator, self.prepared.placement, audience, message, device)
 
     def pick(self, inbox: Inbox, audience: np.ndarray, fleet: Fleet) -> Inbox:
-        """The rows of the fleet's clients from what this rank received for its part of the audience."""
+        """The part of this rank's ``inbox`` that is for the clients of ``fleet``, some of its audience."""
         mine = audience[self.prepared.placement.owner[audience] == self.communicator.rank]
         if len(mine) == len(fleet.ids):
             return inbox
         return select(inbox, torch.from_numpy(np.searchsorted(mine, fleet.ids)))
 
     def keep(self, fleet: Fleet, finite: np.ndarray) -> None:
-        """Private state of the clients that took part; a diverged client's is rolled back
-        by keeping the old."""
+        """Store the private state of the fleet's clients where ``finite`` [n]; others keep their old one."""
         state = fleet.state
         if not finite.all():  # else there is nothing to leave out, and no reason to copy the rest
             kept = torch.from_numpy(np.flatnonzero(finite)).to(self.prepared.resources.device)
@@ -171,7 +183,7 @@ class Federation:
         self.prepared.store.put(fleet.ids[finite].tolist(), state)
 
     def aggregate(self, round: int, cohort: np.ndarray, uplink: State, diverged: np.ndarray) -> None:
-        """The server's step over those whose numbers are finite; with none, the server keeps its state."""
+        """The server's step over the clients of ``cohort`` that did not diverge; without any, no step."""
         finite = ~np.isin(cohort, diverged)
         if not finite.any():
             return
@@ -181,18 +193,21 @@ class Federation:
         self.prepared.method.aggregate(self.server, self.prepared.cohort(cohort[finite], round), uplink)
 
     def costs(self, floats_down: float) -> dict[str, float | int]:
-        """Bytes and seconds of the round on rank 0."""
+        """What the round cost on rank 0: bytes, floats and seconds since the last call."""
         sent, received = self.communicator.bytes_sent, self.communicator.bytes_received
         moved = {"bytes_down": sent - self._bytes[0], "bytes_up": received - self._bytes[1],
                  "floats_down": floats_down}
         self._bytes = sent, received
-        watch = self.prepared.resources.stopwatch
-        phases = {f"seconds/{phase}": watch.seconds[phase]
+        stopwatch = self.prepared.resources.stopwatch
+        phases = {f"seconds/{phase}": stopwatch.seconds[phase]
                   for phase in ("send", "gather", "aggregate", "checkpoint")}
-        return moved | phases | {"seconds/round": watch.lap()}
+        return moved | phases | {"seconds/round": stopwatch.lap()}
 
-    def record(self) -> None:
-        """Publish and report the last round, once: nobody should wait for it."""
+    def record_round(self) -> None:
+        """Record and report the round that was played last, unless that is done already.
+
+        It is called when the workers do not wait for rank 0.
+        """
         if self.metrics is not None and self._unrecorded is not None:
             (round, values), self._unrecorded = self._unrecorded, None
             with on_this_rank(f"round {round}, metrics"):
@@ -200,12 +215,12 @@ class Federation:
                 self.report(round, values)
 
     def checkpoint(self, round: int, wait: bool) -> None:
-        """Publish the metrics and begin to save all state; with ``wait``, until it is on the disk."""
-        self.record()
+        """Collective. Merge the metrics and begin to save all state; with ``wait``, finish that as well."""
+        self.record_round()
         with self.prepared.resources.stopwatch.phase("checkpoint"), self.schedule.waiting():
             if self.metrics is not None:
                 with on_this_rank(f"round {round}, metrics"):
-                    self.metrics.fold()
+                    self.metrics.merge()
             server = self.server if self.communicator.is_server else None
             with on_this_rank(f"round {round}, checkpoint"):
                 self.checkpoints.start(round, server, self.prepared.store, self.meta)
@@ -214,14 +229,16 @@ class Federation:
             self.finish_checkpoint()
 
     def finish_checkpoint(self) -> None:
-        """Wait until the checkpoint that was begun, if any, is on the disk, and note what it cost."""
+        """Collective. Wait until the checkpoint that was begun, if any, is on the disk; note its cost."""
         with self.prepared.resources.stopwatch.phase("checkpoint"), self.schedule.waiting():
             self.checkpoints.finish()
         self.schedule.finished(self.checkpoints.written_in)
 
     def finish(self, rounds: int) -> None:
-        """Score the models that the last aggregation made, recorded as the round after the last;
-        state stays."""
+        """Collective. Score the models that the last aggregation made, as round ``rounds`` + 1.
+
+        Private state stays as it is.
+        """
         everyone = np.arange(self.prepared.config.partition.clients)
         audience = everyone if self.prepared.config.evaluation.clients == "all" else self.select(rounds)
         inbox, floats_down = self.send(audience, rounds + 1)
@@ -242,8 +259,11 @@ class Federation:
 
 @contextmanager
 def on_this_rank(where: str) -> Iterator[None]:
-    """What fails inside fails on this rank while the others go on: an end that all agree on is no
-    longer possible."""
+    """Turn what fails inside the block into a RankFailure at ``where``, which ends the whole job.
+
+    For failures of this rank alone: the others go on and will wait for it, so that the ranks cannot
+    agree on an end any more.
+    """
     try:
         yield
     except Exception as error:
@@ -251,5 +271,6 @@ def on_this_rank(where: str) -> Iterator[None]:
 
 
 def _named(clients: np.ndarray) -> str:
+    """``clients 3, 7``, at most ten of them, for messages."""
     shown = ", ".join(str(client) for client in clients[:10])
     return f"client{'s' if len(clients) > 1 else ''} {shown}{' …' if len(clients) > 10 else ''}"

@@ -1,4 +1,4 @@
-"""Who runs where: a line for each rank, with what its process can use and whom it hosts."""
+"""Which rank runs where: a line for each, with what its process can use and which clients it hosts."""
 
 import os
 from collections.abc import Iterable
@@ -8,12 +8,14 @@ import torch
 from hpcfl.communication.communicator import Communicator
 from hpcfl.preparation.prepare import Prepared
 
-SHOWN = 12  # clients or cores listed by name
+SHOWN = 12  # ranges of clients or cores that are written out
 
 
 def rank_list(communicator: Communicator, prepared: Prepared) -> list[str]:
-    """Collective. A line for each rank, on every rank: ``rank 2 on node7 (pid 4711, cores 4-7, cuda:1,
-    clients 0-3, 9)``."""
+    """Collective. A line for each rank, by rank, on every rank.
+
+    For example ``rank 2 on node7 (pid 4711, cores 4-7, 1 thread, cuda:1 NVIDIA A100, clients 0-3, 9)``.
+    """
     cores = _ranges(os.sched_getaffinity(0))
     clients = prepared.placement.clients_of(communicator.rank).tolist()
     hosts = (f"clients {_ranges(clients)}" if clients else "the server" if communicator.is_server
@@ -29,7 +31,7 @@ def _device(device: torch.device) -> str:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """``0-3, 7`` for 0, 1, 2, 3, 7; shortened where it gets long."""
+    """``0-3, 7`` for 0, 1, 2, 3, 7; of more than SHOWN such ranges the first ones and how many are left."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][1] + 1:

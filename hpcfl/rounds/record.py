@@ -19,90 +19,100 @@ from hpcfl.scores.base import Score
 
 @dataclass
 class Numbers:
-    """Of a fleet's clients: ``values`` name → [n], among them COLUMN/NUMBER of ``columns``, recorded/NAME
-    of ``recorded``."""
+    """The numbers of a fleet's clients, float64 [n] each, by name.
+
+    columns: those that were scored; their numbers are called COLUMN/NUMBER. recorded: what the method
+    recorded; these numbers are called recorded/NAME.
+    """
 
     values: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     columns: list[str] = field(default_factory=list)
     recorded: list[str] = field(default_factory=list)
 
 
-Parts = Sequence[tuple[np.ndarray, Numbers]]  # ids and numbers of fleets
+OfFleets = Sequence[tuple[np.ndarray, Numbers]]  # of each fleet the ids of its clients and their numbers
 
 
 def finite(fleet: Fleet, uplink: Message) -> Tensor:
-    """Which clients' messages, private state and loss are finite, bool [n]."""
-    whole = torch.ones(len(fleet.ids), dtype=torch.bool)
+    """Which clients' messages, private state and loss are all finite, bool [n] on the CPU."""
+    good = torch.ones(len(fleet.ids), dtype=torch.bool)
     tensors = [field.tensor for field in fields(uplink).values() if not field.shared]
     tensors += [*fleet.state.values(), *([] if fleet.losses is None else [fleet.losses[:, None]])]
     for tensor in tensors:
         if tensor.is_floating_point() and tensor.numel():
-            whole &= tensor.flatten(1).abs().amax(dim=1).isfinite().cpu()  # NaN passes through a maximum
-    return whole
+            good &= tensor.flatten(1).abs().amax(dim=1).isfinite().cpu()  # NaN passes through a maximum
+    return good
 
 
 def numbers(fleet: Fleet, uplink: Message | None, finite: Tensor | None) -> Numbers:
-    """This rank's numbers: scores, what the method recorded, and of clients that took part floats sent,
-    training loss, divergence."""
-    mine = Numbers(columns=list(fleet.scores), recorded=list(fleet.recorded))
+    """The numbers of a fleet's clients: scores, what the method recorded, and how participants trained.
+
+    uplink, finite: what participants send, and which of them did not diverge, bool [n]; None for observers.
+    """
+    result = Numbers(columns=list(fleet.scores), recorded=list(fleet.recorded))
     for column, sums in fleet.scores.items():
         for name, score in fleet.resources.scores.items():
-            own = score.numbers(name, sums[name], fleet.counts)
-            mine.values |= {f"{column}/{part}": values.numpy() for part, values in own.items()}
-    mine.values |= {f"recorded/{name}": values.detach().double().cpu().numpy()
-                     for name, values in fleet.recorded.items()}
+            of_score = score.numbers(name, sums[name], fleet.counts)
+            result.values |= {f"{column}/{part}": values.numpy() for part, values in of_score.items()}
+    result.values |= {f"recorded/{name}": values.detach().double().cpu().numpy()
+                      for name, values in fleet.recorded.items()}
     if uplink is not None and finite is not None:
         floats = sum((torch.as_tensor(field.logical_floats(), dtype=torch.float64)
                       for field in fields(uplink).values()), torch.zeros(len(fleet.ids), dtype=torch.float64))
-        mine.values["floats_up"] = floats.numpy()
-        mine.values["diverged"] = (~finite).double().numpy()
+        result.values["floats_up"] = floats.numpy()
+        result.values["diverged"] = (~finite).double().numpy()
         if fleet.losses is not None:
-            mine.values["train_loss"] = fleet.losses.cpu().numpy()
-    return mine
+            result.values["train_loss"] = fleet.losses.cpu().numpy()
+    return result
 
 
-def header(parts: Parts, seconds: dict[str, float]) -> dict[str, Any]:
-    """What ``gather`` needs to know of every rank, JSON-able: names of numbers, columns, recorded;
-    seconds by phase."""
-    return {"names": _all(one.values for _, one in parts),
-            "columns": _all(one.columns for _, one in parts),
-            "recorded": _all(one.recorded for _, one in parts), "seconds": seconds}
+def header(fleets: OfFleets, seconds: dict[str, float]) -> dict[str, Any]:
+    """What ``gather`` needs to know of every rank beforehand, JSON-able.
+
+    seconds: this rank's, by phase of the round.
+    """
+    return {"names": _all(numbers.values for _, numbers in fleets),
+            "columns": _all(numbers.columns for _, numbers in fleets),
+            "recorded": _all(numbers.recorded for _, numbers in fleets), "seconds": seconds}
 
 
-def gather(communicator: Communicator, placement: Placement, audience: np.ndarray, clients: int, parts: Parts,
-           headers: Sequence[dict[str, Any]], scores: Mapping[str, Score]) -> dict[str, Any]:
-    """Rank 0's record of the round: ``clients/NAME`` [clients], NaN where a client was not concerned,
-    their summaries, and the slowest worker's seconds; {} elsewhere. ``parts``: ids and numbers of the fleets
-    of this rank; ``headers`` by rank."""
-    names, columns, recorded = (_all(one[part] for one in headers)
-                                for part in ("names", "columns", "recorded"))
+def gather(communicator: Communicator, placement: Placement, audience: np.ndarray, clients: int,
+           fleets: OfFleets, headers: Sequence[dict[str, Any]],
+           scores: Mapping[str, Score]) -> dict[str, Any]:
+    """Collective. The round's numbers by name, on rank 0; {} elsewhere.
+
+    They are each client's own, ``clients/NAME`` [clients], NaN where it has none, their summaries over
+    clients, and the seconds of the slowest worker. audience: ids of the clients that were sent to.
+    clients: how many there are in all. fleets: of this rank. headers: of all ranks, by rank.
+    """
+    names, columns, recorded = (_all(one[key] for one in headers) for key in ("names", "columns", "recorded"))
     mine = audience[placement.owner[audience] == communicator.rank]
     table = np.full((len(mine), len(names)), np.nan)
-    for ids, of_fleet in parts:
+    for ids, of_fleet in fleets:
         for name, values in of_fleet.values.items():
             table[np.searchsorted(mine, ids), names.index(name)] = values
-    total = communicator.gather(table, placement.owner[audience])
-    if total is None:
+    whole = communicator.gather(table, placement.owner[audience])
+    if whole is None:
         return {}
     of_clients = {name: np.full(clients, np.nan) for name in names}
     for position, name in enumerate(names):
-        of_clients[name][audience] = total[:, position]
+        of_clients[name][audience] = whole[:, position]
     record: dict[str, Any] = {f"clients/{name}": values for name, values in of_clients.items()}
     for column in columns:
         prefix = f"{column}/"
-        own = {name.removeprefix(prefix): of_clients[name] for name in names if name.startswith(prefix)}
+        of_column = {name.removeprefix(prefix): of_clients[name] for name in names if name.startswith(prefix)}
         for name, score in scores.items():
-            record |= {f"{column}/{part}": value for part, value in score.summary(name, own).items()}
+            record |= {f"{column}/{part}": value for part, value in score.summary(name, of_column).items()}
     for name in recorded:
         values = of_clients[f"recorded/{name}"]
         record |= {f"recorded/{name}": summarised("mean", values),
                    f"recorded/{name}_std": summarised("std", values)}
-    workers = [one["seconds"] for one in headers[min(1, len(headers) - 1):]]
+    workers = [one["seconds"] for one in headers[min(1, len(headers) - 1):]]  # rank 0 only if it is alone
     record |= {f"seconds/{phase}": max(worker.get(phase, 0.0) for worker in workers)
                for phase in ("train", "score")}
     return record
 
 
 def _all(lists: Iterable[Iterable[str]]) -> list[str]:
-    """All names of several lists, each once, in alphabetical order."""
+    """The names in several lists, each once, in alphabetical order."""
     return sorted({name for names in lists for name in names})

@@ -1,5 +1,7 @@
-"""Signals that ask a run to stop: the first sets a flag that all ranks look at after the round, the
-second ends at once."""
+"""Signals that ask a run to stop.
+
+The first sets a flag that all ranks look at after each round; a second one ends the run at once.
+"""
 
 import signal
 import time
@@ -7,31 +9,39 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-# of batch systems, which repeat them; they never end a run at once
+# Batch systems announce the end of a job with these, and repeat them: they never end a run at once.
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGXCPU, *WARNINGS)
-ECHO = 1.0  # seconds in which a repeated signal is the same: launchers pass on what the ranks got already
+# Seconds within which a second signal is the first one again: launchers pass on what the ranks got already.
+ECHO = 1.0
 
-_early: list[str] = []  # what arrived before a run could act on it
+_early: list[str] = []  # names of the signals that arrived before a StopRequest was open
 
 
 def remember() -> None:
-    """Keep stop signals for the next StopRequest instead of dying of them while a run is prepared;
-    Ctrl-C still works."""
+    """From now on keep stop signals for the next StopRequest, where they would end the process.
+
+    Ctrl-C still ends it.
+    """
     for number in STOP:
         if number != signal.SIGINT:
             signal.signal(number, lambda number, frame: _early.append(signal.Signals(number).name))
 
 
 def ignore() -> None:
-    """For a process that is leaving: Python gives its handlers up long before the end, and a repeated
-    warning would kill it."""
+    """From now on ignore stop signals, in a process that is leaving.
+
+    Python gives up its handlers long before the process ends, and a repeated warning would kill it.
+    """
     for number in STOP:
         signal.signal(number, signal.SIG_IGN)
 
 
 class StopRequest:
-    """Context manager: while it is open, ``received`` holds the name of the first stop signal, or None."""
+    """Context manager: while it is open, ``received`` is the name of the first stop signal, or None.
+
+    at_once: called when another one arrives later, unless that is one of WARNINGS.
+    """
 
     def __init__(self, at_once: Callable[[], None]):
         self.received: str | None = None

@@ -1,1 +1,1 @@
-"""What is measured of a model on its client's test samples, one file a score; the contract is ``base.py``."""
+"""Scores: what is measured of a model on its client's test samples. The contract is ``base.py``."""

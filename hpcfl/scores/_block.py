@@ -1,4 +1,4 @@
-"""A block of test samples with what the clients' models said of them, and counts that several scores need."""
+"""A block of test samples with the clients' predictions of them, and counts that several scores need."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,10 +9,10 @@ from torch import Tensor
 
 @dataclass
 class Block:
-    """b test samples of each of L clients. What is derived from them is computed once for all scores.
+    """b test samples of each of L clients; counts derived from them are computed once for all scores.
 
-    logits [L, b, at least classes]; labels int64 [L, b]; mask bool [L, b]: False for samples that only fill
-    up a shorter row and must not count; classes: how many there are.
+    logits: [L, b, outputs], at least as many outputs as classes. labels: int64 [L, b]. mask: bool [L, b],
+    False for samples that only fill up a shorter row and must not count. classes: how many there are.
     """
 
     logits: Tensor
@@ -50,7 +50,8 @@ class Block:
         """How often each class is predicted, float64 [L, classes]."""
         return self._by_class(self.predicted, self.mask)
 
-    def _by_class(self, of: Tensor, counted: Tensor) -> Tensor:
-        outputs = self.logits.shape[2]  # a model may have more than there are classes
-        counts = torch.zeros(len(of), outputs, dtype=torch.float64, device=of.device)
-        return counts.scatter_add_(1, of, counted.double())[:, :self.classes]
+    def _by_class(self, chosen: Tensor, counted: Tensor) -> Tensor:
+        """How many samples have each class in ``chosen`` [L, b], of those that are ``counted`` [L, b]."""
+        outputs = self.logits.shape[2]  # a model may have, and so predict, more than there are classes
+        counts = torch.zeros(len(chosen), outputs, dtype=torch.float64, device=chosen.device)
+        return counts.scatter_add_(1, chosen, counted.double())[:, :self.classes]

@@ -1,4 +1,4 @@
-"""What readers know of a score: its unit, which way is better, the names of its recorded numbers."""
+"""What readers of results know of a score: its unit, which way is better, the names of its numbers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,10 +10,10 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 @with_config(ConfigDict(extra="allow"))
 class Described(TypedDict):
-    """A score as the header of results keeps it, so that readers need not import it.
+    """A score as the header of results describes it, so that readers need not import it.
 
-    recorded: summary over clients → the name of its number, ``COLUMN/name``; the first is what the score's
-    name alone stands for.
+    better: the direction of better numbers. recorded: for each summary over clients the name NAME under which
+    it is recorded as ``COLUMN/NAME``; the first is what the score's name alone stands for.
     """
 
     unit: Annotated[str, Field(max_length=20)]
@@ -23,7 +23,11 @@ class Described(TypedDict):
 
 @dataclass(frozen=True)
 class Measure:
-    """A number of each column and round, ``COLUMN/recorded``: a summary ``kind`` of a score."""
+    """A summary of a score over clients, one number for each column and round.
+
+    score: its name. kind: of the summary, such as "mean". recorded: it is recorded as ``COLUMN/recorded``.
+    unit, better: as in ``Described``.
+    """
 
     score: str
     kind: str
@@ -37,22 +41,23 @@ class Measure:
 
     @property
     def factor(self) -> int:
-        """What a recorded number is multiplied with to be shown."""
+        """What a recorded number is multiplied by to be shown."""
         return 100 if self.percent else 1
 
     def rank(self, number: float) -> float:
-        """Higher for a better number."""
+        """A value to order numbers by, higher for a better one."""
         return number if self.better == "up" else -number
 
     def shown(self, number: float) -> str:
+        """A recorded number as a text, without its unit."""
         return f"{100 * number:.2f}" if self.percent else f"{number:.4g}"
 
 
 def resolve(wanted: str, scores: Mapping[str, Described]) -> Measure | None:
     """The measure meant by SCORE, SCORE/SUMMARY or the name of a recorded number; None if there is none."""
-    for score, about in scores.items():
-        for place, (kind, recorded) in enumerate(about["recorded"].items()):
+    for score, described in scores.items():
+        for place, (kind, recorded) in enumerate(described["recorded"].items()):
             if wanted in (f"{score}/{kind}", recorded) or (wanted == score and place == 0):
-                better = "down" if kind == "std" else about["better"]  # clients that are alike
-                return Measure(score, kind, recorded, about["unit"], better)
+                better = "down" if kind == "std" else described["better"]  # the more alike clients are
+                return Measure(score, kind, recorded, described["unit"], better)
     return None

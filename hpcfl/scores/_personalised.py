@@ -9,10 +9,10 @@ from hpcfl.scores.base import Block, Score
 
 
 class Personalised(Score):
-    """Σ_c α_c · correct_c / Σ_c α_c · tested_c over classes c, α the client's own weights;
-    NaN if all are zero.
+    """Accuracy with the client's own weights α of classes: Σ_c α_c · correct_c / Σ_c α_c · tested_c.
 
-    Dai et al., "Tackling data heterogeneity in federated learning with class prototypes", AAAI 2023.
+    NaN if all weights are zero. Dai et al., "Tackling data heterogeneity in federated learning with class
+    prototypes", AAAI 2023.
     """
 
     by_default = True
@@ -20,7 +20,7 @@ class Personalised(Score):
 
     @abstractmethod
     def weights(self, trained: Tensor) -> Tensor:
-        """α [n, classes] from training samples [n, classes]."""
+        """α [n, classes] from the numbers of training samples ``trained`` [n, classes]."""
 
     def sums(self, block: Block) -> Tensor:
         return torch.cat([block.right_by_class, block.tested_by_class], dim=1)

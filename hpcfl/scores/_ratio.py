@@ -1,4 +1,4 @@
-"""Scores that are a sum over samples, divided by their number."""
+"""Scores that are means over a client's test samples."""
 
 from collections.abc import Mapping
 from typing import ClassVar
@@ -11,9 +11,10 @@ from hpcfl.scores.base import Numbers, Score
 
 
 class Ratio(Score):
-    """Recorded as its two sums, ``clients/COLUMN/PART`` and ``clients/COLUMN/total``, the test samples.
+    """A sum over a client's test samples, divided by how many there are; NaN without any.
 
-    ``sums`` are [L, 2]. part: the name of the first.
+    A subclass's ``sums`` are these two, [L, 2]. Both are recorded, as ``clients/COLUMN/PART`` and
+    ``clients/COLUMN/total``. part: the name PART of the first.
     """
 
     part: ClassVar[str]

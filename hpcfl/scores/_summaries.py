@@ -1,4 +1,4 @@
-"""How the clients' numbers become one."""
+"""Summaries over clients: how their numbers become one."""
 
 import math
 
@@ -10,11 +10,11 @@ KINDS = ("mean", "std", "worst_tenth")
 
 
 def summarised(kind: str, numbers: Numbers, better: str = "up") -> float:
-    """One number of those that clients have, [clients], NaN for who has none; NaN if nobody has.
+    """A summary of the clients' numbers [clients], without those that are NaN; NaN if all are.
 
-    mean: the plain mean over clients; std: its population standard deviation; worst_tenth: the mean over
-    the tenth of clients that fare worst, at least one: those with the lowest numbers, or the highest where
-    down is ``better``.
+    kind: one of KINDS. "mean" is the mean with equal weights, "std" the population standard deviation, and
+    "worst_tenth" the mean over the tenth of clients, at least one, with the lowest numbers, or with the
+    highest where ``better`` is "down".
     """
     known = numbers[~np.isnan(numbers)]
     if not len(known):

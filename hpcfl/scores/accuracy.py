@@ -1,7 +1,7 @@
 """Accuracy: the share of a client's test samples that are predicted correctly (protocols.md E2).
 
-Recorded as ``correct`` and ``total`` of each client, and as ``COLUMN/weighted``, Σ correct / Σ total over
-clients, ``COLUMN/mean``, ``COLUMN/std`` and ``COLUMN/worst_tenth``.
+Of each client ``correct`` and ``total`` are recorded; of the round ``COLUMN/weighted``, Σ correct / Σ total
+over clients, and ``COLUMN/mean``, ``COLUMN/std`` and ``COLUMN/worst_tenth``, without the score's name.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The contract of a score: what is measured of a model on test samples, and how clients are summed up.
+"""The contract of a score: what is measured of a model on test samples, and how clients are summarised.
 
 A *column* is a model that a method has scored, such as ``pre`` or ``global``; a *score* is what is measured
 of it. A score turns blocks of test samples into sums, these into one number of each client, and the clients'
@@ -27,11 +27,12 @@ class Score(ABC):
     further summaries.
 
     unit: "%" for numbers in [0, 1] that are shown times 100; any other short text, or "", for numbers shown
-    as they are. better: "up" or "down".
-    summaries: how clients are summed up, of ``_summaries.KINDS`` unless ``summary`` knows others; the first
+    as they are.
+    better: the direction of better numbers, "up" or "down".
+    summaries: how clients are summarised, by ``_summaries.KINDS`` unless ``summary`` knows others; the first
     is what the score's name alone stands for.
-    shared_test: it needs all clients tested on the same samples.
-    by_default: it is computed unasked wherever what it needs is there.
+    shared_test: whether it needs all clients tested on the same samples.
+    by_default: whether it is computed unasked wherever what it needs is there.
     """
 
     unit: ClassVar[str] = "%"
@@ -42,39 +43,39 @@ class Score(ABC):
 
     @abstractmethod
     def sums(self, block: Block) -> Tensor:
-        """What the samples of a block contribute, [L, any width], of each client by itself.
+        """What a block's samples contribute to each of its L clients' numbers, [L, width] of any width.
 
-        Those of a client's blocks are added, in float64, so they must be sums over samples; samples that
-        ``block.mask`` leaves out must not count.
+        The contributions of a client's blocks are added, in float64, so they must be sums over samples.
+        Samples that ``block.mask`` leaves out must not count, nor may one client's change another's.
         """
 
     @abstractmethod
     def number(self, sums: Tensor, trained: Tensor) -> Tensor:
-        """Each client's number [n] from its ``sums`` [n, width] over all its test samples;
-        NaN if it has none.
+        """Each client's number [n] from its ``sums`` [n, width] over all its test samples.
 
-        trained: how many training samples of each class a client has, float64 [n, classes].
+        trained: how many training samples of each class a client has, float64 [n, classes]. A client
+        without a number has NaN.
         """
 
     def numbers(self, name: str, sums: Tensor, trained: Tensor) -> dict[str, Tensor]:
-        """What is recorded of each client as ``clients/COLUMN/…``, [n] each: its number."""
+        """What is recorded of each client, [n] by the name in ``clients/COLUMN/…``: its number."""
         return {name: self.number(sums, trained)}
 
     def of_clients(self, name: str, numbers: Mapping[str, Numbers]) -> Numbers:
-        """Each client's number [clients] from what was recorded of the column, NaN for who has none."""
+        """Each client's number [clients] from what ``numbers`` recorded of a column; NaN for who has none."""
         return numbers[name]
 
     def summary(self, name: str, numbers: Mapping[str, Numbers]) -> dict[str, float]:
-        """The round's numbers of a column by recorded name, from the ``numbers`` [clients] recorded of it."""
+        """The round's summaries of a column by recorded name, from what ``numbers`` recorded of it."""
         own = self.of_clients(name, numbers)
         known = [kind for kind in self.summaries if kind in KINDS]
         return {self.recorded_as(name, kind): summarised(kind, own, self.better) for kind in known}
 
     def recorded_as(self, name: str, kind: str) -> str:
-        """The name of a summary in the results, as ``COLUMN/…``."""
+        """The name of the summary ``kind`` in the results, after ``COLUMN/``."""
         return name if kind == self.summaries[0] else f"{name}_{kind}"
 
     def described(self, name: str) -> Described:
-        """What readers need to know of the score."""
+        """What readers of results need to know of the score called ``name``."""
         recorded = {kind: self.recorded_as(name, kind) for kind in self.summaries}
         return {"unit": self.unit, "better": self.better, "recorded": recorded}

@@ -1,7 +1,7 @@
 """Loss: the mean cross-entropy of a client's test samples, in nats.
 
-``clients/COLUMN/loss`` has the sum over a client's samples, and ``total`` their number; ``COLUMN/loss``
-is the mean over clients of their mean losses.
+``clients/COLUMN/loss`` is the sum over a client's samples and ``clients/COLUMN/total`` their number;
+``COLUMN/loss`` is the mean over clients of their mean losses.
 """
 
 import torch
@@ -21,8 +21,8 @@ class Loss(Ratio):
     def sums(self, block: Block) -> Tensor:
         logits, labels = block.logits.flatten(0, 1), block.labels.flatten()
         losses = functional.cross_entropy(logits, labels, reduction="none")
-        total = torch.where(block.mask, losses.view_as(block.mask), 0).double().sum(dim=1)
-        return torch.stack([total, block.samples], dim=1)
+        summed = torch.where(block.mask, losses.view_as(block.mask), 0).double().sum(dim=1)
+        return torch.stack([summed, block.samples], dim=1)
 
 
 plugin = Loss

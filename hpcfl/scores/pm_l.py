@@ -1,4 +1,7 @@
-"""PM(L): accuracy on a shared test set, classes weighted by the client's shares (FedNH; protocols.md E2)."""
+"""PM(L): accuracy on a shared test set, each class weighted by its share of the client's training samples.
+
+From FedNH; protocols.md E2.
+"""
 
 from torch import Tensor
 

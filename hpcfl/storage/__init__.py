@@ -1,1 +1,1 @@
-"""What a run leaves on the disk: checkpoints, metrics, and the lock of its folder."""
+"""The folder of a run: checkpoints, metrics and lock, and how far the run in it has come."""

@@ -1,4 +1,8 @@
-"""Checkpoints: written while training goes on, committed by one rename, read back by any number of ranks."""
+"""Checkpoints: written while training goes on, committed by one rename, read back by any number of ranks.
+
+Every rank writes data files (``shards.py``); the manifest that rank 0 publishes at the end makes them one
+checkpoint (``manifest.py``).
+"""
 
 import time
 from collections.abc import Iterable, Mapping
@@ -23,37 +27,41 @@ from hpcfl.storage.shards import Shard
 
 @dataclass(frozen=True)
 class Restored:
-    """What ``restore`` found; the clients' state went into their store."""
+    """The checkpoint that ``restore`` read; the clients' state is in their store already.
+
+    round: it was written after this one. server: the server's state on rank 0, None elsewhere.
+    digest: of the run's whole state. meta: what ``start`` was given.
+    """
 
     round: int
-    server: dict[str, Tensor] | None  # on rank 0
+    server: dict[str, Tensor] | None
     digest: str
     meta: dict[str, Any]
     notes: list[str]  # one line for each newer checkpoint that is damaged
 
 
 class Checkpoints:
-    """The checkpoints of one run: ``start``, go on training, ``finish``. The last ``keep``
-    stay on the disk."""
+    """The checkpoints of one run: ``start`` one, go on training, then ``finish`` it."""
 
     def __init__(self, folder: str | Path, communicator: Ranks, keep: int = 2) -> None:
-        """``folder`` belongs to this object alone; the first ``start`` makes it where it is missing."""
+        """``folder`` is for this object alone, and made when it is needed; the last ``keep`` stay in it."""
         self.folder = Path(folder)
         self._communicator = communicator
         self._keep = keep
         self._kept: list[Manifest] = []  # rank 0: the checkpoints that stay, oldest first
-        self._committed: dict[tuple[object, ...], Shard] = {}  # what the newest checkpoint holds, by content
-        self._pending: tuple[int, dict[str, Any], Future[dict[str, Any]]] | None = None
+        # files of the newest checkpoint by content: this rank's, or after ``restore`` all
+        self._committed: dict[tuple[object, ...], Shard] = {}
+        self._pending: tuple[int, dict[str, Any], Future[dict[str, Any]]] | None = None  # round, meta, report
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        # seconds that the slowest rank wrote in the background, of the last one finished; rank 0
+        # seconds for which the last checkpoint was written in the background: on rank 0 the slowest rank's
         self.written_in = 0.0
 
     def start(self, round: int, server: Mapping[str, Tensor] | None, clients: ClientStore,
               meta: dict[str, Any]) -> None:
-        """Take the state as it is now and write this rank's share in the background.
+        """Take the state as it is now, and begin to write this rank's part of it in the background.
 
-        ``server`` on rank 0 only, tensors of any shape on any device; ``meta`` is JSON-able and
-        rank 0's counts.
+        server: tensors of any shape on any device on rank 0, None elsewhere. meta: JSON-able; rank 0's is
+        kept. Raises RuntimeError while another checkpoint is not finished.
         """
         if self._pending:
             raise RuntimeError(f"the checkpoint of round {self._pending[0]} is not finished")
@@ -61,10 +69,10 @@ class Checkpoints:
         self._pending = round, deepcopy(meta), self._writer.submit(self._write, copy, clients.snapshot())
 
     def finish(self) -> str | None:
-        """Collective. Wait for all ranks' files and commit; the digest of the run, None when nothing
-        was started.
+        """Collective. Wait for all ranks' files and commit; returns the digest of the run.
 
-        What failed on any rank is raised on all; the checkpoints before are valid then.
+        It does nothing and returns None when nothing was started. What failed on any rank is raised on all;
+        the checkpoints before stay valid then.
         """
         if self._pending is None:
             return None
@@ -77,29 +85,31 @@ class Checkpoints:
         with agreed(self._communicator):
             committed = None if reports is None else self._commit(round, meta, reports)
         self._committed = {shard.content: shard for shard in _shards(report["files"])}
-        digest: str | None = self._communicator.share(committed)
-        return digest
+        run_digest: str | None = self._communicator.share(committed)
+        return run_digest
 
     def restore(self, clients: ClientStore) -> Restored | None:
-        """Collective. Read the newest intact checkpoint, each rank just its own clients; None when
-        there is none yet.
+        """Collective. Read the newest intact checkpoint; None when there is no checkpoint yet.
 
-        ``clients`` is as new: nothing was put into it. Raises UserError when all checkpoints are damaged
-        or the state does not fit ``clients``.
+        clients: where each rank puts the state of its own clients; a new store. Raises UserError when all
+        checkpoints are damaged, or the state does not fit ``clients``.
         """
         with agreed(self._communicator):
-            found, notes = self._choose() if self._communicator.is_server else (None, [])
-        told = self._communicator.share([found and asdict(found), notes])
-        if told[0] is None:
+            chosen, notes = self._choose() if self._communicator.is_server else (None, [])
+        shared, notes = self._communicator.share([chosen and asdict(chosen), notes])
+        if shared is None:
             return None
-        chosen = Manifest(**{**told[0], "files": _shards(told[0]["files"])})
+        newest = Manifest(**{**shared, "files": _shards(shared["files"])})
         with agreed(self._communicator):
-            server = self._read(chosen, clients)
-        self._committed = {shard.content: shard for shard in chosen.files}
-        return Restored(chosen.round, server, chosen.digest, chosen.meta, told[1])
+            server = self._read(newest, clients)
+        self._committed = {shard.content: shard for shard in newest.files}
+        return Restored(newest.round, server, newest.digest, newest.meta, notes)
 
     def _write(self, server: dict[str, Tensor] | None, rows: dict[int, Row]) -> dict[str, Any]:
-        """In the background: this rank's files, the hash of every client of it, and the seconds that took."""
+        """In the background: write this rank's files.
+
+        Returns their shards, the digest of each of its clients, and the seconds that it took, JSON-able.
+        """
         begun = time.perf_counter()
         with atomic.explained(self.folder):
             self.folder.mkdir(exist_ok=True)  # not its parents: a run's folder that vanished is a failure
@@ -114,32 +124,33 @@ class Checkpoints:
         return known or shards.write_clients(self.folder, ids, rows)
 
     def _server_shard(self, state: dict[str, Tensor]) -> Shard:
-        hashed = digest.of_tensors(state)
-        return self._known(None, [hashed]) or shards.write_server(self.folder, state, hashed)
+        server_digest = digest.of_tensors(state)
+        known = self._known(None, [server_digest])
+        return known or shards.write_server(self.folder, state, server_digest)
 
     def _known(self, ids: list[int] | None, digests: list[str]) -> Shard | None:
-        """A file of the last committed checkpoint that says just this, so that it need not
-        be written again."""
+        """The file of the newest checkpoint with this very content, which need not be written again."""
         shard = self._committed.get(shards.content(ids, digests))
         return shard if shard and shard.present(self.folder) else None
 
     def _commit(self, round: int, meta: dict[str, Any], reports: list[dict[str, Any]]) -> str:
-        """On rank 0: publish the manifest, then forget what no kept checkpoint needs. The
-        digest of the run."""
+        """On rank 0: publish the manifest, then remove what no kept checkpoint needs.
+
+        reports: of all ranks, as ``_write`` returns them. Returns the digest of the run.
+        """
         files = [shard for report in reports for shard in _shards(report["files"])]
         server = next(shard for shard in files if shard.ids is None)
-        hashed = digest.of_run(server.digests[0],
-                               dict(pair for report in reports for pair in report["clients"]))
-        new = Manifest(round, hashed, meta, files)
+        run_digest = digest.of_run(server.digests[0],
+                                   dict(pair for report in reports for pair in report["clients"]))
+        new = Manifest(round, run_digest, meta, files)
         new.write(self.folder)
-        # What lies at or beyond this round was damaged or replaced, or the run would not have
-        # come here again.
+        # A checkpoint of this or a later round was damaged, or the run would not have come here again.
         self._kept = [*(old for old in self._kept if old.round < round), new][-self._keep:]
         self._clean()
-        return hashed
+        return run_digest
 
     def _clean(self) -> None:
-        """Remove files that no kept manifest references and temporaries; no rank is writing now."""
+        """Remove temporaries, and files that no kept manifest lists; no rank is writing now."""
         wanted = {old.name for old in self._kept} | {shard.name for old in self._kept for shard in old.files}
         with atomic.explained(self.folder):
             # Manifests go first: one that a kill leaves behind must not miss its files.
@@ -150,26 +161,28 @@ class Checkpoints:
         atomic.remove_temporaries(self.folder)
 
     def _choose(self) -> tuple[Manifest | None, list[str]]:
-        """On rank 0: the newest checkpoint that is intact to the last byte, and a line for
-        each damaged one."""
+        """On rank 0: the newest checkpoint that is intact to the last byte, and a line for each damaged one.
+
+        (None, []) when there are none. Raises UserError when all are damaged.
+        """
         notes: list[str] = []
         paths = manifest.newest_first(self.folder)
         for position, path in enumerate(paths):
             try:
-                found = manifest.read(path)
-                found.verify(self.folder)
+                newest = manifest.read(path)
+                newest.verify(self.folder)
             except Damaged as error:
                 notes.append(f"{path}: damaged checkpoint ({error})")
                 continue
-            self._kept = [*_readable(reversed(paths[position + 1:])), found]
-            return found, notes
+            self._kept = [*_readable(reversed(paths[position + 1:])), newest]
+            return newest, notes
         if notes:
             raise UserError("no checkpoint is left to continue from, `--fresh` starts over: "
                             f"{'; '.join(notes)}")
         return None, notes
 
     def _read(self, chosen: Manifest, clients: ClientStore) -> dict[str, Tensor] | None:
-        """Put the clients of this rank into their store; the server's state on rank 0."""
+        """Put the state of this rank's clients into ``clients``; returns the server's on rank 0."""
         server = None
         hosted = set(clients.ids)
         try:
@@ -186,37 +199,38 @@ class Checkpoints:
 
 def latest(folder: str | Path) -> Manifest | None:
     """The newest checkpoint whose manifest is intact and whose files are there, for looking only.
-    Raises RunFailure."""
+
+    The content of the files is not read. Raises RunFailure where the folder cannot be listed.
+    """
     folder = Path(folder)
-    found = _readable(manifest.newest_first(folder))
-    return next((one for one in found if all(shard.present(folder) for shard in one.files)), None)
+    manifests = _readable(manifest.newest_first(folder))
+    return next((one for one in manifests if all(shard.present(folder) for shard in one.files)), None)
 
 
 def intact(folder: Path) -> Manifest | None:
-    """The newest checkpoint that is intact to the last byte, which takes as long as reading it."""
+    """The newest checkpoint that is intact to the last byte; all of it is read to know that."""
     for path in manifest.newest_first(folder):
         with suppress(Damaged):
-            found = manifest.read(path)
-            found.verify(folder)
-            return found
+            newest = manifest.read(path)
+            newest.verify(folder)
+            return newest
     return None
 
 
 def _read_clients(path: Path, ids: list[int], hosted: set[int], clients: ClientStore) -> None:
-    places = [place for place, client in enumerate(ids) if client in hosted]
-    if places:
-        clients.put([ids[place] for place in places], shards.read(path, places))
+    """Put those of the clients ``ids`` in a file that are ``hosted`` here into their store."""
+    rows = [row for row, client in enumerate(ids) if client in hosted]
+    if rows:
+        clients.put([ids[row] for row in rows], shards.read(path, rows))
 
 
 def _readable(paths: Iterable[Path]) -> list[Manifest]:
     """The manifests among ``paths`` that are intact in themselves, in the same order."""
-    found = []
+    manifests = []
     for path in paths:
-        try:
-            found.append(manifest.read(path))
-        except Damaged:
-            continue
-    return found
+        with suppress(Damaged):
+            manifests.append(manifest.read(path))
+    return manifests
 
 
 def _shards(files: list[dict[str, Any]]) -> list[Shard]:

@@ -1,5 +1,4 @@
-"""The private state of the clients of one rank: the most recent in memory, the rest in a file on
-node-local storage."""
+"""The private state of one rank's clients: what was put last in memory, the rest in a file in $TMPDIR."""
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,9 +13,9 @@ from hpcfl.storage.overflow import Overflow, Slot
 
 
 class Row:
-    """State of one client: CPU tensors that nobody changes; a client that changes gets a new row.
+    """State of one client: CPU tensors that nobody changes; a client whose state changes gets a new row.
 
-    ``written`` is False for a client that never wrote and shares the template's row.
+    written: False for the template's row, which clients share whose state was never put.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], written: bool = True) -> None:
@@ -28,7 +27,7 @@ class Row:
     @property
     def tensors(self) -> Mapping[str, Tensor]:
         """The state; read from the file if it was moved there."""
-        memory, slot = self._memory, self._slot  # another thread may be moving it: either is whole
+        memory, slot = self._memory, self._slot  # in this order: another thread may be moving it
         if memory is not None:
             return memory
         assert slot is not None
@@ -40,7 +39,7 @@ class Row:
         return digest.of_tensors(self.tensors)
 
     def move(self, overflow: Overflow) -> None:
-        """Out of memory into the file. Raises RunFailure."""
+        """Move the state out of memory into the file. Raises RunFailure."""
         self._slot = overflow.write(self.tensors)
         self._memory = None
 
@@ -51,17 +50,18 @@ class Row:
 
 
 class ClientStore:
-    """Private state by client id. Clients that never wrote all share one row, the template."""
+    """Private state by client id. Clients whose state was never put share one row, the template."""
 
     def __init__(self, ids: Iterable[int], template: Mapping[str, Tensor], memory: float = inf) -> None:
-        """``template``: the state of ONE client that has never written, name → tensor [*shape] on any device.
+        """A store in which each of ``ids`` has the state ``template``.
 
-        memory: bytes of rows that stay in memory; those put longest ago lie in a file in $TMPDIR.
+        template: the state of ONE client, name → tensor [*shape] on any device.
+        memory: the most bytes of rows in memory; those that were put longest ago go into a file in $TMPDIR.
         """
         row = Row({name: _private(tensor.detach().cpu()) for name, tensor in template.items()}, written=False)
         self.template = row.tensors
         self._rows = dict.fromkeys(sorted(ids), row)
-        self._memory, self._held = memory, 0
+        self._memory, self._held = memory, 0  # bytes of rows in memory: at most, and now
         self._recent: OrderedDict[int, Row] = OrderedDict()  # rows in memory, the one put last at the end
         self._overflow = Overflow(self.template)
 
@@ -71,18 +71,22 @@ class ClientStore:
         return list(self._rows)
 
     def get(self, ids: Sequence[int]) -> dict[str, Tensor]:
-        """Copies of the state of these clients, name → CPU tensor [n, *shape]. Raises ValueError."""
+        """Copies of the state of n clients, name → CPU tensor [n, *shape].
+
+        Raises ValueError for clients of other ranks, RunFailure where the file cannot be read.
+        """
         self._check_ids(ids)
-        found = {name: empty.new_empty((len(ids), *empty.shape)) for name, empty in self.template.items()}
+        state = {name: like.new_empty((len(ids), *like.shape)) for name, like in self.template.items()}
         for position, client in enumerate(ids):
             for name, tensor in self._rows[client].tensors.items():
-                found[name][position] = tensor
-        return found
+                state[name][position] = tensor
+        return state
 
     def put(self, ids: Sequence[int], state: Mapping[str, Tensor]) -> None:
-        """Replace the whole state of these clients; ``state`` as ``get`` gives it, on any device.
+        """Replace the whole state of n clients; ``state`` as ``get`` returns it, on any device.
 
-        Raises ValueError, or RunFailure where the file system is full.
+        Raises ValueError for clients of other ranks and for state that is not like the template, RunFailure
+        where the file system is full.
         """
         self._check_ids(ids)
         self._check_state(len(ids), state)
@@ -102,14 +106,13 @@ class ClientStore:
                 oldest.move(self._overflow)
 
     def read_ahead(self, ids: Iterable[int]) -> None:
-        """Announce that the state of those of ``ids`` that live here will be asked for soon."""
+        """Say that the state of those of ``ids`` that live on this rank will be asked for soon."""
         for client in ids:
             if client in self._rows:
                 self._rows[client].read_ahead()
 
     def snapshot(self) -> dict[int, Row]:
-        """The state of all clients as of now, by ascending id; later puts do not show in it.
-        Costs no tensor copy."""
+        """The rows of all clients as of now, by ascending id: later puts do not show, no tensor is copied."""
         return dict(self._rows)
 
     def _check_ids(self, ids: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""What identifies a state: SHA-256 over named tensors, and over a whole run. All results are hexadecimal."""
+"""Digests, which identify a state: SHA-256 over named tensors or over a whole run, hexadecimal."""
 
 import hashlib
 import json
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def of_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """Over (name, dtype, shape, bytes) of each CPU tensor, sorted by name."""
+    """The digest of CPU tensors: over each one's name, dtype, shape and bytes, sorted by name."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         array = tensors[name].numpy()
@@ -19,7 +19,7 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 
 def of_run(server: str, clients: Mapping[int, str]) -> str:
-    """Over the server's hash and then the clients' hashes by id, each as its 32 bytes."""
+    """The digest of a run: over the server's digest and then the clients' by id, as 32 bytes each."""
     digest = hashlib.sha256(bytes.fromhex(server))
     for client in sorted(clients):
         digest.update(bytes.fromhex(clients[client]))

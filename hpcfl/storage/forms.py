@@ -1,4 +1,4 @@
-"""Forms of what lies in a run's folder as JSON: what readers rely on. Further keys are let through."""
+"""The JSON in a run's folder, as far as readers rely on it; it may have further keys."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ _OPEN = ConfigDict(extra="allow")
 
 @with_config(_OPEN)
 class Named(TypedDict):
-    """A section that is about something with a name."""
+    """The section of a model or a method."""
 
     name: str
 
@@ -30,7 +30,7 @@ class Evaluation(TypedDict):
 
 @with_config(_OPEN)
 class Configuration(TypedDict):
-    """A resolved configuration, a nested dictionary in the shape of the experiment file."""
+    """What readers need of a resolved configuration, ``Config.resolved``."""
 
     name: str
     seed: int
@@ -43,7 +43,7 @@ class Configuration(TypedDict):
 
 
 class RunFile(TypedDict):
-    """``run.json``: whose the folder is."""
+    """``run.json``: which run the folder belongs to, as ``Config.identity`` and ``Config.resolved``."""
 
     identity: dict[str, Any]
     config: Configuration
@@ -51,7 +51,11 @@ class RunFile(TypedDict):
 
 @with_config(_OPEN)
 class Header(TypedDict, total=False):
-    """The header of results."""
+    """The header of a file of results; that of rounds which are not merged yet lacks most entries.
+
+    primary: the column that is the method's result unless the configuration names another.
+    scores: by name. completed: see ``Results``.
+    """
 
     config: Configuration
     primary: str

@@ -1,7 +1,8 @@
-"""How far the run in a folder has come: derived from what lies on the disk, for everyone who asks.
+"""How far the run in a folder has come, from what lies on the disk, for everyone who asks.
 
 ``run``, ``show``, ``status``, ``table``, ``submit`` and Python all look here, so that they cannot disagree.
-Each step of a run ends with one file that is published whole, by rename, and its being there is the state:
+Each step of a run ends with a file that is published whole, by rename: the run has come as far as the last
+of these that is there.
 
     claimed    ``run.json``: the folder belongs to an experiment
     prepared   ``partition.h5``: everything was built and checked, round 1 may begin
@@ -20,7 +21,7 @@ from hpcfl.storage.results import Results
 
 
 class Stage(IntEnum):
-    """How far a run has come, each stage behind the one before."""
+    """How far a run has come, in this order."""
 
     EMPTY = 0
     CLAIMED = 1
@@ -32,10 +33,15 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class Life:
-    """stage: how far the run has come. asked: its number of rounds R, None where nothing says so. done:
-    rounds in the newest checkpoint that can be read, 0 without one. digest: of the state in it. completed:
-    numbers of rounds after which the run was scored, several where it was prolonged. held: a process has the
-    folder now. failure: why the last attempt failed.
+    """What the folder of a run says of it.
+
+    stage: how far the run has come.
+    asked: its number of rounds R; None where nothing says so.
+    done: rounds in the newest checkpoint that can be read, 0 without one.
+    digest: of the state in that checkpoint; None without one.
+    completed: the numbers of rounds after which the run was scored, several where it was prolonged.
+    held: whether a process has the folder now.
+    failure: why the last attempt failed; None if it did not, or the run is finished.
     """
 
     stage: Stage
@@ -52,16 +58,18 @@ class Life:
 
     @property
     def state(self) -> str:
-        """One word: finished; while a process has the folder how far it has come; else failed,
-        stopped, or empty."""
+        """One word: the stage of a run that is finished or at work, else failed, stopped or empty."""
         if self.finished or self.held:
             return self.stage.name.lower()
         return "failed" if self.failure else "stopped" if self.stage else "empty"
 
 
 def look(folder: Path, asked: int | None, results: Results) -> Life:
-    """``asked``: the run's number of rounds; ``results``: what ``results.read`` found. Changes nothing.
-    Raises RunFailure."""
+    """What a folder says of its run; nothing is changed.
+
+    asked: the run's number of rounds, None where nothing says so. results: what ``results.read`` gave.
+    Raises RunFailure where the checkpoints cannot be listed.
+    """
     checkpoint = latest(folder / run_folder.CHECKPOINTS)
     done = checkpoint.round if checkpoint else 0
     stage = _stage(folder, asked, done, results)

@@ -1,7 +1,7 @@
 """One run at a time in a folder.
 
-A run locks the file ``.lock``, which every file system with locks can do, and the folder itself, which no one
-can delete from under it, where the file system can lock folders.
+A run locks two things: the file ``.lock``, which works on every file system that has locks, and the folder
+itself, where the file system can lock folders, because nobody can delete that lock from under the run.
 """
 
 import errno
@@ -18,17 +18,17 @@ from hpcfl.files import atomic, foreign, heartbeat
 from hpcfl.files.atomic import Damaged
 
 NAME = ".lock"
-PATIENCE = 5.0  # seconds; the ranks of a job that was just killed need a moment to die
+PATIENCE = 5.0  # seconds to keep trying: the ranks of a job that was just killed need a moment to die
 PAUSE = 0.1  # seconds between two attempts
-OWNER_BYTES = 1 << 10  # of what an owner says of itself, at most
+OWNER_BYTES = 1 << 10  # most that is read of what an owner wrote into the file
 
 
 class FolderLock:
-    """Context manager: the folder, made where missing, is this process's own. The kernel frees it however
-    the process ends.
+    """Context manager: the folder, made where missing, is this process's own inside the block.
 
-    Nothing in the folder changes but that ``.lock`` is there, until ``sign`` writes down who has it;
-    a folder that was made for the lock and is still empty at the end is removed again.
+    The kernel frees it however the process ends. Nothing in the folder changes but that ``.lock`` is there,
+    until ``sign`` writes down who has it. Without ``sign`` the folders and the file that were made for the
+    lock are removed at the end, unless something else is in them by then.
 
     Raises UserError when another process has it or the file system offers no locks, RunFailure for
     a failing disk.
@@ -36,8 +36,8 @@ class FolderLock:
 
     def __init__(self, folder: str | Path) -> None:
         self._path = Path(folder) / NAME
-        self._descriptors: list[int] = []
-        self._made: list[Path] = []  # what is removed again when nothing was written: innermost first
+        self._descriptors: list[int] = []  # while the lock is held: of the folder, and of the file
+        self._made: list[Path] = []  # what ``__exit__`` removes unless signed, innermost first
         self._signed = False
 
     def __enter__(self) -> "FolderLock":
@@ -55,9 +55,8 @@ class FolderLock:
             self._remove_made()
         self._release()
 
-    def again(self) -> None:
-        """Lock the folder that was made in the place of the locked one, which was moved aside.
-        Raises RunFailure."""
+    def relock(self) -> None:
+        """Lock the new folder in the place of the locked one, which was moved aside. Raises RunFailure."""
         moved, self._descriptors = self._descriptors, []
         if not self._take():
             raise RunFailure(f"{self._path.parent}: another run took this folder ({self._owner()})")
@@ -74,7 +73,7 @@ class FolderLock:
         self._signed = True
 
     def _take(self) -> bool:
-        """One attempt; whether the lock is ours."""
+        """Try once to lock; returns whether the lock is ours."""
         try:
             with atomic.explained(self._path.parent):
                 self._make()
@@ -92,7 +91,7 @@ class FolderLock:
         return False
 
     def _make(self) -> None:
-        """The folder and its parents; noted are those that were missing, and the lock's file."""
+        """Make the folder and its parents; note what was missing, the lock's file too."""
         missing = []
         for folder in (self._path, self._path.parent, *self._path.parent.parents):
             if os.path.lexists(folder):
@@ -102,7 +101,7 @@ class FolderLock:
         self._path.parent.mkdir(parents=True, exist_ok=True)
 
     def _remove_made(self) -> None:
-        """As if nobody had been here; what others wrote meanwhile stays, and keeps its folders."""
+        """Remove what was made, but no folder in which others wrote something meanwhile."""
         for path in self._made:
             with suppress(OSError):
                 path.rmdir() if path.is_dir() else path.unlink()
@@ -121,12 +120,15 @@ class FolderLock:
 
 
 def held(folder: Path) -> bool:
-    """Whether a run has the folder now; for looking only. False too where the file system hides locks
-    of other hosts."""
+    """Whether a run has the folder now, as far as this host sees; nothing is changed.
+
+    False too where the file system hides the locks of other hosts.
+    """
     return _locked(folder, os.O_DIRECTORY) or _locked(folder / NAME, os.O_NOFOLLOW | os.O_NONBLOCK)
 
 
 def _locked(path: Path, flags: int) -> bool:
+    """Whether another process has locked what is at ``path``, opened with these further flags."""
     try:
         descriptor = os.open(path, os.O_RDONLY | flags)
     except OSError:
@@ -141,7 +143,7 @@ def _locked(path: Path, flags: int) -> bool:
 
 
 def _opened(path: Path) -> int:
-    """The lock's file, made where it is missing and left as it is where not. Raises OSError, UserError."""
+    """A descriptor of the lock's file, made where it is missing. Raises OSError, UserError."""
     try:
         return foreign.descriptor(path, os.O_RDWR | os.O_CREAT)
     except Damaged as error:
@@ -149,7 +151,7 @@ def _opened(path: Path) -> int:
 
 
 def _flock_folder(descriptor: int) -> bool:
-    """False if another process has locked the folder; True too where the file system cannot lock folders."""
+    """Lock the folder; False if another process has it, True where the file system cannot lock folders."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -158,6 +160,7 @@ def _flock_folder(descriptor: int) -> bool:
 
 
 def _flock(descriptor: int, path: Path) -> bool:
+    """Lock the file; False if another process has it. Raises UserError where there are no locks."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

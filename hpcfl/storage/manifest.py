@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: which files it consists of. Its rename is the commit."""
+"""The manifest of a checkpoint, which lists its files: once it is published the checkpoint counts."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ LIMIT = 64 << 20  # bytes, enough for 700,000 clients with state
 
 
 class Document(TypedDict):
-    """What lies in the file."""
+    """The content of a manifest's file; ``sha256`` is the checksum of ``manifest``."""
 
     sha256: str
     manifest: dict[str, Any]
@@ -28,8 +28,10 @@ class Document(TypedDict):
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Manifest:
-    """A committed checkpoint: the state after ``round``, its digest, the caller's ``meta`` and the files,
-    one of the server and any number of clients'. Raises ValueError for what cannot be one.
+    """A committed checkpoint: the state after ``round``.
+
+    digest: of the run's whole state. meta: what ``Checkpoints.start`` was given. files: the server's one, and
+    any number of clients'. Raises ValueError for what cannot be a manifest.
     """
 
     round: Annotated[int, Field(ge=0, lt=10**8)]
@@ -44,23 +46,23 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """The file's name; names sort by round."""
+        """The name of the manifest's file; names sort by round."""
         return f"manifest-{self.round:08d}.json"
 
     def write(self, folder: Path) -> None:
-        """Commit. Raises RunFailure."""
+        """Commit: publish the manifest in ``folder``. Raises RunFailure."""
         body = {"format": FORMAT, **asdict(self)}
         document = {"sha256": _checksum(body), "manifest": body}
         atomic.write(folder / self.name, json.dumps(document, indent=1).encode())
 
     def verify(self, folder: Path) -> None:
-        """Raises Damaged for the first file that is missing or not what was written."""
+        """Read all files in ``folder``. Raises Damaged for the first that is missing or not as written."""
         for shard in self.files:
             shard.verify(folder)
 
 
 def read(path: Path) -> Manifest:
-    """A manifest whose checksum of its own content is right. Raises Damaged."""
+    """The manifest in a file, which is intact; whether its files are is for ``verify``. Raises Damaged."""
     try:
         document = foreign.read_json(path, Document, LIMIT)
         body = document["manifest"]
@@ -68,22 +70,22 @@ def read(path: Path) -> Manifest:
             raise Damaged("its content does not have the checksum it was written with")
         if body.pop("format", None) != FORMAT:
             raise Damaged("written in another format by another version of hpcfl")
-        found = Manifest(**{**body, "files": [Shard(**shard) for shard in body["files"]]})
+        manifest = Manifest(**{**body, "files": [Shard(**shard) for shard in body["files"]]})
     except FileNotFoundError as error:
         raise Damaged(atomic.reason(error)) from error
     except (ValueError, KeyError, TypeError) as error:
         raise Damaged("not a complete manifest") from error
-    if found.name != path.name:
-        raise Damaged(f"it is that of round {found.round}")
-    return found
+    if manifest.name != path.name:
+        raise Damaged(f"it is that of round {manifest.round}")
+    return manifest
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """The manifests in a folder, damaged ones too; none when there is no folder. Raises RunFailure."""
+    """The paths of the manifests in a folder, damaged ones too; none without it. Raises RunFailure."""
     with atomic.explained(folder):
         return sorted(folder.glob(PATTERN), reverse=True)
 
 
 def _checksum(body: dict[str, Any]) -> str:
-    """SHA-256 of the content, the same before and after a trip through JSON."""
+    """SHA-256 of the body, the same before it is written and after it is read."""
     return hashlib.sha256(json.dumps(body).encode()).hexdigest()

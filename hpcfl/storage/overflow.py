@@ -1,4 +1,4 @@
-"""Rows of state in a file without a name: whatever ends the process, nothing stays on the disk."""
+"""Rows of private state in a file without a name: whatever ends the process, nothing stays on the disk."""
 
 import os
 import tempfile
@@ -15,50 +15,51 @@ from hpcfl.files import atomic
 
 @dataclass(eq=False)
 class Slot:
-    """One row's place in the file; free for another row when nobody holds this object any more."""
+    """One row's place in the file, used for another row when nobody holds this object any more."""
 
     overflow: "Overflow"
     offset: int
 
     def read(self) -> dict[str, Tensor]:
-        """The row. Raises RunFailure."""
+        """The row, by name of the tensor. Raises RunFailure."""
         data = torch.empty(self.overflow.size, dtype=torch.uint8)
         with atomic.explained(self.overflow.place):
             if data.nbytes:
                 os.preadv(self.overflow.descriptor, [data.numpy().data], self.offset)
-        start, found = 0, {}
+        start, row = 0, {}
         for name, like in self.overflow.template.items():
-            found[name] = data[start:start + like.nbytes].view(like.dtype).view(like.shape)
+            row[name] = data[start:start + like.nbytes].view(like.dtype).view(like.shape)
             start += _aligned(like.nbytes)
-        return found
+        return row
 
     def read_ahead(self) -> None:
-        """A hint to the system; it does nothing where there is no such hint."""
+        """Ask the system to have the row in its cache soon, where it takes such hints."""
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(self.overflow.descriptor, self.offset, self.overflow.size,
                              os.POSIX_FADV_WILLNEED)
 
 
 class Overflow:
-    """A file in $TMPDIR for rows that all look like ``template``, made when the first row comes."""
+    """A file in $TMPDIR, made for the first row; rows have the tensors of ``template``, other values."""
 
     def __init__(self, template: Mapping[str, Tensor]) -> None:
         self.template = template
         self.size = sum(_aligned(tensor.nbytes) for tensor in template.values())  # bytes of a row
         self.place = tempfile.gettempdir()
         self._file: BinaryIO | None = None
-        self._free: list[int] = []
-        self._end = 0
+        self._free: list[int] = []  # offsets of places that no row needs any more
+        self._end = 0  # bytes of the file
 
     @property
     def descriptor(self) -> int:
+        """The open file."""
         if self._file is None:
             self._file = cast(BinaryIO, tempfile.TemporaryFile(prefix="hpcfl-", buffering=0))  # noqa: SIM115
             weakref.finalize(self, self._file.close)
         return self._file.fileno()
 
     def write(self, row: Mapping[str, Tensor]) -> Slot:
-        """Store a row. Raises RunFailure where the file system is full."""
+        """Store a row, contiguous CPU tensors by name. Raises RunFailure where the file system is full."""
         offset = self._free.pop() if self._free else self._end
         position = offset
         with atomic.explained(self.place):
@@ -78,5 +79,5 @@ class Overflow:
 
 
 def _aligned(size: int) -> int:
-    """Where the next tensor starts: every dtype needs at most 16 bytes of alignment."""
+    """``size`` rounded up to a multiple of 16 bytes, the strictest alignment of any dtype."""
     return -(-size // 16) * 16

@@ -13,18 +13,18 @@ PACKAGES = ("numpy", "torch", "torchvision", "mpi4py", "h5py", "pydantic")
 
 
 def versions() -> dict[str, str]:
-    """Of hpcfl, Python and the packages that numbers depend on."""
-    found = {"hpcfl": hpcfl.__version__, "python": platform.python_version()}
+    """The versions of hpcfl, Python and PACKAGES by name, "none" for a package that is not installed."""
+    versions = {"hpcfl": hpcfl.__version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "none"
-    return found
+            versions[package] = "none"
+    return versions
 
 
 def processor() -> str:
-    """The CPU's model name: another type may round differently."""
+    """The CPU's model name, recorded because another model may round differently."""
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
             if line.startswith("model name"):
@@ -35,7 +35,7 @@ def processor() -> str:
 
 
 def commit() -> str | None:
-    """The commit of the source tree that runs, with '+' if it has changes; None for an installed package."""
+    """The commit of the source tree that runs, with '+' if it has changes; None outside a git repository."""
     here = Path(__file__).parent
     try:
         answer = subprocess.run(["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--dirty=+"],
@@ -46,5 +46,5 @@ def commit() -> str | None:
 
 
 def header() -> dict[str, Any]:
-    """All of it, JSON-ready."""
+    """All of it, JSON-able, for the header of results."""
     return {"versions": versions(), "processor": processor(), "command": sys.argv, "commit": commit()}

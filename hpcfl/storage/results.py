@@ -1,5 +1,4 @@
-"""The results of a run: what they are, how they lie in an HDF5 file, how parts become one,
-how they are read."""
+"""The results of a run: what they are, how they lie in HDF5 files, and how those are merged and read."""
 
 import json
 from collections.abc import Sequence
@@ -18,23 +17,22 @@ from hpcfl.storage import results_form
 KIND = "metrics"
 MERGED = "metrics.h5"
 COPY = "metrics-copy.h5"  # the same, so that damage to one of them loses nothing
-# the value that marks round R + 1, the state after the last aggregation: 1 there, 0 in rounds
-# that were played
+# The value that marks round R + 1, the scoring after the last aggregation: 1 there, 0 in played rounds.
 FINAL = "final"
-# the attribute with the numbers of rounds that the run was played and scored to the end with
-COMPLETED = "completed"
-PACKED = "packed"  # what lies in one dataset, and the attribute that names it
+COMPLETED = "completed"  # the header entry with ``Results.completed``
+PACKED = "packed"  # the group of packed datasets (see ``encode``), and the attribute that names their values
 ROUNDS = "rounds"  # folder of the rounds that are not merged yet, one file each
 ATTEMPTS = 100  # a reader loses a race against merging at most once per checkpoint
 
 
 @dataclass(frozen=True)
 class Results:
-    """What a run recorded. ``values``: name → array [T, ...]; NaN (floats) or -1 (integers) where
-    a round lacks it.
+    """What a run recorded, or a part of it: T rounds.
 
-    completed: the numbers of rounds R after which the run was scored as round R + 1; several when it was
-    prolonged later.
+    header: JSON-able entries. static: arrays that belong to no round, by name.
+    values: arrays [T, ...] by name; NaN (floats) or -1 (integers) in rounds that lack the value.
+    completed: the numbers of rounds R after which the run was scored as round R + 1, ascending; several when
+    it was prolonged later.
     """
 
     header: dict[str, Any] = field(default_factory=dict)
@@ -46,8 +44,7 @@ class Results:
 
     @property
     def played(self) -> np.ndarray:
-        """Which of the rounds were played, bool [T]; the others are states after a last
-        aggregation, scored."""
+        """Which of the rounds were played, bool [T]; the others are scorings after a last aggregation."""
         played: np.ndarray = self.values.get(FINAL, np.zeros(len(self.rounds))) != 1
         return played
 
@@ -72,17 +69,17 @@ def completed(folder: Path) -> list[int]:
 
 
 def encode(results: Results, packed: bool = False) -> bytes:
-    """The bytes of the file. Every header entry is a JSON text in an attribute of the root group.
+    """The bytes of a file; every header entry is a JSON text in an attribute of the root group.
 
-    packed: values of the same type and shape are one dataset, for files that are merged soon: HDF5 takes
-    longer for a dataset than for its numbers.
+    packed: whether values of the same type and shape lie in one dataset, for files that are merged soon:
+    HDF5 takes longer for a dataset than for its numbers.
     """
     attributes = {name: json.dumps(value)
                   for name, value in {**results.header, COMPLETED: results.completed}.items()}
     datasets = {f"partition/{name}": array for name, array in results.static.items()}
     values = {f"values/{name}": array for name, array in results.values.items()}
     if packed:
-        alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}
+        alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}  # names by type and shape
         for name, array in values.items():
             alike.setdefault((array.dtype.str, array.shape), []).append(name)
         attributes[PACKED] = json.dumps(list(alike.values()))
@@ -94,7 +91,7 @@ def encode(results: Results, packed: bool = False) -> bytes:
 
 
 def load(path: Path) -> Results:
-    """What ``encode`` wrote. Raises FileNotFoundError or Damaged."""
+    """The results in a file that ``encode`` made. Raises FileNotFoundError or Damaged."""
     datasets, attributes = hdf5.decode(hdf5.unseal(KIND, foreign.read_bytes(path, results_form.LIMIT)))
     try:
         rounds = datasets["rounds"]
@@ -108,12 +105,14 @@ def load(path: Path) -> Results:
 
 
 def merge(parts: Sequence[Results]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Rounds [T] and values of all parts; a round of several parts is taken whole from the last of them.
+    """The rounds [T], ascending, and the values of all parts.
 
-    Raises UserError for parts that cannot be of one run.
+    A round in several parts is taken whole from the last of them. Raises UserError for parts that cannot be
+    of one run.
     """
     owners = {int(number): (part, row) for part in parts for row, number in enumerate(part.rounds)}
     rounds = np.array(sorted(owners), np.int64)
+    # by id of a part: positions in ``rounds`` of the rounds taken from it, and their rows in it
     sources: dict[int, tuple[list[int], list[int]]] = {}
     for position, number in enumerate(rounds.tolist()):
         part, row = owners[number]
@@ -123,57 +122,61 @@ def merge(parts: Sequence[Results]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     chosen = [(part, *sources[id(part)]) for part in parts if id(part) in sources]
     results_form.check_together(len(rounds), [part.values for part, _, _ in chosen])
     names = sorted({name for part, _, _ in chosen for name in part.values})
-    return rounds, {name: _column(name, len(rounds), chosen) for name in names}
+    return rounds, {name: _merged_values(name, len(rounds), chosen) for name in names}
 
 
 def scored_after(parts: Sequence[Results]) -> list[int]:
-    """The numbers of rounds after which the run was scored as round R + 1, ascending: kept from earlier
-    or in these rounds."""
+    """``Results.completed`` of all parts together: what they say of it, and what their rounds show."""
     known = {number for part in parts for number in part.completed}
     return sorted(known | {int(round) - 1 for part in parts for round in part.rounds[~part.played]})
 
 
 def listed(folder: Path) -> list[Path]:
-    """The files of rounds that are not merged yet, ascending."""
+    """The paths of the files of rounds that are not merged yet, ascending."""
     return sorted((folder / ROUNDS).glob("*.h5"))
 
 
-def _column(name: str, length: int, chosen: list[tuple[Results, list[int], list[int]]]) -> np.ndarray:
+def _merged_values(name: str, length: int, chosen: list[tuple[Results, list[int], list[int]]]) -> np.ndarray:
+    """The array [length, ...] of a name from ``chosen``: parts, positions in the array, rows in the part."""
     arrays = [part.values[name] for part, _, _ in chosen if name in part.values]
-    kind = np.result_type(*arrays)
-    column = np.full((length, *arrays[-1].shape[1:]), np.nan if kind.kind == "f" else -1, kind)
+    dtype = np.result_type(*arrays)
+    merged = np.full((length, *arrays[-1].shape[1:]), np.nan if dtype.kind == "f" else -1, dtype)
     for part, positions, rows in chosen:
         if name in part.values:
-            column[positions] = part.values[name][rows]
-    return column
+            merged[positions] = part.values[name][rows]
+    return merged
 
 
 def _read_once(folder: Path) -> Results:
-    # The list comes first: a round that is merged after it is in the merged file, one merged
-    # before it as well.
+    """The results in a folder. Raises FileNotFoundError where a file is merged just now."""
+    # The list comes first, so that a round that is in none of the listed files is in the merged one.
     paths, notes = listed(folder), list[str]()
-    base = load_merged(folder, notes)
+    merged = load_merged(folder, notes)
     parts = [part for path in paths if (part := load_or_note(path, notes))]
-    if base is None and not parts:
+    if merged is None and not parts:
         raise UserError("; ".join([f"{folder}: no results here", *notes]))
-    base = base or Results()
-    rounds, values = merge([base, *parts])
-    return Results(base.header, base.static, rounds, values, scored_after([base, *parts]), notes)
+    merged = merged or Results()
+    rounds, values = merge([merged, *parts])
+    return Results(merged.header, merged.static, rounds, values, scored_after([merged, *parts]), notes)
 
 
 def load_merged(folder: Path, notes: list[str]) -> Results | None:
-    """What was merged so far, from the file or, where that is missing or damaged, from its copy;
-    None without either."""
+    """What was merged so far, from the file or else from its copy; None without either.
+
+    notes: gets one more line for each of them that is damaged.
+    """
     for name in (MERGED, COPY):
         with suppress(FileNotFoundError):
-            if found := load_or_note(folder / name, notes):
-                return found
+            if merged := load_or_note(folder / name, notes):
+                return merged
     return None
 
 
 def load_or_note(path: Path, notes: list[str]) -> Results | None:
-    """What is in the file, or None and one more line in ``notes`` when it is damaged.
-    Raises FileNotFoundError."""
+    """The results in a file, or None and one more line in ``notes`` when it is damaged.
+
+    Raises FileNotFoundError.
+    """
     try:
         return load(path)
     except Damaged as error:
@@ -182,4 +185,5 @@ def load_or_note(path: Path, notes: list[str]) -> Results | None:
 
 
 def _below(prefix: str, datasets: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The datasets whose path starts with ``prefix``, by the rest of it."""
     return {name.removeprefix(prefix): array for name, array in datasets.items() if name.startswith(prefix)}

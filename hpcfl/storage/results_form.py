@@ -13,36 +13,37 @@ from hpcfl.files.atomic import Damaged
 from hpcfl.storage.forms import Header
 
 LIMIT = 4 << 30  # bytes of all results of a run: 2,000 rounds of 25,000 clients with 10 numbers each
-COUNTS = ("train_counts", "test_counts")  # of the partition, [clients, classes]
-CLIENTS = "clients/"  # values with a number, or several, for each client; all others are a number a round
+COUNTS = ("train_counts", "test_counts")  # static arrays: samples of the partition, [clients, classes]
+CLIENTS = "clients/"  # such values have numbers for each client, all others one number for each round
 
 Arrays = Mapping[str, np.ndarray]
 
 
 class Alike(RootModel[list[list[str]]]):
-    """Names of the values that lie in one dataset, for each such dataset."""
+    """For each packed dataset the names of the values in it."""
 
 
 def header(attributes: Mapping[str, str]) -> dict[str, Any]:
-    """The header's entries from their JSON texts. Raises Damaged."""
+    """The header from the JSON text of each entry. Raises Damaged where it does not fit ``forms.Header``."""
     return dict(foreign.checked({name: foreign.parsed(text) for name, text in attributes.items()}, Header))
 
 
 def unpacked(datasets: Arrays, names: str, packed: str) -> dict[str, np.ndarray]:
-    """All datasets, also those that lie together in ``packed/0``, ``packed/1`` … Raises KeyError,
-    ValueError, Damaged.
+    """All datasets by name, and the values that ``packed/0``, ``packed/1`` … hold.
+
+    names: a JSON text, the names of the values in each of these. Raises KeyError, ValueError, Damaged.
     """
-    found = dict(datasets)
+    result = dict(datasets)
     for i, alike in enumerate(foreign.checked(foreign.parsed(names), Alike).root):
         together = datasets[f"{packed}/{i}"]
         if together.ndim < 1:
             raise Damaged("a number where several belong")
-        found |= dict(zip(alike, together, strict=True))
-    return found
+        result |= dict(zip(alike, together, strict=True))
+    return result
 
 
 def check(rounds: np.ndarray, static: Arrays, values: Arrays) -> None:
-    """``rounds`` are int64 [T], ascending, ``values`` [T, …], counts [clients, classes]. Raises Damaged."""
+    """Raises Damaged unless rounds are int64 [T], ascending, values [T, …], COUNTS [clients, classes]."""
     ascending = rounds.ndim == 1 and (rounds[1:] > rounds[:-1]).all()  # not by differences, which overflow
     if rounds.dtype != np.int64 or not ascending or (rounds < 0).any():
         raise Damaged("its rounds are not a list of ascending numbers")
@@ -56,7 +57,7 @@ def check(rounds: np.ndarray, static: Arrays, values: Arrays) -> None:
 
 
 def check_together(length: int, parts: Sequence[Arrays]) -> None:
-    """Whether values of several files can be those of one run, ``length`` rounds. Raises UserError."""
+    """Raises UserError unless the values of several files can be of one run of ``length`` rounds."""
     shapes: dict[str, tuple[int, ...]] = {}
     for part in parts:
         for name, array in part.items():

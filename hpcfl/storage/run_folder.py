@@ -1,7 +1,7 @@
-"""The folder of one run: whose it is, whether it may be used, and starting it over.
+"""The folder of one run: which run it belongs to, whether it may be used, and starting it over.
 
-``run.json`` (the resolved configuration), ``partition.h5``, ``metrics.h5``, its copy and ``rounds/``,
-``checkpoints/``, ``.lock``, ``failure.txt``. ``life.py`` says how far the run in it has come.
+In it lie ``run.json`` (the identity and the resolved configuration), ``partition.h5``, ``metrics.h5`` with
+its copy and ``rounds/``, ``checkpoints/``, ``.lock`` and ``failure.txt``. ``life.py`` says how far a run is.
 """
 
 import json
@@ -25,13 +25,13 @@ from hpcfl.storage.manifest import Manifest
 RUN = "run.json"
 PARTITION = "partition.h5"
 FAILURE = "failure.txt"  # why the last attempt failed
-REASON_BYTES = 1 << 16  # of that file, at most
+REASON_BYTES = 1 << 16  # most that is read of that file
 CHECKPOINTS = "checkpoints"
-# a run of hpcfl was here
+# where one of these is, a run of hpcfl was here
 EVIDENCE = (RUN, PARTITION, results.MERGED, results.COPY, results.ROUNDS, CHECKPOINTS, FAILURE)
 FILES = (RUN, PARTITION, results.MERGED, results.COPY, FAILURE)
 FOLDERS = (results.ROUNDS, CHECKPOINTS)
-NO_RESULTS = (LOCK, "jobs")  # may lie in a folder before its first run
+NO_RESULTS = (LOCK, "jobs")  # what else may lie in a folder before its first run
 
 
 def is_run(folder: Path) -> bool:
@@ -40,11 +40,11 @@ def is_run(folder: Path) -> bool:
 
 
 def examine(folder: Path, config: Config, fresh: bool) -> bool:
-    """Whether this very run is complete in the folder, its last state intact to the last byte.
-    Changes nothing.
+    """Whether the run of ``config`` is complete in the folder, its last state intact to the last byte.
 
-    Raises UserError if the folder cannot be read, belongs to another configuration, holds something else,
-    or has a run that is longer than the configuration asks for.
+    Nothing is changed. With ``fresh`` the answer is False, whatever run is there. Raises UserError if the
+    folder cannot be read, holds something else than a run, belongs to another configuration, or has a run
+    that cannot end after ``config.rounds`` rounds.
     """
     _refuse_strangers(folder)
     if fresh:
@@ -70,21 +70,21 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
 
 
 def is_finished(rounds: int, done: int, completed: list[int]) -> bool:
-    """Whether a run of so many rounds was played and scored to the end, with a checkpoint after
-    ``done`` rounds.
+    """Whether a run of so many ``rounds`` was played and scored to the end.
 
-    Where the last state is lost but can be made again from an earlier checkpoint, the run goes on from there;
-    without any checkpoint left the scores are what counts.
+    done: the rounds in its newest checkpoint, 0 without one. completed: as in ``Results``. A run that was
+    scored but has only an earlier checkpoint left is not finished, for it can make its last state again; one
+    that has none left is, because the scores are what counts.
     """
     return rounds in completed and not 0 < done < rounds
 
 
 class Claim:
-    """A folder that is this process's own. Nothing in it changes before ``begin``."""
+    """A folder that this process has locked for its run. Nothing in it changes before ``begin``."""
 
     def __init__(self, folder: Path, config: Config, fresh: bool, lock: FolderLock) -> None:
         self.folder = folder
-        self.note: str | None = None  # that ``run.json`` was damaged and is written again
+        self.note: str | None = None  # for the user: that ``run.json`` was damaged and is written again
         self.begun = False
         self._config, self._fresh, self._lock = config, fresh, lock
         self._is_new = not any((folder / name).exists() for name in EVIDENCE)
@@ -94,10 +94,10 @@ class Claim:
             self.note = str(error)
 
     def begin(self) -> None:
-        """Say in the folder whose it is; with ``fresh`` what was there is moved aside first.
+        """Write ``run.json``: the folder is this run's now. With ``fresh`` the old one is moved aside first.
 
-        Raises UserError if a new folder cannot be written, which is gone again then, and RunFailure if
-        an old one cannot.
+        Raises UserError if a new folder cannot be written, and then leaves nothing in it; RunFailure if one
+        with a run cannot.
         """
         try:
             self._begin()
@@ -114,7 +114,7 @@ class Claim:
             with atomic.explained(self.folder):
                 self.folder.rename(_aside(self.folder))
                 self.folder.mkdir()
-            self._lock.again()
+            self._lock.relock()
         text = json.dumps({"identity": self._config.identity(), "config": self._config.resolved()},
                           indent=1).encode()
         if _content(self.folder / RUN) != text:
@@ -128,11 +128,11 @@ class Claim:
 
 @contextmanager
 def claim(folder: Path, config: Config, fresh: bool) -> Iterator[Claim | None]:
-    """The folder, made where missing, is this process's own inside the block; None where another has
-    completed the run.
+    """The folder, made where missing, is this process's own inside the block.
 
-    What fails inside the block after ``Claim.begin`` is written to ``failure.txt``. Raises what ``examine``
-    raises, and UserError if the folder is in use or cannot be written.
+    Yields None where the run is complete by now. What fails inside the block after ``Claim.begin`` is written
+    to ``failure.txt``. Raises what ``examine`` raises, and UserError if the folder is in use or cannot be
+    written.
     """
     examine(folder, config, fresh)
     with ExitStack() as locks:
@@ -154,8 +154,7 @@ def claim(folder: Path, config: Config, fresh: bool) -> Iterator[Claim | None]:
 
 
 def read(folder: Path) -> RunFile | None:
-    """``run.json`` of a folder, ``identity`` and ``config``; None where there is none. Raises UserError
-    if it is damaged."""
+    """The ``run.json`` of a folder; None where there is none. Raises UserError if it is damaged."""
     try:
         return foreign.read_json(folder / RUN, RunFile)
     except FileNotFoundError:
@@ -166,7 +165,7 @@ def read(folder: Path) -> RunFile | None:
 
 
 def failure(folder: Path) -> str | None:
-    """Why the last attempt to run in the folder failed; None if it did not, or could not say."""
+    """Why the last attempt to run in the folder failed; None if it did not, or left no reason."""
     try:
         return foreign.read_bytes(folder / FAILURE, REASON_BYTES).decode(errors="replace").strip()
     except (FileNotFoundError, Damaged):
@@ -174,13 +173,15 @@ def failure(folder: Path) -> str | None:
 
 
 def _keep_failure(path: Path, error: Exception) -> None:
-    with suppress(RunFailure):  # a full disk, perhaps, which is what failed
+    with suppress(RunFailure):  # what failed may be the disk itself
         atomic.write(path, (" ".join(str(error).split()) or type(error).__name__).encode())
 
 
 def _refuse_strangers(folder: Path) -> None:
-    """Refuse a folder with files of others; what a run that was killed may leave at any moment
-    is no stranger's."""
+    """Refuse a folder that holds files, but none of a run of hpcfl. Raises UserError.
+
+    Whatever a run leaves that is killed at any moment counts as a run's.
+    """
     try:
         entries = [entry.name for entry in folder.iterdir()]
     except FileNotFoundError:
@@ -200,14 +201,16 @@ def _refuse_strangers(folder: Path) -> None:
 
 
 def _refuse_another(folder: Path, config: Config, newest: Manifest | None) -> None:
-    """Refuse the run of another configuration: by ``run.json``, or where that is missing or damaged
-    by the checkpoint."""
+    """Refuse a folder with the run of another configuration. Raises UserError.
+
+    ``run.json`` tells, or where that is missing or damaged the ``newest`` checkpoint.
+    """
     try:
-        there = read(folder)
+        run_file = read(folder)
     except UserError:
-        there = None
-    if there is not None:
-        if differences := _differences(_flat(there["identity"]), _flat(config.identity())):
+        run_file = None
+    if run_file is not None:
+        if differences := _differences(_flat(run_file["identity"]), _flat(config.identity())):
             raise UserError(f"{folder}: belongs to another configuration ({'; '.join(differences)}); "
                             "choose another --out or name, or --fresh to move it aside")
     elif newest is not None and newest.meta.get("fingerprint") != config.fingerprint():
@@ -216,6 +219,7 @@ def _refuse_another(folder: Path, config: Config, newest: Manifest | None) -> No
 
 
 def _newest(folder: Path) -> Manifest | None:
+    """The newest checkpoint, as ``checkpoint.latest`` finds it. Raises UserError."""
     try:
         return checkpoint.latest(folder / CHECKPOINTS)
     except RunFailure as error:
@@ -223,6 +227,7 @@ def _newest(folder: Path) -> Manifest | None:
 
 
 def _content(path: Path) -> bytes | None:
+    """The bytes of a small file; None where it is missing or cannot be read."""
     try:
         return foreign.read_bytes(path, foreign.JSON_LIMIT)
     except (FileNotFoundError, Damaged):
@@ -230,6 +235,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
+    """A text for each key in which two flat tables differ, with both values."""
     missing = "(nothing)"
     return [f"{key}: {there.get(key, missing)} there, {here.get(key, missing)} here"
             for key in sorted(there.keys() | here.keys())
@@ -237,6 +243,7 @@ def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A nested table by dotted keys."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
@@ -249,7 +256,7 @@ def is_aside(folder: Path) -> bool:
 
 
 def _aside(folder: Path) -> Path:
-    """A free name beside the folder, with the time."""
+    """A path beside the folder that is free: its name and the time."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
     names = [f"{folder.name}.{stamp}", *(f"{folder.name}.{stamp}-{n}" for n in range(2, 100))]
     return next(path for name in names if not (path := folder.with_name(name)).exists())

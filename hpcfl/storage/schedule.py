@@ -5,45 +5,50 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-SHARE = 0.02  # of the time of a run, at most, goes into checkpoints that are scheduled automatically
+SHARE = 0.02  # the most of a run's time that goes into checkpoints that are scheduled automatically
 
 
 class Schedule:
-    """Every so many rounds, or "auto": when what the last checkpoint cost is less than SHARE of the
-    time since then.
+    """When a checkpoint is due: every so many rounds, or with "auto" as often as SHARE allows.
 
-    Rank 0's clock decides for all ranks. A checkpoint changes no numbers, so neither does its moment.
-    The cost is the time that training waited and all time of writing beside it, though only a part of that
-    slows training down.
+    That is when the last checkpoint cost at most SHARE of the time since it was finished. Its cost is the
+    time that training waited for it, and all the time of writing it beside training, though only a part of
+    that slows training down.
+
+    A checkpoint changes no numbers, so neither does its moment: every rank asks its own clock, and a
+    checkpoint is begun where one of them says so.
     """
 
     def __init__(self, every: int | Literal["auto"], clock: Callable[[], float] = time.monotonic) -> None:
         self._every, self._clock = every, clock
-        # seconds, so that the first checkpoint comes after the first round and tells the cost
+        # seconds that the last checkpoint cost; at first 0, so that one comes after the first round and tells
         self._cost = 0.0
-        self._held = 0.0  # seconds that training has waited for the checkpoint that is under way
+        self._waited = 0.0  # seconds that training has waited for the checkpoint that is under way
         self._under_way = False
-        self._finished = clock()
+        self._finished = clock()  # when the last checkpoint was
 
     def due(self, round: int) -> bool:
-        """At the end of ``round``."""
+        """Whether a checkpoint is due at the end of ``round``."""
         if self._every != "auto":
             return round % self._every == 0
         return not self._under_way and self._cost <= SHARE * (self._clock() - self._finished)
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Training waits for a checkpoint inside the block."""
+        """Count the time of the block as waiting for a checkpoint."""
         before = self._clock()
         yield
-        self._held += self._clock() - before
+        self._waited += self._clock() - before
 
     def begun(self) -> None:
-        """A checkpoint is under way."""
+        """Note that a checkpoint is under way."""
         self._under_way = True
 
     def finished(self, written_in: float) -> None:
-        """Whatever was under way is finished; writing it beside training took so many seconds."""
+        """Note that the checkpoint that was under way, if any, is finished.
+
+        written_in: seconds that writing it beside training took.
+        """
         if self._under_way:
-            self._cost, self._held, self._under_way = self._held + written_in, 0.0, False
+            self._cost, self._waited, self._under_way = self._waited + written_in, 0.0, False
             self._finished = self._clock()

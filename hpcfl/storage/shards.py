@@ -1,8 +1,7 @@
 """The data files of a checkpoint: one HDF5 file for the server and one for each group of clients.
 
-A file is named by the SHA-256 of its content. So two files of one name are the same file, whoever wrote
-them, in whatever run, with whatever number of ranks, and a file that an older checkpoint needs is never
-overwritten by another.
+A file is named by the SHA-256 of its bytes. So two files of one name are the same file, whoever wrote them
+and with whatever number of ranks, and a file that an older checkpoint needs is never overwritten by another.
 """
 
 import hashlib
@@ -22,7 +21,8 @@ from hpcfl.files import atomic, foreign, hdf5
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.clients import Row
 
-# A group is rewritten when one of its clients changed, and every group is a file: these balance the two.
+# The most in a group. Every group is a file, and written again when one of its clients changed: larger groups
+# make fewer files, smaller ones write less that did not change.
 GROUP_CLIENTS = 64
 GROUP_BYTES = 64 << 20
 
@@ -31,15 +31,17 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 @dataclass(frozen=True, config=ConfigDict(strict=True, extra="forbid"))
 class Shard:
-    """One data file: the server's state (``ids`` is None) or that of some clients, ids ascending. Raises
-    ValueError for what cannot be one.
+    """One data file: the server's state, or that of some clients.
+
+    ids: of the clients, ascending; None for the server. digests: of the server's state, or of each client's.
+    Raises ValueError for what cannot be a shard.
     """
 
     name: str
     sha256: Sha256
     size: NonNegativeInt  # bytes
     ids: list[NonNegativeInt] | None
-    digests: list[Sha256]  # of the server, or of each client
+    digests: list[Sha256]
 
     def __post_init__(self) -> None:
         ids = [0] if self.ids is None else self.ids
@@ -50,7 +52,7 @@ class Shard:
 
     @property
     def content(self) -> tuple[object, ...]:
-        """What the file says; shards of equal content can stand for each other."""
+        """A key for the state that the file holds; shards of equal content can stand for each other."""
         return content(self.ids, self.digests)
 
     def present(self, folder: Path) -> bool:
@@ -61,7 +63,7 @@ class Shard:
             return False
 
     def verify(self, folder: Path) -> None:
-        """Raises Damaged unless the file has the SHA-256 it was written with."""
+        """Read the file. Raises Damaged unless it has the SHA-256 that it was written with."""
         try:
             with foreign.opened(folder / self.name) as file:
                 right = os.fstat(file.fileno()).st_size == self.size and foreign.sha256(file) == self.sha256
@@ -72,16 +74,15 @@ class Shard:
 
 
 def content(ids: Sequence[int] | None, digests: Sequence[str]) -> tuple[object, ...]:
-    """A key for the content of a shard."""
+    """``Shard.content`` of clients' or, where ``ids`` is None, the server's ``digests``."""
     return (None if ids is None else tuple(ids), *digests)
 
 
 def groups(rows: Mapping[int, Row]) -> Iterator[list[int]]:
-    """The clients of a rank in groups of consecutive local ids of bounded size, those left out
-    that never wrote.
+    """The ids of a rank's clients, ascending, in groups of bounded size; one group is for one file.
 
-    The bounds of a group depend on all ids, not on who wrote, so that other groups stay unchanged when
-    a client writes.
+    Clients whose state was never put are left out. They count for where groups begin and end, so that other
+    groups stay as they are when the state of one is put.
     """
     ids = sorted(rows)
     size = sum(tensor.nbytes for tensor in rows[ids[0]].tensors.values()) if ids else 0
@@ -92,7 +93,7 @@ def groups(rows: Mapping[int, Row]) -> Iterator[list[int]]:
 
 
 def write_clients(folder: Path, ids: list[int], rows: Mapping[int, Row]) -> Shard:
-    """Write the state of these clients as datasets [n, *shape] and ``ids``. Raises RunFailure."""
+    """Write the state of n clients: datasets [n, *shape] by tensor, and ``ids`` [n]. Raises RunFailure."""
     arrays = {_encode(name): np.stack([rows[client].tensors[name].numpy() for client in ids])
               for name in rows[ids[0]].tensors}
     return _write(folder, "clients", {"ids": np.array(ids), **arrays}, ids,
@@ -100,13 +101,16 @@ def write_clients(folder: Path, ids: list[int], rows: Mapping[int, Row]) -> Shar
 
 
 def write_server(folder: Path, state: Mapping[str, Tensor], digest: str) -> Shard:
-    """Write the server's state, CPU tensors of any shape. Raises RunFailure."""
+    """Write the server's state, CPU tensors of any shape; ``digest``: of it. Raises RunFailure."""
     return _write(folder, "server", {_encode(name): tensor.numpy() for name, tensor in state.items()},
                   None, [digest])
 
 
 def read(path: Path, rows: list[int] | None) -> dict[str, Tensor]:
-    """The tensors of a verified file, whole or only the given ascending ``rows``. Raises Damaged."""
+    """The tensors in a file by name, whole or only the given ascending ``rows``.
+
+    To be called after ``Shard.verify``. Raises Damaged.
+    """
     arrays = hdf5.select(path, rows)
     return {_decode(name): torch.from_numpy(array) for name, array in arrays.items() if name != "ids"}
 
@@ -125,7 +129,10 @@ def _name(kind: str, sha256: str) -> str:
 
 
 def _encode(name: str) -> str:
-    """A tensor's name without what HDF5 reads as a path; the leading '=' keeps it apart from ``ids``."""
+    """A tensor's name as a dataset's, without what HDF5 reads as a path.
+
+    The leading '=' keeps it apart from the dataset ``ids``.
+    """
     return "=" + quote(name, safe=" ()[],").replace(".", "%2E")
 
 

@@ -39,7 +39,7 @@ def make_run(tmp_path: Path):
         writer.record(3, recorded(0.5 * scale, 0.875 * scale, seconds=2.0))
         if finished:
             writer.record(4, {**recorded(0.625 * scale, None, seconds=50.0), "floats_down": 30.0, "final": 1})
-            writer.fold()
+            writer.merge()
         (folder / "run.json").write_text(json.dumps({"identity": {}, "config": resolved}))
         return folder
     return make

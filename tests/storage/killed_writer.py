@@ -49,7 +49,7 @@ def run(folder):
                 clients.put([client], {"row": rows["row"][client:client + 1]})
         checkpoints.start(round, server, clients, {})
         metrics.record(round, {"round": round})
-        metrics.fold()
+        metrics.merge()
         checkpoints.finish()
         os.write(1, f"{round}\n".encode())
 

@@ -28,7 +28,7 @@ def test_everything_comes_back(tmp_path):
     for round in (1, 2, 3):
         writer.record(round, values(round))
         if round == 2:
-            writer.fold()
+            writer.merge()
     read = metrics.read(tmp_path)
     assert read.header == HEADER
     assert read.static.keys() == STATIC.keys() and np.array_equal(read.static["train/0"], np.arange(5))
@@ -39,7 +39,7 @@ def test_everything_comes_back(tmp_path):
             and read.values["clients/pre/loss"].shape == (3, 2, 3))
     writer.record(4, {"final": 1})
     assert metrics.read(tmp_path).completed == [3]
-    writer.fold()
+    writer.merge()
     assert metrics.read(tmp_path).completed == [3]
     assert os.listdir(tmp_path / "rounds") == []
 
@@ -58,14 +58,14 @@ def test_short_rounds_share_a_file_and_none_is_lost(tmp_path):
         assert read.rounds.tolist() == read.values["a"].tolist() == list(range(1, len(read.rounds) + 1))
         assert (np.isnan(read.values["clients/b"]).all(axis=1).tolist()
                 == [True, False, True, True][:len(read.rounds)])
-        writer.fold()
+        writer.merge()
     assert len(read.rounds) == 4 and os.listdir(tmp_path / "rounds") == []
 
 
 def test_missing_names_are_nan_or_minus_one(tmp_path):
     writer = MetricsWriter(tmp_path, {}, {})
     writer.record(1, {"a": 1.0, "clients/b": np.array([1, 2], np.uint8)})
-    writer.fold()
+    writer.merge()
     writer.record(2, {"c": True})
     read = metrics.read(tmp_path).values
     assert np.array_equal(read["a"], [1.0, np.nan], equal_nan=True)
@@ -85,17 +85,17 @@ def test_newest_record_of_a_round_replaces_all_of_it(tmp_path):
         assert read.rounds.tolist() == [0, 1, 2, 3]
         assert read.values["a"].tolist() == [1, 1, 2, 1]
         assert read.values["old"].tolist() == [1, 1, -1, 1]
-        writer.fold()
+        writer.merge()
 
 
 def test_round_merged_but_not_yet_removed_counts_once(tmp_path):
     writer = MetricsWriter(tmp_path, {}, {})
     writer.record(1, values(1))
     left = (tmp_path / "rounds" / "00000001.h5").read_bytes()
-    writer.fold()
+    writer.merge()
     (tmp_path / "rounds" / "00000001.h5").write_bytes(left)
     assert metrics.read(tmp_path).rounds.tolist() == [1]
-    writer.fold()
+    writer.merge()
     assert metrics.read(tmp_path).rounds.tolist() == [1]
 
 
@@ -105,7 +105,7 @@ def test_one_damaged_file_loses_nothing_whenever_the_writer_was_killed(
         tmp_path, monkeypatch, killed, damaged):
     writer = MetricsWriter(tmp_path, HEADER, STATIC)
     writer.record(1, values(1))
-    writer.fold()
+    writer.merge()
     writer.record(2, values(2))
     write = atomic.write
 
@@ -118,7 +118,7 @@ def test_one_damaged_file_loses_nothing_whenever_the_writer_was_killed(
 
     monkeypatch.setattr(atomic, "write", write_or_die)
     with pytest.raises(KeyboardInterrupt):
-        writer.fold()
+        writer.merge()
     monkeypatch.undo()
     (tmp_path / damaged).write_bytes(b"damaged")
     assert metrics.read(tmp_path).rounds.tolist() == [1, 2]
@@ -131,7 +131,7 @@ def test_prolonged_several_times_all_ends_are_remembered(tmp_path):
     for rounds in (2, 5):
         writer = MetricsWriter(tmp_path, HEADER, STATIC)
         writer.record(rounds + 1, {"final": 1})
-        writer.fold()
+        writer.merge()
     writer = MetricsWriter(tmp_path, HEADER, STATIC)
     writer.record(6, {"final": 0})
     read = metrics.read(tmp_path)
@@ -154,7 +154,7 @@ def test_shape_must_stay(tmp_path):
 def test_damaged_file_is_reported_and_set_aside(tmp_path, file, left, damage):
     writer = MetricsWriter(tmp_path, HEADER, {})
     writer.record(1, values(1))
-    writer.fold()
+    writer.merge()
     writer.record(2, values(2))
     writer.record(3, values(3))
     (tmp_path / file).write_bytes(damage((tmp_path / file).read_bytes()))
@@ -184,10 +184,10 @@ def test_flipped_bits_never_crash(tmp_path):
 def test_reader_holds_the_file_open_while_it_is_merged(tmp_path):
     writer = MetricsWriter(tmp_path, {}, {})
     writer.record(1, values(1))
-    writer.fold()
+    writer.merge()
     with h5py.File(tmp_path / "metrics.h5", "r") as reader:
         writer.record(2, values(2))
-        writer.fold()
+        writer.merge()
         assert reader["rounds"][()].tolist() == [1]
     assert metrics.read(tmp_path).rounds.tolist() == [1, 2]
 
@@ -201,7 +201,7 @@ def test_reading_while_writing_sees_all_rounds_published_so_far(tmp_path):
             writer.record(round, {"a": round})
             published[0] = round + 1
             if round % 3 == 0:
-                writer.fold()
+                writer.merge()
 
     thread = threading.Thread(target=write)
     thread.start()
@@ -228,7 +228,7 @@ def test_full_disk_leaves_what_was_there(small_disk):
             writer.record(round, {"clients/a": np.zeros(50_000)})
     assert metrics.read(small_disk).rounds.tolist() == [1, 2]
     with pytest.raises(RunFailure, match=r"metrics-copy.h5: No space left on device"):
-        writer.fold()
+        writer.merge()
     assert metrics.read(small_disk).rounds.tolist() == [1, 2]
 
 
@@ -241,7 +241,7 @@ def test_failed_merge_keeps_the_rounds(tmp_path, monkeypatch):
 
     monkeypatch.setattr(atomic.os, "fsync", fail)
     with pytest.raises(RunFailure, match="Input/output error"):
-        writer.fold()
+        writer.merge()
     assert metrics.read(tmp_path).rounds.tolist() == [1]
 
 
@@ -255,6 +255,6 @@ def test_merging_a_long_run_is_quick(tmp_path):
     for round in range(2000, 2050):
         writer.record(round, {name: np.zeros(100) for name in names})
     start = time.process_time()
-    writer.fold()
+    writer.merge()
     assert time.process_time() - start < 1  # 0.1 s on an idle core
     assert metrics.read(tmp_path).rounds.size == 2050
