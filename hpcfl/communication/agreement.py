@@ -8,7 +8,7 @@ from hpcfl.errors import RunFailure, UserError
 
 
 class Ranks(Protocol):
-    """What storage needs of the ranks: JSON-able objects between them."""
+    """What checkpoints and ``agreed`` need of a communicator: the exchange of JSON-able values."""
 
     rank: int
     size: int
@@ -25,8 +25,10 @@ class Ranks(Protocol):
 
 @contextmanager
 def agreed(communicator: Ranks) -> Iterator[None]:
-    """Collective. When the block fails on any rank it fails on all: with its own exception there, with
-    a UserError or RunFailure that names the first such rank elsewhere. No rank is left waiting.
+    """Collective. A block that fails on all ranks if it fails on any, so that no rank is left waiting.
+
+    A rank on which it failed raises its own exception. The others raise a UserError, if the first failure was
+    one, or else a RunFailure, with that rank's number and message.
     """
     failure = None
     try:
@@ -43,4 +45,5 @@ def agreed(communicator: Ranks) -> Iterator[None]:
 
 
 def _first(told: list[list[Any] | None]) -> list[Any] | None:
+    """What the lowest failing rank told: [whether it is a UserError, the message with the rank's number]."""
     return next(([mine[0], f"rank {rank}: {mine[1]}"] for rank, mine in enumerate(told) if mine), None)

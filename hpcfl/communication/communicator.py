@@ -1,7 +1,7 @@
 """What a rank can do with the others: the contract, and the case of a single process.
 
-Rank 0 is the server; the other ranks are workers; a single process is both. Ranks that exchange by MPI are in
-``mpi.py``.
+Rank 0 is the server; the other ranks are workers; a single process is both. The communicator of several ranks
+is in ``mpi.py``.
 """
 
 import os
@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-Array = Any  # of numpy, or a contiguous tensor of torch, in a GPU's memory if ``takes_gpu``
-Empty = Callable[[Any, Any], Array]  # of shape and the dtype's name
+Array = Any  # an array of NumPy or a contiguous tensor of torch, which may lie on a GPU if ``takes_gpu``
+Empty = Callable[[Any, Any], Array]  # of (shape, name of the dtype): an array to receive into
 
 
 class Process:
@@ -31,14 +31,13 @@ class Process:
         return self.rank == 0
 
     def beat(self) -> None:
-        """Show that this rank is alive; cheap enough for every mini-batch."""
+        """Show the others that this rank is alive; it costs little enough for every mini-batch."""
 
 
 class Communicator(Process, ABC):
     """A process with everything it can do together with the other ranks of its job.
 
-    A class that lacks one of these cannot be constructed. What is marked collective must be called by all
-    ranks, in the same order.
+    What is marked collective must be called by all ranks, in the same order.
     """
 
     takes_gpu = False  # whether arrays may lie in a GPU's memory
@@ -50,18 +49,20 @@ class Communicator(Process, ABC):
         self.ranks = [f"rank {other}{f' on {self.host}' if other == rank else ''}" for other in range(size)]
 
     def introduce(self, ranks: list[str]) -> list[str]:
-        """How error lines call each rank from now on; those that were not called so before."""
+        """From now on error lines call each rank as in ``ranks``; returns the names that are new."""
         before, self.ranks = self.ranks, ranks
         return [rank for rank in ranks if rank not in before]
 
     @abstractmethod
     def watch(self, seconds: float) -> None:
-        """From now on a rank that is silent for so many seconds ends the job."""
+        """From now on the job ends when a rank is silent for so many seconds."""
 
     @abstractmethod
     def together(self) -> AbstractContextManager[None]:
-        """Collective. Exchanges inside follow each other at once: ranks wait for each other before
-        the first only."""
+        """Collective. A block of exchanges that follow each other at once.
+
+        Ranks wait for each other when it begins, not before each exchange.
+        """
 
     @abstractmethod
     def share(self, value: Any) -> Any:
@@ -81,23 +82,31 @@ class Communicator(Process, ABC):
 
     @abstractmethod
     def broadcast(self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
-        """Collective. Rank 0's array [width], on every rank, in what ``empty(shape, dtype)`` makes."""
+        """Collective. Rank 0's array [width], on every rank.
+
+        row: None on the other ranks, which receive into what ``empty`` makes.
+        """
 
     @abstractmethod
     def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any,
                 empty: Empty = np.empty) -> Array:
-        """Collective. Rank 0's rows [n, width], each to the rank that ``owner`` [n] names; returns this
-        rank's, in order."""
+        """Collective. Sends each of rank 0's rows to its owner; returns this rank's rows in their order.
+
+        rows: ``[n, width]``; None on the other ranks. owner: the rank of each row [n].
+        empty: makes what a rank receives its rows in.
+        """
 
     @abstractmethod
     def gather(self, rows: Array, owner: Array, empty: Empty = np.empty) -> Array | None:
-        """Collective. The reverse of ``scatter``: on rank 0 rows [n, width], row i from rank ``owner[i]``,
-        in what ``empty`` makes; None elsewhere.
+        """Collective. The reverse of ``scatter``: all rows on rank 0, None elsewhere.
+
+        rows: this rank's, ``[its own, width]``. The result is ``[n, width]``, with row i from rank
+        ``owner[i]``, in what ``empty`` makes.
         """
 
     @abstractmethod
     def end(self, code: int) -> NoReturn:
-        """Collective. Leave with an exit code that all ranks have agreed on."""
+        """Collective. Leave the job in order, with an exit code that all ranks have agreed on."""
 
     @abstractmethod
     def abort(self, code: int) -> NoReturn:
@@ -105,13 +114,13 @@ class Communicator(Process, ABC):
 
 
 class OneProcess(Communicator):
-    """A process on its own: server and worker at once, every exchange hands over what it was given."""
+    """A process on its own, server and worker at once: an exchange returns what it is given."""
 
     def __init__(self) -> None:
         super().__init__(rank=0, size=1)
 
     def watch(self, seconds: float) -> None:
-        """Nothing: there is nobody to wait for."""
+        """Does nothing: there is no other rank that could be silent."""
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -151,6 +160,6 @@ class OneProcess(Communicator):
 
 
 def flush() -> None:
-    """Write out what was printed: an exit at once would lose it."""
+    """Write out what was printed: a process that ends at once would lose it."""
     sys.stdout.flush()
     sys.stderr.flush()

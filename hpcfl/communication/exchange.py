@@ -1,5 +1,4 @@
-"""Messages over the communicator: rows go to the rank that hosts their client and come back
-in client order."""
+"""Messages between ranks: rows go to the rank that hosts their client and come back in client order."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,42 +15,49 @@ from hpcfl.files import scratch
 
 def send(communicator: Communicator, placement: Placement, ids: np.ndarray, message: Message | None,
          device: torch.device) -> tuple[Inbox, float]:
-    """Rank 0's message to the clients ``ids``: the fields for this rank's clients, and the floats per client.
+    """Collective. Sends rank 0's message to the clients ``ids``; returns the inbox of those on this rank.
 
-    A field of per-client rows arrives as [n_local, width] in ascending client order, a shared one as [width],
-    a pool with all its rows and the picks of this rank's clients.
+    In the inbox a field with a row for each client has this rank's rows, in the order of ``ids``; a shared
+    one is [width]; a pool has all its rows and the picks of this rank's clients. Tensors lie on ``device``.
+    The second result is how many floats a client gets on average, as the method counts them; 0 on the other
+    ranks.
+
+    message: None on the other ranks.
     """
-    own = fields(message) if message is not None else {}
+    outgoing = fields(message) if message is not None else {}
     pools = {name: len(value.rows) for name, value in (message or {}).items() if isinstance(value, Pool)}
-    arrays = {name: _array(field.tensor, communicator.takes_gpu) for name, field in own.items()}
+    arrays = {name: _array(field.tensor, communicator.takes_gpu) for name, field in outgoing.items()}
     owner, arrived, empty = placement.owner[ids], {}, _landing(device, communicator.takes_gpu)
     with communicator.together():
         header, pools = communicator.share([[[name, field.shared, field.tensor.shape[-1],
                                               _dtype_name(field.tensor)]
-                                             for name, field in own.items()], pools])
+                                             for name, field in outgoing.items()], pools])
         for name, shared, width, dtype in header:
             received = (communicator.broadcast(arrays.get(name), width, dtype, empty) if shared
                         else communicator.scatter(arrays.get(name), owner, width, dtype, empty))
             arrived[name] = torch.as_tensor(received).to(device)
-    floats = sum(float(np.mean(np.asarray(field.logical_floats(), dtype=float))) for field in own.values())
+    floats = sum(float(np.mean(np.asarray(field.logical_floats(), dtype=float)))
+                 for field in outgoing.values())
     return unwrap(arrived, pools), floats
 
 
 def header(message: Message) -> list[list[Any]]:
-    """What ``gather`` needs to know of every rank's message, JSON-able."""
+    """What ``gather`` needs to know of this rank's message, JSON-able: name, width and type of its fields."""
     return [[name, field.tensor.shape[1], _dtype_name(field.tensor)]
             for name, field in fields(message).items()]
 
 
 def gather(communicator: Communicator, placement: Placement, ids: np.ndarray, message: Message,
            headers: Sequence[list[list[Any]]]) -> dict[str, Tensor] | None:
-    """The workers' messages of the clients ``ids``, rows [n, width] in the order of ``ids``, on rank 0's
-    CPU; else None.
+    """Collective. The messages of the clients ``ids``: on rank 0 tensors ``[n, width]`` by name, else None.
 
-    headers: of the messages, by rank.
+    Rows are in the order of ``ids``; the tensors lie on the CPU.
+
+    message: what the clients on this rank send, in the order of ``ids``; empty where it hosts none of them.
+    headers: the ``header`` of every rank's message, by rank.
+    Raises ValueError where ranks send different fields.
     """
-    own = fields(message)
-    arrays = {name: _array(field.tensor, communicator.takes_gpu) for name, field in own.items()}
+    arrays = {name: _array(field.tensor, communicator.takes_gpu) for name, field in fields(message).items()}
     owner, uplink = placement.owner[ids], {}
     with communicator.together():
         for name, width, dtype in _common(headers):
@@ -63,7 +69,7 @@ def gather(communicator: Communicator, placement: Placement, ids: np.ndarray, me
 
 
 def _common(headers: Sequence[list[list[Any]]]) -> list[list[Any]]:
-    """What the ranks that host clients of the cohort send; ranks without any send no fields."""
+    """The header that all ranks with clients of the cohort have in common; the others' are empty."""
     sent = [header for header in headers if header]
     if any(header != sent[0] for header in sent):
         raise ValueError(f"ranks send different messages: {sent}")
@@ -71,7 +77,7 @@ def _common(headers: Sequence[list[list[Any]]]) -> list[list[Any]]:
 
 
 def _array(tensor: Tensor, takes_gpu: bool) -> Array:
-    """What MPI reads: the rows where they are if it can, else a copy in page-locked memory."""
+    """The rows as MPI can read them: where they are, or else copied from a GPU into page-locked memory."""
     tensor = tensor.detach().contiguous()
     if not tensor.is_cuda:
         return tensor.numpy()
@@ -82,8 +88,11 @@ def _array(tensor: Tensor, takes_gpu: bool) -> Array:
 
 
 def _landing(device: torch.device, takes_gpu: bool) -> Empty:
-    """Makes what rows for ``device`` arrive in: there if MPI can, else page-locked, from where a GPU
-    copies faster."""
+    """Makes what rows for ``device`` are received in.
+
+    It lies there if MPI can write to it; else in memory that is page-locked for a GPU, which copies faster
+    from it.
+    """
     def there(shape: Any, dtype: str) -> Tensor:
         rows = torch.empty(shape, dtype=getattr(torch, dtype), device=device)
         torch.cuda.synchronize(device)  # the memory may still be in use for what it was before
@@ -96,6 +105,7 @@ def _landing(device: torch.device, takes_gpu: bool) -> Empty:
 
 
 def _scratch(shape: Sequence[int], dtype: str) -> np.ndarray:
+    """Makes what uploads are received in: a matrix that may be larger than memory."""
     return scratch.empty(shape, getattr(torch, dtype)).numpy()
 
 

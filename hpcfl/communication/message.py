@@ -12,10 +12,10 @@ from torch import Tensor
 class Field:
     """One named tensor of a message.
 
-    tensor: ``[n, width]``, a row for each client, or ``[width]``, the same for all (it travels
-    once to each rank).
-    floats: how many floats it stands for, for each client; default ``width``. A number, or [n] where clients
-        differ (FedNH sends prototypes only of classes that the client holds); a bit counts 1/32.
+    tensor: ``[n, width]``, a row for each client, or ``[width]``, the same for all, which travels once to
+        each rank.
+    floats: how many floats of traffic it counts as for a client; by default ``width``. A number, or [n] where
+        clients differ (FedNH sends prototypes only of classes that the client holds); a bit counts 1/32.
     """
 
     tensor: Tensor
@@ -23,39 +23,45 @@ class Field:
 
     @property
     def shared(self) -> bool:
+        """Whether it is the same for all clients."""
         return self.tensor.dim() == 1
 
     def logical_floats(self) -> float | Tensor:
-        """Floats for each client, a number or [n]."""
+        """The floats that it counts as for each client, a number or [n]."""
         return self.tensor.shape[-1] if self.floats is None else self.floats
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Models of which clients receive several: sent down, they travel once to each rank.
+    """Models of which each client receives some, sent by the server; they travel once to each rank.
 
-    rows: ``[q, width]``. picks: int64 ``[n, m]``, which of them each client receives; −1 for none.
+    rows: the models ``[q, width]``.
+    picks: which of them each client receives, int64 ``[n, m]``; −1 for none.
     """
 
     rows: Tensor
     picks: Tensor
 
     def __getitem__(self, clients: Tensor) -> "Pool":
-        """The same models, the picks of some clients."""
+        """The pool of some clients, given by their positions [k]: the same models, and their picks."""
         return Pool(self.rows, self.picks[clients])
 
     def logical_floats(self) -> Tensor:
-        """Floats for each client [n]: the models it receives; what a pick costs is not counted."""
+        """The floats of the models that each client receives [n]; the picks themselves are not counted."""
         return (self.picks >= 0).sum(dim=1) * self.rows.shape[1]
 
 
 Message = Mapping[str, Tensor | Field | Pool]
 Inbox = dict[str, Any]  # what arrives: a Tensor, or a Pool where one was sent
+PICKS = ".picks"
 
 
 def fields(message: Message) -> dict[str, Field]:
-    """A message with every entry as a Field, sorted by name. A pool becomes two: NAME, its rows one after the
-    other [q·width], and NAME.picks."""
+    """A message with every entry as a Field, sorted by name.
+
+    A pool becomes two: NAME, its rows one after the other [q·width], and NAME.picks. Raises ValueError for a
+    tensor that is neither ``[n, width]`` nor ``[width]``.
+    """
     wrapped: dict[str, Field] = {}
     for name, value in sorted(message.items()):
         if isinstance(value, Pool):
@@ -70,11 +76,11 @@ def fields(message: Message) -> dict[str, Field]:
     return wrapped
 
 
-PICKS = ".picks"
-
-
 def unwrap(arrived: dict[str, Tensor], pooled: Mapping[str, int]) -> Inbox:
-    """The inbox of the arrived fields; ``pooled``: the number of models by name of each pool."""
+    """The inbox that the arrived tensors make: the reverse of ``fields``.
+
+    pooled: by name of each pool, how many models it has.
+    """
     inbox: Inbox = {name: tensor for name, tensor in arrived.items()
                     if name.removesuffix(PICKS) not in pooled}
     return inbox | {name: Pool(arrived[name].view(count, -1), arrived[name + PICKS])
@@ -82,7 +88,7 @@ def unwrap(arrived: dict[str, Tensor], pooled: Mapping[str, int]) -> Inbox:
 
 
 def select(inbox: Inbox, clients: Tensor) -> Inbox:
-    """What arrived for some of the clients, at positions ``clients`` [k]."""
+    """The part of an inbox for some of its clients, at positions ``clients`` [k]."""
     return {name: value
             if isinstance(value, Tensor) and value.dim() == 1 else value[clients.to(_device(value))]
             for name, value in inbox.items()}

@@ -1,9 +1,9 @@
-"""All MPI of the project: the ranks of a job that exchange by it, and which communicator a process gets.
+"""All MPI of the project: the communicator of several ranks, and which communicator a process gets.
 
-Ranks wait by polling with a short sleep: a Python signal handler cannot run inside a blocking MPI call,
-and idle ranks leave their core to others. Only when all ranks have arrived does the bulk move, by blocking
-calls at full speed. While they wait and while they train, ranks send heartbeats; one that stays silent too
-long ends the job.
+Ranks wait for each other by polling with a short sleep: a Python signal handler cannot run inside a blocking
+MPI call, and idle ranks leave their core to others. Only when all ranks have arrived do rows move, by
+blocking calls at full speed. While they wait and while they train, ranks send heartbeats; the job ends when
+one is silent too long.
 """
 
 import json
@@ -19,17 +19,19 @@ import numpy as np
 
 from hpcfl.communication.communicator import Array, Communicator, Empty, OneProcess, flush
 
+# environment variables, of which a launcher of MPI ranks sets at least one
 LAUNCHED_BY = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "SLURM_PROCID",
                "PALS_RANKID")
 SHORTEST_PAUSE = 5e-5  # seconds between two looks at who has arrived
-# (share of the time waited so far, the most seconds): the longer of both
+# A pause is a share of the time waited so far, up to so many seconds: the longest of these and the shortest.
 PAUSES = ((0.05, 2e-3), (0.005, 2e-2))
 LOOK_ROUND = 0.02  # seconds between two looks at who is silent
-BLOCK_BYTES = 1 << 28  # the most that one broadcast moves: 32-bit counts
-# rows from here on travel one a rank at a time, unstaged; narrower ones all together, put in order
+BLOCK_BYTES = 1 << 28  # the most that one broadcast moves, as MPI counts in 32 bits
+# Rows of this size or more travel straight from place to place, one of each rank at a time; smaller ones
+# travel all together, copied into the order of ranks.
 WIDE_BYTES = 1 << 16
-HEARTBEAT = 77  # message tag
-UNTIL_TOLD = 600.0  # seconds of silence that count as a hang before an experiment says how many
+HEARTBEAT = 77  # the tag of these messages
+UNTIL_TOLD = 600.0  # seconds of silence that count as a hang until ``watch`` says how many
 
 
 class World(Communicator):
@@ -41,13 +43,13 @@ class World(Communicator):
         super().__init__(self._world.rank, self._world.size)
         host = self._world.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = host.rank, host.size
-        # since MPI 4.1
+        # MPI says so since version 4.1
         self.takes_gpu = "cuda" in (self._world.Get_info().Get("mpi_memory_alloc_kinds") or "")
         self._hang_after = float("inf")
-        self._heard = [time.monotonic()] * self.size
+        self._heard = [time.monotonic()] * self.size  # when each rank was last heard of
         self._blocked_since = float("inf")  # when the main thread entered a blocking call
         self._last_beat = 0.0
-        self._pending: list[Any] = []
+        self._pending: list[Any] = []  # requests of heartbeats that may still be under way
         self._sent, self._received = [0] * self.size, [0] * self.size  # heartbeats, by the other rank
         self.watch(UNTIL_TOLD)
 
@@ -59,13 +61,16 @@ class World(Communicator):
             threading.Thread(target=self._guard, daemon=True).start()
 
     def _guard(self) -> None:
-        """In a thread of its own: no polling helps a rank whose partner stops in the middle
-        of a blocking call."""
+        """End the job when a blocking call takes too long; runs in a thread of its own.
+
+        A rank that is inside a blocking call cannot poll for those that it exchanges with.
+        """
         while time.monotonic() - self._blocked_since < self._hang_after:
             time.sleep(min(1.0, self._hang_after / 10))
         self._give_up("a rank that this one exchanges with")
 
     def _give_up(self, lost: str) -> NoReturn:
+        """Say which rank is silent and end the job."""
         print(f"hpcfl: {lost} has been silent for {self._hang_after:g} s (runtime.hang_after); "
               "ending the job, the same command resumes it", file=sys.stderr)
         self.abort(1)
@@ -76,7 +81,7 @@ class World(Communicator):
             return
         self._last_beat = now
         self._pending = [request for request in self._pending if not request.Test()]
-        if not self._pending:  # a rank that takes no heartbeats gets no more of them
+        if not self._pending:  # as long as the last heartbeats were not received, no more are sent
             for other in range(1, self.size) if self.rank == 0 else [0]:
                 self._pending.append(self._world.Isend([bytearray(1), self._mpi.BYTE], dest=other,
                                                        tag=HEARTBEAT))
@@ -84,6 +89,7 @@ class World(Communicator):
         self._listen()
 
     def _listen(self) -> None:
+        """Receive the heartbeats that have arrived."""
         status = self._mpi.Status()
         while self._world.Iprobe(tag=HEARTBEAT, status=status):
             self._world.Recv([bytearray(1), self._mpi.BYTE], source=status.source, tag=HEARTBEAT)
@@ -175,8 +181,12 @@ class World(Communicator):
         return total
 
     def _each_row(self, all_rows: Array | None, mine: Array, owner: Array, down: bool) -> None:
-        """One scatter or gather for the first row of every rank, one for the second …, straight from place
-        to place: nothing is staged or put in order first."""
+        """One scatter or gather for the first row of every rank, one for the second, and so on.
+
+        Rows move straight from place to place: none are copied to be put in order first.
+
+        all_rows: rank 0's ``[n, width]``, None elsewhere. mine: this rank's. down: whether it is a scatter.
+        """
         positions = [np.flatnonzero(owner == rank) for rank in range(self.size)]
         row, requests = self._mpi.BYTE.Create_contiguous(mine.shape[1] * mine.itemsize).Commit(), []
         for wave in range(max(map(len, positions))):
@@ -193,17 +203,17 @@ class World(Communicator):
         flush()
         with self.together():
             expected = self._world.alltoall(self._sent)
-            while self._received != expected:  # MPI may not be finalised with a message under way
+            while self._received != expected:  # MPI must not be finalised with a message under way
                 self._listen()
         self._blocked_since = time.monotonic()
         self._mpi.Finalize()
         self._blocked_since = float("inf")
-        # not os._exit: MPICH takes leave of mpiexec in an exit hook, else it kills the ranks that are slower
+        # Not os._exit: MPICH tells mpiexec in an exit hook; without that it kills the ranks that are slower.
         sys.exit(code)
 
     def abort(self, code: int) -> NoReturn:
         flush()
-        time.sleep(0.3)  # mpiexec drops what it has not passed on yet when it kills the ranks
+        time.sleep(0.3)  # when mpiexec kills the ranks, it drops output that it has not passed on yet
         try:
             self._world.Abort(code)
         finally:
@@ -211,12 +221,12 @@ class World(Communicator):
 
 
 def _route(owner: Array, size: int, row_bytes: int) -> tuple[Array, list[int]]:
-    """Rows in rank order: their positions [n], and the bytes for each rank."""
+    """The positions [n] of rows in the order of their ranks, and how many bytes each rank's rows are."""
     return np.argsort(owner, kind="stable"), (np.bincount(owner, minlength=size) * row_bytes).tolist()
 
 
 def launched_world_size() -> int | None:
-    """How many ranks the launcher says it started, where it says so."""
+    """How many ranks the launcher says that it started; None where it does not say."""
     for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"):
         if name in os.environ and (name != "SLURM_NTASKS" or "SLURM_PROCID" in os.environ):
             return int(os.environ[name])
@@ -224,9 +234,9 @@ def launched_world_size() -> int | None:
 
 
 def connect() -> Communicator:
-    """The communicator of this process: MPI if a launcher started it, else alone.
+    """The communicator of this process: by MPI if it is one of several ranks, else that of a single process.
 
-    Called before any heavy import: a rank that dies before MPI is initialised leaves the others
+    It must be called before any heavy import: a rank that dies before MPI is initialised leaves the others
     waiting for ever.
     """
     if not any(name in os.environ for name in LAUNCHED_BY):

@@ -1,5 +1,4 @@
-"""Which client lives on which rank: largest first, each to the least loaded worker, the same
-on every rank."""
+"""Which client lives on which rank: every rank computes the same placement by itself."""
 
 import heapq
 from collections.abc import Sequence
@@ -10,7 +9,7 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Placement:
-    """``owner`` [clients] holds each client's rank; it stays the same for the whole run."""
+    """Each client's rank, ``owner`` [clients], of ``size`` ranks; it stays the same for the whole run."""
 
     owner: np.ndarray
     size: int
@@ -21,10 +20,13 @@ class Placement:
 
 
 def place(cost: Sequence[float], size: int) -> Placement:
-    """Clients with costs (local steps a round) on the worker ranks 1 … size − 1; alone, on rank 0.
+    """Place clients on the worker ranks 1 … size − 1, or on rank 0 if it is alone.
 
-    Longest-processing-time-first keeps the slowest rank within 4/3 of the best possible (Graham, 1969).
-    Ties go to the lower client id and the lower rank, so the result depends on nothing but its arguments.
+    The most costly come first, each to the least loaded worker. This keeps the slowest rank within 4/3 of the
+    best possible (Graham, 1969). Ties go to the lower client id and the lower rank, so the result depends on
+    nothing but the arguments.
+
+    cost: of each client by id, local steps in an epoch. size: the number of ranks.
     """
     workers = range(1, size) if size > 1 else range(1)
     loads = [(0.0, rank) for rank in workers]

@@ -1,16 +1,17 @@
 """Models, one file each, found by the file's name (``model.name``).
 
-A file's ``plugin`` is called as ``plugin(shape, classes, *, own keys)``: ``shape`` is one sample's without
-the batch, and the keyword parameters become validated keys of ``[model]``. It returns a plain ``nn.Module``
-for ONE client, with
+A file's ``plugin`` is called as ``plugin(shape, classes, *, own keys)``: ``shape`` is that of one sample,
+without the batch, and the keyword parameters become validated keys of ``[model]``. It returns a plain
+``nn.Module`` for ONE client, with
 
 * ``head``: the output layer, last in registration order;
 * ``features(x)``: the head's input [batch, width], and ``forward(x) = head(features(x))``;
 * its layers as direct children in order, because "the upper p layers" counts children that hold parameters.
 
-``forward`` should run under ``torch.func.vmap``, where clients train side by side: no ``.item()``, no branch
-on values, no recurrent layer of torch; with any of these they train one after the other, which a note says.
-A model of tokens has the key ``vocabulary``; left out, it is the data set's.
+``forward`` should run under ``torch.func.vmap``, which trains clients side by side: it should have no
+``.item()``, no branch on values and no recurrent layer of torch. A model with any of these is trained for one
+client after the other, and a note says so. A model of tokens has the key ``vocabulary``; left out, it is the
+data set's.
 """
 
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from hpcfl.models._heads import CosineHead
 
 
 class Head(Protocol):
-    """An output layer, an ``nn.Linear`` or one that stands for it."""
+    """An output layer: an ``nn.Linear``, or a module that has the same attributes."""
 
     in_features: int
     weight: Tensor
@@ -34,7 +35,7 @@ class Head(Protocol):
 
 
 class Parts(Protocol):
-    """What a model is made of, as above."""
+    """A model's ``head`` and ``features``, as this package's docstring describes them."""
 
     head: Head
 
@@ -42,18 +43,21 @@ class Parts(Protocol):
 
 
 def parts(model: nn.Module) -> Parts:
-    """The model itself, its parts with their types; it has them if it passed a method's ``head_of``."""
+    """The model itself, typed as having a head and features; only for models that ``head_of`` accepted."""
     return cast(Parts, model)
 
 
 def build(model: Model, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
-    """The module of one client that ``[model]`` asks for, freshly initialised. Raises UserError where
-    it does not fit."""
+    """The module of one client that ``[model]`` asks for, freshly initialised.
+
+    shape: of one sample. vocabulary: the data set's number of tokens, if it has tokens.
+    Raises UserError where the model does not fit the samples or cannot have the head that is asked for.
+    """
     options: dict[str, Any] = dict(model.options)
     if "vocabulary" in options and options["vocabulary"] is None:
         options["vocabulary"] = vocabulary
-    make = plugins.find(__name__, "model.name", model.name)
-    module = _made(model.name, make, shape, classes, options)
+    plugin = plugins.find(__name__, "model.name", model.name)
+    module = _made(model.name, plugin, shape, classes, options)
     if not isinstance(module, nn.Module):
         raise UserError(f"model.name = '{model.name}' made a {type(module).__name__}, not an nn.Module")
     if model.head == "cosine":
@@ -65,13 +69,13 @@ def build(model: Model, shape: tuple[int, ...], classes: int, vocabulary: int | 
     return module
 
 
-def _made(name: str, make: Callable[..., Any], shape: tuple[int, ...], classes: int,
+def _made(name: str, plugin: Callable[..., Any], shape: tuple[int, ...], classes: int,
           options: dict[str, Any]) -> Any:
-    """What a model's class or function makes. Raises UserError where a user's own fails."""
+    """What the plugin called ``name`` makes. Raises UserError where a user's own one fails."""
     try:
-        return make(shape, classes, **options)
+        return plugin(shape, classes, **options)
     except Exception as error:
-        place = blame.line_of(error) or blame.definition_of(make)
+        place = blame.line_of(error) or blame.definition_of(plugin)
         if ":" not in name or isinstance(error, UserError):
             raise
         size = "×".join(map(str, shape))

@@ -1,5 +1,4 @@
-"""What the small image models of the papers have in common: two 5×5 convolutions with pooling, linear
-layers, a head."""
+"""What the papers' small image models have in common: two convolutions with pooling, then linear layers."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -11,15 +10,18 @@ from torch.nn.functional import max_pool2d, pad, relu
 from hpcfl.errors import UserError
 
 KERNEL = 5
-SMALLEST = 16  # a side of 16 leaves one position after two times (convolution, pooling)
+SMALLEST = 16  # of an image's sides: of 16 pixels, convolution and pooling, both twice, leave one position
 
 
 class TwoConvolutions(nn.Module):
-    """Two times (5×5 convolution, ReLU, 2×2 pooling), linear layers with ReLU, the output layer;
-    default initialisation.
+    """Twice (5×5 convolution, ReLU, 2×2 pooling), then linear layers with ReLU and the output layer.
 
-    A subclass is one paper's model. ``side``: images of smaller sides are zero-padded evenly to it; 0 takes
-    them as they are. Raises UserError for samples that are not images or too small.
+    A subclass is one paper's model. Parameters are initialised as torch does by default. Raises UserError for
+    samples that are no images or too small.
+
+    channels: of the two convolutions. widths: of the linear layers.
+    head_bias: whether the output layer has a bias.
+    side: to which smaller sides of an image are padded evenly with zeros; 0 for no padding.
     """
 
     channels: ClassVar[tuple[int, int]]
@@ -37,7 +39,7 @@ class TwoConvolutions(nn.Module):
         self._padding = [*_around(sides[1] - shape[2]), *_around(sides[0] - shape[1])]
         self.conv1 = nn.Conv2d(shape[0], self.channels[0], KERNEL)
         self.conv2 = nn.Conv2d(*self.channels, KERNEL)
-        width = self.channels[1] * _left(sides[0]) * _left(sides[1])
+        width = self.channels[1] * _remaining(sides[0]) * _remaining(sides[1])
         self._linear = [f"fc{position}" for position in range(1, len(self.widths) + 1)]
         for name, inputs, outputs in zip(self._linear, [width, *self.widths], self.widths, strict=False):
             self.add_module(name, nn.Linear(inputs, outputs))
@@ -47,8 +49,7 @@ class TwoConvolutions(nn.Module):
         """The head's input, float32 [batch, last width], for images [batch, channels, height, width]."""
         if any(self._padding):
             x = pad(x, self._padding)
-        # Pooling before the ReLU: the maximum commutes with it bit for bit, and the ReLU sees a quarter
-        # of the values.
+        # Pooling before the ReLU gives the same bits, and the ReLU has a quarter of the values to compute.
         x = relu(max_pool2d(self.conv1(x), 2))
         x = relu(max_pool2d(self.conv2(x), 2)).flatten(1)
         for name in self._linear:
@@ -62,12 +63,12 @@ class TwoConvolutions(nn.Module):
 
 
 def _around(missing: int) -> tuple[int, int]:
-    """Padding before and after."""
+    """How much to pad before and after where so many pixels are missing."""
     return missing // 2, missing - missing // 2
 
 
-def _left(side: int) -> int:
-    """What two times (convolution, pooling) leave of a side."""
+def _remaining(side: int) -> int:
+    """What remains of a side after convolution and pooling, both twice."""
     for _ in range(2):
         side = (side - KERNEL + 1) // 2
     return side

@@ -1,4 +1,4 @@
-"""Output layers that any model can have (``model.head``) or a method can put in place of the model's own."""
+"""Output layers that replace a model's own, where ``model.head`` or a method asks for it."""
 
 import torch
 import torch.nn.functional as functional
@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 
 class CosineHead(nn.Linear):
-    """logits = scale · V̂ f/‖f‖, V̂ the rows of ``weight`` [K, d] at unit length; ``scale`` [1] is learnable.
+    """Logits = scale · V̂ f/‖f‖ for features f, where V̂ are the rows of ``weight`` [K, d] at unit length.
 
-    The rows start far apart on the unit sphere. As in FedNH (Dai et al., AAAI 2023), whose prototypes are
-    these rows, frozen.
+    The rows start far apart on the unit sphere, and ``scale`` [1] is learnable. In FedNH (Dai et al., AAAI
+    2023) these rows are the prototypes, which training leaves frozen.
     """
 
     def __init__(self, features: int, classes: int, scale: float):
@@ -23,15 +23,18 @@ class CosineHead(nn.Linear):
 
 
 def spread(classes: int, width: int) -> Tensor:
-    """Unit rows [classes, width], far apart: orthonormal if they fit, else by descent on the log-sum-exp
-    of cosines."""
+    """Rows [classes, width] of unit length that are far apart, drawn from torch's generator.
+
+    They are orthonormal if there are at most ``width``; else they come from a descent on the log-sum-exp of
+    cosines.
+    """
     rows = torch.empty(classes, width)
     if classes <= width:
         return nn.init.orthogonal_(rows)
     rows = functional.normalize(rows.normal_(), dim=1)
     # ∂/∂V of τ·Σ_i log Σ_j≠i exp(V_i·V_j/τ) pushes each row away from its nearest ones
     for step in range(500):
-        tau = 0.03 ** (step / 500)  # cooled from 1: started cold, rows that begin close together stay so
+        tau = 0.03 ** (step / 500)  # cools down from 1, because rows that begin close together need the heat
         nearness = (rows @ rows.T / tau).fill_diagonal_(-torch.inf).softmax(dim=1)
         rows = functional.normalize(rows - 0.3 * tau * (nearness + nearness.T) @ rows, dim=1)
     return rows

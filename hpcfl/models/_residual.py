@@ -1,5 +1,4 @@
-"""Residual networks of basic blocks (He et al., CVPR 2016): a stem, stages of which each but the first
-halves the image."""
+"""Residual networks of basic blocks (He et al., CVPR 2016)."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -10,12 +9,15 @@ from torch.nn.functional import relu
 from hpcfl.errors import UserError
 
 Norm = Literal["batch", "group", "none"]
-GROUPS = 2
+GROUPS = 2  # of channels in a group norm
 
 
 class BasicBlock(nn.Module):
-    """relu(f(x) + shortcut(x)), f two 3×3 convolutions; the shortcut is a 1×1 convolution where
-    shapes differ."""
+    """relu(f(x) + shortcut(x)), where f is two 3×3 convolutions.
+
+    The shortcut is the identity, or a 1×1 convolution where the shapes differ. ``stride`` is that of the
+    first convolution.
+    """
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm):
         super().__init__()
@@ -24,7 +26,7 @@ class BasicBlock(nn.Module):
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.norm2 = _norm(norm, outputs)
         self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:  # a network without norm layers keeps them here, as FedNH's does
+        if stride != 1 or inputs != outputs:  # FedNH's network without norm layers has them here all the same
             self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False),
                                           _norm("group" if norm == "none" else norm, outputs))
 
@@ -34,11 +36,15 @@ class BasicBlock(nn.Module):
 
 
 class ResidualNetwork(nn.Module):
-    """Children ``stem``, ``stage1`` …, ``head``: the layers that "the upper p" counts. Convolutions Kaiming
-    normal (fan-out).
+    """A stem, stages of which each but the first halves the image, the mean over positions and the head.
 
-    widths: channels of each stage. large_stem: 7×7/2 convolution and 3×3/2 pooling, else 3×3/1.
-    Raises UserError for samples that are not images.
+    Its children ``stem``, ``stage1`` … and ``head`` are the layers that "the upper p layers" counts.
+    Convolutions are initialised Kaiming normal (fan-out).
+
+    widths: the channels of each stage. blocks: how many a stage has.
+    large_stem: a 7×7 convolution and a 3×3 pooling, both of stride 2, else a 3×3 convolution of stride 1.
+
+    Raises UserError for samples that are no images.
     """
 
     def __init__(self, shape: tuple[int, ...], classes: int, widths: Sequence[int], blocks: int, norm: Norm,
@@ -60,7 +66,7 @@ class ResidualNetwork(nn.Module):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def features(self, x: Tensor) -> Tensor:
-        """The head's input, float32 [batch, channels]: the mean over all positions."""
+        """The head's input [batch, channels]: the mean over all positions."""
         x = self.stem(x)
         for name in self._stages:
             x = self.get_submodule(name)(x)
@@ -73,6 +79,7 @@ class ResidualNetwork(nn.Module):
 
 
 def _norm(norm: Norm, channels: int) -> nn.Module:
+    """A norm layer of the kind ``norm``; the identity for "none"."""
     layers: dict[str, Callable[[], nn.Module]] = {"batch": lambda: nn.BatchNorm2d(channels),
                                                   "group": lambda: nn.GroupNorm(GROUPS, channels),
                                                   "none": nn.Identity}

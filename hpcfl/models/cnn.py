@@ -4,7 +4,10 @@ from hpcfl.models._convolutional import TwoConvolutions
 
 
 class CNN(TwoConvolutions):
-    """32 and 64 channels, a layer of 512: 582,026 parameters for MNIST, 878,538 for CIFAR-10."""
+    """Convolutions of 32 and 64 channels and a layer of 512.
+
+    It has 582,026 parameters for MNIST and 878,538 for CIFAR-10.
+    """
 
     channels = 32, 64
     widths = (512,)

@@ -4,8 +4,10 @@ from hpcfl.models._convolutional import TwoConvolutions
 
 
 class Conv2Cifar(TwoConvolutions):
-    """Twice 64 channels, layers of 384 and 192, a head without bias: 797,952 parameters for CIFAR-10,
-    815,232 for CIFAR-100."""
+    """Two convolutions of 64 channels, layers of 384 and 192, and a head without bias.
+
+    It has 797,952 parameters for CIFAR-10 and 815,232 for CIFAR-100.
+    """
 
     channels = 64, 64
     widths = (384, 192)

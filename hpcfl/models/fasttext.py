@@ -1,5 +1,4 @@
-"""fastText for AG News, as FedALA uses it (protocols.md B2): 3,157,508 parameters with a vocabulary
-of 98,635."""
+"""fastText for AG News, as FedALA uses it (protocols.md B2): 3,157,508 parameters with 98,635 tokens."""
 
 from typing import Annotated
 
@@ -14,11 +13,10 @@ WIDTH = 32
 
 
 class FastText(nn.Module):
-    """Mean of the embeddings over all positions, padding included, a linear layer without activation,
-    the output layer.
+    """The mean of the embeddings, a linear layer without activation and the output layer.
 
-    Token 0 is unknown and padding: its embedding is zero and stays so. Raises UserError for samples
-    that are not tokens.
+    The mean is over all positions, padding included. Token 0 stands for unknown words and padding; its
+    embedding is zero and stays so. Raises UserError for samples that are no tokens.
     """
 
     def __init__(self, shape: tuple[int, ...], classes: int, *,
@@ -36,7 +34,7 @@ class FastText(nn.Module):
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """The head's input [batch, 32] for token ids [batch, positions]."""
         words = functional.embedding(x, self.embedding.weight)
-        # Not by padding_idx: under vmap only the first lane's padding would stand still (torch 2.13).
+        # Not by padding_idx: under vmap it would keep only the first lane's embedding at zero (torch 2.13).
         x = self.hidden(torch.where((x == 0)[..., None], 0, words).mean(dim=1))
         return x
 

@@ -1,5 +1,4 @@
-"""A multilayer perceptron; with its default, DiversiFed's model for Fashion-MNIST (784-64-10,
-50,890 parameters)."""
+"""A multilayer perceptron; by default DiversiFed's model for Fashion-MNIST (784-64-10, 50,890 parameters)."""
 
 import math
 from collections.abc import Sequence
@@ -16,8 +15,11 @@ from hpcfl.errors import UserError
 MOST_LAYERS, MOST_PARAMETERS = 1_000, 1_000_000_000  # of one client's model, 4 GB
 
 class MLP(nn.Module):
-    """Linear layers with ReLU between, on the flattened sample; no hidden layer makes it a
-    linear classifier."""
+    """Linear layers with ReLU between them, on the flattened sample.
+
+    Without hidden layers it is a linear classifier. Raises UserError for more layers or parameters than are
+    allowed.
+    """
 
     def __init__(self, shape: tuple[int, ...], classes: int, *,
                  hidden: Annotated[Sequence[PositiveInt],

@@ -1,7 +1,8 @@
 """ResNet-18 in the forms of the papers, for Tiny-ImageNet with 200 classes (protocols.md B3, B6).
 
-FedALA and cwFedAvg: torchvision's, 11,279,112 parameters. FedNH: group norm, a 3×3 stem without pooling and
-a head without bias, 11,271,232; FedNH itself runs without norm layers except in the shortcuts, 11,263,424.
+FedALA and cwFedAvg use torchvision's form with batch norm, of 11,279,112 parameters. In FedNH's experiments
+the other methods have group norm, a 3×3 stem without pooling and a head without bias, 11,271,232 parameters;
+FedNH itself has the same without norm layers except in the shortcuts, 11,263,424.
 """
 
 from typing import Annotated
@@ -12,7 +13,7 @@ from hpcfl.models._residual import Norm, ResidualNetwork
 
 
 class ResNet18(ResidualNetwork):
-    """Two basic blocks of 64, 128, 256 and 512 channels each."""
+    """Four stages of two basic blocks each, of 64, 128, 256 and 512 channels."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, *,
                  norm: Annotated[Norm, Field(description="batch: torchvision's form; group, none: "

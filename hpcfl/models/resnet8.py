@@ -4,7 +4,7 @@ from hpcfl.models._residual import ResidualNetwork
 
 
 class ResNet8(ResidualNetwork):
-    """One basic block of 64, 128 and 256 channels each, batch norm, the stem of ResNet-18."""
+    """Three stages of one basic block each, of 64, 128 and 256 channels; batch norm and ResNet-18's stem."""
 
     def __init__(self, shape: tuple[int, ...], classes: int):
         super().__init__(shape, classes, (64, 128, 256), blocks=1, norm="batch", large_stem=True,

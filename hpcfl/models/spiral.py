@@ -8,8 +8,10 @@ from torch.nn.functional import relu
 
 
 class SpiralNetwork(nn.Module):
-    """Linear layers to 16, 8, 4 (ReLU after each) and 2 features, in which the classes can be drawn;
-    a head without bias."""
+    """Linear layers to 16, 8 and 4 features, with ReLU after each, then to 2, and a head without bias.
+
+    In the plane of the two features the classes can be drawn.
+    """
 
     def __init__(self, shape: tuple[int, ...], classes: int):
         super().__init__()

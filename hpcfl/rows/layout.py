@@ -19,10 +19,14 @@ Group = str | int
 class Layout:
     """The order and shape of named tensors in a flat row of ``width`` floats.
 
-    Groups of columns: ``"all"``; ``"head"`` or ``"output"``, the module named head (else the last child);
-    ``"body"``, all before it; ``"neck"``, the body's last layer; an integer p, the upper p layers,
-    where a layer is a direct child that holds parameters (protocols.md B4); any module or parameter
-    by its dotted name.
+    A *layer* is a direct child of the model that holds parameters (protocols.md B4). *Groups* of columns are
+    ``"all"``; ``"head"`` or ``"output"``, the child named head, or else the last one; ``"body"``, all before
+    the head; ``"neck"``, the body's last layer; an integer p, the upper p layers; and every module or
+    parameter by its dotted name.
+
+    names, shapes, sizes: of the tensors, in the order of a row.
+    offsets: the column where each tensor begins, and last ``width``.
+    layers: the columns of each layer.
     """
 
     def __init__(self, named: Iterable[tuple[str, Tensor]]):
@@ -37,6 +41,7 @@ class Layout:
         self.head_name = "head" if "head" in children else (children[-1] if children else "")
 
     def _span(self, prefix: str) -> slice:
+        """The columns of a module or parameter. Raises UserError if there are none or others lie between."""
         inside = [i for i, name in enumerate(self.names) if name == prefix or name.startswith(prefix + ".")]
         if not inside:
             raise UserError(f"layer group '{prefix}' is unknown{nearest(prefix, self._groups())}")
@@ -46,11 +51,12 @@ class Layout:
         return slice(self.offsets[inside[0]], self.offsets[inside[-1] + 1])
 
     def _groups(self) -> list[str]:
+        """The names of groups, of which an error suggests one."""
         modules = {name.rpartition(".")[0] for name in self.names} - {""}
         return ["all", "body", "neck", "head", f"1 … {len(self.layers)}", *sorted(modules)]
 
     def columns(self, group: Group) -> slice:
-        """The columns of a group as a slice. Raises UserError for an unknown one."""
+        """The columns of a group. Raises UserError if the model has no such group."""
         if isinstance(group, int):
             if not 1 <= group <= len(self.layers):
                 raise UserError(f"layers = {group}: this model has 1 to {len(self.layers)} upper layers")
@@ -75,7 +81,7 @@ class Layout:
                 if any(span.start <= start < span.stop for span in spans)]
 
     def split(self, rows: Tensor) -> dict[str, Tensor]:
-        """Views ``[*lead, *shape]`` of rows ``[*lead, width]``, by name."""
+        """Views ``[*lead, *shape]`` of rows ``[*lead, width]``, by name; ``lead`` may be any dimensions."""
         lead = rows.shape[:-1]
         return {name: rows[..., start:start + size].view(*lead, *shape) for name, start, size, shape
                 in zip(self.names, self.offsets, self.sizes, self.shapes, strict=False)}
@@ -86,8 +92,11 @@ class Layout:
                 for name, view in self.split(rows).items()}
 
     def flatten(self, tensors: Mapping[str, Tensor], out: Tensor) -> Tensor:
-        """Write tensors ``[n, *shape]`` by name into rows ``out`` ``[n, width]``; columns of absent
-        names stay."""
+        """Write tensors ``[n, *shape]`` by name into the rows ``out`` [n, width], and return these.
+
+        Columns of which ``tensors`` has no name stay as they are; names that the layout does not know are
+        ignored.
+        """
         for name, view in self.split(out).items():
             if name in tensors:
                 view.copy_(tensors[name])
@@ -100,20 +109,19 @@ def of_parameters(module: nn.Module) -> Layout:
 
 
 def of_buffers(module: nn.Module) -> Layout:
-    """The layout of a module's buffers (batch-norm statistics), integer counters carried as floats."""
+    """The layout of a module's buffers, which are batch-norm statistics; integer counters become floats."""
     return Layout(module.named_buffers())
 
 
 def floating(layout: Layout, module: nn.Module) -> Tensor:
-    """Which columns of a row of buffers hold floating-point numbers, bool [width]; the others
-    are counters."""
+    """Which columns of a row of buffers hold floating-point numbers and not counters, bool [width]."""
     buffers = dict(module.named_buffers())
     return torch.cat([torch.full((size,), buffers[name].is_floating_point()) for name, size
                       in zip(layout.names, layout.sizes, strict=True)])
 
 
 def to_row(layout: Layout, module: nn.Module) -> Tensor:
-    """A module's parameters (or buffers) as one float32 row ``[width]``."""
+    """The parameters or buffers of a module, whichever the layout has, as one float32 row ``[width]``."""
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     pieces = [tensors[name].detach().reshape(-1).float() for name in layout.names]
     return torch.cat(pieces) if pieces else torch.zeros(0)

@@ -1,8 +1,8 @@
-"""Keyed randomness: every draw is a function of (seed, purpose, round, client …), never of what
-was drawn before.
+"""Keyed randomness: every draw is a function of a seed and a key, never of what was drawn before.
 
-There is therefore no generator state to save: a resumed run, another number of ranks or another order of
-clients draws the same numbers. Philox is a counter-based generator; its key is a hash of the draw's key.
+The key is a purpose and mostly the round and the client. There is no generator state to save: a resumed run,
+another number of ranks or another order of clients draws the same numbers. Philox is a counter-based
+generator, whose own key is a hash of the seed and the draw's key.
 """
 
 from collections.abc import Iterator
@@ -15,12 +15,14 @@ import torch
 from numpy.random.bit_generator import ISeedSequence
 from numpy.typing import DTypeLike
 
-PHILOX_WORDS = 4  # numbers of 64 bits that each value of Philox's counter stands for
+PHILOX_WORDS = 4  # numbers of 64 bits that Philox draws for each value of its counter
 
 
 class _Key(ISeedSequence):
-    """Philox's key itself, two words of 64 bits: ``Philox(key=…)`` asks the system for entropy first
-    and throws it away."""
+    """Hands Philox its key, two words of 64 bits, as it is.
+
+    ``Philox(key=…)`` would do the same, but asks the system for entropy first and throws it away.
+    """
 
     def __init__(self, key: bytes):
         self._key = np.frombuffer(key, "<u8")
@@ -30,6 +32,7 @@ class _Key(ISeedSequence):
 
 
 def _digest(seed: int, key: tuple[int | str, ...]) -> bytes:
+    """16 bytes that are different for different seeds and keys; 1 and "1" differ, too."""
     text = "\x1f".join([str(seed), *(f"{type(part).__name__}:{part}" for part in key)])
     return blake2b(text.encode(), digest_size=16).digest()
 
@@ -41,7 +44,7 @@ def generator(seed: int, *key: int | str) -> np.random.Generator:
 
 
 def uniform(seed: int, *key: int | str, skip: int, count: int) -> np.ndarray:
-    """Uniform numbers in [0, 1), float64 [count], of ``generator(seed, *key)`` after its first ``skip``."""
+    """Uniform numbers in [0, 1) of ``generator(seed, *key)``, float64 [count], after the first ``skip``."""
     random = generator(seed, *key)
     cast(np.random.Philox, random.bit_generator).advance(skip // PHILOX_WORDS)
     random.random(skip % PHILOX_WORDS)
@@ -55,8 +58,7 @@ def permutation(size: int, seed: int, *key: int | str) -> np.ndarray:
 
 @contextmanager
 def seeded(seed: int, *key: int | str) -> Iterator[None]:
-    """Torch's CPU generator seeded by the key inside the block (for ``nn.Module`` constructors),
-    restored after."""
+    """A block in which torch's CPU generator, which constructors of modules use, is seeded by the key."""
     with torch.random.fork_rng(devices=[]):
         torch.random.manual_seed(int.from_bytes(_digest(seed, key)[:8], "little") >> 1)
         yield
