@@ -135,7 +135,7 @@ def _report(experiment: Config, lines: list[dict[str, Any]], ranks: list[list[An
     rate = lane_steps.samples / sum(seconds)
     return Report(statistics.median(seconds), seconds, phases, rate,
                   lane_steps.needed / max(1, lane_steps.computed),
-                  lane_steps.computed / max(1, lane_steps.turns),
+                  lane_steps.computed / max(1, lane_steps.batched),
                   rate * max(flops) / sum(peaks), sum(peaks) / 1e9,
                   list(resident), list(device), experiment.rounds * plain + times * phases["score"],
                   bool(scored))

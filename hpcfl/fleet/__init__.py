@@ -1,4 +1,4 @@
-"""The fleet: the clients of one rank that a round concerns; trains and scores them for the method."""
+"""What a method sees of its clients: the ``Fleet``, which trains and scores them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -25,11 +25,19 @@ BUFFERS = "buffers."
 
 @dataclass
 class Fleet:
-    """n clients for one call of a method's ``update``, ``observe`` or ``finish``.
+    """n clients of one rank, for one call of a method's ``update``, ``observe`` or ``finish``.
 
-    ``ids`` [n] ascending; ``state`` their private state, tensors ``[n, …]`` by name: assign new values and
-    they are kept; ``counts`` [n, classes] training samples; ``round`` counts from 1. Rows are ``[n, P]``,
-    or ``[P]`` for one model that all clients share. ``scores``: by column, the sums of each score.
+    Rows of models are ``[n, P]`` in the order of ``ids``, or ``[P]`` for one model that all clients share.
+
+    ids: the clients' numbers [n], ascending.
+    state: the clients' private state, tensors ``[n, …]`` by name; tensors that a method assigns are kept.
+    counts: training samples of each class, float64 [n, classes].
+    round: the number of the round, from 1.
+    scored: whether models are scored in this round.
+    loss: what ``train`` minimises unless told otherwise.
+    scores: what ``score`` added up, by column.
+    recorded: what ``record`` was given, [n] by name.
+    losses: each client's mean loss in the last epoch of the last training, float64 [n]; None before any.
     """
 
     ids: np.ndarray
@@ -63,7 +71,10 @@ class Fleet:
         return self.counts.sum(dim=1)
 
     def rows(self, rows: Tensor) -> Tensor:
-        """``[P]`` or ``[n, P]`` as ``[n, P]``; a view, not to be written to."""
+        """Rows ``[P]`` or ``[n, P]`` as ``[n, P]``: a view, not to be written to.
+
+        Raises ValueError for other shapes.
+        """
         if tuple(rows.shape) not in ((self.layout.width,), (len(self.ids), self.layout.width)):
             raise ValueError(f"rows of models have shape {list(rows.shape)}; expected [{self.layout.width}], "
                              f"one model, or [{len(self.ids)}, {self.layout.width}], one for each client")
@@ -72,7 +83,7 @@ class Fleet:
     def buffers(self, model: str = "model") -> Tensor:
         """The batch-norm statistics of one of the clients' models, ``[n, B]``; B is 0 without batch norm.
 
-        A view, not to be written to; ``at`` takes a row of it.
+        A view, not to be written to. The function ``at`` takes a row of it as its ``buffers``.
         """
         if not self.resources.buffers.width:
             return torch.zeros(len(self.ids), 0, device=self.resources.device)
@@ -81,8 +92,8 @@ class Fleet:
     def uniform(self, purpose: str, *shape: int) -> Tensor:
         """Uniform numbers in [0, 1), ``[n, *shape]``, each client's own, keyed by purpose, round and client.
 
-        A longer first dimension only adds numbers: what a client draws does not depend on its
-        neighbours' needs.
+        A larger first dimension of ``shape`` appends numbers and changes none: a client draws the same
+        however many its neighbours need.
         """
         draws = [randomness.generator(self.setup.seed, "uniform", purpose,
                                       self.round, int(client)).random(shape)
@@ -94,23 +105,26 @@ class Fleet:
               proximal: tuple[float, Tensor] | None = None, share: float = 1.0, only: Tensor | None = None,
               until: Callable[[Tensor, Tensors], Tensor] | None = None, model: str = "model",
               variables: Tensors | None = None) -> Tensor:
-        """Local training from ``rows``: returns the trained rows ``[n, P]``; what is given stays as it is.
+        """Train locally from ``rows``; returns the trained rows ``[n, P]``. The given tensors do not change.
 
-        loss: default the method's objective.
-        params: the groups of columns that move (layout.columns); the rest is frozen, its batch norm in
+        The model's batch-norm buffers move on in ``state``, and ``losses`` are this training's.
+
+        loss: what is minimised; by default the method's objective.
+        params: the groups of columns that are trained (see ``Layout``); the rest is frozen, its batch norm in
             evaluation mode.
-        epochs: default ``training.epochs``; with ``until`` the most there may be.
-        steps: the most steps of an epoch.
-        phase: names the shuffles, so that two phases of a round see different orders; each once a call.
-        proximal: (strength, anchor rows): the proximal term strength/2·‖w − anchor‖².
-        share: trains on a random share of a client's samples, fixed for the phase, at least one.
+        epochs: by default ``training.epochs``; with ``until`` the most there may be.
+        steps: the most steps in an epoch; by default as many as there are mini-batches.
+        phase: a part of the key of all shuffles, so that two phases of a round see different orders; a fleet
+            trains each phase once.
+        proximal: (strength, anchor rows) of the proximal term strength/2·‖w − anchor‖².
+        share: the share of a client's samples that it trains on, drawn for the phase, at least one sample.
         only: which clients train, bool [n]; the others' rows are returned as they are.
-        until: of the epochs' last-batch losses [lanes, epochs so far] and the lanes' variables → which are
-            done [lanes].
-        model: which of a client's models this is, where a method keeps several (own buffers each).
-        variables: per-client tensors [n, …] by name, for the loss as ``lane.NAME``.
+        until: called after each epoch with the losses of the epochs' last mini-batches [lanes, epochs so far]
+            and the lanes' variables; returns which lanes are done, bool [lanes].
+        model: which of a client's models this is, where a method keeps several, each with its own buffers.
+        variables: tensors ``[n, …]`` by name, which the loss reads as ``lane.NAME``.
 
-        Raises ValueError for shapes that do not fit, and for a phase that was trained before in this call.
+        Raises ValueError for shapes that do not fit, and for a phase that was trained before.
         """
         return self._trained(rows, model, variables, training.Task(
             self.round, loss or self.loss, self.layout.members(params), self._epochs(epochs), steps, 1, phase,
@@ -122,12 +136,13 @@ class Fleet:
                  phase: str = "train", proximal: tuple[float, Tensor] | None = None, share: float = 1.0,
                  only: Tensor | None = None, until: Callable[[Tensor, Tensors], Tensor] | None = None,
                  model: str = "model", variables: Tensors | None = None) -> tuple[Tensor, Tensors]:
-        """As ``train``, each mini-batch in the hands of the method's own ``step`` (see Turn).
+        """Train as ``train`` does, but by the method's own ``step``, which is called with a ``Turn``.
 
-        Returns the trained rows ``[n, P]`` and, by name, the ``variables`` [n, …] with what steps assigned
-        anew; the given tensors stay as they are. In a step they are ``turn.variables[NAME]``.
+        Returns the trained rows ``[n, P]`` and the ``variables`` ``[n, …]`` by name with what steps assigned
+        to them; the given tensors do not change. A step reads and assigns ``turn.variables[NAME]``.
 
-        batches: disjoint mini-batches that a step sees at once; a last step has them smaller, never empty.
+        batches: how many disjoint mini-batches a step gets; in an epoch's last step they may be smaller,
+            never empty.
         """
         trained = self._trained(rows, model, variables, training.Task(
             self.round, loss or self.loss, self.layout.members(params), self._epochs(epochs), steps, batches,
@@ -136,8 +151,7 @@ class Fleet:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """Training inside is for a score alone: it moves no private state and leaves the recorded
-        loss as it was."""
+        """A block of training for a score alone: afterwards private state and ``losses`` are as before it."""
         state, losses = self.state, self.losses
         self.state = dict(state)
         yield
@@ -148,27 +162,29 @@ class Fleet:
               variables: Tensors | None = None) -> None:
         """Record the scores of ``rows`` on each client's test samples as ``column``, in scored rounds only.
 
-        column: several where one model is several, such as ("pre", "global"): it is scored once.
-        predict: of (model, x, lane) → logits [batch, classes]; default ``model(x)``. variables:
-        as for ``train``.
+        column: several names, such as ("pre", "global"), where several columns are one model: it is scored
+            once.
+        predict: a function of (model, x, lane) that returns logits [batch, classes]; by default ``model(x)``.
+        model, variables: as for ``train``.
         """
         if not self.scored:
             return
         with self.resources.stopwatch.phase("score"):
             scores = self.resources.scores
-            sums = self._sums("test", rows, predict or plainly, model, self._variables(variables), scores)
+            sums = self._sums("test", rows, predict or default_prediction, model,
+                              self._variables(variables), scores)
         self.scores |= dict.fromkeys([column] if isinstance(column, str) else column, sums)
 
     def loss_of(self, models: Tensor | Pool, on: Literal["train", "validation"] = "train",
                 model: str = "model") -> Tensor:
         """Mean cross-entropy of models on each client's own samples, in evaluation mode, float64.
 
-        ``[n]`` of rows ``[n, P]`` or ``[P]``; ``[n, m]`` of a pool, infinite where nothing was picked.
-        Without samples 0.
+        Rows ``[n, P]`` or ``[P]`` give ``[n]``; a pool gives ``[n, m]``, infinite where nothing was picked.
+        The loss of a client without samples is 0.
         """
         if isinstance(models, Tensor):
             scores = {"loss": cross_entropy.plugin()}
-            total, samples = self._sums(on, models, plainly, model, {}, scores)["loss"].T
+            total, samples = self._sums(on, models, default_prediction, model, {}, scores)["loss"].T
             mean: Tensor = total / samples.clamp(min=1)
             return mean.to(self.resources.device)
         losses = torch.full(models.picks.shape, torch.inf, dtype=torch.float64, device=self.resources.device)
@@ -178,35 +194,38 @@ class Fleet:
 
     def _sums(self, on: str, rows: Tensor, predict: Predict, model: str, variables: Tensors,
               scores: Mapping[str, Score]) -> scoring.Sums:
+        """The sums of ``scores`` on each client's samples for ``on``: "train", "validation" or "test"."""
         resources = self.resources
-        found, order = [], list[int]()
+        chunk_sums, order = [], list[int]()
         pools = [resources.samples.parts[on][int(client)] for client in self.ids]
-        once = (rows.dim() == 1 and on == "test" and resources.samples.global_test and not variables
-                and not resources.buffers.width)
-        for chunk in scoring.groups(pools[:1] if once else pools, resources.kernel.widest):
+        same_for_all = (rows.dim() == 1 and on == "test" and resources.samples.global_test and not variables
+                        and not resources.buffers.width)  # one model on the same samples
+        for chunk in scoring.groups(pools[:1] if same_for_all else pools, resources.kernel.widest):
             lanes = torch.tensor(chunk, device=resources.device)
             tensors = self._stacked(rows, model, lanes)
-            own = {key: value[lanes] for key, value in variables.items()}
-            found.append(scoring.score(resources.kernel, tensors, resources.samples,
-                                       [pools[i] for i in chunk], own,
-                                       predict, scores))
+            lane_variables = {key: value[lanes] for key, value in variables.items()}
+            chunk_sums.append(scoring.score(resources.kernel, tensors, resources.samples,
+                                            [pools[i] for i in chunk], lane_variables, predict, scores))
             order += chunk
             resources.beat()
-        if once:  # one model on the same samples for all
-            return scoring.merge(found * len(self.ids), list(range(len(self.ids))))
-        return scoring.merge(found, order)
+        if same_for_all:
+            return scoring.merge(chunk_sums * len(self.ids), list(range(len(self.ids))))
+        return scoring.merge(chunk_sums, order)
 
     def record(self, name: str, values: Tensor) -> None:
-        """Record a number of each client [n] as ``recorded/NAME``, and its mean over clients."""
+        """Record a number of each client, ``values`` [n], as ``recorded/NAME``, and its mean over clients."""
         self.recorded[name] = self._of_each_client(f"the recorded '{name}'", values)
 
     def class_means(self, rows: Tensor, function: Predict, model: str = "model",
                     draws: tuple[int, int] | None = None) -> Tensor:
-        """Each client's per-class mean over its training samples of ``function(model, x, lane)`` [batch, d],
-        in evaluation mode: ``[n, classes, d]``, zero for classes it does not hold.
+        """Means of ``function`` over each client's training samples of each class: ``[n, classes, d]``.
 
-        draws: (times, size): instead of all samples of a class, the mean over so many random draws
-        of at most ``size``.
+        They are float32, and zero for classes that a client does not hold.
+
+        rows: the models that the function is given, in evaluation mode.
+        function: of (model, x, lane), ``[batch, d]``; the lane has no variables.
+        draws: (times, size): the mean is over ``times`` random draws of at most ``size`` samples of the
+            class instead of all.
         """
         resources, means, order = self.resources, [], list[int]()
         pools = [self._drawn(client, *draws) if draws else resources.samples.train[int(client)]
@@ -229,17 +248,16 @@ class Fleet:
 
     def head_gradients(self, rows: Tensor, model: str = "model",
                        draws: tuple[int, int] | None = None) -> Tensor:
-        """Each client's gradients of its classes' mean cross-entropy with respect to the linear output layer
-        ``head``.
+        """Gradients of each client's mean cross-entropy, class by class, with respect to the layer ``head``.
 
-        ``[n, K, P_h]`` at models ``rows`` in evaluation mode, zero for classes that a client does not hold;
-        ``draws``: see ``class_means``.
+        ``[n, K, P_h]`` for K classes and P_h parameters of the head, at the models ``rows`` in evaluation
+        mode; zero for classes that a client does not hold. ``draws``: as for ``class_means``.
         """
         return head_gradients.from_means(
             self.class_means(rows, head_gradients.outer_products, model, draws), self.layout)
 
     def _variables(self, variables: Tensors | None) -> Tensors:
-        """A method's variables, checked."""
+        """A method's variables by name, if any. Raises ValueError where one is not ``[n, …]``."""
         return {name: self._of_each_client(f"variable '{name}'", value)
                 for name, value in (variables or {}).items()}
 
@@ -250,19 +268,19 @@ class Fleet:
         return values
 
     def _drawn(self, client: int, times: int, size: int) -> np.ndarray:
-        """Positions of ``times`` draws of at most ``size`` samples from each class, one after the other."""
+        """Positions of samples: ``times`` draws of at most ``size`` from each class that the client holds."""
         pool = self.resources.samples.train[int(client)]
         labels = self.resources.samples.y[torch.from_numpy(pool).to(self.resources.device)].cpu().numpy()
         drawn = []
         for label in np.unique(labels):
-            held = pool[labels == label]
+            of_class = pool[labels == label]
             random = randomness.generator(self.setup.seed, "class draws", self.round, int(client), int(label))
-            drawn += [held[random.permutation(len(held))[:size]] for _ in range(times)]
+            drawn += [of_class[random.permutation(len(of_class))[:size]] for _ in range(times)]
         return np.concatenate(drawn) if drawn else pool
 
     def _trained(self, rows: Tensor, model: str, variables: Tensors | None,
                  task: training.Task) -> training.Trained:
-        """What the clients are after a task; their buffers are kept."""
+        """Train ``task``; keep buffers and losses. Raises ValueError for a phase that was trained before."""
         if task.phase in self._phases:
             raise ValueError(f"phase '{task.phase}' was trained already in this call; "
                              "shuffles are keyed by phase")
@@ -281,17 +299,17 @@ class Fleet:
         return None if proximal is None else (proximal[0], self.rows(proximal[1]))
 
     def _stacked(self, rows: Tensor, model: str, lanes: Tensor) -> Tensors:
-        """Copies of these clients' parameters and buffers, ``[L, *shape]`` by name."""
+        """Copies of the parameters and buffers of the clients at ``lanes`` [L]: ``[L, *shape]`` by name."""
         return self.resources.stacked(self.rows(rows)[lanes], self.buffers(model)[lanes])
 
 
 def buffer_name(model: str) -> str:
-    """The private-state name of a model's buffers: batch-norm statistics stay with the client."""
+    """The name, in ``Fleet.state``, of the batch-norm statistics of one of a client's models."""
     return f"{BUFFERS}{model}"
 
 
-def plainly(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """The prediction of a plain model."""
+def default_prediction(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+    """The model's logits [batch, classes]: the prediction of methods that have none of their own."""
     logits: Tensor = model(x)
     return logits
 

@@ -1,5 +1,7 @@
-"""Random crops and flips of images, many at once on their device: how each is changed is a number
-drawn beforehand."""
+"""Random crops and flips of images, many at once on their device.
+
+How an image is changed is its *variant*, a number that is drawn beforehand.
+"""
 
 import numpy as np
 import torch
@@ -8,18 +10,20 @@ from torch.nn.functional import pad
 
 PADDING = 4
 _OFFSETS = 2 * PADDING + 1
-# vertical and horizontal offset, flipped or not; numbered from 1, 0 changes nothing
+# A vertical and a horizontal offset, flipped or not; numbered from 1, and variant 0 changes nothing.
 VARIANTS = _OFFSETS ** 2 * 2
 
 
 def draw(count: int, generator: np.random.Generator) -> np.ndarray:
-    """Variants for ``count`` images, uniform, int64."""
+    """Random variants for ``count`` images, uniform over 1 … ``VARIANTS``, int64 [count]."""
     return generator.integers(1, VARIANTS + 1, count)
 
 
 def apply(images: Tensor, variants: Tensor) -> Tensor:
-    """Images [n, channels, height, width] after padding with zeros by 4: cropped to their size, perhaps
-    flipped left to right."""
+    """Images [n, channels, height, width], padded with zeros by 4, cropped to their size, perhaps flipped.
+
+    variants: int64 [n], how each is cropped and whether it is flipped left to right.
+    """
     plain, code = variants == 0, variants - 1
     down = torch.where(plain, PADDING, code // (2 * _OFFSETS))[:, None]
     right = torch.where(plain, PADDING, code // 2 % _OFFSETS)[:, None]

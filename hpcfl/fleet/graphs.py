@@ -1,5 +1,7 @@
-"""CUDA graphs: a recorded function as one launch, where hundreds of small kernels would leave a GPU
-waiting for the host."""
+"""CUDA graphs: a function of tensors as one launch.
+
+Launched one by one, hundreds of small kernels would leave a GPU waiting for the host.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,11 +13,11 @@ Function = Callable[..., tuple[Tensor, ...]]
 
 
 class Graphs:
-    """Captured forms of one function for several numbers of lanes.
+    """Captured graphs of one function for several numbers of lanes, which share their memory.
 
-    A graph reads and writes fixed places. The places of inputs are shared: fewer lanes take the first rows
-    of the widest tensor so far. So are those of what lies between, as no two graphs run at once and outputs
-    are copied away.
+    A graph reads and writes at fixed addresses, its *places*. Graphs share the places of inputs: one for
+    fewer lanes takes the first rows of the widest tensor so far. They share the memory of intermediate
+    results and outputs, too, because no two graphs run at once and outputs are copied away.
     """
 
     def __init__(self) -> None:
@@ -23,24 +25,25 @@ class Graphs:
         self._pool: Any = None
 
     def capture(self, function: Function, tensors: tuple[Tensor, ...]) -> Function:
-        """``function`` for CUDA tensors of these shapes and strides, as a graph: the same kernels,
-        so the same bits."""
+        """``function`` for CUDA tensors of the shapes and strides of ``tensors``, as a graph.
+
+        It runs the same kernels, so it gives the same bits.
+        """
         inputs = [self._place(position, tensor) for position, tensor in enumerate(tensors)]
         torch._foreach_copy_(inputs, list(tensors))
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            # libraries choose algorithms and workspaces in the first call, which a capture must not do
+        side_stream = torch.cuda.Stream()
+        side_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side_stream):
+            # Libraries choose algorithms and workspaces in the first call, which a capture must not do.
             function(*inputs)
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(side_stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             outputs = function(*inputs)
         self._pool = self._pool or graph.pool()
 
         def replay(*given: Tensor, _constants: Function = function) -> tuple[Tensor, ...]:
-            """``_constants``: the graph reads tensors that belong to the function, which therefore
-            has to stay."""
+            """Launch the graph, which also reads tensors of ``function``: ``_constants`` keeps it alive."""
             torch._foreach_copy_(inputs, list(given))
             graph.replay()
             return tuple(output.clone() for output in outputs)
@@ -48,7 +51,7 @@ class Graphs:
         return replay
 
     def _place(self, position: int, like: Tensor) -> Tensor:
-        """Where graphs read this argument: a tensor of its shape and strides."""
+        """The tensor from which graphs read an argument, of the shape and strides of ``like``."""
         key = (position, like.shape[1:], like.stride(), like.dtype)
         if key not in self._places or len(self._places[key]) < len(like):
             self._places[key] = like.clone()

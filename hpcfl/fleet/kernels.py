@@ -1,9 +1,9 @@
 """Gradients and predictions of L client models at once: the only module that differentiates.
 
-Two kernels give the same numbers to rounding. ``SerialKernel`` is the oracle: one lane, an ordinary
+Two kernels give the same numbers up to rounding. ``SerialKernel`` is the reference: one lane, an ordinary
 ``nn.Module``, ordinary autograd. ``StackedKernel`` maps the same loss over stacked lanes with ``torch.func``.
 
-The rule that picks one is fixed (see ``choose``), never a timing: which kernel runs changes the last bits.
+``choose`` picks one by a fixed rule, never by a timing, because the kernels differ in the last bits.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -21,7 +21,7 @@ from hpcfl.fleet.replay import Replayed
 
 Tensors = dict[str, Tensor]
 Lanes = slice | Tensor  # neighbouring lanes, or their indices [a]
-RECORDINGS = 16  # losses of a run that are kept recorded; a closure made anew every round is a new loss
+RECORDINGS = 16  # losses and predictions that stay recorded; a closure made anew in every round is a new one
 
 
 @dataclass
@@ -40,13 +40,12 @@ class Lane(SimpleNamespace):
                              f"'{name}'{nearest(name, sorted(vars(self))) if vars(self) else ''}")
 
 
-Loss = Callable[[nn.Module, Batch, Any], Tensor]
-Predict = Callable[[nn.Module, Tensor, Any], Tensor]
+Loss = Callable[[nn.Module, Batch, Any], Tensor]  # of (model, batch, lane): one number
+Predict = Callable[[nn.Module, Tensor, Any], Tensor]  # of (model, x, lane), in evaluation mode: [batch, …]
 
 
 class _Program(nn.Module):
-    """A function of (model, …) as a module, so that the model's tensors can be swapped while
-    the function runs."""
+    """A function of (model, …) as a module, in which ``functional_call`` can swap the model's tensors."""
 
     def __init__(self, model: nn.Module, function: Callable[..., Any]):
         super().__init__()
@@ -67,19 +66,16 @@ class SerialKernel:
         self._channels_last = convolves(module)
 
     def lay_out(self, tensors: Tensors) -> Tensors:
-        """A lane's tensors ``[1, …]`` in the memory layout that suits them: convolutions like their
-        weights channels-last."""
+        """A lane's tensors ``[1, …]``, the weights of convolutions channels-last, which are faster so."""
         if not self._channels_last:
             return tensors
-        # A clone has channels-last strides for one input channel too, where `contiguous` would
-        # see nothing to do.
+        # For one input channel `contiguous` would see nothing to do and leave other strides than a clone.
         return {name: tensor[0].clone(memory_format=torch.channels_last)[None]
                 if tensor.dim() == 5 else tensor
                 for name, tensor in tensors.items()}
 
     def _bind(self, tensors: Tensors, trained: list[str]) -> list[Tensor]:
-        """Point the module at lane 0 of ``tensors``; return the parameters to differentiate, in
-        ``trained``'s order."""
+        """Point the module at lane 0 of ``tensors``; returns the parameters ``trained``, in that order."""
         parameters = dict(self.module.named_parameters())
         for name, parameter in parameters.items():
             parameter.data = tensors[name][0]
@@ -90,7 +86,12 @@ class SerialKernel:
         return [parameters[name] for name in trained]
 
     def session(self, tensors: Tensors, trained: list[str], loss: Loss) -> "SerialSession":
-        """The gradients of ``loss`` at ``tensors`` [1, …], which later steps change in place."""
+        """The gradients of ``loss`` as a function of mini-batches, at ``tensors`` [1, …].
+
+        Steps change ``tensors`` in place; gradients are taken at what they hold at the time of the call.
+
+        trained: the names of the parameters to differentiate; the others are frozen.
+        """
         leaves = self._bind(tensors, trained)
         _train_mode(self.module, trained)
         return SerialSession(self.module, loss, dict(zip(trained, leaves, strict=True)))
@@ -106,14 +107,18 @@ class SerialKernel:
 
 @dataclass(frozen=True)
 class SerialSession:
-    """Gradients of one lane's loss at the module's parameters called ``leaves``."""
+    """Gradients of one lane's loss with respect to ``leaves``, parameters of the module by name."""
 
     module: nn.Module
     loss: Loss
     leaves: Tensors
 
     def __call__(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
-        """By name ``[1, …]``, and the loss [1], on the mini-batch ``x`` [1, size, …], ``y`` [1, size]."""
+        """The gradients by name ``[1, …]``, and the loss [1], on a mini-batch of the one lane.
+
+        x: ``[1, size, …]``. y: [1, size]. variables: ``[1, …]`` by name.
+        Raises TypeError where the loss is not one number or does not depend on ``leaves``.
+        """
         lane = Lane(**{name: value[0] for name, value in variables.items()})
         value = _one_number(self.loss(self.module, Batch(x[0], y[0]), lane))
         leaves = list(self.leaves.values())
@@ -124,7 +129,8 @@ class SerialSession:
 class StackedKernel:
     """All lanes in one call: ``vmap`` of the per-client loss over tensors ``[L, …]``.
 
-    replay: whether a step that ran often is recorded, and the recording run instead.
+    widest: the most lanes in one call.
+    replay: whether a step or a prediction that ran often is recorded and the recording run instead.
     """
 
     def __init__(self, module: nn.Module, widest: int, replay: bool = True):
@@ -138,71 +144,81 @@ class StackedKernel:
         return tensors
 
     def session(self, tensors: Tensors, trained: list[str], loss: Loss) -> "StackedSession":
-        """The gradients of ``loss`` over lanes of ``tensors`` [L, …], which later steps change in place."""
+        """The gradients of ``loss`` as a function of mini-batches, at ``tensors`` [L, …].
+
+        Steps change ``tensors`` in place; gradients are taken at what they hold at the time of the call.
+
+        trained: the names of the parameters to differentiate; the others are frozen.
+        """
         _train_mode(self.module, trained)
         return StackedSession(self, tensors, trained, loss)
 
     def replayed(self, key: Hashable, function: Function, what: str, labels: int | None = None) -> Function:
-        """A function that was asked for under this key before, with its recordings; those used longest ago
-        give way.
+        """``function`` with the recordings that were made under ``key``; those used longest ago give way.
 
-        what: names the function where a recording turns out to be wrong.
+        what, labels: as for ``Replayed``.
         """
         if not self._replay:
             return function
-        # The one used last is at the end.
-        known = self._recordings.pop(key) if key in self._recordings else Replayed(function, what, labels)
-        self._recordings[key] = known
+        recording = self._recordings.pop(key) if key in self._recordings else Replayed(function, what, labels)
+        self._recordings[key] = recording  # at the end, where the one used last is
         if len(self._recordings) > RECORDINGS:
             self._recordings.pop(next(iter(self._recordings)))
-        return self._recordings[key]
+        return recording
 
     @torch.no_grad()
     def predict(self, tensors: Tensors, x: Tensor, variables: Tensors, function: Predict) -> Tensor:
         """``function``'s output ``[L, batch, …]`` in evaluation mode."""
         self.module.eval()
         program = _Program(self.module, lambda model, x, lane: function(model, x, Lane(**lane)))
-        names, own = list(tensors), sorted(variables)
+        names, variable_names = list(tensors), sorted(variables)
 
-        def single(named: Tensors, x: Tensor, lane: Tensors) -> Tensor:
+        def of_one(named: Tensors, x: Tensor, lane: Tensors) -> Tensor:
             output: Tensor = functional_call(
                 program, {f"model.{name}": tensor for name, tensor in named.items()}, (x, lane))
             return output
 
         def compute(*given: Tensor) -> tuple[Tensor, ...]:
             named, (x, *values) = dict(zip(names, given, strict=False)), given[len(names):]
-            return vmap(single)(named, x, dict(zip(own, values, strict=True))),
+            return vmap(of_one)(named, x, dict(zip(variable_names, values, strict=True))),
 
-        given = (*tensors.values(), x, *(variables[name] for name in own))
+        given = (*tensors.values(), x, *(variables[name] for name in variable_names))
         if x.is_cuda:  # blocks are large there: a graph of its own for each would only hold memory
             return compute(*given)[0]
-        key = ("predict", _identity(function), *names, *own)
+        key = ("predict", _identity(function), *names, *variable_names)
         return self.replayed(key, compute, f"the prediction {_named(function)}")(*given)[0]
 
 
 @dataclass(frozen=True)
 class StackedLoss:
-    """A loss of lanes as a function of tensors alone: parameters ``names``, x, y and variables ``own``."""
+    """The losses of lanes as a function of tensors alone, which can be recorded.
+
+    names: of the parameters and buffers, of which the first ``trained`` are differentiated.
+    variable_names: of the variables of the lanes.
+    """
 
     module: nn.Module
     loss: Loss
-    names: list[str]  # of parameters and buffers, the ``trained`` ones first
+    names: list[str]
     trained: int
-    own: list[str]
+    variable_names: list[str]
 
     def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """Of the trained ones, ``[a, …]`` each, and last the losses [a]."""
+        """The gradients of the trained parameters, ``[a, …]`` each, and last the losses [a].
+
+        given: ``[a, …]`` each: the parameters and buffers, x, y and the variables.
+        """
         tensors, (x, y, *variables) = list(given[:len(self.names)]), given[len(self.names):]
         leaves = [tensor.detach().requires_grad_() for tensor in tensors[:self.trained]]
         named = dict(zip(self.names, leaves + tensors[self.trained:], strict=True))
-        lanes = dict(zip(self.own, variables, strict=True))
+        lanes = dict(zip(self.variable_names, variables, strict=True))
         losses = vmap(self.of_one, randomness="error")(named, x, y, lanes)
         # A lane's loss depends on its own tensors alone, so the gradient of the sum holds every lane's own.
         total = _differentiable(losses.sum())
         return (*torch.autograd.grad(total, leaves, materialize_grads=True), losses.detach())
 
     def of_one(self, named: Tensors, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
-        """The loss of ONE client, on a mini-batch ``x`` [size, …], ``y`` [size]."""
+        """The loss of ONE client with tensors ``named``, on a mini-batch ``x`` [size, …], ``y`` [size]."""
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
         loss: Tensor = functional_call(_Program(self.module, self._of_model), swapped, (x, y, variables))
         return loss
@@ -212,7 +228,7 @@ class StackedLoss:
 
 
 class StackedSession:
-    """Gradients of the lanes' losses at their ``tensors`` [L, …]; each call moves the buffers among them."""
+    """Gradients of the lanes' losses at ``tensors`` [L, …]; each call moves the buffers among these."""
 
     def __init__(self, kernel: StackedKernel, tensors: Tensors, trained: list[str], loss: Loss):
         self._kernel, self._tensors, self._trained, self._loss = kernel, tensors, trained, loss
@@ -220,15 +236,20 @@ class StackedSession:
         self._buffers = {name for name, _ in kernel.module.named_buffers()}
 
     def __call__(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
-        """By name ``[a, …]``, and the losses [a], on mini-batches ``x`` [a, size, …], ``y`` [a, size]."""
-        names, own = self._names, sorted(variables)
+        """The gradients by name ``[a, …]``, and the losses [a], on mini-batches of the selected ``lanes``.
+
+        x: ``[a, size, …]``. y: [a, size]. variables: ``[a, …]`` by name.
+        Raises TypeError where a loss is not one number or does not depend on what is trained.
+        """
+        names, variable_names = self._names, sorted(variables)
         given = [self._tensors[name][lanes] for name in names]
-        run: Function = StackedLoss(self._kernel.module, self._loss, names, len(self._trained), own).gradients
-        if not self._buffers:  # batch norm changes its buffers on the way
-            key = (_identity(self._loss), len(self._trained), *names, *own)
+        run: Function = StackedLoss(self._kernel.module, self._loss, names, len(self._trained),
+                                    variable_names).gradients
+        if not self._buffers:  # batch norm writes to its buffers, and a replay must be without side effects
+            key = (_identity(self._loss), len(self._trained), *names, *variable_names)
             run = self._kernel.replayed(key, run, f"the loss {_named(self._loss)}", labels=len(names) + 1)
-        *gradients, losses = run(*given, x, y, *(variables[name] for name in own))
-        if isinstance(lanes, Tensor):
+        *gradients, losses = run(*given, x, y, *(variables[name] for name in variable_names))
+        if isinstance(lanes, Tensor):  # indices gave copies; a slice gave views, whose buffers moved in place
             for name, tensor in zip(names, given, strict=True):
                 if name in self._buffers:
                     self._tensors[name].index_copy_(0, lanes, tensor)
@@ -236,6 +257,7 @@ class StackedSession:
 
 
 def _one_number(loss: Tensor) -> Tensor:
+    """The loss itself. Raises TypeError if it is not a tensor with one number."""
     if not isinstance(loss, Tensor) or loss.dim():
         got = f"has shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"is a {type(loss).__name__}"
         raise TypeError(f"the loss of a mini-batch {got}; expected a tensor with one number, "
@@ -244,20 +266,23 @@ def _one_number(loss: Tensor) -> Tensor:
 
 
 def _differentiable(loss: Tensor) -> Tensor:
+    """The loss itself. Raises TypeError if it does not depend on any parameter that is trained."""
     if not loss.requires_grad:
         raise TypeError("the loss does not depend on the parameters that are trained; compute it from the "
                         "model's outputs")
     return loss
 
 
-def _identity(loss: Loss | Predict) -> Hashable:
-    """The same for one method's loss in every round; a recording keeps it alive, so that no other
-    takes its id."""
-    return getattr(loss, "__func__", loss), id(getattr(loss, "__self__", None))
+def _identity(function: Loss | Predict) -> Hashable:
+    """A key that is the same for a method's loss or prediction in every round.
+
+    No other object can take its id, because the recording under this key keeps it alive.
+    """
+    return getattr(function, "__func__", function), id(getattr(function, "__self__", None))
 
 
 def _named(function: Loss | Predict) -> str:
-    """How a function is called where a user should find it, with the method it belongs to."""
+    """What an error calls a user's function, with the method that it belongs to."""
     name = getattr(function, "__qualname__", repr(function))
     owner = getattr(function, "__self__", None)
     method = getattr(owner, "name", None)
@@ -265,8 +290,7 @@ def _named(function: Loss | Predict) -> str:
 
 
 def _train_mode(module: nn.Module, trained: list[str]) -> None:
-    """Training mode, except for modules whose parameters are all frozen: their batch norm stands
-    still as well."""
+    """Training mode, but not for modules whose parameters are all frozen: their batch norm is frozen, too."""
     module.train()
     for name, part in module.named_modules():
         own = [f"{name}.{parameter}" for parameter, _ in part.named_parameters()] if name else trained
@@ -276,12 +300,14 @@ def _train_mode(module: nn.Module, trained: list[str]) -> None:
 
 def at(model: nn.Module, row: Tensor, function: Callable[[nn.Module], Tensor],
        buffers: Tensor | None = None) -> Tensor:
-    """``function(model)`` with the parameters of ``row`` [P] instead, in evaluation mode: another
-    model inside a loss.
+    """``function(model)`` at the parameters ``row`` [P] in evaluation mode: another model inside a loss.
 
     For example ``at(model, lane.teacher, lambda teacher: teacher.features(batch.x))``.
 
-    buffers: its batch-norm statistics [B], a row of ``fleet.buffers(NAME)``; without them those of ``model``.
+    buffers: batch-norm statistics [B] that belong to ``row``, such as a row of ``fleet.buffers(NAME)``;
+        without them those of ``model``.
+
+    Raises ValueError where a row has another length.
     """
     named = _from_row(model.named_parameters(), row)
     if buffers is not None:
@@ -298,7 +324,7 @@ def at(model: nn.Module, row: Tensor, function: Callable[[nn.Module], Tensor],
 
 
 def _from_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
-    """Views of a row in the order and shapes of named tensors. Raises ValueError for another length."""
+    """Views of a row by name, in the order and shapes of tensors. Raises ValueError if they do not fit."""
     like = dict(tensors)
     sizes = [tensor.numel() for tensor in like.values()]
     if sum(sizes) != len(row):
@@ -308,10 +334,10 @@ def _from_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
 
 def descend(start: Tensors, loss: Callable[[Tensors], Tensor], lr: float, steps: int,
             beat: Callable[[], None]) -> Tensors:
-    """Plain gradient descent on free tensors instead of a model: ``steps`` steps from ``start``,
-    which stays as it is.
+    """Plain gradient descent on tensors that belong to no model; returns them by name after ``steps`` steps.
 
-    ``beat`` is called once a step.
+    start: where it begins, by name; it does not change. loss: a function of such tensors.
+    lr: the learning rate. beat: called once a step.
     """
     current = {name: tensor.clone() for name, tensor in start.items()}
     for _ in range(steps):
@@ -332,14 +358,12 @@ def choose(module: nn.Module, device: torch.device, lanes: int | str,
            replay: bool = True) -> SerialKernel | StackedKernel:
     """The kernel for a model on a device.
 
-    ``lanes = 1`` is serial. ``"auto"`` on a CPU stacks models without convolutions, whose batched matrix
-    products give a lane the same bits whatever runs beside it and win by far for small dense models, and
-    runs others serially, where channels-last convolutions are faster than any batched form; on a GPU all are
-    stacked (``memory`` says how many fit).
-    replay: see StackedKernel; a serial kernel records nothing.
+    lanes: the most lanes side by side; 1 is serial. ``"auto"`` on a CPU stacks models without convolutions,
+        whose batched matrix products give a lane the same bits whatever runs beside it and are by far faster
+        for small dense models; it runs models with convolutions serially, because channels-last convolutions
+        are faster than any batched form. On a GPU it stacks all models (``memory`` says how many fit).
+    replay: as for ``StackedKernel``; a serial kernel records nothing.
     """
     if lanes == "auto":
         lanes = 1 if device.type == "cpu" and convolves(module) else 1 << 30
     return SerialKernel(module) if lanes == 1 else StackedKernel(module, int(lanes), replay)
-
-

@@ -1,5 +1,7 @@
-"""How many lanes fit on a GPU: a rule of the model, the batch and the GPU's size, never of what is free
-at the moment."""
+"""How many lanes fit on a GPU: a rule of the model, the batch and the GPU's size.
+
+It never depends on what is free at the moment.
+"""
 
 import torch
 import torch.nn.functional as functional
@@ -10,32 +12,34 @@ from hpcfl.fleet.optimizers import moments
 from hpcfl.fleet.scoring import BLOCK
 
 SHARE = 0.7  # of the memory, for lanes; the rest is for rows that arrive and leave, workspaces and fragments
-GIVEN = 2  # a lane's own weights and the row they came from
+COPIES = 2  # of the model for each lane, whatever it does: its weights, and the row that they came from
 
 
 def most_lanes(module: nn.Module, samples: Tensor, training: Training, memory: float) -> int:
     """How many lanes of ``module`` can train and be scored at once in ``memory`` bytes, at least one.
 
-    samples: normalised, ``[at least 1, *shape]``, on the module's device.
+    samples: one normalised sample or more, ``[count, *shape]``, on the module's device.
     """
     return max(1, int(SHARE * memory / lane_bytes(module, samples[:1], training)))
 
 
 def lane_bytes(module: nn.Module, sample: Tensor, training: Training) -> int:
-    """Bytes of one lane at its largest: in the backward pass of a batch, or in the forward pass of a block
-    that is scored.
+    """The most bytes that one lane needs: to train on a batch, or to score a block of samples.
 
-    What the backward pass needs is counted twice, as each of these has a gradient of its size for a while.
+    What the forward pass keeps for the backward pass is counted twice, because each of these tensors has a
+    gradient of its size for a while.
+
+    sample: normalised, ``[1, *shape]``.
     """
     model = sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
     batch = sample.expand(training.batch_size, *sample.shape[1:]).contiguous()
-    trained = (GIVEN + 1 + moments(training)) * model + 2 * _saved(module, batch)
-    scored = GIVEN * model + 2 * _largest(module, sample) * BLOCK
+    trained = (COPIES + 1 + moments(training)) * model + 2 * _saved(module, batch)  # 1: the gradient
+    scored = COPIES * model + 2 * _largest(module, sample) * BLOCK  # 2: a layer's input and output
     return max(trained, scored)
 
 
 def _saved(module: nn.Module, x: Tensor) -> int:
-    """Bytes that the forward pass keeps for the backward pass, beside the parameters."""
+    """Bytes that the forward pass on ``x`` keeps for the backward pass, beside the parameters."""
     kept: dict[int, Tensor] = {}
     own = {parameter.data_ptr() for parameter in module.parameters()}
 

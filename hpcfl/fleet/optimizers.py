@@ -1,9 +1,8 @@
-"""Local optimisers on stacked lanes: SGD and Adam with clipping, decay and a proximal term, each
-lane for itself.
+"""Local optimisers on stacked lanes: SGD and Adam with clipping, weight decay and a proximal term.
 
-Every tensor is ``[L, *shape]``; a step concerns the lanes of one selection (a slice of views,
-or indices whose rows are written back). State is fresh in every call of ``train``: it is reset each round
-(methods-1.md §2).
+Every tensor is ``[L, *shape]``, and each lane is optimised for itself. A step concerns some lanes: a slice,
+which gives views, or indices, whose rows are written back. Every training begins with fresh state, so it is
+reset each round (methods-1.md §2).
 """
 
 from dataclasses import dataclass, field
@@ -14,13 +13,12 @@ from torch import Tensor
 from hpcfl.experiment.sections import Training
 from hpcfl.fleet.kernels import Lanes, Tensors
 
-Together = tuple[Tensor, ...] | list[Tensor]  # what torch's _foreach_ functions take and give
+TensorList = tuple[Tensor, ...] | list[Tensor]  # what torch's _foreach_ functions take and give
 
 
 @dataclass(frozen=True)
 class Proximal:
-    """The proximal term (strength/2)·‖w − anchor‖²; its exact gradient strength·(w − anchor)
-    joins the step."""
+    """The proximal term (strength/2)·‖w − anchor‖²; its gradient strength·(w − anchor) joins the step."""
 
     strength: float
     anchor: Tensors  # [L, *shape] by name
@@ -28,8 +26,10 @@ class Proximal:
 
 @dataclass
 class Optimizer:
-    """``w ← w − lr·direction(∇F + strength·(w − anchor) + weight_decay·w)``, the gradient's norm
-    clipped first."""
+    """The update w ← w − lr·direction(∇F + weight_decay·w + strength·(w − anchor)), with ∇F clipped first.
+
+    training: which optimiser and its constants. lr: the round's learning rate.
+    """
 
     training: Training
     lr: float
@@ -37,12 +37,12 @@ class Optimizer:
     _state: dict[str, Tensors] = field(default_factory=dict)
 
     def step(self, tensors: Tensors, lanes: Lanes, gradients: Tensors) -> None:
-        """Change ``tensors`` in place on the selected lanes; ``gradients`` holds just those lanes."""
+        """Change ``tensors`` [L, …] in place on the selected lanes, whose gradients are [a, …]."""
         names = list(gradients)
         weights = [tensors[name][lanes] for name in names]
         strength, anchors = self._anchors(names, lanes)
         plain = self.training.optimizer == "sgd" and not self.training.momentum
-        directions: Together = self._regularised(list(gradients.values()), weights)
+        directions: TensorList = self._regularised(list(gradients.values()), weights)
         if anchors and not plain:
             directions = torch._foreach_add(directions, torch._foreach_sub(weights, anchors), alpha=strength)
         if self.training.optimizer == "adam":
@@ -56,9 +56,9 @@ class Optimizer:
         _write_back(tensors, names, lanes, weights)
 
     def _regularised(self, directions: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
-        """Gradients, clipped and with weight decay.
+        """The gradients ``directions`` after clipping and with weight decay added.
 
-        They are never changed in place: autograd may hand out expanded views, or one tensor for two leaves.
+        They are not changed in place: autograd may hand out expanded views, or one tensor for two leaves.
         """
         if self.training.clip is not None:
             directions = _clipped(directions, self.training.clip)
@@ -72,28 +72,31 @@ class Optimizer:
             return 0.0, []
         return self.proximal.strength, [self.proximal.anchor[name][lanes] for name in names]
 
-    def _kept(self, key: str, names: list[str], tensors: Tensors) -> Tensors:
-        kept = self._state.setdefault(key, {})
+    def _moments(self, kind: str, names: list[str], tensors: Tensors) -> Tensors:
+        """The optimiser's state of one kind, by name, in the shapes of ``tensors``; at first zero."""
+        state = self._state.setdefault(kind, {})
         for name in names:
-            if name not in kept:
-                kept[name] = torch.zeros_like(tensors[name])
-        return kept
+            if name not in state:
+                state[name] = torch.zeros_like(tensors[name])
+        return state
 
     def _momentum(self, names: list[str], tensors: Tensors, lanes: Lanes,
-                  directions: Together) -> list[Tensor]:
+                  directions: TensorList) -> list[Tensor]:
         """Heavy ball without dampening, as ``torch.optim.SGD``: v ← m·v + g."""
-        kept = self._kept("momentum", names, tensors)
-        velocities = [kept[name][lanes] for name in names]
+        state = self._moments("momentum", names, tensors)
+        velocities = [state[name][lanes] for name in names]
         torch._foreach_mul_(velocities, self.training.momentum)
         torch._foreach_add_(velocities, directions)
-        _write_back(kept, names, lanes, velocities)
+        _write_back(state, names, lanes, velocities)
         return velocities
 
     def _adam(self, names: list[str], tensors: Tensors, lanes: Lanes, weights: list[Tensor],
-              directions: Together) -> None:
-        """Adam with β = (0.9, 0.999), ε = 1e-8 (Kingma & Ba, ICLR 2015), bias corrected by each lane's
-        own step count."""
-        first, second = self._kept("first", names, tensors), self._kept("second", names, tensors)
+              directions: TensorList) -> None:
+        """Adam with β = (0.9, 0.999), ε = 1e-8 (Kingma & Ba, ICLR 2015).
+
+        The bias is corrected by each lane's own count of steps.
+        """
+        first, second = self._moments("first", names, tensors), self._moments("second", names, tensors)
         counts = self._state.setdefault("adam",
                                         {"steps": tensors[names[0]].new_zeros(tensors[names[0]].shape[0])})
         steps = counts["steps"][lanes] + 1
@@ -106,8 +109,8 @@ class Optimizer:
         _write_back(second, names, lanes, squares)
         rate, root = self.lr / (1 - 0.9 ** steps), (1 - 0.999 ** steps).sqrt()
         for weight, mean, square in zip(weights, means, squares, strict=True):
-            lead = (-1, *[1] * (weight.dim() - 1))
-            weight.sub_(rate.view(lead) * mean / (square.sqrt() / root.view(lead) + 1e-8))
+            per_lane = (-1, *[1] * (weight.dim() - 1))
+            weight.sub_(rate.view(per_lane) * mean / (square.sqrt() / root.view(per_lane) + 1e-8))
 
 
 def moments(training: Training) -> int:
@@ -115,15 +118,15 @@ def moments(training: Training) -> int:
     return 2 if training.optimizer == "adam" else int(training.momentum > 0)
 
 
-def _clipped(directions: Together, largest: float) -> list[Tensor]:
-    """Each lane's whole gradient scaled to a norm of at most ``largest``,
-    as ``torch.nn.utils.clip_grad_norm_``."""
+def _clipped(directions: TensorList, largest: float) -> list[Tensor]:
+    """Each lane's whole gradient scaled to a norm of at most ``largest``, as ``clip_grad_norm_`` of torch."""
     norms = torch.stack([torch.linalg.vector_norm(d.flatten(1), dim=1) for d in directions], dim=1)
     factor = (largest / (torch.linalg.vector_norm(norms, dim=1) + 1e-6)).clamp(max=1.0)
     return [direction * factor.view(-1, *[1] * (direction.dim() - 1)) for direction in directions]
 
 
-def _write_back(kept: Tensors, names: list[str], lanes: Lanes, changed: list[Tensor]) -> None:
+def _write_back(tensors: Tensors, names: list[str], lanes: Lanes, changed: list[Tensor]) -> None:
+    """Copy the changed rows of ``lanes`` into ``tensors``; with a slice they are views and there already."""
     if isinstance(lanes, Tensor):
         for name, value in zip(names, changed, strict=True):
-            kept[name].index_copy_(0, lanes, value)
+            tensors[name].index_copy_(0, lanes, value)

@@ -1,10 +1,9 @@
-"""A function of tensors, recorded as a flat list of operations once it has run often: the same bits
-without its overhead.
+"""A function of tensors, recorded as a flat list of operations once it has run often.
 
-``vmap`` and autograd spend the same time in Python whatever the size of the batch; small dense models need
-no longer for the arithmetic. On a GPU the recording is launched as one graph. The recording calls the very
-same kernels in the same order, so it does not matter for the numbers when a function begins to be replayed
-(a resumed run begins anew).
+``vmap`` and autograd spend a fixed time in Python, whatever the size of the batch; the arithmetic of small
+dense models takes no longer than that. A recording does without Python; on a GPU it is launched as one graph.
+It calls the very same kernels in the same order and so gives the same bits: it does not matter when a
+function begins to be replayed, and a resumed run may begin anew.
 """
 
 from collections import Counter
@@ -18,8 +17,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from hpcfl.errors import RunFailure
 from hpcfl.fleet.graphs import Function, Graphs
 
-ROUNDING = 1e-5  # of a tensor's largest value
-OFTEN = 100  # calls; recording costs as much as many replays save
+ROUNDING = 1e-5  # how far a replay may be off, as a fraction of a tensor's largest value
+OFTEN = 100  # calls before a function is recorded: recording costs as much time as many replays save
 RESHAPES = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default,
             torch.ops.aten.detach.default}
 PRODUCTS = {torch.ops.aten.mul.Scalar, torch.ops.aten.mul.Tensor}
@@ -29,14 +28,14 @@ FILLS = {torch.ops.aten.ones_like.default, torch.ops.aten.zeros_like.default,
 
 
 class Replayed:
-    """``function`` of tensors alone, without side effects; recorded for each signature of its
-    arguments on its own.
+    """A ``function`` of tensors alone, without side effects, that is recorded when it has been called often.
 
-    A recording repeats what Python computed while it was made: a number that the function reads from
-    elsewhere stays as it was. So a replay is compared with the function itself now and then, after ever
-    longer times.
+    Each signature, which is the shapes, strides and types of the arguments, has a recording of its own. In a
+    recording a number that the function reads from elsewhere stays what it was. Now and then, after ever more
+    calls, a replay is therefore compared with the function itself.
 
-    what: names the function in an error. labels: the position of an argument that holds class numbers.
+    what: names the function in an error.
+    labels: the position of the argument that holds class numbers, if there is one.
     """
 
     def __init__(self, function: Function, what: str = "the function", labels: int | None = None):
@@ -48,67 +47,70 @@ class Replayed:
         self._graphs = Graphs()
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """What the function gives. Raises RunFailure where a replay turns out to give something else."""
         signature = tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors)
         self._calls[signature] += 1
         if self._calls[signature] <= OFTEN:
             return self._function(*tensors)
         if signature not in self._recorded:
             self._recorded[signature] = self._record(tensors)
-        found = self._recorded[signature](*tensors)
+        replayed = self._recorded[signature](*tensors)
         if _is_power_of_four(self._calls[signature] - OFTEN):
-            self._compare(found, tensors)
-        return found
+            self._compare(replayed, tensors)
+        return replayed
 
     def _record(self, tensors: tuple[Tensor, ...]) -> Function:
         recorded = record(self._function, tensors, self._labels)
         return self._graphs.capture(recorded, tensors) if tensors[0].is_cuda else recorded
 
-    def _compare(self, found: tuple[Tensor, ...], tensors: tuple[Tensor, ...]) -> None:
-        """Raises RunFailure if a replay did not give what the function gives."""
+    def _compare(self, replayed: tuple[Tensor, ...], tensors: tuple[Tensor, ...]) -> None:
+        """Raise RunFailure if a replay did not give what the function gives for the same tensors."""
         plain = self._function(*tensors)
-        if all(map(_same, found, plain)):
+        if all(map(_same, replayed, plain)):
             return
-        # On a GPU some kernels add in another order in each call; how far two calls are apart says how much.
+        # Some kernels of a GPU add in another order in each call: two calls show how much that changes.
         again = self._function(*tensors) if tensors[0].is_cuda else plain
-        if any(_apart(*three) for three in zip(found, plain, again, strict=True)):
+        if any(_apart(*three) for three in zip(replayed, plain, again, strict=True)):
             raise RunFailure(f"{self._what} reads a number that changed since its steps were recorded; "
                              "give what changes as a variable, which it reads as lane.NAME, or set "
                              "runtime.replay = false: nothing is recorded")
 
 
 def _is_power_of_four(number: int) -> bool:
-    """So rarely that comparing takes less than 1 % of the time: more often, it would be seen
-    in short runs."""
+    """Whether the replay of this number is compared: so few that it takes less than 1 % of the time."""
     return number & (number - 1) == 0 and number.bit_length() % 2 == 1
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """Whether tensors are equal, where that is said of numbers that are none, too."""
+    """Whether two tensors are equal; NaN counts as equal to NaN."""
     return bool(((one == other) | (one.isnan() & other.isnan())).all())
 
 
-def _apart(found: Tensor, plain: Tensor, again: Tensor) -> bool:
-    """Whether a replay is further from the function's own result than rounding explains.
+def _apart(replayed: Tensor, plain: Tensor, again: Tensor) -> bool:
+    """Whether a replay is further from ``plain``, the function's own result, than rounding explains.
 
-    again: a second result of the function, which differs where sums have no fixed order.
+    again: a second result of the function, which differs from the first where sums have no fixed order.
     """
-    if not torch.equal(found.isfinite(), plain.isfinite()):
+    if not torch.equal(replayed.isfinite(), plain.isfinite()):
         return True
     finite = plain.isfinite() & again.isfinite()
-    found, plain, again = (torch.where(finite, tensor, 0).double() for tensor in (found, plain, again))
+    replayed, plain, again = (torch.where(finite, tensor, 0).double() for tensor in (replayed, plain, again))
     noise = 16 * (plain - again).abs().max() + ROUNDING * plain.abs().max()
-    return bool((found - plain).abs().max() > noise)
+    return bool((replayed - plain).abs().max() > noise)
 
 
 def record(function: Function, tensors: tuple[Tensor, ...], labels: int | None = None) -> Function:
-    """The operations of one call, without those that change nothing, those done before and those whose
-    result is constant."""
+    """A function that repeats the operations of one call of ``function``, for tensors of the same signature.
+
+    Left out are operations that change nothing, those that were done before and those with a constant result.
+    ``labels``: as for ``Replayed``.
+    """
     module = make_fx(function)(*tensors)
     done: dict[Any, fx.Node] = {}
     operations = [node for node in module.graph.nodes if node.op == "call_function"]
     in_place = any(_changes(node) for node in operations)  # then two equal calls may see different values
     for node in operations:
-        # a product is a copy, a reshaped tensor is not
+        # A product with one is a copy, which matters if one of both is written to; a reshaped tensor is none.
         if _reshapes_nothing(node) or (not in_place and _times_one(node)):
             _replace(node, node.args[0])
         elif not in_place:
@@ -123,8 +125,10 @@ def record(function: Function, tensors: tuple[Tensor, ...], labels: int | None =
 
 
 def _changes(node: fx.Node) -> bool:
-    """Whether an operation writes to one of its arguments; taking one of several results has no schema
-    and does not."""
+    """Whether an operation writes to one of its arguments.
+
+    What has no schema, such as taking one of several results, does not.
+    """
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
@@ -138,7 +142,7 @@ def _times_one(node: fx.Node) -> bool:
 
 
 def _like(node: fx.Node, source: Any) -> bool:
-    """Whether an argument is a tensor of the result's shape, strides and type."""
+    """Whether ``source`` is a tensor of the shape, strides and type of the node's result."""
     meta = node.meta.get("tensor_meta")
     other = source.meta.get("tensor_meta") if isinstance(source, fx.Node) else None
     if meta is None or other is None:
@@ -152,8 +156,12 @@ def _replace(node: fx.Node, other: Any) -> None:
 
 
 def _fold(module: fx.GraphModule, tensors: tuple[Tensor, ...], labels: int | None) -> None:
-    """Compute once what is the same in every call: what is made of constants alone, tensors filled with
-    a number, and whether class numbers are none of those, below zero, that a loss leaves out."""
+    """Replace by a constant what is the same in every call.
+
+    That is what is made of constants alone, tensors filled with a number, and the comparison by which a loss
+    looks for class numbers to leave out, such as −100: no class number is below zero. A choice whose
+    condition so turns out to hold everywhere is replaced by what it chooses.
+    """
     constants: dict[fx.Node, Any] = {}
     classes = None if labels is None else module.graph.find_nodes(op="placeholder")[labels]
 
@@ -174,11 +182,12 @@ def _fold(module: fx.GraphModule, tensors: tuple[Tensor, ...], labels: int | Non
                 and _like(node, chosen)):
             _replace(node, chosen)
     for number, (node, value) in enumerate(constants.items()):
-        if isinstance(value, Tensor):  # several results stay, and are not asked for any more
+        if isinstance(value, Tensor):  # an operation with several results: each of these is a node of its own
             module.register_buffer(f"folded_{number}", value)
             with module.graph.inserting_before(node):
                 _replace(node, module.graph.get_attr(f"folded_{number}"))
 
 
 def _random(node: fx.Node) -> bool:
+    """Whether an operation draws random numbers."""
     return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags

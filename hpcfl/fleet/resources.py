@@ -1,4 +1,4 @@
-"""What all rounds of a rank share."""
+"""What a rank trains and scores with, the same objects in all rounds."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,31 +17,37 @@ from hpcfl.scores.base import Score
 
 @dataclass
 class LaneSteps:
-    """What a rank's lanes have done: ``needed`` mini-batches of clients, lane-steps ``computed``,
-    ``samples``.
+    """Counts of what a rank's lanes have trained; one lane-step is one step of one lane.
 
-    ``turns``: steps of lanes side by side, of which there are fewer and fewer as clients finish.
+    needed: the steps that clients have to do. computed: the lane-steps that were done for them.
+    batched: the steps if those of lanes side by side count as one.
+    samples: the samples that clients were trained on.
     """
 
     needed: int = 0
     computed: int = 0
-    turns: int = 0
+    batched: int = 0
     samples: int = 0
 
     def clear(self) -> None:
-        self.needed = self.computed = self.turns = self.samples = 0
+        self.needed = self.computed = self.batched = self.samples = 0
 
 
 @dataclass(frozen=True)
 class Resources:
-    """A rank's samples, its kernel, the layout of buffers, its clock, the scores, its count of lane-steps."""
+    """A rank's samples, its kernel and what else training and scoring need.
+
+    buffers: the layout of a model's batch-norm statistics, of width 0 without batch norm.
+    beat: the heartbeat, called once a mini-batch.
+    scores: what is measured of every scored model, by name.
+    """
 
     setup: Setup
     samples: Samples
     kernel: SerialKernel | StackedKernel
     buffers: Layout
     device: torch.device
-    beat: Callable[[], None]  # heartbeat, called once a mini-batch
+    beat: Callable[[], None]
     stopwatch: Stopwatch
     scores: Mapping[str, Score] = field(default_factory=dict)
     lane_steps: LaneSteps = field(default_factory=LaneSteps)
@@ -55,7 +61,8 @@ class Resources:
         return self.setup.seed
 
     def stacked(self, rows: Tensor, buffers: Tensor) -> Tensors:
-        """Copies of models ``[L, P]`` with their buffers ``[L, B]``: ``[L, *shape]`` by name, laid out for
-        the kernel.
+        """Copies of models ``[L, P]`` and their buffers ``[L, B]`` as tensors ``[L, *shape]`` by name.
+
+        They lie in memory as the kernel wants them.
         """
         return self.kernel.lay_out(self.setup.layout.stack(rows) | self.buffers.stack(buffers))

@@ -1,4 +1,4 @@
-"""A rank's samples: on the device once as integers, normalised there, batches cut by index."""
+"""A rank's samples: they lie on the device as they were read; batches are gathered and normalised there."""
 
 import copy
 from collections.abc import Sequence
@@ -13,15 +13,17 @@ from hpcfl.rows import randomness
 
 
 class Samples:
-    """The training and test samples of a rank's clients.
+    """The training, test and validation samples of a rank's clients.
 
-    ``train[client]`` and ``test[client]`` are positions [n] in this rank's own tensors, of NumPy: an epoch's
-    are put together from many small pieces; ``parts`` has those held out for validation too. Batches come out
-    normalised, float32, as ``[count, *shape]``; images for a convolution on a CPU are laid out channels-last,
-    which it runs faster.
+    ``train[client]``, ``test[client]`` and ``parts["validation"][client]`` are a client's *pools*: NumPy
+    positions [n] in the tensors ``x`` and ``y`` of this rank.
 
-    augment: whether ``vary`` makes training images differ. global_test: whether all clients are tested
-    on the same samples.
+    clients: the ids of the rank's clients.
+    train, test, validation: positions [n] in the data set for each client of the experiment, by id; without
+        ``validation`` nothing is held out.
+    channels_last: whether batches of images are laid out channels-last, as convolutions on a CPU run faster.
+    augment: whether ``vary`` makes training images differ.
+    global_test: whether all clients are tested on the same samples.
     """
 
     def __init__(self, dataset: Dataset, clients: Sequence[int], train: Sequence[np.ndarray],
@@ -29,11 +31,11 @@ class Samples:
                  validation: Sequence[np.ndarray] | None = None, augment: bool = False,
                  global_test: bool = False):
         held_out = [part[:0] for part in train] if validation is None else validation
-        given = {"train": train, "test": test, "validation": held_out}
-        wanted = [np.asarray(part[client]) for part in given.values() for client in clients]
+        parts = {"train": train, "test": test, "validation": held_out}
+        wanted = [np.asarray(part[client]) for part in parts.values() for client in clients]
         chosen, position = np.unique(np.concatenate([*wanted, np.zeros(0, np.int64)]), return_inverse=True)
-        positions = iter(np.split(position, np.cumsum([len(part) for part in wanted])))
-        self.parts = {name: {client: next(positions) for client in clients} for name in given}
+        pools = iter(np.split(position, np.cumsum([len(part) for part in wanted])))
+        self.parts = {name: {client: next(pools) for client in clients} for name in parts}
         index = torch.from_numpy(chosen.astype(np.int64))
         self.x, self.y = dataset.x[index].to(device), dataset.y[index].to(device)
         self.device = device
@@ -51,14 +53,16 @@ class Samples:
         return self.parts["test"]
 
     def dealt(self, pools: dict[int, np.ndarray]) -> "Samples":
-        """The same samples dealt out anew: each client trains, is tested and is validated on its
-        pool of positions."""
+        """The same samples dealt out anew: a client trains, is tested and is validated on its one pool."""
         other = copy.copy(self)
         other.parts = dict.fromkeys(self.parts, pools)
         return other
 
     def take(self, index: Tensor | np.ndarray) -> tuple[Tensor, Tensor]:
-        """Samples at positions ``index`` [count] → x [count, *shape] normalised, y [count]."""
+        """The samples at positions ``index`` [count]: x ``[count, *shape]``, float32, normalised; y [count].
+
+        Positions may be those that ``vary`` returns.
+        """
         index = torch.as_tensor(index).to(self.device)
         if self.augment:
             variants, index = index // len(self.y), index % len(self.y)
@@ -69,10 +73,10 @@ class Samples:
         return x, self.y[index]
 
     def vary(self, index: np.ndarray, seed: int, *key: int | str) -> np.ndarray:
-        """Positions of the same samples, each cropped and flipped at random as the key decides; unchanged
-        without ``augment``.
+        """Positions for ``take`` of the same samples, each cropped and flipped at random as the key decides.
 
-        A position beyond the samples says how: it is number of samples × variant + position.
+        They say how by lying beyond the samples: number of samples · variant + position. Without ``augment``
+        they are ``index`` itself.
         """
         if not self.augment:
             return index

@@ -10,55 +10,59 @@ from hpcfl.fleet.kernels import Predict, SerialKernel, StackedKernel, Tensors
 from hpcfl.fleet.samples import Samples
 from hpcfl.scores.base import Block, Score
 
-SMALLEST = 16  # samples; fewer take as long
-# samples of one client at once; fixed, so that a client's numbers do not depend on its neighbours
+SMALLEST = 16  # samples in a padded rest; fewer take as long
+# Samples of one client at once; a fixed number, so that a client's scores do not depend on its neighbours.
 BLOCK = 128
 
-
-Sums = dict[str, Tensor]  # score → float64 [n, its width], on the CPU
+Sums = dict[str, Tensor]  # by name of the score: float64 [n, its width], on the CPU
 
 
 def groups(pools: list[np.ndarray], widest: int) -> Iterator[list[int]]:
-    """Positions of clients whose pools are padded to the same length, at most ``widest`` at a time.
+    """Clients by their position in ``pools``, in chunks of at most ``widest`` of the same padded length.
 
-    Like the block, the padded length follows from a client's own pool alone.
+    Like the size of a block, a padded length follows from the client's own pool alone.
     """
-    alike: dict[int, list[int]] = {}
+    by_length: dict[int, list[int]] = {}
     for position, pool in enumerate(pools):
-        alike.setdefault(_padded(len(pool)), []).append(position)
-    for _, positions in sorted(alike.items()):
+        by_length.setdefault(_padded(len(pool)), []).append(position)
+    for _, positions in sorted(by_length.items()):
         for start in range(0, len(positions), widest):
             yield positions[start:start + widest]
 
 
 def _padded(length: int) -> int:
-    """Whole blocks, and the rest rounded up to a power of two, but not so small that there are many sizes."""
+    """The length that a pool is padded to: whole blocks, and a power of two of at least ``SMALLEST``."""
     whole, rest = divmod(length, BLOCK)
     return whole * BLOCK + (max(SMALLEST, 1 << (rest - 1).bit_length()) if rest else 0)
 
 
 def outputs(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Samples, pools: list[np.ndarray],
             variables: Tensors, function: Predict) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Run ``function`` over the pools of one of ``groups`` in blocks: yields output [L, b, …],
-    y [L, b], mask [L, b].
+    """Run ``function`` over the pools of a chunk of L clients, block by block.
 
-    A serial lane's last block is as long as its pool; stacked lanes are padded and masked.
+    Yields for each block of b samples the function's output ``[L, b, …]``, y [L, b] and mask, bool [L, b],
+    which is false where stacked lanes are padded. A serial lane's last block is no longer than its pool.
+
+    tensors, variables: of the clients' models and for the function, ``[L, …]`` by name.
     """
     longest = max(map(len, pools))
-    index = np.zeros((len(pools), longest if kernel.widest == 1 else _padded(longest)), np.int64)
-    for row, pool in zip(index, pools, strict=True):
+    padded = np.zeros((len(pools), longest if kernel.widest == 1 else _padded(longest)), np.int64)
+    for row, pool in zip(padded, pools, strict=True):
         row[:len(pool)] = pool
-    held = np.arange(index.shape[1]) < np.array([[len(pool)] for pool in pools])
-    whole, real = (torch.from_numpy(array).to(samples.device) for array in (index, held))
-    for part, mask in zip(whole.split(BLOCK, dim=1), real.split(BLOCK, dim=1), strict=True):
-        x, y = samples.take(part.reshape(-1))
-        x = x[None] if len(pools) == 1 else x.view(*part.shape, *x.shape[1:])
-        yield kernel.predict(tensors, x, variables, function), y.view(part.shape), mask
+    real = np.arange(padded.shape[1]) < np.array([[len(pool)] for pool in pools])
+    positions, masks = (torch.from_numpy(array).to(samples.device) for array in (padded, real))
+    for block, mask in zip(positions.split(BLOCK, dim=1), masks.split(BLOCK, dim=1), strict=True):
+        x, y = samples.take(block.reshape(-1))
+        x = x[None] if len(pools) == 1 else x.view(*block.shape, *x.shape[1:])
+        yield kernel.predict(tensors, x, variables, function), y.view(block.shape), mask
 
 
 def score(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Samples, pools: list[np.ndarray],
           variables: Tensors, predict: Predict, scores: Mapping[str, Score]) -> Sums:
-    """The sums of the scores over the pools of a chunk of lanes."""
+    """The sums of ``scores`` over the pools of a chunk of L clients; arguments as for ``outputs``.
+
+    Raises TypeError where ``predict`` does not return logits [samples, classes].
+    """
     sums: Sums = {}
     for logits, y, mask in outputs(kernel, tensors, samples, pools, variables, predict):
         if logits.dim() != 3 or logits.shape[2] < samples.classes:
@@ -73,6 +77,9 @@ def score(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Sampl
 
 
 def merge(parts: Sequence[Sums], order: list[int]) -> Sums:
-    """The sums of several groups as one, in the order of clients; ``order`` has their positions by group."""
-    back = torch.tensor(order).argsort()
-    return {name: torch.cat([part[name] for part in parts])[back] for name in parts[0]}
+    """The sums of several chunks as one, in the order of clients.
+
+    order: the clients' positions, chunk after chunk.
+    """
+    by_client = torch.tensor(order).argsort()
+    return {name: torch.cat([part[name] for part in parts])[by_client] for name in parts[0]}

@@ -13,9 +13,12 @@ from hpcfl.rows.layout import Layout, to_row
 
 @dataclass(frozen=True)
 class Setup:
-    """``counts`` [clients, classes] of training samples, the model's layout, and the experiment's numbers.
+    """The facts of an experiment that methods may use.
 
-    participation: the fraction of clients in a round. build: makes the adapted model of one client.
+    layout: of the parameters of one client's model.
+    counts: training samples of each class, float64 [clients, classes].
+    build: makes the model of one client, adapted to the method and freshly initialised.
+    participation: the fraction of clients that take part in a round.
     """
 
     layout: Layout
@@ -35,16 +38,17 @@ class Setup:
         return self.counts.shape[1]
 
     def initial(self, draw: int = 0) -> Tensor:
-        """Initial parameters ``[P]``: the one draw shared by server and clients, or a further,
-        different one."""
+        """Initial parameters ``[P]``: draw 0 is what server and clients share; other draws differ from it."""
         with randomness.seeded(self.seed, "model", draw):
             return to_row(self.layout, self.build())
 
     def normal(self, *shape: int, key: tuple[int | str, ...]) -> Tensor:
-        """Standard normal numbers of this shape, the same for the same key: a purpose, then
-        perhaps a round."""
-        return torch.from_numpy(randomness.generator(self.seed,
-                                                     "normal", *key).standard_normal(shape)).float()
+        """Standard normal numbers of this shape, float32 on the CPU, the same for the same key.
+
+        key: a purpose, then perhaps a round.
+        """
+        generator = randomness.generator(self.seed, "normal", *key)
+        return torch.from_numpy(generator.standard_normal(shape)).float()
 
     def learning_rate(self, round: int) -> float:
         """The local learning rate of a round, ``lr · lr_decay^(round − 1)``."""

@@ -1,4 +1,4 @@
-"""Seconds by phase: one phase runs at a time, an inner one pauses the outer."""
+"""Seconds by phase: one phase runs at a time, and an inner phase pauses the outer."""
 
 import time
 from collections import defaultdict
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class Stopwatch:
-    """``with stopwatch.phase("train"): …`` adds to ``seconds["train"]`` what no inner phase claims."""
+    """Adds up seconds in ``seconds``, by the name of the phase."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
@@ -15,12 +15,13 @@ class Stopwatch:
         self._since = self._last_lap = time.perf_counter()
 
     def lap(self) -> float:
-        """Seconds since the last lap, whatever ran."""
+        """Seconds since the last call, whatever phases ran."""
         before, self._last_lap = self._last_lap, time.perf_counter()
         return self._last_lap - before
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        """A block whose time, without that of phases inside it, is added to ``seconds[name]``."""
         self._settle()
         self._running.append(name)
         try:
@@ -30,6 +31,7 @@ class Stopwatch:
             self._running.pop()
 
     def _settle(self) -> None:
+        """Give the time since the last change of phase to the phase that is running."""
         now = time.perf_counter()
         if self._running:
             self.seconds[self._running[-1]] += now - self._since

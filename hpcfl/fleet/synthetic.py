@@ -1,4 +1,4 @@
-"""The same training loop over tensors instead of a client's samples: what a server trains by itself."""
+"""The training loop over given tensors instead of a client's samples: what a server trains by itself."""
 
 from collections.abc import Callable
 
@@ -19,10 +19,12 @@ from hpcfl.rows.layout import of_buffers, of_parameters, to_row
 
 def fit(build: Callable[[], nn.Module], x: Tensor, y: Tensor, classes: int, training: Training, seed: int,
         round: int, beat: Callable[[], None]) -> Tensor:
-    """A fresh model, trained on cross-entropy over ``x`` [samples, …], ``y`` [samples]: its row ``[P]``.
+    """The row ``[P]`` of a fresh model, trained on the cross-entropy of ``x`` [samples, …], ``y`` [samples].
 
-    Its first parameters and the order of samples are keyed by (seed, round); no learning-rate decay.
-    ``beat`` is called once a mini-batch.
+    Its first parameters and the order of samples are keyed by (seed, round). The learning rate does not
+    decay.
+
+    build: makes the model. training: how it is trained. beat: called once a mini-batch.
     """
     with randomness.seeded(seed, "synthetic", round):
         module = build()

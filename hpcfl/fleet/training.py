@@ -1,8 +1,9 @@
 """THE training loop: mini-batches of many clients, each client an independent lane.
 
-Clients are sorted by length and taken ``widest`` at a time. In an epoch the lanes of a chunk first do their
-full batches in lockstep, the chunk shrinking as clients run out, then their tail batches grouped by size:
-every step is real work on a real batch, and a loss never sees padding.
+Clients are sorted by their number of samples and trained in *chunks*, as many side by side as the kernel
+takes. In an epoch the lanes of a chunk first do their full batches in lockstep, fewer and fewer lanes as
+clients run out; then they do their tails, the smaller last batches, grouped by size. So no batch is ever
+padded.
 
 A mini-batch's way, from the top down: ``train``, then a chunk's ``run``, ``epoch``, ``play`` and ``batch``.
 """
@@ -20,14 +21,14 @@ from hpcfl.fleet.resources import Resources
 from hpcfl.fleet.turn import Draws, Turn
 from hpcfl.rows import randomness
 
-# which lanes do batches of which size on which samples [lanes, batches·size]
+# (lanes, size, positions of samples [lanes, batches·size]): batches of one size that lanes do side by side
 Stretch = tuple[list[int], int, np.ndarray]
-BLOCK_SAMPLES = 2048  # samples gathered and normalised at once
+BLOCK_SAMPLES = 2048  # how many samples are gathered and normalised at once
 
 
 @dataclass(frozen=True)
 class Task:
-    """A local training as it was asked for; ``Fleet.train`` and ``Fleet.train_by`` explain the words."""
+    """A local training as a method asked for it; ``Fleet.train`` and ``train_by`` explain the fields."""
 
     round: int
     loss: Loss
@@ -54,11 +55,11 @@ class Task:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a local training made of n clients: new tensors, what it was given stays as it is.
+    """What a local training made of n clients, in new tensors.
 
-    rows: ``[n, P]``. buffers: their batch-norm statistics [n, B].
-    losses: each client's mean in its last epoch, float64 [n].
-    changed: the variables that the method's step assigned, [n, …] by name.
+    rows: ``[n, P]``. buffers: their batch-norm statistics ``[n, B]``.
+    losses: each client's mean loss in its last epoch, float64 [n]; 0 for those that did not train.
+    changed: the variables that the method's step assigned, ``[n, …]`` by name.
     """
 
     rows: Tensor
@@ -69,9 +70,12 @@ class Trained:
 
 def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffers: Tensor,
           variables: Tensors) -> Trained:
-    """Train clients ``ids`` [n] from ``rows`` [n, P], ``buffers`` [n, B] and ``variables`` [n, …] by name."""
+    """Train clients ``ids`` [n] from ``rows`` [n, P], ``buffers`` [n, B] and ``variables`` [n, …] by name.
+
+    The given tensors do not change.
+    """
     losses = torch.zeros(len(ids), dtype=torch.float64, device=resources.device)
-    ended = Trained(rows.clone(), buffers.clone(), losses, {})
+    trained = Trained(rows.clone(), buffers.clone(), losses, {})
     pools = [task.pool(resources.seed, int(client), resources.samples.train[int(client)]) for client in ids]
     size = resources.training.batch_size * task.batches
     fewest = task.batches * (2 if resources.buffers.width else 1)  # batch norm needs two samples
@@ -80,23 +84,25 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
     for positions in chunks(order, resources.kernel.widest):
         lanes = torch.tensor(positions, device=resources.device)
         chunk = Chunk(task, resources, [(int(ids[i]), pools[i], lengths[i]) for i in positions], size,
-                      resources.stacked(ended.rows[lanes], ended.buffers[lanes]),
+                      resources.stacked(trained.rows[lanes], trained.buffers[lanes]),
                       {name: value[lanes] for name, value in variables.items()},
                       None if task.proximal is None else (task.proximal[0], task.proximal[1][lanes]))
-        ended.losses[lanes] = chunk.run()
-        ended.rows[lanes] = resources.setup.layout.flatten(chunk.tensors, ended.rows[lanes])
-        ended.buffers[lanes] = resources.buffers.flatten(chunk.tensors, ended.buffers[lanes])
+        trained.losses[lanes] = chunk.run()
+        trained.rows[lanes] = resources.setup.layout.flatten(chunk.tensors, trained.rows[lanes])
+        trained.buffers[lanes] = resources.buffers.flatten(chunk.tensors, trained.buffers[lanes])
         for name in chunk.assigned:
-            ended.changed.setdefault(name, variables[name].clone())[lanes] = chunk.variables[name]
-    return ended
+            trained.changed.setdefault(name, variables[name].clone())[lanes] = chunk.variables[name]
+    return trained
 
 
 class Chunk:
     """Clients side by side, a lane each, sorted by ``by_length``, from their first mini-batch to their last.
 
-    clients: the number of each, its pool and its samples an epoch. size: samples of a step.
-    tensors, variables: of the lanes, ``[L, …]`` by name, which steps change; ``assigned``: names of the
-        variables that they changed.
+    clients: for each lane the client's id, its pool, and how many samples of it an epoch uses.
+    size: samples of a full step of one lane.
+    tensors, variables: of the lanes, ``[L, …]`` by name; steps change them in place.
+    proximal: the strength, and the lanes' anchors [L, P].
+    assigned: the names of the variables that steps have changed.
     """
 
     def __init__(self, task: Task, resources: Resources, clients: list[tuple[int, np.ndarray, int]],
@@ -113,7 +119,7 @@ class Chunk:
         self._draws = Draws(resources.seed, task.round, numbers, steps, resources.device)
 
     def run(self) -> Tensor:
-        """All epochs. Returns each lane's mean loss in its last one, float64 [L]."""
+        """Train all epochs; returns each lane's mean loss in its last one, float64 [L]."""
         losses = torch.zeros(len(self.clients), dtype=torch.float64, device=self.resources.device)
         history: list[Tensor] = []
         running = torch.ones(len(self.clients), dtype=torch.bool)
@@ -128,9 +134,9 @@ class Chunk:
         return losses
 
     def epoch(self, epoch: int, running: Tensor) -> Tensor:
-        """One epoch of the lanes where ``running``, bool [L]; the others stay as they are.
+        """Train one epoch of the lanes where ``running``, bool [L]; the others stay as they are.
 
-        Returns each lane's mean and last loss, float64 [L, 2].
+        Returns each lane's mean loss and the loss of its last mini-batch, float64 [L, 2].
         """
         samples, lane_steps = self.resources.samples, self.resources.lane_steps
         orders = [self.order(lane, epoch) for lane in range(len(self.clients))]
@@ -140,7 +146,7 @@ class Chunk:
         lane_steps.samples += sum(lengths[lane] for lane in lanes)
         self._draws.begin(epoch)
         stretches = list(_stretches(orders, lanes, self.size))
-        # One transfer for the whole epoch: any other from the host would make it wait for the device.
+        # One transfer for the whole epoch: with every further one the host would wait for the device.
         positions = np.concatenate([positions.ravel() for *_, positions in stretches])
         index = torch.from_numpy(positions).to(samples.device)
         record = torch.zeros(len(orders), 2, dtype=torch.float64, device=samples.device)
@@ -157,30 +163,30 @@ class Chunk:
         return record
 
     def order(self, lane: int, epoch: int) -> np.ndarray:
-        """A lane's samples in this epoch's order: its pool, shuffled by a key of its own."""
+        """Positions of a lane's samples in this epoch, in order: of its shuffled pool as many as are used."""
         (client, pool, length), task, seed = self.clients[lane], self.task, self.resources.seed
         key = (task.phase, task.round, client, epoch)
         shuffled = pool[randomness.permutation(len(pool), seed, "shuffle", *key)]
         return self.resources.samples.vary(shuffled[:length], seed, *key)
 
     def play(self, lanes: Lanes, x: Tensor, y: Tensor, size: int, record: Tensor) -> None:
-        """The batches in ``x`` [lanes·batches·size, …] and ``y`` [lanes, batches·size], one after the other.
+        """Train on the batches in ``x`` [a·batches·size, …], ``y`` [a, batches·size], one after the other.
 
-        Their losses join ``record`` [L, 2].
+        The losses of the ``a`` lanes join ``record`` [L, 2]: their sum over samples, and the last batch's.
         """
         width, span = y.shape
         # One lane's batch is a slice of the gathered block, which keeps its memory layout.
         x = x[None] if width == 1 else x.view(width, span, *x.shape[1:])
-        self.resources.lane_steps.turns += span // size
+        self.resources.lane_steps.batched += span // size
         self.resources.lane_steps.computed += len(x) * (span // size)
         parts = zip(x.split(size, dim=1), y.split(size, dim=1), strict=True)
         losses = torch.stack([self.batch(lanes, *part).expand(width) for part in parts]).to(record)
-        # One by one in double precision: a lane's sum may not depend on how many steps a block holds.
+        # Added one by one in double precision: a lane's sum may not depend on how many steps a block holds.
         record[lanes, 0] = torch.cat([record[lanes, 0][None], losses * size]).cumsum(dim=0)[-1]
         record[lanes, 1] = losses[-1]
 
     def batch(self, lanes: Lanes, x: Tensor, y: Tensor) -> Tensor:
-        """ONE mini-batch ``x`` [a, size, …], ``y`` [a, size] of the lanes: its losses [a]."""
+        """Do ONE step on the lanes' mini-batches ``x`` [a, size, …], ``y`` [a, size]; returns losses [a]."""
         given = {name: value[lanes] for name, value in self.variables.items()}
         if self.task.step is None:
             gradients, losses = self._gradient(lanes, x, y, given)
@@ -201,29 +207,34 @@ class Chunk:
 
 
 def epoch_length(samples: int, size: int, fewest: int, steps: int | None) -> int:
-    """How many samples of an epoch are used in steps of ``size``: whole steps, and a tail of at
-    least ``fewest``."""
+    """How many samples an epoch uses: whole steps of ``size``, and a tail of at least ``fewest``.
+
+    steps: the most steps; None for any number.
+    """
     used = samples if samples % size >= fewest else samples - samples % size
     return used if steps is None else min(used, steps * size)
 
 
 def by_length(lengths: list[int], batch_size: int) -> list[int]:
-    """Positions sorted by full batches, then tails, longest first: a chunk's running lanes are a prefix."""
+    """Positions in ``lengths``, sorted by the number of full batches, then by the tail, longest first.
+
+    So the lanes of a chunk that still have full batches are always its first ones.
+    """
     return sorted(range(len(lengths)),
                   key=lambda i: (-(lengths[i] // batch_size), -(lengths[i] % batch_size), i))
 
 
 def chunks(order: list[int], widest: int) -> Iterator[list[int]]:
-    """The sorted positions, at most ``widest`` at a time."""
+    """The positions in their order, at most ``widest`` at a time."""
     for start in range(0, len(order), widest):
         yield order[start:start + widest]
 
 
 def _stretches(orders: list[np.ndarray], lanes: list[int], batch_size: int) -> Iterator[Stretch]:
-    """An epoch of these lanes: their full batches, then their tails."""
+    """An epoch of these lanes, whose samples are ``orders``: their full batches, then their tails."""
     full = [len(orders[i]) // batch_size for i in lanes]
     done = 0
-    while full and full[0] > done:  # `active` lanes have a full batch at position `done`
+    while full and full[0] > done:  # so many are `active`: they have more than `done` full batches
         active = sum(count > done for count in full)
         stop = min(full[active - 1], done + max(1, BLOCK_SAMPLES // (active * batch_size)))
         yield lanes[:active], batch_size, np.stack([orders[i][done * batch_size:stop * batch_size]
@@ -238,7 +249,7 @@ def _stretches(orders: list[np.ndarray], lanes: list[int], batch_size: int) -> I
 
 
 def _blocks(stretches: list[Stretch]) -> Iterator[list[Stretch]]:
-    """What follows each other, with at most ``BLOCK_SAMPLES`` samples where it is more than one."""
+    """Stretches that are gathered at once: one, or several with at most ``BLOCK_SAMPLES`` samples in all."""
     block: list[Stretch] = []
     for stretch in stretches:
         if block and sum(positions.size for *_, positions in [*block, stretch]) > BLOCK_SAMPLES:
@@ -249,7 +260,7 @@ def _blocks(stretches: list[Stretch]) -> Iterator[list[Stretch]]:
 
 
 def _selection(group: list[int], device: torch.device) -> Lanes:
-    """Neighbouring lanes as a slice, whose steps change views in place; others as indices."""
+    """Neighbouring lanes as a slice, so that steps can change views in place; others as indices."""
     if group[-1] - group[0] == len(group) - 1:
         return slice(group[0], group[-1] + 1)
     return torch.tensor(group).to(device, non_blocking=True)

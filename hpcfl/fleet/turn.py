@@ -1,5 +1,4 @@
-"""One step in a method's own hands: gradients and rows of the lanes at work, the loop stays
-with the fleet."""
+"""One step in a method's own hands; the loop over mini-batches stays with the fleet."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -14,9 +13,10 @@ from hpcfl.rows import randomness
 
 
 class Draws:
-    """Where the lanes of a chunk stand, and uniform numbers for their steps.
+    """Uniform numbers for the steps of a chunk's lanes, and how many steps each lane has taken.
 
-    clients: their numbers. steps: of each in an epoch. taken: steps that each lane has done, int64 [L].
+    clients: the ids of the lanes' clients. steps: how many each lane takes in an epoch.
+    taken: the steps that each lane has taken in this training, int64 [L].
     """
 
     def __init__(self, seed: int, round: int, clients: list[int], steps: list[int], device: torch.device):
@@ -24,16 +24,19 @@ class Draws:
         self._epoch = 0
         self._tables: dict[str, Tensor] = {}
         self.taken = torch.zeros(len(clients), dtype=torch.int64, device=device)
-        self._before = self.taken
+        self._before = self.taken  # what was taken before this epoch
 
     def begin(self, epoch: int) -> None:
-        """From now on steps belong to this epoch."""
+        """From now on steps belong to this epoch, counted from 0."""
         self._epoch, self._before = epoch, self.taken.clone()
         self._tables.clear()
 
     def uniform(self, lanes: Lanes, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """Numbers in [0, 1) ``[a, *shape]`` for the step that these lanes are at."""
-        if purpose not in self._tables:  # for a whole epoch: a transfer makes the host wait for the device
+        """Numbers in [0, 1), ``[a, *shape]``, for the next step of these lanes.
+
+        Raises ValueError where one purpose is asked for two shapes in an epoch.
+        """
+        if purpose not in self._tables:  # all of an epoch: a transfer makes the host wait for the device
             self._tables[purpose] = self._table(purpose, shape).float().to(self._device)
         table = self._tables[purpose]
         if table.shape[2:] != shape:
@@ -43,29 +46,31 @@ class Draws:
         return table[every, (self.taken - self._before)[lanes]]
 
     def _table(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """An epoch's numbers, float64 ``[L, most steps, *shape]``: each step's own part of
-        ``Fleet.uniform``.
-        """
-        each = int(np.prod(shape, dtype=np.int64))
+        """An epoch's numbers, float64 ``[L, most steps, *shape]``: those steps' part of ``Fleet.uniform``."""
+        numbers_per_step = int(np.prod(shape, dtype=np.int64))
         table = np.zeros((len(self._clients), max(self._steps), *shape))
         seed, round = self._key
         for row, client, steps in zip(table, self._clients, self._steps, strict=True):
-            count = steps * each
+            count = steps * numbers_per_step
             drawn = randomness.uniform(seed, "uniform", purpose, round, client,
                                        skip=self._epoch * count, count=count)
             row[:steps] = drawn.reshape(steps, *shape)
         return torch.from_numpy(table)
 
-Gradient = Callable[[Lanes, Tensor, Tensor, Tensors], tuple[Tensors, Tensor]]  # of lanes, x, y and variables
+
+# of (lanes, x, y, variables): the gradients by name, and the losses
+Gradient = Callable[[Lanes, Tensor, Tensor, Tensors], tuple[Tensors, Tensor]]
 
 
 @dataclass
 class Turn:
-    """What a method's ``step(turn)`` sees for ``a`` lanes on their next mini-batch, or their next few.
+    """What a method's ``step(turn)`` sees: ``a`` lanes at their next mini-batch, or their next few.
 
-    ``variables`` holds the method's per-lane tensors ``[a, …]``; assign a new tensor to change one.
-    ``index``, int64 [a], is how many steps each lane did before in this training.
-    Rows cover the columns that are trained, ``[a, width]``.
+    Rows cover just the columns that are trained, ``[a, width]``.
+
+    variables: the method's tensors ``[a, …]`` by name; a step changes one by assigning a new tensor.
+    index: how many steps each lane did before in this training, int64 [a].
+    losses: the losses [a] of the last call of ``gradient``, which count as the step's.
     """
 
     variables: Tensors
@@ -84,19 +89,19 @@ class Turn:
         return self._flat({name: self._tensors[name][self._lanes] for name in self._names})
 
     def write(self, rows: Tensor) -> None:
-        """Replace the trained columns of the lanes' models."""
+        """Replace the trained columns of the lanes' models by ``rows`` [a, width]."""
         for name, part in self._split(rows).items():
             self._tensors[name][self._lanes] = part
 
     def descend(self, direction: Tensor) -> None:
-        """One step of the experiment's optimiser with ``direction`` [a, width] for a gradient."""
+        """Do one step of the experiment's optimiser with ``direction`` [a, width] as the gradient."""
         self._optimizer.step(self._tensors, self._lanes, self._split(direction))
 
     def gradient(self, rows: Tensor | None = None, batch: int = 0) -> Tensor:
-        """∇ of the loss on a mini-batch, ``[a, width]``, at the lanes' models or at ``rows``
-        [a, width] instead.
+        """The gradient of the loss on a mini-batch, ``[a, width]``.
 
-        ``losses`` [a] holds the values of the last call: the step's training loss.
+        rows: where it is taken, ``[a, width]``; by default at the lanes' models.
+        batch: which of the step's mini-batches.
         """
         if rows is None:
             gradients, self.losses = self._gradient(self._lanes, *self._batches[batch], self.variables)
@@ -108,8 +113,7 @@ class Turn:
         return gradient
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
-        """Uniform numbers in [0, 1), ``[a, *shape]``, each lane's own, keyed by purpose, round, client and
-        step.
+        """Uniform numbers in [0, 1), ``[a, *shape]``, keyed by purpose, round, client and step.
 
         They are ``fleet.uniform(purpose, steps, *shape)`` at ``index``. Raises ValueError where one purpose
         is asked for two shapes in an epoch.

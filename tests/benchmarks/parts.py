@@ -66,8 +66,8 @@ def replaying() -> Iterator[str]:
         prepared.resources.kernel._recordings.clear()
         lane_steps.clear()
         fleet(prepared).train(rows)
-        taken = seconds(lambda: fleet(prepared).train(rows)) / lane_steps.turns * (REPEATS + 2)
-        yield (f"a step of {lane_steps.computed / lane_steps.turns:.0f} lanes of 64-32-10 {name}: "
+        taken = seconds(lambda: fleet(prepared).train(rows)) / lane_steps.batched * (REPEATS + 2)
+        yield (f"a step of {lane_steps.computed / lane_steps.batched:.0f} lanes of 64-32-10 {name}: "
                f"{1e3 * taken:.2f} ms")
 
 

@@ -118,7 +118,7 @@ def test_no_lane_is_computed_for_a_client_that_has_finished(make_fleet, rows_of,
     fleet.train(rows_of(fleet), epochs=1)
     lane_steps = fleet.resources.lane_steps
     assert (sum(lane for lane, _ in given) == lane_steps.computed == lane_steps.needed == 2 + 1 + 2
-            and len(given) == lane_steps.turns)
+            and len(given) == lane_steps.batched)
     assert sum(lane * size for lane, size in given) == lane_steps.samples == 17
 
 
