@@ -185,7 +185,7 @@ class StackedKernel:
         given = (*tensors.values(), x, *(variables[name] for name in variable_names))
         if x.is_cuda:  # blocks are large there: a graph of its own for each would only hold memory
             return compute(*given)[0]
-        key = ("predict", _identity(function), *names, *variable_names)
+        key = ("predict", identity(function), *names, *variable_names)
         return self.replayed(key, compute, f"the prediction {_named(function)}")(*given)[0]
 
 
@@ -246,7 +246,7 @@ class StackedSession:
         run: Function = StackedLoss(self._kernel.module, self._loss, names, len(self._trained),
                                     variable_names).gradients
         if not self._buffers:  # batch norm writes to its buffers, and a replay must be without side effects
-            key = (_identity(self._loss), len(self._trained), *names, *variable_names)
+            key = (identity(self._loss), len(self._trained), *names, *variable_names)
             run = self._kernel.replayed(key, run, f"the loss {_named(self._loss)}", labels=len(names) + 1)
         *gradients, losses = run(*given, x, y, *(variables[name] for name in variable_names))
         if isinstance(lanes, Tensor):  # indices gave copies; a slice gave views, whose buffers moved in place
@@ -273,7 +273,7 @@ def _differentiable(loss: Tensor) -> Tensor:
     return loss
 
 
-def _identity(function: Loss | Predict) -> Hashable:
+def identity(function: Loss | Predict) -> Hashable:
     """A key that is the same for a method's loss or prediction in every round.
 
     No other object can take its id, because the recording under this key keeps it alive.
@@ -309,6 +309,8 @@ def at(model: nn.Module, row: Tensor, function: Callable[[nn.Module], Tensor],
 
     Raises ValueError where a row has another length.
     """
+    if "features" in vars(model):
+        raise TypeError("another model has features of its own, which are not at hand here")
     named = _from_row(model.named_parameters(), row)
     if buffers is not None:
         named |= _from_row(model.named_buffers(), buffers)
@@ -347,6 +349,12 @@ def descend(start: Tensors, loss: Callable[[Tensors], Tensor], lr: float, steps:
                    in zip(leaves.items(), gradients, strict=True)}
         beat()
     return current
+
+
+def on_features(module: nn.Module) -> nn.Module:
+    """The same module, from now on with features for samples: ``features(x)`` is ``x``."""
+    vars(module)["features"] = lambda x: x
+    return module
 
 
 def convolves(module: nn.Module) -> bool:

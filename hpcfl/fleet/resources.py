@@ -1,6 +1,6 @@
 """What a rank trains and scores with, the same objects in all rounds."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -34,12 +34,21 @@ class LaneSteps:
 
 
 @dataclass(frozen=True)
+class HeadKernel:
+    """The kernel of a model whose ``features(x)`` is ``x``, and for which losses it was found to do."""
+
+    kernel: SerialKernel | StackedKernel
+    fits: dict[Hashable, bool] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Resources:
     """A rank's samples, its kernel and what else training and scoring need.
 
     buffers: the layout of a model's batch-norm statistics, of width 0 without batch norm.
     beat: the heartbeat, called once a mini-batch.
     scores: what is measured of every scored model, by name.
+    head: what trains a head above frozen layers; None where the model has no ``features``.
     """
 
     setup: Setup
@@ -51,6 +60,7 @@ class Resources:
     stopwatch: Stopwatch
     scores: Mapping[str, Score] = field(default_factory=dict)
     lane_steps: LaneSteps = field(default_factory=LaneSteps)
+    head: HeadKernel | None = None
 
     @property
     def training(self) -> Training:

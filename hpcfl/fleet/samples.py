@@ -1,7 +1,7 @@
 """A rank's samples: they lie on the device as they were read; batches are gathered and normalised there."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ class Samples:
         self.device = device
         self.classes = dataset.classes
         self.augment, self.global_test = augment, global_test
-        self._normalise = dataset.normalise
+        self._normalise: Callable[[Tensor], Tensor] = dataset.normalise
         self._channels_last = channels_last and self.x.dim() == 4
 
     @property
@@ -56,6 +56,13 @@ class Samples:
         """The same samples dealt out anew: a client trains, is tested and is validated on its one pool."""
         other = copy.copy(self)
         other.parts = dict.fromkeys(self.parts, pools)
+        return other
+
+    def replaced(self, x: Tensor, y: Tensor) -> "Samples":
+        """Other samples ``x`` [count, width] of classes ``y`` [count], which are taken as they are."""
+        other = copy.copy(self)
+        other.parts, other.x, other.y = {}, x, y
+        other.augment, other._channels_last, other._normalise = False, False, lambda x: x
         return other
 
     def take(self, index: Tensor | np.ndarray) -> tuple[Tensor, Tensor]:

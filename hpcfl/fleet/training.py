@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcfl.fleet import frozen
 from hpcfl.fleet.kernels import Lanes, Loss, Tensors
 from hpcfl.fleet.optimizers import Optimizer, Proximal
 from hpcfl.fleet.resources import Resources
@@ -81,10 +82,15 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
     fewest = task.batches * (2 if resources.buffers.width else 1)  # batch norm needs two samples
     lengths = [epoch_length(len(pool), size, fewest, task.steps) for pool in pools]
     order = [i for i in by_length(lengths, size) if lengths[i] and (task.only is None or task.only[i])]
-    for positions in chunks(order, resources.kernel.widest):
+    once = bool(order) and _frozen_once(task, resources, trained, pools, order[0], variables)
+    kernel = resources.head.kernel if once and resources.head else resources.kernel
+    for positions in chunks(order, kernel.widest):
         lanes = torch.tensor(positions, device=resources.device)
-        chunk = Chunk(task, resources, [(int(ids[i]), pools[i], lengths[i]) for i in positions], size,
-                      resources.stacked(trained.rows[lanes], trained.buffers[lanes]),
+        here, own = resources, [pools[i] for i in positions]
+        if once:
+            here, own = frozen.run_once(resources, trained.rows[lanes], trained.buffers[lanes], own)
+        clients = [(int(ids[i]), pool, lengths[i]) for i, pool in zip(positions, own, strict=True)]
+        chunk = Chunk(task, here, clients, size, here.stacked(trained.rows[lanes], trained.buffers[lanes]),
                       {name: value[lanes] for name, value in variables.items()},
                       None if task.proximal is None else (task.proximal[0], task.proximal[1][lanes]))
         trained.losses[lanes] = chunk.run()
@@ -93,6 +99,14 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
         for name in chunk.assigned:
             trained.changed.setdefault(name, variables[name].clone())[lanes] = chunk.variables[name]
     return trained
+
+
+def _frozen_once(task: Task, resources: Resources, start: Trained, pools: list[np.ndarray], first: int,
+                 variables: Tensors) -> bool:
+    """Whether the layers below the head run once, before the first epoch; ``first``: a client's position."""
+    one = slice(first, first + 1)
+    return frozen.fits(resources, start.rows[one], start.buffers[one], pools[first], task.names, task.loss,
+                       {name: value[one] for name, value in variables.items()})
 
 
 class Chunk:

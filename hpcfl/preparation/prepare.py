@@ -25,6 +25,7 @@ from hpcfl.experiment import blame, measures
 from hpcfl.experiment.config import Config
 from hpcfl.files import scratch
 from hpcfl.fleet import Fleet, Resources, buffer_name, memory
+from hpcfl.fleet.frozen import head_kernel
 from hpcfl.fleet.kernels import choose, convolves
 from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.setup import Setup
@@ -107,7 +108,10 @@ def prepare(config: Config, process: Process) -> Prepared:
                       validation, config.data.augment, split.global_test)
     lanes = _lanes(config, process, template.to(device), samples, dataset)
     kernel = choose(template, device, lanes, config.runtime.replay)
-    resources = Resources(setup, samples, kernel, buffers, device, process.beat, Stopwatch(), scores)
+    with randomness.seeded(config.seed, "template"):
+        head = head_kernel(module, device, lanes, config.runtime.replay, parameters.width)
+    resources = Resources(setup, samples, kernel, buffers, device, process.beat, Stopwatch(), scores,
+                          head=head)
     method, private = _with_buffers(config, method, setup, buffers, template)
     server = method.server_state(setup) if process.is_server else {}
     store = ClientStore(own, private, config.runtime.memory * 1e6)

@@ -1,0 +1,106 @@
+"""Frozen layers run once: where only the head is trained, the layers below give a sample the same features
+in every epoch.
+
+They are computed once a training, in the blocks in which scores are computed, so that a client's features
+depend on its own samples alone; then the head is trained on features instead of samples. The head is dense:
+clients train it side by side on a CPU too, where convolutions run one client after the other.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpcfl.fleet import scoring
+from hpcfl.fleet.kernels import Loss, Tensors, choose, identity, on_features
+from hpcfl.fleet.resources import HeadKernel, Resources
+from hpcfl.models import parts
+
+FLOATS = 1 << 24  # of the models that train side by side on a CPU, 64 MB
+ROUNDING = 1e-4  # of the largest gradient
+
+
+def head_kernel(build: Callable[[], nn.Module], device: torch.device, lanes: int | str, replay: bool,
+                width: int) -> HeadKernel | None:
+    """What trains heads on features; None for a model without ``features``.
+
+    build: makes a client's model, with ``width`` parameters. lanes, replay: as for ``kernels.choose``.
+    """
+    module = build().to(device)
+    if not hasattr(module, "features"):
+        return None
+    if lanes == "auto":
+        lanes = max(1, FLOATS // width)
+    return HeadKernel(choose(on_features(module), device, lanes, replay))
+
+
+def fits(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray, names: list[str], loss: Loss,
+         variables: Tensors) -> bool:
+    """Whether training the parameters ``names`` on features is training them on samples.
+
+    They must lie above the features, and the loss may see the samples through these alone. Whether that
+    is so is tried once for each loss, on two samples of one client: ``rows`` [1, P], ``buffers`` [1, B].
+    """
+    below = resources.setup.layout.members(("body",))
+    if resources.head is None or resources.samples.augment or set(names) & set(below):
+        return False
+    known, key = resources.head.fits, (identity(loss), *names)
+    if key not in known:
+        known[key] = _same(resources, rows, buffers, pool[:2], names, loss, variables)
+    return known[key]
+
+
+def run_once(resources: Resources, rows: Tensor, buffers: Tensor,
+             pools: list[np.ndarray]) -> tuple[Resources, list[np.ndarray]]:
+    """What trains heads on the features of the lanes' samples, and each lane's positions among these.
+
+    rows: ``[L, P]``. buffers: ``[L, B]``. pools: each lane's positions among the rank's samples.
+    """
+    assert resources.head is not None
+    starts = np.cumsum([0, *map(len, pools)]).tolist()
+    index = torch.from_numpy(np.concatenate(pools)).to(resources.device)
+    features = torch.empty(0)
+    for chunk in scoring.groups(pools, resources.kernel.widest):
+        lanes = torch.tensor(chunk, device=resources.device)
+        blocks = scoring.outputs(resources.kernel, resources.stacked(rows[lanes], buffers[lanes]),
+                                 resources.samples, [pools[i] for i in chunk], {}, _features)
+        together = torch.cat([output for output, _, _ in blocks], dim=1)
+        if not len(features):
+            features = together.new_empty(len(index), *together.shape[2:])
+        for i, output in zip(chunk, together, strict=True):
+            features[starts[i]:starts[i + 1]] = output[:len(pools[i])]
+        resources.beat()
+    samples = resources.samples.replaced(features, resources.samples.y[index])
+    return (replace(resources, samples=samples, kernel=resources.head.kernel),
+            [np.arange(start, stop) for start, stop in pairwise(starts)])
+
+
+def _same(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray, names: list[str], loss: Loss,
+          variables: Tensors) -> bool:
+    """Whether both ways lead to the same gradients, up to rounding."""
+    here, (positions,) = run_once(resources, rows, buffers, [pool])
+    try:
+        plain, other = (_gradients(one, rows, buffers, index, names, loss, variables)
+                        for one, index in ((resources, pool), (here, positions)))
+    except Exception:  # of a loss that reads the samples; if it is at fault itself, training will say so
+        return False
+    scale = torch.stack([gradient.abs().max() for gradient in plain]).max()
+    return all(bool(((one - two).abs() <= ROUNDING * scale).all())
+               for one, two in zip(plain, other, strict=True))
+
+
+def _gradients(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray, names: list[str],
+               loss: Loss, variables: Tensors) -> list[Tensor]:
+    """The gradients of one lane's loss on a mini-batch, and the loss."""
+    x, y = resources.samples.take(pool)
+    session = resources.kernel.session(resources.stacked(rows, buffers), names, loss)
+    gradients, losses = session(slice(0, 1), x[None], y[None], variables)
+    return [*gradients.values(), losses]
+
+
+def _features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
+    return parts(model).features(x)
