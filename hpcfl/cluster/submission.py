@@ -58,7 +58,7 @@ def submit(file: Path, overrides: Iterable[str], profile_name: str, out: Path | 
     submissions = Submissions(folder)
     open_cells, refused = _open(plan, folder)
     _check_threads(profile, open_cells)
-    queued = {} if dry_run else _in_queue(submissions)
+    queued = _in_queue(submissions) if profile.cluster == "slurm" and not dry_run else {}
     jobs = [_job(profile, submissions, folder / cell.folder, cell) for cell in open_cells
             if cell.name not in queued]
     complete = len(plan.cells) - len(open_cells) - len(refused)
@@ -168,8 +168,14 @@ def _run_here(profile: Profile, job: CellJob, submissions: Submissions) -> str:
 
 
 def _in_queue(submissions: Submissions) -> dict[str, str]:
-    """The cells whose last job still waits or runs: name → id of the job."""
-    queue = slurm.jobs(submissions.jobs.values()) or {}
+    """The cells whose last job still waits or runs: name → id of the job.
+
+    Raises RunFailure if Slurm does not answer.
+    """
+    queue = slurm.jobs(submissions.jobs.values())
+    if queue is None:
+        raise RunFailure("Slurm does not say which jobs are in the queue (squeue fails), and no cell may be "
+                         "submitted twice; try again when it answers")
     return {name: job for name, job in submissions.jobs.items() if job in queue and queue[job].alive}
 
 

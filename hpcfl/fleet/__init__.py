@@ -154,8 +154,10 @@ class Fleet:
         """A block of training for a score alone: afterwards private state and ``losses`` are as before it."""
         state, losses = self.state, self.losses
         self.state = dict(state)
-        yield
-        self.state, self.losses = state, losses
+        try:
+            yield
+        finally:
+            self.state, self.losses = state, losses
 
     def score(self, column: str | Sequence[str], rows: Tensor,
               predict: Predict | None = None, model: str = "model",
@@ -244,6 +246,7 @@ class Fleet:
                 counts = counts + member.sum(dim=1)
             means.append(sums / counts.clamp(min=1)[..., None])
             order += chunk
+            resources.beat()
         return torch.cat(means).float()[torch.tensor(order, device=resources.device).argsort()]
 
     def head_gradients(self, rows: Tensor, model: str = "model",

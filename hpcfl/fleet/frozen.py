@@ -6,7 +6,7 @@ depend on its own samples alone; then the head is trained on features instead of
 clients train it side by side on a CPU too, where convolutions run one client after the other.
 """
 
-from collections.abc import Callable
+import copy
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -24,18 +24,16 @@ FLOATS = 1 << 24  # of the models that train side by side on a CPU, 64 MB
 ROUNDING = 1e-4  # of the largest gradient
 
 
-def head_kernel(build: Callable[[], nn.Module], device: torch.device, lanes: int | str, replay: bool,
-                width: int) -> HeadKernel | None:
-    """What trains heads on features; None for a model without ``features``.
+def head_kernel(module: nn.Module, device: torch.device, lanes: int | str, replay: bool) -> HeadKernel | None:
+    """What trains the heads of models like ``module`` on features; None for a model without ``features``.
 
-    build: makes a client's model, with ``width`` parameters. lanes, replay: as for ``kernels.choose``.
+    lanes, replay: as for ``kernels.choose``.
     """
-    module = build().to(device)
     if not hasattr(module, "features"):
         return None
     if lanes == "auto":
-        lanes = max(1, FLOATS // width)
-    return HeadKernel(choose(on_features(module), device, lanes, replay))
+        lanes = max(1, FLOATS // sum(parameter.numel() for parameter in module.parameters()))
+    return HeadKernel(choose(on_features(copy.deepcopy(module)), device, lanes, replay))
 
 
 def fits(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray, names: list[str], loss: Loss,

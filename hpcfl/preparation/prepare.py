@@ -107,11 +107,9 @@ def prepare(config: Config, process: Process) -> Prepared:
     samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and convolves(template),
                       validation, config.data.augment, split.global_test)
     lanes = _lanes(config, process, template.to(device), samples, dataset)
-    kernel = choose(template, device, lanes, config.runtime.replay)
-    with randomness.seeded(config.seed, "template"):
-        head = head_kernel(module, device, lanes, config.runtime.replay, parameters.width)
-    resources = Resources(setup, samples, kernel, buffers, device, process.beat, Stopwatch(), scores,
-                          head=head)
+    given = template, device, lanes, config.runtime.replay
+    resources = Resources(setup, samples, choose(*given), buffers, device, process.beat, Stopwatch(), scores,
+                          head=head_kernel(*given))
     method, private = _with_buffers(config, method, setup, buffers, template)
     server = method.server_state(setup) if process.is_server else {}
     store = ClientStore(own, private, config.runtime.memory * 1e6)

@@ -194,6 +194,9 @@ class Checkpoints:
         except (Damaged, ValueError) as error:
             raise UserError(f"{self.folder / chosen.name}: cannot be continued from ({error}), "
                             "`--fresh` starts over") from error
+        except OSError as error:  # rank 0 has read them all, whole, a moment before
+            raise UserError(f"{self.folder / chosen.name}: unreadable on a rank's host ({error.strerror}); "
+                            "the results folder must lie on a file system that all hosts share") from error
         return server
 
 

@@ -15,7 +15,7 @@ from hpcfl.errors import UserError
 from hpcfl.fleet.kernels import SerialKernel
 from hpcfl.preparation.prepare import Prepared
 from hpcfl.trial import diagnosis, imitation, measuring
-from hpcfl.trial.imitation import Failure
+from hpcfl.trial.failure import Failure
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,8 @@ from torch import Tensor
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import blame, plugins
 from hpcfl.preparation.prepare import Prepared
-from hpcfl.trial.imitation import SAMPLES, Failure
-
-Diagnosis = tuple[str, BaseException | None]  # a line, and the exception behind it
+from hpcfl.trial.failure import Diagnosis, Failure, placed
+from hpcfl.trial.imitation import SAMPLES
 
 
 def of_mistake(prepared: Prepared, failure: Failure) -> Diagnosis:
@@ -26,10 +25,10 @@ def of_hook(prepared: Prepared, failure: Failure) -> Diagnosis:
     error, method = failure.__cause__, type(prepared.config.method)
     assert error is not None
     if isinstance(error, UserError | RunFailure):
-        return _placed(str(error), blame.line_of(error)), error
+        return placed(str(error), blame.line_of(error)), error
     suspects = getattr(method, str(failure)), method, _model_plugin(prepared)
     place = blame.line_of(error) or next(filter(None, map(blame.definition_of, suspects)), None)
-    return _placed(f"method.name = '{prepared.method.name}' fails in '{failure}': {blame.said(error)}",
+    return placed(f"method.name = '{prepared.method.name}' fails in '{failure}': {blame.said(error)}",
                    place), error
 
 
@@ -48,7 +47,7 @@ def of_model(prepared: Prepared) -> Diagnosis | None:
         place = blame.line_of(error) or blame.definition_of(_model_plugin(prepared))
         text = (f"model.name = '{prepared.config.model.name}' fails on {len(x)} samples, {_size(x)}: "
                 f"{blame.said(error)}")
-        return _placed(text, place), error
+        return placed(text, place), error
     return None
 
 
@@ -76,11 +75,6 @@ def drew_without_key(failure: Failure) -> bool:
 def _model_plugin(prepared: Prepared) -> object:
     """The class or function that makes the model."""
     return plugins.find("hpcfl.models", "model.name", prepared.config.model.name)
-
-
-def _placed(text: str, place: str | None) -> str:
-    """The text behind the ``file:line`` that it is about, where that is known."""
-    return f"{place}: {text}" if place else text
 
 
 def _size(output: object) -> str:

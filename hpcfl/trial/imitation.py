@@ -4,8 +4,7 @@ Model, loss, kernel and messages are the real ones. Where the server aggregates,
 for those of all clients.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,12 +17,14 @@ from hpcfl.communication.message import Inbox, Message, fields
 from hpcfl.communication.placement import Placement
 from hpcfl.errors import UserError
 from hpcfl.fleet import BUFFERS, Fleet, Resources
+from hpcfl.fleet.frozen import head_kernel
 from hpcfl.fleet.kernels import choose
 from hpcfl.fleet.stopwatch import Stopwatch
 from hpcfl.methods.base import State
 from hpcfl.preparation.prepare import Prepared
 from hpcfl.rounds import record
 from hpcfl.storage.clients import ClientStore
+from hpcfl.trial.failure import Failure, trying
 
 SAMPLES = 2  # of the client that takes part
 FLOATS = 1 << 24  # the most in the models of all imitated clients: of large models there are fewer clients
@@ -43,10 +44,6 @@ EXCUSED = (ValueError, ArithmeticError, AssertionError, Enough,
            torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
 
-class Failure(Exception):
-    """A hook of the method failed: its text is the hook's name, its ``__cause__`` the reason."""
-
-
 class BriefFleet(Fleet):
     """A fleet that trains for one epoch at most."""
 
@@ -63,10 +60,10 @@ def play(prepared: Prepared, lanes: int) -> None:
     last = prepared.config.rounds + 1
     everyone = replace(small.cohort(np.arange(small.setup.clients), 1), beat=impatient())
     try:
-        with hook("server_state"):
+        with trying("server_state"):
             server = small.method.server_state(small.setup)
         uplink = client_side(small, sent(small, server, 1))
-        with hook("aggregate"):
+        with trying("aggregate"):
             uploads = {name: rows.repeat(small.setup.clients, 1) for name, rows in uplink.items()}
             small.method.aggregate(server, everyone, uploads)
         inbox = sent(small, server, last)
@@ -75,7 +72,7 @@ def play(prepared: Prepared, lanes: int) -> None:
         if str(failure) in SERVER_SIDE and (fewer or isinstance(failure.__cause__, EXCUSED)):
             return
         raise
-    with hook("finish"):
+    with trying("finish"):
         small.method.finish(fleet(small, last), inbox)
 
 
@@ -85,13 +82,14 @@ def imitate(prepared: Prepared, lanes: int) -> Prepared:
     clients = min(prepared.setup.clients, max(FEWEST, FLOATS // prepared.setup.layout.width))
     samples = real.samples.dealt({0: np.arange(min(SAMPLES, len(real.samples.y)))})
     setup = replace(prepared.setup, counts=samples.counts(0).repeat(clients, 1))
-    with hook("adapt"):
-        kernel = choose(setup.build().to(real.device), real.device, lanes)
-    with hook("client_state"):
+    with trying("adapt"):
+        module = setup.build().to(real.device)
+    kernel, head = choose(module, real.device, lanes), head_kernel(module, real.device, lanes, False)
+    with trying("client_state"):
         buffers = {name: row for name, row in prepared.store.template.items() if name.startswith(BUFFERS)}
         store = ClientStore([0], method.client_state(setup) | buffers)
     resources = Resources(setup, samples, kernel, real.buffers, real.device, lambda: None, Stopwatch(),
-                        real.scores)
+                        real.scores, head=head)
     here = Placement(np.zeros(clients, np.int64), 1)
     return replace(prepared, setup=setup, resources=resources, store=store, placement=here)
 
@@ -109,7 +107,7 @@ def impatient() -> Callable[[], None]:
 
 def sent(small: Prepared, server: State, round: int) -> Inbox:
     """What the server sends to the client, as it arrives there. Raises Failure."""
-    with hook("send"):
+    with trying("send"):
         message = checked("send", small.method.send(server, small.audience(CLIENT, round)))
         return exchange.send(OneProcess(), small.placement, CLIENT, message, small.resources.device)[0]
 
@@ -117,14 +115,14 @@ def sent(small: Prepared, server: State, round: int) -> Inbox:
 def client_side(small: Prepared, inbox: Inbox) -> State:
     """What the client sends after training, as it arrives on the server; it also observes. Raises Failure."""
     participants, observers = fleet(small, 1), fleet(small, 1)
-    with hook("update"):
+    with trying("update"):
         message = checked("update", small.method.update(participants, inbox))
         record.numbers(participants, message, record.finite(participants, message))
         small.store.put([0], participants.state)
         uplink = exchange.gather(OneProcess(), small.placement, CLIENT, message, [exchange.header(message)])
-    with hook("observe"):
+    with trying("observe"):
         small.method.observe(observers, inbox)
-    with hook("update"):
+    with trying("update"):
         check_score(small, {*participants.scores, *observers.scores})
     return uplink or {}
 
@@ -154,12 +152,3 @@ def check_score(small: Prepared, columns: set[str]) -> None:
     if wanted not in {"method", method.primary, *columns}:  # the method's own may be recorded at the end only
         raise UserError(f"evaluation.score = '{wanted}': {method.name} records {', '.join(sorted(columns))}; "
                         f"'method' takes its own, {method.primary}")
-
-
-@contextmanager
-def hook(name: str) -> Iterator[None]:
-    """Inside the block every exception becomes the Failure of the hook ``name``."""
-    try:
-        yield
-    except Exception as error:
-        raise Failure(name) from error

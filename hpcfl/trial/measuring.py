@@ -1,21 +1,17 @@
 """The scores tried on made-up logits before round 1, so that mistakes in a user's own score show early."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hpcfl.experiment import blame
+from hpcfl.rows import randomness
 from hpcfl.scores.base import Block, Score
+from hpcfl.trial.failure import Diagnosis, Failure, placed, trying
 
 CLIENTS, SAMPLES, SPARE = 3, 8, 2  # of a made-up block; the last SPARE samples must not count
-Diagnosis = tuple[str, BaseException]  # a line, and the exception behind it
-
-
-class Mistake(Exception):
-    """A function of a score failed: the text is the function's name, the ``__cause__`` the reason."""
 
 
 def diagnose(scores: Mapping[str, Score], classes: int, device: torch.device) -> Diagnosis | None:
@@ -23,11 +19,11 @@ def diagnose(scores: Mapping[str, Score], classes: int, device: torch.device) ->
     for name, score in scores.items():
         try:
             check(name, score, classes, device)
-        except Mistake as mistake:
-            error = mistake.__cause__
+        except Failure as failure:
+            error = failure.__cause__
             assert error is not None
             place = blame.line_of(error) or blame.definition_of(type(score))
-            return placed(f"score '{name}' fails in '{mistake}': {blame.said(error)}", place), error
+            return placed(f"score '{name}' fails in '{failure}': {blame.said(error)}", place), error
     return clash(scores)
 
 
@@ -43,19 +39,14 @@ def clash(scores: Mapping[str, Score]) -> Diagnosis | None:
     return None
 
 
-def placed(text: str, place: str | None) -> str:
-    """The text behind the ``file:line`` that it is about, where that is known."""
-    return f"{place}: {text}" if place else text
-
-
 def check(name: str, score: Score, classes: int, device: torch.device) -> None:
-    """Compute sums, numbers and summary of a made-up block. Raises Mistake if one fails or is malformed."""
+    """Compute sums, numbers and summary of a made-up block. Raises Failure if one fails or is malformed."""
     block = made_up(classes, device)
-    with function("sums"):
+    with trying("sums"):
         check_additive(score, block, checked_sums(score.sums(block)))
-    with function("number"):
+    with trying("number"):
         of_clients = {part: checked_numbers(values) for part, values in numbers(name, score, block).items()}
-    with function("summary"):
+    with trying("summary"):
         summary = score.summary(name, of_clients)
         expected = set(score.described(name)["recorded"].values())
         if set(summary) != expected or not all(isinstance(number, float) for number in summary.values()):
@@ -74,9 +65,9 @@ def numbers(name: str, score: Score, block: Block) -> dict[str, Tensor]:
 
 def made_up(classes: int, device: torch.device | str = "cpu") -> Block:
     """A block of CLIENTS × SAMPLES random logits that are partly right, the same in every trial."""
-    generator = torch.Generator().manual_seed(0)
-    labels = torch.randint(classes, (CLIENTS, SAMPLES), generator=generator)
-    logits = torch.randn(CLIENTS, SAMPLES, classes, generator=generator)
+    generator = randomness.generator(0, "made-up block")
+    labels = torch.from_numpy(generator.integers(classes, size=(CLIENTS, SAMPLES)))
+    logits = torch.from_numpy(generator.standard_normal((CLIENTS, SAMPLES, classes))).float()
     logits += 2 * torch.nn.functional.one_hot(labels, classes)
     mask = (torch.arange(SAMPLES) < SAMPLES - SPARE).expand(CLIENTS, -1)
     return Block(logits.to(device), labels.to(device), mask.to(device), classes)
@@ -125,12 +116,3 @@ def shown(value: object) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {list(value.shape)}"
     return f"a {type(value).__name__}"
-
-
-@contextmanager
-def function(name: str) -> Iterator[None]:
-    """Inside the block every exception becomes a Mistake in the function ``name`` of the score."""
-    try:
-        yield
-    except Exception as error:
-        raise Mistake(name) from error

@@ -5,8 +5,9 @@ import shlex
 
 import pytest
 
+from hpcfl.cluster import slurm
 from hpcfl.cluster.submission import submit
-from hpcfl.errors import UserError
+from hpcfl.errors import RunFailure, UserError
 
 EXPERIMENT = """
 name = "t"
@@ -99,3 +100,15 @@ def test_bad_input_comes_before_anything_is_written(here, name, overrides, out, 
     with pytest.raises(UserError, match=complaint):
         send(here, name, *overrides, out=out)
     assert not (here / out).exists()
+
+
+def test_nothing_is_submitted_while_slurm_does_not_say_what_is_in_the_queue(here, monkeypatch):
+    """A cell that was submitted before may still wait."""
+    folder = here / "out" / "jobs"
+    folder.mkdir(parents=True)
+    (folder / "submitted.json").write_text('{"seed=0": "7"}')
+    monkeypatch.setattr(slurm, "jobs", lambda ids: None)
+    before = sorted(here.rglob("*"))
+    with pytest.raises(RunFailure, match="squeue fails"):
+        send(here, "slurm")
+    assert sorted(here.rglob("*")) == before

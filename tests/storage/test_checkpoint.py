@@ -8,7 +8,7 @@ import torch
 
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.files import atomic
-from hpcfl.storage import digest, shards
+from hpcfl.storage import checkpoint, digest, shards
 from hpcfl.storage.checkpoint import Checkpoints, latest
 from hpcfl.storage.clients import ClientStore
 
@@ -295,6 +295,22 @@ def test_state_of_another_experiment_is_refused(tmp_path, on_ranks):
     for failure in on_ranks(2, lambda rank: Checkpoints(tmp_path, rank).restore(
             ClientStore(hosted(rank), {"other": torch.zeros(1)}))):
         assert isinstance(failure, UserError) and "cannot be continued from" in str(failure)
+
+
+def test_files_that_one_rank_cannot_see_are_one_line(tmp_path, on_ranks, monkeypatch):
+    """As where its host lacks the file system of the results."""
+    on_ranks(2, lambda rank: save(rank, tmp_path, [1]))
+
+    def gone(*arguments):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+
+    def work(rank):
+        clients = ClientStore(hosted(rank), TEMPLATE)
+        return Checkpoints(tmp_path, rank).restore(clients)
+
+    monkeypatch.setattr(checkpoint, "_read_clients", gone)
+    for failure in on_ranks(2, work):
+        assert isinstance(failure, UserError) and "file system that all hosts share" in str(failure)
 
 
 def test_a_manifest_of_another_format_is_not_read(tmp_path, alone, monkeypatch):
