@@ -18,6 +18,7 @@ from hpcfl.data.partitions.base import Draw, Scheme
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
 from hpcfl.methods.fedavg import FedAvg
+from hpcfl.models._residual import Norm, ResidualNetwork
 from hpcfl.models.mlp import MLP
 
 CLASSES, FEATURES, EACH = 4, 5, 60
@@ -105,6 +106,12 @@ class Normalised(MLP):
 
 def normalised(shape, classes, *, hidden: int = 6):
     return Normalised(shape, classes, hidden)
+
+
+def residual(shape, classes, *, norm: Norm = "batch"):
+    """ResNet-18 in its three forms, with two stages of 4 and 8 channels instead of four."""
+    large = norm == "batch"
+    return ResidualNetwork(shape, classes, (4, 8), blocks=2, norm=norm, large_stem=large, head_bias=large)
 
 
 class Diverges(FedAvg):

@@ -113,8 +113,8 @@ def prepare(config: Config, process: Process) -> Prepared:
     method, private = _with_buffers(config, method, setup, buffers, template)
     server = method.server_state(setup) if process.is_server else {}
     store = ClientStore(own, private, config.runtime.memory * 1e6)
-    notes = [*split.notes, *method.notes(setup)]
-    return Prepared(config, method, setup, split, test_counts, placed, resources, store, server, notes,
+    return Prepared(config, method, setup, split, test_counts, placed, resources, store, server,
+                    [*split.notes, *method.notes(setup)],
                     measures.measure(config.evaluation, scores))
 
 

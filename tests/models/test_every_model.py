@@ -21,8 +21,8 @@ FAMILIES = [method for method in METHODS if method["name"] != "diversifed"] + [
 IMAGES, SMALL_IMAGES, TINY_IMAGES = (3, 32, 32), (3, 16, 16), (3, 8, 8)
 MODELS = [({"name": "mlp"}, IMAGES), ({"name": "cnn"}, IMAGES), ({"name": "lenet"}, (3, 28, 28)),
           ({"name": "conv2cifar"}, IMAGES), ({"name": "resnet8"}, SMALL_IMAGES),
-          ({"name": "resnet18"}, SMALL_IMAGES), ({"name": "resnet18", "norm": "group"}, TINY_IMAGES),
-          ({"name": "resnet18", "norm": "none"}, TINY_IMAGES), ({"name": "fasttext"}, (200,)),
+          ({"name": "tiny:residual"}, SMALL_IMAGES), ({"name": "tiny:residual", "norm": "group"}, TINY_IMAGES),
+          ({"name": "tiny:residual", "norm": "none"}, TINY_IMAGES), ({"name": "fasttext"}, (200,)),
           ({"name": "spiral"}, (2,)), ({"name": "cnn", "head": "cosine"}, IMAGES)]
 CLIENTS, EACH, CLASSES = 3, 9, 3  # training samples of each client
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
@@ -77,6 +77,12 @@ def test_a_round(play, model, shape, method):
     assert np.isfinite(values[f"clients/{score}/loss"][0]).all() and values[f"{score}/weighted"][0] >= 0
     state = prepared.store.get(prepared.store.ids)
     assert all(tensor.isfinite().all() for tensor in state.values() if tensor.is_floating_point())
+
+
+@pytest.mark.parametrize("norm", ["batch", "group", "none"])
+def test_a_round_of_resnet18(play, norm):
+    _, values = play({"name": "resnet18", "norm": norm}, SMALL_IMAGES if norm == "batch" else TINY_IMAGES)
+    assert np.isfinite(values["clients/train_loss"][0]).all()
 
 
 def statistics_of(federation):
