@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parents[1]))  # for the zygote
+
 import reporting
 from episode import KINDS, NEEDS_RANKS, NEEDS_ROOT, Event, Stage
 from zygote import Zygote

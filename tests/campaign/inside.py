@@ -2,7 +2,8 @@
 below the results folder, and at one of them it dies, fails, or tells the campaign that the moment has come.
 
 An operation is: opening for writing, writing, syncing, renaming, removing, making a folder, cutting a file.
-``HPCFL_CAMPAIGN`` names a folder where the process says who it is; ``HPCFL_STRIKE`` is a ``Strike`` in JSON.
+``HPCFL_JOB`` names a folder where the process says what it has come to; ``HPCFL_STRIKE`` is a ``Strike``
+in JSON.
 """
 
 import atexit
@@ -80,10 +81,8 @@ class Operations:
 
 def prepare() -> None:
     """Make this process ready to be struck as the environment says."""
-    place = Path(os.environ["HPCFL_CAMPAIGN"])
+    place = Path(os.environ["HPCFL_JOB"])
     rank = int(os.environ.get("PMI_RANK", 0))
-    (place / f"rank-{rank}.new").write_text(str(os.getpid()))
-    (place / f"rank-{rank}.new").rename(place / f"rank-{rank}")
     strike = Strike(**json.loads(os.environ["HPCFL_STRIKE"]))
     if strike.limit is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (strike.limit, strike.limit))

@@ -16,6 +16,7 @@ from inside import Strike
 from zygote import Zygote
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
+STRUCK = Path(__file__).with_name("struck.py")
 START = 60.0  # seconds that a start may take on a loaded machine
 SETTLED = 5.0  # seconds in which mpiexec ends what is left of a job that failed
 PAUSE = 0.002  # seconds between two looks
@@ -32,9 +33,9 @@ class Job:
         launcher = [MPIEXEC, "-n", str(ranks)] if ranks else []
         with open(self._place / "out", "wb") as out, open(self._place / "err", "wb") as err:
             self.process = subprocess.Popen(
-                [*launcher, *zygote.command, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=err,
-                start_new_session=True, cwd=zygote.folder,
-                env={**os.environ, **(extra or {}), "HPCFL_CAMPAIGN": str(self._place),
+                [*launcher, *zygote.command, STRUCK, *arguments], stdin=subprocess.DEVNULL, stdout=out,
+                stderr=err, start_new_session=True, cwd=zygote.folder,
+                env={**os.environ, **(extra or {}), "HPCFL_JOB": str(self._place),
                      "HPCFL_STRIKE": json.dumps(asdict(strike))})
 
     @property
@@ -110,7 +111,7 @@ class Job:
 
     def _launcher_pids(self) -> list[int]:
         """mpiexec, its proxies and shims, by the mark in their environment."""
-        mark, found = f"HPCFL_CAMPAIGN={self._place}".encode(), []
+        mark, found = f"HPCFL_JOB={self._place}".encode(), []
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if mark in (process / "environ").read_bytes() and _alive(int(process.name)):

@@ -22,7 +22,8 @@ SINGLE = {"fedphp": 1e-3}
 # the samples' shape and the batch size
 MODELS = {
     "mlp": ((1, 6, 6), 5), "cnn": ((1, 16, 16), 5), "lenet": ((1, 28, 28), 5), "conv2cifar": ((3, 16, 16), 5),
-    "resnet8": ((3, 16, 16), 5), "tiny:residual": ((3, 32, 32), 5), "fasttext": ((7,), 5), "spiral": ((2,), 5)}
+    "resnet8": ((3, 16, 16), 5), "tiny:residual": ((3, 32, 32), 5), "fasttext": ((7,), 5),
+    "spiral": ((2,), 5)}
 
 
 @pytest.fixture

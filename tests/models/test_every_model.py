@@ -21,7 +21,8 @@ FAMILIES = [method for method in METHODS if method["name"] != "diversifed"] + [
 IMAGES, SMALL_IMAGES, TINY_IMAGES = (3, 32, 32), (3, 16, 16), (3, 8, 8)
 MODELS = [({"name": "mlp"}, IMAGES), ({"name": "cnn"}, IMAGES), ({"name": "lenet"}, (3, 28, 28)),
           ({"name": "conv2cifar"}, IMAGES), ({"name": "resnet8"}, SMALL_IMAGES),
-          ({"name": "tiny:residual"}, SMALL_IMAGES), ({"name": "tiny:residual", "norm": "group"}, TINY_IMAGES),
+          ({"name": "tiny:residual"}, SMALL_IMAGES),
+          ({"name": "tiny:residual", "norm": "group"}, TINY_IMAGES),
           ({"name": "tiny:residual", "norm": "none"}, TINY_IMAGES), ({"name": "fasttext"}, (200,)),
           ({"name": "spiral"}, (2,)), ({"name": "cnn", "head": "cosine"}, IMAGES)]
 CLIENTS, EACH, CLASSES = 3, 9, 3  # training samples of each client

@@ -38,7 +38,7 @@ def test_a_rank_that_says_nothing_ends_the_job(start, experiment, tmp_path, stop
     file = experiment("[method]\nname = 'fedavg'\n[runtime]\nhang_after = 3.0\n", 100_000)
     job = start(3, file, "--out", tmp_path / "out")
     jobs.wait_for_round(job, tmp_path / "out", 2)
-    job.signal(signal.SIGSTOP, [job.pids(ranks_only=True)[stopped]])
+    job.signal(signal.SIGSTOP, [job.ranks()[stopped]])
     began = time.monotonic()
     code, output = job.wait()
     assert code not in (0, 75) and time.monotonic() - began < 30
@@ -82,7 +82,7 @@ def test_two_signals_in_the_final_scoring_end_the_job_at_once_and_nothing_is_los
     jobs.wait_for_round(job, tmp_path / "out", 3)
     time.sleep(0.5)
     for _ in range(2):
-        job.signal(signal.SIGTERM, job.pids(ranks_only=True))
+        job.signal(signal.SIGTERM, job.ranks())
         time.sleep(1.5)
     code, output = job.wait()
     assert code not in (0, 2, 75), output
@@ -112,7 +112,8 @@ def test_all_ranks_leave_with_the_same_code_and_only_one_speaks(start, experimen
 def test_a_rank_that_leaves_later_than_the_others_is_not_killed(start, experiment, tmp_path, method, code):
     """MPICH's mpiexec kills all ranks when one has closed its line without taking leave."""
     file = experiment(f"[method]\nname = '{method}'\n")
-    found, output = start(3, file, "--out", tmp_path / "out", program=(WRAPPED,)).wait()
+    found, output = start(3, file, "--out", tmp_path / "out", program=(WRAPPED,),
+                          afresh=True).wait()
     assert found == code and "BAD TERMINATION" not in output
 
 
@@ -122,7 +123,8 @@ def test_a_warning_while_it_leaves_does_not_change_the_code(start, experiment, t
     """Slurm's supervisor repeats its warning until the ranks have left; leaving takes a while once
     torch is loaded."""
     file = experiment(f"[method]\nname = '{method}'\n")
-    found, output = start(ranks, file, "--out", tmp_path / "out", program=(WARNED,)).wait()
+    found, output = start(ranks, file, "--out", tmp_path / "out", program=(WARNED,),
+                          afresh=True).wait()
     assert found == code and output.count("warned") == ranks
 
 

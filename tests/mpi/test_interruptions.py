@@ -21,9 +21,9 @@ KINDS = ["one rank", "all ranks", "SIGTERM", "SIGUSR1", "one rank"]  # twenty in
 def interrupt(kind, job, chance):
     """Disturb a running job."""
     if kind == "one rank":
-        job.signal(signal.SIGKILL, [chance.choice(job.pids(ranks_only=True))])
+        job.signal(signal.SIGKILL, [chance.choice(job.ranks())])
     elif kind == "all ranks":
-        job.signal(signal.SIGKILL, job.pids(ranks_only=True))
+        job.signal(signal.SIGKILL, job.ranks())
     else:
         job.signal(getattr(signal, kind), [job.process.pid])  # mpiexec hands it on
 

@@ -2,7 +2,8 @@
 milliseconds.
 
 It is asked by ``shim.py`` over a socket. MPI is not initialised here and no tensor is made, so a forked
-process is as one that was just started; it is killed with its shim, as launchers kill.
+process is as one that was just started; it is killed with its shim, as launchers kill. A forked process
+writes its pid to the file ``rank-N`` in the folder that ``HPCFL_JOB`` names.
 """
 
 import atexit
@@ -10,18 +11,21 @@ import gc
 import importlib
 import json
 import os
+import runpy
 import selectors
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-HERE = Path(__file__).parent
+TESTS = Path(__file__).parent
+PATHS = os.pathsep.join([str(TESTS.parent), str(TESTS)])
 IMPORTED = ("hpcfl.cli", "hpcfl.commands.experiments", "hpcfl.api", "hpcfl.fleet.replay",
             "hpcfl.report.tables", "hpcfl.cluster.status", "hpcfl.report.sweep_table", "hpcfl.report.figures",
             "hpcfl.report.progress", "sklearn.datasets", "torch.func", "sympy",
@@ -33,7 +37,7 @@ HIGH = 500  # descriptors from here on are in nobody's way
 
 
 class Zygote:
-    """Context manager around the process; ``command`` is what to start in place of ``python -m hpcfl``,
+    """Context manager around the process; ``command`` is what to start in place of ``python``,
     ``folder`` a place for whatever the jobs need.
     """
 
@@ -42,9 +46,9 @@ class Zygote:
         self._socket = folder / "zygote"
 
     def __enter__(self) -> "Zygote":
-        self._process = subprocess.Popen([sys.executable, HERE / "zygote.py", self._socket],
+        self._process = subprocess.Popen([sys.executable, TESTS / "zygote.py", self._socket],
                                          stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         start_new_session=True)
+                                         start_new_session=True, env={**os.environ, "PYTHONPATH": PATHS})
         assert self._process.stdout is not None
         self._process.stdout.readline()  # it is ready
         return self
@@ -54,7 +58,7 @@ class Zygote:
 
     @property
     def command(self) -> list[str | Path]:
-        return [sys.executable, "-S", "-E", HERE / "shim.py", self._socket]
+        return [sys.executable, "-S", "-E", TESTS / "shim.py", self._socket]
 
 
 class Nursery:
@@ -146,7 +150,21 @@ def become(request: dict[str, Any], received: list[int]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
-    sys.argv = ["hpcfl", *request["arguments"]]
+    tempfile.tempdir = None  # this environment may name another
+    rank = Path(os.environ["HPCFL_JOB"], f"rank-{os.environ.get('PMI_RANK', 0)}")
+    rank.with_suffix(".new").write_text(str(os.getpid()))
+    rank.with_suffix(".new").rename(rank)
+
+
+def play(program: str, *arguments: str) -> None:
+    """As ``python PROGRAM ARGUMENTS``, where the program is a file or ``-m`` a module."""
+    if program == "-m":
+        sys.argv = list(arguments)
+        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = [program, *arguments]
+        sys.path.insert(0, str(Path(program).parent))
+        runpy.run_path(program, run_name="__main__")
 
 
 def depart(code: int) -> None:
@@ -170,20 +188,17 @@ def main() -> None:
     gc.freeze()  # else every forked process copies all that it has when it looks for garbage
     nursery = Nursery(sys.argv[1])
     print("ready", flush=True)
-    become(*nursery.wait())
-    import inside
-
-    from hpcfl.__main__ import main as hpcfl
-
-    code: Any = 1
+    request, received = nursery.wait()
+    become(request, received)
+    code: Any = 0
     try:
-        inside.prepare()
-        hpcfl()
+        play(*request["arguments"])
     except SystemExit as leaving:
-        code = leaving.code
+        code = leaving.code or 0
     except BaseException:
         traceback.print_exc()
-    depart(code or 0)
+        code = 1
+    depart(code)
 
 
 if __name__ == "__main__":
