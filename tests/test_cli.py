@@ -34,6 +34,7 @@ def call(tmp_path):
     return run
 
 
+@pytest.mark.mpi
 def test_a_sweep_over_mpi_ends_with_a_table_and_figures_and_is_not_repeated(call, tmp_path):
     (tmp_path / "both.toml").write_text(SWEEP)
     first = call("mpiexec -n 3 hpcfl run both.toml")
@@ -53,6 +54,7 @@ def test_a_sweep_over_mpi_ends_with_a_table_and_figures_and_is_not_repeated(call
     assert summaries["local"]["floats_up"] == summaries["local"]["floats_down"] == 0
 
 
+@pytest.mark.mpi
 def test_check_writes_nothing_and_shows_every_rank(call, tmp_path):
     (tmp_path / "both.toml").write_text(SWEEP)
     done = call("mpiexec -n 3 hpcfl check both.toml --set training.lr=0.25")
@@ -64,7 +66,8 @@ def test_check_writes_nothing_and_shows_every_rank(call, tmp_path):
 @pytest.mark.parametrize("line, words", [
     ("hpcfl show nothing", "nothing: no such folder"),
     ("hpcfl show .", "no run of hpcfl"),
-    ("mpiexec -n 2 hpcfl run missing.toml", "missing.toml: no such experiment file"),
+    pytest.param("mpiexec -n 2 hpcfl run missing.toml", "missing.toml: no such experiment file",
+                 marks=pytest.mark.mpi),
     ("hpcfl check wrong.toml", "training.lr"),
     ("hpcfl data download minst --root .", "did you mean 'mnist'?"),
     ("hpcfl data download digits --root .", "built in"),
@@ -77,6 +80,7 @@ def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, line, words):
     assert failed.stderr.startswith("hpcfl: ") and failed.stderr.count("\n") == 1 and words in failed.stderr
 
 
+@pytest.mark.slow
 def test_lists_are_json_alone(call):
     assert {"fedavg", "cwfedavg"} <= {method["name"]
                                       for method in json.loads(call("hpcfl methods --json").stdout)}

@@ -4,6 +4,10 @@ import os
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def test_a_folder_that_holds_the_clone_does_not_hide_the_package(tmp_path):
     """As in a notebook that lies beside the clone: the current folder comes first on sys.path."""

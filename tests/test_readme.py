@@ -10,6 +10,8 @@ import pytest
 
 from hpcfl.report import catalogue
 
+pytestmark = pytest.mark.slow
+
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(toml|python|bash)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# (\w+\.\w+)\n")

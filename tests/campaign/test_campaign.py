@@ -4,6 +4,8 @@ import campaign
 import pytest
 from job import MPIEXEC
 
+pytestmark = [pytest.mark.mpi, pytest.mark.slow]
+
 
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec beside this Python")
 def test_one_fault_of_every_kind():

@@ -8,6 +8,10 @@ import signal
 import sys
 from pathlib import Path
 
+import pytest
+
+pytestmark = pytest.mark.slurm
+
 SCRIPT = Path(__file__).parents[2] / "slurm" / "job.sbatch"
 
 

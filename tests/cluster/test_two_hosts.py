@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.mpi, pytest.mark.slow]
+
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 PATIENCE = 150  # seconds, on a loaded machine
 HANG_AFTER = 6  # seconds

@@ -9,6 +9,8 @@ from hpcfl.experiment import config, plugins
 from hpcfl.fleet import replay
 from hpcfl.preparation.prepare import prepare
 
+pytestmark = pytest.mark.slow
+
 COUNTS = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 1, 0], [1, 0, 6, 6], [0, 2, 5, 10], [5, 5, 5, 5],
           [2, 0, 0, 3], [4, 4, 4, 1]]
 LANES = [2, 7, 8]

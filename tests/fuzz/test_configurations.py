@@ -3,11 +3,14 @@
 import json
 
 import asked
+import pytest
 import strange
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcfl.experiment import config
+
+pytestmark = pytest.mark.slow
 
 RESOLVED = config.parse({"rounds": 2, "partition": {"clients": 3}, "model": {"hidden": [4]},
                          "method": {"name": "ditto"}}).resolved()

@@ -18,6 +18,8 @@ import hpcfl
 from hpcfl.errors import UserError
 from hpcfl.files import hdf5
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> Path:

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from hpcfl.files import hdf5
 
+pytestmark = pytest.mark.slow
+
 KIND = "partition"
 
 

@@ -6,6 +6,8 @@ import torch
 
 from hpcfl.experiment import plugins
 
+pytestmark = pytest.mark.slow
+
 BODIES = ["fedper", "fedrep", "fedrod", "fedbabu"]
 MIXING = [*BODIES, "local", "fedavg", "fedprox", "fedavg-c", "fedprox-c", "cwfedavg", "fedala", "diversifed",
           "fednh", "per-fedavg", "pfedme", "ditto", "fedphp", "partialfed", "fedamp", "feduv", "cfl", "ifca",

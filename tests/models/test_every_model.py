@@ -14,6 +14,8 @@ from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.results import read
 
+pytestmark = pytest.mark.slow
+
 METHODS = [{"name": name} for name in ("fedavg", "cwfedavg", "fednh", "diversifed", "local")] + [
     {"name": "fedala", "most_epochs": 1}]
 FAMILIES = [method for method in METHODS if method["name"] != "diversifed"] + [

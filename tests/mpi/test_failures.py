@@ -18,6 +18,8 @@ from hpcfl.storage import results
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.clients import ClientStore
 
+pytestmark = pytest.mark.mpi
+
 NOTING, STOPPING, WARNED, WRAPPED = (str(Path(__file__).with_name(f"{name}.py"))
                                      for name in ("noting", "stopping", "warned", "wrapped"))
 

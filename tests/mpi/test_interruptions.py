@@ -10,6 +10,8 @@ import pytest
 
 from hpcfl.storage import results
 
+pytestmark = pytest.mark.mpi
+
 ROUNDS = 24
 HALF = "[participation]\nfraction = 0.5\n"
 METHODS = {"fedala": "[method]\nname = 'fedala'\nmost_epochs = 12\n" + HALF,

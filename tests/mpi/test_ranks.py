@@ -10,6 +10,8 @@ import pytest
 from hpcfl.experiment import plugins
 from hpcfl.storage import results
 
+pytestmark = pytest.mark.mpi
+
 METHODS = {"local": "", "fedavg": "", "fedprox": "", "fedavg-c": "method.tune_epochs = 1",
            "fedprox-c": "method.tune_epochs = 1", "cwfedavg": "",
            "fedala": "method.most_epochs = 12", "diversifed": "", "fednh": "",

@@ -12,6 +12,8 @@ from hpcfl.experiment import config
 from hpcfl.storage import results
 from hpcfl.storage.checkpoint import latest
 
+pytestmark = pytest.mark.slow
+
 
 def play(folder, method="cwfedavg", rounds=6, fresh=False, **sections):
     """Run to ``rounds`` with a checkpoint every second; the digest."""
