@@ -77,13 +77,22 @@ def run_once(resources: Resources, rows: Tensor, buffers: Tensor,
             [np.arange(start, stop) for start, stop in pairwise(starts)])
 
 
+def heads(resources: Resources, rows: Tensor) -> Tensors:
+    """Copies of what lies above the features in models ``rows`` [L, P]: tensors ``[L, *shape]`` by name."""
+    layout = resources.setup.layout
+    below = layout.members(("body",))
+    return {name: view.clone(memory_format=torch.contiguous_format)
+            for name, view in layout.split(rows).items() if name not in below}
+
+
 def _same(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray, names: list[str], loss: Loss,
           variables: Tensors) -> bool:
     """Whether both ways lead to the same gradients, up to rounding."""
     here, (positions,) = run_once(resources, rows, buffers, [pool])
     try:
-        plain, other = (_gradients(one, rows, buffers, index, names, loss, variables)
-                        for one, index in ((resources, pool), (here, positions)))
+        plain, other = (
+            _gradients(one, tensors, index, names, loss, variables) for one, tensors, index in (
+                (resources, resources.stacked(rows, buffers), pool), (here, heads(resources, rows), positions)))
     except Exception:  # of a loss that reads the samples; if it is at fault itself, training will say so
         return False
     scale = torch.stack([gradient.abs().max() for gradient in plain]).max()
@@ -91,11 +100,11 @@ def _same(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray,
                for one, two in zip(plain, other, strict=True))
 
 
-def _gradients(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray, names: list[str],
-               loss: Loss, variables: Tensors) -> list[Tensor]:
+def _gradients(resources: Resources, tensors: Tensors, pool: np.ndarray, names: list[str], loss: Loss,
+               variables: Tensors) -> list[Tensor]:
     """The gradients of one lane's loss on a mini-batch, and the loss."""
     x, y = resources.samples.take(pool)
-    session = resources.kernel.session(resources.stacked(rows, buffers), names, loss)
+    session = resources.kernel.session(tensors, names, loss)
     gradients, losses = session(slice(0, 1), x[None], y[None], variables)
     return [*gradients.values(), losses]
 

@@ -75,14 +75,19 @@ class SerialKernel:
                 for name, tensor in tensors.items()}
 
     def _bind(self, tensors: Tensors, trained: list[str]) -> list[Tensor]:
-        """Point the module at lane 0 of ``tensors``; returns the parameters ``trained``, in that order."""
+        """Point the module at lane 0 of ``tensors``; returns the parameters ``trained``, in that order.
+
+        What ``tensors`` lacks, such as a body that has run already, stays as it is.
+        """
         parameters = dict(self.module.named_parameters())
         for name, parameter in parameters.items():
-            parameter.data = tensors[name][0]
             parameter.requires_grad_(name in trained)
+            if name in tensors:
+                parameter.data = tensors[name][0]
         for name, _ in list(self.module.named_buffers()):  # a counter becomes a float here, as it is in a row
             owner, _, leaf = name.rpartition(".")
-            setattr(self.module.get_submodule(owner), leaf, tensors[name][0])
+            if name in tensors:
+                setattr(self.module.get_submodule(owner), leaf, tensors[name][0])
         return [parameters[name] for name in trained]
 
     def session(self, tensors: Tensors, trained: list[str], loss: Loss) -> "SerialSession":
@@ -233,7 +238,7 @@ class StackedSession:
     def __init__(self, kernel: StackedKernel, tensors: Tensors, trained: list[str], loss: Loss):
         self._kernel, self._tensors, self._trained, self._loss = kernel, tensors, trained, loss
         self._names = [*trained, *(name for name in tensors if name not in trained)]
-        self._buffers = {name for name, _ in kernel.module.named_buffers()}
+        self._buffers = {name for name, _ in kernel.module.named_buffers()} & tensors.keys()
 
     def __call__(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
         """The gradients by name ``[a, …]``, and the losses [a], on mini-batches of the selected ``lanes``.

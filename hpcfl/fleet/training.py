@@ -86,16 +86,18 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
     kernel = resources.head.kernel if once and resources.head else resources.kernel
     for positions in chunks(order, kernel.widest):
         lanes = torch.tensor(positions, device=resources.device)
+        rows, buffers = trained.rows[lanes], trained.buffers[lanes]
         here, own = resources, [pools[i] for i in positions]
         if once:
-            here, own = frozen.run_once(resources, trained.rows[lanes], trained.buffers[lanes], own)
+            here, own = frozen.run_once(resources, rows, buffers, own)
+        tensors = frozen.heads(resources, rows) if once else resources.stacked(rows, buffers)
         clients = [(int(ids[i]), pool, lengths[i]) for i, pool in zip(positions, own, strict=True)]
-        chunk = Chunk(task, here, clients, size, here.stacked(trained.rows[lanes], trained.buffers[lanes]),
+        chunk = Chunk(task, here, clients, size, tensors,
                       {name: value[lanes] for name, value in variables.items()},
                       None if task.proximal is None else (task.proximal[0], task.proximal[1][lanes]))
         trained.losses[lanes] = chunk.run()
-        trained.rows[lanes] = resources.setup.layout.flatten(chunk.tensors, trained.rows[lanes])
-        trained.buffers[lanes] = resources.buffers.flatten(chunk.tensors, trained.buffers[lanes])
+        trained.rows[lanes] = resources.setup.layout.flatten(chunk.tensors, rows)
+        trained.buffers[lanes] = resources.buffers.flatten(chunk.tensors, buffers)
         for name in chunk.assigned:
             trained.changed.setdefault(name, variables[name].clone())[lanes] = chunk.variables[name]
     return trained

@@ -57,7 +57,7 @@ def fleet_of(make_fleet, model, lanes="auto"):
     fleet = make_fleet(COUNTS, lanes=lanes, model={"name": f"test_frozen:{model}"})
     if fleet.resources.buffers.width:
         row = to_row(fleet.resources.buffers, fleet.resources.setup.build())
-        fleet.state["buffers.model"] = row.repeat(len(COUNTS), 1)
+        fleet.state["buffers.model"] = row.repeat(len(COUNTS), 1)  # as a run does
     return fleet
 
 
