@@ -15,7 +15,7 @@ from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import measures
 from hpcfl.experiment.config import Config
 from hpcfl.files import heartbeat
-from hpcfl.preparation.prepare import Prepared, prepare
+from hpcfl.preparation.prepare import Prepared, prepare_together
 from hpcfl.report.progress import Progress
 from hpcfl.rounds.federation import Federation
 from hpcfl.rounds.rank_list import rank_list
@@ -44,8 +44,7 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
             complete = run_folder.examine(folder, config, fresh) if communicator.is_server else False
         if communicator.share(complete):
             return False
-        with agreed(communicator):
-            prepared = prepare(config, communicator)
+        prepared = prepare_together(config, communicator)
         prepared = trial.run(prepared, communicator)
         introduced = communicator.introduce(rank_list(communicator, prepared))
         with agreed(communicator):
@@ -136,6 +135,7 @@ def check_world(communicator: Communicator) -> None:
 
 def _metrics(folder: Path, communicator: Communicator, prepared: Prepared) -> MetricsWriter:
     header = {"config": prepared.config.resolved(), "ranks": communicator.size, **provenance.header(),
+              "gpus": list(prepared.gpus),
               "primary": prepared.method.primary, "scores": measures.describe(prepared.resources.scores)}
     static = {"train_counts": prepared.setup.counts.long().numpy(),
               "test_counts": prepared.test_counts.long().numpy()}
@@ -147,7 +147,8 @@ def _meta(prepared: Prepared) -> dict[str, Any]:
     config = prepared.config
     return {"fingerprint": config.fingerprint(), "rounds": config.rounds, "versions": provenance.versions(),
             "processor": provenance.processor(), "threads": config.runtime.threads,
-            "kernel": [str(prepared.resources.device.type), config.runtime.lanes]}
+            "kernel": [str(prepared.resources.device.type), config.runtime.lanes],
+            "gpus": list(prepared.gpus) or None}
 
 
 def _changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
@@ -155,7 +156,8 @@ def _changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
     bits depend on."""
     return [f"continued with other {key} ({restored.meta.get(key)} before, {meta[key]} now): "
             "the last bits of results may differ from an undisturbed run"
-            for key in ("versions", "processor", "threads", "kernel") if restored.meta.get(key) != meta[key]]
+            for key in ("versions", "processor", "threads", "kernel", "gpus")
+            if restored.meta.get(key) != meta[key]]
 
 
 def _silent(round: int, values: dict[str, Any]) -> None:

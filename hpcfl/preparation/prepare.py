@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from hpcfl import models
 from hpcfl.communication import placement
-from hpcfl.communication.communicator import Process
+from hpcfl.communication.agreement import agreed
+from hpcfl.communication.communicator import Communicator, Process
 from hpcfl.communication.placement import Placement
 from hpcfl.data import datasets, partition
 from hpcfl.data.datasets import Dataset
@@ -29,6 +30,7 @@ from hpcfl.fleet.setup import Setup
 from hpcfl.fleet.stopwatch import Stopwatch
 from hpcfl.methods._averaged_buffers import AveragedBuffers
 from hpcfl.methods.base import Audience, Cohort, Method, State
+from hpcfl.preparation.device import Device, choose_device, found
 from hpcfl.rows import layout, mixing, randomness
 from hpcfl.scores._described import Measure
 from hpcfl.scores.base import Score
@@ -49,6 +51,7 @@ class Prepared:
     store: ClientStore
     server: State  # before round 1; empty on workers
     notes: list[str]  # what a user should know before round 1
+    gpus: tuple[str, ...]  # types and libraries, of all ranks
     measure: Measure  # the score that `best` is about
 
     def audience(self, ids: np.ndarray, round: int) -> Audience:
@@ -68,9 +71,20 @@ class Prepared:
         return Fleet(own, state, self.setup.counts[own], round, scored, self.method.objective, self.resources)
 
 
+def prepare_together(config: Config, communicator: Communicator) -> Prepared:
+    """Collective. ``prepare`` on every rank, once they know who shares a GPU. Raises UserError,
+    the same on all ranks."""
+    with agreed(communicator):
+        device = choose_device(config.runtime, communicator.local_rank)
+    seat = found(device, communicator, config.runtime.precision)
+    with agreed(communicator):
+        return prepare(config, communicator, seat)
+
+
 @blame.blamed()
-def prepare(config: Config, process: Process) -> Prepared:
-    """Load the data, draw the partition, build model and method. Raises UserError."""
+def prepare(config: Config, process: Process, seat: Device | None = None) -> Prepared:
+    """Load the data, draw the partition, build model and method; without ``seat`` on a device of its own.
+    Raises UserError."""
     torch.set_num_threads(config.runtime.threads)
     scratch.limit(config.runtime.memory * 1e6)
     method = cast(Method, config.method)
@@ -82,9 +96,8 @@ def prepare(config: Config, process: Process) -> Prepared:
     counts, test_counts = (
         torch.from_numpy(replace(split, train=train).counts(labels, dataset.classes, part)).double()
         for part in ("train", "test"))
-    device = _device(config.runtime.device, process.local_rank)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # streams, graphs and MPI take the current one
+    seat = seat or Device(choose_device(config.runtime, process.local_rank))
+    device = seat.device
     mixing.on(device)
     module = _build(config, method, dataset)
     with randomness.seeded(config.seed, "template"):
@@ -97,7 +110,7 @@ def prepare(config: Config, process: Process) -> Prepared:
     own = placed.clients_of(process.rank).tolist()
     samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and convolves(template),
                       validation, config.data.augment, split.global_test)
-    lanes = _lanes(config, process, template.to(device), samples, dataset)
+    lanes = _lanes(config, seat, template.to(device), samples, dataset)
     kernel = choose(template, device, lanes, config.runtime.replay)
     resources = Resources(setup, samples, kernel, buffers, device, process.beat, Stopwatch(), scores)
     method, private = _with_buffers(config, method, setup, buffers, template)
@@ -105,7 +118,7 @@ def prepare(config: Config, process: Process) -> Prepared:
     store = ClientStore(own, private, config.runtime.memory * 1e6)
     notes = [*split.notes, *method.notes(setup)]
     return Prepared(config, method, setup, split, test_counts, placed, resources, store, server, notes,
-                    measures.measure(config.evaluation, scores))
+                    seat.kinds, measures.measure(config.evaluation, scores))
 
 
 def _scores(config: Config, split: Split) -> dict[str, Score]:
@@ -150,27 +163,11 @@ def _build(config: Config, method: Method, dataset: Dataset) -> Callable[[], nn.
     return build
 
 
-def _lanes(config: Config, process: Process, template: nn.Module, samples: Samples,
+def _lanes(config: Config, seat: Device, template: nn.Module, samples: Samples,
            dataset: Dataset) -> int | str:
     """``auto`` on a GPU: as many as fit into a rank's part of it, the same number on every rank."""
     if config.runtime.lanes != "auto" or samples.device.type != "cuda":
         return config.runtime.lanes
-    sharing = -(-process.local_size // torch.cuda.device_count())
-    part = torch.cuda.get_device_properties(samples.device).total_memory / sharing - dataset.x.nbytes
+    part = seat.memory - dataset.x.nbytes
     return memory.most_lanes(template, dataset.normalise(dataset.x[:1].to(samples.device)),
                              config.training, part)
-
-
-def _device(wanted: str, local_rank: int) -> torch.device:
-    """``auto`` takes GPU number local_rank modulo the node's GPUs, else the CPU."""
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise UserError(f"runtime.device = '{wanted}': this machine offers no GPU to torch; "
-                        "use 'cpu' or 'auto'")
-    if wanted in ("auto", "cuda"):
-        return torch.device("cuda", local_rank % torch.cuda.device_count())
-    index = int(wanted.partition(":")[2])
-    if index >= torch.cuda.device_count():
-        raise UserError(f"runtime.device = '{wanted}': this machine has {torch.cuda.device_count()} GPUs")
-    return torch.device("cuda", index)
