@@ -193,11 +193,13 @@ COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6], [0, 0, 5, 10], [5, 5, 5, 5]]
 
 
 def table(method: str | dict[str, Any], counts: list[list[int]] = COUNTS, **sections: Any) -> dict[str, Any]:
-    """An experiment on the tiny data; ``sections`` replace or extend its tables."""
+    """An experiment on the tiny data; ``sections`` extend its tables, and replace those where they name
+    something else."""
     found = {"seed": 3, "rounds": 3, "data": {"dataset": "tiny:blobs"},
              "partition": {"scheme": "tiny:Counts", "clients": len(counts), "counts": counts},
              "model": {"name": "mlp", "hidden": [6]}, "training": {"lr": 0.1, "batch_size": 4},
              "method": {"name": method} if isinstance(method, str) else method}
     for name, value in copy.deepcopy(sections).items():
-        found[name] = {**found.get(name, {}), **value} if isinstance(value, dict) else value
+        extends = isinstance(value, dict) and "name" not in value
+        found[name] = {**found.get(name, {}), **value} if extends else value
     return found

@@ -22,7 +22,7 @@ from hpcfl.experiment import config, sweep
 from hpcfl.experiment.config import Config
 from hpcfl.fleet.kernels import SerialKernel
 from hpcfl.fleet.resources import LaneSteps
-from hpcfl.preparation.prepare import Prepared, prepare
+from hpcfl.preparation.prepare import Prepared, prepare_together
 from hpcfl.rounds.federation import Federation
 from hpcfl.rounds.signals import StopRequest
 from hpcfl.storage.checkpoint import Checkpoints
@@ -86,7 +86,7 @@ def measure(experiment: Config, rounds: int, communicator: Communicator) -> Repo
     longer = experiment.model_copy(update={"rounds": max(experiment.rounds, numbers[-1] + 1)})
     with agreed(communicator):
         check_world(communicator)
-        prepared = prepare(longer, communicator)
+    prepared = prepare_together(longer, communicator)
     prepared = trial.run(prepared, communicator)
     communicator.watch(experiment.runtime.hang_after)
     communicator.agree(0)  # ranks wait here and measure together: those of a node share its cores or its GPU

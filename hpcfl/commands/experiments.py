@@ -13,7 +13,7 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config, sweep
 from hpcfl.files import atomic
-from hpcfl.preparation.prepare import prepare
+from hpcfl.preparation.prepare import prepare_together
 from hpcfl.report.text import plain
 from hpcfl.storage.run_folder import RUN
 
@@ -102,8 +102,8 @@ def check_file(file: Path, overrides: Iterable[str], communicator: Communicator)
     with agreed(communicator):
         check_world(communicator)
         cells = sweep.expand(config.read(file, overrides), str(file))
-        communicator.watch(allowed_silence([cells[0].config]))
-        prepared = prepare(cells[0].config, communicator)
+    communicator.watch(allowed_silence([cells[0].config]))
+    prepared = prepare_together(cells[0].config, communicator)
     prepared = trial.run(prepared, communicator)
     from hpcfl.report import configuration, needs
 

@@ -14,7 +14,7 @@ from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import measures
 from hpcfl.experiment.config import Config
 from hpcfl.files import heartbeat
-from hpcfl.preparation.prepare import Prepared, prepare
+from hpcfl.preparation.prepare import Prepared, prepare_together
 from hpcfl.report.progress import Progress
 from hpcfl.rounds.federation import Federation
 from hpcfl.rounds.rank_list import rank_list
@@ -42,8 +42,7 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
             complete = run_folder.examine(folder, config, fresh) if communicator.is_server else False
         if communicator.share(complete):
             return False
-        with agreed(communicator):
-            prepared = prepare(config, communicator)
+        prepared = prepare_together(config, communicator)
         prepared = trial.run(prepared, communicator)
         introduced = communicator.introduce(rank_list(communicator, prepared))
         with agreed(communicator):
@@ -140,6 +139,7 @@ def check_world(communicator: Communicator) -> None:
 def _metrics_writer(folder: Path, communicator: Communicator, prepared: Prepared) -> MetricsWriter:
     """What writes the metrics on rank 0, with all that readers need to know of the run."""
     header = {"config": prepared.config.resolved(), "ranks": communicator.size, **provenance.header(),
+              "gpus": list(prepared.gpus),
               "primary": prepared.method.primary, "scores": measures.describe(prepared.resources.scores)}
     static = {"train_counts": prepared.setup.counts.long().numpy(),
               "test_counts": prepared.test_counts.long().numpy()}
@@ -151,14 +151,16 @@ def _meta(prepared: Prepared) -> dict[str, Any]:
     config = prepared.config
     return {"fingerprint": config.fingerprint(), "rounds": config.rounds, "versions": provenance.versions(),
             "processor": provenance.processor(), "threads": config.runtime.threads,
-            "kernel": [str(prepared.resources.device.type), config.runtime.lanes]}
+            "kernel": [str(prepared.resources.device.type), config.runtime.lanes],
+            "gpus": list(prepared.gpus) or None}
 
 
 def _changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
     """A line for everything that the last bits of results depend on and that is not as at the checkpoint."""
     return [f"continued with other {key} ({restored.meta.get(key)} before, {meta[key]} now): "
             "the last bits of results may differ from an undisturbed run"
-            for key in ("versions", "processor", "threads", "kernel") if restored.meta.get(key) != meta[key]]
+            for key in ("versions", "processor", "threads", "kernel", "gpus")
+            if restored.meta.get(key) != meta[key]]
 
 
 def _silent(round: int, values: dict[str, Any]) -> None:

@@ -43,8 +43,8 @@ class World(Communicator):
         super().__init__(self._world.rank, self._world.size)
         host = self._world.Split_type(mpi.COMM_TYPE_SHARED)
         self.local_rank, self.local_size = host.rank, host.size
-        # MPI says so since version 4.1
-        self.takes_gpu = "cuda" in (self._world.Get_info().Get("mpi_memory_alloc_kinds") or "")
+        # MPI says so since version 4.1.
+        self.takes_gpu = reaches_gpus(self._world.Get_info().Get("mpi_memory_alloc_kinds") or "")
         self._hang_after = float("inf")
         self._heard = [time.monotonic()] * self.size  # when each rank was last heard of
         self._blocked_since = float("inf")  # when the main thread entered a blocking call
@@ -159,7 +159,7 @@ class World(Communicator):
                 self._each_row(rows, mine, owner, down=True)
             else:
                 order, sizes = _route(owner, self.size, width * mine.itemsize)
-                block = None if rows is None else [rows[order], sizes, None, self._mpi.BYTE]
+                block = None if rows is None else [_settled(rows[order]), sizes, None, self._mpi.BYTE]
                 self._world.Scatterv(block, [mine, self._mpi.BYTE], root=0)
         self.bytes_sent += len(owner) * width * mine.itemsize
         return mine
@@ -218,6 +218,25 @@ class World(Communicator):
             self._world.Abort(code)
         finally:
             os._exit(code)  # MPI may be gone already
+
+
+def reaches_gpus(kinds: str) -> bool:
+    """Whether memory that MPI takes includes a GPU's: ``kinds`` as ``system,cuda:device,mpi``, where a kind
+    without restrictors means all of it."""
+    for kind in kinds.split(","):
+        name, *restrictors = kind.strip().split(":")
+        if name == "cuda" and (not restrictors or "device" in restrictors):
+            return True
+    return False
+
+
+def _settled(rows: Array) -> Array:
+    """Rows that may just have been put in order by a GPU, once they are: MPI knows nothing of what is still
+    being computed."""
+    if getattr(rows, "is_cuda", False):
+        import torch  # after MPI, which comes before any heavy import
+        torch.cuda.synchronize(rows.device)
+    return rows
 
 
 def _route(owner: Array, size: int, row_bytes: int) -> tuple[Array, list[int]]:

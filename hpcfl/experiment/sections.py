@@ -135,6 +135,8 @@ class Checkpoint(Section):
 
 class Runtime(Section):
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
+    precision: Literal["exact", "tf32"] = Field(
+        "exact", description="products on a GPU: of float32 numbers, or of these rounded to TF32's 10 bits")
     lanes: PositiveInt | Literal["auto"] = Field("auto",
                                                  description="clients trained side by side in one step")
     replay: bool = Field(

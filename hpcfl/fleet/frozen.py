@@ -90,9 +90,8 @@ def _same(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray,
     """Whether both ways lead to the same gradients, up to rounding."""
     here, (positions,) = run_once(resources, rows, buffers, [pool])
     try:
-        plain, other = (
-            _gradients(one, tensors, index, names, loss, variables) for one, tensors, index in (
-                (resources, resources.stacked(rows, buffers), pool), (here, heads(resources, rows), positions)))
+        plain = _gradients(resources, resources.stacked(rows, buffers), pool, names, loss, variables)
+        other = _gradients(here, heads(resources, rows), positions, names, loss, variables)
     except Exception:  # of a loss that reads the samples; if it is at fault itself, training will say so
         return False
     scale = torch.stack([gradient.abs().max() for gradient in plain]).max()

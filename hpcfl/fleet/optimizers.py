@@ -108,9 +108,11 @@ class Optimizer:
         _write_back(first, names, lanes, means)
         _write_back(second, names, lanes, squares)
         rate, root = self.lr / (1 - 0.9 ** steps), (1 - 0.999 ** steps).sqrt()
-        for weight, mean, square in zip(weights, means, squares, strict=True):
-            per_lane = (-1, *[1] * (weight.dim() - 1))
-            weight.sub_(rate.view(per_lane) * mean / (square.sqrt() / root.view(per_lane) + 1e-8))
+        per_lane = [(-1, *[1] * (weight.dim() - 1)) for weight in weights]
+        spread = torch._foreach_div(torch._foreach_sqrt(squares), [root.view(shape) for shape in per_lane])
+        torch._foreach_add_(spread, 1e-8)
+        moved = torch._foreach_mul(means, [rate.view(shape) for shape in per_lane])
+        torch._foreach_sub_(weights, torch._foreach_div(moved, spread))
 
 
 def moments(training: Training) -> int:

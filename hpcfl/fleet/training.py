@@ -81,7 +81,8 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
     size = resources.training.batch_size * task.batches
     fewest = task.batches * (2 if resources.buffers.width else 1)  # batch norm needs two samples
     lengths = [epoch_length(len(pool), size, fewest, task.steps) for pool in pools]
-    order = [i for i in by_length(lengths, size) if lengths[i] and (task.only is None or task.only[i])]
+    chosen = [True] * len(ids) if task.only is None else task.only.tolist()  # a device is waited for once
+    order = [i for i in by_length(lengths, size) if lengths[i] and chosen[i]]
     once = bool(order) and _frozen_once(task, resources, trained, pools, order[0], variables)
     kernel = resources.head.kernel if once and resources.head else resources.kernel
     for positions in chunks(order, kernel.widest):

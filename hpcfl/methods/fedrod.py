@@ -74,6 +74,14 @@ class FedRoD(FedPer):
         features = parts(model).features(batch.x)
         return self.generic(model, features, batch.y, lane) + self.residual(model, features, batch.y, lane)
 
+    def generic_loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        """(i) alone."""
+        return self.generic(model, parts(model).features(batch.x), batch.y, lane)
+
+    def residual_loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        """(ii) alone."""
+        return self.residual(model, parts(model).features(batch.x), batch.y, lane)
+
     def generic(self, model: nn.Module, features: Tensor, y: Tensor, lane: Any) -> Tensor:
         """Loss (i), on ``features`` [batch, d]: cross-entropy balanced by the client's distribution."""
         return functional.cross_entropy(parts(model).head(features) + lane.distribution.log(), y)
@@ -95,12 +103,11 @@ class FedRoD(FedPer):
         if self.order == "together":
             return fleet.train(rows, variables=variables, **how)
         rate = fleet.learning_rate
-        generic = fleet.train(rows, params=("body", "head"), loss=lambda model, batch, lane: self.generic(
-            model, parts(model).features(batch.x), batch.y, lane), variables=variables, **how)
+        generic = fleet.train(rows, params=("body", "head"), loss=self.generic_loss, variables=variables,
+                              **how)
         trained, _ = fleet.train_by(
             lambda turn: turn.write(turn.rows() - rate * turn.gradient()), generic, params=("personal",),
-            phase="personal", loss=lambda model, batch, lane: self.residual(
-                model, parts(model).features(batch.x), batch.y, lane), variables=variables)
+            phase="personal", loss=self.residual_loss, variables=variables)
         return trained
 
     def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:

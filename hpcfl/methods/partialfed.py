@@ -122,7 +122,8 @@ def slopes(layout: Layout, choice: Tensor, gradient: Tensor, shared: Tensor, own
 
 def by_layer(layout: Layout, values: Tensor) -> Tensor:
     """``values`` of the layers [a, L], each repeated in all of its layer's columns [a, P]."""
-    return values.repeat_interleave(torch.tensor(sizes(layout), device=values.device), dim=1)
+    parts = zip(values.split(1, dim=1), sizes(layout), strict=True)
+    return torch.cat([value.expand(-1, size) for value, size in parts], dim=1)
 
 
 def within_layers(layout: Layout, values: Tensor) -> Tensor:

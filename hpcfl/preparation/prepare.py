@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from hpcfl import models
 from hpcfl.communication import placement
-from hpcfl.communication.communicator import Process
+from hpcfl.communication.agreement import agreed
+from hpcfl.communication.communicator import Communicator, Process
 from hpcfl.communication.placement import Placement
 from hpcfl.data import datasets, partition
 from hpcfl.data.datasets import Dataset
@@ -32,6 +33,7 @@ from hpcfl.fleet.setup import Setup
 from hpcfl.fleet.stopwatch import Stopwatch
 from hpcfl.methods._averaged_buffers import AveragedBuffers
 from hpcfl.methods.base import Audience, Cohort, Method, State
+from hpcfl.preparation.device import Device, choose_device, found
 from hpcfl.rows import layout, mixing, randomness
 from hpcfl.scores._described import Measure
 from hpcfl.scores.base import Score
@@ -55,6 +57,7 @@ class Prepared:
     store: ClientStore
     server: State  # before round 1; empty on workers
     notes: list[str]  # lines that a user should read before round 1
+    gpus: tuple[str, ...]  # types and libraries, of all ranks
     measure: Measure  # the number that `best` is about
 
     def audience(self, ids: np.ndarray, round: int) -> Audience:
@@ -74,11 +77,22 @@ class Prepared:
         return Fleet(own, state, self.setup.counts[own], round, scored, self.method.objective, self.resources)
 
 
+def prepare_together(config: Config, communicator: Communicator) -> Prepared:
+    """Collective. ``prepare`` on every rank, once they know who shares a GPU. Raises UserError,
+    the same on all ranks."""
+    with agreed(communicator):
+        device = choose_device(config.runtime, communicator.local_rank)
+    seat = found(device, communicator, config.runtime.precision)
+    with agreed(communicator):
+        return prepare(config, communicator, seat)
+
+
 @blame.blamed()
-def prepare(config: Config, process: Process) -> Prepared:
+def prepare(config: Config, process: Process, seat: Device | None = None) -> Prepared:
     """Load the data, draw the partition, build the model and the state before round 1.
 
-    process: which rank this is, of how many. Raises UserError.
+    process: which rank this is, of how many. seat: its device; without one, that of a rank on its own.
+    Raises UserError.
     """
     torch.set_num_threads(config.runtime.threads)
     scratch.limit(config.runtime.memory * 1e6)
@@ -91,9 +105,8 @@ def prepare(config: Config, process: Process) -> Prepared:
     counts, test_counts = (
         torch.from_numpy(replace(split, train=train).counts(labels, dataset.classes, part)).double()
         for part in ("train", "test"))
-    device = _device(config.runtime.device, process.local_rank)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)  # streams, graphs and MPI take the current one
+    seat = seat or Device(choose_device(config.runtime, process.local_rank))
+    device = seat.device
     mixing.on(device)
     build = _builder(config, method, dataset)
     with randomness.seeded(config.seed, "template"):
@@ -106,7 +119,7 @@ def prepare(config: Config, process: Process) -> Prepared:
     own = placed.clients_of(process.rank).tolist()
     samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and convolves(template),
                       validation, config.data.augment, split.global_test)
-    lanes = _lanes(config, process, template.to(device), samples, dataset)
+    lanes = _lanes(config, seat, template.to(device), samples, dataset)
     given = template, device, lanes, config.runtime.replay
     resources = Resources(setup, samples, choose(*given), buffers, device, process.beat, Stopwatch(), scores,
                           head=head_kernel(*given))
@@ -114,7 +127,7 @@ def prepare(config: Config, process: Process) -> Prepared:
     server = method.server_state(setup) if process.is_server else {}
     store = ClientStore(own, private, config.runtime.memory * 1e6)
     return Prepared(config, method, setup, split, test_counts, placed, resources, store, server,
-                    [*split.notes, *method.notes(setup)],
+                    [*split.notes, *method.notes(setup)], seat.kinds,
                     measures.measure(config.evaluation, scores))
 
 
@@ -163,7 +176,7 @@ def _builder(config: Config, method: Method, dataset: Dataset) -> Callable[[], n
     return build
 
 
-def _lanes(config: Config, process: Process, template: nn.Module, samples: Samples,
+def _lanes(config: Config, seat: Device, template: nn.Module, samples: Samples,
            dataset: Dataset) -> int | str:
     """``runtime.lanes``, where "auto" on a GPU is as many as fit into a rank's share of its memory.
 
@@ -171,25 +184,5 @@ def _lanes(config: Config, process: Process, template: nn.Module, samples: Sampl
     """
     if config.runtime.lanes != "auto" or samples.device.type != "cuda":
         return config.runtime.lanes
-    ranks = -(-process.local_size // torch.cuda.device_count())  # that share a GPU, at most
-    share = torch.cuda.get_device_properties(samples.device).total_memory / ranks - dataset.x.nbytes
     return memory.most_lanes(template, dataset.normalise(dataset.x[:1].to(samples.device)),
-                             config.training, share)
-
-
-def _device(wanted: str, local_rank: int) -> torch.device:
-    """The device that ``runtime.device`` means on this rank. Raises UserError where there is none such.
-
-    "auto" and "cuda" deal the node's GPUs out to its ranks in turn; "auto" without GPUs is the CPU.
-    """
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise UserError(f"runtime.device = '{wanted}': this machine offers no GPU to torch; "
-                        "use 'cpu' or 'auto'")
-    if wanted in ("auto", "cuda"):
-        return torch.device("cuda", local_rank % torch.cuda.device_count())
-    index = int(wanted.partition(":")[2])
-    if index >= torch.cuda.device_count():
-        raise UserError(f"runtime.device = '{wanted}': this machine has {torch.cuda.device_count()} GPUs")
-    return torch.device("cuda", index)
+                             config.training, seat.memory - dataset.x.nbytes)

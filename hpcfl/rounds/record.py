@@ -57,7 +57,7 @@ def numbers(fleet: Fleet, uplink: Message | None, finite: Tensor | None) -> Numb
     result.values |= {f"recorded/{name}": values.detach().double().cpu().numpy()
                       for name, values in fleet.recorded.items()}
     if uplink is not None and finite is not None:
-        floats = sum((torch.as_tensor(field.logical_floats(), dtype=torch.float64)
+        floats = sum((torch.as_tensor(field.logical_floats(), dtype=torch.float64, device="cpu")
                       for field in fields(uplink).values()), torch.zeros(len(fleet.ids), dtype=torch.float64))
         result.values["floats_up"] = floats.numpy()
         result.values["diverged"] = (~finite).double().numpy()

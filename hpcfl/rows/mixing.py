@@ -31,10 +31,11 @@ def mix(matrix: Tensor, rows: Tensor, chosen: Tensor | None = None) -> Tensor:
     chosen: positions [n] in ``rows``; without it all rows. The result has the type of ``rows``.
     """
     device = _where(rows)
-    matrix, mixed = matrix.to(device, torch.float64), _empty(rows, matrix.shape[0])
+    # Doubled where they are worked on: half as much travels, and the host converts nothing.
+    matrix, mixed = matrix.to(device).double(), _empty(rows, matrix.shape[0])
     for columns in _blocks(rows.shape[1], sum(matrix.shape), device):
         block = rows[:, columns] if chosen is None else rows[chosen, columns]
-        mixed[:, columns] = (matrix @ block.to(device, torch.float64)).to(rows.dtype)
+        mixed[:, columns] = (matrix @ block.to(device).double()).to(rows.dtype)
     return mixed
 
 

@@ -3,8 +3,11 @@ in ``tests/mpi``."""
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import torch
 
+from hpcfl.communication import mpi
 from hpcfl.communication.communicator import Communicator, OneProcess
 from hpcfl.communication.mpi import World
 
@@ -29,3 +32,20 @@ def test_arrays_may_lie_in_a_gpu_where_mpi_says_so(kinds, takes):
     info = SimpleNamespace(Get={"mpi_memory_alloc_kinds": kinds}.get)
     world = SimpleNamespace(rank=0, size=2, Split_type=lambda kind: host, Get_info=lambda: info)
     assert World(SimpleNamespace(COMM_WORLD=world, COMM_TYPE_SHARED=None)).takes_gpu is takes
+
+
+@pytest.mark.parametrize(("kinds", "reaches"), [
+    ("system", False), ("system,cuda", True), ("mpi,cuda:device", True), ("system, cuda:host", False),
+    ("cuda:managed:device", True), ("cudax", False), ("", False)])
+def test_mpi_reaches_gpus_where_it_takes_their_own_memory(kinds, reaches):
+    assert mpi.reaches_gpus(kinds) == reaches
+
+
+def test_rows_that_a_gpu_puts_in_order_are_waited_for(monkeypatch):
+    waited = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    rows = SimpleNamespace(is_cuda=True, device="its device")
+    assert mpi._settled(rows) is rows and waited == ["its device"]
+    mpi._settled(np.ones(2))
+    mpi._settled(torch.ones(2))
+    assert len(waited) == 1

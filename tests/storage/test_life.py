@@ -216,13 +216,13 @@ def test_a_signal_during_the_final_scoring_is_heard_and_a_second_ends_the_run_at
 def test_a_signal_while_the_run_is_prepared_leaves_nothing(tmp_path, monkeypatch):
     from hpcfl.commands import run as running
 
-    prepare = running.prepare
+    prepare = running.prepare_together
 
     def slowly(*arguments):
         os.kill(os.getpid(), signal.SIGTERM)
         return prepare(*arguments)
 
-    monkeypatch.setattr(running, "prepare", slowly)
+    monkeypatch.setattr(running, "prepare_together", slowly)
     with pytest.raises(Interrupted, match="stopped before it began; the same command begins it"):
         play(tmp_path / "run")
     assert not list(tmp_path.iterdir())

@@ -1,0 +1,131 @@
+"""The device a rank works on: which one, with how many ranks it is shared, and what it promises.
+
+On a GPU a run has the same bits for the same ranks, the same type of GPU and the same libraries: kernels add
+in a fixed order, algorithms are not chosen by a race, and products are of float32 numbers as they are unless
+``runtime.precision`` says otherwise. Another type or library may choose other kernels: what a run had is
+recorded, and one that goes on with something else says so.
+"""
+
+import ctypes
+import os
+import warnings
+from dataclasses import dataclass
+
+import torch
+
+from hpcfl.communication.communicator import Communicator
+from hpcfl.errors import UserError
+from hpcfl.experiment.sections import Runtime
+
+LISTS = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
+COUNT = "SLURM_GPUS_ON_NODE"
+NO_LIST = ("", "-1", "NoDevFiles")
+# the wheels that a driver of this CUDA version runs, the newest first
+WHEELS = ((13, "cu130"), (12, "cu126"))
+WHEEL_INDEX = "https://download.pytorch.org/whl/"
+
+
+@dataclass(frozen=True)
+class Device:
+    """sharing: how many ranks work on it. kinds: the types of GPU, with their libraries, that the job's ranks
+    have, in alphabetical order; none on CPUs."""
+
+    device: torch.device
+    sharing: int = 1
+    kinds: tuple[str, ...] = ()
+
+    @property
+    def memory(self) -> float:
+        """Bytes of a rank's part of a GPU."""
+        return torch.cuda.get_device_properties(self.device).total_memory / self.sharing
+
+
+def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
+    """``auto`` takes GPU number ``local_rank`` modulo the node's GPUs, and the CPU where there are none; a
+    job that was given GPUs does not get the CPU unasked. From now on the GPU is the current one, with the
+    run's precision.
+
+    Raises UserError.
+    """
+    wanted = runtime.device
+    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available() and given() is None):
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UserError(f"runtime.device = '{wanted}': {given() or 'this machine'} offers no GPU to torch: "
+                        f"{_reason()}; to train without, set runtime.device = 'cpu'")
+    count = torch.cuda.device_count()
+    index = int(wanted.partition(":")[2] or local_rank % count)
+    if index >= count:
+        raise UserError(f"runtime.device = '{wanted}': this machine has {count} GPUs")
+    device = torch.device("cuda", index)
+    torch.cuda.set_device(device)  # streams, graphs and MPI take the current one
+    _promise(runtime.precision)
+    return device
+
+
+def found(device: torch.device, communicator: Communicator, precision: str) -> Device:
+    """Collective. The device with what the ranks know of each other: one GPU may be ``cuda:0`` of two ranks,
+    and ``cuda:0`` of two ranks may be two GPUs."""
+    mine = [f"{communicator.host} {_number(device)}", kind(device, precision)]
+    seats, kinds = zip(*communicator.allgather(mine), strict=True)
+    return Device(device, seats.count(mine[0]), tuple(sorted({one for one in kinds if one})))
+
+
+def kind(device: torch.device, precision: str) -> str:
+    """What the last bits of results depend on, in words; "" on a CPU."""
+    if device.type == "cpu":
+        return ""
+    return (f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, "
+            f"cuDNN {torch.backends.cudnn.version()}, precision {precision}")
+
+
+def _number(device: torch.device) -> str:
+    """Of a GPU, or of a part of one, on this host."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else "cpu"
+
+
+def _promise(precision: str) -> None:
+    """The same bits in every call, as far as torch has kernels for it; where it has none it warns."""
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first product is computed
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    # nothing here reads what it has not written
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    # along the first dimension they add in order
+    warnings.filterwarnings("ignore", "cumsum_cuda_kernel does not have a deterministic implementation")
+
+
+def given() -> str | None:
+    """What says that this process was given GPUs, ``VARIABLE = value``; None where nothing does."""
+    for name in LISTS:
+        if (value := os.environ.get(name, "")) not in NO_LIST:
+            return f"the job has {name} = {value}, but"
+    if (value := os.environ.get(COUNT, "0")) not in ("", "0"):
+        return f"the job has {COUNT} = {value}, but"
+    return None
+
+
+def _reason() -> str:
+    """Why torch sees no GPU, and what to install."""
+    driver = _driver()
+    if driver is None:
+        return "no driver of NVIDIA is there (libcuda.so.1); ask for a node with a GPU, in Slurm by --gpus"
+    wheel = next((wheel for major, wheel in WHEELS if driver[0] >= major), None)
+    version = f"the driver runs CUDA {driver[0]}.{driver[1]}"
+    built = torch.version.cuda
+    why = f"{version}, torch {torch.__version__} {f'was built for CUDA {built}' if built else 'has no CUDA'}"
+    if wheel is None:
+        return f"{why}; the driver is too old for torch"
+    return f"{why}; pip install --force-reinstall torch torchvision --index-url {WHEEL_INDEX}{wheel}"
+
+
+def _driver() -> tuple[int, int] | None:
+    """The version of CUDA that the installed driver runs; None without a driver."""
+    version = ctypes.c_int()
+    try:
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return version.value // 1000, version.value % 1000 // 10

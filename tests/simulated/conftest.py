@@ -1,0 +1,98 @@
+"""Federations on the simulated GPU, and what it saw of them.
+
+The tests run where pytest was started with ``-p gpu.guard`` and this folder on PYTHONPATH;
+``test_simulated.py`` does that, and is all that an ordinary run of pytest finds here.
+"""
+
+import sys
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+HERE = "gpu.guard" in sys.modules
+collect_ignore_glob = ["test_simulated.py"] if HERE else ["test_on_*.py"]
+
+if HERE:
+    from gpu.device import GPU
+
+    from hpcfl.data.datasets import Normalisation
+    from hpcfl.fleet.training import Chunk
+    from hpcfl.rows import mixing
+
+
+@dataclass
+class Epoch:
+    """What an epoch of local training made the device do. turns: its steps of lanes side by side."""
+
+    waits: dict[str, int]
+    launches: int
+    turns: int
+    copies: list
+
+
+@dataclass
+class Seen:
+    """A federation that was played, and what the device saw of it."""
+
+    played: object
+    gpu: object
+    epochs: list[Epoch] = field(default_factory=list)
+
+    @property
+    def state(self) -> dict[str, torch.Tensor]:
+        """Of the server and of the clients, on the CPU."""
+        return {**{f"server {name}": tensor.cpu() for name, tensor in self.played.server.items()},
+                **{f"client {name}": tensor.cpu() for name, tensor in self.played.clients.items()}}
+
+
+@pytest.fixture
+def gpu():
+    """A device, empty at first."""
+    with GPU() as device:
+        yield device
+    mixing.on(torch.device("cpu"))
+    Normalisation._line.cache_clear()
+
+
+@pytest.fixture
+def on_gpu(federate, gpu, monkeypatch):
+    """``on_gpu(method, …)`` plays a federation there: its arguments are those of ``federate``."""
+    def play(*arguments, **sections):
+        seen = Seen(None, gpu)
+        monkeypatch.setattr(Chunk, "epoch", observed(seen, Chunk.epoch))
+        sections["runtime"] = {"device": "cuda", **sections.get("runtime", {})}
+        seen.played = federate(*arguments, **sections)
+        return seen
+    return play
+
+
+def observed(seen, epoch):
+    """``Chunk.epoch``, its cost written down."""
+    def run(chunk, *arguments):
+        ledger, turns = seen.gpu.ledger, chunk.resources.lane_steps.turns
+        waits, launches, copies = ledger.waits.copy(), ledger.launched, len(ledger.copies)
+        result = epoch(chunk, *arguments)
+        seen.epochs.append(Epoch(dict(ledger.waits - waits), ledger.launched - launches,
+                                 chunk.resources.lane_steps.turns - turns, ledger.copies[copies:]))
+        return result
+    return run
+
+
+SHAPES = {"cnn": (1, 16, 16), "lenet": (1, 28, 28), "resnet8": (3, 8, 8), "fasttext": (7,)}
+
+
+@pytest.fixture
+def samples(tmp_path):
+    """``samples(model)``: sections ``data`` and ``model`` for a model, on data made up for it."""
+    def make(model):
+        if model == "mlp":
+            return {"data": {"dataset": "tiny:blobs"}, "model": {"name": "mlp", "hidden": [6]}}
+        random, shape = np.random.default_rng(0), (240, *SHAPES[model])
+        x = (random.integers(0, 9, shape) if model == "fasttext"
+             else random.integers(0, 256, shape, dtype=np.uint8))
+        np.savez(tmp_path / f"{model}.npz", x=x, y=np.repeat(np.arange(4), 60))
+        return {"data": {"dataset": "npz", "file": str(tmp_path / f"{model}.npz")},
+                "model": {"name": model}}
+    return make

@@ -1,0 +1,233 @@
+"""The simulated device: every operation of torch passes here."""
+
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import Tensor
+from torch.fx.experimental import proxy_tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from gpu import operations, runtime
+from gpu.ledger import Copy, Ledger, line
+from gpu.memory import Memory
+from gpu.operations import aten
+from gpu.tape import Tape
+from gpu.tensor import CUDA, OnGPU, values_of
+
+RECORDING, PRETENDING = torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE
+PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer, OnGPU)
+
+
+class WrongDevice(RuntimeError):
+    """An operation has tensors of two devices."""
+
+
+class IllegalInCapture(RuntimeError):
+    """A graph cannot hold what was asked for while it was captured."""
+
+
+class GPU(TorchDispatchMode):
+    """One device of ``capacity`` bytes, there inside its ``with``."""
+
+    def __init__(self, capacity: float = 80e9):
+        super().__init__()
+        self.ledger, self.memory = Ledger(), Memory(capacity)
+        self.replayed: Tape | None = None  # the tape that ran last
+        self._captured: Tape | None = None  # the one under way
+        self._pinned: set[int] = set()
+        self._stack = ExitStack()
+
+    def __enter__(self):
+        self._stack.enter_context(runtime.cuda(self))
+        return super().__enter__()
+
+    def __exit__(self, *raised):
+        super().__exit__(*raised)
+        self._stack.close()
+
+    @contextmanager
+    def capture(self, tape: Tape, pool=None, stream=None) -> Iterator[None]:
+        """``torch.cuda.graph``."""
+        self.wait("the begin of a capture")
+        self.ledger.captures += 1
+        tape.memory = pool or tape.memory
+        self._captured = tape
+        self.memory.pool = tape.memory
+        try:
+            yield
+        finally:
+            self._captured = self.memory.pool = None
+
+    def wait(self, why: str) -> None:
+        """The host stands still until the device has done all that it was given."""
+        self._refuse_in_capture(why)
+        self.ledger.waits[f"{why} at {line()}"] += 1
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        if torch._C._get_dispatch_mode(PRETENDING) is not None:  # shapes alone, on no device
+            return operation(*args, **(kwargs or {}))
+        recorder = torch._C._get_dispatch_mode(RECORDING)
+        if recorder is not None:
+            return self._recorded(recorder.tracer, operation, args, kwargs or {})
+        return self.run(operation, args, kwargs or {})
+
+    def run(self, operation, args, kwargs):
+        """One operation, on the host or on the device, wherever its tensors lie."""
+        tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, Tensor)]
+        if any(type(tensor) not in PLAIN for tensor in tensors):
+            return operation(*args, **kwargs)  # another wrapper's turn
+        if operation in operations.COPIES:
+            return self._copied(operation, args, kwargs)
+        asked = kwargs.get("device")
+        here = asked is not None and torch.device(asked).type == "cuda"
+        if not here and not any(isinstance(tensor, OnGPU) for tensor in tensors):
+            return self._on_host(operation, args, kwargs)
+        if asked is not None and not here:
+            raise WrongDevice(f"{operation} makes a tensor on the CPU from one on the GPU at {line()}")
+        self._check(operation, args, tensors)
+        given = tree_map(values_of, (args, {**kwargs, "device": torch.device("cpu")} if here else kwargs))
+        with torch.no_grad():
+            result = operation(*given[0], **given[1])
+        self._launched(operation, args, *given, result)
+        return self._returned(operation, args, kwargs, result)
+
+    def show(self, values):
+        """A result of the CPU's as a tensor on the device; what is no tensor as it is."""
+        if not isinstance(values, Tensor) or isinstance(values, OnGPU):
+            return values
+        made = OnGPU(values, self)
+        self.memory.hold(made, line())
+        return made
+
+    def _on_host(self, operation, args, kwargs):
+        """As it is, but for page-locked memory, which a machine without a GPU does not have."""
+        if not kwargs.get("pin_memory"):
+            return operation(*args, **kwargs)
+        made = operation(*args, **{**kwargs, "pin_memory": False})
+        key = made.untyped_storage().data_ptr()
+        self._pinned.add(key)
+        weakref.finalize(made.untyped_storage(), self._pinned.discard, key)
+        return made
+
+    def _check(self, operation, args, tensors) -> None:
+        """Raises where CUDA would; writes down where the host waits."""
+        hosts = [tensor for tensor in tensors if not isinstance(tensor, OnGPU)]
+        if operation in operations.INDEXING:
+            self._check_index(operation, args, hosts)
+        elif hosts and not (operations.takes_host_scalars(operation)
+                            and all(not host.dim() for host in hosts)):
+            shapes = [(tuple(tensor.shape), tensor.device.type) for tensor in tensors]
+            raise WrongDevice(f"{operation} of tensors on two devices, {shapes}, at {line()}")
+        if (why := operations.why_it_waits(operation, args)) is not None:
+            self.wait(why)
+        if operations.is_random(operation):
+            self._refuse_in_capture("a draw of random numbers")
+
+    def _check_index(self, operation, args, hosts) -> None:
+        """An index may lie on the CPU, and is copied; what it takes from and what it puts there may not."""
+        puts = args[2:3] if len(args) > 2 else ()
+        if not isinstance(args[0], OnGPU) or any(put is host and put.dim() for put in puts for host in hosts):
+            raise WrongDevice(f"{operation} with tensors on two devices at {line()}")
+        for host in hosts:
+            self._crossed(host, to_gpu=True, waits=True)
+
+    def _launched(self, operation, args, inner, inner_keywords, result) -> None:
+        """Write down what the device was given to do, on the tape of the graph under way if there is one."""
+        kernels = operations.kernels(operation, args)
+        if self._captured is not None:
+            if not operations.launches_nothing(operation):
+                self._captured.note(operation, inner, inner_keywords, result, kernels)
+            return
+        if kernels:
+            name, where = operations.name_of(operation), line()
+            self.ledger.launches[name] += kernels
+            self.ledger.lines[where] += kernels
+            if name in operations.UNORDERED:
+                self.ledger.unordered[f"{name} at {where}"] += 1
+
+    def _returned(self, operation, args, kwargs, result):
+        """The result as tensors on the device: of an operation in place, the very tensors it was given."""
+        schema = operation._schema
+        if not schema.is_mutable:
+            return tree_map(self.show, result)
+        positional = zip(schema.arguments, args, strict=False)
+        given = {argument.name: value for argument, value in positional} | kwargs
+        written = [given[argument.name] for argument in schema.arguments
+                   if argument.alias_info is not None and argument.alias_info.is_write
+                   and argument.name in given]
+        for tensor in tree_leaves(written):
+            _follow(tensor)
+        if not schema.returns:
+            return None
+        return written[0] if len(schema.returns) == 1 else tuple(written)
+
+    def _copied(self, operation, args, kwargs):
+        """``copy_`` and ``to``: between host and device, or within one of them."""
+        if operation is aten.copy_.default:
+            target, source = args[:2]
+            there, here = isinstance(target, OnGPU), isinstance(source, OnGPU)
+            waits = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+            result, inner, keywords = target, (values_of(target), values_of(source)), {}
+            with torch.no_grad():
+                made = operation(*inner)
+        else:
+            source, asked = args[0], kwargs.get("device")
+            here = isinstance(source, OnGPU)
+            there = here if asked is None else torch.device(asked).type == "cuda"
+            waits = not kwargs.get("non_blocking", False)
+            inner = (values_of(source),)
+            keywords = {key: value for key, value in kwargs.items() if key in ("dtype", "memory_format")}
+            with torch.no_grad():
+                made = operation(*inner, **keywords)
+            result = self.show(made) if there else made
+        if there and here:
+            self._launched(operation, args, inner, keywords, made)
+        elif there != here and source.numel():
+            host = inner[-1] if there else values_of(result)
+            pinned = self._is_pinned(host)
+            self._crossed(host, there, waits or not (there or pinned), made.dtype != inner[-1].dtype)
+        return result
+
+    def _is_pinned(self, host: Tensor) -> bool:
+        return host.untyped_storage().data_ptr() in self._pinned
+
+    def _crossed(self, host: Tensor, to_gpu: bool, waits: bool, converts: bool = False) -> None:
+        """Write down a copy between the host's tensor and the device."""
+        pinned = self._is_pinned(host)
+        what = f"a {'page-locked' if pinned else 'pageable'} copy {'to' if to_gpu else 'from'} the device"
+        self._refuse_in_capture(what)
+        self.ledger.copies.append(Copy(to_gpu, tuple(host.shape), host.dtype, host.nbytes, pinned, converts,
+                                       line()))
+        if waits:
+            self.wait(what)
+
+    def _refuse_in_capture(self, what: str) -> None:
+        if self._captured is not None:
+            raise IllegalInCapture(f"{what} while a graph is captured, at {line()}")
+
+    def _recorded(self, tracer, operation, args, kwargs):
+        """While ``make_fx`` records: its own mode comes next, then the tensors. What is made from nothing
+        would never get to a tensor: it is made on the CPU, shown as the device's, and recorded as made there.
+        """
+        asked = kwargs.get("device")
+        if (any(isinstance(item, OnGPU) for item in tree_leaves((args, kwargs)))
+                or asked is None or torch.device(asked).type != "cuda"):
+            return operation(*args, **kwargs)
+        made = operation(*args, **{**kwargs, "device": torch.device("cpu")})
+        slot = proxy_tensor.get_proxy_slot(made, tracer)
+        slot.proxy.node.kwargs = {**slot.proxy.node.kwargs, "device": CUDA}
+        with torch._C._DisableTorchDispatch():
+            shown = self.show(made.detach())
+        proxy_tensor.set_proxy_slot(shown, tracer, slot)
+        return shown
+
+
+def _follow(tensor) -> None:
+    """A tensor whose values were squeezed or transposed in place has their shape."""
+    if isinstance(tensor, OnGPU) and (tensor.shape, tensor.stride()) != (tensor.values.shape,
+                                                                         tensor.values.stride()):
+        with torch._C._DisableTorchDispatch():
+            tensor.as_strided_(tensor.values.shape, tensor.values.stride(), tensor.values.storage_offset())

@@ -1,0 +1,56 @@
+"""What a GPU would have been asked to do, by line of the package under test."""
+
+import sys
+from collections import Counter
+from dataclasses import dataclass, field
+
+import hpcfl
+
+PACKAGE = hpcfl.__path__[0] + "/"
+
+
+@dataclass(frozen=True)
+class Copy:
+    """Between the host and the device. pinned: the host's side is page-locked. converts: the host changes the
+    type first."""
+
+    to_gpu: bool
+    shape: tuple[int, ...]
+    dtype: object
+    bytes: int
+    pinned: bool
+    converts: bool
+    line: str
+
+
+@dataclass
+class Ledger:
+    """launches: kernels outside graphs, by operation. waits: of the host, by reason and line. unordered: sums
+    whose order the device decides, by operation and line."""
+
+    launches: Counter = field(default_factory=Counter)
+    lines: Counter = field(default_factory=Counter)  # of launches
+    waits: Counter = field(default_factory=Counter)
+    copies: list[Copy] = field(default_factory=list)
+    unordered: Counter = field(default_factory=Counter)
+    captures: int = 0
+    replays: int = 0
+    kernels_in_graphs: int = 0
+
+    @property
+    def launched(self) -> int:
+        """What the host sent to the device: kernels and whole graphs."""
+        return self.launches.total() + self.replays
+
+    def clear(self) -> None:
+        self.__init__()
+
+
+def line() -> str:
+    """Of the package, the innermost that runs: ``fleet/training.py:80``."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(PACKAGE):
+            return f"{frame.f_code.co_filename.removeprefix(PACKAGE)}:{frame.f_lineno}"
+        frame = frame.f_back
+    return "outside the package, or in autograd's thread"

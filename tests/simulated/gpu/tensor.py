@@ -1,0 +1,64 @@
+"""A tensor on the simulated device."""
+
+import torch
+from torch import Tensor
+
+CUDA = torch.device("cuda", 0)
+host_tensor = torch.tensor  # as it is, whatever stands in its place while a device is simulated
+
+
+class OnGPU(Tensor):
+    """Says that it lies on ``cuda:0``; ``values`` has its numbers, a tensor on the CPU of the same strides.
+
+    ``gpu`` is the device that runs what is asked of it.
+    """
+
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls, values, gpu):
+        made = Tensor._make_wrapper_subclass(
+            cls, values.shape, strides=values.stride(), storage_offset=values.storage_offset(),
+            dtype=values.dtype, layout=values.layout, device=CUDA)
+        made.values, made.gpu = values, gpu
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, operation, types, args=(), kwargs=None):
+        gpu = next(item for item in torch.utils._pytree.tree_leaves((args, kwargs or {}))
+                   if isinstance(item, OnGPU)).gpu
+        return gpu.run(operation, args, kwargs or {})
+
+    def __repr__(self):
+        return f"OnGPU({tuple(self.shape)}, {self.dtype})"
+
+    def __deepcopy__(self, memo):
+        return self.detach().clone().requires_grad_(self.requires_grad)
+
+    def data_ptr(self):
+        return self.values.data_ptr()
+
+    def untyped_storage(self):
+        return self.values.untyped_storage()
+
+    def tolist(self):
+        return self.cpu().tolist()
+
+    def new_tensor(self, data, *, dtype=None, device=CUDA):
+        """Like ``torch.tensor`` in ``runtime.py``: torch would make it past the dispatcher."""
+        return host_tensor(data, dtype=dtype or self.dtype).to(device)
+
+    @property
+    def data(self):
+        return self.detach()
+
+    @data.setter
+    def data(self, other):
+        """Take over the shape of another, as torch does, and its numbers."""
+        Tensor.data.__set__(self, other)
+        self.values = other.values
+
+
+def values_of(item):
+    """What the CPU computes with: a tensor's numbers; anything else as it is."""
+    return item.values if isinstance(item, OnGPU) else item

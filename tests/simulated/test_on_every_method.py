@@ -1,0 +1,70 @@
+"""Every method, model, optimiser and option on the simulated GPU: the CPU's state, and what it costs."""
+
+import pytest
+import torch
+
+from hpcfl.experiment import plugins
+from hpcfl.fleet import replay
+from hpcfl.methods._ala import AdaptiveLocalAggregation, Blending
+
+MOMENTUM = {"momentum": 0.9, "weight_decay": 0.01, "clip": 1.0}
+# method, its options, the model, [training]
+PLAYED = [
+    ("apple", {}, "mlp", {}),
+    ("cfl", {"quiet_rounds": 0, "eps1": 10.0, "eps2": 0.0}, "mlp", {}),
+    ("creff", {"features_each": 5, "match_steps": 3, "head_epochs": 3}, "mlp", {}),
+    ("cwfedavg", {"layers": "all", "wdr": 1.0}, "lenet", {}),
+    ("cwfedavg", {"layers": "output", "wdr": 1.0}, "mlp", {"optimizer": "adam"}),
+    ("ditto", {"ala": True}, "mlp", MOMENTUM),
+    ("diversifed", {}, "mlp", {"optimizer": "adam"}),
+    ("fedala", {"most_epochs": 2, "share": 1.0}, "cnn", {}),
+    ("fedamp", {}, "mlp", {}),
+    ("fedavg", {"ala": True, "aggregation": "class-wise"}, "mlp", {}),
+    ("fedavg", {}, "fasttext", {"optimizer": "adam", "clip": 1.0}),
+    ("fedavg", {}, "resnet8", {"buffers": "average"}),
+    ("fedavg-c", {"tune_epochs": 1}, "mlp", {}),
+    ("fedbabu", {"tune_epochs": 1}, "lenet", {"momentum": 0.9}),
+    ("fedcac", {}, "mlp", {}),
+    ("fedfomo", {}, "mlp", {}),
+    ("fednh", {}, "cnn", {}),
+    ("fedper", {}, "mlp", {"optimizer": "adam"}),
+    ("fedphp", {}, "mlp", {}),
+    ("fedproto", {}, "mlp", {}),
+    ("fedprox", {}, "cnn", {}),
+    ("fedprox-c", {"tune_epochs": 1}, "mlp", {"momentum": 0.9}),
+    ("fedrep", {"head_epochs": 1}, "resnet8", {}),
+    ("fedrod", {"personal": "hyper"}, "mlp", {}),
+    ("fedrod", {"order": "separate"}, "mlp", {}),
+    ("feduv", {}, "mlp", {}),
+    ("ifca", {}, "mlp", {}),
+    ("local", {}, "fasttext", {}),
+    ("partialfed", {"warmup": 0}, "mlp", {}),
+    ("per-fedavg", {"variant": "hessian-free"}, "mlp", {}),
+    ("pfedme", {"lam": 5.0}, "mlp", {}),
+]
+# Of five clients: three steps, the last of two samples for some; the smallest client has no whole batch.
+COUNTS = [[4, 5, 0, 1], [0, 4, 4, 0], [0, 0, 1, 2], [6, 0, 2, 2], [2, 2, 2, 2]]
+CASES = [pytest.param(*case, id="-".join([case[0], case[2]])) for case in PLAYED]
+
+
+@pytest.mark.parametrize(("name", "options", "model", "training"), CASES)
+def test_a_method_ends_as_on_the_cpu(on_gpu, federate, samples, monkeypatch, name, options, model,
+                                     training):
+    """Four of five clients take part in each of two rounds; all are scored. Graphs begin at once."""
+    monkeypatch.setattr(replay, "OFTEN", 1)
+    monkeypatch.setattr(Blending, "adaptive_aggregation",
+                        lambda self: AdaptiveLocalAggregation(most_epochs=2))
+    sections = {**samples(model), "rounds": 2, "training": {"lr": 0.05, **training},
+                "participation": {"fraction": 0.8}}
+    method = {"name": name, **options}
+    seen = on_gpu(method, COUNTS, **sections)
+    monkeypatch.setattr(replay, "OFTEN", 10**9)
+    plain = federate(method, COUNTS, **sections, runtime={"lanes": 1024})
+    expected = {**{f"server {key}": value for key, value in plain.server.items()},
+                **{f"client {key}": value for key, value in plain.clients.items()}}
+    assert seen.state.keys() == expected.keys()
+    assert [key for key, value in seen.state.items() if not torch.equal(value, expected[key])] == []
+
+
+def test_every_method_is_played():
+    assert {case[0] for case in PLAYED} == set(plugins.names("hpcfl.methods"))

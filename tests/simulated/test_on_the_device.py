@@ -1,0 +1,146 @@
+"""The simulated device itself: it raises where a GPU would, and counts."""
+
+import gc
+
+import pytest
+import torch
+from gpu.device import IllegalInCapture, WrongDevice
+from torch.func import vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+
+def captured(function, *given):
+    """A graph of a function, after the call in which libraries choose their algorithms."""
+    function(*given)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result = function(*given)
+    return graph, result
+
+
+def test_tensors_say_where_they_are_and_keep_their_values(gpu):
+    x = torch.arange(6.0).to("cuda").view(2, 3)
+    assert x.is_cuda and x.device == torch.device("cuda", 0)
+    assert torch.equal((2 * x).sum(dim=1).cpu(), torch.tensor([6.0, 24.0]))
+
+
+def test_gradients_lanes_and_recordings_stay_on_the_device(gpu):
+    w, x = torch.ones(4, 3, device="cuda", requires_grad=True), torch.ones(4, 3, device="cuda")
+    [gradient] = torch.autograd.grad(vmap(lambda w, x: (w * x).square().sum())(w, x).sum(), [w])
+    assert gradient.is_cuda and gradient.tolist() == [[2.0] * 3] * 4
+    recorded = make_fx(lambda x: x + torch.zeros(3, device=x.device))(x)
+    assert recorded(x).is_cuda
+
+
+@pytest.mark.parametrize("mixed", [
+    lambda x, y: x + y, lambda x, y: torch.cat([x, y]), lambda x, y: x @ y, lambda x, y: y[x.long()],
+    lambda x, y: x.index_copy_(0, y.long(), x), lambda x, y: torch.equal(x, y), lambda x, y: y.add_(x)])
+def test_tensors_of_two_devices_do_not_mix(gpu, mixed):
+    with pytest.raises(WrongDevice):
+        mixed(torch.zeros(3, device="cuda"), torch.ones(3))
+
+
+def test_numbers_and_indices_of_the_host_are_taken(gpu):
+    x = torch.ones(3, device="cuda")
+    assert (x * torch.tensor(2.0))[torch.tensor([0, 2])].tolist() == [2.0, 2.0]
+
+
+def test_waits_and_copies_are_counted(gpu):
+    x = torch.ones(3).to("cuda")
+    pinned = torch.empty(3, pin_memory=True)
+    pinned.copy_(x, non_blocking=True)
+    assert gpu.ledger.waits.total() == 1
+    x.sum().item()
+    assert [(copy.to_gpu, copy.pinned, copy.bytes) for copy in gpu.ledger.copies] == [(True, False, 12),
+                                                                                      (False, True, 12)]
+    assert gpu.ledger.waits.total() == 2 and gpu.ledger.launched == 1
+    x[x > 0]
+    assert gpu.ledger.waits.total() == 3
+
+
+def test_page_locked_memory_is_known_by_its_arrays(gpu):
+    array = torch.empty(3, pin_memory=True).numpy()
+    torch.as_tensor(array).to("cuda")
+    del array
+    torch.zeros(3).to("cuda")
+    assert [copy.pinned for copy in gpu.ledger.copies] == [True, False]
+
+
+@pytest.mark.parametrize("illegal", [
+    lambda x: x.sum().item(), lambda x: x[x > 0], lambda x: x.cpu(), lambda x: x + torch.ones(3).to("cuda"),
+    lambda x: torch.rand(3, device="cuda"), lambda x: torch.cuda.synchronize()])
+def test_a_capture_refuses_what_a_graph_cannot_hold(gpu, illegal):
+    with pytest.raises(IllegalInCapture):
+        captured(illegal, torch.ones(3, device="cuda"))
+
+
+def test_a_graph_runs_again_on_the_same_places(gpu):
+    x = torch.ones(3, device="cuda")
+    graph, result = captured(lambda x: (2 * x).square(), x)
+    x.copy_(torch.arange(3.0, device="cuda"))
+    graph.replay()
+    assert result.tolist() == [0.0, 4.0, 16.0]
+    assert gpu.ledger.replays == 1 and gpu.ledger.kernels_in_graphs == 2
+
+
+def test_a_graph_keeps_shapes_as_they_were(gpu):
+    def function(x):
+        y = x + 1
+        z = y * 2
+        return y.unsqueeze_(0), z
+
+    x = torch.ones(3, device="cuda")
+    graph, (_, result) = captured(function, x)
+    for _ in range(2):
+        x.add_(1)
+        graph.replay()
+    assert result.tolist() == [8.0] * 3
+
+
+def test_another_graph_may_overwrite_what_lies_between(gpu):
+    x = torch.ones(3, device="cuda")
+    kept = []
+    graph, result = captured(lambda x: kept.append((2 * x).detach()) or kept[-1] + 1, x)
+    values = kept[-1].values
+    kept.clear()
+    gc.collect()
+    other, _ = captured(lambda x: x + 1, x)
+    graph.replay()
+    assert values.tolist() == [2.0] * 3
+    other.replay()
+    assert values.isnan().all() and result.tolist() == [3.0] * 3
+
+
+def test_memory_is_what_lives(gpu):
+    x = torch.zeros(1000, device="cuda")
+    view = x[10:]
+    assert gpu.memory.used == 4000
+    del x
+    assert gpu.memory.used == 4000
+    del view
+    assert gpu.memory.used == 0 and gpu.memory.peak == 4000
+
+
+def test_a_graph_keeps_the_most_that_it_needed(gpu):
+    x = torch.zeros(1000, device="cuda")
+    graph, result = captured(lambda x: (x + 1) * 2, x)
+    assert gpu.memory.used == 3 * 4000
+    del graph, result
+    assert gpu.memory.used == 4000
+
+
+def test_a_full_memory_takes_no_more(gpu):
+    gpu.memory.capacity = 5000
+    x = torch.zeros(1000, device="cuda")
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        x.clone()
+    assert gpu.memory.used == 4000
+
+
+def test_lists_of_tensors_are_one_kernel_where_they_lie_alike(gpu):
+    alike = [torch.zeros(3, 4, device="cuda") for _ in range(5)]
+    gpu.ledger.clear()
+    torch._foreach_add_(alike, 1.0)
+    assert gpu.ledger.launched == 1
+    torch._foreach_add_(alike, [torch.zeros(4, 3, device="cuda").T] * 5)
+    assert gpu.ledger.launched == 1 + 1 + 5  # the zeros, and one for each
