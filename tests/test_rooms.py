@@ -62,3 +62,11 @@ def test_no_modules_import_each_other_in_a_circle():
         for others in edges.values():
             others.difference_update(leaves)
     assert not edges
+
+
+def test_only_one_module_knows_mpi():
+    statements = [(module, node) for module, path in modules().items()
+                  for node in ast.walk(ast.parse(path.read_text()))
+                  if isinstance(node, ast.Import | ast.ImportFrom)]
+    assert {module for module, node in statements if "mpi4py" in ast.unparse(node)} == {
+        "hpcfl.communication.mpi"}

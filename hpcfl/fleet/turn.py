@@ -102,6 +102,7 @@ class Turn:
 
         rows: where it is taken, ``[a, width]``; by default at the lanes' models.
         batch: which of the step's mini-batches.
+        Wherever it is taken, batch norm moves the statistics of the model that is trained, once a call.
         """
         if rows is None:
             gradients, self.losses = self._gradient(self._lanes, *self._batches[batch], self.variables)

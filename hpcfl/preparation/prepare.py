@@ -100,11 +100,9 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     dataset = datasets.load(config.data)
     split = partition.make(cast(Scheme, config.partition), dataset)
     scores = _scores(config, split)
-    labels = dataset.y.numpy()
-    train, validation = hold_out(split.train, labels, method.validation_share(), config.partition.seed)
-    counts, test_counts = (
-        torch.from_numpy(replace(split, train=train).counts(labels, dataset.classes, part)).double()
-        for part in ("train", "test"))
+    train, validation = hold_out(split.train, dataset.y.numpy(), method.validation_share(),
+                                 config.partition.seed)
+    counts, test_counts = _counts(replace(split, train=train), dataset)
     seat = seat or Device(choose_device(config.runtime, process.local_rank))
     device = seat.device
     mixing.on(device)
@@ -129,6 +127,12 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     return Prepared(config, method, setup, split, test_counts, placed, resources, store, server,
                     [*split.notes, *method.notes(setup)], seat.kinds,
                     measures.measure(config.evaluation, scores))
+
+
+def _counts(split: Split, dataset: Dataset) -> tuple[Tensor, Tensor]:
+    """How many samples of each class clients train and are tested on, float64 [clients, classes] each."""
+    of_train, of_test = (split.counts(dataset.y.numpy(), dataset.classes, part) for part in ("train", "test"))
+    return torch.from_numpy(of_train).double(), torch.from_numpy(of_test).double()
 
 
 def _scores(config: Config, split: Split) -> dict[str, Score]:

@@ -51,7 +51,7 @@ WRONG = {
     "participation.fraction=0.0": "participation.fraction = 0.0: must be greater than 0",
     "evaluation.clients=some": "evaluation.clients = 'some': must be 'all' or 'cohort'",
     "runtime.lanes=0": "runtime.lanes = 0: must be greater than 0 or "
-                       "'auto' (clients trained side by side in one step)",
+                       "'auto' (clients trained side by side in one step; ",
     "runtime.device=gpu": "runtime.device = 'gpu': must be of the form",
     "name=a/b": "name = 'a/b': must be of the form",
     "name=..": "name = '..': must be of the form",

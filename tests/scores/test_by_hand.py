@@ -41,6 +41,11 @@ BY_HAND = {
 }
 
 
+def test_every_score_of_single_samples_has_a_value_by_hand():
+    """The personalised ones weigh by what a client trained on; theirs are in test_personalised.py."""
+    assert sorted(BY_HAND) == sorted(set(measures.built_in()) - {"pm_v", "pm_l"})
+
+
 @pytest.mark.parametrize("name", BY_HAND)
 @pytest.mark.parametrize("spare", [0, 3])
 def test_a_score_by_hand(name, spare):
