@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # every test starts Python anew
+
 SWEEP = """
 name = "both"
 rounds = 2
@@ -80,7 +82,6 @@ def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, line, words):
     assert failed.stderr.startswith("hpcfl: ") and failed.stderr.count("\n") == 1 and words in failed.stderr
 
 
-@pytest.mark.slow
 def test_lists_are_json_alone(call):
     assert {"fedavg", "cwfedavg"} <= {method["name"]
                                       for method in json.loads(call("hpcfl methods --json").stdout)}

@@ -240,6 +240,7 @@ def test_built_in_data_is_not_downloaded(tmp_path):
         datasets.download("digits", tmp_path)
 
 
+@pytest.mark.slow
 def test_loading_does_not_import_torchvision():
     code = ("import sys; from hpcfl.experiment import config; from hpcfl.data import datasets; "
             "datasets.load(config.Data())")

@@ -122,6 +122,7 @@ def test_the_reported_accuracies_are_all_there():
         "cwfedavg": 120, "cwfedavg-iccv": 45, "diversifed": 247, "fedala": 246, "fednh": 195}
 
 
+@pytest.mark.slow
 def test_every_reported_accuracy_is_a_cell_of_its_papers_files(cells):
     missing = []
     for row in reported():

@@ -141,6 +141,7 @@ def test_class_numbers_are_not_looked_through_again():
         assert torch.equal(one, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", [2, "all"])
 @pytest.mark.parametrize("training", [{}, {"momentum": 0.9}], ids=["plain", "momentum"])
 def test_training_has_the_same_bits_replayed_and_not(make_fleet, rows_of, monkeypatch, lanes, training):

@@ -55,6 +55,7 @@ METHODS = ["fedavg", {"name": "cwfedavg", "wdr": 1.0}, "fedprox", {"name": "feda
            "partialfed", "fedphp", "apple", "fedrod"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS, ids=str)
 def test_no_method_waits_inside_an_epoch(federate, watched, method):
     federate(method, rounds=2, runtime={"lanes": 8})

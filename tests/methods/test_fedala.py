@@ -201,6 +201,7 @@ def test_fedala_4_trains_all_layers_from_the_blend_and_keeps_the_result(federate
     assert not np.array_equal(played.values["clients/pre/loss"][1], played.values["clients/global/loss"][1])
 
 
+@pytest.mark.slow
 def test_fedavg_with_ala_is_fedala(federate):
     assert federate({"name": "fedavg", "ala": True}).digest == federate("fedala").digest
 

@@ -19,6 +19,7 @@ def test_c_10_mu_zero_makes_fedprox_c_fedavg_c(federate):
     assert federate({"name": "fedprox-c", "mu": 1.0, **short}).digest != plain
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
 @pytest.mark.parametrize(("options", "model"), [
     ({}, "mlp"), ({}, "test_fedrep:Normed"), ({"ala": True}, "mlp"), ({"aggregation": "class-wise"}, "mlp")])

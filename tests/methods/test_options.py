@@ -40,6 +40,7 @@ def test_methods_that_do_not_average_a_whole_model_have_no_such_option(federate,
         federate({"name": name, "aggregation": "class-wise"})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "cwfedavg", "diversifed", "fedamp", "fedrep", "fedper",
                                   "ditto", "pfedme"])
 def test_ala_blends_before_training(federate, name):

@@ -62,6 +62,7 @@ def test_rounds_and_clients_that_are_scored(federate, every, clients):
     assert np.isfinite(played.values["clients/train_loss"]).sum(axis=1).tolist() == [2] * 5 + [0]
 
 
+@pytest.mark.slow
 def test_scoring_does_not_change_training(federate):
     digests = {federate("fedala", rounds=4, evaluation=keys, participation={"fraction": 0.4}).digest
                for keys in ({"every": 1}, {"every": 3}, {"every": 2, "clients": "cohort"})}

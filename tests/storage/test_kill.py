@@ -37,6 +37,7 @@ def run_and_kill(writer, folder, seconds):
     return max(map(int, iter(lambda: writer.stdout.readline().strip(), b"killed")), default=0)
 
 
+@pytest.mark.slow
 def test_kill_at_any_moment(tmp_path, writer, alone):
     randomness, committed = random.Random(0), 0
     for _ in range(KILLS):

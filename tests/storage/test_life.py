@@ -155,6 +155,7 @@ def die_writing(patched, method, after=False):
     patched.setattr(MetricsWriter, "conclude", concluding)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["cwfedavg", "fedbabu", "local"])
 @pytest.mark.parametrize(("kill", "finished"), [
     (die_scoring, False), (die_merging, False), (die_writing, False),
@@ -238,6 +239,7 @@ def test_a_mistake_found_after_the_beginning_is_a_failure_and_said_so(tmp_path, 
     assert summary.load(tmp_path / "run").life.state == status.look(tmp_path / "run")[0].state == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damaged", ["metrics.h5", "metrics-copy.h5", "run.json", "partition.h5",
                                      "the newest manifest"])
 @pytest.mark.parametrize("how", ["cut", "deleted"])

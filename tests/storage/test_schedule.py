@@ -41,6 +41,7 @@ def test_cost_stays_below_two_per_cent():
     assert schedule.due(3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds_a_round", [0.01, 1.0, 300.0])
 def test_share_of_a_long_run(seconds_a_round):
     """Rounds of a few milliseconds to five minutes; a checkpoint costs 0.8 s, all of it in the
