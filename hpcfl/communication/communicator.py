@@ -96,6 +96,17 @@ class Communicator(Process, ABC):
         """
 
     @abstractmethod
+    def highest(self, values: np.ndarray) -> np.ndarray:
+        """Collective. Of the ranks' arrays of one shape the largest value of each entry, on every rank."""
+
+    @abstractmethod
+    def total(self, values: np.ndarray) -> np.ndarray | None:
+        """Collective. The sum of the ranks' arrays of one shape, of whole numbers, on rank 0; None elsewhere.
+
+        Both may write into the given array.
+        """
+
+    @abstractmethod
     def end(self, code: int) -> NoReturn:
         """Collective. Leave with an exit code that all ranks have agreed on."""
 
@@ -140,6 +151,12 @@ class OneProcess(Communicator):
 
     def gather(self, rows: Array, owner: Array, empty: Empty = np.empty) -> Array | None:
         return rows
+
+    def highest(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def total(self, values: np.ndarray) -> np.ndarray | None:
+        return values
 
     def end(self, code: int) -> NoReturn:
         flush()

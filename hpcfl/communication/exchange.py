@@ -1,6 +1,7 @@
 """Messages over the communicator: rows go to the rank that hosts their client and come back
-in client order."""
+in client order, or as their mean."""
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,8 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcfl.communication import means
 from hpcfl.communication.communicator import Array, Communicator, Empty
-from hpcfl.communication.message import Inbox, Message, Pool, fields, unwrap
+from hpcfl.communication.message import Inbox, Message, Pool, split, unwrap
 from hpcfl.communication.placement import Placement
 from hpcfl.files import scratch
 
@@ -21,7 +23,7 @@ def send(communicator: Communicator, placement: Placement, ids: np.ndarray, mess
     A field of per-client rows arrives as [n_local, width] in ascending client order, a shared one as [width],
     a pool with all its rows and the picks of this rank's clients.
     """
-    own = fields(message) if message is not None else {}
+    own, _ = split(message or {})
     pools = {name: len(value.rows) for name, value in (message or {}).items() if isinstance(value, Pool)}
     arrays = {name: _array(field.tensor, communicator.takes_gpu) for name, field in own.items()}
     owner, arrived, empty = placement.owner[ids], {}, _landing(device, communicator.takes_gpu)
@@ -38,36 +40,46 @@ def send(communicator: Communicator, placement: Placement, ids: np.ndarray, mess
 
 
 def header(message: Message) -> list[list[Any]]:
-    """What ``gather`` needs to know of every rank's message, JSON-able."""
-    return [[name, field.tensor.shape[1], _dtype_name(field.tensor)]
-            for name, field in fields(message).items()]
+    """What ``gather`` needs to know of every rank's message, JSON-able: each entry's name, its kind, which
+    all ranks have alike, and of a Mean this rank's weights."""
+    rows, added = split(message)
+    return [*([name, [field.tensor.shape[1], _dtype_name(field.tensor)]] for name, field in rows.items()),
+            *([name, means.kind(mean), means.weights(mean)] for name, mean in added.items())]
 
 
 def gather(communicator: Communicator, placement: Placement, ids: np.ndarray, message: Message,
            headers: Sequence[list[list[Any]]]) -> dict[str, Tensor] | None:
-    """The workers' messages of the clients ``ids``, rows [n, width] in the order of ``ids``, on rank 0's
-    CPU; else None.
+    """Collective. The workers' messages of the clients ``ids`` on rank 0's CPU: rows [n, width] in the order
+    of ``ids``, of a Mean [width] or [k, width]; else None.
 
     headers: of the messages, by rank.
     """
-    own = fields(message)
+    own, added = split(message)
+    kinds, weights = _common(headers)
     arrays = {name: _array(field.tensor, communicator.takes_gpu) for name, field in own.items()}
-    owner, uplink = placement.owner[ids], {}
+    owner, uplink = placement.owner[ids], dict[str, Tensor]()
+    travelling = {name: kind for name, kind in kinds.items() if name not in weights}
     with communicator.together():
-        for name, width, dtype in _common(headers):
+        for name, (width, dtype) in travelling.items():
             total = communicator.gather(arrays[name] if name in arrays else np.empty((0, width), dtype),
                                         owner, _scratch)
             if total is not None:
                 uplink[name] = torch.as_tensor(total).cpu()
+    uplink |= means.over_ranks(communicator, added, {name: kinds[name] for name in weights}, weights)
     return uplink if communicator.is_server else None
 
 
-def _common(headers: Sequence[list[list[Any]]]) -> list[list[Any]]:
-    """What the ranks that host clients of the cohort send; ranks without any send no fields."""
-    sent = [header for header in headers if header]
-    if any(header != sent[0] for header in sent):
-        raise ValueError(f"ranks send different messages: {sent}")
-    return sent[0] if sent else []
+def _common(headers: Sequence[list[list[Any]]]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """By name the kinds of what ranks with clients of the cohort send, and their weights of each Mean; the
+    others send nothing."""
+    kinds = [{name: kind for name, kind, *_ in header} for header in headers if header]
+    if any(one != kinds[0] for one in kinds):
+        raise ValueError(f"ranks send different messages: {kinds}")
+    weights: dict[str, list[Any]] = {}
+    for name, _, *told in itertools.chain(*headers):
+        if told:
+            weights.setdefault(name, []).extend(told)
+    return kinds[0] if kinds else {}, weights
 
 
 def _array(tensor: Tensor, takes_gpu: bool) -> Array:

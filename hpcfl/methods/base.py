@@ -9,6 +9,7 @@ together all state there is, and so the checkpoint.
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal
 
+import torch
 import torch.nn.functional as functional
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
@@ -140,13 +141,22 @@ class Method(MethodSection, ABC):
                 fleet.score(columns, one.rows, one.predict, one.model, one.variables)
                 models = {column: other for column, other in models.items() if column not in columns}
 
+    def shares(self, fleet: Fleet) -> Tensor:
+        """How much each client counts in a ``Mean``, [n]: its samples, or all the same; see ``weights``."""
+        return torch.ones_like(fleet.samples) if self.weights == "uniform" else fleet.samples
+
     @abstractmethod
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        """The clients' side of a round: score, train, score, and return what goes up, ``[n, width]`` each."""
+        """The clients' side of a round: score, train, score, and return what goes up: a row for each client,
+        ``[n, width]``, or a ``Mean`` where the server needs no more than that."""
 
     @abstractmethod
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        """Assign new values in ``server`` from what came up. Runs on rank 0."""
+        """Assign new values in ``server`` from what came up. Runs on rank 0.
+
+        cohort: the clients whose numbers are finite. uplink: rows [n, width] in the order of ``cohort.ids``,
+        of a ``Mean`` [width] or [k, width].
+        """
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
         """Score clients that do not take part in this round; what happens to their state is forgotten."""

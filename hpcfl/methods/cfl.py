@@ -15,10 +15,11 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
-from hpcfl.communication.message import Message
+from hpcfl.communication.message import Inbox, Message
+from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Setup, State
 from hpcfl.methods.fedavg import ServerModel
-from hpcfl.rows import mixing
+from hpcfl.rows import mixing, sums
 
 SMALLEST = 3  # a cluster of two is not split
 
@@ -45,6 +46,9 @@ class CFL(ServerModel):
     def send(self, server: State, audience: Audience) -> Message:
         return {"model": mixing.picked(server["models"], server["cluster"][torch.from_numpy(audience.ids)])}
 
+    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        return {"model": trained}  # how the updates lie to each other decides
+
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)
         models, cluster, norms = list(server["models"]), server["cluster"].clone(), list(server["norms"])
@@ -65,7 +69,7 @@ class CFL(ServerModel):
                 models.append(models[c])
                 norms.append(norms[c])
             for group, number in zip(groups, (c, len(models) - 1), strict=False):
-                models[number] = mixing.average(cohort.only(group).weights, uplink["model"], group)
+                models[number] = sums.mean(uplink["model"], torch.where(group, cohort.shares, 0))
         server.update(models=torch.stack(models), cluster=cluster, norms=torch.stack(norms))
 
     def splits(self, norms: Tensor, size: int, round: int) -> bool:

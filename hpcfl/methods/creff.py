@@ -16,7 +16,7 @@ from pydantic import Field as Key
 from pydantic import PositiveInt
 from torch import Tensor, nn
 
-from hpcfl.communication.message import Field, Inbox, Message
+from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.experiment.sections import Training
 from hpcfl.fleet import Fleet, synthetic
 from hpcfl.fleet.kernels import descend
@@ -74,18 +74,16 @@ class CReFF(ServerModel):
         # in evaluation mode, before training moves the buffers
         rebalanced = self.opened(fleet, inbox)["rebalanced"]
         gradients = fleet.head_gradients(rebalanced, draws=(DRAWS, self.class_batch))
-        held = (fleet.counts > 0).sum(dim=1)
-        sent = Field(gradients.flatten(1), floats=held * gradients.shape[2])
+        held = fleet.counts > 0
+        sent = Mean(gradients, held.long(), floats=held.sum(dim=1) * gradients.shape[2])
         return {**super().update(fleet, inbox), "gradients": sent}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         super().aggregate(server, cohort, uplink)
-        setup, held = cohort.setup, cohort.counts > 0
-        sent = uplink["gradients"].view(*held.shape, -1).double()
-        wanted = torch.einsum("nk,nkp->kp", held.double(), sent) / held.sum(dim=0).clamp(min=1)[:, None]
+        setup = cohort.setup
         features = server["features"].view(setup.classes, self.features_each, -1).clone()
-        present = held.any(dim=0).nonzero()[:, 0]
-        goal, head = wanted[present].float(), server["head"]
+        present = (cohort.counts > 0).any(dim=0).nonzero()[:, 0]
+        goal, head = uplink["gradients"][present], server["head"]
         features[present] = descend({"features": features[present]}, lambda free: mismatch(
             free["features"], present, setup.classes, head, goal),
                                     self.features_lr, self.match_steps, cohort.beat)["features"]

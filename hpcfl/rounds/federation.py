@@ -1,6 +1,7 @@
 """THE round loop: select the cohort, send, update, gather, aggregate, score, record, checkpoint;
 server and workers."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,14 +12,14 @@ import torch
 
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
-from hpcfl.communication.message import Inbox, Message, select
+from hpcfl.communication.message import Inbox, Message, only, select
 from hpcfl.errors import Interrupted, RankFailure, RunFailure
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import State
 from hpcfl.preparation.prepare import Prepared
 from hpcfl.rounds import record
 from hpcfl.rounds.signals import StopRequest
-from hpcfl.rows import mixing, randomness
+from hpcfl.rows import randomness
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.results import FINAL
@@ -88,23 +89,25 @@ class Federation:
         finite = record.finite(participants, uplink)
         numbers = [(participants.ids, record.numbers(participants, uplink, finite)),
                    (observers.ids, record.numbers(observers, None, None))]
-        header = [exchange.header(uplink), record.header(numbers, dict(watch.seconds))]
+        uplink = only(uplink, finite)
+        header = [exchange.header(uplink), participants.ids[~finite.numpy()].tolist(),
+                  record.header(numbers, dict(watch.seconds))]
         with watch.phase("gather"), self.communicator.together():
-            messages, records = zip(*self.communicator.allgather(header), strict=True)
-            with on_this_rank(f"round {round}, uploads"):
-                arrived = exchange.gather(self.communicator, self.prepared.placement, cohort,
-                                          uplink, messages)
+            messages, lost, records = zip(*self.communicator.allgather(header), strict=True)
             values = record.gather(self.communicator, self.prepared.placement,
                                    audience, config.partition.clients,
                                    numbers, records, self.prepared.resources.scores)
-            diverged = np.flatnonzero(values.get("clients/diverged", np.zeros(0)) == 1)
+            diverged = np.array(sorted(itertools.chain(*lost)), np.int64)
             level = self.agree(round, diverged, request)
+        sound = np.setdiff1d(cohort, diverged)
+        with watch.phase("gather"), on_this_rank(f"round {round}, uploads"):
+            arrived = exchange.gather(self.communicator, self.prepared.placement, sound, uplink, messages)
         with on_this_rank(f"round {round}, state of {_named(participants.ids)}"):
             self.keep(participants, finite.numpy())
         with watch.phase("aggregate"):
-            if arrived is not None:
+            if arrived is not None and len(sound):  # with nobody left the server keeps its state
                 with on_this_rank(f"round {round}, aggregation"):
-                    self.aggregate(round, cohort, arrived, diverged)
+                    self.prepared.method.aggregate(self.server, self.prepared.cohort(sound, round), arrived)
         if self.metrics is not None:
             self._unrecorded = round, values | self.costs(floats_down) | {FINAL: 0}
         watch.seconds.clear()  # a checkpoint's seconds count for the next round
@@ -169,16 +172,6 @@ class Federation:
             kept = torch.from_numpy(np.flatnonzero(finite)).to(self.prepared.resources.device)
             state = {name: rows[kept] for name, rows in state.items()}
         self.prepared.store.put(fleet.ids[finite].tolist(), state)
-
-    def aggregate(self, round: int, cohort: np.ndarray, uplink: State, diverged: np.ndarray) -> None:
-        """The server's step over those whose numbers are finite; with none, the server keeps its state."""
-        finite = ~np.isin(cohort, diverged)
-        if not finite.any():
-            return
-        if not finite.all():
-            uplink = {name: mixing.picked(rows, torch.from_numpy(np.flatnonzero(finite)))
-                      for name, rows in uplink.items()}
-        self.prepared.method.aggregate(self.server, self.prepared.cohort(cohort[finite], round), uplink)
 
     def costs(self, floats_down: float) -> dict[str, float | int]:
         """Bytes and seconds of the round on rank 0."""

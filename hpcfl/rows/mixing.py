@@ -25,31 +25,23 @@ def on(device: torch.device) -> None:
     _device = device
 
 
-def mix(matrix: Tensor, rows: Tensor, chosen: Tensor | None = None) -> Tensor:
-    """``matrix @ rows[chosen]``: ``[m, n] · [n, width] → [m, width]`` float32, accumulated in float64;
-    without ``chosen`` [n] of all rows."""
+def mix(matrix: Tensor, rows: Tensor) -> Tensor:
+    """``matrix @ rows``: ``[m, n] · [n, width] → [m, width]`` float32, accumulated in float64."""
     device = _where(rows)
     matrix, mixed = matrix.to(device, torch.float64), _empty(rows, matrix.shape[0])
-    for columns in _blocks(rows.shape[1], sum(matrix.shape), device):
-        block = rows[:, columns] if chosen is None else rows[chosen, columns]
-        mixed[:, columns] = (matrix @ block.to(device, torch.float64)).to(rows.dtype)
+    for columns in blocks(rows.shape[1], sum(matrix.shape), device):
+        mixed[:, columns] = (matrix @ rows[:, columns].to(device, torch.float64)).to(rows.dtype)
     return mixed
 
 
-def average(weights: Tensor, rows: Tensor, chosen: Tensor | None = None) -> Tensor:
-    """The weighted mean row ``[width]`` of ``rows[chosen]`` ``[n, width]``; weights ``[n]`` sum to one."""
-    return mix(weights[None], rows, chosen)[0]
+def average(weights: Tensor, rows: Tensor) -> Tensor:
+    """The weighted mean row ``[width]`` of ``rows`` ``[n, width]``; weights ``[n]`` sum to one."""
+    return mix(weights[None], rows)[0]
 
 
 def picked(rows: Tensor, positions: Tensor) -> Tensor:
     """``rows[positions]``, a copy."""
     return torch.index_select(rows, 0, positions, out=_empty(rows, len(positions)))
-
-
-def columns(rows: Tensor, part: slice) -> Tensor:
-    """Some columns of every row; a copy unless they are all."""
-    chosen = rows[:, part]
-    return rows if chosen.shape == rows.shape else _empty(chosen, len(rows)).copy_(chosen)
 
 
 def replaced(rows: Tensor, positions: Tensor, new: Tensor) -> Tensor:
@@ -88,9 +80,9 @@ def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
 def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
     """The sum of ``part(*blocks)`` over blocks of columns of matrices ``[n, width]`` and rows ``[width]``."""
     device = _where(matrices[0])
-    blocks = _blocks(matrices[0].shape[-1], sum(len(matrix) for matrix in matrices if matrix.dim() > 1),
+    cuts = blocks(matrices[0].shape[-1], sum(len(matrix) for matrix in matrices if matrix.dim() > 1),
                      device)
-    parts = (part(*(matrix[..., columns].to(device) for matrix in matrices)) for columns in blocks)
+    parts = (part(*(matrix[..., columns].to(device) for matrix in matrices)) for columns in cuts)
     return cast(Tensor, sum(parts)).to(matrices[0].device)
 
 
@@ -110,7 +102,7 @@ def _empty(like: Tensor, count: int) -> Tensor:
     return scratch.empty(shape, like.dtype) if like.device.type == "cpu" else like.new_empty(shape)
 
 
-def _blocks(width: int, rows: int, device: torch.device) -> Iterator[slice]:
+def blocks(width: int, rows: int, device: torch.device) -> Iterator[slice]:
     """Cuts of the columns such that float64 blocks of so many rows fit the device's scratch."""
     step = max(1, (BLOCK_FLOATS if device.type == "cpu" else GPU_BLOCK_FLOATS) // max(1, rows))
     for start in range(0, width, step):

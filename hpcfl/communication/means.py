@@ -1,0 +1,74 @@
+"""Means over the clients of all ranks: what travels is one row a rank, and the bits do not depend on their
+number.
+
+Ranks first agree on how large the entries of each column are, which fixes its unit, and then add up whole
+numbers of units (``rows/sums.py``).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.message import Mean
+from hpcfl.rows import sums
+
+Kind = Sequence[Any]  # of a mean, the same on all ranks: see ``kind``
+Weights = Sequence[Any]  # of a rank's clients: see ``weights``
+
+
+def kind(mean: Mean) -> list[Any]:
+    """The shape of a client's rows, their type, and of how many means: None for one alone. JSON-able."""
+    return [list(mean.tensor.shape[1:]), str(mean.tensor.dtype).removeprefix("torch."),
+            mean.weights.shape[1] if mean.weights.dim() == 2 else None]
+
+
+def weights(mean: Mean) -> list[Any]:
+    """What this rank's weights add up to, for each of the k means, and the largest of them. JSON-able."""
+    table = _table(mean).double()
+    return [table.sum(dim=0).tolist(), max([0.0, *table.flatten().tolist()])]
+
+
+def over_ranks(communicator: Communicator, own: Mapping[str, Mean], kinds: Mapping[str, Kind],
+               told: Mapping[str, Sequence[Weights]]) -> dict[str, Tensor]:
+    """Collective. The means by name, ``[width]`` or ``[k, width]``, on rank 0's CPU; {} elsewhere.
+
+    own: what this rank adds, nothing where it has no clients of the cohort. kinds: what all ranks say alike.
+    told: of each mean the ranks' weights.
+    """
+    if not kinds:
+        return {}
+    parts = {name: _part(own.get(name), one) for name, one in kinds.items()}
+    totals = {name: [sum(rank) for rank in zip(*(of for of, _ in told[name]), strict=True)] for name in kinds}
+    largest = {name: max(most for _, most in told[name]) for name in kinds}
+    found = {name: sums.magnitudes(*part).cpu().numpy() for name, part in parts.items()}
+    with communicator.together():
+        found = {name: communicator.highest(exponents) for name, exponents in found.items()}
+    units = {name: sums.units(torch.from_numpy(exponents), largest[name], max(totals[name]))
+             for name, exponents in found.items()}
+    counted = {name: sums.sums(*part, units[name]).cpu().numpy() for name, part in parts.items()}
+    with communicator.together():
+        added = {name: communicator.total(values) for name, values in counted.items()}
+    return {name: _shaped(sums.means(torch.from_numpy(values), units[name], totals[name]), kinds[name])
+            for name, values in added.items() if values is not None}
+
+
+def _table(mean: Mean) -> Tensor:
+    """The weights [n, k] on the CPU."""
+    return (mean.weights[:, None] if mean.weights.dim() == 1 else mean.weights).cpu()
+
+
+def _part(mean: Mean | None, kind: Kind) -> tuple[Tensor, Tensor]:
+    """Rows and weights [n, k] of this rank; none where it has no clients of the cohort."""
+    if mean is not None:
+        return mean.tensor.detach(), _table(mean)
+    shape, dtype, count = kind
+    return torch.empty(0, *shape, dtype=getattr(torch, dtype)), torch.empty(0, count or 1)
+
+
+def _shaped(means: Tensor, kind: Kind) -> Tensor:
+    """What arrives: [k, width] as they were sent, or [width] of one alone, in the type of the rows."""
+    _, dtype, count = kind
+    return (means[0] if count is None else means).to(getattr(torch, dtype))
