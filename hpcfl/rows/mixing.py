@@ -102,8 +102,9 @@ def _empty(like: Tensor, count: int) -> Tensor:
     return scratch.empty(shape, like.dtype) if like.device.type == "cpu" else like.new_empty(shape)
 
 
-def blocks(width: int, rows: int, device: torch.device) -> Iterator[slice]:
-    """Cuts of the columns such that float64 blocks of so many rows fit the device's scratch."""
-    step = max(1, (BLOCK_FLOATS if device.type == "cpu" else GPU_BLOCK_FLOATS) // max(1, rows))
+def blocks(width: int, rows: int, device: torch.device, floats: int | None = None) -> Iterator[slice]:
+    """Cuts of the columns such that float64 blocks of so many rows fit the device's scratch, on the CPU
+    of ``floats``, by default BLOCK_FLOATS."""
+    step = max(1, ((floats or BLOCK_FLOATS) if device.type == "cpu" else GPU_BLOCK_FLOATS) // max(1, rows))
     for start in range(0, width, step):
         yield slice(start, start + step)

@@ -17,6 +17,7 @@ from hpcfl.rows import mixing
 PRODUCT_BITS = 51  # float64 has 53; the anchor that rounds a product takes two
 SUM_BITS = 62  # int64 has 63 beside the sign; one for what rounding may add
 MANTISSA, BIAS = 52, 1023  # of float64: the bits of its fraction, and what is added to its exponent
+BLOCK_FLOATS = 1 << 19  # float64 of a block, 4 MB: long pieces of rows count more than a core's cache
 LOWEST = -900  # exponent of a column of zeros; entries of float64 below 2^LOWEST count as zeros
 
 
@@ -57,11 +58,13 @@ def sums(rows: Tensor, weights: Tensor, units: Tensor) -> Tensor:
     units = units.to(rows.device)
     # 1.5·2^52 units: added to it, a product is rounded to whole units, which the bits of the sum then count
     anchors = ((units + MANTISSA + BIAS) << MANTISSA) + (1 << (MANTISSA - 1))
-    found = torch.zeros_like(units)
+    found, scratch = torch.zeros_like(units), torch.empty(0, dtype=torch.float64, device=rows.device)
     for number, columns, block, own in _blocks(rows, weights):
-        anchor = anchors[number, columns]
-        counted = (block.to(torch.float64, copy=True).mul_(own[:, None]).add_(anchor.view(torch.float64)))
-        found[number, columns] = counted.view(torch.int64).sum(dim=0) - len(block) * anchor
+        if scratch.numel() < block.numel():  # one for all blocks: new memory would cost more than the sums
+            scratch = scratch.new_empty(block.numel())
+        anchor, products = anchors[number, columns], scratch[:block.numel()].view(block.shape).copy_(block)
+        products.mul_(own[:, None]).add_(anchor.view(torch.float64))
+        found[number, columns] = products.view(torch.int64).sum(dim=0) - len(block) * anchor
     return found
 
 
@@ -81,6 +84,6 @@ def _blocks(rows: Tensor, weights: Tensor) -> Iterator[tuple[int, slice, Tensor,
         chosen, own = positions.to(rows.device), own[positions].to(rows.device, torch.float64)
         if not len(chosen):
             continue
-        for columns in mixing.blocks(rows.shape[-1], len(chosen), rows.device):
+        for columns in mixing.blocks(rows.shape[-1], len(chosen), rows.device, BLOCK_FLOATS):
             yield number, columns, (part[:, columns] if len(chosen) == len(part) else
                                     part[chosen, columns]), own

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from hpcfl.rows import mixing, sums
+from hpcfl.rows import sums
 
 
 def mean(parts):
@@ -34,7 +34,7 @@ def dealt(rows, weights, cuts):
 def test_any_ranks_and_any_order_give_the_same_bits(monkeypatch, block):
     rows, weights = drawn(12, 301)
     alone = mean([(rows, weights)])
-    monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
+    monkeypatch.setattr(sums, "BLOCK_FLOATS", block)
     order = torch.randperm(12)
     for cuts in ([12], [5, 7], [0, 3, 4, 5], [1] * 12):
         assert torch.equal(mean(dealt(rows[order], weights[order], cuts)), alone)
