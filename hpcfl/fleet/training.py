@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcfl.files import scratch
 from hpcfl.fleet.kernels import Lanes, Loss, Tensors
 from hpcfl.fleet.optimizers import Optimizer, Proximal
 from hpcfl.fleet.resources import Resources
@@ -71,7 +72,7 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
           variables: Tensors) -> Trained:
     """Train clients ``ids`` [n] from ``rows`` [n, P], ``buffers`` [n, B] and ``variables`` [n, …] by name."""
     losses = torch.zeros(len(ids), dtype=torch.float64, device=resources.device)
-    ended = Trained(rows.clone(), buffers.clone(), losses, {})
+    ended = Trained(_copied(rows), buffers.clone(), losses, {})
     pools = [task.pool(resources.seed, int(client), resources.samples.train[int(client)]) for client in ids]
     size = resources.training.batch_size * task.batches
     fewest = task.batches * (2 if resources.buffers.width else 1)  # batch norm needs two samples
@@ -89,6 +90,11 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
         for name in chunk.assigned:
             ended.changed.setdefault(name, variables[name].clone())[lanes] = chunk.variables[name]
     return ended
+
+
+def _copied(rows: Tensor) -> Tensor:
+    """The rows, to be written to; on the CPU they may be more than memory holds."""
+    return scratch.copy(rows) if rows.device.type == "cpu" else rows.clone()
 
 
 class Chunk:

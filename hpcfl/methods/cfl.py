@@ -15,7 +15,7 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
-from hpcfl.communication.message import Inbox, Message
+from hpcfl.communication.message import Inbox, Message, Pool
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Setup, State
 from hpcfl.methods.fedavg import ServerModel
@@ -44,7 +44,11 @@ class CFL(ServerModel):
                 "norms": torch.zeros(1, 2).double()}
 
     def send(self, server: State, audience: Audience) -> Message:
-        return {"model": mixing.picked(server["models"], server["cluster"][torch.from_numpy(audience.ids)])}
+        return {"models": Pool(server["models"], server["cluster"][torch.from_numpy(audience.ids), None])}
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        models: Pool = inbox["models"]
+        return models.rows[models.picks[:, 0]]
 
     def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         return {"model": trained}  # how the updates lie to each other decides

@@ -1,8 +1,8 @@
 """The mean of all clients' models as ranks add it up, against gathering all models and averaging them.
 
-``mpiexec -n 3 python tests/benchmarks/server.py`` prints JSON: seconds on rank 0 of each kind, alternating in
-one run, what each moved to rank 0 in bytes, rank 0's memory at its height beside what it had before, and in
-how many columns the two means differ. ``taskset -c 0,1`` before it makes all ranks share two cores.
+``mpiexec -n 3 python tests/benchmarks/means_speed.py`` prints JSON: seconds on rank 0 of each kind,
+alternating in one run, what each moved to rank 0 in bytes, rank 0's memory at its height beside what it
+had before, and in how many columns the two means differ.
 """
 
 import json
