@@ -49,6 +49,8 @@ class Report:
     device_memory_mb: list[float]
     projected_seconds: float  # of the experiment's own rounds and scored rounds
     scoring_measured: bool
+    mb_down: float  # that rank 0 sent to the other ranks in a round, and what it received
+    mb_up: float
 
     def text(self) -> str:
         phases = "  ".join(f"{name} {seconds:.3g}" for name, seconds in self.phases.items())
@@ -138,7 +140,8 @@ def _report(experiment: Config, lines: list[dict[str, Any]], ranks: list[list[An
                   lane_steps.computed / max(1, lane_steps.turns),
                   rate * max(flops) / sum(peaks), sum(peaks) / 1e9,
                   list(resident), list(device), experiment.rounds * plain + times * phases["score"],
-                  bool(scored))
+                  bool(scored), *(statistics.median(line[name] for line in lines) / 1e6
+                                  for name in ("bytes_down", "bytes_up")))
 
 
 def _peak(device: torch.device) -> float:

@@ -51,7 +51,7 @@ def over_ranks(communicator: Communicator, own: Mapping[str, Mean], kinds: Mappi
     counted = {name: sums.sums(*part, units[name]).cpu().numpy() for name, part in parts.items()}
     with communicator.together():
         added = {name: communicator.total(values) for name, values in counted.items()}
-    return {name: _shaped(sums.means(torch.from_numpy(values), units[name], totals[name]), kinds[name])
+    return {name: _mean(torch.from_numpy(values), units[name], totals[name], kinds[name])
             for name, values in added.items() if values is not None}
 
 
@@ -68,7 +68,8 @@ def _part(mean: Mean | None, kind: Kind) -> tuple[Tensor, Tensor]:
     return torch.empty(0, *shape, dtype=getattr(torch, dtype)), torch.empty(0, count or 1)
 
 
-def _shaped(means: Tensor, kind: Kind) -> Tensor:
-    """What arrives: [k, width] as they were sent, or [width] of one alone, in the type of the rows."""
+def _mean(added: Tensor, units: Tensor, totals: Sequence[float], kind: Kind) -> Tensor:
+    """What arrives: [k, width], or [width] of one mean alone, in the type of the rows."""
     _, dtype, count = kind
-    return (means[0] if count is None else means).to(getattr(torch, dtype))
+    found = sums.means(added, units, totals, getattr(torch, dtype))
+    return found[0] if count is None else found

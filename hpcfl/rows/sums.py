@@ -28,7 +28,7 @@ def mean(rows: Tensor, weights: Tensor) -> Tensor:
     """
     table, total = weights[:, None], weights.sum().item()
     unit = units(magnitudes(rows, table), weights.max().item(), total)
-    return means(sums(rows, table, unit), unit, [total])[0].to(rows.dtype)
+    return means(sums(rows, table, unit), unit, [total], rows.dtype)[0]
 
 
 def magnitudes(rows: Tensor, weights: Tensor) -> Tensor:
@@ -45,34 +45,43 @@ def magnitudes(rows: Tensor, weights: Tensor) -> Tensor:
 
 
 def units(magnitudes: Tensor, largest: float, total: float) -> Tensor:
-    """Exponents of the columns' units, int64 ``[k, width]``, from the highest magnitudes on any rank.
+    """Exponents of the columns' units, int16 ``[k, width]``, from the highest magnitudes on any rank.
 
     largest: the largest weight on any rank. total: the largest sum of weights of all ranks.
     """
-    return magnitudes.long() + max(int(largest).bit_length() - PRODUCT_BITS,
-                                   int(total).bit_length() - SUM_BITS)
+    return magnitudes + max(int(largest).bit_length() - PRODUCT_BITS, int(total).bit_length() - SUM_BITS)
 
 
 def sums(rows: Tensor, weights: Tensor, units: Tensor) -> Tensor:
     """The weighted sums of the rows in whole units, int64 ``[k, width]``; arguments as of ``magnitudes``."""
     units = units.to(rows.device)
-    # 1.5·2^52 units: added to it, a product is rounded to whole units, which the bits of the sum then count
-    anchors = ((units + MANTISSA + BIAS) << MANTISSA) + (1 << (MANTISSA - 1))
-    found, scratch = torch.zeros_like(units), torch.empty(0, dtype=torch.float64, device=rows.device)
+    found = torch.zeros(units.shape, dtype=torch.int64, device=rows.device)
+    scratch = torch.empty(0, dtype=torch.float64, device=rows.device)
     for number, columns, block, own in _blocks(rows, weights):
         if scratch.numel() < block.numel():  # one for all blocks: new memory would cost more than the sums
             scratch = scratch.new_empty(block.numel())
-        anchor, products = anchors[number, columns], scratch[:block.numel()].view(block.shape).copy_(block)
+        # added to 1.5·2^52 units a product is rounded to whole units, which the bits of the sum then count
+        anchor = _power(units[number, columns].long() + MANTISSA) + (1 << (MANTISSA - 1))
+        products = scratch[:block.numel()].view(block.shape).copy_(block)
         products.mul_(own[:, None]).add_(anchor.view(torch.float64))
         found[number, columns] = products.view(torch.int64).sum(dim=0) - len(block) * anchor
     return found
 
 
-def means(sums: Tensor, units: Tensor, totals: Sequence[float]) -> Tensor:
-    """What ``sums`` of all ranks come to, divided by the sums of weights [k]: float64 ``[k, width]``; not
-    a number where nobody counts."""
-    return (sums * ((units + BIAS) << MANTISSA).view(torch.float64)
-            / torch.tensor(totals, dtype=torch.float64)[:, None])
+def means(sums: Tensor, units: Tensor, totals: Sequence[float], dtype: torch.dtype) -> Tensor:
+    """What ``sums`` of all ranks come to, divided by the sums of weights [k]: ``[k, width]``; not a number
+    where nobody counts."""
+    found = torch.empty(sums.shape, dtype=dtype, device=sums.device)
+    for columns in mixing.blocks(sums.shape[1], 1, sums.device):
+        for number, total in enumerate(totals):
+            unit = _power(units[number, columns].long()).view(torch.float64)
+            found[number, columns] = (sums[number, columns] * unit).div_(total)
+    return found
+
+
+def _power(exponents: Tensor) -> Tensor:
+    """The bits of 2 to these powers in float64, int64."""
+    return (exponents + BIAS) << MANTISSA
 
 
 def _blocks(rows: Tensor, weights: Tensor) -> Iterator[tuple[int, slice, Tensor, Tensor]]:

@@ -8,13 +8,13 @@ import torch
 from hpcfl.rows import sums
 
 
-def mean(parts):
-    """The mean [k, width] of (rows, weights) of several ranks, float64."""
+def mean(parts, dtype=torch.float64):
+    """The mean [k, width] of (rows, weights) of several ranks."""
     magnitudes = torch.stack([sums.magnitudes(*part) for part in parts]).amax(dim=0)
     totals = sum(weights.double().sum(dim=0) for _, weights in parts).tolist()
     largest = max(weights.max().item() for _, weights in parts if len(weights))
     units = sums.units(magnitudes, largest, max(totals))
-    return sums.means(sum(sums.sums(*part, units) for part in parts), units, totals)
+    return sums.means(sum(sums.sums(*part, units) for part in parts), units, totals, dtype)
 
 
 def drawn(clients, width, seed=0):
@@ -54,7 +54,7 @@ def test_equal_rows_are_their_mean_and_so_is_one(size):
     row = size * torch.rand(200)
     for clients in (1, 3, 10):
         weights = torch.arange(1, clients + 1)[:, None]
-        assert torch.equal(mean([(row.repeat(clients, 1), weights)]).float()[0], row)
+        assert torch.equal(mean([(row.repeat(clients, 1), weights)], torch.float32)[0], row)
 
 
 def test_a_tie_goes_to_the_even_neighbour_in_any_order():
@@ -63,7 +63,7 @@ def test_a_tie_goes_to_the_even_neighbour_in_any_order():
     step = 2.0 ** -23
     rows = torch.tensor([[1.0, 1 + step], [1 + step, 1 + 2 * step]])
     weights = torch.tensor([[35], [35]])
-    assert mean([(rows, weights)]).float().tolist() == [[1.0, 1 + 2 * step]]
+    assert mean([(rows, weights)], torch.float32).tolist() == [[1.0, 1 + 2 * step]]
 
 
 def test_the_largest_weights_do_not_overflow():
