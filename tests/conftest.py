@@ -11,7 +11,10 @@ import pytest
 import tiny
 import torch
 
+from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.message import Message, fields
+from hpcfl.communication.placement import place
 from hpcfl.experiment import config
 from hpcfl.experiment.config import Training
 from hpcfl.fleet import Fleet
@@ -100,6 +103,16 @@ def cohort():
         setup = Setup(of or layout.Layout([]), counts, 3, 3, torch.nn.Identity, Training())
         return Cohort(ids, counts, setup, round, uniform)
     return make
+
+
+@pytest.fixture
+def arrived():
+    """``arrived(message)``: what arrives on rank 0 of a message of all clients of a rank."""
+    def gather(message: Message) -> dict[str, torch.Tensor]:
+        ids = np.arange(len(next(iter(fields(message).values())).tensor))
+        placed = place([1.0] * len(ids), 1)
+        return exchange.gather(OneProcess(), placed, ids, message, [exchange.header(message)])
+    return gather
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import torch
 import torch.nn.functional as functional
 from torch import nn
 
+from hpcfl.communication.message import Mean
 from hpcfl.data.partitions.base import Scheme
 from hpcfl.data.sources.base import Source
 from hpcfl.methods.base import Method
@@ -51,17 +52,23 @@ class OneRowOfAll(FedAvg):
 
 class MeanUpload(FedAvg):
     def update(self, fleet, inbox):  # one row for all clients
-        return {"model": super().update(fleet, inbox)["model"].mean(dim=0)}
+        return {"model": super().update(fleet, inbox)["model"].tensor.mean(dim=0)}
 
 
 class BareUpload(FedAvg):
     def update(self, fleet, inbox):  # no dictionary
-        return super().update(fleet, inbox)["model"]
+        return super().update(fleet, inbox)["model"].tensor
 
 
 class ShortUpload(FedAvg):
     def update(self, fleet, inbox):
-        return {"model": super().update(fleet, inbox)["model"][:, 1:]}
+        whole = super().update(fleet, inbox)["model"]
+        return {"model": Mean(whole.tensor[:, 1:], whole.weights)}
+
+
+class SharedWeights(FedAvg):
+    def shares(self, fleet):
+        return super().shares(fleet) / fleet.setup.counts.sum()
 
 
 class WrongState(FedAvg):
@@ -93,9 +100,12 @@ class Odd(FedAvg):
     """A server that takes different messages only, and more than one client."""
 
     def aggregate(self, server, cohort, uplink):
-        if len(uplink["model"].unique(dim=0)) < 2:
+        if len(uplink["rows"].unique(dim=0)) < 2:
             raise ValueError("all messages are equal")
         super().aggregate(server, cohort, uplink)
+
+    def reply(self, fleet, inbox, trained):
+        return {**super().reply(fleet, inbox, trained), "rows": trained}
 
 
 class Image(nn.Module):

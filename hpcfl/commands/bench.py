@@ -49,6 +49,8 @@ class Report:
     device_memory_mb: list[float]  # by rank: the most that torch allocated on its GPU
     projected_seconds: float  # of the whole experiment; without its scoring if that was not measured
     scoring_measured: bool  # whether a timed round was scored
+    mb_down: float  # median of what rank 0 sent to the workers in a round
+    mb_up: float  # median of what rank 0 received from the workers in a round
 
     def text(self) -> str:
         """The report as lines for a terminal."""
@@ -147,7 +149,9 @@ def _report(experiment: Config, records: list[dict[str, Any]], ranks: list[list[
                   lane_steps.computed / max(1, lane_steps.batched),
                   rate * max(flops) / sum(peaks), sum(peaks) / 1e9,
                   list(resident), list(device),
-                  experiment.rounds * unscored + scored_rounds * phases["score"], bool(scoring))
+                  experiment.rounds * unscored + scored_rounds * phases["score"], bool(scoring),
+                  *(statistics.median(record[name] for record in records) / 1e6
+                    for name in ("bytes_down", "bytes_up")))
 
 
 def _peak(device: torch.device) -> float:

@@ -105,6 +105,20 @@ class Communicator(Process, ABC):
         """
 
     @abstractmethod
+    def highest(self, values: np.ndarray) -> np.ndarray:
+        """Collective. The largest value of each entry in the ranks' arrays of one shape, on every rank.
+
+        values: this rank's array, which may be written to.
+        """
+
+    @abstractmethod
+    def total(self, values: np.ndarray) -> np.ndarray | None:
+        """Collective. The sum of the ranks' arrays of one shape, on rank 0; None elsewhere.
+
+        values: this rank's array, of whole numbers, which may be written to.
+        """
+
+    @abstractmethod
     def end(self, code: int) -> NoReturn:
         """Collective. Leave the job in order, with an exit code that all ranks have agreed on."""
 
@@ -149,6 +163,12 @@ class OneProcess(Communicator):
 
     def gather(self, rows: Array, owner: Array, empty: Empty = np.empty) -> Array | None:
         return rows
+
+    def highest(self, values: np.ndarray) -> np.ndarray:
+        return values
+
+    def total(self, values: np.ndarray) -> np.ndarray | None:
+        return values
 
     def end(self, code: int) -> NoReturn:
         flush()

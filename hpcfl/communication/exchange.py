@@ -1,5 +1,9 @@
-"""Messages between ranks: rows go to the rank that hosts their client and come back in client order."""
+"""Messages between ranks: rows go to the rank that hosts their client.
 
+They come back in client order, or as their mean.
+"""
+
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -7,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcfl.communication import means
 from hpcfl.communication.communicator import Array, Communicator, Empty
-from hpcfl.communication.message import Inbox, Message, Pool, fields, unwrap
+from hpcfl.communication.message import Inbox, Message, Pool, split, unwrap
 from hpcfl.communication.placement import Placement
 from hpcfl.files import scratch
 
@@ -24,7 +29,7 @@ def send(communicator: Communicator, placement: Placement, ids: np.ndarray, mess
 
     message: None on the other ranks.
     """
-    outgoing = fields(message) if message is not None else {}
+    outgoing, _ = split(message or {})
     pools = {name: len(value.rows) for name, value in (message or {}).items() if isinstance(value, Pool)}
     arrays = {name: _array(field.tensor, communicator.takes_gpu) for name, field in outgoing.items()}
     owner, arrived, empty = placement.owner[ids], {}, _landing(device, communicator.takes_gpu)
@@ -42,38 +47,55 @@ def send(communicator: Communicator, placement: Placement, ids: np.ndarray, mess
 
 
 def header(message: Message) -> list[list[Any]]:
-    """What ``gather`` needs to know of this rank's message, JSON-able: name, width and type of its fields."""
-    return [[name, field.tensor.shape[1], _dtype_name(field.tensor)]
-            for name, field in fields(message).items()]
+    """What ``gather`` needs to know of this rank's message, JSON-able.
+
+    Of each entry that is its name and its kind, which is the same on all ranks: of a field the width and the
+    type, of a Mean ``means.kind``. A Mean has this rank's ``means.weights`` in third place.
+    """
+    rows, added = split(message)
+    return [*([name, [field.tensor.shape[1], _dtype_name(field.tensor)]] for name, field in rows.items()),
+            *([name, means.kind(mean), means.weights(mean)] for name, mean in added.items())]
 
 
 def gather(communicator: Communicator, placement: Placement, ids: np.ndarray, message: Message,
            headers: Sequence[list[list[Any]]]) -> dict[str, Tensor] | None:
-    """Collective. The messages of the clients ``ids``: on rank 0 tensors ``[n, width]`` by name, else None.
+    """Collective. The messages of the clients ``ids``: on rank 0 tensors by name, else None.
 
-    Rows are in the order of ``ids``; the tensors lie on the CPU.
+    A field arrives as ``[n, width]``, with rows in the order of ``ids``, a Mean as ``[width]`` or
+    ``[k, width]``. The tensors lie on the CPU.
 
     message: what the clients on this rank send, in the order of ``ids``; empty where it hosts none of them.
     headers: the ``header`` of every rank's message, by rank.
     Raises ValueError where ranks send different fields.
     """
-    arrays = {name: _array(field.tensor, communicator.takes_gpu) for name, field in fields(message).items()}
-    owner, uplink = placement.owner[ids], {}
+    rows, added = split(message)
+    kinds, weights = _common(headers)
+    arrays = {name: _array(field.tensor, communicator.takes_gpu) for name, field in rows.items()}
+    owner, uplink = placement.owner[ids], dict[str, Tensor]()
+    travelling = {name: kind for name, kind in kinds.items() if name not in weights}
     with communicator.together():
-        for name, width, dtype in _common(headers):
+        for name, (width, dtype) in travelling.items():
             total = communicator.gather(arrays[name] if name in arrays else np.empty((0, width), dtype),
                                         owner, _scratch)
             if total is not None:
                 uplink[name] = torch.as_tensor(total).cpu()
+    uplink |= means.over_ranks(communicator, added, {name: kinds[name] for name in weights}, weights)
     return uplink if communicator.is_server else None
 
 
-def _common(headers: Sequence[list[list[Any]]]) -> list[list[Any]]:
-    """The header that all ranks with clients of the cohort have in common; the others' are empty."""
-    sent = [header for header in headers if header]
-    if any(header != sent[0] for header in sent):
-        raise ValueError(f"ranks send different messages: {sent}")
-    return sent[0] if sent else []
+def _common(headers: Sequence[list[list[Any]]]) -> tuple[dict[str, Any], dict[str, list[Any]]]:
+    """The kind of each entry by name, and of each Mean the weights that the ranks tell, in rank order.
+
+    The kinds are the same on all ranks with clients of the cohort; the headers of the others are empty.
+    """
+    kinds = [{name: kind for name, kind, *_ in header} for header in headers if header]
+    if any(other != kinds[0] for other in kinds):
+        raise ValueError(f"ranks send different messages: {kinds}")
+    weights: dict[str, list[Any]] = {}
+    for name, _, *told in itertools.chain(*headers):
+        if told:
+            weights.setdefault(name, []).extend(told)
+    return kinds[0] if kinds else {}, weights
 
 
 def _array(tensor: Tensor, takes_gpu: bool) -> Array:

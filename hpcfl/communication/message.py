@@ -51,29 +51,84 @@ class Pool:
         return (self.picks >= 0).sum(dim=1) * self.rows.shape[1]
 
 
-Message = Mapping[str, Tensor | Field | Pool]
+@dataclass(frozen=True)
+class Mean:
+    """Rows of clients of which the server needs no more than the weighted mean.
+
+    What arrives is Σ_i weights_i·tensor_i / Σ_i weights_i over the cohort, ``[width]`` or ``[k, width]``, NaN
+    where all weights are 0. Each rank adds up its own clients' rows, so no row of a client travels. The bits
+    are the same for any number of ranks; the result is rounded once, to the type of the rows.
+
+    tensor: ``[n, width]``, a row for each client, or ``[n, k, width]`` for k means, each of rows of its own.
+    weights: how much each client counts, in whole numbers such as its samples: ``[n]``, or ``[n, k]`` for k
+        means, which may also be of the same rows ``[n, width]``.
+    floats: as for a ``Field``; by default as many as the tensor has for a client.
+    Raises ValueError where shapes, the type or the weights are others.
+    """
+
+    tensor: Tensor
+    weights: Tensor
+    floats: float | Tensor | None = None
+    shared = False  # as of a Field: clients have rows of their own
+
+    def __post_init__(self) -> None:
+        rows, weights = self.tensor.shape, self.weights.shape
+        if (not self.tensor.is_floating_point() or len(rows) not in (2, 3) or len(weights) not in (1, 2)
+                or rows[:len(rows) - 1] != weights[:len(rows) - 1]):
+            raise ValueError(f"a Mean of {self.tensor.dtype} {list(rows)}, weights {list(weights)}; expected "
+                             "floating-point [n, width] and [n] or [n, k], or [n, k, width] and [n, k]")
+        if (self.weights < 0).any() or (self.weights != self.weights.round()).any():
+            raise ValueError("the weights of a Mean must be whole numbers, such as samples; others would not "
+                             "add up to the same on any number of ranks")
+
+    def logical_floats(self) -> float | Tensor:
+        """The floats that it counts as for each client, a number or [n]."""
+        return self.tensor.shape[1:].numel() if self.floats is None else self.floats
+
+
+Entry = Field | Mean  # what every entry of a message comes to
+Message = Mapping[str, Tensor | Field | Pool | Mean]
 Inbox = dict[str, Any]  # what arrives: a Tensor, or a Pool where one was sent
 PICKS = ".picks"
 
 
-def fields(message: Message) -> dict[str, Field]:
-    """A message with every entry as a Field, sorted by name.
+def fields(message: Message) -> dict[str, Entry]:
+    """A message with every entry as a Field or a Mean, sorted by name.
 
     A pool becomes two: NAME, its rows one after the other [q·width], and NAME.picks. Raises ValueError for a
     tensor that is neither ``[n, width]`` nor ``[width]``.
     """
-    wrapped: dict[str, Field] = {}
+    wrapped: dict[str, Entry] = {}
     for name, value in sorted(message.items()):
         if isinstance(value, Pool):
             wrapped[name] = Field(value.rows.flatten(), value.logical_floats())
             wrapped[f"{name}{PICKS}"] = Field(value.picks, 0)
         else:
-            wrapped[name] = value if isinstance(value, Field) else Field(value)
+            wrapped[name] = Field(value) if isinstance(value, Tensor) else value
     for name, entry in wrapped.items():
-        if entry.tensor.dim() not in (1, 2):
+        if isinstance(entry, Field) and entry.tensor.dim() not in (1, 2):
             raise ValueError(f"message field '{name}' has shape {tuple(entry.tensor.shape)}; "
                              "it must be [n, width] or [width]")
     return wrapped
+
+
+def split(message: Message) -> tuple[dict[str, Field], dict[str, Mean]]:
+    """The entries of a message of which rows travel, and those that are added up, as ``fields`` has them."""
+    entries = fields(message)
+    return ({name: entry for name, entry in entries.items() if isinstance(entry, Field)},
+            {name: entry for name, entry in entries.items() if isinstance(entry, Mean)})
+
+
+def only(message: Message, sound: Tensor) -> Message:
+    """A message of clients without those of them that are not ``sound``, bool [n].
+
+    What its entries count as in floats is not kept.
+    """
+    if sound.all():
+        return message
+    return {name: Field(entry.tensor[sound.to(entry.tensor.device)]) if isinstance(entry, Field) else
+            Mean(entry.tensor[sound.to(entry.tensor.device)], entry.weights[sound.to(entry.weights.device)])
+            for name, entry in fields(message).items()}
 
 
 def unwrap(arrived: dict[str, Tensor], pooled: Mapping[str, int]) -> Inbox:

@@ -180,6 +180,22 @@ class World(Communicator):
         self.bytes_received += len(owner) * width * rows.itemsize
         return total
 
+    def highest(self, values: np.ndarray) -> np.ndarray:
+        with self.together():
+            self._world.Allreduce(self._mpi.IN_PLACE, values, op=self._mpi.MAX)
+        self.bytes_received += values.nbytes * (self.size - 1)
+        self.bytes_sent += values.nbytes * (self.size - 1)
+        return values
+
+    def total(self, values: np.ndarray) -> np.ndarray | None:
+        with self.together():
+            if self.rank:
+                self._world.Reduce(values, None, op=self._mpi.SUM, root=0)
+            else:
+                self._world.Reduce(self._mpi.IN_PLACE, values, op=self._mpi.SUM, root=0)
+        self.bytes_received += values.nbytes * (self.size - 1)
+        return values if self.rank == 0 else None
+
     def _each_row(self, all_rows: Array | None, mine: Array, owner: Array, down: bool) -> None:
         """One scatter or gather for the first row of every rank, one for the second, and so on.
 

@@ -143,7 +143,7 @@ class Runtime(Section):
         True, description="record steps that run often and repeat the recording; false: compute each anew")
     threads: PositiveInt = Field(1, le=1024,
                                  description="CPU threads a rank; changes the last bits of results")
-    memory: float = Field(8192.0, gt=0, le=1e9, description="MB of client state, and on rank 0 of all "
+    memory: float = Field(8192.0, gt=0, le=1e9, description="MB of client state, and of a round's "
                                                             "models, kept in memory; the rest in $TMPDIR")
     hang_after: float = Field(600.0, gt=0, le=1e7,
                               description="seconds of silence after which a rank counts as lost")

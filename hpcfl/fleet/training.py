@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpcfl.files import scratch
 from hpcfl.fleet import frozen
 from hpcfl.fleet.kernels import Lanes, Loss, Tensors
 from hpcfl.fleet.optimizers import Optimizer, Proximal
@@ -76,7 +77,7 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
     The given tensors do not change.
     """
     losses = torch.zeros(len(ids), dtype=torch.float64, device=resources.device)
-    trained = Trained(rows.clone(), buffers.clone(), losses, {})
+    trained = Trained(_copied(rows), buffers.clone(), losses, {})
     pools = [task.pool(resources.seed, int(client), resources.samples.train[int(client)]) for client in ids]
     size = resources.training.batch_size * task.batches
     fewest = task.batches * (2 if resources.buffers.width else 1)  # batch norm needs two samples
@@ -110,6 +111,11 @@ def _frozen_once(task: Task, resources: Resources, start: Trained, pools: list[n
     one = slice(first, first + 1)
     return frozen.fits(resources, start.rows[one], start.buffers[one], pools[first], task.names, task.loss,
                        {name: value[one] for name, value in variables.items()})
+
+
+def _copied(rows: Tensor) -> Tensor:
+    """A copy of ``rows``, which on the CPU may be larger than memory."""
+    return scratch.copy(rows) if rows.device.type == "cpu" else rows.clone()
 
 
 class Chunk:

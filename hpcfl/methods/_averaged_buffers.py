@@ -10,10 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpcfl.communication.message import Inbox, Message
+from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
-from hpcfl.rows import mixing
 
 
 @dataclass(frozen=True)
@@ -41,11 +40,12 @@ class AveragedBuffers:
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         message = self.method.update(fleet, self._unpacked(fleet, inbox))
-        return {**message, **{name: fleet.state[name] for name in self.initial}}
+        shares = self.method.shares(fleet)
+        return {**message, **{name: Mean(fleet.state[name], shares) for name in self.initial}}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         for name in self.initial:
-            server[name] = mixing.average(cohort.weights, uplink[name])
+            server[name] = uplink[name]
         self.method.aggregate(server, cohort,
                               {name: rows for name, rows in uplink.items() if name not in self.initial})
 

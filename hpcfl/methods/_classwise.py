@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Layers, Setup, State
@@ -111,18 +112,24 @@ class ClassWise:
         truth = true_distribution(fleet.counts)
         estimates = self.estimates(fleet.layout, fleet.counts, models)
         fleet.record("distribution_distance", (estimates - truth).norm(dim=1))
-        return {"distribution": truth.float()} if self.distribution == "true" else {}
+        start = fleet.layout.columns(self.layers).start
+        rows = Sent(models[:, start:], floats=0)  # the model, which they are a part of, is counted elsewhere
+        return {"classwise": rows, **({"distribution": truth.float()} if self.distribution == "true" else {})}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         estimates = (uplink["distribution"].double() if "distribution" in uplink
-                     else self.estimates(cohort.layout, cohort.counts, uplink["model"]))
+                     else self.estimates(cohort.layout, cohort.counts, uplink["classwise"]))
         server["weights"] = cohort.weights
         server["shares"] = class_weights(estimates, cohort.weights)
-        server["uploads"] = mixing.columns(uplink["model"], slice(-server["uploads"].shape[1], None))
+        server["uploads"] = uplink["classwise"]
         server["distributions"] = server["distributions"].index_copy(
             0, torch.from_numpy(cohort.ids), estimates)
 
     def estimates(self, layout: Layout, counts: Tensor, models: Tensor) -> Tensor:
-        """π̂ [n, K], float64 on the CPU, from the output layers of ``models`` [n, P]; ``counts`` [n, K]."""
-        head = models[:, layout.columns("head.weight")].double().cpu()
+        """π̂ [n, K], float64 on the CPU, from the output layers of ``models``; ``counts`` [n, K].
+
+        models: rows [n, P], or their last columns, from the output layer's or earlier ones on.
+        """
+        columns, lower = layout.columns("head.weight"), layout.width - models.shape[1]
+        head = models[:, columns.start - lower:columns.stop - lower].double().cpu()
         return norm_distribution(head.view(*counts.shape, -1))

@@ -1,7 +1,7 @@
 """Clients as a method's server side sees them: those that it sends to, and those that it hears from."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -51,12 +51,12 @@ class Cohort:
     def layout(self) -> Layout:
         return self.setup.layout
 
-    def only(self, chosen: Tensor) -> "Cohort":
-        """The clients of the cohort where ``chosen``, bool [n]; their weights sum to one again."""
-        return replace(self, ids=self.ids[chosen.numpy()], counts=self.counts[chosen])
+    @property
+    def shares(self) -> Tensor:
+        """How much each client counts in an average, float64 [n]: its samples N_i, or 1 if uniform."""
+        return torch.ones(len(self.ids)).double() if self.uniform else self.counts.sum(dim=1)
 
     @property
     def weights(self) -> Tensor:
         """The clients' weights in an average, float64 [n], summing to one: N_i/ΣN, or 1/n if uniform."""
-        sizes = torch.ones(len(self.ids)).double() if self.uniform else self.counts.sum(dim=1)
-        return sizes / sizes.sum()
+        return self.shares / self.shares.sum()

@@ -6,12 +6,11 @@ import torch
 from torch import Tensor
 
 from hpcfl.communication.message import Field as Sent
-from hpcfl.communication.message import Inbox, Message
+from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods._ala import AdaptiveLocalAggregation
 from hpcfl.methods.base import Audience, ClientModel, Cohort, State
 from hpcfl.methods.fedavg import ServerModel
-from hpcfl.rows import mixing
 from hpcfl.rows.layout import Group, Layout
 
 
@@ -47,11 +46,11 @@ class SharedBody(ServerModel):
         return {"global": ClientModel(rows if rows.dim() == 1 else self.under_initial_head(inbox))}
 
     def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        return {"body": trained[:, :self.private(fleet.layout).start]}
+        return {"body": Mean(trained[:, :self.private(fleet.layout).start], self.shares(fleet))}
 
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
         return AdaptiveLocalAggregation(layers="neck")  # the upper layer of the body (methods-1.md §6)
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         initial = server["model"][self.private(cohort.layout)]
-        server["model"] = torch.cat([mixing.average(cohort.weights, uplink["body"]), initial])
+        server["model"] = torch.cat([uplink["body"], initial])

@@ -15,6 +15,7 @@ averages over S.
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal
 
+import torch
 import torch.nn.functional as functional
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
@@ -152,15 +153,23 @@ class Method(MethodSection, ABC):
                 fleet.score(columns, model.rows, model.predict, model.model, model.variables)
                 models = {column: other for column, other in models.items() if column not in columns}
 
+    def shares(self, fleet: Fleet) -> Tensor:
+        """How much each client counts in a ``Mean``, [n]: its samples, or 1, as the key ``weights`` says."""
+        return torch.ones_like(fleet.samples) if self.weights == "uniform" else fleet.samples
+
     @abstractmethod
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        """The clients' side of a round: score, train, score; returns what goes up, ``[n, width]`` each."""
+        """The clients' side of a round: score, train, score; returns what goes up.
+
+        That is a row for each client, ``[n, width]``, or a ``Mean`` where the server needs no more than that.
+        """
 
     @abstractmethod
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        """Assign new values in ``server`` from ``uplink``, [n, width] each in the order of ``cohort.ids``.
+        """Assign new values in ``server`` from ``uplink``. Runs on rank 0.
 
-        Runs on rank 0.
+        cohort: the clients that did not diverge. uplink: what they sent, rows [n, width] in the order of
+        ``cohort.ids``; of a ``Mean`` [width] or [k, width].
         """
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:

@@ -17,10 +17,11 @@ import torch
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
-from hpcfl.communication.message import Message
+from hpcfl.communication.message import Inbox, Message, Pool
+from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Setup, State
 from hpcfl.methods.fedavg import ServerModel
-from hpcfl.rows import mixing
+from hpcfl.rows import mixing, sums
 
 SMALLEST = 3  # clients of a cluster that may be split
 
@@ -47,7 +48,14 @@ class CFL(ServerModel):
                 "norms": torch.zeros(1, 2).double()}
 
     def send(self, server: State, audience: Audience) -> Message:
-        return {"model": mixing.picked(server["models"], server["cluster"][torch.from_numpy(audience.ids)])}
+        return {"models": Pool(server["models"], server["cluster"][torch.from_numpy(audience.ids), None])}
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        models: Pool = inbox["models"]
+        return models.rows[models.picks[:, 0]]
+
+    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        return {"model": trained}  # a row for each client: the server looks at the angles between updates
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)
@@ -69,7 +77,7 @@ class CFL(ServerModel):
                 models.append(models[c])
                 norms.append(norms[c])
             for group, number in zip(groups, (c, len(models) - 1), strict=False):
-                models[number] = mixing.average(cohort.only(group).weights, uplink["model"], group)
+                models[number] = sums.mean(uplink["model"], torch.where(group, cohort.shares, 0))
         server.update(models=torch.stack(models), cluster=cluster, norms=torch.stack(norms))
 
     def splits(self, norms: Tensor, size: int, round: int) -> bool:

@@ -17,8 +17,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
 
-from hpcfl.communication.message import Field as Sent
-from hpcfl.communication.message import Inbox, Message
+from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.experiment.sections import Training
 from hpcfl.fleet import Fleet, synthetic
 from hpcfl.fleet.kernels import descend
@@ -76,18 +75,16 @@ class CReFF(ServerModel):
         # in evaluation mode, and before training moves the batch-norm buffers
         rebalanced = self.opened(fleet, inbox)["rebalanced"]
         gradients = fleet.head_gradients(rebalanced, draws=(DRAWS, self.class_batch))
-        held = (fleet.counts > 0).sum(dim=1)
-        sent = Sent(gradients.flatten(1), floats=held * gradients.shape[2])
+        held = fleet.counts > 0
+        sent = Mean(gradients, held.long(), floats=held.sum(dim=1) * gradients.shape[2])
         return {**super().update(fleet, inbox), "gradients": sent}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         super().aggregate(server, cohort, uplink)
-        setup, held = cohort.setup, cohort.counts > 0
-        gradients = uplink["gradients"].view(*held.shape, -1).double()
-        means = torch.einsum("nk,nkp->kp", held.double(), gradients) / held.sum(dim=0).clamp(min=1)[:, None]
+        setup = cohort.setup
         features = server["features"].view(setup.classes, self.features_each, -1).clone()
-        present = held.any(dim=0).nonzero()[:, 0]
-        wanted, head = means[present].float(), server["head"]
+        present = (cohort.counts > 0).any(dim=0).nonzero()[:, 0]
+        wanted, head = uplink["gradients"][present], server["head"]
         features[present] = descend({"features": features[present]}, lambda free: mismatch(
             free["features"], present, setup.classes, head, wanted),
                                     self.features_lr, self.match_steps, cohort.beat)["features"]

@@ -13,13 +13,12 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.communication.message import Inbox, Message
+from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
 from hpcfl.methods._ala import Blending
 from hpcfl.methods._classwise import ClassWise
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, head_of
-from hpcfl.rows import mixing
 
 
 class ServerModel(Blending):
@@ -76,10 +75,10 @@ class ServerModel(Blending):
 
     def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         """What goes up from clients whose training came to ``trained`` [n, P]."""
-        return {"model": trained}
+        return {"model": Mean(trained, self.shares(fleet))}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        server["model"] = mixing.average(cohort.weights, uplink["model"])
+        server["model"] = uplink["model"]
 
     def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
         """Before training ``global``, the received model, where all clients received the same."""

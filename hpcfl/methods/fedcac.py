@@ -22,7 +22,7 @@ from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Setup, State
 from hpcfl.methods.fedavg import ServerModel
-from hpcfl.rows import mixing
+from hpcfl.rows import mixing, sums
 from hpcfl.rows.layout import Layout
 
 # a threshold of sensitivity that is at most NOTHING gives way to the smallest entry above SOMETHING
@@ -105,8 +105,8 @@ class FedCAC(ServerModel):
         return {"model": trained, "mask": Sent(mask, floats=mask.shape[1] / 32)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        super().aggregate(server, cohort, uplink)
         ids, models, masks = torch.from_numpy(cohort.ids), uplink["model"], uplink["mask"]
+        server["model"] = sums.mean(models, cohort.shares)
         matrix = groups(overlaps(masks), masks.any(dim=1), cohort.round / self.beta)
         server["custom"] = mixing.replaced(server["custom"], ids, mixing.mix(matrix, models))
         server["masks"] = mixing.replaced(server["masks"], ids, masks)

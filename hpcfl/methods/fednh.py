@@ -17,13 +17,11 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.communication.message import Field as Sent
-from hpcfl.communication.message import Inbox, Message
+from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State, head_of
 from hpcfl.models import parts
 from hpcfl.models._heads import CosineHead
-from hpcfl.rows import mixing
 
 
 class FedNH(Method):
@@ -70,14 +68,15 @@ class FedNH(Method):
         fleet.state["model"] = trained
         means = functional.normalize(fleet.class_means(trained, normalised_features), dim=2)
         held = (fleet.counts > 0).sum(dim=1)
-        return {"body": trained[:, fleet.layout.columns("body")],
-                "scale": trained[:, fleet.layout.columns("head.scale")],
-                "prototypes": Sent(means.flatten(1), floats=held * (means.shape[2] + 1))}
+        shares = self.shares(fleet)
+        return {"body": Mean(trained[:, fleet.layout.columns("body")], shares),
+                "scale": Mean(trained[:, fleet.layout.columns("head.scale")], shares),
+                "prototypes": Mean(means.double(), fleet.counts, floats=held * (means.shape[2] + 1))}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         layout, model = cohort.layout, server["model"].clone()
-        model[layout.columns("body")] = mixing.average(cohort.weights, uplink["body"])
-        model[layout.columns("head.scale")] = mixing.average(cohort.weights, uplink["scale"])
+        model[layout.columns("body")] = uplink["body"]
+        model[layout.columns("head.scale")] = uplink["scale"]
         old = model[layout.columns("head.weight")].view(cohort.counts.shape[1], -1)
         model[layout.columns("head.weight")] = self.moved(old, cohort.counts, uplink["prototypes"]).flatten()
         server["model"] = model
@@ -86,10 +85,9 @@ class FedNH(Method):
         """The moved prototypes [K, d], normalise(ρV + (1 − ρ)·normalise(Σ_i N_ic μ_ic)).
 
         old: V [K, d], whose rows of classes that nobody holds stay as they are. counts: [n, K]. means:
-        [n, K·d], the μ_ic at unit length.
+        Σ_i N_ic μ_ic / Σ_i N_ic [K, d], float64, of the μ_ic at unit length.
         """
-        target = torch.einsum("nk,nkd->kd", counts, means.view(len(counts), *old.shape).double())
-        blend = torch.lerp(functional.normalize(target, dim=1), old.double(), self.rho)
+        blend = torch.lerp(functional.normalize(means, dim=1), old.double(), self.rho)
         held = (counts.sum(dim=0) > 0)[:, None] & (self.rho < 1)
         return torch.where(held, functional.normalize(blend, dim=1).float(), old)
 

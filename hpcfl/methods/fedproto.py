@@ -19,7 +19,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.communication.message import Field as Sent
-from hpcfl.communication.message import Inbox, Message
+from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.kernels import Batch
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State, head_of
@@ -80,17 +80,21 @@ class FedProto(Method):
         self.score(fleet, inbox, start)
         fleet.state["model"] = fleet.train(start, variables=self._known(fleet, inbox))
         self.score(fleet, inbox, fleet.state["model"], trained=True)
-        means = fleet.class_means(fleet.state["model"], features)
-        held = (fleet.counts > 0).sum(dim=1)
-        return {"prototypes": Sent(means.flatten(1), held * means.shape[2] + means.shape[1] / 32)}
+        return self.reply(fleet, fleet.class_means(fleet.state["model"], features))
+
+    def reply(self, fleet: Fleet, means: Tensor) -> Message:
+        """What goes up from clients with the class means ``means`` [n, K, d].
+
+        In the mean of a class only the clients that hold it count.
+        """
+        held = fleet.counts > 0
+        return {"prototypes": Mean(means, held.long() if self.weights == "uniform" else fleet.counts,
+                                   floats=held.sum(dim=1) * means.shape[2] + means.shape[1] / 32)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        weights = (cohort.counts > 0).double() if cohort.uniform else cohort.counts
-        sums = torch.einsum("nk,nkd->kd", weights, uplink["prototypes"].double().view(*weights.shape, -1))
-        held = weights.sum(dim=0)
-        means = (sums / held.clamp(min=1)[:, None]).float()
-        server["prototypes"] = torch.where(held[:, None] > 0, means, server["prototypes"])
-        server["present"] = server["present"] | (held > 0)
+        held = (cohort.counts > 0).any(dim=0)
+        server["prototypes"] = torch.where(held[:, None], uplink["prototypes"], server["prototypes"])
+        server["present"] = server["present"] | held
 
     def _known(self, fleet: Fleet, inbox: Inbox) -> State:
         """What a loss or a prediction reads of the prototypes: [n, K, d], and ``present`` [n, K]."""

@@ -11,15 +11,15 @@ The authors' code chooses the model to be scored by test labels, and averages un
 
 
 import torch
+import torch.nn.functional as functional
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from hpcfl.communication.message import Field as Sent
-from hpcfl.communication.message import Inbox, Message, Pool
+from hpcfl.communication.message import Inbox, Mean, Message, Pool
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Audience, Cohort, Setup, State
 from hpcfl.methods.fedavg import ServerModel
-from hpcfl.rows import mixing
 
 
 class IFCA(ServerModel):
@@ -49,13 +49,15 @@ class IFCA(ServerModel):
         return chosen
 
     def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        return {"model": trained, "cluster": Sent(inbox["cluster"][:, None], 1)}
+        # a mean for each cluster, in which only those who chose it count
+        chosen = functional.one_hot(inbox["cluster"].cpu(), self.clusters)
+        return {"models": Mean(trained, chosen * self.shares(fleet)[:, None]),
+                "cluster": Sent(inbox["cluster"][:, None], 1)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        clusters, models = uplink["cluster"][:, 0], server["models"].clone()
-        for c in clusters.unique().tolist():
-            models[c] = mixing.average(cohort.only(clusters == c).weights, uplink["model"], clusters == c)
-        server["models"] = models
+        clusters = uplink["cluster"][:, 0]
+        taken = torch.isin(torch.arange(self.clusters), clusters)
+        server["models"] = torch.where(taken[:, None], uplink["models"], server["models"])
         server["chosen"] = server["chosen"].index_copy(0, torch.from_numpy(cohort.ids), clusters)
 
 

@@ -3,6 +3,7 @@
 A round: select the cohort, send, score and train, gather, aggregate, record, perhaps begin a checkpoint.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,14 +14,14 @@ import torch
 
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
-from hpcfl.communication.message import Inbox, Message, select
+from hpcfl.communication.message import Inbox, Message, only, select
 from hpcfl.errors import Interrupted, RankFailure, RunFailure
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import State
 from hpcfl.preparation.prepare import Prepared
 from hpcfl.rounds import record
 from hpcfl.rounds.signals import StopRequest
-from hpcfl.rows import mixing, randomness
+from hpcfl.rows import randomness
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.results import FINAL
@@ -95,23 +96,25 @@ class Federation:
         finite = record.finite(participants, uplink)
         numbers = [(participants.ids, record.numbers(participants, uplink, finite)),
                    (observers.ids, record.numbers(observers, None, None))]
-        headers = [exchange.header(uplink), record.header(numbers, dict(stopwatch.seconds))]
+        uplink = only(uplink, finite)
+        headers = [exchange.header(uplink), participants.ids[~finite.numpy()].tolist(),
+                   record.header(numbers, dict(stopwatch.seconds))]
         with stopwatch.phase("gather"), self.communicator.together():
-            of_uplinks, of_numbers = zip(*self.communicator.allgather(headers), strict=True)
-            with on_this_rank(f"round {round}, uploads"):
-                arrived = exchange.gather(self.communicator, self.prepared.placement, cohort,
-                                          uplink, of_uplinks)
+            of_uplinks, lost, of_numbers = zip(*self.communicator.allgather(headers), strict=True)
             values = record.gather(self.communicator, self.prepared.placement,
                                    audience, config.partition.clients,
                                    numbers, of_numbers, self.prepared.resources.scores)
-            diverged = np.flatnonzero(values.get("clients/diverged", np.zeros(0)) == 1)
+            diverged = np.array(sorted(itertools.chain(*lost)), np.int64)
             level = self.agree(round, diverged, request)
+        sound = np.setdiff1d(cohort, diverged)
+        with stopwatch.phase("gather"), on_this_rank(f"round {round}, uploads"):
+            arrived = exchange.gather(self.communicator, self.prepared.placement, sound, uplink, of_uplinks)
         with on_this_rank(f"round {round}, state of {_named(participants.ids)}"):
             self.keep(participants, finite.numpy())
         with stopwatch.phase("aggregate"):
-            if arrived is not None:
+            if arrived is not None and len(sound):  # where all clients diverged, the server takes no step
                 with on_this_rank(f"round {round}, aggregation"):
-                    self.aggregate(round, cohort, arrived, diverged)
+                    self.prepared.method.aggregate(self.server, self.prepared.cohort(sound, round), arrived)
         if self.metrics is not None:
             self._unrecorded = round, values | self.costs(floats_down) | {FINAL: 0}
         stopwatch.seconds.clear()  # so a checkpoint that follows counts for the next round
@@ -134,7 +137,7 @@ class Federation:
     def agree(self, round: int, diverged: np.ndarray, request: StopRequest) -> int:
         """Collective. The level that all ranks act on after the round.
 
-        diverged: ids of diverged clients, known on rank 0. Raises RunFailure where they end the run.
+        diverged: ids of diverged clients, of all ranks. Raises RunFailure where they end the run.
         """
         stops = len(diverged) > 0 and self.prepared.config.training.on_divergence == "stop"
         level = self.communicator.agree(DIVERGED if stops else STOP if request.received
@@ -181,16 +184,6 @@ class Federation:
             kept = torch.from_numpy(np.flatnonzero(finite)).to(self.prepared.resources.device)
             state = {name: rows[kept] for name, rows in state.items()}
         self.prepared.store.put(fleet.ids[finite].tolist(), state)
-
-    def aggregate(self, round: int, cohort: np.ndarray, uplink: State, diverged: np.ndarray) -> None:
-        """The server's step over the clients of ``cohort`` that did not diverge; without any, no step."""
-        finite = ~np.isin(cohort, diverged)
-        if not finite.any():
-            return
-        if not finite.all():
-            uplink = {name: mixing.picked(rows, torch.from_numpy(np.flatnonzero(finite)))
-                      for name, rows in uplink.items()}
-        self.prepared.method.aggregate(self.server, self.prepared.cohort(cohort[finite], round), uplink)
 
     def costs(self, floats_down: float) -> dict[str, float | int]:
         """What the round cost on rank 0: bytes, floats and seconds since the last call."""

@@ -40,7 +40,9 @@ def finite(fleet: Fleet, uplink: Message) -> Tensor:
     tensors += [*fleet.state.values(), *([] if fleet.losses is None else [fleet.losses[:, None]])]
     for tensor in tensors:
         if tensor.is_floating_point() and tensor.numel():
-            good &= tensor.flatten(1).abs().amax(dim=1).isfinite().cpu()  # NaN passes through a maximum
+            flat = tensor.flatten(1)
+            # NaN passes through both; absolute values would be a copy of all rows.
+            good &= torch.maximum(flat.amax(dim=1), -flat.amin(dim=1)).isfinite().cpu()
     return good
 
 

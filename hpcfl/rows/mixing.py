@@ -25,34 +25,27 @@ def on(device: torch.device) -> None:
     _device = device
 
 
-def mix(matrix: Tensor, rows: Tensor, chosen: Tensor | None = None) -> Tensor:
-    """``matrix @ rows[chosen]``, computed in float64: ``[m, n] · [n, width]`` gives ``[m, width]``.
+def mix(matrix: Tensor, rows: Tensor) -> Tensor:
+    """``matrix @ rows``, computed in float64: ``[m, n] · [n, width]`` gives ``[m, width]``.
 
-    chosen: positions [n] in ``rows``; without it all rows. The result has the type of ``rows``.
+    The result has the type of ``rows``.
     """
     device = _where(rows)
     # Doubled where they are worked on: half as much travels, and the host converts nothing.
     matrix, mixed = matrix.to(device).double(), _empty(rows, matrix.shape[0])
-    for columns in _blocks(rows.shape[1], sum(matrix.shape), device):
-        block = rows[:, columns] if chosen is None else rows[chosen, columns]
-        mixed[:, columns] = (matrix @ block.to(device).double()).to(rows.dtype)
+    for columns in blocks(rows.shape[1], sum(matrix.shape), device):
+        mixed[:, columns] = (matrix @ rows[:, columns].to(device).double()).to(rows.dtype)
     return mixed
 
 
-def average(weights: Tensor, rows: Tensor, chosen: Tensor | None = None) -> Tensor:
-    """The weighted mean ``[width]`` of ``rows[chosen]`` [n, width]; the weights [n] must sum to one."""
-    return mix(weights[None], rows, chosen)[0]
+def average(weights: Tensor, rows: Tensor) -> Tensor:
+    """The weighted mean ``[width]`` of ``rows`` [n, width]; the weights [n] must sum to one."""
+    return mix(weights[None], rows)[0]
 
 
 def picked(rows: Tensor, positions: Tensor) -> Tensor:
     """A copy of the rows at ``positions`` [n]."""
     return torch.index_select(rows, 0, positions, out=_empty(rows, len(positions)))
-
-
-def columns(rows: Tensor, part: slice) -> Tensor:
-    """The columns ``part`` of every row: a copy, or ``rows`` itself if that is all of them."""
-    view = rows[:, part]
-    return rows if view.shape == rows.shape else _empty(view, len(rows)).copy_(view)
 
 
 def replaced(rows: Tensor, positions: Tensor, new: Tensor) -> Tensor:
@@ -96,9 +89,8 @@ def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
     matrices: ``[n, width]``, or rows ``[width]``, of each of which ``part`` gets the same columns.
     """
     device = _where(matrices[0])
-    blocks = _blocks(matrices[0].shape[-1], sum(len(matrix) for matrix in matrices if matrix.dim() > 1),
-                     device)
-    parts = (part(*(matrix[..., columns].to(device) for matrix in matrices)) for columns in blocks)
+    cuts = blocks(matrices[0].shape[-1], sum(len(matrix) for matrix in matrices if matrix.dim() > 1), device)
+    parts = (part(*(matrix[..., columns].to(device) for matrix in matrices)) for columns in cuts)
     return cast(Tensor, sum(parts)).to(matrices[0].device)
 
 
@@ -118,8 +110,11 @@ def _empty(like: Tensor, count: int) -> Tensor:
     return scratch.empty(shape, like.dtype) if like.device.type == "cpu" else like.new_empty(shape)
 
 
-def _blocks(width: int, rows: int, device: torch.device) -> Iterator[slice]:
-    """Cuts of ``width`` columns into blocks of so many rows that are as large as suits the device."""
-    step = max(1, (BLOCK_FLOATS if device.type == "cpu" else GPU_BLOCK_FLOATS) // max(1, rows))
+def blocks(width: int, rows: int, device: torch.device, floats: int | None = None) -> Iterator[slice]:
+    """Cuts of ``width`` columns into blocks of so many rows that are as large as suits the device.
+
+    floats: how many numbers of a block suit the CPU, instead of BLOCK_FLOATS.
+    """
+    step = max(1, ((floats or BLOCK_FLOATS) if device.type == "cpu" else GPU_BLOCK_FLOATS) // max(1, rows))
     for start in range(0, width, step):
         yield slice(start, start + step)

@@ -13,7 +13,7 @@ import torch
 
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.communication.message import Inbox, Message, fields
+from hpcfl.communication.message import Inbox, Mean, Message, fields
 from hpcfl.communication.placement import Placement
 from hpcfl.errors import UserError
 from hpcfl.fleet import BUFFERS, Fleet, Resources
@@ -62,9 +62,10 @@ def play(prepared: Prepared, lanes: int) -> None:
     try:
         with trying("server_state"):
             server = small.method.server_state(small.setup)
-        uplink = client_side(small, sent(small, server, 1))
+        message, uplink = client_side(small, sent(small, server, 1))
         with trying("aggregate"):
-            uploads = {name: rows.repeat(small.setup.clients, 1) for name, rows in uplink.items()}
+            uploads = {name: arrived if isinstance(message[name], Mean) else
+                       arrived.repeat(small.setup.clients, 1) for name, arrived in uplink.items()}
             small.method.aggregate(server, everyone, uploads)
         inbox = sent(small, server, last)
     except Failure as failure:
@@ -112,8 +113,11 @@ def sent(small: Prepared, server: State, round: int) -> Inbox:
         return exchange.send(OneProcess(), small.placement, CLIENT, message, small.resources.device)[0]
 
 
-def client_side(small: Prepared, inbox: Inbox) -> State:
-    """What the client sends after training, as it arrives on the server; it also observes. Raises Failure."""
+def client_side(small: Prepared, inbox: Inbox) -> tuple[Message, State]:
+    """What the client sends after training, and as it arrives on the server; it also observes.
+
+    Raises Failure.
+    """
     participants, observers = fleet(small, 1), fleet(small, 1)
     with trying("update"):
         message = checked("update", small.method.update(participants, inbox))
@@ -124,7 +128,7 @@ def client_side(small: Prepared, inbox: Inbox) -> State:
         small.method.observe(observers, inbox)
     with trying("update"):
         check_score(small, {*participants.scores, *observers.scores})
-    return uplink or {}
+    return message, uplink or {}
 
 
 def fleet(small: Prepared, round: int) -> Fleet:
@@ -138,6 +142,8 @@ def checked(sender: str, message: Any) -> Message:
     if not isinstance(message, Mapping):
         raise TypeError(f"it returns a {type(message).__name__}; expected a dictionary of tensors by name")
     for name, field in fields(message).items():
+        if isinstance(field, Mean) and sender == "send":
+            raise TypeError(f"it returns '{name}' as a Mean, which is what clients send")
         shared = field.shared and sender == "send"
         if not shared and (field.shared or len(field.tensor) != 1):
             raise TypeError(f"it returns '{name}' of shape {list(field.tensor.shape)}; "

@@ -115,6 +115,13 @@ def exchange(bench: Bench, name: str) -> dict[str, float]:
     return {"hpcfl": statistics.median(found["ours"]), "bare": statistics.median(found["bare"])}
 
 
+def means(bench: Bench, name: str) -> dict[str, float]:
+    """All three ranks share the machine's cores, two unless told otherwise."""
+    found = json.loads(bench.run("mpiexec", "-n", 3, sys.executable, HERE / "means_speed.py"))
+    values = {kind: statistics.median(seconds) for kind, seconds in found["seconds"].items()}
+    return values | {f"{kind} MB": size for kind, size in found["MB"].items()}
+
+
 def server_step(bench: Bench, name: str) -> dict[str, float]:
     found = json.loads(bench.run(sys.executable, HERE / "server_step.py", bench.folder(name), LITTLE,
                                  "cwfedavg", "diversifed"))
@@ -147,7 +154,8 @@ def few(bench: Bench, name: str) -> dict[str, float]:
 
 ROWS: dict[str, tuple[Callable[[Bench, str], dict[str, float]], str]] = {
     "W1": (training_only, "W1"), "W1-scored": (scored, "W1"), "W2": (small, "W2"), "W3": (small, "W3"),
-    "methods": (methods, "W1"), "exchange": (exchange, ""), "server": (server_step, "CIFAR-100"),
+    "methods": (methods, "W1"), "exchange": (exchange, ""), "means": (means, ""),
+    "server": (server_step, "CIFAR-100"),
     "scaling": (scaling, "scaling"), "few": (few, "few")}
 GPU_ROWS = {"CIFAR-20": (training_only, "CIFAR-20"), "CIFAR-100": (training_only, "CIFAR-100"),
             "ResNet": (training_only, "ResNet")}

@@ -19,10 +19,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import fields
 from hpcfl.experiment import config
 from hpcfl.files import scratch
+from hpcfl.methods.base import State
+from hpcfl.methods.fedavg import ServerModel
 from hpcfl.preparation.prepare import Prepared, prepare
 from hpcfl.storage.checkpoint import Checkpoints
 
@@ -34,15 +37,17 @@ def main() -> None:
     plenty, little = {}, {}
     for name in methods:
         prepared, models = experiment(folder, name)
-        plenty |= {name: seconds(lambda p=prepared, m=models: step(p, m)), "copy": seconds(models.clone)}
+        uplink = arrived(prepared, models)
+        plenty |= {name: seconds(lambda p=prepared, u=uplink: step(p, u)), "copy": seconds(models.clone)}
         prepared, models = experiment(folder, name, f"runtime.memory={megabytes}")
+        uplink = arrived(prepared, models)
         with peak_of_memory(little, f"{name} MB"):
-            little[name] = seconds(lambda p=prepared, m=models: step(p, m))
+            little[name] = seconds(lambda p=prepared, u=uplink: step(p, u))
             with tempfile.TemporaryDirectory() as place:
                 checkpoints = Checkpoints(place, OneProcess())
                 checkpoints.start(1, prepared.server, prepared.store, {})
                 checkpoints.finish()
-        del prepared, models
+        del prepared, models, uplink
     print(json.dumps({"seconds": plenty, "little": little}))
 
 
@@ -54,9 +59,18 @@ def experiment(folder: str, method: str, *overrides: str) -> tuple[Prepared, tor
     return prepared, models.normal_(generator=torch.Generator().manual_seed(0))
 
 
-def step(prepared: Prepared, models: torch.Tensor) -> None:
+def arrived(prepared: Prepared, models: torch.Tensor) -> State:
+    """What rank 0 has of the models after the exchange, which is not part of its step."""
+    everyone, method = np.arange(prepared.setup.clients), prepared.method
+    message = {"model": models}
+    if isinstance(method, ServerModel):
+        message = method.reply(prepared.fleet(everyone, 2, scored=False), {}, models)
+    return exchange.gather(OneProcess(), prepared.placement, everyone, message, [exchange.header(message)])
+
+
+def step(prepared: Prepared, uplink: State) -> None:
     cohort = prepared.cohort(np.arange(prepared.setup.clients), 2)
-    prepared.method.aggregate(prepared.server, cohort, {"model": models})
+    prepared.method.aggregate(prepared.server, cohort, uplink)
     fields(prepared.method.send(prepared.server, cohort))
 
 

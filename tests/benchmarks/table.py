@@ -56,6 +56,8 @@ TARGETS = [
       for method, bound in METHODS.items()),
     Target("exchange", "exchange of 100 MB a rank, bare MPI's time against ours",
            against("bare", "hpcfl"), 0.70, least=True),
+    Target("means", "mean of 100 × 878,538 added up by three ranks, against gathering and averaging them",
+           against("added", "gathered"), 0.50),
     *(Target("server", f"server step of {method}, 100 × 878,538, share of a round",
              against(method, "round"), 0.05)
       for method in ("cwfedavg", "diversifed")),

@@ -11,7 +11,8 @@ from hpcfl.communication import mpi
 from hpcfl.communication.communicator import Communicator, OneProcess
 from hpcfl.communication.mpi import World
 
-EXCHANGES = ["together", "share", "collect", "allgather", "agree", "broadcast", "scatter", "gather"]
+EXCHANGES = ["together", "share", "collect", "allgather", "agree", "broadcast", "scatter", "gather",
+             "highest", "total"]
 
 
 @pytest.mark.parametrize("forgotten", [*EXCHANGES, "watch", "end", "abort"])

@@ -53,6 +53,6 @@ def test_other_shapes_are_refused(shape):
 
 def test_ranks_that_disagree_about_a_message_are_found():
     with pytest.raises(ValueError, match="ranks send different messages"):
-        exchange._common([[], [["model", 3, "float32"]], [["model", 4, "float32"]]])
-    assert exchange._common([[], [["model", 3, "float32"]], []]) == [["model", 3, "float32"]]
-    assert exchange._common([[], []]) == []
+        exchange._common([[], [["model", [3, "float32"]]], [["model", [4, "float32"]]]])
+    assert exchange._common([[], [["model", [3, "float32"]]], []]) == ({"model": [3, "float32"]}, {})
+    assert exchange._common([[], []]) == ({}, {})

@@ -1,11 +1,13 @@
 """Local training: real batches, the right clients, what is keyed and what stays as it is."""
 
 import re
+import tempfile
 
 import numpy as np
 import pytest
 import torch
 
+from hpcfl.files import scratch
 from hpcfl.fleet import training
 
 COUNTS = [[8, 3, 0, 0], [0, 4, 0, 0], [1, 0, 6, 6], [0, 0, 1, 0], [7, 7, 7, 7]]  # 11, 4, 13, 1 and 28 samples
@@ -63,6 +65,16 @@ def test_the_given_rows_stay_as_they_are(make_fleet, rows_of, lanes):
     shared = rows[0].clone()
     fleet.train(shared, phase="shared")
     assert torch.equal(shared, before[0])
+
+
+@every_kernel
+def test_trained_rows_beyond_memory_lie_in_a_file(make_fleet, rows_of, monkeypatch, lanes):
+    fleet, other = make_fleet(COUNTS, lanes=lanes), make_fleet(COUNTS, lanes=lanes)
+    rows, files, make = rows_of(fleet), [], tempfile.TemporaryFile
+    expected = fleet.train(rows)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **how: files.append(how) or make(**how))
+    monkeypatch.setattr(scratch, "_limit", 0)
+    assert torch.equal(other.train(rows), expected) and len(files) == 1
 
 
 @every_kernel

@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 import torch
 
+from hpcfl.communication.message import Mean
 from hpcfl.experiment import plugins
 
 pytestmark = pytest.mark.slow
 
 BODIES = ["fedper", "fedrep", "fedrod", "fedbabu"]
+ROWS = ["diversifed", "fedamp", "cfl", "fedcac"]
 MIXING = [*BODIES, "local", "fedavg", "fedprox", "fedavg-c", "fedprox-c", "cwfedavg", "fedala", "diversifed",
           "fednh", "per-fedavg", "pfedme", "ditto", "fedphp", "partialfed", "fedamp", "feduv", "cfl", "ifca",
           "fedcac", "creff"]
@@ -34,17 +36,25 @@ def method(name, **keys):
 def uploads(name, setup, server, rows):
     """What clients whose models are ``rows`` [n, P] send up."""
     columns, clients = setup.layout.columns, len(rows)
+    samples = setup.counts.sum(dim=1)
     if name == "fednh":
-        prototypes = server["model"][columns("head.weight")].repeat(clients, 1)
-        return {"body": rows[:, columns("body")], "scale": rows[:, columns("head.scale")],
-                "prototypes": prototypes}
+        prototypes = server["model"][columns("head.weight")].view(setup.classes, -1).repeat(clients, 1, 1)
+        return {"body": Mean(rows[:, columns("body")], samples),
+                "scale": Mean(rows[:, columns("head.scale")], samples),
+                "prototypes": Mean(prototypes.double(), setup.counts)}
     if name in BODIES:
         # a hypernetwork is shared too
-        return {"body": rows if name == "fedrod" else rows[:, columns("body")]}
-    masks = (torch.arange(rows.shape[1]) + torch.arange(clients)[:, None]) % 3 == 0
-    extra = {"fedcac": {"mask": masks}, "ifca": {"cluster": torch.zeros(clients, 1, dtype=torch.int64)},
-             "creff": {"gradients": torch.zeros(clients, setup.classes * len(server.get("head", "")))}}
-    return {"model": rows, **extra.get(name, {})}
+        return {"body": Mean(rows if name == "fedrod" else rows[:, columns("body")], samples)}
+    if name == "ifca":
+        return {"models": Mean(rows, torch.stack([samples, 0 * samples], dim=1)),
+                "cluster": torch.zeros(clients, 1, dtype=torch.int64)}
+    if name in ROWS:
+        masks = (torch.arange(rows.shape[1]) + torch.arange(clients)[:, None]) % 3 == 0
+        return {"model": rows, "mask": masks}
+    extra = {"cwfedavg": {"classwise": rows},
+             "creff": {"gradients": Mean(torch.zeros(clients, setup.classes, len(server.get("head", ""))),
+                                         setup.counts)}}
+    return {"model": Mean(rows, samples), **extra.get(name, {})}
 
 
 def received(algorithm, message):
@@ -57,7 +67,7 @@ def received(algorithm, message):
 
 
 @pytest.mark.parametrize("name", MIXING)
-def test_16_1_identical_models_are_a_fixed_point_of_the_mixing(federate, name):
+def test_16_1_identical_models_are_a_fixed_point_of_the_mixing(federate, arrived, name):
     """Also rows of A sum to one: models that are all the same vector c stay c whatever its size."""
     played = federate(method(name), rounds=1)
     setup, algorithm = played.prepared.setup, played.prepared.method
@@ -65,7 +75,7 @@ def test_16_1_identical_models_are_a_fixed_point_of_the_mixing(federate, name):
     server = algorithm.server_state(setup)
     for model in (setup.initial(), setup.initial() + 1000):
         uplink = uploads(name, setup, server, model.repeat(setup.clients, 1))
-        algorithm.aggregate(server, everyone, uplink)
+        algorithm.aggregate(server, everyone, arrived(uplink))
         message = algorithm.send(server, everyone)
         if name == "local":
             assert message == {} and server == {}

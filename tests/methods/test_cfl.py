@@ -43,7 +43,8 @@ def test_cfl_4_send_gives_each_client_its_clusters_model(cohort):
     state = server() | {"models": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
                         "cluster": torch.tensor([0, 1, 1, 0])}
     message = method().send(state, cohort(np.ones((2, 2)), ids=[1, 3]))
-    assert message["model"].tolist() == [[3, 4], [1, 2]]
+    arrived = method().received(None, message)
+    assert arrived.tolist() == [[3, 4], [1, 2]]
 
 
 @pytest.mark.parametrize("keys", [{"eps1": 0.02}, {"eps2": 1.1}, {"quiet_rounds": 1}])

@@ -87,11 +87,11 @@ def test_creff_5_averages_a_class_over_the_clients_that_hold_it(federate, monkey
     """Unweighted, and only over owners: the goal of class c is Σ_i G_ic over owners / owners."""
     goals = []
     monkeypatch.setattr(creff, "mismatch", lambda *given: goals.append(given) or mismatch(*given))
-    uplinks, aggregate = [], CReFF.aggregate
-    monkeypatch.setattr(CReFF, "aggregate", lambda self, server, cohort, uplink: (
-        uplinks.append(uplink["gradients"].clone()), aggregate(self, server, cohort, uplink)))
+    messages, update = [], CReFF.update
+    monkeypatch.setattr(CReFF, "update", lambda self, fleet, inbox: messages.append(
+        update(self, fleet, inbox)) or messages[-1])
     federate(QUICK, [[3, 0, 0, 2], [9, 1, 0, 0]], rounds=1)
-    sent = uplinks[0].view(2, 4, -1)
+    sent = messages[0]["gradients"].tensor
     _, present, _, _, goal = goals[0]
     assert present.tolist() == [0, 1, 3]
     torch.testing.assert_close(goal, torch.stack([(sent[0, 0] + sent[1, 0]) / 2, sent[1, 1], sent[0, 3]]))

@@ -22,6 +22,7 @@ from hpcfl.methods._classwise import (
 )
 from hpcfl.methods.cwfedavg import CwFedAvg
 from hpcfl.models.mlp import MLP
+from hpcfl.rows import mixing
 
 M, K = 7, 4
 
@@ -71,9 +72,10 @@ def setup(federate):
 
 def server_after(cw, cohort, models, setup, ids=None):
     """The server's state after one aggregation of ``models`` [n, P]."""
+    upper = setup.layout.columns(cw.class_wise().layers)
     server = cw.server_state(setup)
     who = cohort(setup.counts if ids is None else setup.counts[ids], setup.layout, ids)
-    uplink = {"model": models}
+    uplink = {"model": mixing.average(who.weights, models), "classwise": models[:, upper]}
     if cw.distribution == "true":
         uplink["distribution"] = true_distribution(who.counts).float()
     cw.aggregate(server, who, uplink)

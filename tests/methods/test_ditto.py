@@ -32,7 +32,7 @@ def test_ditto_10c_without_gradient_the_distance_shrinks_by_one_minus_eta_lambda
     fleet.state["personal"] = torch.full((1, width), 3.0)
     message = Ditto(name="ditto", lam=2.0).update(fleet, {"model": torch.ones(width)})
     np.testing.assert_allclose(fleet.state["personal"], 1 + 1.28, rtol=1e-6)
-    assert torch.equal(message["model"], torch.ones(1, width))
+    assert torch.equal(message["model"].tensor, torch.ones(1, width))
 
 
 def test_ditto_9_is_pulled_to_the_received_model_not_to_the_trained_one(federate):

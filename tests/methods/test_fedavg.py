@@ -1,5 +1,7 @@
 """FedAvg: methods-1.md §4.2."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,25 +9,28 @@ from test_local import softmax_step
 
 from hpcfl.methods.fedavg import FedAvg
 
-METHOD = FedAvg(name="fedavg")
+
+@pytest.fixture
+def aggregated(arrived, cohort):
+    """``aggregated(counts, rows)``: the server's model after uploads [n, P] of clients with these counts."""
+    def make(counts, rows, **keys):
+        method, server = FedAvg(name="fedavg", **keys), {"model": torch.zeros(rows.shape[1])}
+        fleet = SimpleNamespace(samples=torch.tensor(counts).double().sum(dim=1))
+        method.aggregate(server, cohort(counts), arrived(method.reply(fleet, {}, rows)))
+        return server["model"]
+    return make
 
 
-def aggregated(cohort, rows, method=METHOD):
-    server = {"model": torch.zeros(rows.shape[1])}
-    method.aggregate(server, cohort, {"model": rows})
-    return server["model"]
-
-
-def test_fedavg_9_by_hand(cohort):
+def test_fedavg_9_by_hand(aggregated):
     # N = (1, 3): w = (1·0 + 3·4)/4 = 3, and (1·8 + 3·(−4))/4 = −1; unweighted 2 and 2
     rows = torch.tensor([[0.0, 8.0], [4.0, -4.0]])
-    assert aggregated(cohort([[1, 0], [2, 1]]), rows).tolist() == [3.0, -1.0]
-    assert aggregated(cohort([[1, 0], [2, 1]], uniform=True), rows).tolist() == [2.0, 2.0]
+    assert aggregated([[1, 0], [2, 1]], rows).tolist() == [3.0, -1.0]
+    assert aggregated([[1, 0], [2, 1]], rows, weights="uniform").tolist() == [2.0, 2.0]
 
 
-def test_fedavg_10_identical_uploads_are_the_average(cohort):
+def test_fedavg_10_identical_uploads_are_the_average(aggregated):
     model = torch.randn(1000)
-    assert torch.equal(aggregated(cohort([[1, 2], [3, 4], [7, 7]]), model.repeat(3, 1)), model)
+    assert torch.equal(aggregated([[1, 2], [3, 4], [7, 7]], model.repeat(3, 1)), model)
 
 
 def test_fedavg_10_one_participant_is_the_average(federate):

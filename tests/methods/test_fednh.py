@@ -20,9 +20,9 @@ def prototypes(played):
 def test_fednh_5_prototypes_by_hand():
     # d = 2, ρ = ½, V_0 = (1, 0). Clients: N_0 = (1, 3), unit means (0, 1) and (1, 0): Σ = (3, 1),
     # normalised (3, 1)/√10. ½(1, 0) + ½(3, 1)/√10 = (0.9743, 0.1581), normalised. Class 1 is held by nobody:
-    # V_1 stays, not even normalised anew.
+    # V_1 stays, not even normalised anew. The mean that arrives is Σ/4.
     old = torch.tensor([[1.0, 0.0], [0.6, 0.9]])
-    means = torch.tensor([[0.0, 1.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]])
+    means = torch.tensor([[0.75, 0.25], [torch.nan, torch.nan]]).double()
     moved = FedNH(name="fednh", rho=0.5).moved(old, torch.tensor([[1.0, 0.0], [3.0, 0.0]]).double(), means)
     expected = torch.tensor([0.5 + 1.5 / math.sqrt(10), 0.5 / math.sqrt(10)])
     torch.testing.assert_close(moved[0], expected / expected.norm())

@@ -23,6 +23,19 @@ def prototypes(classes=3, width=2):
             "present": torch.zeros(classes, dtype=torch.bool)}
 
 
+@pytest.fixture
+def aggregate(arrived, cohort):
+    """``aggregate(server, counts, means)``: the server's step after clients with these counts sent ``means``.
+
+    means: of their classes [n, K·d].
+    """
+    def step(server, counts, means, **keys):
+        who = cohort(counts)
+        message = method(**keys).reply(SimpleNamespace(counts=who.counts), means.view(*who.counts.shape, -1))
+        method(**keys).aggregate(server, who, arrived(message))
+    return step
+
+
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 def test_fedproto_10_lambda_zero_trains_as_local(federate, fraction):
     sections = {"participation": {"fraction": fraction}}
@@ -45,27 +58,25 @@ def test_fedproto_4_loss_by_hand():
     torch.testing.assert_close(method(lam=0.5).loss(model, Batch(x, y), lane), expected)
 
 
-def test_fedproto_5_mean_over_clients_that_hold_the_class(cohort):
+def test_fedproto_5_mean_over_clients_that_hold_the_class(aggregate):
     server = prototypes()
-    uplink = {"prototypes": torch.tensor([[1.0, 2, 0, 0, 0, 0], [3, 4, 5, 6, 0, 0]])}
-    method().aggregate(server, cohort([[8, 0, 0], [2, 1, 0]], uniform=True), uplink)
+    aggregate(server, [[8, 0, 0], [2, 1, 0]], torch.tensor([[1.0, 2, 0, 0, 0, 0], [3, 4, 5, 6, 0, 0]]))
     # a class that nobody holds keeps its own
     assert server["prototypes"].tolist() == [[2, 3], [5, 6], [7, 7]]
     assert server["present"].tolist() == [True, True, False]
 
 
-def test_fedproto_9_weighted_by_samples_if_asked(cohort):
+def test_fedproto_9_weighted_by_samples_if_asked(aggregate):
     server = prototypes()
-    uplink = {"prototypes": torch.tensor([[1.0, 2, 0, 0, 0, 0], [3, 4, 5, 6, 0, 0]])}
-    method(weights="samples").aggregate(server, cohort([[3, 0, 0], [1, 1, 0]]), uplink)
+    aggregate(server, [[3, 0, 0], [1, 1, 0]], torch.tensor([[1.0, 2, 0, 0, 0, 0], [3, 4, 5, 6, 0, 0]]),
+              weights="samples")
     assert server["prototypes"][0].tolist() == [1.5, 2.5]
 
 
-def test_fedproto_9_a_class_missing_from_a_round_keeps_its_prototype(cohort):
+def test_fedproto_9_a_class_missing_from_a_round_keeps_its_prototype(aggregate):
     server = {"prototypes": torch.tensor([[1.0, 1], [2, 2], [3, 3]]),
               "present": torch.tensor([True, True, False])}
-    method().aggregate(server, cohort([[0, 0, 4]], ids=[1], uniform=True),
-                       {"prototypes": torch.tensor([[0.0, 0, 0, 0, 9, 9]])})
+    aggregate(server, [[0, 0, 4]], torch.tensor([[0.0, 0, 0, 0, 9, 9]]))
     assert server["prototypes"].tolist() == [[1, 1], [2, 2], [9, 9]] and server["present"].all()
 
 
@@ -82,13 +93,13 @@ def test_fedproto_10_a_class_of_one_client_has_that_clients_mean(federate):
     assert played.server["present"].tolist() == [True, True, True, False]
 
 
-def test_fedproto_10_permuting_clients_changes_nothing(cohort):
+def test_fedproto_10_permuting_clients_changes_nothing(aggregate):
     means, counts = (torch.randn(4, 6, generator=torch.Generator().manual_seed(0)),
                      torch.tensor([[1, 0, 2]] * 4))
     order, (first, other) = [2, 0, 3, 1], (prototypes(), prototypes())
-    method().aggregate(first, cohort(counts, uniform=True), {"prototypes": means})
-    method().aggregate(other, cohort(counts[order], uniform=True), {"prototypes": means[order]})
-    torch.testing.assert_close(first["prototypes"], other["prototypes"])
+    aggregate(first, counts, means)
+    aggregate(other, counts[order], means[order])
+    assert torch.equal(first["prototypes"], other["prototypes"])
 
 
 def test_fedproto_8_predicts_the_nearest_present_prototype():
@@ -114,7 +125,7 @@ def test_fedproto_9_prototypes_come_from_the_trained_model(make_fleet, rows_of):
     fleet.state["model"] = rows_of(fleet)
     inbox = {"prototypes": torch.zeros(4 * 6), "present": torch.zeros(4, dtype=torch.bool)}
     sent = method().update(fleet, inbox)["prototypes"].tensor
-    torch.testing.assert_close(sent, fleet.class_means(fleet.state["model"], features).flatten(1))
+    torch.testing.assert_close(sent, fleet.class_means(fleet.state["model"], features))
 
 
 def test_fedproto_floats(federate):

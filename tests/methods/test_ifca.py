@@ -1,6 +1,8 @@
 """IFCA: methods-1.md §13. k cluster models; a client trains the one with the least loss on its
 training data."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -24,27 +26,25 @@ def test_ifca_10_one_cluster_is_fedavg(federate, fraction):
     assert torch.equal(one.server["models"], federate("fedavg", **sections).server["model"][None])
 
 
-def test_ifca_10_of_identical_models_only_the_first_moves(make_fleet, cohort):
+def test_ifca_10_of_identical_models_only_the_first_moves(make_fleet, cohort, arrived):
     fleet = make_fleet()
     model = fleet.setup.initial()
     uplink = method(clusters=3).update(fleet, everyone(model.repeat(3, 1), 5))
     assert uplink["cluster"].tensor.tolist() == [[0]] * 5
     server = {"models": model.repeat(3, 1), "chosen": torch.full((5,), -1)}
-    method(clusters=3).aggregate(server, cohort(fleet.counts),
-                                 {"model": uplink["model"], "cluster": uplink["cluster"].tensor})
+    method(clusters=3).aggregate(server, cohort(fleet.counts), arrived(uplink))
     assert (not torch.equal(server["models"][0], model)
             and torch.equal(server["models"][1:], model.repeat(2, 1)))
 
 
-def test_ifca_10_relabelling_permutes_results(make_fleet, rows_of, cohort):
+def test_ifca_10_relabelling_permutes_results(make_fleet, rows_of, cohort, arrived):
     models, order = rows_of(make_fleet())[:3], torch.tensor([2, 0, 1])
 
     def played(models):
         fleet = make_fleet()
         uplink = method(clusters=3).update(fleet, everyone(models, 5))
         server = {"models": models, "chosen": torch.full((5,), -1)}
-        method(clusters=3).aggregate(server, cohort(fleet.counts),
-                                     {**uplink, "cluster": uplink["cluster"].tensor})
+        method(clusters=3).aggregate(server, cohort(fleet.counts), arrived(uplink))
         return server
     first, other = played(models), played(models[order])
     assert (torch.equal(first["models"][order], other["models"])
@@ -68,10 +68,12 @@ def test_ifca_9_chooses_by_the_training_data(make_fleet, rows_of):
     assert chosen != [best("test", client) for client in range(5)]
 
 
-def test_ifca_5_a_cluster_is_the_weighted_mean_of_those_who_chose_it(cohort):
+def test_ifca_5_a_cluster_is_the_weighted_mean_of_those_who_chose_it(cohort, arrived):
     server = {"models": torch.tensor([[9.0], [8.0], [7.0]]), "chosen": torch.full((4,), -1)}
-    uplink = {"model": torch.tensor([[1.0], [2.0], [4.0]]), "cluster": torch.tensor([[2], [0], [2]])}
-    method(clusters=3).aggregate(server, cohort([[1, 0], [0, 5], [1, 2]], ids=[0, 2, 3]), uplink)
+    counts, trained = torch.tensor([[1, 0], [0, 5], [1, 2]]), torch.tensor([[1.0], [2.0], [4.0]])
+    uplink = method(clusters=3).reply(SimpleNamespace(samples=counts.sum(dim=1)),
+                                      {"cluster": torch.tensor([2, 0, 2])}, trained)
+    method(clusters=3).aggregate(server, cohort(counts, ids=[0, 2, 3]), arrived(uplink))
     assert server["models"].tolist() == [[2.0], [8.0], [(1 * 1 + 3 * 4) / 4]]  # cluster 1 is empty and stays
     assert server["chosen"].tolist() == [2, -1, 0, 2]
 

@@ -23,7 +23,8 @@ METHODS = {"local": "", "fedavg": "", "fedprox": "", "fedavg-c": "method.tune_ep
            "partialfed": "method.warmup = 1", "fedcac": "", "per-fedavg": "", "apple": "",
            "creff": "method.head_epochs = 2\nmethod.match_steps = 2\nmethod.features_each = 10"}
 TENSORS = str(Path(__file__).with_name("tensors.py"))
-KINDS = ["local", "fedavg", "cwfedavg", "fedala", "fednh", "fedrep"]  # of messages and of private state
+# kinds of messages and of private state
+KINDS = ["local", "fedavg", "cwfedavg", "fedala", "fednh", "fedrep", "ifca"]
 
 
 DIGITS = """
@@ -75,6 +76,18 @@ def test_kinds_of_messages_and_state_with_any_number_of_ranks(start, alone, expe
         code, output = start(ranks, file, "--out", tmp_path / str(ranks)).wait()
         assert code == 0, output
         compare(tmp_path / "1", tmp_path / str(ranks), len(KINDS))
+
+
+def test_a_client_that_is_left_out_counts_nowhere(start, experiment, tmp_path):
+    """That holds for the means that ranks add up, too, where one rank has nothing left to add."""
+    file = experiment("[method]\nname = 'tiny:Diverges'\nclient = 3\nsince = 2\n", 3)
+    arguments = [file, "--set", "training.on_divergence=exclude", "--out"]
+    codes = [start(ranks, *arguments, tmp_path / str(ranks)).wait()[0] for ranks in (0, 3, 6)]
+    assert codes == [0, 0, 0]
+    (digest,) = {jobs.digest(tmp_path / str(ranks)) for ranks in (0, 3, 6)}
+    assert digest is not None
+    for ranks in (3, 6):
+        same(results.read(tmp_path / "0"), results.read(tmp_path / str(ranks)))
 
 
 @pytest.mark.parametrize("wide", [1, 1 << 16], ids=["a row at a time", "all together"])

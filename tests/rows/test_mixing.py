@@ -65,14 +65,6 @@ def test_distances_within_are_those_of_the_chosen_rows(monkeypatch, block, secon
 
 
 @pytest.mark.parametrize("block", [1, 7, 1 << 22])
-@pytest.mark.parametrize("chosen", [torch.tensor([3, 1]), torch.tensor([False, True, False, True])])
-def test_the_average_of_chosen_rows(monkeypatch, block, chosen):
-    monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
-    rows, weights = torch.randn(4, 30), torch.tensor([0.25, 0.75]).double()
-    assert torch.equal(mixing.average(weights, rows, chosen), mixing.average(weights, rows[chosen]))
-
-
-@pytest.mark.parametrize("block", [1, 7, 1 << 22])
 def test_a_total_over_columns(monkeypatch, block):
     monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
     rows, row = torch.randn(4, 30).double(), torch.randn(30).double()
@@ -85,14 +77,6 @@ def test_picked_and_repeated_rows_are_copies():
     mixing.picked(rows, torch.arange(3)).zero_()
     assert mixing.repeated(rows[1], 2).zero_().shape == (2, 2) and rows[1].tolist() == [2, 3]
     assert mixing.repeated(torch.tensor([True]), 2).tolist() == [[True], [True]]
-
-
-def test_some_columns_are_a_copy_and_all_are_the_rows():
-    rows = torch.arange(6.0).view(2, 3)
-    some = mixing.columns(rows, slice(-2, None))
-    assert some.tolist() == [[1, 2], [4, 5]] and some.is_contiguous()
-    some.zero_()
-    assert rows.sum() == 15 and mixing.columns(rows, slice(-3, None)) is rows
 
 
 def test_replaced_rows():

@@ -71,6 +71,8 @@ MISTAKES = [
      "it returns a Tensor; expected a dictionary of tensors"),
     (["method.name=mistakes:ShortUpload"],
      "ShortUpload", "rows of models have shape [4809]; expected [4810]"),
+    (["method.name=mistakes:SharedWeights"],
+     "class SharedWeights", "the weights of a Mean must be whole numbers, such as samples"),
     (["method.name=mistakes:WrongState"], "class WrongState",
      "client state 'last' is torch.float32 (1, 4810) instead of"),
     (["method.name=mistakes:MisspeltUpload"], 'uplink["modle"]', "fails in 'aggregate': KeyError: 'modle'"),

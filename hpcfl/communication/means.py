@@ -1,0 +1,81 @@
+"""Means over the clients of all ranks, with the same bits for any number of ranks.
+
+Each rank adds up its own clients' rows, so that one row a rank travels instead of one a client. The ranks
+first agree on how large the entries of each column are, which fixes the column's unit; then they add up whole
+numbers of units (``rows/sums.py``).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.message import Mean
+from hpcfl.rows import sums
+
+Kind = Sequence[Any]  # what ``kind`` returns, or a copy that travelled
+Weights = Sequence[Any]  # what ``weights`` returns, or a copy that travelled
+
+
+def kind(mean: Mean) -> list[Any]:
+    """What is the same of a mean on all ranks, JSON-able: a client's shape, the type, the number of means.
+
+    The number is None for a single mean, which arrives as [width].
+    """
+    return [list(mean.tensor.shape[1:]), str(mean.tensor.dtype).removeprefix("torch."),
+            mean.weights.shape[1] if mean.weights.dim() == 2 else None]
+
+
+def weights(mean: Mean) -> list[Any]:
+    """The sums of this rank's weights, for each of the k means, and its largest weight. JSON-able."""
+    table = _table(mean).double()
+    return [table.sum(dim=0).tolist(), max([0.0, *table.flatten().tolist()])]
+
+
+def over_ranks(communicator: Communicator, own: Mapping[str, Mean], kinds: Mapping[str, Kind],
+               told: Mapping[str, Sequence[Weights]]) -> dict[str, Tensor]:
+    """Collective. The means by name, ``[width]`` or ``[k, width]``, on rank 0's CPU; {} elsewhere.
+
+    own: of this rank's clients; empty where it hosts none of the cohort.
+    kinds: the ``kind`` of each mean. told: of each mean the ``weights`` of every rank that hosts some.
+    """
+    if not kinds:
+        return {}
+    parts = {name: _part(own.get(name), one) for name, one in kinds.items()}
+    totals = {name: [sum(rank) for rank in zip(*(of for of, _ in told[name]), strict=True)] for name in kinds}
+    largest = {name: max(most for _, most in told[name]) for name in kinds}
+    found = {name: sums.magnitudes(*part).cpu().numpy() for name, part in parts.items()}
+    with communicator.together():
+        found = {name: communicator.highest(exponents) for name, exponents in found.items()}
+    units = {name: sums.units(torch.from_numpy(exponents), largest[name], max(totals[name]))
+             for name, exponents in found.items()}
+    counted = {name: sums.sums(*part, units[name]).cpu().numpy() for name, part in parts.items()}
+    with communicator.together():
+        added = {name: communicator.total(values) for name, values in counted.items()}
+    return {name: _mean(torch.from_numpy(values), units[name], totals[name], kinds[name])
+            for name, values in added.items() if values is not None}
+
+
+def _table(mean: Mean) -> Tensor:
+    """The weights [n, k] on the CPU."""
+    return (mean.weights[:, None] if mean.weights.dim() == 1 else mean.weights).cpu()
+
+
+def _part(mean: Mean | None, kind: Kind) -> tuple[Tensor, Tensor]:
+    """This rank's rows and weights [n, k]; n is 0 where it has no ``mean``, hosting none of the cohort."""
+    if mean is not None:
+        return mean.tensor.detach(), _table(mean)
+    shape, dtype, count = kind
+    return torch.empty(0, *shape, dtype=getattr(torch, dtype)), torch.empty(0, count or 1)
+
+
+def _mean(added: Tensor, units: Tensor, totals: Sequence[float], kind: Kind) -> Tensor:
+    """What arrives, [k, width] or [width] as ``kind`` says, in the type of the rows.
+
+    added: the sums over all ranks in whole ``units``. totals: the sums of all weights [k].
+    """
+    _, dtype, count = kind
+    found = sums.means(added, units, totals, getattr(torch, dtype))
+    return found[0] if count is None else found

@@ -1,0 +1,76 @@
+"""The mean of all clients' models as ranks add it up, against gathering all models and averaging them.
+
+``mpiexec -n 3 python tests/benchmarks/means_speed.py`` prints JSON: seconds on rank 0 of each kind,
+which alternate in one run; what each moved to rank 0 in bytes; how much rank 0's memory grew at its height;
+and in how many columns the two means differ.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from server_step import peak_of_memory
+
+from hpcfl.communication import exchange
+from hpcfl.communication.message import Mean, Message
+from hpcfl.communication.mpi import connect
+from hpcfl.communication.placement import place
+from hpcfl.rows import mixing
+
+CLIENTS, WIDTH, REPEATS = 100, 878_538, 9
+
+
+def main() -> None:
+    clients = int(sys.argv[1]) if len(sys.argv) > 1 else CLIENTS
+    torch.set_num_threads(1)
+    communicator = connect()
+    placed, ids = place([1.0] * clients, communicator.size), np.arange(clients)
+    samples = torch.from_numpy(np.random.default_rng(0).integers(100, 900, clients)).double()
+    own = placed.clients_of(communicator.rank)
+    rows, shares = models(own), samples[own]
+
+    def move(message: Message) -> dict[str, torch.Tensor] | None:
+        message = message if len(own) else {}
+        headers = communicator.allgather(exchange.header(message))
+        return exchange.gather(communicator, placed, ids, message, headers)
+
+    def gathered() -> torch.Tensor | None:
+        arrived = move({"model": rows})
+        return arrived and mixing.average(samples / samples.sum(), arrived["model"])
+
+    def added() -> torch.Tensor | None:
+        arrived = move({"model": Mean(rows, shares)})
+        return arrived and arrived["model"]
+
+    kinds: dict[str, Callable[[], torch.Tensor | None]] = {"gathered": gathered, "added": added}
+    seconds: dict[str, list[float]] = {name: [] for name in kinds}
+    found, moved, memory = {}, {}, dict[str, float]()
+    for repeat in range(REPEATS + 1):
+        for name, kind in kinds.items():
+            communicator.agree(0)
+            before, begun = communicator.bytes_received, time.perf_counter()
+            if repeat:
+                kind()
+                seconds[name].append(time.perf_counter() - begun)
+            else:
+                with peak_of_memory(memory, name):
+                    found[name] = kind()
+            moved[name] = communicator.bytes_received - before
+    if communicator.is_server:
+        differ = int((found["gathered"] != found["added"]).sum())
+        print(json.dumps({"seconds": seconds, "bytes": moved, "MB": memory, "columns that differ": differ}))
+    communicator.end(0)
+
+
+def models(clients: np.ndarray) -> torch.Tensor:
+    """Models [n, P] that lie around one, as after local training."""
+    shared = torch.randn(WIDTH, generator=torch.Generator().manual_seed(0)) * 0.05
+    own = [torch.randn(WIDTH, generator=torch.Generator().manual_seed(1 + int(client))) for client in clients]
+    return shared + 0.01 * torch.stack(own) if own else torch.empty(0, WIDTH)
+
+
+if __name__ == "__main__":
+    main()
