@@ -12,6 +12,7 @@ from hpcfl.communication.communicator import Array, Communicator, Empty
 from hpcfl.communication.message import Inbox, Message, Pool, fields, unwrap
 from hpcfl.communication.placement import Placement
 from hpcfl.files import scratch
+from hpcfl.rows import pinned
 
 
 def send(communicator: Communicator, placement: Placement, ids: np.ndarray, message: Message | None,
@@ -73,10 +74,8 @@ def _common(headers: Sequence[list[list[Any]]]) -> list[list[Any]]:
 def _array(tensor: Tensor, takes_gpu: bool) -> Array:
     """What MPI reads: the rows where they are if it can, else a copy in page-locked memory."""
     tensor = tensor.detach().contiguous()
-    if not tensor.is_cuda:
-        return tensor.numpy()
-    if not takes_gpu:
-        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor).numpy()
+    if not (tensor.is_cuda and takes_gpu):
+        return pinned.on_host(tensor).numpy()
     torch.cuda.synchronize(tensor.device)  # MPI knows nothing of what is still being computed
     return tensor
 

@@ -183,15 +183,19 @@ class Fleet:
         pools = [resources.samples.parts[on][int(client)] for client in self.ids]
         once = (rows.dim() == 1 and on == "test" and resources.samples.global_test and not variables
                 and not resources.buffers.width)
-        for chunk in scoring.groups(pools[:1] if once else pools, resources.kernel.widest):
-            lanes = torch.tensor(chunk, device=resources.device)
+
+        def together(clients: list[int]) -> None:
+            lanes = torch.tensor(clients, device=resources.device)
             tensors = self._stacked(rows, model, lanes)
             own = {key: value[lanes] for key, value in variables.items()}
             found.append(scoring.score(resources.kernel, tensors, resources.samples,
-                                       [pools[i] for i in chunk], own,
+                                       [pools[i] for i in clients], own,
                                        predict, scores))
-            order += chunk
+            order.extend(clients)
             resources.beat()
+
+        for group in scoring.groups(pools[:1] if once else pools):
+            resources.side_by_side(group, together)
         if once:  # one model on the same samples for all
             return scoring.merge(found * len(self.ids), list(range(len(self.ids))))
         return scoring.merge(found, order)
@@ -213,18 +217,22 @@ class Fleet:
                  for client in self.ids]
         pools = [resources.samples.vary(pool, self.setup.seed, "class means", self.round, int(client))
                  for client, pool in zip(self.ids, pools, strict=True)]
-        for chunk in scoring.groups(pools, resources.kernel.widest):
-            lanes = torch.tensor(chunk, device=resources.device)
+
+        def together(clients: list[int]) -> None:
+            lanes = torch.tensor(clients, device=resources.device)
             tensors = self._stacked(rows, model, lanes)
             sums, counts = torch.zeros(()), torch.zeros(())
             for output, y, mask in scoring.outputs(resources.kernel, tensors, resources.samples,
-                                                   [pools[i] for i in chunk], {}, function):
+                                                   [pools[i] for i in clients], {}, function):
                 member = (nn.functional.one_hot(y, resources.samples.classes) * mask[..., None]).double()
                 sums = sums + torch.einsum("lbk,lbd->lkd", member,
                                            torch.where(mask[..., None], output, 0).double())
                 counts = counts + member.sum(dim=1)
             means.append(sums / counts.clamp(min=1)[..., None])
-            order += chunk
+            order.extend(clients)
+
+        for group in scoring.groups(pools):
+            resources.side_by_side(group, together)
         return torch.cat(means).float()[torch.tensor(order, device=resources.device).argsort()]
 
     def head_gradients(self, rows: Tensor, model: str = "model",

@@ -18,8 +18,8 @@ BLOCK = 128
 Sums = dict[str, Tensor]  # score → float64 [n, its width], on the CPU
 
 
-def groups(pools: list[np.ndarray], widest: int) -> Iterator[list[int]]:
-    """Positions of clients whose pools are padded to the same length, at most ``widest`` at a time.
+def groups(pools: list[np.ndarray]) -> Iterator[list[int]]:
+    """Positions of clients whose pools are padded to the same length.
 
     Like the block, the padded length follows from a client's own pool alone.
     """
@@ -27,8 +27,7 @@ def groups(pools: list[np.ndarray], widest: int) -> Iterator[list[int]]:
     for position, pool in enumerate(pools):
         alike.setdefault(_padded(len(pool)), []).append(position)
     for _, positions in sorted(alike.items()):
-        for start in range(0, len(positions), widest):
-            yield positions[start:start + widest]
+        yield positions
 
 
 def _padded(length: int) -> int:

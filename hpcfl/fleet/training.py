@@ -78,7 +78,8 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
     lengths = [epoch_length(len(pool), size, fewest, task.steps) for pool in pools]
     chosen = [True] * len(ids) if task.only is None else task.only.tolist()  # a device is waited for once
     order = [i for i in by_length(lengths, size) if lengths[i] and chosen[i]]
-    for positions in chunks(order, resources.kernel.widest):
+
+    def together(positions: list[int]) -> None:
         lanes = torch.tensor(positions, device=resources.device)
         chunk = Chunk(task, resources, [(int(ids[i]), pools[i], lengths[i]) for i in positions], size,
                       resources.stacked(ended.rows[lanes], ended.buffers[lanes]),
@@ -89,6 +90,8 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
         ended.buffers[lanes] = resources.buffers.flatten(chunk.tensors, ended.buffers[lanes])
         for name in chunk.assigned:
             ended.changed.setdefault(name, variables[name].clone())[lanes] = chunk.variables[name]
+
+    resources.side_by_side(order, together)
     return ended
 
 
@@ -212,12 +215,6 @@ def by_length(lengths: list[int], batch_size: int) -> list[int]:
     """Positions sorted by full batches, then tails, longest first: a chunk's running lanes are a prefix."""
     return sorted(range(len(lengths)),
                   key=lambda i: (-(lengths[i] // batch_size), -(lengths[i] % batch_size), i))
-
-
-def chunks(order: list[int], widest: int) -> Iterator[list[int]]:
-    """The sorted positions, at most ``widest`` at a time."""
-    for start in range(0, len(order), widest):
-        yield order[start:start + widest]
 
 
 def _stretches(orders: list[np.ndarray], lanes: list[int], batch_size: int) -> Iterator[Stretch]:

@@ -66,8 +66,7 @@ class Prepared:
     def fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
         """Those of ``ids`` that live on this rank, with their private state."""
         own = ids[np.isin(ids, self.store.ids)]
-        state = {name: tensor.to(self.resources.device)
-                 for name, tensor in self.store.get(own.tolist()).items()}
+        state = self.store.get(own.tolist(), self.resources.device)
         return Fleet(own, state, self.setup.counts[own], round, scored, self.method.objective, self.resources)
 
 
@@ -110,12 +109,13 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     own = placed.clients_of(process.rank).tolist()
     samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and convolves(template),
                       validation, config.data.augment, split.global_test)
-    lanes = _lanes(config, seat, template.to(device), samples, dataset)
+    method, private = _with_buffers(config, method, setup, buffers, template)
+    lanes = _lanes(config, seat, template.to(device), samples, dataset, private)
     kernel = choose(template, device, lanes, config.runtime.replay)
     resources = Resources(setup, samples, kernel, buffers, device, process.beat, Stopwatch(), scores)
-    method, private = _with_buffers(config, method, setup, buffers, template)
     server = method.server_state(setup) if process.is_server else {}
-    store = ClientStore(own, private, config.runtime.memory * 1e6)
+    room = memory.STATE_SHARE * seat.memory if device.type == "cuda" else 0
+    store = ClientStore(own, private, config.runtime.memory * 1e6, room)
     notes = [*split.notes, *method.notes(setup)]
     return Prepared(config, method, setup, split, test_counts, placed, resources, store, server, notes,
                     seat.kinds, measures.measure(config.evaluation, scores))
@@ -164,10 +164,10 @@ def _build(config: Config, method: Method, dataset: Dataset) -> Callable[[], nn.
 
 
 def _lanes(config: Config, seat: Device, template: nn.Module, samples: Samples,
-           dataset: Dataset) -> int | str:
+           dataset: Dataset, private: State) -> int | str:
     """``auto`` on a GPU: as many as fit into a rank's part of it, the same number on every rank."""
     if config.runtime.lanes != "auto" or samples.device.type != "cuda":
         return config.runtime.lanes
     part = seat.memory - dataset.x.nbytes
     return memory.most_lanes(template, dataset.normalise(dataset.x[:1].to(samples.device)),
-                             config.training, part)
+                             config.training, part, sum(tensor.nbytes for tensor in private.values()))

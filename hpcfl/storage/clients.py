@@ -1,20 +1,24 @@
-"""The private state of the clients of one rank: the most recent in memory, the rest in a file on
-node-local storage."""
+"""The private state of the clients of one rank: the most recent where it was made, on a GPU, then in memory,
+the rest in a file on node-local storage."""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 
 import torch
 from torch import Tensor
 
+from hpcfl.rows import pinned
 from hpcfl.storage import digest
 from hpcfl.storage.overflow import Overflow, Slot
 
+CPU = torch.device("cpu")
+
 
 class Row:
-    """State of one client: CPU tensors that nobody changes; a client that changes gets a new row.
+    """State of one client: tensors that nobody changes; a client that changes gets a new row.
 
     ``written`` is False for a client that never wrote and shares the template's row.
     """
@@ -26,8 +30,17 @@ class Row:
         self._slot: Slot | None = None
 
     @property
+    def on_gpu(self) -> bool:
+        return self._memory is not None and any(tensor.is_cuda for tensor in self._memory.values())
+
+    @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """The state; read from the file if it was moved there."""
+        """The state on the CPU; read from the file if it was moved there."""
+        return {name: tensor.cpu() for name, tensor in self.as_it_lies.items()}
+
+    @property
+    def as_it_lies(self) -> Mapping[str, Tensor]:
+        """The state, on a GPU where it was left there."""
         memory, slot = self._memory, self._slot  # another thread may be moving it: either is whole
         if memory is not None:
             return memory
@@ -38,6 +51,10 @@ class Row:
     def digest(self) -> str:
         """SHA-256 of the state, computed once."""
         return digest.of_tensors(self.tensors)
+
+    def leave_gpu(self) -> None:
+        """Into the CPU's memory."""
+        self._memory = {name: pinned.on_host(tensor).clone() for name, tensor in self.as_it_lies.items()}
 
     def move(self, overflow: Overflow) -> None:
         """Out of memory into the file. Raises RunFailure."""
@@ -50,34 +67,59 @@ class Row:
             self._slot.read_ahead()
 
 
+@dataclass
+class Tier:
+    """Rows in one kind of memory, at most ``most`` bytes of them; ``down`` takes those put longest ago."""
+
+    most: float
+    down: Callable[[int, Row], None]
+    held: int = 0
+    rows: OrderedDict[int, Row] = field(default_factory=OrderedDict)  # the one put last at the end
+
+    def put(self, client: int, row: Row) -> None:
+        self.rows[client] = row
+        self.held += row.size
+        while self.held > self.most:
+            oldest, row = self.rows.popitem(last=False)
+            self.held -= row.size
+            self.down(oldest, row)
+
+    def drop(self, client: int) -> None:
+        """The client's row, if it is here, is out of date."""
+        if client in self.rows:
+            self.held -= self.rows.pop(client).size
+
+
 class ClientStore:
     """Private state by client id. Clients that never wrote all share one row, the template."""
 
-    def __init__(self, ids: Iterable[int], template: Mapping[str, Tensor], memory: float = inf) -> None:
+    def __init__(self, ids: Iterable[int], template: Mapping[str, Tensor], memory: float = inf,
+                 gpu_memory: float = 0) -> None:
         """``template``: the state of ONE client that has never written, name → tensor [*shape] on any device.
 
         memory: bytes of rows that stay in memory; those put longest ago lie in a file in $TMPDIR.
+        gpu_memory: bytes of rows on a GPU that stay there; those put longest ago go to memory.
         """
         row = Row({name: _private(tensor.detach().cpu()) for name, tensor in template.items()}, written=False)
         self.template = row.tensors
         self._rows = dict.fromkeys(sorted(ids), row)
-        self._memory, self._held = memory, 0
-        self._recent: OrderedDict[int, Row] = OrderedDict()  # rows in memory, the one put last at the end
         self._overflow = Overflow(self.template)
+        self._host = Tier(memory, lambda client, row: row.move(self._overflow))
+        self._gpu = Tier(gpu_memory, self._leave_gpu)
 
     @property
     def ids(self) -> list[int]:
         """The clients of this rank, ascending."""
         return list(self._rows)
 
-    def get(self, ids: Sequence[int]) -> dict[str, Tensor]:
-        """Copies of the state of these clients, name → CPU tensor [n, *shape]. Raises ValueError."""
+    def get(self, ids: Sequence[int], device: torch.device = CPU) -> dict[str, Tensor]:
+        """Copies of the state of these clients, name → tensor [n, *shape] on a device. Raises ValueError."""
         self._check_ids(ids)
-        found = {name: empty.new_empty((len(ids), *empty.shape)) for name, empty in self.template.items()}
-        for position, client in enumerate(ids):
-            for name, tensor in self._rows[client].tensors.items():
-                found[name][position] = tensor
-        return found
+        if not ids:
+            return {name: empty.new_empty((0, *empty.shape), device=device)
+                    for name, empty in self.template.items()}
+        rows = [self._rows[client].as_it_lies for client in ids]
+        return {name: pinned.stacked([row[name] for row in rows], device) for name in self.template}
 
     def put(self, ids: Sequence[int], state: Mapping[str, Tensor]) -> None:
         """Replace the whole state of these clients; ``state`` as ``get`` gives it, on any device.
@@ -88,18 +130,19 @@ class ClientStore:
         self._check_state(len(ids), state)
         if not self.template:
             return  # nothing to keep, so nothing to store either
-        local = {name: tensor.detach().cpu() for name, tensor in state.items()}
+        stays = sum(tensor.nbytes for tensor in state.values()) <= self._gpu.most
+        state = {name: tensor.detach() if stays else pinned.on_host(tensor.detach())
+                 for name, tensor in state.items()}
         for position, client in enumerate(ids):
             row = self._rows[client] = Row({name: _private(tensor[position])
-                                            for name, tensor in local.items()})
-            if client in self._recent:
-                self._held -= self._recent.pop(client).size
-            self._recent[client] = row
-            self._held += row.size
-            while self._held > self._memory:
-                _, oldest = self._recent.popitem(last=False)
-                self._held -= oldest.size
-                oldest.move(self._overflow)
+                                            for name, tensor in state.items()})
+            self._gpu.drop(client)
+            self._host.drop(client)
+            (self._gpu if row.on_gpu else self._host).put(client, row)
+
+    def _leave_gpu(self, client: int, row: Row) -> None:
+        row.leave_gpu()
+        self._host.put(client, row)
 
     def read_ahead(self, ids: Iterable[int]) -> None:
         """Announce that the state of those of ``ids`` that live here will be asked for soon."""
