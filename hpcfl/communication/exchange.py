@@ -16,6 +16,7 @@ from hpcfl.communication.communicator import Array, Communicator, Empty
 from hpcfl.communication.message import Inbox, Message, Pool, split, unwrap
 from hpcfl.communication.placement import Placement
 from hpcfl.files import scratch
+from hpcfl.rows import pinned
 
 
 def send(communicator: Communicator, placement: Placement, ids: np.ndarray, message: Message | None,
@@ -101,10 +102,8 @@ def _common(headers: Sequence[list[list[Any]]]) -> tuple[dict[str, Any], dict[st
 def _array(tensor: Tensor, takes_gpu: bool) -> Array:
     """The rows as MPI can read them: where they are, or else copied from a GPU into page-locked memory."""
     tensor = tensor.detach().contiguous()
-    if not tensor.is_cuda:
-        return tensor.numpy()
-    if not takes_gpu:
-        return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor).numpy()
+    if not (tensor.is_cuda and takes_gpu):
+        return pinned.on_host(tensor).numpy()
     torch.cuda.synchronize(tensor.device)  # MPI knows nothing of what is still being computed
     return tensor
 

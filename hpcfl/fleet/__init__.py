@@ -202,14 +202,18 @@ class Fleet:
         pools = [resources.samples.parts[on][int(client)] for client in self.ids]
         same_for_all = (rows.dim() == 1 and on == "test" and resources.samples.global_test and not variables
                         and not resources.buffers.width)  # one model on the same samples
-        for chunk in scoring.groups(pools[:1] if same_for_all else pools, resources.kernel.widest):
-            lanes = torch.tensor(chunk, device=resources.device)
+
+        def together(clients: list[int]) -> None:
+            lanes = torch.tensor(clients, device=resources.device)
             tensors = self._stacked(rows, model, lanes)
             lane_variables = {key: value[lanes] for key, value in variables.items()}
             chunk_sums.append(scoring.score(resources.kernel, tensors, resources.samples,
-                                            [pools[i] for i in chunk], lane_variables, predict, scores))
-            order += chunk
+                                            [pools[i] for i in clients], lane_variables, predict, scores))
+            order.extend(clients)
             resources.beat()
+
+        for group in scoring.groups(pools[:1] if same_for_all else pools):
+            resources.side_by_side(group, together)
         if same_for_all:
             return scoring.merge(chunk_sums * len(self.ids), list(range(len(self.ids))))
         return scoring.merge(chunk_sums, order)
@@ -234,19 +238,23 @@ class Fleet:
                  for client in self.ids]
         pools = [resources.samples.vary(pool, self.setup.seed, "class means", self.round, int(client))
                  for client, pool in zip(self.ids, pools, strict=True)]
-        for chunk in scoring.groups(pools, resources.kernel.widest):
-            lanes = torch.tensor(chunk, device=resources.device)
+
+        def together(clients: list[int]) -> None:
+            lanes = torch.tensor(clients, device=resources.device)
             tensors = self._stacked(rows, model, lanes)
             sums, counts = torch.zeros(()), torch.zeros(())
             for output, y, mask in scoring.outputs(resources.kernel, tensors, resources.samples,
-                                                   [pools[i] for i in chunk], {}, function):
+                                                   [pools[i] for i in clients], {}, function):
                 member = (nn.functional.one_hot(y, resources.samples.classes) * mask[..., None]).double()
                 sums = sums + torch.einsum("lbk,lbd->lkd", member,
                                            torch.where(mask[..., None], output, 0).double())
                 counts = counts + member.sum(dim=1)
             means.append(sums / counts.clamp(min=1)[..., None])
-            order += chunk
+            order.extend(clients)
             resources.beat()
+
+        for group in scoring.groups(pools):
+            resources.side_by_side(group, together)
         return torch.cat(means).float()[torch.tensor(order, device=resources.device).argsort()]
 
     def head_gradients(self, rows: Tensor, model: str = "model",

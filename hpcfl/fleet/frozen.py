@@ -59,20 +59,22 @@ def run_once(resources: Resources, rows: Tensor, buffers: Tensor,
     rows: ``[L, P]``. buffers: ``[L, B]``. pools: each lane's positions among the rank's samples.
     """
     assert resources.head is not None
-    starts = np.cumsum([0, *map(len, pools)]).tolist()
-    index = torch.from_numpy(np.concatenate(pools)).to(resources.device)
-    features = torch.empty(0)
-    for chunk in scoring.groups(pools, resources.kernel.widest):
+    features: dict[int, Tensor] = {}  # by lane
+
+    def together(chunk: list[int]) -> None:
         lanes = torch.tensor(chunk, device=resources.device)
         blocks = scoring.outputs(resources.kernel, resources.stacked(rows[lanes], buffers[lanes]),
                                  resources.samples, [pools[i] for i in chunk], {}, _features)
-        together = torch.cat([output for output, _, _ in blocks], dim=1)
-        if not len(features):
-            features = together.new_empty(len(index), *together.shape[2:])
-        for i, output in zip(chunk, together, strict=True):
-            features[starts[i]:starts[i + 1]] = output[:len(pools[i])]
+        outputs = torch.cat([output for output, _, _ in blocks], dim=1)
+        features.update({i: output[:len(pools[i])] for i, output in zip(chunk, outputs, strict=True)})
         resources.beat()
-    samples = resources.samples.replaced(features, resources.samples.y[index])
+
+    for group in scoring.groups(pools):
+        resources.side_by_side(group, together)
+    index = torch.from_numpy(np.concatenate(pools)).to(resources.device)
+    samples = resources.samples.replaced(torch.cat([features[i] for i in range(len(pools))]),
+                                         resources.samples.y[index])
+    starts = np.cumsum([0, *map(len, pools)]).tolist()
     return (replace(resources, samples=samples, kernel=resources.head.kernel),
             [np.arange(start, stop) for start, stop in pairwise(starts)])
 

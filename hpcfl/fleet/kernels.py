@@ -6,6 +6,7 @@ Two kernels give the same numbers up to rounding. ``SerialKernel`` is the refere
 ``choose`` picks one by a fixed rule, never by a timing, because the kernels differ in the last bits.
 """
 
+import sys
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -143,6 +144,14 @@ class StackedKernel:
         self.widest = widest
         self._replay = replay
         self._recordings: dict[Hashable, Replayed] = {}
+
+    def narrow(self, lanes: int) -> None:
+        """At most so many lanes from now on: the GPU's memory did not hold twice as many."""
+        print(f"hpcfl: the GPU's memory does not hold {2 * lanes} lanes or more; {lanes} from now on, which "
+              f"may change the last bits (with runtime.lanes = {lanes} from the beginning)", file=sys.stderr)
+        self.widest = lanes
+        self._recordings.clear()  # and their graphs, which hold memory
+        torch.cuda.empty_cache()
 
     def lay_out(self, tensors: Tensors) -> Tensors:
         """Tensors ``[L, …]`` as they are."""

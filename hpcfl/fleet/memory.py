@@ -3,39 +3,50 @@
 It never depends on what is free at the moment.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from hpcfl.experiment.sections import Training
 from hpcfl.fleet.optimizers import moments
 from hpcfl.fleet.scoring import BLOCK
 
-SHARE = 0.7  # of the memory, for lanes; the rest is for rows that arrive and leave, workspaces and fragments
-COPIES = 2  # of the model for each lane, whatever it does: its weights, and the row that they came from
+SHARE = 0.7  # of the memory, for lanes; the rest is for workspaces of libraries and fragments
+STATE_SHARE = 0.1  # for the private state of clients, whether they train or not
+SCORED = 2  # models of a lane that is scored: the row that it came from and its own weights
+# And of one that trains: the row that it came from, the one that it ends as, its own weights, those that a
+# graph reads, the graph's gradients, those of the two plain steps that a replay is compared with, and one on
+# the way to the optimiser's step.
+TRAINED = 8
+STATE = 3  # private state: as it was, as the lanes have it, as it will be
 
 
-def most_lanes(module: nn.Module, samples: Tensor, training: Training, memory: float) -> int:
+def most_lanes(module: nn.Module, samples: Tensor, training: Training, memory: float, private: int) -> int:
     """How many lanes of ``module`` can train and be scored at once in ``memory`` bytes, at least one.
 
     samples: one normalised sample or more, ``[count, *shape]``, on the module's device.
+    private: bytes of a client's private state.
     """
-    return max(1, int(SHARE * memory / lane_bytes(module, samples[:1], training)))
+    return max(1, int(SHARE * memory / lane_bytes(module, samples[:1], training, private)))
 
 
-def lane_bytes(module: nn.Module, sample: Tensor, training: Training) -> int:
+def lane_bytes(module: nn.Module, sample: Tensor, training: Training, private: int = 0) -> int:
     """The most bytes that one lane needs: to train on a batch, or to score a block of samples.
 
-    What the forward pass keeps for the backward pass is counted twice, because each of these tensors has a
-    gradient of its size for a while.
+    What the forward pass keeps for the backward pass is counted twice: in the graph, and in a plain step
+    beside it.
 
-    sample: normalised, ``[1, *shape]``.
+    sample: normalised, ``[1, *shape]``. private: bytes of a client's private state.
     """
     model = sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
     batch = sample.expand(training.batch_size, *sample.shape[1:]).contiguous()
-    trained = (COPIES + 1 + moments(training)) * model + 2 * _saved(module, batch)  # 1: the gradient
-    scored = COPIES * model + 2 * _largest(module, sample) * BLOCK  # 2: a layer's input and output
-    return max(trained, scored)
+    trained = (TRAINED + moments(training)) * model + 2 * _saved(module, batch)
+    scored = SCORED * model + 2 * _largest(module, sample) * BLOCK  # 2: a layer's input and output
+    return max(trained, scored) + STATE * private
 
 
 def _saved(module: nn.Module, x: Tensor) -> int:
@@ -59,13 +70,25 @@ def _saved(module: nn.Module, x: Tensor) -> int:
 
 @torch.no_grad()
 def _largest(module: nn.Module, sample: Tensor) -> int:
-    """Bytes of the largest output of any part of the model for one sample."""
-    sizes = [sample.nbytes]
-    hooks = [part.register_forward_hook(lambda part, given, output: sizes.append(output.nbytes))
-             for part in module.modules()]
+    """Bytes of the largest result of any operation on the way of one sample through the model."""
     module.eval()
-    module(sample)
+    sizes: list[tuple[int, int]] = []
+    with _Results(sizes):
+        module(sample)
     module.train()
-    for hook in hooks:
-        hook.remove()
-    return max(sizes)
+    own = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    return max(sample.nbytes, *(size for address, size in sizes if address not in own))
+
+
+class _Results(TorchDispatchMode):
+    """Notes the address and the bytes of all results of the operations inside."""
+
+    def __init__(self, sizes: list[tuple[int, int]]):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.sizes = sizes
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        self.sizes += [(tensor.untyped_storage().data_ptr(), tensor.nbytes)
+                       for tensor in tree_leaves(result) if isinstance(tensor, Tensor)]
+        return result

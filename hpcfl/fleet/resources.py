@@ -70,6 +70,28 @@ class Resources:
     def seed(self) -> int:
         return self.setup.seed
 
+    def side_by_side(self, clients: list[int], work: Callable[[list[int]], None]) -> None:
+        """``work`` on the clients at these positions, as many at once as there may be lanes.
+
+        Where a GPU's memory does not hold them, half as many from then on: ``work`` begins anew with fewer,
+        and may leave nothing behind unless it ends. Raises torch.OutOfMemoryError where one is too many.
+        """
+        while clients:
+            group = clients[:self.kernel.widest]
+            if self._fits(group, work):
+                clients = clients[len(group):]
+            elif isinstance(self.kernel, StackedKernel):  # one lane alone has raised
+                self.kernel.narrow(len(group) // 2)
+
+    def _fits(self, clients: list[int], work: Callable[[list[int]], None]) -> bool:
+        try:
+            work(clients)
+        except torch.OutOfMemoryError:
+            if len(clients) == 1:
+                raise
+            return False  # what the failed attempt held is free once the exception is gone
+        return True
+
     def stacked(self, rows: Tensor, buffers: Tensor) -> Tensors:
         """Copies of models ``[L, P]`` and their buffers ``[L, B]`` as tensors ``[L, *shape]`` by name.
 

@@ -17,8 +17,8 @@ BLOCK = 128
 Sums = dict[str, Tensor]  # by name of the score: float64 [n, its width], on the CPU
 
 
-def groups(pools: list[np.ndarray], widest: int) -> Iterator[list[int]]:
-    """Clients by their position in ``pools``, in chunks of at most ``widest`` of the same padded length.
+def groups(pools: list[np.ndarray]) -> Iterator[list[int]]:
+    """Clients by their position in ``pools``, those of the same padded length together.
 
     Like the size of a block, a padded length follows from the client's own pool alone.
     """
@@ -26,8 +26,7 @@ def groups(pools: list[np.ndarray], widest: int) -> Iterator[list[int]]:
     for position, pool in enumerate(pools):
         by_length.setdefault(_padded(len(pool)), []).append(position)
     for _, positions in sorted(by_length.items()):
-        for start in range(0, len(positions), widest):
-            yield positions[start:start + widest]
+        yield positions
 
 
 def _padded(length: int) -> int:

@@ -9,7 +9,7 @@ A mini-batch's way, from the top down: ``train``, then a chunk's ``run``, ``epoc
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -85,8 +85,8 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
     chosen = [True] * len(ids) if task.only is None else task.only.tolist()  # a device is waited for once
     order = [i for i in by_length(lengths, size) if lengths[i] and chosen[i]]
     once = bool(order) and _frozen_once(task, resources, trained, pools, order[0], variables)
-    kernel = resources.head.kernel if once and resources.head else resources.kernel
-    for positions in chunks(order, kernel.widest):
+
+    def together(positions: list[int]) -> None:
         lanes = torch.tensor(positions, device=resources.device)
         rows, buffers = trained.rows[lanes], trained.buffers[lanes]
         here, own = resources, [pools[i] for i in positions]
@@ -102,6 +102,11 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
         trained.buffers[lanes] = resources.buffers.flatten(chunk.tensors, buffers)
         for name in chunk.assigned:
             trained.changed.setdefault(name, variables[name].clone())[lanes] = chunk.variables[name]
+
+    if once and resources.head is not None:
+        replace(resources, kernel=resources.head.kernel).side_by_side(order, together)
+    else:
+        resources.side_by_side(order, together)
     return trained
 
 
@@ -245,12 +250,6 @@ def by_length(lengths: list[int], batch_size: int) -> list[int]:
     """
     return sorted(range(len(lengths)),
                   key=lambda i: (-(lengths[i] // batch_size), -(lengths[i] % batch_size), i))
-
-
-def chunks(order: list[int], widest: int) -> Iterator[list[int]]:
-    """The positions in their order, at most ``widest`` at a time."""
-    for start in range(0, len(order), widest):
-        yield order[start:start + widest]
 
 
 def _stretches(orders: list[np.ndarray], lanes: list[int], batch_size: int) -> Iterator[Stretch]:

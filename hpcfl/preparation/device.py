@@ -36,7 +36,9 @@ class Device:
 
     @property
     def memory(self) -> float:
-        """Bytes of a rank's part of a GPU."""
+        """Bytes of a rank's part of a GPU, 0 on a CPU."""
+        if self.device.type == "cpu":
+            return 0.0
         return torch.cuda.get_device_properties(self.device).total_memory / self.sharing
 
 

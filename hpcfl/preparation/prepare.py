@@ -72,8 +72,7 @@ class Prepared:
     def fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
         """Those of the clients ``ids`` that live on this rank, with copies of their private state."""
         own = ids[np.isin(ids, self.store.ids)]
-        state = {name: tensor.to(self.resources.device)
-                 for name, tensor in self.store.get(own.tolist()).items()}
+        state = self.store.get(own.tolist(), self.resources.device)
         return Fleet(own, state, self.setup.counts[own], round, scored, self.method.objective, self.resources)
 
 
@@ -117,13 +116,13 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     own = placed.clients_of(process.rank).tolist()
     samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and convolves(template),
                       validation, config.data.augment, split.global_test)
-    lanes = _lanes(config, seat, template.to(device), samples, dataset)
+    method, private = _with_buffers(config, method, setup, buffers, template)
+    lanes = _lanes(config, seat, template.to(device), samples, dataset, private)
     given = template, device, lanes, config.runtime.replay
     resources = Resources(setup, samples, choose(*given), buffers, device, process.beat, Stopwatch(), scores,
                           head=head_kernel(*given))
-    method, private = _with_buffers(config, method, setup, buffers, template)
     server = method.server_state(setup) if process.is_server else {}
-    store = ClientStore(own, private, config.runtime.memory * 1e6)
+    store = ClientStore(own, private, config.runtime.memory * 1e6, memory.STATE_SHARE * seat.memory)
     return Prepared(config, method, setup, split, test_counts, placed, resources, store, server,
                     [*split.notes, *method.notes(setup)], seat.kinds,
                     measures.measure(config.evaluation, scores))
@@ -180,13 +179,14 @@ def _builder(config: Config, method: Method, dataset: Dataset) -> Callable[[], n
     return build
 
 
-def _lanes(config: Config, seat: Device, template: nn.Module, samples: Samples,
-           dataset: Dataset) -> int | str:
+def _lanes(config: Config, seat: Device, template: nn.Module, samples: Samples, dataset: Dataset,
+           private: State) -> int | str:
     """``runtime.lanes``, where "auto" on a GPU is as many as fit into a rank's share of its memory.
 
     That is the same number on every rank. "auto" on the CPU is left to the kernel.
     """
     if config.runtime.lanes != "auto" or samples.device.type != "cuda":
         return config.runtime.lanes
-    return memory.most_lanes(template, dataset.normalise(dataset.x[:1].to(samples.device)),
-                             config.training, seat.memory - dataset.x.nbytes)
+    return memory.most_lanes(template, dataset.normalise(dataset.x[:1].to(samples.device)), config.training,
+                             seat.memory - dataset.x.nbytes,
+                             sum(tensor.nbytes for tensor in private.values()))

@@ -1,19 +1,26 @@
-"""The private state of one rank's clients: what was put last in memory, the rest in a file in $TMPDIR."""
+"""The private state of one rank's clients.
+
+What was put last lies where it was made, on a GPU, then in memory, and the rest in a file in $TMPDIR.
+"""
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import inf
 
 import torch
 from torch import Tensor
 
+from hpcfl.rows import pinned
 from hpcfl.storage import digest
 from hpcfl.storage.overflow import Overflow, Slot
 
+CPU = torch.device("cpu")
+
 
 class Row:
-    """State of one client: CPU tensors that nobody changes; a client whose state changes gets a new row.
+    """State of one client: tensors that nobody changes; a client whose state changes gets a new row.
 
     written: False for the template's row, which clients share whose state was never put.
     """
@@ -25,8 +32,17 @@ class Row:
         self._slot: Slot | None = None
 
     @property
+    def on_gpu(self) -> bool:
+        return self._memory is not None and any(tensor.is_cuda for tensor in self._memory.values())
+
+    @property
     def tensors(self) -> Mapping[str, Tensor]:
-        """The state; read from the file if it was moved there."""
+        """The state on the CPU; read from the file if it was moved there."""
+        return {name: tensor.cpu() for name, tensor in self.as_it_lies.items()}
+
+    @property
+    def as_it_lies(self) -> Mapping[str, Tensor]:
+        """The state, on a GPU where it was left there; read from the file if it was moved there."""
         memory, slot = self._memory, self._slot  # in this order: another thread may be moving it
         if memory is not None:
             return memory
@@ -37,6 +53,10 @@ class Row:
     def digest(self) -> str:
         """SHA-256 of the state, computed once."""
         return digest.of_tensors(self.tensors)
+
+    def leave_gpu(self) -> None:
+        """Into the CPU's memory."""
+        self._memory = {name: pinned.on_host(tensor).clone() for name, tensor in self.as_it_lies.items()}
 
     def move(self, overflow: Overflow) -> None:
         """Move the state out of memory into the file. Raises RunFailure."""
@@ -49,38 +69,63 @@ class Row:
             self._slot.read_ahead()
 
 
+@dataclass
+class Tier:
+    """Rows in one kind of memory, at most ``most`` bytes of them; ``down`` takes those put longest ago."""
+
+    most: float
+    down: Callable[[int, Row], None]
+    held: int = 0
+    rows: OrderedDict[int, Row] = field(default_factory=OrderedDict)  # the one put last at the end
+
+    def put(self, client: int, row: Row) -> None:
+        self.rows[client] = row
+        self.held += row.size
+        while self.held > self.most:
+            oldest, row = self.rows.popitem(last=False)
+            self.held -= row.size
+            self.down(oldest, row)
+
+    def drop(self, client: int) -> None:
+        """The client's row, if it is here, is out of date."""
+        if client in self.rows:
+            self.held -= self.rows.pop(client).size
+
+
 class ClientStore:
     """Private state by client id. Clients whose state was never put share one row, the template."""
 
-    def __init__(self, ids: Iterable[int], template: Mapping[str, Tensor], memory: float = inf) -> None:
+    def __init__(self, ids: Iterable[int], template: Mapping[str, Tensor], memory: float = inf,
+                 gpu_memory: float = 0) -> None:
         """A store in which each of ``ids`` has the state ``template``.
 
         template: the state of ONE client, name → tensor [*shape] on any device.
         memory: the most bytes of rows in memory; those that were put longest ago go into a file in $TMPDIR.
+        gpu_memory: the most bytes of rows on a GPU; those that were put longest ago go to memory.
         """
         row = Row({name: _private(tensor.detach().cpu()) for name, tensor in template.items()}, written=False)
         self.template = row.tensors
         self._rows = dict.fromkeys(sorted(ids), row)
-        self._memory, self._held = memory, 0  # bytes of rows in memory: at most, and now
-        self._recent: OrderedDict[int, Row] = OrderedDict()  # rows in memory, the one put last at the end
         self._overflow = Overflow(self.template)
+        self._host = Tier(memory, lambda client, row: row.move(self._overflow))
+        self._gpu = Tier(gpu_memory, self._leave_gpu)
 
     @property
     def ids(self) -> list[int]:
         """The clients of this rank, ascending."""
         return list(self._rows)
 
-    def get(self, ids: Sequence[int]) -> dict[str, Tensor]:
-        """Copies of the state of n clients, name → CPU tensor [n, *shape].
+    def get(self, ids: Sequence[int], device: torch.device = CPU) -> dict[str, Tensor]:
+        """Copies of the state of n clients, name → tensor [n, *shape] on ``device``.
 
         Raises ValueError for clients of other ranks, RunFailure where the file cannot be read.
         """
         self._check_ids(ids)
-        state = {name: like.new_empty((len(ids), *like.shape)) for name, like in self.template.items()}
-        for position, client in enumerate(ids):
-            for name, tensor in self._rows[client].tensors.items():
-                state[name][position] = tensor
-        return state
+        if not ids:
+            return {name: empty.new_empty((0, *empty.shape), device=device)
+                    for name, empty in self.template.items()}
+        rows = [self._rows[client].as_it_lies for client in ids]
+        return {name: pinned.stacked([row[name] for row in rows], device) for name in self.template}
 
     def put(self, ids: Sequence[int], state: Mapping[str, Tensor]) -> None:
         """Replace the whole state of n clients; ``state`` as ``get`` returns it, on any device.
@@ -92,18 +137,19 @@ class ClientStore:
         self._check_state(len(ids), state)
         if not self.template:
             return  # nothing to keep, so nothing to store either
-        local = {name: tensor.detach().cpu() for name, tensor in state.items()}
+        stays = sum(tensor.nbytes for tensor in state.values()) <= self._gpu.most
+        state = {name: tensor.detach() if stays else pinned.on_host(tensor.detach())
+                 for name, tensor in state.items()}
         for position, client in enumerate(ids):
             row = self._rows[client] = Row({name: _private(tensor[position])
-                                            for name, tensor in local.items()})
-            if client in self._recent:
-                self._held -= self._recent.pop(client).size
-            self._recent[client] = row
-            self._held += row.size
-            while self._held > self._memory:
-                _, oldest = self._recent.popitem(last=False)
-                self._held -= oldest.size
-                oldest.move(self._overflow)
+                                            for name, tensor in state.items()})
+            self._gpu.drop(client)
+            self._host.drop(client)
+            (self._gpu if row.on_gpu else self._host).put(client, row)
+
+    def _leave_gpu(self, client: int, row: Row) -> None:
+        row.leave_gpu()
+        self._host.put(client, row)
 
     def read_ahead(self, ids: Iterable[int]) -> None:
         """Say that the state of those of ``ids`` that live on this rank will be asked for soon."""

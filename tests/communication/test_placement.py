@@ -2,10 +2,8 @@
 
 import numpy as np
 import pytest
-import torch
 
 from hpcfl.communication.placement import place
-from hpcfl.preparation.prepare import _device
 
 
 def test_alone_everything_is_on_rank_0():
@@ -30,10 +28,3 @@ def test_every_client_has_one_worker_and_loads_are_within_four_thirds_of_the_bes
     assert len(placed.clients_of(0)) == 0
     loads = [cost[placed.clients_of(rank)].sum() for rank in range(1, size)]
     assert max(loads) <= 4 / 3 * max(cost.sum() / (size - 1), cost.max())
-
-
-def test_ranks_of_a_node_take_its_gpus_in_turn(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert [str(_device("auto", local_rank)) for local_rank in range(5)] == [
-        "cuda:0", "cuda:1", "cuda:2", "cuda:3", "cuda:0"]

@@ -12,14 +12,15 @@ PARAMETERS = 8 * 6 + 6 + 6 * 3 + 3
 
 
 @pytest.mark.parametrize(("training", "rows"),
-                         [(Training(batch_size=500), 3), (Training(batch_size=500, momentum=0.9), 4),
-                          (Training(batch_size=500, optimizer="adam"), 5)])
+                         [(Training(batch_size=500), 8), (Training(batch_size=500, momentum=0.9), 9),
+                          (Training(batch_size=500, optimizer="adam"), 10)])
 def test_a_lane_by_hand(training, rows):
     """The backward pass of 8-6-3 needs x [500, 8], relu(h) [500, 6], log-softmax [500, 3], the labels and
     their total weight."""
     model, x = MLP((8,), 3, hidden=(6,)), torch.zeros(1, 8)
     saved = 4 * 500 * (8 + 6 + 3) + 8 * 500 + 4
     assert lane_bytes(model, x, training) == rows * 4 * PARAMETERS + 2 * saved
+    assert lane_bytes(model, x, training, private=7) == rows * 4 * PARAMETERS + 2 * saved + 3 * 7
 
 
 def test_scoring_may_need_more_than_training():
@@ -30,6 +31,7 @@ def test_scoring_may_need_more_than_training():
 def test_lanes_fill_the_memory_and_one_always_trains():
     model, x, training = MLP((8,), 3, hidden=(6,)), torch.zeros(1, 8), Training(batch_size=500)
     one = lane_bytes(model, x, training)
-    assert most_lanes(model, x, training, 10.5 * one / 0.7) == 10
-    assert most_lanes(model, x, training, 0.1 * one) == 1
-    assert model.training and not any(part._forward_hooks for part in model.modules())
+    assert most_lanes(model, x, training, 10.5 * one / 0.7, 0) == 10
+    assert most_lanes(model, x, training, 10.5 * one / 0.7, one) == 2
+    assert most_lanes(model, x, training, 0.1 * one, 0) == 1
+    assert model.training

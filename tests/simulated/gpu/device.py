@@ -83,11 +83,12 @@ class GPU(TorchDispatchMode):
             return self._copied(operation, args, kwargs)
         asked = kwargs.get("device")
         here = asked is not None and torch.device(asked).type == "cuda"
-        if not here and not any(isinstance(tensor, OnGPU) for tensor in tensors):
-            return self._on_host(operation, args, kwargs)
-        if asked is not None and not here:
-            raise WrongDevice(f"{operation} makes a tensor on the CPU from one on the GPU at {line()}")
-        self._check(operation, args, tensors)
+        if not here and (asked is not None or not any(isinstance(tensor, OnGPU) for tensor in tensors)):
+            return self._on_host(operation, *tree_map(values_of, (args, kwargs)))
+        if asked is None:  # what is made anew may have its shape from a tensor elsewhere
+            self._check(operation, args, tensors)
+        if operations.is_random(operation):
+            self._refuse_in_capture("a draw of random numbers")
         given = tree_map(values_of, (args, {**kwargs, "device": torch.device("cpu")} if here else kwargs))
         with torch.no_grad():
             result = operation(*given[0], **given[1])
@@ -123,8 +124,6 @@ class GPU(TorchDispatchMode):
             raise WrongDevice(f"{operation} of tensors on two devices, {shapes}, at {line()}")
         if (why := operations.why_it_waits(operation, args)) is not None:
             self.wait(why)
-        if operations.is_random(operation):
-            self._refuse_in_capture("a draw of random numbers")
 
     def _check_index(self, operation, args, hosts) -> None:
         """An index may lie on the CPU, and is copied; what it takes from and what it puts there may not."""

@@ -1,0 +1,23 @@
+"""Rows between the host and a GPU by way of page-locked memory, which a GPU copies several times faster."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def on_host(tensor: Tensor) -> Tensor:
+    """A tensor on the CPU as it is; of one on a GPU a page-locked copy."""
+    if not tensor.is_cuda:
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
+
+
+def stacked(rows: Sequence[Tensor], device: torch.device) -> Tensor:
+    """Tensors ``[*shape]``, each on the CPU or on ``device``: a copy ``[n, *shape]`` on ``device``."""
+    if device.type == "cpu" or all(row.is_cuda for row in rows):
+        return torch.stack([row.to(device) for row in rows])
+    host = [row for row in rows if not row.is_cuda]
+    staged = torch.empty((len(host), *host[0].shape), dtype=host[0].dtype, pin_memory=True)
+    arrived = iter(torch.stack(host, out=staged).to(device, non_blocking=True))
+    return torch.stack([row if row.is_cuda else next(arrived) for row in rows])

@@ -1,0 +1,64 @@
+"""What lives on the device against the rule that says how many lanes fit, and a device that is too small."""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config
+from hpcfl.fleet import memory, replay
+from hpcfl.preparation.prepare import prepare
+from hpcfl.rounds.federation import exchange
+
+LANES = 4
+EVEN = [[4, 4, 0, 0]] * LANES
+ADAM = {"optimizer": "adam", "clip": 1.0, "weight_decay": 0.1}
+
+
+@pytest.mark.parametrize(("method", "model", "training"), [
+    ("fedavg", {"name": "mlp", "hidden": [3000]}, ADAM), ("ditto", {"name": "mlp", "hidden": [3000]}, {}),
+    ("apple", {"name": "mlp", "hidden": [3000]}, {"momentum": 0.9}), ("fedavg", {"name": "cnn"}, ADAM),
+    ("pfedme", {"name": "cnn"}, {}), ("fedavg", {"name": "resnet8"}, {"momentum": 0.9}),
+    ("fedavg", {"name": "fasttext"}, {})], ids=str)
+def test_a_lane_needs_no_more_than_the_rule_says(gpu, samples, monkeypatch, method, model, training):
+    """Two rounds, the second with graphs."""
+    monkeypatch.setattr(replay, "OFTEN", 1)
+    sections = {**samples(model["name"]), "model": model}
+    prepared = prepare(config.parse(tiny.table(
+        method, EVEN, training=training, runtime={"device": "cuda"}, **sections)), OneProcess())
+    everyone, resources = np.arange(LANES), prepared.resources
+    for round in (1, 2):
+        sent = prepared.method.send(prepared.server, prepared.audience(everyone, round))
+        inbox, _ = exchange.send(OneProcess(), prepared.placement, everyone, sent, resources.device)
+        before = gpu.memory.begin()
+        fleet = prepared.fleet(everyone, round, True)
+        prepared.method.update(fleet, inbox)
+        private = sum(tensor.nbytes for tensor in prepared.store.template.values())
+        one = resources.samples.take(resources.samples.train[0][:1])[0]
+        rule = memory.lane_bytes(resources.kernel.module, one, prepared.config.training, private)
+        assert gpu.memory.peak - before < LANES * rule, gpu.memory.by_line().most_common(5)
+        del fleet, inbox
+
+
+def test_half_as_many_lanes_train_where_they_do_not_fit(gpu, federate, samples, capfd, monkeypatch):
+    sections = {"model": {"name": "mlp", "hidden": [3000]}, "rounds": 2}
+    fits = federate("ditto", EVEN, **sections, runtime={"lanes": LANES})
+    needed = {}
+    for lanes in (2, LANES):
+        begun = gpu.memory.begin()
+        federate("ditto", EVEN, **sections, runtime={"device": "cuda", "lanes": lanes})
+        needed[lanes] = gpu.memory.peak - begun
+    gpu.memory.capacity = gpu.memory.used + (needed[2] + needed[LANES]) / 2
+    played = federate("ditto", EVEN, **sections, runtime={"device": "cuda", "lanes": LANES})
+    assert played.prepared.resources.kernel.widest == LANES // 2
+    assert capfd.readouterr().err.count(f"does not hold {LANES} lanes or more; {LANES // 2} from now on") == 1
+    assert torch.equal(played.server["model"].cpu(), fits.server["model"])
+
+
+def test_a_client_that_does_not_fit_alone_ends_the_run(gpu, federate, samples):
+    sections = {"model": {"name": "mlp", "hidden": [3000]}, "runtime": {"device": "cuda"}}
+    gpu.memory.capacity = 300_000
+    with pytest.raises(Exception) as failure:
+        federate("fedavg", EVEN, **sections)
+    assert isinstance(failure.value.__cause__, torch.OutOfMemoryError)
