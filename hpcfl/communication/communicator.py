@@ -31,19 +31,22 @@ class Process:
         return self.rank == 0
 
     def beat(self) -> None:
-        """Show the others that this rank is alive; it costs little enough for every mini-batch."""
+        """Does nothing: nobody waits for a sign of life."""
 
 
 class Communicator(Process, ABC):
     """A process with everything it can do together with the other ranks of its job.
 
-    What is marked collective must be called by all ranks, in the same order.
+    What is marked collective must be called by all ranks, in the same order. Exchanges of arrays count what
+    rank 0 sends and receives in ``bytes_sent`` and ``bytes_received``.
     """
 
     takes_gpu = False  # whether arrays may lie in a GPU's memory
 
-    def __init__(self, rank: int, size: int) -> None:
+    def __init__(self, rank: int, size: int, local_rank: int, local_size: int) -> None:
+        """``local_rank`` of ``local_size``: which of the ranks on this host it is."""
         super().__init__(rank, size)
+        self.local_rank, self.local_size = local_rank, local_size
         self.bytes_sent = 0  # by rank 0 to the workers, so far
         self.bytes_received = 0  # by rank 0 from the workers, so far
         self.ranks = [f"rank {other}{f' on {self.host}' if other == rank else ''}" for other in range(size)]
@@ -52,6 +55,10 @@ class Communicator(Process, ABC):
         """From now on error lines call each rank as in ``ranks``; returns the names that are new."""
         before, self.ranks = self.ranks, ranks
         return [rank for rank in ranks if rank not in before]
+
+    @abstractmethod
+    def beat(self) -> None:
+        """Show the others that this rank is alive; it costs little enough for every mini-batch."""
 
     @abstractmethod
     def watch(self, seconds: float) -> None:
@@ -131,7 +138,10 @@ class OneProcess(Communicator):
     """A process on its own, server and worker at once: an exchange returns what it is given."""
 
     def __init__(self) -> None:
-        super().__init__(rank=0, size=1)
+        super().__init__(rank=0, size=1, local_rank=0, local_size=1)
+
+    def beat(self) -> None:
+        """Does nothing: nobody waits for a sign of life."""
 
     def watch(self, seconds: float) -> None:
         """Does nothing: there is no other rank that could be silent."""

@@ -40,9 +40,8 @@ class World(Communicator):
     def __init__(self, mpi: Any):
         self._mpi = mpi
         self._world = mpi.COMM_WORLD
-        super().__init__(self._world.rank, self._world.size)
         host = self._world.Split_type(mpi.COMM_TYPE_SHARED)
-        self.local_rank, self.local_size = host.rank, host.size
+        super().__init__(self._world.rank, self._world.size, host.rank, host.size)
         # MPI says so since version 4.1.
         self.takes_gpu = reaches_gpus(self._world.Get_info().Get("mpi_memory_alloc_kinds") or "")
         self._hang_after = float("inf")

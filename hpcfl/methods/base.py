@@ -95,7 +95,10 @@ class Method(MethodSection, ABC):
         return self.loss(model, batch, lane)
 
     def server_state(self, setup: Setup) -> State:
-        """The server's state before round 1, tensors by name. They may change their shape later."""
+        """The server's state before round 1, tensors by name. They may change their shape later.
+
+        A method with one model for all calls it ``model``.
+        """
         return {}
 
     def client_state(self, setup: Setup) -> State:
@@ -166,7 +169,9 @@ class Method(MethodSection, ABC):
 
     @abstractmethod
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        """Assign new values in ``server`` from ``uplink``. Runs on rank 0.
+        """Assign new tensors in ``server``, made of ``uplink``. Runs on rank 0.
+
+        The old ones must not change: they may still be on their way into a checkpoint.
 
         cohort: the clients that did not diverge. uplink: what they sent, rows [n, width] in the order of
         ``cohort.ids``; of a ``Mean`` [width] or [k, width].

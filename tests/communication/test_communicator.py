@@ -13,13 +13,19 @@ from hpcfl.communication.mpi import World
 
 EXCHANGES = ["together", "share", "collect", "allgather", "agree", "broadcast", "scatter", "gather",
              "highest", "total"]
+NEEDED = [*EXCHANGES, "beat", "watch", "end", "abort"]
 
 
-@pytest.mark.parametrize("forgotten", [*EXCHANGES, "watch", "end", "abort"])
+@pytest.mark.parametrize("forgotten", NEEDED)
 def test_a_communicator_that_lacks_an_exchange_cannot_be_constructed(forgotten):
-    own = {name: getattr(World, name) for name in [*EXCHANGES, "watch", "end", "abort"] if name != forgotten}
+    own = {name: getattr(World, name) for name in NEEDED if name != forgotten}
     with pytest.raises(TypeError, match=f"abstract.*{forgotten}"):
-        type("Forgetful", (Communicator,), own)(rank=0, size=2)
+        type("Forgetful", (Communicator,), own)(rank=0, size=2, local_rank=0, local_size=2)
+
+
+def test_a_communicator_that_does_not_say_where_its_ranks_are_cannot_be_constructed():
+    with pytest.raises(TypeError, match="local_rank"):
+        type("Forgetful", (Communicator,), {name: getattr(World, name) for name in NEEDED})(rank=0, size=2)
 
 
 def test_ranks_of_a_job_inherit_nothing_from_a_process_on_its_own():
