@@ -171,7 +171,7 @@ class Method(MethodSection, ABC):
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         """Assign new tensors in ``server``, made of ``uplink``. Runs on rank 0.
 
-        The old ones must not change: they may still be on their way into a checkpoint.
+        The old ones must not change: in a single process clients may have kept what they received.
 
         cohort: the clients that did not diverge. uplink: what they sent, rows [n, width] in the order of
         ``cohort.ids``; of a ``Mean`` [width] or [k, width].
