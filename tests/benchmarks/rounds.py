@@ -24,7 +24,7 @@ import workloads
 from hpcfl.storage import provenance
 
 HERE, RESULTS = Path(__file__).parent, Path(__file__).parents[2] / "results" / "benchmarks"
-METHODS = ("fedavg", "fedprox", "cwfedavg", "fednh", "diversifed", "fedala")
+METHODS = ("fedavg", "fedprox", "cwfedavg", "fednh", "diversifed", "fedala", "fedrep")
 LITTLE = 100  # MB for rank 0's matrices, of which the server step has a gigabyte
 UNSCORED = [f"evaluation.every={workloads.NEVER}"]
 
