@@ -7,8 +7,9 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/../launch/environment.sh"
 
 cd -- "$project"
-# Two files at a time, in their order: those of tests/cluster mostly wait for Slurm, so they may not come last and alone.
-options=(-n 2 --dist loadfile --no-loadscope-reorder)
+# Three files at a time for two cores, in their order: those of tests/cluster mostly wait for Slurm, so they
+# leave their core to others and may not come last and alone.
+options=(-n 3 --dist loadfile --no-loadscope-reorder)
 if [[ "${1-}" == --quick ]]; then
     options+=(-m "not (mpi or slurm or gpu or slow)")
     shift
