@@ -7,7 +7,7 @@ The rule that picks one is fixed (see ``choose``), never a timing: which kernel 
 """
 
 import sys
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -66,6 +66,9 @@ class SerialKernel:
     def __init__(self, module: nn.Module):
         self.module = module
         self._channels_last = convolves(module)
+
+    def check(self) -> None:
+        """Nothing is recorded, so nothing can be wrong."""
 
     def lay_out(self, tensors: Tensors) -> Tensors:
         """A lane's tensors ``[1, …]`` in the memory layout that suits them: convolutions like their
@@ -151,16 +154,23 @@ class StackedKernel:
         _train_mode(self.module, trained)
         return StackedSession(self, tensors, trained, loss)
 
-    def replayed(self, key: Hashable, function: Function, what: str, labels: int | None = None) -> Function:
+    def check(self) -> None:
+        """Raises RunFailure if a recording turned out to be wrong on a GPU since the last call."""
+        for recording in self._recordings.values():
+            recording.check()
+
+    def replayed(self, key: Hashable, function: Function, what: str, labels: int | None = None,
+                 moved: Sequence[int] = ()) -> Function:
         """A function that was asked for under this key before, with its recordings; those used longest ago
         give way.
 
-        what: names the function where a recording turns out to be wrong.
+        what: names the function where a recording turns out to be wrong. labels, moved: see Replayed.
         """
         if not self._replay:
             return function
         # The one used last is at the end.
-        known = self._recordings.pop(key) if key in self._recordings else Replayed(function, what, labels)
+        known = (self._recordings.pop(key) if key in self._recordings
+                 else Replayed(function, what, labels, moved))
         self._recordings[key] = known
         if len(self._recordings) > RECORDINGS:
             self._recordings.pop(next(iter(self._recordings)))
@@ -229,14 +239,20 @@ class StackedSession:
         self._buffers = {name for name, _ in kernel.module.named_buffers()}
 
     def __call__(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
-        """By name ``[a, …]``, and the losses [a], on mini-batches ``x`` [a, size, …], ``y`` [a, size]."""
+        """By name ``[a, …]``, and the losses [a], on mini-batches ``x`` [a, size, …], ``y`` [a, size].
+
+        On a GPU the gradients are good until the next call.
+        """
         names, own = self._names, sorted(variables)
         given = [self._tensors[name][lanes] for name in names]
         run: Function = StackedLoss(self._kernel.module, self._loss, names, len(self._trained), own).gradients
-        if not self._buffers:  # batch norm changes its buffers on the way
+        if x.is_cuda or not self._buffers:  # batch norm changes its buffers on the way, which graphs know
             key = (_identity(self._loss), len(self._trained), *names, *own)
-            run = self._kernel.replayed(key, run, f"the loss {_named(self._loss)}", labels=len(names) + 1)
+            moved = [position for position, name in enumerate(names) if name in self._buffers]
+            run = self._kernel.replayed(key, run, f"the loss {_named(self._loss)}", len(names) + 1, moved)
         *gradients, losses = run(*given, x, y, *(variables[name] for name in own))
+        if x.is_cuda:  # the next call overwrites it
+            losses = losses.clone()
         if isinstance(lanes, Tensor):
             for name, tensor in zip(names, given, strict=True):
                 if name in self._buffers:

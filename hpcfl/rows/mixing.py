@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.files import scratch
+from hpcfl.rows import pinned
 
 BLOCK_FLOATS = 1 << 17  # float64 scratch of 1 MB a block, which stays in a core's cache
 GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
@@ -33,7 +34,8 @@ def mix(matrix: Tensor, rows: Tensor, chosen: Tensor | None = None) -> Tensor:
     matrix, mixed = matrix.to(device).double(), _empty(rows, matrix.shape[0])
     for columns in _blocks(rows.shape[1], sum(matrix.shape), device):
         block = rows[:, columns] if chosen is None else rows[chosen, columns]
-        mixed[:, columns] = (matrix @ block.to(device).double()).to(rows.dtype)
+        product = (matrix @ pinned.on_device(block, device).double()).to(rows.dtype)
+        mixed[:, columns] = product if mixed.is_cuda else pinned.on_host(product)
     return mixed
 
 
@@ -91,7 +93,8 @@ def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
     device = _where(matrices[0])
     blocks = _blocks(matrices[0].shape[-1], sum(len(matrix) for matrix in matrices if matrix.dim() > 1),
                      device)
-    parts = (part(*(matrix[..., columns].to(device) for matrix in matrices)) for columns in blocks)
+    parts = (part(*(pinned.on_device(matrix[..., columns], device) for matrix in matrices))
+             for columns in blocks)
     return cast(Tensor, sum(parts)).to(matrices[0].device)
 
 
