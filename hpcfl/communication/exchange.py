@@ -41,7 +41,7 @@ def send(communicator: Communicator, placement: Placement, ids: np.ndarray, mess
         for name, shared, width, dtype in header:
             received = (communicator.broadcast(arrays.get(name), width, dtype, empty) if shared
                         else communicator.scatter(arrays.get(name), owner, width, dtype, empty))
-            arrived[name] = torch.as_tensor(received).to(device)
+            arrived[name] = pinned.on_device(torch.as_tensor(received), device)
     floats = sum(float(np.mean(np.asarray(field.logical_floats(), dtype=float)))
                  for field in outgoing.values())
     return unwrap(arrived, pools), floats

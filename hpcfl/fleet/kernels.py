@@ -7,7 +7,7 @@ Two kernels give the same numbers up to rounding. ``SerialKernel`` is the refere
 """
 
 import sys
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -65,6 +65,9 @@ class SerialKernel:
     def __init__(self, module: nn.Module):
         self.module = module
         self._channels_last = convolves(module)
+
+    def check(self) -> None:
+        """Nothing is recorded, so nothing can be wrong."""
 
     def lay_out(self, tensors: Tensors) -> Tensors:
         """A lane's tensors ``[1, …]``, the weights of convolutions channels-last, which are faster so."""
@@ -167,14 +170,21 @@ class StackedKernel:
         _train_mode(self.module, trained)
         return StackedSession(self, tensors, trained, loss)
 
-    def replayed(self, key: Hashable, function: Function, what: str, labels: int | None = None) -> Function:
+    def check(self) -> None:
+        """Raise RunFailure if a recording turned out to be wrong on a GPU since the last call."""
+        for recording in self._recordings.values():
+            recording.check()
+
+    def replayed(self, key: Hashable, function: Function, what: str, labels: int | None = None,
+                 moved: Sequence[int] = ()) -> Function:
         """``function`` with the recordings that were made under ``key``; those used longest ago give way.
 
-        what, labels: as for ``Replayed``.
+        what, labels, moved: as for ``Replayed``.
         """
         if not self._replay:
             return function
-        recording = self._recordings.pop(key) if key in self._recordings else Replayed(function, what, labels)
+        recording = (self._recordings.pop(key) if key in self._recordings
+                     else Replayed(function, what, labels, moved))
         self._recordings[key] = recording  # at the end, where the one used last is
         if len(self._recordings) > RECORDINGS:
             self._recordings.pop(next(iter(self._recordings)))
@@ -252,6 +262,8 @@ class StackedSession:
     def __call__(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
         """The gradients by name ``[a, …]``, and the losses [a], on mini-batches of the selected ``lanes``.
 
+        On a GPU the gradients are good until the next call.
+
         x: ``[a, size, …]``. y: [a, size]. variables: ``[a, …]`` by name.
         Raises TypeError where a loss is not one number or does not depend on what is trained.
         """
@@ -259,10 +271,13 @@ class StackedSession:
         given = [self._tensors[name][lanes] for name in names]
         run: Function = StackedLoss(self._kernel.module, self._loss, names, len(self._trained),
                                     variable_names).gradients
-        if not self._buffers:  # batch norm writes to its buffers, and a replay must be without side effects
+        if x.is_cuda or not self._buffers:  # batch norm writes to its buffers, which only graphs can repeat
             key = (identity(self._loss), len(self._trained), *names, *variable_names)
-            run = self._kernel.replayed(key, run, f"the loss {_named(self._loss)}", labels=len(names) + 1)
+            moved = [position for position, name in enumerate(names) if name in self._buffers]
+            run = self._kernel.replayed(key, run, f"the loss {_named(self._loss)}", len(names) + 1, moved)
         *gradients, losses = run(*given, x, y, *(variables[name] for name in variable_names))
+        if x.is_cuda:  # the next call overwrites them
+            losses = losses.clone()
         if isinstance(lanes, Tensor):  # indices gave copies; a slice gave views, whose buffers moved in place
             for name, tensor in zip(names, given, strict=True):
                 if name in self._buffers:

@@ -21,7 +21,7 @@ from hpcfl.fleet.kernels import Lanes, Loss, Tensors
 from hpcfl.fleet.optimizers import Optimizer, Proximal
 from hpcfl.fleet.resources import Resources
 from hpcfl.fleet.turn import Draws, Turn
-from hpcfl.rows import randomness
+from hpcfl.rows import pinned, randomness
 
 # (lanes, size, positions of samples [lanes, batches·size]): batches of one size that lanes do side by side
 Stretch = tuple[list[int], int, np.ndarray]
@@ -98,6 +98,7 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
                       {name: value[lanes] for name, value in variables.items()},
                       None if task.proximal is None else (task.proximal[0], task.proximal[1][lanes]))
         trained.losses[lanes] = chunk.run()
+        here.kernel.check()
         trained.rows[lanes] = resources.setup.layout.flatten(chunk.tensors, rows)
         trained.buffers[lanes] = resources.buffers.flatten(chunk.tensors, buffers)
         for name in chunk.assigned:
@@ -174,9 +175,10 @@ class Chunk:
         lane_steps.samples += sum(lengths[lane] for lane in lanes)
         self._draws.begin(epoch)
         stretches = list(_stretches(orders, lanes, self.size))
-        # One transfer for the whole epoch: with every further one the host would wait for the device.
-        positions = np.concatenate([positions.ravel() for *_, positions in stretches])
-        index = torch.from_numpy(positions).to(samples.device)
+        # One transfer for the whole epoch, and one for which the host does not wait.
+        numbers = np.concatenate([*(positions.ravel() for *_, positions in stretches), np.array(lengths)])
+        told = pinned.on_device(torch.from_numpy(numbers), samples.device)
+        index, counts = told.tensor_split([-len(lengths)])
         record = torch.zeros(len(orders), 2, dtype=torch.float64, device=samples.device)
         start = 0
         for block in _blocks(stretches):
@@ -187,7 +189,7 @@ class Chunk:
                 self.play(_selection(group, samples.device), inputs, labels.view(part.shape), size, record)
             start += sum(sizes)
             del x, y, parts, inputs, labels  # their memory is free again before the next block is gathered
-        record[:, 0] /= torch.tensor(lengths, device=samples.device).clamp(min=1)
+        record[:, 0] /= counts.clamp(min=1)
         return record
 
     def order(self, lane: int, epoch: int) -> np.ndarray:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hpcfl.fleet.kernels import Lanes, Tensors
 from hpcfl.fleet.optimizers import Optimizer
-from hpcfl.rows import randomness
+from hpcfl.rows import pinned, randomness
 
 
 class Draws:
@@ -36,8 +36,8 @@ class Draws:
 
         Raises ValueError where one purpose is asked for two shapes in an epoch.
         """
-        if purpose not in self._tables:  # all of an epoch: a transfer makes the host wait for the device
-            self._tables[purpose] = self._table(purpose, shape).float().to(self._device)
+        if purpose not in self._tables:  # for a whole epoch: one transfer instead of one a step
+            self._tables[purpose] = pinned.on_device(self._table(purpose, shape).float(), self._device)
         table = self._tables[purpose]
         if table.shape[2:] != shape:
             raise ValueError(f"uniform numbers for '{purpose}' have shape {list(table.shape[2:])} in this "

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.files import scratch
+from hpcfl.rows import pinned
 
 BLOCK_FLOATS = 1 << 17  # of float64 in a block: 1 MB, which stays in a core's cache
 GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
@@ -34,7 +35,8 @@ def mix(matrix: Tensor, rows: Tensor) -> Tensor:
     # Doubled where they are worked on: half as much travels, and the host converts nothing.
     matrix, mixed = matrix.to(device).double(), _empty(rows, matrix.shape[0])
     for columns in blocks(rows.shape[1], sum(matrix.shape), device):
-        mixed[:, columns] = (matrix @ rows[:, columns].to(device).double()).to(rows.dtype)
+        product = (matrix @ pinned.on_device(rows[:, columns], device).double()).to(rows.dtype)
+        mixed[:, columns] = product if mixed.is_cuda else pinned.on_host(product)
     return mixed
 
 
@@ -90,7 +92,8 @@ def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
     """
     device = _where(matrices[0])
     cuts = blocks(matrices[0].shape[-1], sum(len(matrix) for matrix in matrices if matrix.dim() > 1), device)
-    parts = (part(*(matrix[..., columns].to(device) for matrix in matrices)) for columns in cuts)
+    parts = (part(*(pinned.on_device(matrix[..., columns], device) for matrix in matrices))
+             for columns in cuts)
     return cast(Tensor, sum(parts)).to(matrices[0].device)
 
 

@@ -38,7 +38,7 @@ class Row:
     @property
     def tensors(self) -> Mapping[str, Tensor]:
         """The state on the CPU; read from the file if it was moved there."""
-        return {name: tensor.cpu() for name, tensor in self.as_it_lies.items()}
+        return {name: pinned.on_host(tensor) for name, tensor in self.as_it_lies.items()}
 
     @property
     def as_it_lies(self) -> Mapping[str, Tensor]:

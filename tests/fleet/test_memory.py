@@ -12,8 +12,8 @@ PARAMETERS = 8 * 6 + 6 + 6 * 3 + 3
 
 
 @pytest.mark.parametrize(("training", "rows"),
-                         [(Training(batch_size=500), 8), (Training(batch_size=500, momentum=0.9), 9),
-                          (Training(batch_size=500, optimizer="adam"), 10)])
+                         [(Training(batch_size=500), 10), (Training(batch_size=500, momentum=0.9), 11),
+                          (Training(batch_size=500, optimizer="adam"), 12)])
 def test_a_lane_by_hand(training, rows):
     """The backward pass of 8-6-3 needs x [500, 8], relu(h) [500, 6], log-softmax [500, 3], the labels and
     their total weight."""

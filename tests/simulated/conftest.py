@@ -71,11 +71,11 @@ def on_gpu(federate, gpu, monkeypatch):
 def observed(seen, epoch):
     """``Chunk.epoch``, its cost written down."""
     def run(chunk, *arguments):
-        ledger, turns = seen.gpu.ledger, chunk.resources.lane_steps.turns
+        ledger, turns = seen.gpu.ledger, chunk.resources.lane_steps.batched
         waits, launches, copies = ledger.waits.copy(), ledger.launched, len(ledger.copies)
         result = epoch(chunk, *arguments)
         seen.epochs.append(Epoch(dict(ledger.waits - waits), ledger.launched - launches,
-                                 chunk.resources.lane_steps.turns - turns, ledger.copies[copies:]))
+                                 chunk.resources.lane_steps.batched - turns, ledger.copies[copies:]))
         return result
     return run
 

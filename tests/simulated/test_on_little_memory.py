@@ -23,7 +23,7 @@ ADAM = {"optimizer": "adam", "clip": 1.0, "weight_decay": 0.1}
     ("fedavg", {"name": "fasttext"}, {})], ids=str)
 def test_a_lane_needs_no_more_than_the_rule_says(gpu, samples, monkeypatch, method, model, training):
     """Two rounds, the second with graphs."""
-    monkeypatch.setattr(replay, "OFTEN", 1)
+    monkeypatch.setattr(replay, "SOON", 1)
     sections = {**samples(model["name"]), "model": model}
     prepared = prepare(config.parse(tiny.table(
         method, EVEN, training=training, runtime={"device": "cuda"}, **sections)), OneProcess())

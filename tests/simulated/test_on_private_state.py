@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from hpcfl.fleet import memory
+from hpcfl.rows import pinned
 from hpcfl.storage.clients import ClientStore
 
 ROW = {"row": torch.zeros(4), "steps": torch.tensor(7)}
@@ -62,9 +63,14 @@ def on_the_cpu(value):
 @pytest.mark.parametrize("share", [memory.STATE_SHARE, 0])
 def test_a_federation_moves_no_private_state_while_it_fits(on_gpu, monkeypatch, share):
     monkeypatch.setattr(memory, "STATE_SHARE", share)
-    seen = on_gpu("ditto", rounds=3)
-    moved = [copy for copy in seen.gpu.ledger.copies if copy.line.startswith(("storage", "rows/pinned"))
-             and copy.dtype == torch.float32]
-    private = [copy for copy in moved if copy.to_gpu]
-    assert len(private) == (1 if share else 4)  # what all clients share at first; else in every round
-    assert all(copy.pinned for copy in private)
+    moved, stacked = [], pinned.stacked
+
+    def watched(rows, device):
+        if device.type == "cuda" and not all(row.is_cuda for row in rows):
+            moved.append(len(rows))
+        return stacked(rows, device)
+
+    monkeypatch.setattr(pinned, "stacked", watched)
+    on_gpu("ditto", rounds=3)
+    # what all five share at first; else once in each round and for the last scores
+    assert moved == ([5] if share else [5, 5, 5, 5])

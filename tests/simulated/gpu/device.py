@@ -1,5 +1,6 @@
 """The simulated device: every operation of torch passes here."""
 
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -64,7 +65,8 @@ class GPU(TorchDispatchMode):
     def wait(self, why: str) -> None:
         """The host stands still until the device has done all that it was given."""
         self._refuse_in_capture(why)
-        self.ledger.waits[f"{why} at {line()}"] += 1
+        if threading.current_thread() is threading.main_thread():  # others may wait: they train nothing
+            self.ledger.waits[f"{why} at {line()}"] += 1
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         if torch._C._get_dispatch_mode(PRETENDING) is not None:  # shapes alone, on no device
@@ -81,6 +83,8 @@ class GPU(TorchDispatchMode):
             return operation(*args, **kwargs)  # another wrapper's turn
         if operation in operations.COPIES:
             return self._copied(operation, args, kwargs)
+        if operation is aten.is_pinned.default:
+            return self._is_pinned(values_of(args[0]))
         asked = kwargs.get("device")
         here = asked is not None and torch.device(asked).type == "cuda"
         if not here and (asked is not None or not any(isinstance(tensor, OnGPU) for tensor in tensors)):
@@ -159,8 +163,8 @@ class GPU(TorchDispatchMode):
                    and argument.name in given]
         for tensor in tree_leaves(written):
             _follow(tensor)
-        if not schema.returns:
-            return None
+        if not any(one.alias_info is not None for one in schema.returns):
+            return tree_map(self.show, result)  # such as batch norm, which changes its statistics on the way
         return written[0] if len(schema.returns) == 1 else tuple(written)
 
     def _copied(self, operation, args, kwargs):
