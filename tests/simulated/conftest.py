@@ -88,7 +88,9 @@ def samples(tmp_path):
     """``samples(model)``: sections ``data`` and ``model`` for a model, on data made up for it."""
     def make(model):
         if model == "mlp":
-            return {"data": {"dataset": "tiny:blobs"}, "model": {"name": "mlp", "hidden": [6]}}
+            return {"model": {"name": "mlp", "hidden": [6]}}
+        if model.startswith("tiny:"):
+            return {"model": {"name": model}}
         random, shape = np.random.default_rng(0), (240, *SHAPES[model])
         x = (random.integers(0, 9, shape) if model == "fasttext"
              else random.integers(0, 256, shape, dtype=np.uint8))

@@ -13,7 +13,7 @@ from hpcfl.methods.fedavg import FedAvg
 LAUNCHES = 20
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn", "resnet8"])
+@pytest.mark.parametrize("model", ["mlp", "cnn", "tiny:normalised"])
 def test_steps_are_graphs_from_the_fourth_on(on_gpu, samples, model):
     """Of four clients with as many samples; the tail of each epoch is a step of its own."""
     seen = on_gpu("fedavg", [[5, 5, 0, 0]] * 4, **samples(model), rounds=6, training={"batch_size": 4},
