@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All tests: installs what is needed into .venv, looks at the code with ruff and mypy, then runs pytest.
 # Usage: bash tests/run.sh [--quick] [options of pytest]
-#   --quick: in a minute and a half, every module but no test marked mpi, slurm, gpu or slow.
+#   --quick: every module, but no test marked mpi, slurm, gpu or slow.
 set -euo pipefail
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../launch/environment.sh"

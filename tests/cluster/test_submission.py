@@ -9,6 +9,8 @@ from hpcfl.cluster import slurm
 from hpcfl.cluster.submission import submit
 from hpcfl.errors import RunFailure, UserError
 
+pytestmark = pytest.mark.slow
+
 EXPERIMENT = """
 name = "t"
 rounds = 2

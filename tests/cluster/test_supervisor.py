@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 RANKS = "trap 'exit 75' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
 REQUEUES = "(sleep 0.3; kill -9 $PPID) >/dev/null 2>&1 &"  # the job that asks for it is killed
 REQUEUED = -9
