@@ -41,13 +41,16 @@ def fits(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray, 
     """Whether training the parameters ``names`` on features is training them on samples.
 
     They must lie above the features, and the loss may see the samples through these alone. Whether that
-    is so is tried once for each loss, on two samples of one client: ``rows`` [1, P], ``buffers`` [1, B].
+    is so is tried once for each loss, on two samples of one client with ``buffers`` [1, B]. The model is the
+    initial one and not the client's: what comes out may not depend on how far a run has come, or a resumed
+    run would have other bits. A trained model's gradients can be smaller than their own rounding.
     """
     below = resources.setup.layout.members(("body",))
     if resources.head is None or resources.samples.augment or set(names) & set(below):
         return False
     known, key = resources.head.fits, (identity(loss), *names)
     if key not in known:
+        rows = resources.setup.initial().to(rows)[None]
         known[key] = _same(resources, rows, buffers, pool[:2], names, loss, variables)
     return known[key]
 

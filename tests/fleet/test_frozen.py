@@ -156,3 +156,13 @@ def test_a_loss_at_fault_says_so_itself(make_fleet, rows_of):
     fleet = make_fleet(COUNTS)
     with pytest.raises(TypeError, match="has shape"):
         fleet.train(rows_of(fleet), loss=lambda model, batch, lane: model(batch.x), **HEAD)
+
+
+def test_how_far_a_run_has_come_does_not_decide(make_fleet, rows_of, monkeypatch):
+    """The trial is of the initial model; a resumed run must decide as the run before it did."""
+    tried, same = [], frozen._same
+    monkeypatch.setattr(frozen, "_same", lambda resources, rows, *given: tried.append(rows) or same(
+        resources, rows, *given))
+    fleet = fleet_of(make_fleet, "plain")
+    fleet.train(8 * rows_of(fleet), **HEAD)
+    assert len(tried) == 1 and torch.equal(tried[0], fleet.setup.initial()[None])
