@@ -3,8 +3,7 @@ tidying may change.
 
 ``python tests/digests.py`` prints them as JSON, ``mpiexec -n 3 python tests/digests.py`` those of three
 ranks, which are the same.
-``tests/digests.json`` has them as they were, with the processor and the versions that the last
-bits depend on.
+The processor and the version of torch, on which the last bits depend, are printed with them.
 """
 
 import contextlib
