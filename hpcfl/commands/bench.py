@@ -20,8 +20,8 @@ from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.experiment import config, sweep
 from hpcfl.experiment.config import Config
-from hpcfl.fleet.kernels import SerialKernel
 from hpcfl.fleet.resources import LaneSteps
+from hpcfl.fleet.serial import SerialKernel
 from hpcfl.preparation.prepare import Prepared, prepare_together
 from hpcfl.rounds.federation import Federation
 from hpcfl.rounds.signals import StopRequest

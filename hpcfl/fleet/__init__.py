@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from hpcfl.communication.message import Pool
 from hpcfl.fleet import head_gradients, scoring, training
-from hpcfl.fleet.kernels import Loss, Predict, Tensors, at
+from hpcfl.fleet.losses import Loss, Predict, Tensors
+from hpcfl.fleet.modules import at
 from hpcfl.fleet.resources import Resources
 from hpcfl.fleet.setup import Setup
 from hpcfl.fleet.turn import Turn

@@ -16,9 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl.fleet import scoring
-from hpcfl.fleet.kernels import Loss, Tensors, choose, identity, on_features
+from hpcfl.fleet.kernels import choose
+from hpcfl.fleet.losses import Loss, Tensors, identity
+from hpcfl.fleet.modules import on_features
 from hpcfl.fleet.resources import HeadKernel, Resources
 from hpcfl.models import parts
+from hpcfl.rows import pinned
 
 FLOATS = 1 << 24  # of the models that train side by side on a CPU, 64 MB
 ROUNDING = 1e-4  # of the largest gradient
@@ -50,7 +53,8 @@ def fits(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray, 
         return False
     known, key = resources.head.fits, (identity(loss), *names)
     if key not in known:
-        rows = resources.setup.initial().to(rows)[None]
+        initial = resources.setup.initial().to(rows.dtype)
+        rows = pinned.on_device(initial, resources.device)[None]
         known[key] = _same(resources, rows, buffers, pool[:2], names, loss, variables)
     return known[key]
 

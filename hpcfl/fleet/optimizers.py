@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.experiment.sections import Training
-from hpcfl.fleet.kernels import Lanes, Tensors
+from hpcfl.fleet.losses import Lanes, Tensors
 
 TensorList = tuple[Tensor, ...] | list[Tensor]  # what torch's _foreach_ functions take and give
 

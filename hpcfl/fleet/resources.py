@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from hpcfl.experiment.sections import Training
-from hpcfl.fleet.kernels import SerialKernel, StackedKernel, Tensors
+from hpcfl.fleet.kernels import Kernel
+from hpcfl.fleet.losses import Tensors
 from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.setup import Setup
+from hpcfl.fleet.stacked import StackedKernel
 from hpcfl.fleet.stopwatch import Stopwatch
 from hpcfl.rows.layout import Layout
 from hpcfl.scores.base import Score
@@ -37,7 +39,7 @@ class LaneSteps:
 class HeadKernel:
     """The kernel of a model whose ``features(x)`` is ``x``, and for which losses it was found to do."""
 
-    kernel: SerialKernel | StackedKernel
+    kernel: Kernel
     fits: dict[Hashable, bool] = field(default_factory=dict)
 
 
@@ -53,7 +55,7 @@ class Resources:
 
     setup: Setup
     samples: Samples
-    kernel: SerialKernel | StackedKernel
+    kernel: Kernel
     buffers: Layout
     device: torch.device
     beat: Callable[[], None]

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.fleet.kernels import Predict, SerialKernel, StackedKernel, Tensors
+from hpcfl.fleet.kernels import Kernel
+from hpcfl.fleet.losses import Predict, Tensors
 from hpcfl.fleet.samples import Samples
 from hpcfl.scores.base import Block, Score
 
@@ -35,7 +36,7 @@ def _padded(length: int) -> int:
     return whole * BLOCK + (max(SMALLEST, 1 << (rest - 1).bit_length()) if rest else 0)
 
 
-def outputs(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Samples, pools: list[np.ndarray],
+def outputs(kernel: Kernel, tensors: Tensors, samples: Samples, pools: list[np.ndarray],
             variables: Tensors, function: Predict) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Run ``function`` over the pools of a chunk of L clients, block by block.
 
@@ -56,7 +57,7 @@ def outputs(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Sam
         yield kernel.predict(tensors, x, variables, function), y.view(block.shape), mask
 
 
-def score(kernel: SerialKernel | StackedKernel, tensors: Tensors, samples: Samples, pools: list[np.ndarray],
+def score(kernel: Kernel, tensors: Tensors, samples: Samples, pools: list[np.ndarray],
           variables: Tensors, predict: Predict, scores: Mapping[str, Score]) -> Sums:
     """The sums of ``scores`` over the pools of a chunk of L clients; arguments as for ``outputs``.
 

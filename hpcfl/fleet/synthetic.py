@@ -1,15 +1,17 @@
-"""The training loop over given tensors instead of a client's samples: what a server trains by itself."""
+"""What a server trains by itself: a model on given tensors, no client's samples; or tensors alone."""
 
 from collections.abc import Callable
 
 import numpy as np
+import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.experiment.sections import Training
 from hpcfl.fleet import Fleet, Resources
-from hpcfl.fleet.kernels import Batch, choose
+from hpcfl.fleet.kernels import choose
+from hpcfl.fleet.losses import Batch, Tensors
 from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.setup import Setup
 from hpcfl.fleet.stopwatch import Stopwatch
@@ -37,6 +39,23 @@ def fit(build: Callable[[], nn.Module], x: Tensor, y: Tensor, classes: int, trai
                         beat, Stopwatch())
     fleet = Fleet(np.array([0]), {}, setup.counts, round, False, _cross_entropy, resources)
     return fleet.train(to_row(setup.layout, module), phase="synthetic")[0]
+
+
+def descend(start: Tensors, loss: Callable[[Tensors], Tensor], lr: float, steps: int,
+            beat: Callable[[], None]) -> Tensors:
+    """Plain gradient descent on tensors that belong to no model; returns them by name after ``steps`` steps.
+
+    start: where it begins, by name; it does not change. loss: a function of such tensors.
+    lr: the learning rate. beat: called once a step.
+    """
+    current = {name: tensor.clone() for name, tensor in start.items()}
+    for _ in range(steps):
+        leaves = {name: tensor.requires_grad_() for name, tensor in current.items()}
+        gradients = torch.autograd.grad(loss(leaves), list(leaves.values()))
+        current = {name: (leaf - lr * gradient).detach() for (name, leaf), gradient
+                   in zip(leaves.items(), gradients, strict=True)}
+        beat()
+    return current
 
 
 def _cross_entropy(model: nn.Module, batch: Batch, lane: object) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hpcfl.files import scratch
 from hpcfl.fleet import frozen
-from hpcfl.fleet.kernels import Lanes, Loss, Tensors
+from hpcfl.fleet.losses import Lanes, Loss, Tensors
 from hpcfl.fleet.optimizers import Optimizer, Proximal
 from hpcfl.fleet.resources import Resources
 from hpcfl.fleet.turn import Draws, Turn

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.fleet.kernels import Lanes, Tensors
+from hpcfl.fleet.losses import Lanes, Tensors
 from hpcfl.fleet.optimizers import Optimizer
 from hpcfl.rows import pinned, randomness
 

@@ -16,7 +16,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.fleet import Fleet, Turn
-from hpcfl.fleet.kernels import Batch
+from hpcfl.fleet.losses import Batch
 from hpcfl.methods.base import Method, Setup, State
 from hpcfl.rows.layout import Group
 

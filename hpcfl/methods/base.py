@@ -24,7 +24,7 @@ from hpcfl.communication.message import Inbox, Message
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import MethodSection
 from hpcfl.fleet import Fleet
-from hpcfl.fleet.kernels import Batch
+from hpcfl.fleet.losses import Batch
 from hpcfl.fleet.setup import Setup as Setup  # methods import it from here
 from hpcfl.methods._client_model import ClientModel as ClientModel
 from hpcfl.methods._clients import Audience as Audience

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.experiment.sections import Training
 from hpcfl.fleet import Fleet, synthetic
-from hpcfl.fleet.kernels import descend
+from hpcfl.fleet.synthetic import descend
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, head_of
 from hpcfl.methods.fedavg import ServerModel
 

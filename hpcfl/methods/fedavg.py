@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.fleet import Fleet
-from hpcfl.fleet.kernels import Batch
+from hpcfl.fleet.losses import Batch
 from hpcfl.methods._ala import Blending
 from hpcfl.methods._classwise import ClassWise
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, head_of

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet, at
-from hpcfl.fleet.kernels import Batch
+from hpcfl.fleet.losses import Batch
 from hpcfl.methods.base import ClientModel, Setup, State
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.models import parts

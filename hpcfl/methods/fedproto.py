@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.fleet import Fleet
-from hpcfl.fleet.kernels import Batch
+from hpcfl.fleet.losses import Batch
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State, head_of
 from hpcfl.models import parts
 

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet
-from hpcfl.fleet.kernels import Batch
+from hpcfl.fleet.losses import Batch
 from hpcfl.methods.base import ClientModel, head_of
 from hpcfl.methods.fedper import FedPer
 from hpcfl.models import parts

@@ -27,7 +27,8 @@ from hpcfl.experiment.config import Config
 from hpcfl.files import scratch
 from hpcfl.fleet import Fleet, Resources, buffer_name, memory
 from hpcfl.fleet.frozen import head_kernel
-from hpcfl.fleet.kernels import choose, convolves
+from hpcfl.fleet.kernels import choose
+from hpcfl.fleet.modules import convolves
 from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.setup import Setup
 from hpcfl.fleet.stopwatch import Stopwatch

@@ -4,7 +4,8 @@ other lanes beside."""
 import pytest
 import torch
 
-from hpcfl.fleet.kernels import SerialKernel, StackedKernel
+from hpcfl.fleet.serial import SerialKernel
+from hpcfl.fleet.stacked import StackedKernel
 
 OPTIMIZERS = {"sgd": {}, "momentum": {"momentum": 0.9},
               "decay": {"weight_decay": 0.01}, "clip": {"clip": 0.5},

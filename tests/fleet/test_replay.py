@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpcfl.errors import RankFailure, RunFailure
-from hpcfl.fleet import kernels, replay
+from hpcfl.fleet import replay, stacked
 from hpcfl.fleet.replay import Replayed
 from hpcfl.methods.fedavg import FedAvg
 
@@ -177,8 +177,8 @@ def test_recordings_that_are_used_outlive_those_that_are_not(make_fleet, rows_of
     fleet = make_fleet()
     fleet.score("used", rows_of(fleet))
     used = dict(fleet.resources.kernel._recordings)
-    for seed in range(2 * kernels.RECORDINGS):
+    for seed in range(2 * stacked.RECORDINGS):
         fleet.score("passing", rows_of(fleet, seed), lambda model, x, lane: model(x))
         fleet.score("used", rows_of(fleet, seed))
     kept = fleet.resources.kernel._recordings
-    assert len(kept) == kernels.RECORDINGS and used.items() <= kept.items()
+    assert len(kept) == stacked.RECORDINGS and used.items() <= kept.items()

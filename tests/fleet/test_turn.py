@@ -7,8 +7,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from hpcfl.fleet import Pool, at
-from hpcfl.fleet.kernels import descend
-from hpcfl.fleet.synthetic import fit
+from hpcfl.fleet.synthetic import descend, fit
 from hpcfl.models.mlp import MLP
 
 every_lanes = pytest.mark.parametrize("lanes", [1, 3, "auto"])

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import parse
-from hpcfl.fleet.kernels import Batch
+from hpcfl.fleet.losses import Batch
 from hpcfl.methods._classwise import (
     class_models,
     class_weights,

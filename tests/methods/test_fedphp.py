@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from hpcfl.fleet.kernels import Batch
+from hpcfl.fleet.losses import Batch
 from hpcfl.methods.fedphp import FedPHP, discrepancy
 
 ONE = [[6, 3, 2, 1]]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from hpcfl.fleet.kernels import Batch
+from hpcfl.fleet.losses import Batch
 from hpcfl.methods.feduv import FedUV, closeness, median_above_zero, variance_gap
 from hpcfl.models.mlp import MLP
 

@@ -14,7 +14,7 @@ from hpcfl import trial
 from hpcfl.cli import command
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config, plugins
-from hpcfl.fleet.kernels import SerialKernel
+from hpcfl.fleet.serial import SerialKernel
 from hpcfl.preparation.prepare import prepare
 from hpcfl.storage import digest
 

@@ -1,0 +1,66 @@
+"""What a loss and a prediction get, and what they must give back."""
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from torch import Tensor, nn
+
+from hpcfl.experiment.plugins import nearest
+
+Tensors = dict[str, Tensor]
+Lanes = slice | Tensor  # neighbouring lanes, or their indices [a]
+
+
+@dataclass
+class Batch:
+    """One mini-batch of ONE client: ``x`` [batch, *shape], ``y`` [batch] class numbers."""
+
+    x: Tensor
+    y: Tensor
+
+
+class Lane(SimpleNamespace):
+    """The variables of ONE client, as a loss or a prediction sees them."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError("the lane has no variable "
+                             f"'{name}'{nearest(name, sorted(vars(self))) if vars(self) else ''}")
+
+
+Loss = Callable[[nn.Module, Batch, Any], Tensor]  # of (model, batch, lane): one number
+Predict = Callable[[nn.Module, Tensor, Any], Tensor]  # of (model, x, lane), in evaluation mode: [batch, …]
+
+
+def one_number(loss: Tensor) -> Tensor:
+    """The loss itself. Raises TypeError if it is not a tensor with one number."""
+    if not isinstance(loss, Tensor) or loss.dim():
+        got = f"has shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"is a {type(loss).__name__}"
+        raise TypeError(f"the loss of a mini-batch {got}; expected a tensor with one number, "
+                        "such as the mean")
+    return loss
+
+
+def differentiable(loss: Tensor) -> Tensor:
+    """The loss itself. Raises TypeError if it does not depend on any parameter that is trained."""
+    if not loss.requires_grad:
+        raise TypeError("the loss does not depend on the parameters that are trained; compute it from the "
+                        "model's outputs")
+    return loss
+
+
+def identity(function: Loss | Predict) -> Hashable:
+    """A key that is the same for a method's loss or prediction in every round.
+
+    No other object can take its id, because the recording under this key keeps it alive.
+    """
+    return getattr(function, "__func__", function), id(getattr(function, "__self__", None))
+
+
+def in_words(function: Loss | Predict) -> str:
+    """What an error calls a user's function, with the method that it belongs to."""
+    name = getattr(function, "__qualname__", repr(function))
+    owner = getattr(function, "__self__", None)
+    method = getattr(owner, "name", None)
+    return f"'{name}' of the method '{method}'" if method else f"'{name}'"
