@@ -143,30 +143,24 @@ def check(communicator: Communicator, file: Path, overrides: tuple[str, ...]) ->
     check_file(file, overrides, communicator)
 
 
-@cli.command()
-@click.option("--json", "as_json", is_flag=True, help="Print a list of JSON objects.")
-@on_server
-def methods(as_json: bool) -> None:
-    """List the methods with their keys."""
-    from hpcfl.report import catalogue
+def _listing(kind: str, what: str) -> None:
+    """Add a command that lists what there is of one of ``catalogue.PACKAGES``."""
+    @cli.command(kind, help=f"List the {what}, or show the one called NAME.")
+    @click.argument("name", required=False)
+    @click.option("--json", "as_json", is_flag=True, help="Print a list of JSON objects, or the one.")
+    @on_server
+    def show_listing(name: str | None, as_json: bool) -> None:
+        from hpcfl.report import catalogue, listing
 
-    if as_json:
-        print_json(catalogue.methods())
-    else:
-        catalogue.show_methods()
+        if as_json:
+            print_json(catalogue.entries(kind) if name is None else listing.entry(kind, name))
+        else:
+            listing.show(kind, name)
 
 
-@cli.command()
-@click.option("--json", "as_json", is_flag=True, help="Print a list of JSON objects.")
-@on_server
-def datasets(as_json: bool) -> None:
-    """List the data sets."""
-    from hpcfl.report import catalogue
-
-    if as_json:
-        print_json(catalogue.datasets())
-    else:
-        catalogue.show_datasets()
+for kind, what in {"methods": "methods", "models": "models", "partitions": "partition schemes",
+                   "scores": "scores", "datasets": "data sets"}.items():
+    _listing(kind, what)
 
 
 @cli.group()

@@ -2,6 +2,7 @@
 
 import difflib
 import importlib
+import importlib.util
 import pkgutil
 import sys
 from collections.abc import Iterable, Iterator
@@ -21,8 +22,10 @@ AS_FILES = ("hpcfl.scores",)  # packages whose built-in names keep ``_``, as the
 
 def names(package: str) -> list[str]:
     """The built-in names of a package: those of its public files, with ``-`` for ``_`` but in AS_FILES."""
-    path = importlib.import_module(package).__path__
-    files = (module.name for module in pkgutil.iter_modules(path) if not module.name.startswith("_"))
+    found = importlib.util.find_spec(package)  # which does not import it
+    assert found is not None
+    folders = found.submodule_search_locations
+    files = (module.name for module in pkgutil.iter_modules(folders) if not module.name.startswith("_"))
     return sorted(name if package in AS_FILES else name.replace("_", "-") for name in files if name != "base")
 
 

@@ -1,95 +1,103 @@
-"""The built-in methods with their own keys, and the built-in data sets, read off the code."""
+"""The built-in methods, models, partition schemes, scores and data sets, as their files describe themselves.
+
+Reading that off the code means importing torch and playing a small round of every method, so it is kept in
+``catalogue.json``. ``python -m hpcfl.report.catalogue`` writes that file anew; a test says when it is due.
+"""
 
 import importlib
 import inspect
+import json
+from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
-from rich import box
-from rich.console import Console
-from rich.table import Column, Table
-
 from hpcfl.experiment import plugins
-from hpcfl.report import traffic
 
-BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
+STORED = Path(__file__).with_suffix(".json")
+Keys = dict[str, dict[str, Any]]  # JSON schemas by key
+Entry = dict[str, Any]  # JSON-able: ``name``, ``description``, and what a kind has besides
+
+PACKAGES = {"methods": "hpcfl.methods", "models": "hpcfl.models", "partitions": "hpcfl.data.partitions",
+            "scores": "hpcfl.scores", "datasets": "hpcfl.data.sources"}
 
 
-def methods() -> list[dict[str, Any]]:
-    """Describe every built-in method, JSON-able.
+def entries(kind: str) -> list[Entry]:
+    """What there is of one of PACKAGES, in the order of names.
 
-    Each has a name, description, reference, family and primary column, what travels in a round (as
-    ``traffic.Traffic``), and its own keys as JSON schemas.
+    Each has ``name`` and ``description``; methods, models and partitions have ``keys``, their own keys as
+    JSON schemas by name.
+
+    * methods: ``reference``, ``family``, ``primary`` column, ``traffic`` (as ``traffic.Traffic``);
+    * scores: ``unit``, ``better``, ``summaries``, ``by_default``;
+    * datasets: ``built_in`` and ``files``, where its files come from.
     """
-    return [_method(name) for name in plugins.names("hpcfl.methods")]
+    stored: list[Entry] = json.loads(STORED.read_text(encoding="utf-8"))[kind]
+    if [entry["name"] for entry in stored] != plugins.names(PACKAGES[kind]):  # a file has come or gone
+        return described(kind)
+    return stored
 
 
-def datasets() -> list[dict[str, Any]]:
-    """Describe every built-in data set, JSON-able: name, description, whether it needs files, and which."""
-    return [_dataset(name) for name in plugins.names("hpcfl.data.sources")]
+def described(kind: str) -> list[Entry]:
+    """The same, read off the code."""
+    special = {"methods": _method, "models": _model, "partitions": _partition, "scores": _score,
+               "datasets": _dataset}[kind]
+    return [_entry(PACKAGES[kind], name, special) for name in plugins.names(PACKAGES[kind])]
 
 
-def show_methods() -> None:
-    """Print a table of the methods and what travels, and one of their keys."""
-    overview = Table("method", "reference", "family", Column("down", justify="right"),
-                     Column("up", justify="right"), "FedALA, Table 3", box=box.SIMPLE_HEAD,
-                     caption=traffic.EXPLAINED, caption_justify="left")
-    keys = Table("method", "key", "values", "default", "meaning", box=box.SIMPLE_HEAD)
-    for method in methods():
-        floats = method["traffic"]
-        paper = f"{floats['paper'][0]} = {floats['paper'][1]:.2f}" if floats["paper"] else ""
-        overview.add_row(method["name"], method["reference"], method["family"], f"{floats['down']:.2f}",
-                         f"{floats['up']:.2f}", paper)
-        for key, schema in method["keys"].items():
-            keys.add_row(method["name"], key, type_name(schema), str(schema.get("default", "–")),
-                         schema.get("description", ""), end_section=key == list(method["keys"])[-1])
-    console = Console(highlight=False)
-    console.print(overview)
-    console.print(keys)
+def text() -> str:
+    """The content of ``catalogue.json``."""
+    return json.dumps({kind: described(kind) for kind in PACKAGES}, indent=1, ensure_ascii=False) + "\n"
 
 
-def show_datasets() -> None:
-    """Print a table of the data sets."""
-    overview = Table("data set", "files", "description", box=box.SIMPLE_HEAD)
-    for dataset in datasets():
-        overview.add_row(dataset["name"], dataset["files"], dataset["description"])
-    Console(highlight=False).print(overview)
+def _entry(package: str, name: str, special: Callable[[str, Any], Entry]) -> Entry:
+    module = importlib.import_module(f"{package}.{name.replace('-', '_')}")
+    summary = (inspect.getdoc(module) or "").partition("\n\n")[0]
+    return {"name": name, "description": " ".join(summary.split()), **special(name, module.plugin)}
 
 
-def type_name(schema: dict[str, Any]) -> str:
-    """A JSON schema in a few words, such as ``all | output | integer > 0``."""
-    if "anyOf" in schema:
-        return " | ".join(type_name(option) for option in schema["anyOf"])
-    if "enum" in schema:
-        return " | ".join(map(str, schema["enum"]))
-    if "const" in schema:
-        return str(schema["const"])
-    bounds = [f"{sign} {schema[key]:g}" for key, sign in BOUNDS.items() if key in schema]
-    return " ".join([schema.get("type", "any"), *bounds])
+def _method(name: str, plugin: Any) -> Entry:
+    from hpcfl.report import traffic
+
+    own = {key: schema for key, schema in _properties(plugin).items() if key != "name"}
+    return {"reference": plugin.reference, "family": plugin.family, "primary": plugin.primary,
+            "traffic": asdict(traffic.of(name)), "keys": _untitled(own)}
 
 
-def _method(name: str) -> dict[str, Any]:
-    module = _module("hpcfl.methods", name)
-    method = module.plugin
-    keys = {key: {part: value for part, value in schema.items() if part != "title"}
-            for key, schema in method.model_json_schema()["properties"].items() if key != "name"}
-    return {"name": name, "description": _summary(module),
-            "reference": method.reference, "family": method.family,
-            "primary": method.primary, "traffic": asdict(traffic.of(name)), "keys": keys}
+def _model(name: str, plugin: Any) -> Entry:
+    from hpcfl.experiment.plugin_keys import model_keys
+
+    return {"keys": _untitled(_properties(model_keys(name)))}
 
 
-def _dataset(name: str) -> dict[str, Any]:
-    module = _module("hpcfl.data.sources", name)
-    files = ("built in" if module.plugin.built_in else "your own: data.file" if module.plugin.own_file
-             else f"hpcfl data download {name} --root DIR")
-    return {"name": name, "description": _summary(module), "built_in": module.plugin.built_in,
-            "files": files}
+def _partition(name: str, plugin: Any) -> Entry:
+    from hpcfl.experiment.sections import Partition
+
+    own = {key: schema for key, schema in _properties(plugin).items() if key not in Partition.model_fields}
+    return {"keys": _untitled(own)}
 
 
-def _module(package: str, name: str) -> Any:
-    return importlib.import_module(f"{package}.{name.replace('-', '_')}")
+def _score(name: str, plugin: Any) -> Entry:
+    return {"unit": plugin.unit, "better": plugin.better, "summaries": list(plugin.summaries),
+            "by_default": plugin.by_default}
 
 
-def _summary(module: Any) -> str:
-    """The first paragraph of a module's docstring, on one line."""
-    return " ".join((inspect.getdoc(module) or "").partition("\n\n")[0].split())
+def _dataset(name: str, plugin: Any) -> Entry:
+    files = ("built in" if plugin.built_in else "your own: data.file" if plugin.own_file
+             else f"download: hpcfl data download {name} --root DIR")
+    return {"built_in": plugin.built_in, "files": files}
+
+
+def _properties(section: Any) -> Keys:
+    properties: Keys = section.model_json_schema()["properties"]
+    return properties
+
+
+def _untitled(properties: Keys) -> Keys:
+    """JSON schemas of keys without the titles that pydantic makes of their names."""
+    return {key: {part: value for part, value in schema.items() if part != "title"}
+            for key, schema in properties.items()}
+
+
+if __name__ == "__main__":
+    STORED.write_text(text(), encoding="utf-8")

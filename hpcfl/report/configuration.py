@@ -1,21 +1,50 @@
-"""The resolved configuration as text that is itself an experiment file."""
+"""The resolved configuration as text that is itself an experiment file, with what each key means."""
 
 import json
 from typing import Any
 
 from hpcfl.experiment.config import Config
+from hpcfl.experiment.plugin_keys import SELECTORS, model_keys
+from hpcfl.experiment.sections import MethodSection, Model, Partition
+from hpcfl.report.catalogue import Keys
+from hpcfl.report.listing import values
+
+# by section that names a plugin what all its plugins share
+PLUGINS = {"partition": Partition.model_json_schema(), "model": Model.model_json_schema(),
+           "method": MethodSection.model_json_schema()}
 
 
 def toml(config: Config) -> str:
-    """The configuration as TOML, with every key of every section; keys without a value are comments."""
+    """The configuration as TOML, with every key of every section; keys without a value are comments.
+
+    Beside each key stand its meaning and the values that it may have.
+    """
     table = config.resolved()
-    lines = [_line(key, value) for key, value in table.items() if not isinstance(value, dict)]
+    top = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    blocks = [_block(top, Config.model_json_schema()["properties"])]
     for section, keys in table.items():
         if isinstance(keys, dict):
-            lines += ["", f"[{section}]", *(_line(key, value) for key, value in keys.items())]
-    return "\n".join(lines)
+            schemas = type(getattr(config, section)).model_json_schema()["properties"]
+            if section == "model":
+                schemas |= model_keys(keys["name"]).model_json_schema()["properties"]
+            if section in PLUGINS:  # a plugin's own class may repeat this key without saying what it means
+                schemas[SELECTORS[section]] = PLUGINS[section]["properties"][SELECTORS[section]]
+            blocks.append(f"[{section}]\n{_block(keys, schemas)}")
+    return "\n\n".join(blocks)
+
+
+def _block(table: dict[str, Any], schemas: Keys) -> str:
+    """One line a key, with comments that stand in one column."""
+    lines = {key: _line(key, value) for key, value in table.items()}
+    width = max(map(len, lines.values()))
+    return "\n".join(f"{line:{width}}  # {_meaning(schemas[key])}" for key, line in lines.items())
 
 
 def _line(key: str, value: Any) -> str:
     # Strings, numbers, booleans and lists of them are written alike in JSON and in TOML.
     return f"# {key} is not set" if value is None else f"{key} = {json.dumps(value)}"
+
+
+def _meaning(schema: dict[str, Any]) -> str:
+    """What a key means, and its allowed values in brackets."""
+    return " ".join(part for part in (schema.get("description", ""), f"({values(schema)})") if part)

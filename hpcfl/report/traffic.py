@@ -16,10 +16,6 @@ CLIENTS = 20
 EXPERIMENT = {"data": {"dataset": "digits"}, "partition": {"scheme": "iid", "clients": CLIENTS}, "rounds": 2,
               "model": {"name": "mlp", "hidden": [64]}, "training": {"batch_size": 1000}}
 
-EXPLAINED = (f"down, up: floats for one client in one round, in models Σ, counted with {CLIENTS} clients and "
-             f"a small MLP, α the share of its body; FedALA's Table 3 has their sum, M = {CLIENTS - 1} the "
-             "others' models.")
-
 # Zhang et al., "FedALA", AAAI 2023, Table 3: parameters down and up for one client in one iteration,
 # in models Σ. α is the share of the feature extractor, M the number of models that a client receives:
 # all but its own.

@@ -67,7 +67,7 @@ def play(tmp_path, own_data):
 
 def test_each_family_has_a_method():
     families = [plugins.find("hpcfl.methods", "method.name", method["name"]).family for method in FAMILIES]
-    assert sorted(families) == sorted({method["family"] for method in catalogue.methods()})
+    assert sorted(families) == sorted({method["family"] for method in catalogue.entries("methods")})
 
 
 @pytest.mark.parametrize("method", FAMILIES, ids=lambda method: method["name"])

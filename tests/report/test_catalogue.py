@@ -1,11 +1,24 @@
+import json
+
 import pytest
 
 from hpcfl.experiment import plugins
 from hpcfl.report import catalogue
 
 
-def test_every_method_is_listed_with_its_own_keys():
-    listed = {method["name"]: method for method in catalogue.methods()}
+@pytest.mark.slow
+def test_the_stored_catalogue_is_what_the_code_says():
+    """After a change of a key or description: ``python -m hpcfl.report.catalogue``."""
+    assert catalogue.STORED.read_text(encoding="utf-8") == catalogue.text()
+
+
+@pytest.mark.parametrize("kind", ["models", "partitions", "scores", "datasets"])
+def test_entries_are_what_the_code_says(kind):
+    assert catalogue.entries(kind) == json.loads(json.dumps(catalogue.described(kind)))
+
+
+def test_methods_have_keys_with_meanings():
+    listed = {method["name"]: method for method in catalogue.entries("methods")}
     assert list(listed) == plugins.names("hpcfl.methods")
     assert listed["fedprox"]["keys"]["mu"] == {"default": 0.001, "minimum": 0, "type": "number",
                                                "description": "strength μ of the proximal term; 0 is FedAvg"}
@@ -14,19 +27,9 @@ def test_every_method_is_listed_with_its_own_keys():
     assert all(schema["description"] for method in listed.values() for schema in method["keys"].values())
 
 
-def test_every_data_set_is_listed():
-    listed = {dataset["name"]: dataset for dataset in catalogue.datasets()}
-    assert list(listed) == plugins.names("hpcfl.data.sources")
-    assert listed["digits"]["built_in"] and not listed["mnist"]["built_in"]
-    assert "60,000" in listed["mnist"]["description"]
-
-
-@pytest.mark.parametrize("schema, words", [
-    ({"type": "number", "minimum": 0}, "number ≥ 0"),
-    ({"enum": ["a", "b"], "type": "string"}, "a | b"),
-    ({"const": "a", "type": "string"}, "a"),
-    ({"anyOf": [{"enum": ["all"]}, {"type": "integer", "exclusiveMinimum": 0}, {"type": "null"}]},
-     "all | integer > 0 | null"),
-])
-def test_a_type_in_words(schema, words):
-    assert catalogue.type_name(schema) == words
+def test_a_new_file_is_listed_before_the_catalogue_is_written_anew(tmp_path, monkeypatch):
+    stored = json.loads(catalogue.STORED.read_text(encoding="utf-8"))
+    stored["scores"].pop()
+    monkeypatch.setattr(catalogue, "STORED", tmp_path / "catalogue.json")
+    catalogue.STORED.write_text(json.dumps(stored))
+    assert [score["name"] for score in catalogue.entries("scores")] == plugins.names("hpcfl.scores")

@@ -10,3 +10,11 @@ def test_the_printed_configuration_is_the_same_experiment():
                           "data": {"root": "a \"quoted\" pfad ä"}})
     again = config.parse(tomllib.loads(configuration.toml(given)))
     assert again == given
+
+
+def test_each_key_has_its_meaning_and_its_values():
+    shown = configuration.toml(config.parse({"method": {"name": "fedprox"}})).splitlines()
+    assert 'scheme = "dirichlet"  # how samples are spread over clients (string)' in shown
+    mu, = (line for line in shown if line.startswith("mu = "))
+    assert mu.endswith("# strength μ of the proximal term; 0 is FedAvg (number ≥ 0)")
+    assert all("  # " in line for line in shown if line and not line.startswith("["))

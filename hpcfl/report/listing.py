@@ -1,0 +1,118 @@
+"""What ``hpcfl methods``, ``models``, ``partitions``, ``scores`` and ``datasets`` print."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Column, Table
+
+from hpcfl.errors import UserError
+from hpcfl.experiment.plugins import nearest
+from hpcfl.report import catalogue
+from hpcfl.report.catalogue import Entry
+
+BETWEEN = 2  # spaces between the columns of an overview
+BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<",
+          "minItems": "at least", "maxItems": "at most"}
+
+# by kind the columns of the overview after the name: a heading, and what an entry has there
+Cells = tuple[tuple[str, Callable[[Entry], str]], ...]
+DESCRIPTION: Cells = (("description", lambda entry: entry["description"]),)
+COLUMNS: dict[str, Cells] = {
+    "methods": (("down", lambda entry: f"{entry['traffic']['down']:5.2f}"),
+                ("up", lambda entry: f"{entry['traffic']['up']:.2f}"),
+                ("reference", lambda entry: entry["reference"]), ("family", lambda entry: entry["family"])),
+    "models": DESCRIPTION,
+    "partitions": DESCRIPTION,
+    "scores": (("unit", lambda entry: entry["unit"]), ("better", lambda entry: entry["better"]),
+               *DESCRIPTION),
+    "datasets": (("files", lambda entry: entry["files"].partition(": ")[0]), *DESCRIPTION),
+}
+
+
+def show(kind: str, name: str | None) -> None:
+    """Print a line for each entry of a kind, cut at the terminal's width, or all of the one called ``name``.
+
+    Raises UserError for an unknown name.
+    """
+    console = Console(highlight=False)
+    if name is None:
+        console.print(overview(kind, console.width))
+        if kind == "methods":
+            console.print(f"down, up: {_counted()}")
+        console.print(f"hpcfl {kind} NAME shows all of one.")
+    else:
+        for part in details(entry(kind, name)):
+            console.print(part)
+
+
+def entry(kind: str, name: str) -> Entry:
+    """The entry called ``name``. Raises UserError if there is none."""
+    known = {entry["name"]: entry for entry in catalogue.entries(kind)}
+    if name not in known:
+        raise UserError(f"'{name}' is none of hpcfl's {kind}{nearest(name, known)}")
+    return known[name]
+
+
+def overview(kind: str, width: int) -> Table:
+    """A table with one line for each entry of a kind, in a terminal of so many columns."""
+    headings = [kind.removesuffix("s"), *(heading for heading, _ in COLUMNS[kind])]
+    lines = [[entry["name"], *(content(entry) for _, content in COLUMNS[kind])]
+             for entry in catalogue.entries(kind)]
+    widths = [max(map(len, column)) for column in zip(headings, *lines, strict=True)]
+    while max(widths) > 10 and sum(widths) + BETWEEN * (len(widths) - 1) > width:
+        widths[widths.index(max(widths))] -= 1
+    table = Table(*(Column(heading, width=width, no_wrap=True)
+                    for heading, width in zip(headings, widths, strict=True)),
+                  box=None, padding=(0, BETWEEN, 0, 0), pad_edge=False, header_style="bold")
+    for line in lines:
+        table.add_row(*line)
+    return table
+
+
+def details(entry: Entry) -> list[str | Table]:
+    """What there is to say of one entry: texts, and a table of its keys."""
+    reference = f" ({entry['reference']})" if entry.get("reference") else ""
+    parts: list[str | Table] = [f"{entry['name']}{reference}: {entry['description']}"]
+    if "traffic" in entry:
+        down, up, paper = (entry["traffic"][part] for part in ("down", "up", "paper"))
+        formula = f"; FedALA's Table 3 has their sum, {paper[0]} = {paper[1]:.2f}" if paper else ""
+        parts.append(f"Its result is read in the column {entry['primary']}. Models that travel in a round: "
+                     f"{down:.2f} down, {up:.2f} up{formula}. {_counted()}")
+    parts += [f"{what}: {_text(entry[what])}" for what in ("unit", "better", "summaries", "files")
+              if entry.get(what)]
+    if entry.get("keys"):
+        table = Table("key", "default", "values", "meaning", box=box.SIMPLE_HEAD)
+        for key, schema in entry["keys"].items():
+            table.add_row(key, _text(schema["default"]) if "default" in schema else "–", values(schema),
+                          schema.get("description", ""))
+        parts.append(table)
+    return parts
+
+
+def values(schema: dict[str, Any]) -> str:
+    """The values that a JSON schema allows in a few words, such as ``all | output | integer > 0``."""
+    if "anyOf" in schema:
+        return " | ".join(values(option) for option in schema["anyOf"] if option.get("type") != "null")
+    if "enum" in schema:
+        return " | ".join(map(str, schema["enum"]))
+    if "const" in schema:
+        return str(schema["const"])
+    if schema.get("type") == "array" and "items" in schema:
+        return f"list of {values(schema['items'])}"
+    bounds = [f"{sign} {schema[key]:g}" for key, sign in BOUNDS.items() if key in schema]
+    return f"{schema.get('type', 'any')} {', '.join(bounds)}".rstrip()
+
+
+def _text(value: Any) -> str:
+    """A default as it is written in an experiment file."""
+    if isinstance(value, str):
+        return value
+    return "not set" if value is None else json.dumps(value)
+
+
+def _counted() -> str:
+    return ("Floats for one client in one round, as a multiple of its model, counted with 20 clients and a "
+            "small MLP.")
