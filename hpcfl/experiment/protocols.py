@@ -43,6 +43,9 @@ PROTOCOLS: dict[str, list[Rule]] = {
               "partition.clients": 40, "participation.fraction": 1.0, "training.epochs": 10,
               "training.batch_size": 100, "training.optimizer": "adam",
               "training.lr": 0.001, "evaluation.metric": "mean", "model.name": "lenet"}),
+        # Adam's rate is none for plain steps: FedALA's, which is that of pFedMe's authors too
+        ({"training.optimizer": "adam"}, {"training.plain_lr": 0.005}),
+        ({"method.name": "pfedme"}, {"method.personal_lr": 0.09}),
         ({"data.dataset": "fashion-mnist"}, {"model.name": "mlp"}),
         ({"data.dataset": "cifar-100"}, {"model.name": "resnet8"}),
         ({"data.dataset": "pathmnist"}, {"partition.scheme": "grouped", "partition.clients": 20}),

@@ -63,8 +63,8 @@ class Fleet:
 
     @property
     def learning_rate(self) -> float:
-        """The local learning rate of this round, for a method's own steps."""
-        return self.setup.learning_rate(self.round)
+        """The learning rate of this round for a method's own steps, which are plain ones."""
+        return self.setup.plain_rate(self.round)
 
     @property
     def samples(self) -> Tensor:

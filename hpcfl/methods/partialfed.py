@@ -47,7 +47,7 @@ class PartialFed(FedAvg):
     strategy_share: float = Field(0.2, ge=0, lt=1,
                                   description="share of mini-batches that train the strategy")
     strategy_lr: float | None = Field(None, ge=0,
-                                      description="learning rate η_a of the strategy; default: training.lr")
+                                      description="learning rate η_a of the strategy; default: plain_lr")
 
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "model": setup.initial(),
