@@ -35,7 +35,8 @@ def resolved(protocol, method="fedavg", dataset="cifar-10", **keys):
                "training.batch_size": 64, "training.lr": 0.01, "training.lr_decay": 0.99,
                "training.momentum": 0.9, "training.weight_decay": 1e-5, "training.clip": 10.0,
                "data.augment": True, "data.normalise": "statistics", "model.name": "conv2cifar",
-               "method.weights": "uniform", "evaluation.metric": "pm_l", "evaluation.score": "post"}),
+               "method.weights": "uniform", "evaluation.metric": "pm_l", "evaluation.score": "post",
+               "evaluation.every": 1, "evaluation.clients": "cohort"}),
 ])
 def test_a_protocol_sets_everything_at_once(protocol, expected):
     found = resolved(protocol)
@@ -72,6 +73,8 @@ def test_a_protocol_sets_everything_at_once(protocol, expected):
     ("fednh", {"method": "fednh"}, {"method.scale": 1.0, "method.rho": 0.9, "evaluation.score": "method"}),
     ("fednh", {"method": "ditto"},
      {"method.lam": 0.75, "method.personal_epochs": 5, "method.anchor": "trained"}),
+    ("fednh", {"method": "fedbabu"}, {"method.tune_from": "local", "evaluation.clients": "all"}),
+    ("fednh", {"method": "local"}, {"rounds": 20, "participation.fraction": 1.0, "training.lr_decay": 0.99}),
     ("fednh", {"method": "fedrod"}, {"method.personal": "hyper", "method.order": "separate"}),
     ("fednh", {"method": "fedrod", "dataset": "tiny-imagenet"}, {"method.personal": "linear"}),
 ])
