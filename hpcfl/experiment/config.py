@@ -77,8 +77,9 @@ class Config(Section):
         table = {key: value for key, value in self.resolved().items() if key not in NOT_IDENTITY}
         table["data"].pop("root")
         table["partition"].pop("file")
-        if not table["evaluation"]["scores"]:  # so that runs go on that began before this key existed
-            table["evaluation"].pop("scores")
+        for section, key in (("evaluation", "scores"), ("training", "plain_lr")):
+            if not table[section][key]:  # so that runs go on that began before this key existed
+                table[section].pop(key)
         return table
 
     def fingerprint(self) -> str:

@@ -43,6 +43,9 @@ PROTOCOLS: dict[str, list[Rule]] = {
               "partition.clients": 40, "participation.fraction": 1.0, "training.epochs": 10,
               "training.batch_size": 100, "training.optimizer": "adam",
               "training.lr": 0.001, "evaluation.metric": "mean", "model.name": "lenet"}),
+        # Adam's rate is none for plain steps: FedALA's, which is that of pFedMe's authors too
+        ({"training.optimizer": "adam"}, {"training.plain_lr": 0.005}),
+        ({"method.name": "pfedme"}, {"method.personal_lr": 0.09}),
         ({"data.dataset": "fashion-mnist"}, {"model.name": "mlp"}),
         ({"data.dataset": "cifar-100"}, {"model.name": "resnet8"}),
         ({"data.dataset": "pathmnist"}, {"partition.scheme": "grouped", "partition.clients": 20}),
@@ -68,7 +71,7 @@ PROTOCOLS: dict[str, list[Rule]] = {
               "training.optimizer": "sgd", "training.lr": 0.01, "training.lr_decay": 0.99,
               "training.momentum": 0.9, "training.weight_decay": 1e-5, "training.clip": 10.0,
               "training.buffers": "average", "model.name": "conv2cifar", "method.weights": "uniform",
-              "evaluation.every": 10, "evaluation.metric": "pm_l"}),
+              "evaluation.clients": "cohort", "evaluation.metric": "pm_l"}),
         ({"partition.scheme": "dirichlet-min"}, {"partition.beta": 0.3}),
         ({"training.optimizer": "adam"}, {"training.momentum": 0.0}),
         ({"data.dataset": "tiny-imagenet"}, {"model.name": "resnet18", "training.weight_decay": 1e-3}),
@@ -77,11 +80,13 @@ PROTOCOLS: dict[str, list[Rule]] = {
         ({"method.name": ("fedavg", "fedper", "fedrep", "creff")}, {"evaluation.score": "post"}),
         ({"method.name": "ditto"},
          {"method.lam": 0.75, "method.personal_epochs": 5, "method.anchor": "trained"}),
+        # 20 rounds for each client, its rate decaying with its own rounds
+        ({"method.name": "local"}, {"rounds": 20, "participation.fraction": 1.0}),
         ({"method.name": "fedrep"}, {"method.head_epochs": 10}),
         ({"method.name": "fedrod"}, {"method.personal": "hyper", "method.order": "separate"}),
         ({"method.name": "fedrod", "data.dataset": "tiny-imagenet"}, {"method.personal": "linear"}),
         ({"method.name": "fedproto"}, {"method.lam": 0.1}),
-        ({"method.name": "fedbabu"}, {"method.tune_from": "local"}),
+        ({"method.name": "fedbabu"}, {"method.tune_from": "local", "evaluation.clients": "all"}),
     ],
 }
 

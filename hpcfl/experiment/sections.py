@@ -86,7 +86,9 @@ class Training(Section):
     batch_size: PositiveInt = Field(10, description="samples a mini-batch")
     optimizer: Literal["sgd", "adam"] = Field("sgd", description="its state is reset every round")
     lr: float = Field(0.005, gt=0, description="local learning rate")
-    lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rate after every round")
+    plain_lr: float | None = Field(None, gt=0, description="learning rate of steps that a method does itself,"
+                                                           " plain whatever the optimiser; default: lr")
+    lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rates after every round")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
     weight_decay: float = Field(0.0, ge=0, description="L2 penalty added to the gradient")
     clip: float | None = Field(None, gt=0, description="largest norm of a client's gradient")

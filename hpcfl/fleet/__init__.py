@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hpcfl.communication.message import Pool
 from hpcfl.fleet import head_gradients, scoring, training
 from hpcfl.fleet.losses import Loss, Predict, Tensors
-from hpcfl.fleet.modules import at
+from hpcfl.fleet.modules import Frozen, at
 from hpcfl.fleet.resources import Resources
 from hpcfl.fleet.setup import Setup
 from hpcfl.fleet.turn import Turn
@@ -63,8 +63,8 @@ class Fleet:
 
     @property
     def learning_rate(self) -> float:
-        """The local learning rate of this round, for a method's own steps."""
-        return self.setup.learning_rate(self.round)
+        """The learning rate of this round for a method's own steps, which are plain ones."""
+        return self.setup.plain_rate(self.round)
 
     @property
     def samples(self) -> Tensor:
@@ -136,7 +136,8 @@ class Fleet:
                  epochs: int | None = None, steps: int | None = None,
                  phase: str = "train", proximal: tuple[float, Tensor] | None = None, share: float = 1.0,
                  only: Tensor | None = None, until: Callable[[Tensor, Tensors], Tensor] | None = None,
-                 model: str = "model", variables: Tensors | None = None) -> tuple[Tensor, Tensors]:
+                 model: str = "model", variables: Tensors | None = None,
+                 frozen: Frozen = "evaluation") -> tuple[Tensor, Tensors]:
         """Train as ``train`` does, but by the method's own ``step``, which is called with a ``Turn``.
 
         Returns the trained rows ``[n, P]`` and the ``variables`` ``[n, …]`` by name with what steps assigned
@@ -144,10 +145,12 @@ class Fleet:
 
         batches: how many disjoint mini-batches a step gets; in an epoch's last step they may be smaller,
             never empty.
+        frozen: the mode of layers of which nothing is trained; in "training" their batch norm takes each
+            mini-batch's own statistics.
         """
         trained = self._trained(rows, model, variables, training.Task(
             self.round, loss or self.loss, self.layout.members(params), self._epochs(epochs), steps, batches,
-            phase, self._anchored(proximal), share, only, until, step))
+            phase, self._anchored(proximal), share, only, until, frozen, step))
         return trained.rows, {**(variables or {}), **trained.changed}
 
     @contextmanager

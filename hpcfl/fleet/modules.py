@@ -1,12 +1,14 @@
 """What all kernels do with a module: swap its tensors, set its modes, look at its parts."""
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from hpcfl.fleet.losses import Tensors
+
+Frozen = Literal["evaluation", "training"]  # the mode of layers of which nothing is trained
 
 
 class Program(nn.Module):
@@ -21,9 +23,14 @@ class Program(nn.Module):
         return self.function(self.model, *arguments)
 
 
-def train_mode(module: nn.Module, trained: list[str]) -> None:
-    """Training mode, but not for modules whose parameters are all frozen: their batch norm is frozen, too."""
+def train_mode(module: nn.Module, trained: list[str], frozen: Frozen) -> None:
+    """Training mode, but ``frozen`` for modules of whose parameters none is trained.
+
+    Their batch norm is frozen too in "evaluation" mode, and takes each batch's own statistics in "training".
+    """
     module.train()
+    if frozen == "training":
+        return
     for name, part in module.named_modules():
         own = [f"{name}.{parameter}" for parameter, _ in part.named_parameters()] if name else trained
         if own and not any(parameter in trained for parameter in own):

@@ -60,11 +60,14 @@ class Optimizer:
 
         They are not changed in place: autograd may hand out expanded views, or one tensor for two leaves.
         """
-        if self.training.clip is not None:
-            directions = _clipped(directions, self.training.clip)
+        directions = self.clipped(directions)
         if self.training.weight_decay:
             directions = list(torch._foreach_add(directions, weights, alpha=self.training.weight_decay))
         return directions
+
+    def clipped(self, directions: list[Tensor]) -> list[Tensor]:
+        """Each lane's whole gradient scaled to a norm of at most ``training.clip``, where that is set."""
+        return directions if self.training.clip is None else _clipped(directions, self.training.clip)
 
     def _anchors(self, names: list[str], lanes: Lanes) -> tuple[float, list[Tensor]]:
         """The strength of the proximal term and the lanes' anchors; none where there is no such term."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl.fleet.losses import Batch, Lane, Lanes, Loss, Predict, Tensors, differentiable, one_number
-from hpcfl.fleet.modules import convolves, train_mode
+from hpcfl.fleet.modules import Frozen, convolves, train_mode
 
 
 class SerialKernel:
@@ -46,15 +46,17 @@ class SerialKernel:
                 setattr(self.module.get_submodule(owner), leaf, tensors[name][0])
         return [parameters[name] for name in trained]
 
-    def session(self, tensors: Tensors, trained: list[str], loss: Loss) -> "SerialSession":
+    def session(self, tensors: Tensors, trained: list[str], loss: Loss,
+                frozen: Frozen = "evaluation") -> "SerialSession":
         """The gradients of ``loss`` as a function of mini-batches, at ``tensors`` [1, …].
 
         Steps change ``tensors`` in place; gradients are taken at what they hold at the time of the call.
 
         trained: the names of the parameters to differentiate; the others are frozen.
+        frozen: the mode of layers of which all is frozen.
         """
         leaves = self._bind(tensors, trained)
-        train_mode(self.module, trained)
+        train_mode(self.module, trained, frozen)
         return SerialSession(self.module, loss, dict(zip(trained, leaves, strict=True)))
 
     @torch.no_grad()

@@ -51,5 +51,10 @@ class Setup:
         return torch.from_numpy(generator.standard_normal(shape)).float()
 
     def learning_rate(self, round: int) -> float:
-        """The local learning rate of a round, ``lr · lr_decay^(round − 1)``."""
+        """The optimiser's learning rate in a round, ``lr · lr_decay^(round − 1)``."""
         return self.training.lr * self.training.lr_decay ** (round - 1)
+
+    def plain_rate(self, round: int) -> float:
+        """The rate of methods' own, plain steps in a round: ``plain_lr``, or ``lr``, decayed alike."""
+        rate = self.training.plain_lr
+        return self.learning_rate(round) if rate is None else rate * self.training.lr_decay ** (round - 1)

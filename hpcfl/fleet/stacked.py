@@ -21,7 +21,7 @@ from hpcfl.fleet.losses import (
     in_words,
     one_number,
 )
-from hpcfl.fleet.modules import Program, train_mode
+from hpcfl.fleet.modules import Frozen, Program, train_mode
 from hpcfl.fleet.replay import Replayed
 
 RECORDINGS = 16  # losses and predictions that stay recorded; a closure made anew in every round is a new one
@@ -52,15 +52,17 @@ class StackedKernel:
         """Tensors ``[L, …]`` as they are."""
         return tensors
 
-    def session(self, tensors: Tensors, trained: list[str], loss: Loss) -> "StackedSession":
+    def session(self, tensors: Tensors, trained: list[str], loss: Loss,
+                frozen: Frozen = "evaluation") -> "StackedSession":
         """The gradients of ``loss`` as a function of mini-batches, at ``tensors`` [L, …].
 
         Steps change ``tensors`` in place; gradients are taken at what they hold at the time of the call.
 
         trained: the names of the parameters to differentiate; the others are frozen.
+        frozen: the mode of layers of which all is frozen.
         """
-        train_mode(self.module, trained)
-        return StackedSession(self, tensors, trained, loss)
+        train_mode(self.module, trained, frozen)
+        return StackedSession(self, tensors, trained, loss, frozen)
 
     def check(self) -> None:
         """Raise RunFailure if a recording turned out to be wrong on a GPU since the last call."""
@@ -146,8 +148,10 @@ class StackedLoss:
 class StackedSession:
     """Gradients of the lanes' losses at ``tensors`` [L, …]; each call moves the buffers among these."""
 
-    def __init__(self, kernel: StackedKernel, tensors: Tensors, trained: list[str], loss: Loss):
+    def __init__(self, kernel: StackedKernel, tensors: Tensors, trained: list[str], loss: Loss,
+                 frozen: Frozen):
         self._kernel, self._tensors, self._trained, self._loss = kernel, tensors, trained, loss
+        self._frozen = frozen
         self._names = [*trained, *(name for name in tensors if name not in trained)]
         self._buffers = {name for name, _ in kernel.module.named_buffers()} & tensors.keys()
 
@@ -164,7 +168,7 @@ class StackedSession:
         run: Function = StackedLoss(self._kernel.module, self._loss, names, len(self._trained),
                                     variable_names).gradients
         if x.is_cuda or not self._buffers:  # batch norm writes to its buffers, which only graphs can repeat
-            key = (identity(self._loss), len(self._trained), *names, *variable_names)
+            key = (identity(self._loss), self._frozen, len(self._trained), *names, *variable_names)
             moved = [position for position, name in enumerate(names) if name in self._buffers]
             run = self._kernel.replayed(key, run, f"the loss {in_words(self._loss)}", len(names) + 1, moved)
         *gradients, losses = run(*given, x, y, *(variables[name] for name in variable_names))

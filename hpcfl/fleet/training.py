@@ -18,6 +18,7 @@ from torch import Tensor
 from hpcfl.files import scratch
 from hpcfl.fleet import frozen
 from hpcfl.fleet.losses import Lanes, Loss, Tensors
+from hpcfl.fleet.modules import Frozen
 from hpcfl.fleet.optimizers import Optimizer, Proximal
 from hpcfl.fleet.resources import Resources
 from hpcfl.fleet.turn import Draws, Turn
@@ -43,6 +44,7 @@ class Task:
     share: float = 1.0
     only: Tensor | None = None
     until: Callable[[Tensor, Tensors], Tensor] | None = None
+    frozen: Frozen = "evaluation"  # the mode of layers of which nothing is trained
     step: Callable[[Turn], None] | None = None  # None: a step of the optimiser on the loss
 
     def pool(self, seed: int, client: int, held: np.ndarray) -> np.ndarray:
@@ -114,6 +116,8 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
 def _frozen_once(task: Task, resources: Resources, start: Trained, pools: list[np.ndarray], first: int,
                  variables: Tensors) -> bool:
     """Whether the layers below the head run once, before the first epoch; ``first``: a client's position."""
+    if task.frozen == "training" and resources.buffers.width:
+        return False  # what batch norm makes of a sample depends on its mini-batch
     one = slice(first, first + 1)
     return frozen.fits(resources, start.rows[one], start.buffers[one], pools[first], task.names, task.loss,
                        {name: value[one] for name, value in variables.items()})
@@ -139,7 +143,7 @@ class Chunk:
         self.task, self.resources, self.clients, self.size = task, resources, clients, size
         self.tensors, self.variables = tensors, variables
         self.assigned: set[str] = set()
-        self._gradient = resources.kernel.session(tensors, task.names, task.loss)
+        self._gradient = resources.kernel.session(tensors, task.names, task.loss, task.frozen)
         anchor = None if proximal is None else Proximal(
             proximal[0], resources.kernel.lay_out(resources.setup.layout.stack(proximal[1])))
         self._optimizer = Optimizer(resources.training, resources.setup.learning_rate(task.round), anchor)

@@ -113,6 +113,10 @@ class Turn:
         self.write(kept)
         return gradient
 
+    def clipped(self, direction: Tensor) -> Tensor:
+        """``direction`` [a, width] scaled to a norm of at most ``training.clip``, where that is set."""
+        return self._optimizer.clipped([direction])[0]
+
     def uniform(self, purpose: str, *shape: int) -> Tensor:
         """Uniform numbers in [0, 1), ``[a, *shape]``, keyed by purpose, round, client and step.
 

@@ -8,7 +8,7 @@ have it too (``ala = true``).
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as functional
@@ -20,6 +20,7 @@ from hpcfl.fleet.losses import Batch
 from hpcfl.methods.base import Method, Setup, State
 from hpcfl.rows.layout import Group
 
+Activation = Literal["round", "own"]  # whose second round learns Ω until it converges
 WINDOW = 10  # so many last losses must be alike for a first activation to end
 
 
@@ -29,6 +30,9 @@ class AdaptiveLocalAggregation:
 
     Client: ``model`` [P], its own; ``ala.weights``, Ω of the upper layers' columns; ``ala.rounds`` [1], in
     how many rounds it has taken part.
+
+    activation: "round", Algorithm 1, begins with round 2 of the federation, also for clients that were not in
+    round 1, whose own model is still the initial one. "own" begins with each client's own second round.
     """
 
     eta: float = 1.0
@@ -36,6 +40,7 @@ class AdaptiveLocalAggregation:
     layers: Group = 1
     threshold: float = 0.01
     most_epochs: int = 100
+    activation: Activation = "round"
 
     def client_state(self, setup: Setup) -> State:
         upper = setup.layout.columns(self.layers)
@@ -46,14 +51,16 @@ class AdaptiveLocalAggregation:
         """The models ``[n, P]`` that clients start from: ``received``, its upper layers v + Ω⊙(g − v).
 
         Over mini-batches of a random share of the samples, Ω ← clip(Ω − η·∇⊙(g − v), 0, 1) with the loss's
-        gradient ∇ at the blended model. The first time this runs until the standard deviation of the last ten
-        epochs' losses is below the threshold, at most ``most_epochs``; from then on for one epoch. In its
-        first round a client has no model of its own yet and starts from g; this is known by counting, where
-        the reference code compares tensors.
+        gradient ∇ at the blended model. In the second round this runs until the standard deviation of the
+        last ten epochs' losses is below the threshold, at most ``most_epochs``; from then on for one epoch.
+        In the first round clients have no model of their own yet and start from g; this is known by counting,
+        where the reference code compares tensors. Batch norm is in training mode throughout, and what its
+        statistics move by is forgotten.
         """
         upper, rows = fleet.layout.columns(self.layers), fleet.rows(received)
         own, received = fleet.state["model"][:, upper], rows[:, upper]
-        omega, rounds = fleet.state["ala.weights"], fleet.state["ala.rounds"]
+        omega, taken = fleet.state["ala.weights"], fleet.state["ala.rounds"]
+        rounds = taken if self.activation == "own" else torch.full_like(taken, fleet.round - 1)
         start = rows.clone()
         start[:, upper] = torch.lerp(own, received, omega)
 
@@ -68,11 +75,12 @@ class AdaptiveLocalAggregation:
             return later | (losses[:, -WINDOW:].std(dim=1, correction=0) < self.threshold
                             if losses.shape[1] > WINDOW else later)
 
-        blended, after = fleet.train_by(
-            step, start, loss=cross_entropy, params=(self.layers,), phase="ala", share=self.share,
-            only=rounds[:, 0] > 0, until=done, epochs=self.most_epochs,
-            variables={"own": own, "received": received, "omega": omega, "rounds": rounds})
-        fleet.state["ala.weights"], fleet.state["ala.rounds"] = after["omega"], rounds + 1
+        with fleet.trial():
+            blended, after = fleet.train_by(
+                step, start, loss=cross_entropy, params=(self.layers,), phase="ala", share=self.share,
+                frozen="training", only=rounds[:, 0] > 0, until=done, epochs=self.most_epochs,
+                variables={"own": own, "received": received, "omega": omega, "rounds": rounds})
+        fleet.state["ala.weights"], fleet.state["ala.rounds"] = after["omega"], taken + 1
         return blended
 
 

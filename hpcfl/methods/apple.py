@@ -3,13 +3,14 @@
 Luo & Wu, "Adapt to adaptation: learning personalization for cross-silo federated learning", IJCAI 2022.
 Client i has a core model C_i and a vector of directed relationships a_i ∈ R^M; the model that it uses is
 w_i = Σ_j a_ij C_j. It minimises F_i(w_i) + λ_r (μ/2)‖a_i − p‖² over C_i and a_i, p being the clients' shares
-of the samples; the other cores stand still. At each mini-batch, with g = ∇F_i(w_i), C_i moves along a_ii·g by
-the experiment's optimiser and a_ij ← a_ij − η₂(⟨g, C_j⟩ + λ_r μ (a_ij − p_j)). a_i starts at p. The penalty
-fades out over the first LR of the R rounds: λ_r = (cos(πr/LR) + 1)/2 for r = 0, 1, … < LR, then 0. The client
-uploads C_i.
+of the samples; the other cores stand still. At each mini-batch, with g = ∇F_i(w_i), C_i moves along M·a_ii·g
+by the experiment's optimiser and a_ij ← a_ij − η₂(⟨g, C_j⟩ + λ_r μ (a_ij − p_j)). a_i starts at p. The
+penalty fades out over the first LR of the R rounds: λ_r = (cos(πr/LR) + 1)/2 for r = 0, 1, … < LR, then 0.
+The client uploads C_i.
 
-PFLlib, from which most tables come, uploads w_i instead and takes a mean for the inner product ⟨g, C_j⟩ over
-all parameters; neither is done here (methods-1.md §11, item 9). In the paper all clients take part in every
+The text has no M, which PFLlib, from which most tables come, puts there: without it C_i is M times slower
+(``times_clients = false``). PFLlib also uploads w_i and takes a mean for the inner product ⟨g, C_j⟩ over all
+parameters; neither is done here (methods-1.md §11, item 9). In the paper all clients take part in every
 round; here the cores of absent ones stay as they were last uploaded, as DiversiFed's Table VII needs it.
 """
 
@@ -37,8 +38,8 @@ class Apple(Method):
                                              "shares of samples")
     period: float = Field(0.2, ge=0, le=1,
                           description="share L of the rounds in which that penalty fades out")
-    times_clients: bool = Field(False, description="multiply the core's gradient by M, as a_ii ≈ 1/M slows "
-                                                   "it down by M")
+    times_clients: bool = Field(True, description="multiply the core's gradient by M, as a_ii ≈ 1/M slows it "
+                                                  "down by M")
 
     def server_state(self, setup: Setup) -> State:
         return {"cores": mixing.repeated(setup.initial(), setup.clients)}

@@ -2,8 +2,8 @@
 
 Li et al., "Ditto: Fair and robust federated learning through personalization", ICML 2021. After its local
 training for FedAvg a client does v_i ← v_i − η[∇F_i(v_i) + λ(v_i − w)] with the RECEIVED w, constant in the
-round, in plain steps whatever the optimiser. The personal model v_i stays with the client; the result is its
-score after training, ``post``.
+round, in plain steps whatever the optimiser; ∇F_i is clipped where ``training.clip`` is set, as in FedNH's
+code. The personal model v_i stays with the client; the result is its score after training, ``post``.
 
 The codes differ (methods-2.md §5, item 9). FedNH's pulls to the client's trained model instead of w, as here
 with ``anchor = "trained"``. The authors' alternates the two models' steps on the same mini-batch; here v_i
@@ -44,7 +44,8 @@ class Ditto(FedAvg):
 
         def step(turn: Turn) -> None:
             personal = turn.rows()
-            turn.write(personal - rate * (turn.gradient() + self.lam * (personal - turn.variables["anchor"])))
+            pull = self.lam * (personal - turn.variables["anchor"])
+            turn.write(personal - rate * (turn.clipped(turn.gradient()) + pull))
 
         fleet.state["personal"], _ = fleet.train_by(
             step, fleet.state["personal"], epochs=self.personal_epochs, phase="personal", model="personal",

@@ -8,7 +8,7 @@ keep what ALA makes, where the code overwrites everybody's model.
 
 from pydantic import Field, PositiveInt
 
-from hpcfl.methods._ala import AdaptiveLocalAggregation
+from hpcfl.methods._ala import Activation, AdaptiveLocalAggregation
 from hpcfl.methods.base import Layers
 from hpcfl.methods.fedavg import FedAvg
 
@@ -25,9 +25,12 @@ class FedALA(FedAvg):
     threshold: float = Field(0.01, ge=0,
                              description="standard deviation of ten losses that ends a first activation")
     most_epochs: PositiveInt = Field(100, description="cap on the epochs of a first activation")
+    activation: Activation = Field("round", description="first in round 2, as Algorithm 1, or in each "
+                                                        "client's own second round")
 
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
-        return AdaptiveLocalAggregation(self.eta, self.share, self.layers, self.threshold, self.most_epochs)
+        return AdaptiveLocalAggregation(self.eta, self.share, self.layers, self.threshold, self.most_epochs,
+                                        self.activation)
 
 
 plugin = FedALA

@@ -1,18 +1,19 @@
-"""PartialFed-Adaptive: for every mini-batch a client draws, by layer, how much of the shared model it loads.
+"""PartialFed-Adaptive: before it trains, a client draws, by layer, how much of the shared model it loads.
 
 Sun et al., "PartialFed: Cross-domain personalized federated learning via partial initialization", NeurIPS
-2021, as FedALA describes it (methods-2.md §7; the paper's text was not at hand). A client has a model θ_i and
-for each layer l two logits a_i^l. The warm-up rounds are FedAvg's. Later, for each mini-batch, it draws
-u^l ~ GumbelSoftmax(a_i^l; T), so that u^l_0 + u^l_1 = 1, and composes θ̂^l = u^l_0 w^l + u^l_1 θ_i^l from the
-received w and its own model. Most mini-batches train the model, θ_i ← θ̂ − η∇f(θ̂); the others, on other
-samples of the same epoch, train the strategy, a_i ← a_i − η_a∇_a f(θ̂), and leave θ_i as it is. Steps are
-plain, whatever the optimiser.
+2021 (methods-2.md §7; the paper's text was not at hand). A client has a model θ_i and for each layer l two
+logits a_i^l. The warm-up rounds are FedAvg's. Later a round begins with a draw u^l ~ GumbelSoftmax(a_i^l; T),
+so that u^l_0 + u^l_1 = 1, and θ_i^l ← θ̂^l = u^l_0 w^l + u^l_1 θ_i^l with the received w. Most mini-batches
+train the model, θ_i ← θ_i − η∇f(θ_i); the others, on other samples of the same epoch, train the strategy,
+a_i ← a_i − η_a∇_a f(θ̂), each at a θ̂ drawn anew, and leave θ_i as it is. Steps are plain, whatever the
+optimiser. FedALA's words can also mean a draw for every mini-batch, θ_i ← θ̂ − η∇f(θ̂), ``draw = "batch"``,
+but then θ_i forgets within two mini-batches what it learnt.
 
 T decays each round, down to a floor because the draw overflows as T → 0. The class that PFLlib removed
 overwrites what it learns with each draw; here a_i accumulates.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, NonNegativeInt
@@ -38,13 +39,15 @@ class PartialFed(FedAvg):
     primary = "post"
     family = "a personal model beside the global one"
     reference = "Sun et al., NeurIPS 2021"
+    draw: Literal["round", "batch"] = Field("round", description="load before local training, or anew in "
+                                                                 "every mini-batch")
     warmup: NonNegativeInt = Field(20, description="first rounds in which all of the shared model is loaded")
     temperature: float = Field(5.0, gt=0, description="temperature T of the first round after the warm-up")
     decay: float = Field(0.965, gt=0, le=1, description="factor of the temperature in each round")
     strategy_share: float = Field(0.2, ge=0, lt=1,
                                   description="share of mini-batches that train the strategy")
     strategy_lr: float | None = Field(None, ge=0,
-                                      description="learning rate η_a of the strategy; default: training.lr")
+                                      description="learning rate η_a of the strategy; default: plain_lr")
 
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "model": setup.initial(),
@@ -62,19 +65,22 @@ class PartialFed(FedAvg):
 
         def step(turn: Turn) -> None:
             lane, own = turn.variables, turn.rows()
-            noise = gumbel(turn.uniform("gumbel", layers, 2))
-            choice = ((lane["strategy"] + noise) / temperature).softmax(dim=2)
+            choice = drawn(lane["strategy"], turn.uniform("gumbel", layers, 2), temperature)
             mixed = mix(fleet.layout, choice, lane["shared"], own)
-            gradient = turn.gradient(mixed)
-            slope = slopes(fleet.layout, choice, gradient, lane["shared"], own) / temperature
             learns = self.trains_strategy(turn.index, lane["offset"])[:, None]
-            turn.write(torch.where(learns, own, mixed - rate * gradient))
+            point = mixed if self.draw == "batch" else torch.where(learns, mixed, own)
+            gradient = turn.gradient(point)
+            slope = slopes(fleet.layout, choice, gradient, lane["shared"], own) / temperature
+            turn.write(torch.where(learns, own, point - rate * gradient))
             lane["strategy"] = torch.where(learns[..., None], lane["strategy"] - strategy_rate * slope,
                                            lane["strategy"])
 
-        own = fleet.state["model"]
+        own, shared, strategy = fleet.state["model"], fleet.rows(rows), fleet.state["strategy"]
+        if self.draw == "round":
+            choice = drawn(strategy, fleet.uniform("first gumbel", layers, 2), temperature)
+            own = mix(fleet.layout, choice, shared, own)
         trained, after = fleet.train_by(step, own, variables={
-            **self.known(fleet, own), "shared": fleet.rows(rows), "strategy": fleet.state["strategy"],
+            **self.known(fleet, own), "shared": shared, "strategy": strategy,
             "offset": fleet.uniform("strategy batches")}, **how)
         fleet.state["strategy"] = after["strategy"]
         return trained
@@ -100,6 +106,11 @@ class PartialFed(FedAvg):
     def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
         return ClientModel(self.preferred(fleet, self.received(fleet, inbox))
                            if self.adaptive(fleet) else rows)
+
+
+def drawn(strategy: Tensor, uniform: Tensor, temperature: float) -> Tensor:
+    """Choices u ~ GumbelSoftmax(a; T) [a, L, 2] of the logits ``strategy`` a by ``uniform`` numbers."""
+    return ((strategy + gumbel(uniform)) / temperature).softmax(dim=2)
 
 
 def gumbel(uniform: Tensor) -> Tensor:

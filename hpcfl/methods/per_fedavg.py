@@ -29,8 +29,8 @@ class PerFedAvg(FedAvg):
     reference = "Fallah et al., NeurIPS 2020"
     variant: Literal["first-order", "hessian-free"] = Field("first-order",
                                                             description="how the second derivative is had")
-    alpha: float | None = Field(None, ge=0, description="size α of the adapting step; default: training.lr")
-    beta: float | None = Field(None, ge=0, description="size β of the outer step; default: training.lr")
+    alpha: float | None = Field(None, ge=0, description="size α of the adapting step; default: plain_lr")
+    beta: float | None = Field(None, ge=0, description="size β of the outer step; default: plain_lr")
     delta: float = Field(1e-3, gt=0, description="length δ of the difference, relative to max(1, ‖θ‖)")
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:

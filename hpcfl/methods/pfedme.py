@@ -2,7 +2,7 @@
 
 Dinh, Tran & Nguyen, "Personalized federated learning with Moreau envelopes", NeurIPS 2020. For each
 mini-batch a client does K steps θ ← θ − η_p(∇f(θ) + λ(θ − w_i) + μθ) and then w_i ← w_i − ηλ(w_i − θ), η
-being the experiment's learning rate. Both start a round at w and go on from one mini-batch to the next. The
+being ``training.plain_lr``. Both start a round at w and go on from one mini-batch to the next. The
 client uploads w_i, the server does w ← (1 − β)w + βΣp_i w_i. Steps are plain, whatever the optimiser.
 
 In the reference code (methods-2.md §4, item 9) the personal model shares its memory with w_i, so that w_i is
@@ -45,7 +45,7 @@ class PFedMe(ServerModel):
         return self
 
     def notes(self, setup: Setup) -> list[str]:
-        factor = setup.learning_rate(1) * self.lam
+        factor = setup.plain_rate(1) * self.lam
         return [f"pfedme: lr · lam = {factor:g} is above 1, so w_i overshoots θ in every step; "
                 "above 2 it diverges"] if factor > 1 else []
 

@@ -35,7 +35,8 @@ def resolved(protocol, method="fedavg", dataset="cifar-10", **keys):
                "training.batch_size": 64, "training.lr": 0.01, "training.lr_decay": 0.99,
                "training.momentum": 0.9, "training.weight_decay": 1e-5, "training.clip": 10.0,
                "data.augment": True, "data.normalise": "statistics", "model.name": "conv2cifar",
-               "method.weights": "uniform", "evaluation.metric": "pm_l", "evaluation.score": "post"}),
+               "method.weights": "uniform", "evaluation.metric": "pm_l", "evaluation.score": "post",
+               "evaluation.every": 1, "evaluation.clients": "cohort"}),
 ])
 def test_a_protocol_sets_everything_at_once(protocol, expected):
     found = resolved(protocol)
@@ -61,6 +62,10 @@ def test_a_protocol_sets_everything_at_once(protocol, expected):
     ("diversifed", {"method": "diversifed"}, {"method.tau": 1.0, "method.lam": 2.0}),
     ("diversifed", {"method": "diversifed", "partition.scheme": "client-dirichlet", "partition.beta": 0.5},
      {"method.tau": 0.7}),
+    ("diversifed", {"method": "per-fedavg"},
+     {"training.lr": 0.001, "training.plain_lr": 0.005, "method.alpha": None, "method.beta": None}),
+    ("diversifed", {"method": "pfedme"}, {"training.plain_lr": 0.005, "method.personal_lr": 0.09}),
+    ("diversifed", {"training.optimizer": "sgd"}, {"training.plain_lr": None}),
     ("diversifed", {"method": "fedcac", "dataset": "cifar-100"}, {"method.tau": 0.4, "method.beta": 170.0}),
     ("fednh", {"dataset": "tiny-imagenet"},
      {"model.name": "resnet18", "model.norm": "group", "training.weight_decay": 1e-3}),
@@ -68,6 +73,8 @@ def test_a_protocol_sets_everything_at_once(protocol, expected):
     ("fednh", {"method": "fednh"}, {"method.scale": 1.0, "method.rho": 0.9, "evaluation.score": "method"}),
     ("fednh", {"method": "ditto"},
      {"method.lam": 0.75, "method.personal_epochs": 5, "method.anchor": "trained"}),
+    ("fednh", {"method": "fedbabu"}, {"method.tune_from": "local", "evaluation.clients": "all"}),
+    ("fednh", {"method": "local"}, {"rounds": 20, "participation.fraction": 1.0, "training.lr_decay": 0.99}),
     ("fednh", {"method": "fedrod"}, {"method.personal": "hyper", "method.order": "separate"}),
     ("fednh", {"method": "fedrod", "dataset": "tiny-imagenet"}, {"method.personal": "linear"}),
 ])

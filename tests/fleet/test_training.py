@@ -236,3 +236,14 @@ def test_learning_rate_decays_by_round(make_fleet, rows_of):
     first, third = make_fleet(**one), make_fleet(round=3, **one)
     rows = rows_of(first)
     torch.testing.assert_close((third.train(rows) - rows) * 4, first.train(rows) - rows, rtol=1e-2, atol=1e-5)
+
+
+@pytest.mark.parametrize(("keys", "rate"), [({}, 0.1), ({"plain_lr": 0.3}, 0.3),
+                                            ({"plain_lr": 0.3, "lr_decay": 0.5}, 0.075)])
+def test_a_methods_own_steps_have_a_rate_of_their_own(make_fleet, keys, rate):
+    assert make_fleet(lr=0.1, round=3, **keys).learning_rate == pytest.approx(rate)
+
+
+def test_a_rate_of_plain_steps_is_not_the_optimisers(make_fleet, rows_of):
+    plain, other = make_fleet(lr=0.1), make_fleet(lr=0.1, plain_lr=0.3)
+    assert torch.equal(plain.train(rows_of(plain)), other.train(rows_of(other)))

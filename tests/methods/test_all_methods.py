@@ -167,6 +167,17 @@ def test_a_method_counts_the_score_before_or_after_local_training_as_its_paper()
     assert sorted(METHODS) == plugins.names("hpcfl.methods")
 
 
+@pytest.mark.parametrize("name", ["per-fedavg", "pfedme", "ditto", "partialfed", "fedrod"])
+def test_plain_steps_have_their_own_learning_rate_under_adam(federate, name):
+    """A rate that suits Adam is none for them: with ``plain_lr`` they go another way, and without it
+    they have ``lr``."""
+    own = {"partialfed": {"warmup": 0}, "fedrod": {"order": "separate"}}.get(name, {})
+    adam = {"optimizer": "adam", "lr": 0.001}
+    digests = [federate({"name": name, **own}, rounds=1, training={**adam, **keys}).digest
+               for keys in ({}, {"plain_lr": 0.001}, {"plain_lr": 0.005})]
+    assert digests[0] == digests[1] != digests[2]
+
+
 @every_method
 def test_lanes_do_not_change_a_bit(federate, name):
     digests = {federate(method(name), rounds=2, runtime={"lanes": lanes}).digest for lanes in (2, 7, "auto")}

@@ -46,9 +46,23 @@ def test_ditto_9_is_pulled_to_the_received_model_not_to_the_trained_one(federate
 
 def test_ditto_4_personal_steps_are_plain(federate):
     personal = [federate({"name": "ditto", "lam": 0.5}, rounds=1, training=extra).clients["personal"]
-                for extra in ({}, {"momentum": 0.9, "weight_decay": 0.1, "clip": 0.01},
-                              {"optimizer": "adam"})]
+                for extra in ({}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adam"})]
     assert torch.equal(personal[0], personal[1]) and torch.equal(personal[0], personal[2])
+
+
+def test_ditto_4_clips_the_personal_gradient_and_not_the_pull(make_fleet):
+    """F = Σw, whose gradient has the norm √P: clipped at 1 each of P entries is 1/√P, and
+    λ(v − w) = 2·(3 − 1) is added to it. One batch, η = 0.1."""
+    ends = {}
+    for clip in (None, 1.0):
+        fleet = make_fleet([[4, 0, 0, 0]], lr=0.1, lanes=1, clip=clip)
+        fleet.loss = lambda model, batch, lane: sum(p.sum() for p in model.parameters())
+        width = fleet.layout.width
+        fleet.state["personal"] = torch.full((1, width), 3.0)
+        Ditto(name="ditto", lam=2.0, personal_epochs=1).update(fleet, {"model": torch.ones(width)})
+        ends[clip] = fleet.state["personal"]
+    torch.testing.assert_close(ends[None], torch.full((1, width), 3 - 0.1 * (1 + 4)))
+    torch.testing.assert_close(ends[1.0], torch.full((1, width), 3 - 0.1 * (width ** -0.5 + 4)))
 
 
 def test_ditto_9_scores_personal_models_of_all_clients(federate):

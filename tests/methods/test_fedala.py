@@ -15,12 +15,13 @@ FEW = [[8, 3, 0, 0], [0, 9, 2, 0]]
 def activated(make_fleet, rows_of):
     """A fleet whose clients have trained before: state with v, Ω, rounds; and a received model g ``[P]``."""
     def make(counts=FEW, rounds=2, omega=0.5, layers=1, **keys):
-        fleet = make_fleet(counts, **{"dtype": torch.float64, "batch_size": 100, **keys})
+        fleet = make_fleet(counts, **{"dtype": torch.float64, "batch_size": 100, "round": rounds + 1, **keys})
         upper = fleet.layout.columns(layers)
         dtype = rows_of(fleet).dtype
-        fleet.state = {"model": rows_of(fleet, 1),
-                       "ala.weights": torch.full((len(counts), upper.stop - upper.start), omega, dtype=dtype),
-                       "ala.rounds": torch.full((len(counts), 1), rounds)}
+        fleet.state |= {"model": rows_of(fleet, 1),
+                        "ala.weights": torch.full((len(counts), upper.stop - upper.start), omega,
+                                                  dtype=dtype),
+                        "ala.rounds": torch.full((len(counts), 1), rounds)}
         return fleet, rows_of(fleet, 2)[0], upper
     return make
 
@@ -58,7 +59,7 @@ def test_ala_4_one_step_by_hand(make_fleet):
     the biases. With η = 1 and Δ = 1, Ω of the biases becomes ½ − (p − e_y) = ¼, and for class y
     ½ + ¾ → clipped to 1.
     """
-    fleet = make_fleet([[0, 0, 1, 0]], hidden=(), batch_size=100)
+    fleet = make_fleet([[0, 0, 1, 0]], hidden=(), batch_size=100, round=3)
     width = fleet.layout.width
     g = torch.zeros(width)
     g[-4:] = 1
@@ -169,13 +170,50 @@ def test_ala_9_takes_the_population_standard_deviation_as_the_reference_code(act
     assert epochs_of(fleet, g, threshold=between, eta=5.0)[0] == 11
 
 
-def test_ala_9_is_off_in_a_clients_first_round_and_later_runs_one_epoch(activated):
-    assert epochs_of(*activated(rounds=0)[:2]) == [0, 0]
-    assert epochs_of(*activated(rounds=2)[:2]) == [1, 1]
-    fleet, g, _ = activated(rounds=2)
-    fleet.state["ala.rounds"] = torch.tensor([[0], [5]])
-    assert epochs_of(fleet, g) == [0, 1]
-    assert fleet.state["ala.rounds"].tolist() == [[1], [6]]
+@pytest.mark.parametrize("activation", ["round", "own"])
+def test_ala_9_is_off_in_the_first_round_and_later_runs_one_epoch(activated, activation):
+    assert epochs_of(*activated(rounds=0)[:2], activation=activation) == [0, 0]
+    assert epochs_of(*activated(rounds=2)[:2], activation=activation) == [1, 1]
+
+
+def test_ala_9_counts_the_federations_rounds_or_a_clients_own(activated):
+    """Clients that took part never, once and five times: Algorithm 1 has all of them converge in round 2 and
+    learn for one epoch in round 3, in rounds of their own they copy, converge, and learn for one."""
+    three = [*FEW, [1, 0, 6, 6]]
+    for round, activation, expected in ((2, "round", [11, 11, 11]), (3, "round", [1, 1, 1]),
+                                        (2, "own", [0, 11, 1]), (3, "own", [0, 11, 1])):
+        fleet, g, _ = activated(three, round=round)
+        fleet.state["ala.rounds"] = torch.tensor([[0], [1], [5]])
+        assert epochs_of(fleet, g, threshold=1e9, activation=activation) == expected
+        assert fleet.state["ala.rounds"].tolist() == [[1], [2], [6]]
+
+
+def test_fedala_7_takes_its_activation_from_the_file(federate):
+    part = {"rounds": 4, "participation": {"fraction": 0.4}}
+    algorithm, own = (federate({"name": "fedala", "most_epochs": 12, **keys}, **part).digest
+                      for keys in ({}, {"activation": "own"}))
+    assert algorithm != own
+    assert (federate({"name": "fedala", "most_epochs": 12, "activation": "own"}).digest
+            == federate({"name": "fedala", "most_epochs": 12}).digest)  # all clients in every round
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_ala_9_batch_norm_takes_each_batchs_statistics_and_forgets_them(activated, lanes):
+    """Ω moves along the gradient of the model in training mode, as in the authors' code, also where
+    batch norm lies in layers that are copied."""
+    fleet, g, upper = activated(dtype=torch.float32, lanes=lanes, model={"name": "tiny:normalised"})
+    v, module, buffers = fleet.state["model"], fleet.resources.kernel.module, fleet.buffers().clone()
+    samples, learnt = fleet.resources.samples, []
+    for client in range(2):
+        x, y = samples.take(samples.train[client])
+        start = torch.cat([g[:upper.start], torch.lerp(v[client, upper], g[upper], 0.5)]).requires_grad_()
+        named = {name: tensor[0] for name, tensor in fleet.layout.stack(start[None]).items()}
+        loss = torch.nn.functional.cross_entropy(torch.func.functional_call(module.train(), named, x), y)
+        slope, = torch.autograd.grad(loss, start)
+        learnt.append((0.5 - 0.01 * slope[upper] * (g - v[client])[upper]).clamp(0, 1))
+    AdaptiveLocalAggregation(eta=0.01, share=1.0).adapt(fleet, g)
+    torch.testing.assert_close(fleet.state["ala.weights"], torch.stack(learnt), rtol=1e-4, atol=1e-6)
+    assert torch.equal(fleet.state["buffers.model"], buffers) and fleet.losses is None
 
 
 def test_fedala_9_only_participants_adapt(federate):
@@ -230,8 +268,9 @@ def test_ala_9_records_the_last_batchs_loss_of_an_epoch(activated):
 
     def run(threshold):
         losses.clear()
-        fleet, g, _ = activated(counts=[[8, 3, 0, 0]], rounds=1, batch_size=6)  # 6 + 5 of 11 samples
-        AdaptiveLocalAggregation(eta=5.0, share=1.0, threshold=threshold, most_epochs=12).adapt(fleet, g)
+        fleet, g, _ = activated(counts=[[8, 3, 0, 0]], rounds=1, round=1, batch_size=6)  # 6 + 5 of 11
+        AdaptiveLocalAggregation(eta=5.0, share=1.0, threshold=threshold, most_epochs=12,
+                                 activation="own").adapt(fleet, g)
         return len(losses) // 2
 
     Fleet.train_by = noting
@@ -250,8 +289,8 @@ def test_ala_9_learns_from_a_random_subset_that_stays_for_the_phase(activated, m
     in another round. Their features are computed once, so that all epochs see the same ones."""
     pools, run_once = [], frozen.run_once
     monkeypatch.setattr(frozen, "run_once", lambda *given: pools.append(set(given[3][0])) or run_once(*given))
-    for round in (1, 2):
-        fleet, g, _ = activated(counts=[[40, 0, 0, 0]], rounds=1, round=round)
+    for rounds in (1, 2):
+        fleet, g, _ = activated(counts=[[40, 0, 0, 0]], rounds=rounds)
         AdaptiveLocalAggregation(share=0.5, most_epochs=12, threshold=0.0).adapt(fleet, g)
     halves = [pool for pool in pools if len(pool) > 2]  # two samples are for a trial
     assert [len(half) for half in halves] == [20, 20] and halves[0] != halves[1]

@@ -1,6 +1,7 @@
 """PartialFed-Adaptive: methods-2.md §7."""
 
 import numpy as np
+import pytest
 import torch
 
 from hpcfl.methods import partialfed
@@ -25,24 +26,50 @@ def method(**keys):
     return {"name": "partialfed", "warmup": 0, **keys}
 
 
-def test_partialfed_10a_keeping_everything_is_local_training(federate):
-    played = federate({"name": "test_partialfed:Loads", "own": 1, "warmup": 0, "strategy_share": 0.0})
+@pytest.mark.parametrize("draw", ["round", "batch"])
+def test_partialfed_10a_keeping_everything_is_local_training(federate, draw):
+    played = federate({"name": "test_partialfed:Loads", "own": 1, "warmup": 0, "strategy_share": 0.0,
+                       "draw": draw})
     torch.testing.assert_close(played.clients["model"], federate("local").clients["model"])
 
 
 def test_partialfed_10b_loading_everything_keeps_only_the_last_step(federate):
     """One batch an epoch: however many epochs, θ = w − η∇f(w)."""
-    loads = {"name": "test_partialfed:Loads", "own": 0, "warmup": 0, "strategy_share": 0.0}
+    loads = {"name": "test_partialfed:Loads", "own": 0, "warmup": 0, "strategy_share": 0.0, "draw": "batch"}
     several = federate(loads, rounds=1, training={"batch_size": 100, "epochs": 4}).clients["model"]
     single = federate("local", rounds=1, training={"batch_size": 100}).clients["model"]
     torch.testing.assert_close(several, single)
+
+
+def test_partialfed_4_loading_everything_once_a_round_trains_as_fedavg(federate):
+    """Drawn before local training, all mini-batches train what was loaded."""
+    loads = federate({"name": "test_partialfed:Loads", "own": 0, "warmup": 0, "strategy_share": 0.0})
+    torch.testing.assert_close(loads.server["model"], federate("fedavg").server["model"])
+
+
+def test_partialfed_4_composes_once_a_round(make_fleet, rows_of):
+    """θ_i ← u_0 w + u_1 θ_i with one draw for each layer, and from there on plain training."""
+    fleet = make_fleet()
+    shared, own = rows_of(fleet, 1), rows_of(fleet, 2)
+    fleet.state = {"model": own.clone(), "strategy": torch.zeros(5, 2, 2)}
+    trained = PartialFed(**method(strategy_share=0.0, temperature=0.7)).fit(fleet, shared, {})
+    noise = -(-fleet.uniform("first gumbel", 2, 2).log()).log()
+    choice = by_layer(fleet.layout, (noise / 0.7).softmax(dim=2)[..., 0])
+    start = own + choice * (shared - own)
+    torch.testing.assert_close(trained, make_fleet().train(start))
+    assert len(choice.unique()) == 10 and torch.equal(fleet.state["strategy"], torch.zeros(5, 2, 2))
+    fleet = make_fleet()
+    fleet.state = {"model": own.clone(), "strategy": torch.zeros(5, 2, 2)}
+    stays = PartialFed(**method(strategy_share=0.999, temperature=0.7)).fit(fleet, shared, {})
+    torch.testing.assert_close(stays, start)
+    assert (fleet.state["strategy"] != 0).all()
 
 
 def test_partialfed_10c_strategy_batches_leave_the_model_as_it_is(make_fleet, rows_of):
     fleet = make_fleet()
     shared, own = rows_of(fleet, 1), rows_of(fleet, 2)
     fleet.state = {"model": own.clone(), "strategy": torch.zeros(5, 2, 2)}
-    trained = PartialFed(**method(strategy_share=0.999)).fit(fleet, shared, {})
+    trained = PartialFed(**method(strategy_share=0.999, draw="batch")).fit(fleet, shared, {})
     assert torch.equal(trained, own)
     assert (fleet.state["strategy"] != 0).all()
 
@@ -54,7 +81,8 @@ def test_partialfed_4_strategy_follows_the_gradient(make_fleet, rows_of):
     shared, own, layers = rows_of(fleet, 1), rows_of(fleet, 2), len(fleet.layout.layers)
     start = torch.linspace(-1, 1, 4 * layers).double().view(2, layers, 2)
     fleet.state = {"model": own, "strategy": start}
-    PartialFed(**method(strategy_share=0.999, strategy_lr=1.0, temperature=0.8)).fit(fleet, shared, {})
+    PartialFed(**method(strategy_share=0.999, strategy_lr=1.0, temperature=0.8,
+                        draw="batch")).fit(fleet, shared, {})
     noise = -(-fleet.uniform("gumbel", 1, layers, 2).log()).log()[:, 0].double()
 
     def objective(client, strategy):
@@ -86,7 +114,7 @@ def test_partialfed_4_draws_anew_in_every_batch(make_fleet, rows_of, monkeypatch
         counted.append(int(index)), trains_strategy(self, index, offset))[1])
     monkeypatch.setattr(partialfed, "gumbel", lambda inside: draws.append(inside) or gumbel(inside))
     fleet.state = {"model": rows_of(fleet, 1), "strategy": torch.zeros(1, 2, 2)}
-    PartialFed(**method()).fit(fleet, rows_of(fleet, 2), {})
+    PartialFed(**method(draw="batch")).fit(fleet, rows_of(fleet, 2), {})
     assert counted == [0, 1, 2, 3, 4, 5]
     assert (torch.equal(torch.cat(draws), fleet.uniform("gumbel", 6, 2, 2)[0])
             and len(torch.cat(draws).unique()) == 24)
