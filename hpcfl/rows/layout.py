@@ -4,7 +4,7 @@ Parameters lie in registration order, so the body is a prefix, the head a suffix
 a suffix too: a method that treats layers differently slices columns.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import accumulate
 
 import torch
@@ -27,9 +27,11 @@ class Layout:
     names, shapes, sizes: of the tensors, in the order of a row.
     offsets: the column where each tensor begins, and last ``width``.
     layers: the columns of each layer.
+    batch_norm: the columns of batch norm's scales and shifts, int64 ascending.
     """
 
-    def __init__(self, named: Iterable[tuple[str, Tensor]]):
+    def __init__(self, named: Iterable[tuple[str, Tensor]], batch_norm: Collection[str] = ()):
+        """``batch_norm``: which of the names are batch norm's."""
         named = list(named)
         self.names = [name for name, _ in named]
         self.shapes = [tuple(tensor.shape) for _, tensor in named]
@@ -38,6 +40,9 @@ class Layout:
         self.width = self.offsets[-1]
         children = list(dict.fromkeys(name.split(".")[0] for name in self.names))
         self.layers = [self._span(child) for child in children]
+        spans = [torch.arange(start, start + size) for name, start, size
+                 in zip(self.names, self.offsets, self.sizes, strict=False) if name in batch_norm]
+        self.batch_norm = torch.cat([torch.arange(0), *spans])
         self.head_name = "head" if "head" in children else (children[-1] if children else "")
 
     def _span(self, prefix: str) -> slice:
@@ -105,7 +110,10 @@ class Layout:
 
 def of_parameters(module: nn.Module) -> Layout:
     """The layout of a module's parameters."""
-    return Layout(module.named_parameters())
+    normalising = {f"{path}.{name}" for path, part in module.named_modules()
+                   if isinstance(part, nn.modules.batchnorm._BatchNorm)
+                   for name, _ in part.named_parameters()}
+    return Layout(module.named_parameters(), normalising)
 
 
 def of_buffers(module: nn.Module) -> Layout:

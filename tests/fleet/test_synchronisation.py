@@ -52,7 +52,7 @@ def watched(monkeypatch):
 
 METHODS = ["fedavg", {"name": "cwfedavg", "wdr": 1.0}, "fedprox", {"name": "fedala", "most_epochs": 3},
            "diversifed", "fednh", "fedproto", "feduv", "fedrep", "ditto", "pfedme", "per-fedavg",
-           "partialfed", "fedphp", "apple", "fedrod"]
+           "partialfed", "fedphp", "apple", "fedrod", "scaffold", "moon", "apfl"]
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ BODIES = ["fedper", "fedrep", "fedrod", "fedbabu"]
 ROWS = ["diversifed", "fedamp", "cfl", "fedcac"]
 MIXING = [*BODIES, "local", "fedavg", "fedprox", "fedavg-c", "fedprox-c", "cwfedavg", "fedala", "diversifed",
           "fednh", "per-fedavg", "pfedme", "ditto", "fedphp", "partialfed", "fedamp", "feduv", "cfl", "ifca",
-          "fedcac", "creff"]
-METHODS = [*MIXING, "fedfomo", "apple", "fedproto"]
+          "fedcac", "creff", "scaffold", "moon", "apfl", "fedbn"]
+METHODS = [*MIXING, "fedfomo", "apple", "fedproto", "fedadam", "fedyogi"]
 SHORT = {"fedavg-c": {"tune_epochs": 1}, "fedprox-c": {"tune_epochs": 1},
          "fedala": {"most_epochs": 12, "share": 1.0},
          "cwfedavg": {"layers": "all", "wdr": 1.0}, "fednh": {"rho": 0.5},
@@ -53,7 +53,8 @@ def uploads(name, setup, server, rows):
         return {"model": rows, "mask": masks}
     extra = {"cwfedavg": {"classwise": rows},
              "creff": {"gradients": Mean(torch.zeros(clients, setup.classes, len(server.get("head", ""))),
-                                         setup.counts)}}
+                                         setup.counts)},
+             "scaffold": {"control": Mean(torch.zeros_like(rows), samples)}}
     return {"model": Mean(rows, samples), **extra.get(name, {})}
 
 
@@ -156,9 +157,9 @@ def test_columns_count_the_same_clients_whatever_the_method(federate, name):
 
 
 BEFORE = {"fedavg", "fedprox", "fedavg-c", "fedprox-c", "fedala", "cwfedavg", "cfl", "ifca", "feduv", "creff",
-          "per-fedavg", "fedrep", "fedper"}
+          "per-fedavg", "fedrep", "fedper", "scaffold", "moon", "fedbn", "fedadam", "fedyogi"}
 AFTER = {"local", "fedamp", "fedfomo", "apple", "fedproto", "fednh", "diversifed", "pfedme", "ditto",
-         "fedphp", "partialfed", "fedrod", "fedcac"}
+         "fedphp", "partialfed", "fedrod", "fedcac", "apfl"}
 
 
 def test_a_method_counts_the_score_before_or_after_local_training_as_its_paper():

@@ -7,7 +7,8 @@ import torch
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
-MIXED = ["fedprox", "fedavg-c", "fedprox-c", "fedala", "feduv", "per-fedavg", "ditto", "fedphp", "partialfed"]
+MIXED = ["fedprox", "fedavg-c", "fedprox-c", "fedala", "feduv", "per-fedavg", "ditto", "fedphp", "partialfed",
+         "moon"]
 
 
 def test_class_wise_fedavg_is_cwfedavg(federate):
@@ -34,7 +35,7 @@ def test_class_wise_aggregation_changes_the_start_models(federate, name):
 
 
 @pytest.mark.parametrize("name", ["fedper", "fedrep", "fedrod", "fedbabu", "pfedme", "fedcac",
-                                  "creff", "cfl", "ifca"])
+                                  "creff", "cfl", "ifca", "scaffold", "apfl", "fedbn", "fedadam"])
 def test_methods_that_do_not_average_a_whole_model_have_no_such_option(federate, name):
     with pytest.raises(UserError, match=r"unknown key 'method\.aggregation'"):
         federate({"name": name, "aggregation": "class-wise"})
@@ -63,7 +64,7 @@ PRINTED = {"fedprox": {"mu": 0.001}, "fedprox-c": {"mu": 0.001},
            "fedamp": {"alpha": 1000, "lam": 1, "sigma": 0.1, "relative": False, "cap": False},
            "fednh": {"rho": 0.9, "scale": 1, "learn_scale": True, "weights": "uniform"},
            "fedfomo": {"received": "all", "validation": 0.2},
-           "apple": {"relation_lr": 0.01, "mu": 0.1, "period": 0.2, "times_clients": False},
+           "apple": {"relation_lr": 0.01, "mu": 0.1, "period": 0.2, "times_clients": True},
            "cfl": {"eps1": 0.4, "eps2": 0.9, "quiet_rounds": 20, "linkage": "single"},
            "ifca": {"weights": "samples"},
            "feduv": {"lam": 2.5, "mu": 0.5, "normalise": False, "detach_scale": False},
@@ -78,7 +79,12 @@ PRINTED = {"fedprox": {"mu": 0.001}, "fedprox-c": {"mu": 0.001},
            "fedbabu": {"tune_epochs": 5, "tune_from": "global"},
            "creff": {"features_each": 100, "match_steps": 100,
                      "features_lr": 0.01, "head_epochs": 300, "head_lr": 0.01},
-           "fedcac": {"tau": 0.5, "beta": 100}}
+           "fedcac": {"tau": 0.5, "beta": 100},
+           "scaffold": {"server_lr": 1, "weights": "uniform"},
+           "moon": {"mu": 5, "tau": 0.5},
+           "apfl": {"alpha": 0.5, "adaptive": True},
+           "fedadam": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
+           "fedyogi": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3}}
 
 
 @pytest.mark.parametrize("name", PRINTED)

@@ -21,6 +21,7 @@ METHODS = {"local": "", "fedavg": "", "fedprox": "", "fedavg-c": "method.tune_ep
            "fedbabu": "method.tune_from = 'local'", "fedrod": "method.personal = 'hyper'",
            "ditto": "", "pfedme": "method.lam = 5.0", "fedphp": "",
            "partialfed": "method.warmup = 1", "fedcac": "", "per-fedavg": "", "apple": "",
+           "scaffold": "", "moon": "", "apfl": "", "fedbn": "", "fedadam": "", "fedyogi": "",
            "creff": "method.head_epochs = 2\nmethod.match_steps = 2\nmethod.features_each = 10"}
 TENSORS = str(Path(__file__).with_name("tensors.py"))
 # kinds of messages and of private state

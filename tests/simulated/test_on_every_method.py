@@ -41,6 +41,12 @@ PLAYED = [
     ("partialfed", {"warmup": 0}, "mlp", {}),
     ("per-fedavg", {"variant": "hessian-free"}, "mlp", {}),
     ("pfedme", {"lam": 5.0}, "mlp", {}),
+    ("scaffold", {}, "mlp", {}),
+    ("moon", {}, "mlp", {}),
+    ("apfl", {}, "mlp", {"momentum": 0.9}),
+    ("fedbn", {}, "tiny:normalised", {}),
+    ("fedadam", {}, "mlp", {}),
+    ("fedyogi", {}, "mlp", {}),
 ]
 # Of five clients: three steps, the last of two samples for some; the smallest client has no whole batch.
 COUNTS = [[4, 5, 0, 1], [0, 4, 4, 0], [0, 0, 1, 2], [6, 0, 2, 2], [2, 2, 2, 2]]

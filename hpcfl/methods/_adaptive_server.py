@@ -1,0 +1,43 @@
+"""What FedAdam and FedYogi share: the server takes the clients' mean change as the gradient of an optimiser.
+
+Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2, with Δ the weighted mean of the
+clients' changes w_i − w: m ← β₁m + (1 − β₁)Δ; v as the method says; w ← w + η m / (√v + τ), element by
+element, without bias correction. m starts at 0 and v at τ², the least that the paper allows. The learning
+rate of clients is the experiment's.
+"""
+
+from abc import abstractmethod
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hpcfl.methods.base import Cohort, Setup, State
+from hpcfl.methods.fedavg import ServerModel
+
+
+class AdaptiveServer(ServerModel):
+    """Server: ``model`` w, ``first`` m and ``second`` v, [P] each. Client: nothing. Down P, up P."""
+
+    family = "one global model"
+    reference = "Reddi et al., ICLR 2021"
+    server_lr: float = Field(0.01, ge=0, description="learning rate η of the server; 0 never moves the model")
+    beta1: float = Field(0.9, ge=0, lt=1, description="share β₁ of the old m that is kept")
+    beta2: float = Field(0.99, ge=0, le=1, description="share β₂ of the old v that is kept")
+    tau: float = Field(1e-3, gt=0, description="degree τ of adaptivity: what is added to √v")
+
+    def server_state(self, setup: Setup) -> State:
+        state = super().server_state(setup)
+        zero = torch.zeros_like(state["model"])
+        return {**state, "first": zero, "second": zero + self.tau ** 2}
+
+    @abstractmethod
+    def second(self, old: Tensor, square: Tensor) -> Tensor:
+        """v [P] from its ``old`` value and Δ², ``square``."""
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        change = uplink["model"] - server["model"]
+        server["first"] = torch.lerp(change, server["first"], self.beta1)
+        server["second"] = self.second(server["second"], change.square())
+        step = server["first"] / (server["second"].sqrt() + self.tau)
+        server["model"] = server["model"] + self.server_lr * step

@@ -1,0 +1,60 @@
+"""APFL: each client mixes a model of its own with its copy of the global one, and learns how much of each.
+
+Deng, Kamani & Mahdavi, "Adaptive personalized federated learning", 2020, Algorithm 1. Beside w_i, its copy of
+the global model, a client has v_i and α_i, and uses v̄_i = α_i v_i + (1 − α_i) w_i. On each mini-batch, with
+g = ∇F_i(v̄_i): w_i takes a step of the experiment's optimiser along ∇F_i(w_i); v_i ← v_i − ηα_i g, which is
+∇F_i(v̄_i) by v_i; α_i ← α_i − η⟨v_i − w_i, g⟩, kept in [0, 1]; all from the values before the step. v_i and
+α_i take plain steps, whatever the optimiser. The server averages w_i. The result is v̄_i after training.
+
+The authors' code moves α_i only in the first step of a round, to save time; here it moves in each, as the
+paper's equation (10) is written.
+"""
+
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hpcfl.communication.message import Inbox
+from hpcfl.fleet import Fleet, Turn
+from hpcfl.methods.base import ClientModel, Setup, State
+from hpcfl.methods.fedavg import ServerModel
+
+
+class APFL(ServerModel):
+    """Server: ``model`` w [P]. Client: ``personal`` v_i [P], ``alpha`` α_i [1]. Down P, up P (w_i)."""
+
+    primary = "post"
+    family = "a personal model beside the global one"
+    reference = "Deng et al., arXiv 2003.13461"
+    alpha: float = Field(0.5, ge=0, le=1, description="first share α of the own model; 0 is FedAvg, 1 Local")
+    adaptive: bool = Field(True, description="learn α; otherwise it stays")
+
+    def client_state(self, setup: Setup) -> State:
+        return {**super().client_state(setup), "personal": setup.initial(),
+                "alpha": torch.full((1,), self.alpha)}
+
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
+        rate = fleet.learning_rate
+
+        def step(turn: Turn) -> None:
+            own, personal, alpha = turn.rows(), turn.variables["personal"], turn.variables["alpha"]
+            gradient = turn.gradient()
+            slope = turn.gradient(torch.lerp(own, personal, alpha))
+            turn.descend(gradient)
+            turn.variables["personal"] = personal - rate * alpha * slope
+            if self.adaptive:
+                moved = alpha - rate * ((personal - own) * slope).sum(dim=1, keepdim=True)
+                turn.variables["alpha"] = moved.clamp(0, 1)
+
+        trained, after = fleet.train_by(step, rows, variables={
+            "personal": fleet.state["personal"], "alpha": fleet.state["alpha"]}, **how)
+        fleet.state["personal"], fleet.state["alpha"] = after["personal"], after["alpha"]
+        return trained
+
+    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+        return ClientModel(torch.lerp(fleet.rows(rows), fleet.state["personal"], fleet.state["alpha"]))
+
+
+plugin = APFL

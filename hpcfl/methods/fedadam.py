@@ -1,0 +1,19 @@
+"""FedAdam: FedAvg whose server takes Adam's steps along the clients' mean change.
+
+Reddi et al., "Adaptive federated optimization", ICLR 2021: v ← β₂v + (1 − β₂)Δ².
+"""
+
+import torch
+from torch import Tensor
+
+from hpcfl.methods._adaptive_server import AdaptiveServer
+
+
+class FedAdam(AdaptiveServer):
+    """State and traffic as of ``AdaptiveServer``."""
+
+    def second(self, old: Tensor, square: Tensor) -> Tensor:
+        return torch.lerp(square, old, self.beta2)
+
+
+plugin = FedAdam

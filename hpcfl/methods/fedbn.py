@@ -1,0 +1,62 @@
+"""FedBN: all of the model is averaged but its batch normalisation, which stays each client's own.
+
+Li et al., "FedBN: Federated learning on non-IID features via local batch normalization", ICLR 2021. The scale
+and shift of a client's batch norm never leave it, nor do its statistics. The result is read before local
+training: the averaged layers with the client's own batch norm. For a model without any this is FedAvg.
+"""
+
+from torch import Tensor
+
+from hpcfl.communication.message import Field as Sent
+from hpcfl.communication.message import Inbox, Mean, Message
+from hpcfl.fleet import Fleet
+from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State
+from hpcfl.methods.fedavg import ServerModel
+
+
+class FedBN(ServerModel):
+    """P_n parameters are batch norm's.
+
+    Server: ``model`` [P], with the initial batch norm. Client: ``norm`` [P_n]. Down P − P_n, up P − P_n.
+    ``global`` scores the averaged layers with the initial scale and shift.
+    """
+
+    family = "a shared body"
+    reference = "Li et al., ICLR 2021"
+
+    def notes(self, setup: Setup) -> list[str]:
+        found = []
+        if not len(setup.layout.batch_norm):
+            found.append("fedbn: this model has no batch norm, so what follows is FedAvg")
+        if setup.training.buffers == "average":
+            found.append("fedbn: training.buffers = 'average' shares the statistics of batch norm")
+        return found
+
+    def client_state(self, setup: Setup) -> State:
+        return {**super().client_state(setup), "norm": setup.initial()[setup.layout.batch_norm]}
+
+    def send(self, server: State, audience: Audience) -> Message:
+        layout = audience.layout  # clients know the initial batch norm, so it counts no floats
+        return {"model": Sent(server["model"], floats=layout.width - len(layout.batch_norm))}
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        own = fleet.layout.batch_norm.to(inbox["model"].device)
+        return fleet.rows(inbox["model"]).index_copy(1, own, fleet.state["norm"])
+
+    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+        return {} if trained else {"global": ClientModel(inbox["model"])}
+
+    def keep(self, fleet: Fleet, trained: Tensor) -> None:
+        super().keep(fleet, trained)
+        fleet.state["norm"] = trained[:, fleet.layout.batch_norm.to(trained.device)]
+
+    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        width, own = fleet.layout.width, fleet.layout.batch_norm
+        return {"model": Mean(trained, self.shares(fleet), floats=width - len(own))}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        own = cohort.layout.batch_norm.to(uplink["model"].device)
+        server["model"] = uplink["model"].index_copy(0, own, server["model"][own])
+
+
+plugin = FedBN

@@ -1,0 +1,19 @@
+"""FedYogi: FedAvg whose server takes Yogi's steps along the clients' mean change.
+
+Reddi et al., "Adaptive federated optimization", ICLR 2021: v ← v − (1 − β₂)Δ² sign(v − Δ²), which changes v
+by no more than Δ², where Adam's v forgets at a fixed rate.
+"""
+
+from torch import Tensor
+
+from hpcfl.methods._adaptive_server import AdaptiveServer
+
+
+class FedYogi(AdaptiveServer):
+    """State and traffic as of ``AdaptiveServer``."""
+
+    def second(self, old: Tensor, square: Tensor) -> Tensor:
+        return old - (1 - self.beta2) * square * (old - square).sign()
+
+
+plugin = FedYogi

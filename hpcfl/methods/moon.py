@@ -1,0 +1,56 @@
+"""MOON: FedAvg whose clients keep features near the global model's and away from their own last model's.
+
+Li, He & Song, "Model-contrastive federated learning", CVPR 2021. With z, z_w and z_i the features of the
+model in training, of the received model and of the client's model after its last round, a client minimises
+CE + μ·ℓ, ℓ = −log(exp(sim(z, z_w)/τ) / (exp(sim(z, z_w)/τ) + exp(sim(z, z_i)/τ))), sim the cosine, z_w and
+z_i constant. The result is read before local training.
+
+The paper puts a projection head of two layers between body and head and compares its outputs; here, as in
+comparisons that keep everybody's model, it is the head's input. A client's model before its first round is
+the initial one.
+"""
+
+from typing import Any
+
+import torch.nn.functional as functional
+from pydantic import Field
+from torch import Tensor, nn
+
+from hpcfl.communication.message import Inbox
+from hpcfl.fleet import Fleet, at
+from hpcfl.fleet.losses import Batch
+from hpcfl.methods.base import Setup, State
+from hpcfl.methods.fedavg import FedAvg
+from hpcfl.models import parts
+
+
+class Moon(FedAvg):
+    """Server: ``model`` [P]. Client: ``last`` [P], its model after its last round. Down P, up P."""
+
+    reference = "Li et al., CVPR 2021"
+    mu: float = Field(5.0, ge=0, description="weight μ of the contrast (1 CIFAR-100); 0 is FedAvg")
+    tau: float = Field(0.5, gt=0, description="temperature τ of the contrast")
+
+    def client_state(self, setup: Setup) -> State:
+        return {**super().client_state(setup), "last": setup.initial()}
+
+    def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        if not self.mu:
+            return super().loss(model, batch, lane)
+        features = parts(model).features(batch.x)
+        fit = functional.cross_entropy(parts(model).head(features), batch.y)
+        near, far = (functional.cosine_similarity(features, at(
+            model, row, lambda other: parts(other).features(batch.x)).detach()) / self.tau
+            for row in (lane.received, lane.last))
+        return fit + self.mu * functional.softplus(far - near).mean()  # −log of the first's share of both
+
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
+        return super().fit(fleet, rows, inbox, variables={
+            "received": fleet.rows(self.received(fleet, inbox)), "last": fleet.state["last"]}, **how)
+
+    def keep(self, fleet: Fleet, trained: Tensor) -> None:
+        super().keep(fleet, trained)
+        fleet.state["last"] = trained
+
+
+plugin = Moon

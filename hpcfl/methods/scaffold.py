@@ -1,0 +1,68 @@
+"""SCAFFOLD: control variates correct each client's steps for the direction in which its data pull.
+
+Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning", ICML 2020, Algorithm 1
+with option II. The server has the model x and a control c, a client its control c_i, all controls 0 at first.
+From y = x a client does K plain steps y ← y − η(∇F_i(y) − c_i + c), whatever the optimiser, and then
+c_i⁺ = c_i − c + (x − y)/(Kη). The server does x ← x + η_g·mean(y − x) and c ← c + |S|/M·mean(c_i⁺ − c_i).
+Means over the cohort S are uniform as in the paper unless ``weights`` says otherwise.
+"""
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from hpcfl.communication.message import Inbox, Mean, Message
+from hpcfl.fleet import Fleet, Turn
+from hpcfl.methods.base import Audience, Cohort, Setup, State
+from hpcfl.methods.fedavg import ServerModel
+
+
+class Scaffold(ServerModel):
+    """Server: ``model`` x, ``control`` c, [P] each. Client: ``control`` c_i [P]. Down 2P, up 2P."""
+
+    family = "one global model"
+    reference = "Karimireddy et al., ICML 2020"
+    weights: Literal["samples", "uniform"] = Field("uniform",
+                                                   description="weights of the clients in averages")
+    server_lr: float = Field(1.0, ge=0, description="the server's step η_g; 1 is the average")
+
+    def server_state(self, setup: Setup) -> State:
+        state = super().server_state(setup)
+        return {**state, "control": torch.zeros_like(state["model"])}
+
+    def client_state(self, setup: Setup) -> State:
+        return {**super().client_state(setup), "control": torch.zeros(setup.layout.width)}
+
+    def send(self, server: State, audience: Audience) -> Message:
+        return {**super().send(server, audience), "control": server["control"]}
+
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        start = self.start(fleet, inbox)
+        self.score(fleet, inbox, start)
+        trained, change = self.corrected(fleet, fleet.rows(start), fleet.rows(inbox["control"]))
+        fleet.state["control"] = fleet.state["control"] + change
+        self.keep(fleet, trained)
+        self.score(fleet, inbox, trained, trained=True)
+        return {**self.reply(fleet, inbox, trained), "control": Mean(change, self.shares(fleet))}
+
+    def corrected(self, fleet: Fleet, start: Tensor, control: Tensor) -> tuple[Tensor, Tensor]:
+        """Train from ``start`` x with the server's ``control`` c, all [n, P]: the rows y and c_i⁺ − c_i."""
+        rate = fleet.learning_rate
+
+        def step(turn: Turn) -> None:
+            turn.write(turn.rows() - rate * (turn.clipped(turn.gradient()) + turn.variables["correction"]))
+            turn.variables["steps"] = turn.variables["steps"] + 1
+
+        trained, after = fleet.train_by(step, start, variables={
+            "correction": control - fleet.state["control"], "steps": torch.zeros_like(start[:, :1])})
+        return trained, (start - trained) / (rate * after["steps"]) - control
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        share = len(cohort.ids) / cohort.setup.clients
+        server["model"] = torch.lerp(server["model"], uplink["model"], self.server_lr)
+        server["control"] = server["control"] + share * uplink["control"]
+
+
+plugin = Scaffold

@@ -1,0 +1,49 @@
+"""FedAdam: Reddi et al., Algorithm 2; what it shares with FedYogi, too."""
+
+import pytest
+import torch
+
+from hpcfl.methods.fedadam import FedAdam
+from hpcfl.methods.fedyogi import FedYogi
+
+BOTH = pytest.mark.parametrize("name", ["fedadam", "fedyogi"])
+
+
+def test_two_rounds_by_hand():
+    """β₁ = 0.5, β₂ = 0.75, τ = 0.5, η = 0.1, w = 1, so v = 0.25 at first.
+
+    Round 1, mean model 3: Δ = 2, m = 0.5·2 = 1, v = 0.75·0.25 + 0.25·4 = 1.1875,
+    w = 1 + 0.1·1/(√1.1875 + 0.5). Round 2, mean model w: Δ = 0, m = 0.5, v = 0.890625.
+    """
+    method = FedAdam(name="fedadam", beta1=0.5, beta2=0.75, tau=0.5, server_lr=0.1)
+    server = {"model": torch.tensor([1.0]), "first": torch.zeros(1), "second": torch.tensor([0.25])}
+    method.aggregate(server, None, {"model": torch.tensor([3.0])})
+    first = 1 + 0.1 / (1.1875 ** 0.5 + 0.5)
+    torch.testing.assert_close(server, {"model": torch.tensor([first]), "first": torch.tensor([1.0]),
+                                        "second": torch.tensor([1.1875])})
+    method.aggregate(server, None, {"model": server["model"].clone()})
+    torch.testing.assert_close(server, {
+        "model": torch.tensor([first + 0.1 * 0.5 / (0.890625 ** 0.5 + 0.5)]), "first": torch.tensor([0.5]),
+        "second": torch.tensor([0.890625])})
+
+
+@BOTH
+def test_a_constant_second_moment_makes_it_fedavg(federate, name):
+    """β₂ = 1 keeps v = τ², and with β₁ = 0 and η = 2τ the step is 2τ·Δ/(τ + τ) = Δ."""
+    keys = {"beta1": 0.0, "beta2": 1.0, "tau": 0.25, "server_lr": 0.5}
+    for part in ({}, {"participation": {"fraction": 0.6}}):
+        torch.testing.assert_close(federate({"name": name, **keys}, **part).server["model"],
+                                   federate("fedavg", **part).server["model"])
+
+
+@BOTH
+def test_without_a_rate_the_model_stands_still(federate, name):
+    played = federate({"name": name, "server_lr": 0.0})
+    assert torch.equal(played.server["model"], played.prepared.setup.initial())
+    assert played.server["first"].any()
+
+
+def test_both_start_at_the_least_second_moment(federate):
+    setup = federate("fedavg", rounds=1).prepared.setup
+    for method in (FedAdam(name="fedadam", tau=0.5), FedYogi(name="fedyogi", tau=0.5)):
+        assert (method.server_state(setup)["second"] == 0.25).all()

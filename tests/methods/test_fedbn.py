@@ -1,0 +1,47 @@
+"""FedBN: Li et al., ICLR 2021."""
+
+import torch
+
+NORMED = {"model": {"name": "test_fedrep:Normed"}}
+
+
+def columns(played):
+    """Which columns are batch norm's, by their names."""
+    layout = played.prepared.setup.layout
+    span = layout.columns("norm")
+    mask = torch.zeros(layout.width, dtype=torch.bool)
+    mask[span] = True
+    return mask
+
+
+def test_batch_norm_stays_with_its_client(federate):
+    played = federate("fedbn", rounds=2, **NORMED)
+    own, initial = columns(played), played.prepared.setup.initial()
+    assert torch.equal(played.prepared.setup.layout.batch_norm, own.nonzero()[:, 0])
+    assert torch.equal(played.server["model"][own], initial[own])
+    assert (played.server["model"][~own] != initial[~own]).any()
+    assert len(played.clients["norm"].unique(dim=0)) == 5
+    assert len(played.clients["buffers.model"].unique(dim=0)) == 5
+
+
+def test_the_first_rounds_other_layers_are_fedavgs(federate):
+    """All start from the same batch norm, so what is averaged is the same."""
+    fedbn, fedavg = (federate(name, rounds=1, **NORMED) for name in ("fedbn", "fedavg"))
+    shared = ~columns(fedbn)
+    assert torch.equal(fedbn.server["model"][shared], fedavg.server["model"][shared])
+    other = [federate(name, rounds=2, **NORMED).server["model"][shared] for name in ("fedbn", "fedavg")]
+    assert not torch.allclose(*other)
+
+
+def test_without_batch_norm_it_is_fedavg_and_says_so(federate):
+    for part in ({}, {"participation": {"fraction": 0.6}}):
+        played = federate("fedbn", **part)
+        assert torch.equal(played.server["model"], federate("fedavg", **part).server["model"])
+    assert any("no batch norm" in note for note in played.prepared.notes)
+
+
+def test_batch_norm_does_not_travel(federate):
+    played = federate("fedbn", rounds=1, **NORMED)
+    travels = int((~columns(played)).sum())
+    assert (played.values["clients/floats_up"][0] == travels).all()
+    assert (played.values["floats_down"][0] == travels).all()
