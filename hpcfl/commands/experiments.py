@@ -11,7 +11,7 @@ from hpcfl.commands.run import allowed_silence, check_world, run
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.experiment import config, sweep
+from hpcfl.experiment import config, protocols, sweep
 from hpcfl.files import atomic
 from hpcfl.preparation.prepare import prepare_together
 from hpcfl.report.text import plain
@@ -111,7 +111,9 @@ def check_file(file: Path, overrides: Iterable[str], communicator: Communicator)
     if ranks is not None:
         print(configuration.toml(cells[0].config))
         needs.show(prepared, ranks)
-        for note in prepared.notes:
+        settings = [protocols.flat(cell.config.resolved()) for cell in cells]
+        remarks = dict.fromkeys(line for setting in settings for line in protocols.unsourced(setting))
+        for note in [*prepared.notes, *remarks]:
             print(f"note: {plain(note)}")
         if len(cells) > 1:
             print(f"sweep: {len(cells)} valid cells, this is the first: "

@@ -97,6 +97,28 @@ EVERYWHERE: list[Rule] = [
     ({"method.name": "cwfedavg", "data.dataset": "tiny-imagenet"}, {"method.wdr": 2000.0}),
 ]
 
+# values that neither a paper nor its code prints: where all of the first holds, `hpcfl check` says the second
+UNSOURCED: list[tuple[Setting, str]] = [
+    ({"method.name": "cwfedavg", "data.dataset": "ag-news", "method.wdr": 10.0},
+     "method.wdr = 10.0: no λ was printed for AG News; this is CIFAR-10's"),
+    ({"method.name": "diversifed", "partition.scheme": ("pathological-pairs", "grouped"), "method.tau": 1.0},
+     "method.tau = 1.0: no τ was printed for two classes a client or groups; this is the most uneven "
+     "Dirichlet's"),
+    ({"method.name": "fedcac", "data.dataset": ("fashion-mnist", "pathmnist"), "method.tau": 0.5,
+      "method.beta": 100.0},
+     "method.tau = 0.5, method.beta = 100.0: printed for CIFAR-10, not for this data set"),
+    ({"method.name": ("fedavg-c", "fedprox-c"), "method.tune_epochs": 10},
+     "method.tune_epochs = 10: FedALA does not print it; its times a round suggest about 14"),
+    ({"training.optimizer": "adam", "training.plain_lr": 0.005,
+      "method.name": ("per-fedavg", "ditto", "partialfed")},
+     "training.plain_lr = 0.005: DiversiFed prints no learning rate for plain steps; this is FedALA's"),
+]
+
+
+def unsourced(setting: Setting) -> list[str]:
+    """Lines about values of a resolved configuration, by dotted keys, that have no source."""
+    return [remark for when, remark in UNSOURCED if _holds(when, setting)]
+
 
 def complete(table: dict[str, Any]) -> dict[str, Any]:
     """The experiment's nested table, in which its protocol fills in what the user leaves open.
@@ -110,11 +132,15 @@ def complete(table: dict[str, Any]) -> dict[str, Any]:
         raise UserError(f"protocol = {protocol!r} is unknown{nearest(str(protocol), PROTOCOLS)}")
     own, defaults = flat(table), Setting()
     for when, then in [*PROTOCOLS[protocol], *EVERYWHERE]:
-        known = defaults | own
-        if all(known.get(key) in (value if isinstance(value, tuple) else (value,))
-               for key, value in when.items()):
+        if _holds(when, defaults | own):
             defaults |= then
     return _with_defaults(table, defaults)
+
+
+def _holds(when: Setting, setting: Setting) -> bool:
+    """Whether a setting has the values of ``when``, of a tuple one of them."""
+    return all(setting.get(key) in (value if isinstance(value, tuple) else (value,))
+               for key, value in when.items())
 
 
 def flat(table: dict[str, Any], prefix: str = "") -> Setting:

@@ -90,6 +90,11 @@ class Fleet:
             return torch.zeros(len(self.ids), 0, device=self.resources.device)
         return self.state[buffer_name(model)]
 
+    def keep_buffers(self, model: str, buffers: Tensor) -> None:
+        """From now on these, ``[n, B]``, are the batch-norm statistics of one of the clients' models."""
+        if self.resources.buffers.width:
+            self.state[buffer_name(model)] = buffers
+
     def uniform(self, purpose: str, *shape: int) -> Tensor:
         """Uniform numbers in [0, 1), ``[n, *shape]``, each client's own, keyed by purpose, round and client.
 
@@ -302,8 +307,7 @@ class Fleet:
         self._phases.add(task.phase)
         given = self._variables(variables)
         trained = training.train(task, self.resources, self.ids, self.rows(rows), self.buffers(model), given)
-        if self.resources.buffers.width:
-            self.state[buffer_name(model)] = trained.buffers
+        self.keep_buffers(model, trained.buffers)
         self.losses = trained.losses
         return trained
 

@@ -92,6 +92,14 @@ class FedCAC(ServerModel):
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "model": setup.initial()}
 
+    def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+        """Adds ``start`` [n, P], what training starts from: with ``ala`` it is not what came down."""
+        return {**inbox, "start": super().start(fleet, inbox)}
+
+    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        start: Tensor = inbox["start"]
+        return start
+
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
         fleet.state["model"] = trained
 
@@ -101,7 +109,7 @@ class FedCAC(ServerModel):
         return {"model": torch.where(masks, custom, server["model"], out=custom)}
 
     def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        mask = critical(fleet.layout, self.received(fleet, inbox), trained, self.tau)
+        mask = critical(fleet.layout, inbox["start"], trained, self.tau)
         return {"model": trained, "mask": Sent(mask, floats=mask.shape[1] / 32)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:

@@ -5,8 +5,9 @@ Li et al., "FedPHP: Federated personalization with inherited private models", EC
 model q_i is constant meanwhile. Then q_i ← m q_i + (1 − m) θ_i, m = min(μ c_i/⌊ρT⌋, μ) for a client that took
 part c_i times before; in T rounds, a fraction ρ of the clients in each, it does so ρT times on average.
 
-PFLlib differs (methods-2.md §6, item 9). ``variant = "pfllib"`` takes its m = μ·round/T and its four fixed
-widths of the kernel. It also scores θ_i where q_i is scored here; that is the column ``trained``.
+Batch-norm statistics of q_i are averaged like its parameters. PFLlib differs (methods-2.md §6, item 9).
+``variant = "pfllib"`` takes its m = μ·(round − 1)/T and its four fixed widths of the kernel. It also scores
+θ_i where q_i is scored here; that is the column ``trained``.
 """
 
 from typing import Any, ClassVar, Literal, cast
@@ -51,6 +52,7 @@ class FedPHP(FedAvg):
     family = "a personal model beside the global one"
     reference = "Li et al., ECML-PKDD 2021"
     needs_rounds: ClassVar[bool] = True
+    models: ClassVar[tuple[str, ...]] = ("model", "inherited")
     mu: float = Field(0.9, ge=0, le=1, description="final weight μ of the past in the inherited model")
     lam: float = Field(0.01, ge=0, le=1,
                        description="weight λ of the inherited model's supervision; 0 trains like FedAvg")
@@ -65,30 +67,33 @@ class FedPHP(FedAvg):
         if not self.lam:
             return super().loss(model, batch, lane)
         features = parts(model).features(batch.x)
-        inherited = at(model, lane.inherited, lambda teacher: parts(teacher).features(batch.x))
+        inherited = at(model, lane.inherited, lambda teacher: parts(teacher).features(batch.x),
+                       lane.statistics)
         widths = WIDTHS if self.variant == "pfllib" else None
         fit = functional.cross_entropy(parts(model).head(features), batch.y)
         return (1 - self.lam) * fit + self.lam * discrepancy(features, inherited, widths)
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
-        return super().fit(fleet, rows, inbox, variables={"inherited": fleet.state["inherited"]}, **how)
+        return super().fit(fleet, rows, inbox, variables={"inherited": fleet.state["inherited"],
+                                                          "statistics": fleet.buffers("inherited")}, **how)
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
         super().keep(fleet, trained)
-        fleet.state["inherited"] = torch.lerp(trained, fleet.state["inherited"],
-                                              self.momentum(fleet)[:, None])
+        kept = self.momentum(fleet)[:, None]
+        fleet.state["inherited"] = torch.lerp(trained, fleet.state["inherited"], kept)
+        fleet.keep_buffers("inherited", torch.lerp(fleet.buffers(), fleet.buffers("inherited"), kept))
         fleet.state["count"] = fleet.state["count"] + 1
 
     def momentum(self, fleet: Fleet) -> Tensor:
         """m [n], the weight of q_i in its average of this round."""
         setup = fleet.setup
         if self.variant == "pfllib":
-            return torch.full_like(fleet.state["inherited"][:, 0], self.mu * fleet.round / setup.rounds)
+            return torch.full_like(fleet.state["inherited"][:, 0], self.mu * (fleet.round - 1) / setup.rounds)
         expected = max(int(setup.participation * setup.rounds + 1e-9), 1)
         return (self.mu * fleet.state["count"][:, 0] / expected).clamp(0, self.mu)
 
     def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
-        return ClientModel(fleet.state["inherited"])
+        return ClientModel(fleet.state["inherited"], model="inherited")
 
     def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
         return ({"trained": ClientModel(rows)} if trained

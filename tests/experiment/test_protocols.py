@@ -83,6 +83,21 @@ def test_values_follow_data_model_and_method(protocol, keys, expected):
     assert {key: found[key] for key in expected} == expected
 
 
+@pytest.mark.parametrize(("protocol", "keys", "word"), [
+    ("cwfedavg", {"method": "cwfedavg", "dataset": "ag-news"}, "method.wdr = 10.0"),
+    ("cwfedavg", {"method": "cwfedavg", "dataset": "ag-news", "method.wdr": 3.0}, None),
+    ("cwfedavg", {"method": "cwfedavg", "dataset": "cifar-10"}, None),
+    ("diversifed", {"method": "diversifed"}, "method.tau = 1.0"),
+    ("diversifed", {"method": "diversifed", "partition.scheme": "client-dirichlet"}, None),
+    ("diversifed", {"method": "per-fedavg"}, "training.plain_lr = 0.005"),
+    ("diversifed", {"method": "fedcac", "dataset": "fashion-mnist"}, "method.beta = 100.0"),
+    ("fedala", {"method": "fedprox-c"}, "method.tune_epochs = 10"),
+])
+def test_values_without_a_source_are_named(protocol, keys, word):
+    found = protocols.unsourced(resolved(protocol, **keys))
+    assert len(found) == bool(word) and (word or "") in "".join(found)
+
+
 def test_the_users_keys_win():
     found = resolved("fednh", **{"rounds": 7, "training.lr": 0.5, "partition.scheme": "iid",
                                  "model.name": "mlp", "evaluation.metric": "mean"})

@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import nn
 
+from hpcfl.methods import fedcac
 from hpcfl.methods.fedcac import FedCAC, critical, groups, overlaps
 from hpcfl.rows import layout
 
@@ -119,6 +120,20 @@ def test_fedcac_9_clients_outside_keep_their_marked_entries(cohort):
     method.aggregate(server, cohort(torch.ones(1, 1), ids=[2]),
                      {"model": torch.tensor([[9.0, 9.0]]), "mask": masks[1:]})
     assert method.send(server, everyone)["model"].tolist() == [[3.0, 9.0], [9.0, 9.0], [9.0, 9.0]]
+
+
+def test_fedcac_4_what_moved_is_measured_from_the_blended_start(federate, monkeypatch):
+    """With ``ala`` a client starts from a blend of what came down and its own model."""
+    seen, marks = [], fedcac.critical
+    monkeypatch.setattr(fedcac, "critical", lambda layout, before, after, share: seen.append(before)
+                        or marks(layout, before, after, share))
+    starts, fit = [], FedCAC.fit
+    monkeypatch.setattr(FedCAC, "fit", lambda self, fleet, rows, inbox: starts.append(rows.clone())
+                        or fit(self, fleet, rows, inbox))
+    federate({"name": "fedcac", "ala": True}, rounds=3)
+    assert len(seen) == 3 and all(torch.equal(*pair) for pair in zip(seen, starts, strict=True))
+    played = federate({"name": "fedcac", "ala": True}, rounds=3)
+    assert (played.clients["ala.weights"] != 1).any()
 
 
 def test_fedcac_3_masks_cost_a_bit_each_and_all_clients_are_scored(federate):

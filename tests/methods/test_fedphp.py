@@ -56,14 +56,14 @@ def test_fedphp_4_widths_are_constants():
 
 def test_fedphp_9_momentum_counts_participations(make_fleet):
     """T = 3 rounds, ρ = 1, μ = 0.9: m = 0 at first, then 0.9/3, 1.8/3, and never above μ;
-    PFLlib's: μ·round/T.
+    PFLlib's: μ·(round − 1)/T.
 
     A client is expected in ⌊ρT⌋ rounds, at least one.
     """
     fleet = make_fleet([[4, 0, 0, 0]] * 4, round=2)
     fleet.state = {"count": torch.tensor([[0], [1], [2], [7]]), "inherited": torch.zeros(4, 1)}
     np.testing.assert_allclose(FedPHP(name="fedphp").momentum(fleet), [0, 0.3, 0.6, 0.9], rtol=1e-6)
-    np.testing.assert_allclose(FedPHP(name="fedphp", variant="pfllib").momentum(fleet), [0.6] * 4, rtol=1e-6)
+    np.testing.assert_allclose(FedPHP(name="fedphp", variant="pfllib").momentum(fleet), [0.3] * 4, rtol=1e-6)
     for participation, expected in ((0.7, [0, 0.45, 0.9, 0.9]), (0.1, [0, 0.9, 0.9, 0.9])):
         object.__setattr__(fleet.setup, "participation", participation)
         np.testing.assert_allclose(FedPHP(name="fedphp").momentum(fleet), expected, rtol=1e-6)
@@ -115,12 +115,35 @@ def test_fedphp_4_loss_by_hand(make_fleet, rows_of):
     own, inherited = (layout.split(rows_of(fleet, seed)[0]) for seed in (1, 2))
     x, y = fleet.resources.samples.take(fleet.resources.samples.train[0])
     module.load_state_dict(own)
-    lane = SimpleNamespace(inherited=rows_of(fleet, 2)[0])
+    lane = SimpleNamespace(inherited=rows_of(fleet, 2)[0], statistics=None)
     loss = FedPHP(name="fedphp", lam=0.3).loss(module, Batch(x, y), lane)
     features = [(x @ named["hidden1.weight"].T + named["hidden1.bias"]).relu() for named in (own, inherited)]
     expected = 0.7 * cross_entropy(features[0] @ own["head.weight"].T + own["head.bias"],
                                    y) + 0.3 * discrepancy(*features)
     torch.testing.assert_close(loss, expected)
+
+
+def test_fedphp_4_inherits_batch_norm_statistics_like_parameters(federate):
+    """One client, two rounds: as by hand above, and they are what q_i is scored with."""
+    normed = {"model": {"name": "tiny:normalised"}}
+    first, second = (federate("fedphp", ONE, rounds=rounds, **normed) for rounds in (1, 2))
+    assert torch.equal(first.clients["buffers.inherited"], first.clients["buffers.model"])
+    # the supervised training of both runs is the same in round 1, since m depends on T in round 2 only
+    expected = 0.45 * first.clients["buffers.model"] + 0.55 * second.clients["buffers.model"]
+    torch.testing.assert_close(second.clients["buffers.inherited"], expected)
+    assert not torch.equal(second.clients["buffers.inherited"], second.clients["buffers.model"])
+    assert second.values["clients/post/loss"][1] != second.values["clients/trained/loss"][1]
+
+
+def test_fedphp_4_the_inherited_models_statistics_make_its_features(make_fleet, rows_of):
+    ends = []
+    for shift in (0, 3):
+        fleet = make_fleet(model={"name": "tiny:normalised"})
+        method = FedPHP(name="fedphp", lam=0.5)
+        fleet.loss = method.loss
+        fleet.state |= {"inherited": rows_of(fleet, 2), "buffers.inherited": fleet.buffers() + shift}
+        ends.append(method.fit(fleet, rows_of(fleet), {}))
+    assert not torch.allclose(*ends)
 
 
 def test_fedphp_9_counts_the_inherited_model_not_the_trained_one(federate):
