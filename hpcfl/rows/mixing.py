@@ -17,6 +17,7 @@ from hpcfl.rows import pinned
 
 BLOCK_FLOATS = 1 << 17  # of float64 in a block: 1 MB, which stays in a core's cache
 GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
+CLOSE = 0.01  # of ‖a‖² + ‖b‖²; where ‖a − b‖² is less, products would leave fewer than twelve digits of it
 _device = torch.device("cpu")
 
 
@@ -35,8 +36,9 @@ def mix(matrix: Tensor, rows: Tensor) -> Tensor:
     # Doubled where they are worked on: half as much travels, and the host converts nothing.
     matrix, mixed = matrix.to(device).double(), _empty(rows, matrix.shape[0])
     for columns in blocks(rows.shape[1], sum(matrix.shape), device):
-        product = (matrix @ pinned.on_device(rows[:, columns], device).double()).to(rows.dtype)
-        mixed[:, columns] = product if mixed.is_cuda else pinned.on_host(product)
+        product = matrix @ pinned.on_device(rows[:, columns], device).double()
+        mixed[:, columns] = (product if product.device == mixed.device  # rounded while it is copied
+                             else pinned.on_host(product.to(rows.dtype)))
     return mixed
 
 
@@ -74,15 +76,29 @@ def distances(rows: Tensor, others: Tensor) -> Tensor:
 
 
 def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """``distances(rows[first], rows[second])`` for positions [m] and [n], without copies of whole rows."""
-    if not torch.equal(first, second):
-        return total(lambda block: _block_distances(block[first], block[second]).square(), rows).sqrt()
-    # Each pair once, which is faster.
-    pairs = total(lambda block: torch.pdist(block[first].double()).square(), rows).sqrt()
-    symmetric = pairs.new_zeros(len(first), len(first))
-    upper = torch.triu_indices(len(first), len(first), offset=1, device=rows.device)
-    symmetric[upper[0], upper[1]] = symmetric[upper[1], upper[0]] = pairs
-    return symmetric
+    """``distances(rows[first], rows[second])`` for positions [m] and [n], without copies of whole rows.
+
+    They follow from products, which take half the time of differences: ‖a − b‖² = ‖a‖² + ‖b‖² − 2ab, where a
+    and b are counted from the mean of all rows in question. Pairs that are close together, measured by these
+    a and b, are computed from differences all the same.
+    """
+    chosen, place = torch.unique(torch.cat([first, second]), return_inverse=True)
+
+    def part(block: Tensor) -> Tensor:
+        centred = block[chosen].double()
+        centred -= centred.mean(dim=0)
+        return centred @ centred.T
+
+    products = total(part, rows)
+    sizes = products.diagonal()[:, None] + products.diagonal()
+    squares = (sizes - 2 * products).fill_diagonal_(0)
+    close = squares < CLOSE * sizes.fill_diagonal_(0)
+    near = (close | close.T).any(dim=1).nonzero()[:, 0]
+    if len(near):
+        exact = total(lambda block: _block_distances(*[block[chosen[near]]] * 2).square(), rows)
+        pairs = near[:, None], near
+        squares[pairs] = exact.where(close[pairs], squares[pairs])
+    return squares.sqrt()[place[:len(first), None], place[len(first):]]
 
 
 def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:

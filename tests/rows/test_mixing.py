@@ -64,6 +64,32 @@ def test_distances_within_are_those_of_the_chosen_rows(monkeypatch, block, secon
     torch.testing.assert_close(found, mixing.distances(rows[first], rows[second]), rtol=1e-13, atol=1e-13)
 
 
+def test_distances_within_keep_the_digits_of_pairs_that_are_close():
+    """Two models far from the others and 2^−10 apart, a twin of one, and others that are not close."""
+    rows = torch.randn(6, 10_000)
+    rows[3:] = 1000
+    rows[4, 3] += 2 ** -10
+    everyone = torch.arange(6)
+    found = mixing.distances_within(rows, everyone, everyone)
+    assert found[3, 4].item() == found[4, 3].item() == found[5, 4].item() == 2 ** -10
+    assert found[3, 5].item() == found[5, 3].item() == 0 and not found.diagonal().any()
+    torch.testing.assert_close(found, mixing.distances(rows, rows), rtol=1e-12, atol=0)
+
+
+def test_distances_within_take_differences_of_close_pairs_alone(monkeypatch):
+    rows, seen = torch.randn(5, 1000), []
+    rows[4] = rows[1] + 0.01 * torch.randn(1000)
+    plain = mixing._block_distances
+    monkeypatch.setattr(mixing, "_block_distances",
+                        lambda left, right: seen.append((left, right)) or plain(left, right))
+    everyone = torch.arange(5)
+    mixing.distances_within(rows, everyone, everyone)
+    assert all(torch.equal(one, rows[[1, 4]]) for pair in seen for one in pair) and seen
+    seen.clear()
+    mixing.distances_within(rows, everyone[:4], everyone[:4])
+    assert not seen
+
+
 @pytest.mark.parametrize("block", [1, 7, 1 << 22])
 def test_a_total_over_columns(monkeypatch, block):
     monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
