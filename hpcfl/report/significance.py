@@ -1,0 +1,65 @@
+"""Which differences are larger than the noise: paired tests of everything against everything else.
+
+The clients of a run are the pairs: two methods that were run with the same partition are compared on each
+client by itself, so that it does not matter how different clients are. Wilcoxon's signed-rank test asks for
+no normal distribution. Many tests at once find something by chance alone, which Holm's correction prevents.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+
+LEVEL = 0.05  # of a corrected p-value, below which a difference counts as larger than the noise
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All pairs among n names.
+
+    difference: ``[n, n]``, the mean of the row's numbers minus those of the column.
+    p: ``[n, n]``, Holm's corrected p-values of two-sided tests; 1 on the diagonal.
+    """
+
+    names: list[str]
+    difference: np.ndarray
+    p: np.ndarray
+
+    def above(self, name: str) -> list[str]:
+        """The names whose numbers are higher than those of ``name`` by more than the noise."""
+        i = self.names.index(name)
+        return [other for j, other in enumerate(self.names)
+                if self.p[i, j] < LEVEL and self.difference[i, j] < 0]
+
+
+def compare(values: Mapping[str, np.ndarray]) -> Comparison:
+    """Compare each pair of names.
+
+    values: by name finite numbers ``[pairs]``, at the same position of the same client in the same partition.
+    """
+    from scipy.stats import wilcoxon  # takes a second to import
+
+    names = list(values)
+    difference, p = np.zeros((len(names), len(names))), np.ones((len(names), len(names)))
+    pairs = list(combinations(range(len(names)), 2))
+    found = []
+    for i, j in pairs:
+        apart = np.asarray(values[names[i]]) - np.asarray(values[names[j]])
+        difference[i, j], difference[j, i] = apart.mean(), -apart.mean()
+        found.append(float(wilcoxon(apart).pvalue) if apart.any() else 1.0)
+    for (i, j), corrected in zip(pairs, holm(np.array(found)), strict=True):
+        p[i, j] = p[j, i] = corrected
+    return Comparison(names, difference, p)
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """Holm's step-down correction of p-values ``[n]``: the chance to find any wrongly stays below the level.
+
+    Source: S. Holm, A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6 (1979).
+    """
+    order = np.argsort(p, kind="stable")
+    steps = np.minimum(1, (len(p) - np.arange(len(p))) * p[order])
+    corrected = np.empty(len(p))
+    corrected[order] = np.maximum.accumulate(steps)
+    return corrected
