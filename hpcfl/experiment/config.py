@@ -36,6 +36,9 @@ LONGEST = 200  # bytes of a folder's name; file systems take 255
 
 # Keys outside a run's identity: they change where, how fast and how long it runs, not what a round computes.
 NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
+# Keys that came later. With their defaults they do not count, so that runs go on that began without them.
+LATER = (("evaluation", "scores"), ("training", "plain_lr"), ("training", "schedule"),
+         ("training", "milestones"), ("training", "warmup"), ("participation", "dropout"))
 
 
 def _short(name: str) -> str:
@@ -63,6 +66,11 @@ class Config(Section):
     checkpoint: Checkpoint = Checkpoint()
     runtime: Runtime = Runtime()
 
+    @property
+    def needs_rounds(self) -> bool:
+        """Whether what a round does depends on how many there will be, so that no other number may follow."""
+        return self.method.needs_rounds or self.training.schedule == "cosine"
+
     def resolved(self) -> dict[str, Any]:
         """Every key with its value, JSON-able, as nested as in the experiment file."""
         table = self.model_dump(mode="json")
@@ -77,8 +85,9 @@ class Config(Section):
         table = {key: value for key, value in self.resolved().items() if key not in NOT_IDENTITY}
         table["data"].pop("root")
         table["partition"].pop("file")
-        for section, key in (("evaluation", "scores"), ("training", "plain_lr")):
-            if not table[section][key]:  # so that runs go on that began before this key existed
+        for section, key in LATER:
+            if table[section][key] == type(getattr(self, section)).model_fields[key].get_default(
+                    call_default_factory=True):
                 table[section].pop(key)
         return table
 

@@ -7,6 +7,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    NonNegativeInt,
     PositiveInt,
     ValidationInfo,
     field_validator,
@@ -84,13 +85,21 @@ class MethodSection(Section):
 class Training(Section):
     epochs: PositiveInt = Field(1, description="local epochs a round")
     batch_size: PositiveInt = Field(10, description="samples a mini-batch")
-    optimizer: Literal["sgd", "adam"] = Field("sgd", description="its state is reset every round")
+    optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="its state is reset every round")
     lr: float = Field(0.005, gt=0, description="local learning rate")
     plain_lr: float | None = Field(None, gt=0, description="learning rate of steps that a method does itself,"
                                                            " plain whatever the optimiser; default: lr")
     lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rates after every round")
+    schedule: Literal["constant", "cosine", "step"] = Field(
+        "constant", description="what else the rates follow: cosine falls to 0 after the last round, step "
+                                "falls at milestones")
+    milestones: list[PositiveInt] = Field(
+        default_factory=list, validate_default=True,
+        description="rounds after which schedule = 'step' takes a tenth of the rates")
+    warmup: NonNegativeInt = Field(0, description="first rounds, in which the rates rise evenly")
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
-    weight_decay: float = Field(0.0, ge=0, description="L2 penalty added to the gradient")
+    weight_decay: float = Field(0.0, ge=0, description="L2 penalty added to the gradient; with adamw what "
+                                                       "weights lose in a step, times lr")
     clip: float | None = Field(None, gt=0, description="largest norm of a client's gradient")
     buffers: Literal["local", "average"] = Field(
         "local", description="batch-norm statistics: each client's own, or averaged")
@@ -100,13 +109,22 @@ class Training(Section):
     @field_validator("momentum")
     @classmethod
     def _of_sgd(cls, momentum: float, info: ValidationInfo) -> float:
-        if momentum and info.data.get("optimizer") == "adam":
-            raise ValueError("0 with optimizer = 'adam', which keeps moments of its own")
+        if momentum and info.data.get("optimizer") in ("adam", "adamw"):
+            raise ValueError(f"0 with optimizer = '{info.data['optimizer']}', which keeps moments of its own")
         return momentum
+
+    @field_validator("milestones")
+    @classmethod
+    def _of_steps(cls, milestones: list[int], info: ValidationInfo) -> list[int]:
+        if bool(milestones) != (info.data.get("schedule") == "step"):
+            raise ValueError("given where schedule = 'step', and only there")
+        return milestones
 
 
 class Participation(Section):
     fraction: float = Field(1.0, gt=0, le=1, description="share of clients drawn each round, at least one")
+    dropout: float = Field(0.0, ge=0, lt=1, description="chance that a drawn client is lost before a round; "
+                                                        "one always stays")
 
 
 def _score_name(name: str) -> str:

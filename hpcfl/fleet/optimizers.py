@@ -1,4 +1,4 @@
-"""Local optimisers on stacked lanes: SGD and Adam with clipping, weight decay and a proximal term.
+"""Local optimisers on stacked lanes: SGD, Adam and AdamW with clipping, weight decay and a proximal term.
 
 Every tensor is ``[L, *shape]``, and each lane is optimised for itself. A step concerns some lanes: a slice,
 which gives views, or indices, whose rows are written back. Every training begins with fresh state, so it is
@@ -28,6 +28,9 @@ class Proximal:
 class Optimizer:
     """The update w ← w − lr·direction(∇F + weight_decay·w + strength·(w − anchor)), with ∇F clipped first.
 
+    AdamW decays the weights themselves, w ← (1 − lr·weight_decay)·w, before its step (Loshchilov & Hutter,
+    ICLR 2019).
+
     training: which optimiser and its constants. lr: the round's learning rate.
     """
 
@@ -45,7 +48,9 @@ class Optimizer:
         directions: TensorList = self._regularised(list(gradients.values()), weights)
         if anchors and not plain:
             directions = torch._foreach_add(directions, torch._foreach_sub(weights, anchors), alpha=strength)
-        if self.training.optimizer == "adam":
+        if self.training.optimizer == "adamw":
+            torch._foreach_mul_(weights, 1 - self.lr * self.training.weight_decay)
+        if self.training.optimizer != "sgd":
             self._adam(names, tensors, lanes, weights, directions)
         else:
             if self.training.momentum:
@@ -56,12 +61,12 @@ class Optimizer:
         _write_back(tensors, names, lanes, weights)
 
     def _regularised(self, directions: list[Tensor], weights: list[Tensor]) -> list[Tensor]:
-        """The gradients ``directions`` after clipping and with weight decay added.
+        """The gradients ``directions`` after clipping and with weight decay added, unless it is AdamW's.
 
         They are not changed in place: autograd may hand out expanded views, or one tensor for two leaves.
         """
         directions = self.clipped(directions)
-        if self.training.weight_decay:
+        if self.training.weight_decay and self.training.optimizer != "adamw":
             directions = list(torch._foreach_add(directions, weights, alpha=self.training.weight_decay))
         return directions
 
@@ -95,7 +100,7 @@ class Optimizer:
 
     def _adam(self, names: list[str], tensors: Tensors, lanes: Lanes, weights: list[Tensor],
               directions: TensorList) -> None:
-        """Adam with β = (0.9, 0.999), ε = 1e-8 (Kingma & Ba, ICLR 2015).
+        """Adam with β = (0.9, 0.999), ε = 1e-8 (Kingma & Ba, ICLR 2015); AdamW has decayed the weights.
 
         The bias is corrected by each lane's own count of steps.
         """
@@ -120,7 +125,7 @@ class Optimizer:
 
 def moments(training: Training) -> int:
     """How many tensors of a model's size the optimiser keeps for each lane."""
-    return 2 if training.optimizer == "adam" else int(training.momentum > 0)
+    return int(training.momentum > 0) if training.optimizer == "sgd" else 2
 
 
 def _clipped(directions: TensorList, largest: float) -> list[Tensor]:

@@ -34,7 +34,7 @@ def fit(build: Callable[[], nn.Module], x: Tensor, y: Tensor, classes: int, trai
     samples = Samples(Dataset("synthetic", x, y, classes, scale=1.0, mean=(0.0,), std=(1.0,)), [0],
                       [np.arange(len(y))], [np.zeros(0, np.int64)], device, False)
     setup = Setup(of_parameters(module), samples.counts(0)[None], round, seed, build,
-                  training.model_copy(update={"lr_decay": 1.0}))
+                  training.model_copy(update={"lr_decay": 1.0, "schedule": "constant", "warmup": 0}))
     resources = Resources(setup, samples, choose(module.to(device), device, 1), of_buffers(module), device,
                         beat, Stopwatch())
     fleet = Fleet(np.array([0]), {}, setup.counts, round, False, _cross_entropy, resources)

@@ -152,11 +152,17 @@ class Federation:
         """The ids [n] of a round's cohort, ascending.
 
         Of M clients ⌊ρM⌋ are drawn uniformly without replacement, at least one, where ρ is
-        ``participation.fraction`` (protocols.md E2).
+        ``participation.fraction`` (protocols.md E2). Each of them is lost with the probability
+        ``participation.dropout`` and hears nothing of this round; the luckiest stays in any case.
         """
         config = self.prepared.config
-        count = max(1, int(config.participation.fraction * config.partition.clients + 1e-9))
-        return np.sort(randomness.permutation(config.partition.clients, config.seed, "cohort", round)[:count])
+        clients, share = config.partition.clients, config.participation
+        count = max(1, int(share.fraction * clients + 1e-9))
+        drawn: np.ndarray = randomness.permutation(clients, config.seed, "cohort", round)[:count]
+        if share.dropout:
+            luck = randomness.uniform(config.seed, "dropout", round, skip=0, count=clients)[drawn]
+            drawn = drawn[luck >= min(share.dropout, luck.max())]
+        return np.sort(drawn)
 
     def send(self, audience: np.ndarray, round: int) -> tuple[Inbox, float]:
         """Collective. Send the method's message to the clients ``audience`` [n].

@@ -62,10 +62,9 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
         raise UserError(f"rounds = {config.rounds}: this run has done {done} already; "
                         "ask for more, or --fresh")
     begun_for = newest.meta.get("rounds") if newest else config.rounds
-    if config.method.needs_rounds and begun_for != config.rounds:
-        raise UserError(f"rounds = {config.rounds}: this run was begun for {begun_for} and every round of "
-                        f"{config.method.name} depends on that number; "
-                        "choose another --out or name, or --fresh")
+    if config.needs_rounds and begun_for != config.rounds:
+        raise UserError(f"rounds = {config.rounds}: this run was begun for {begun_for} and every round "
+                        "depends on that number; choose another --out or name, or --fresh")
     return False
 
 

@@ -10,6 +10,7 @@ from hpcfl.fleet.stacked import StackedKernel
 OPTIMIZERS = {"sgd": {}, "momentum": {"momentum": 0.9},
               "decay": {"weight_decay": 0.01}, "clip": {"clip": 0.5},
               "adam": {"optimizer": "adam", "lr": 0.01},
+              "adamw": {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.1},
               "all of it": {"optimizer": "adam", "lr": 0.01, "weight_decay": 0.01, "clip": 0.5}}
 every_optimizer = pytest.mark.parametrize("keys", OPTIMIZERS.values(), ids=OPTIMIZERS)
 COUNTS = [[8, 3, 0, 0], [0, 4, 0, 0], [1, 0, 6, 6], [0, 0, 1, 0], [7, 7, 7, 7], [0, 11, 0, 0],
@@ -66,7 +67,7 @@ def test_a_product_does_not_depend_on_where_a_lane_lies_in_memory(outputs, input
 
 
 @pytest.mark.parametrize(("optimizer", "keys"), [
-    *((optimizer, keys) for optimizer in ("sgd", "adam")
+    *((optimizer, keys) for optimizer in ("sgd", "adam", "adamw")
       for keys in ({}, {"weight_decay": 0.02}, {"clip": 0.3}, {"clip": 0.3, "weight_decay": 0.02})),
     ("sgd", {"momentum": 0.9})])
 def test_optimisers_are_torchs(make_fleet, rows_of, optimizer, keys):
@@ -80,8 +81,10 @@ def test_optimisers_are_torchs(make_fleet, rows_of, optimizer, keys):
             for name, parameter in module.named_parameters():
                 parameter.copy_(fleet.layout.split(rows[client])[name])
         common = {"lr": 0.05, "weight_decay": keys.get("weight_decay", 0.0)}
-        reference = (torch.optim.Adam(module.parameters(), **common) if optimizer == "adam"
-                     else torch.optim.SGD(module.parameters(), momentum=keys.get("momentum", 0.0), **common))
+        if optimizer == "sgd":
+            common["momentum"] = keys.get("momentum", 0.0)
+        reference = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam,
+                     "adamw": torch.optim.AdamW}[optimizer](module.parameters(), **common)
         x, y = samples.take(samples.train[client])
         for _ in range(5):
             reference.zero_grad()

@@ -129,7 +129,7 @@ def test_apple_cannot_be_prolonged(tmp_path):
         table = {"rounds": rounds, "partition": {"clients": 4}, "method": {"name": "apple"}}
         running.run(config.parse(table), tmp_path / "run", OneProcess())
     run(1)
-    with pytest.raises(UserError, match="begun for 1 and every round of apple depends on that number"):
+    with pytest.raises(UserError, match="begun for 1 and every round depends on that number"):
         run(2)
 
 

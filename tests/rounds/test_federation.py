@@ -35,6 +35,17 @@ def test_e2_cohorts_are_uniform_and_follow_seed_and_round():
     assert len({tuple(cohort) for cohort in drawn[:50]}) > 45
 
 
+def test_drop_outs_are_lost_of_the_drawn_ones_and_one_always_stays():
+    drawn, left = (cohorts(2000, participation={"fraction": 0.5, "dropout": share}) for share in (0.0, 0.3))
+    assert all(set(some) <= set(whole) and some == sorted(some) and some
+               for some, whole in zip(left, drawn, strict=True))
+    lost = np.array([len(whole) - len(some) for some, whole in zip(left, drawn, strict=True)])
+    assert abs(lost.mean() - 3) < 5 * np.sqrt(10 * 0.3 * 0.7 / 2000)
+    assert left[:50] == cohorts(50, participation={"fraction": 0.5, "dropout": 0.3})
+    alone = cohorts(50, participation={"fraction": 0.01, "dropout": 0.99})
+    assert alone == cohorts(50, participation={"fraction": 0.01})
+
+
 @pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}])
 def test_the_state_of_optimisers_is_reset_every_round(federate, optimizer):
     """With one full batch a round momentum never acts, and Adam's every step has the length
