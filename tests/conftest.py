@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from zygote import Zygote
 
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
@@ -21,6 +22,7 @@ from hpcfl.fleet import Fleet
 from hpcfl.fleet.setup import Setup
 from hpcfl.methods.base import Cohort
 from hpcfl.preparation.prepare import Prepared, prepare
+from hpcfl.report import figures
 from hpcfl.rounds.federation import Federation
 from hpcfl.rounds.signals import StopRequest
 from hpcfl.rows import layout
@@ -40,6 +42,21 @@ class Played:
     values: dict[str, np.ndarray]  # name → [T, …], the last row from after the last round
 
 
+class Recorded(MetricsWriter):
+    """The results of a run that only this process reads, in memory: writing and merging files of them would
+    take a third of the time of a tiny run.
+    """
+
+    def publish(self) -> None:
+        pass
+
+    def merge(self) -> None:
+        pass
+
+    def values(self) -> dict[str, np.ndarray]:
+        return results.merge(self._waiting)[1]
+
+
 @pytest.fixture(autouse=True)
 def _same_draws():
     """What a test draws from torch without a key is the same in every run, whatever ran before."""
@@ -53,16 +70,21 @@ def federate(tmp_path: Path):
         folder = tmp_path / f"run{len(list(tmp_path.glob('run*')))}"
         alone = OneProcess()
         prepared = prepare(config.parse(tiny.table(method, *arguments, **sections)), alone)
-        metrics = MetricsWriter(folder, {}, {})
+        metrics = Recorded(folder, {}, {})
         federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone),
                                 metrics, {}, lambda round, values: None)
         federation.run(0, StopRequest(lambda: None))
         store = prepared.store
         hashes = {client: row.digest for client, row in store.snapshot().items()}
         return Played(prepared, federation.server, store.get(store.ids),
-                      digest.of_run(digest.of_tensors(federation.server), hashes),
-                      results.read(folder).values)
+                      digest.of_run(digest.of_tensors(federation.server), hashes), metrics.values())
     return play
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """A run draws none at its end, which takes longer than a tiny run."""
+    monkeypatch.setattr(figures, "draw", lambda folder: [])
 
 
 @pytest.fixture
@@ -113,6 +135,13 @@ def arrived():
         placed = place([1.0] * len(ids), 1)
         return exchange.gather(OneProcess(), placed, ids, message, [exchange.header(message)])
     return gather
+
+
+@pytest.fixture(scope="session")
+def zygote(tmp_path_factory):
+    """What the processes of jobs and commands are forked from."""
+    with Zygote(tmp_path_factory.mktemp("zygote")) as ready:
+        yield ready
 
 
 @pytest.fixture

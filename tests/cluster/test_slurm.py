@@ -16,6 +16,8 @@ SCRIPT = Path(__file__).parents[2] / "slurm" / "job.sbatch"
 
 
 def test_job_on_two_nodes_gives_the_digest_of_one_process(cluster, undisturbed):
+    """Every process of it is started afresh; those of the other tests are forked from one that is ready."""
+    cluster.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     cluster.experiment()
     dry = cluster.hpcfl("submit", "e.toml", "--profile", "bed", "--out", "out", "--dry-run")
     assert ("#SBATCH --nodes=2" in dry and "#SBATCH --ntasks-per-node=2" in dry
@@ -33,8 +35,6 @@ def test_job_on_two_nodes_gives_the_digest_of_one_process(cluster, undisturbed):
 def test_the_readme_word_for_word(cluster):
     """All that it lets one type once the test cluster is up, in a folder with nothing but ``slurm/``."""
     shutil.copytree(SCRIPT.parent, cluster.folder / "slurm", dirs_exist_ok=True)
-    path = f"{Path(sys.executable).parent}:{cluster.environment['PATH']}"
-    cluster.environment = {**cluster.environment, "PATH": path}
     chapter = SCRIPT.with_name("README.md").read_text().partition("## Submit")[2]
     dry, sent, watched, table, by_hand = (cluster.run("bash", "-ec", line.strip())
                                           for line in chapter.splitlines() if line.startswith("    "))

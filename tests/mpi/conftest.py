@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from jobs import EXPERIMENT, MPIEXEC, Job
-from zygote import Zygote
 
 from hpcfl.cli import command
 from hpcfl.communication.communicator import OneProcess
@@ -22,18 +21,11 @@ def experiment(tmp_path: Path):
     return write
 
 
-@pytest.fixture(scope="session")
-def zygote(tmp_path_factory):
-    """What the processes of jobs are forked from."""
-    if not MPIEXEC.exists():
-        pytest.skip("no mpiexec beside this Python")
-    with Zygote(tmp_path_factory.mktemp("zygote")) as ready:
-        yield ready
-
-
 @pytest.fixture
 def start(zygote, tmp_path_factory):
     """``start(ranks, *arguments)`` → Job, ended with the test; ``afresh`` without the zygote."""
+    if not MPIEXEC.exists():
+        pytest.skip("no mpiexec beside this Python")
     jobs: list[Job] = []
 
     def launch(ranks: int, *arguments: Any, afresh: bool = False, **keys: Any) -> Job:

@@ -49,9 +49,9 @@ class Job:
                  program: tuple[str, ...] = ("-m", "hpcfl"), **environment: str):
         self._place = place
         launcher = [str(MPIEXEC), "-n", str(ranks)] if ranks else []
-        python = zygote.command if zygote else [sys.executable]
+        python = zygote.python if zygote else sys.executable
         self.process = subprocess.Popen(
-            [*launcher, *python, *program, "run", *arguments], stdout=subprocess.PIPE,
+            [*launcher, python, *program, "run", *arguments], stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, start_new_session=True,
             env={**os.environ, "PYTHONPATH": PATHS, "HPCFL_JOB": str(self._place), **environment})
 

@@ -1,15 +1,17 @@
 import pytest
 
 from hpcfl.experiment import plugins
-from hpcfl.report import catalogue
+from hpcfl.report import catalogue, traffic
 
 
-def test_every_method_is_listed_with_its_own_keys():
+def test_every_method_is_listed_with_its_own_keys(monkeypatch):
+    monkeypatch.setattr(traffic, "of", lambda name: traffic.Traffic(1.0, len(name), None))
     listed = {method["name"]: method for method in catalogue.methods()}
     assert list(listed) == plugins.names("hpcfl.methods")
     assert listed["fedprox"]["keys"]["mu"] == {"default": 0.001, "minimum": 0, "type": "number",
                                                "description": "strength μ of the proximal term; 0 is FedAvg"}
     assert listed["fedavg"]["reference"] == "McMahan et al., AISTATS 2017"
+    assert listed["fedprox"]["traffic"] == {"down": 1.0, "up": 7, "paper": None}
     assert "mu" not in listed["fedavg"]["keys"]
     assert all(schema["description"] for method in listed.values() for schema in method["keys"].values())
 
