@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from recorded import Recorded
 from zygote import Zygote
 
 from hpcfl.communication import exchange
@@ -26,9 +27,8 @@ from hpcfl.report import figures
 from hpcfl.rounds.federation import Federation
 from hpcfl.rounds.signals import StopRequest
 from hpcfl.rows import layout
-from hpcfl.storage import digest, results
+from hpcfl.storage import digest
 from hpcfl.storage.checkpoint import Checkpoints
-from hpcfl.storage.metrics import MetricsWriter
 
 
 @dataclass(frozen=True)
@@ -40,21 +40,6 @@ class Played:
     clients: dict[str, torch.Tensor]  # name → [M, …]
     digest: str
     values: dict[str, np.ndarray]  # name → [T, …], the last row from after the last round
-
-
-class Recorded(MetricsWriter):
-    """The results of a run that only this process reads, in memory: writing and merging files of them would
-    take a third of the time of a tiny run.
-    """
-
-    def publish(self) -> None:
-        pass
-
-    def merge(self) -> None:
-        pass
-
-    def values(self) -> dict[str, np.ndarray]:
-        return results.merge(self._waiting)[1]
 
 
 @pytest.fixture(autouse=True)

@@ -141,8 +141,8 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def testbed(zygote: Zygote) -> Iterator[dict[str, str]]:
-    """The environment in which Slurm's commands find the test Slurm, and Python processes are forked from the
-    zygote, those of its jobs too."""
+    """The environment in which Slurm's commands find the test Slurm, and Python processes other than ranks
+    are forked from the zygote, those of its jobs too."""
     os.environ["PATH"] += os.pathsep + "/usr/sbin"
     if any(shutil.which(program) is None for program in PROGRAMS):
         installed = subprocess.run([TESTBED / "install"], capture_output=True, text=True)

@@ -23,15 +23,14 @@ def experiment(tmp_path: Path):
 
 @pytest.fixture
 def start(zygote, tmp_path_factory):
-    """``start(ranks, *arguments)`` → Job, ended with the test; ``afresh`` without the zygote."""
+    """``start(ranks, *arguments)`` → Job, ended with the test."""
     if not MPIEXEC.exists():
         pytest.skip("no mpiexec beside this Python")
     jobs: list[Job] = []
 
-    def launch(ranks: int, *arguments: Any, afresh: bool = False, **keys: Any) -> Job:
-        place = tmp_path_factory.mktemp("job")
-        jobs.append(Job(place, None if afresh else zygote, ranks, [str(argument) for argument in arguments],
-                        **keys))
+    def launch(ranks: int, *arguments: Any, **keys: Any) -> Job:
+        jobs.append(Job(tmp_path_factory.mktemp("job"), zygote, ranks,
+                        [str(argument) for argument in arguments], **keys))
         return jobs[-1]
 
     yield launch
