@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from recorded import Recorded
+from zygote import Zygote
 
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
@@ -21,12 +23,12 @@ from hpcfl.fleet import Fleet
 from hpcfl.fleet.setup import Setup
 from hpcfl.methods.base import Cohort
 from hpcfl.preparation.prepare import Prepared, prepare
+from hpcfl.report import figures
 from hpcfl.rounds.federation import Federation
 from hpcfl.rounds.signals import StopRequest
 from hpcfl.rows import layout
-from hpcfl.storage import digest, results
+from hpcfl.storage import digest
 from hpcfl.storage.checkpoint import Checkpoints
-from hpcfl.storage.metrics import MetricsWriter
 
 
 @dataclass(frozen=True)
@@ -53,16 +55,21 @@ def federate(tmp_path: Path):
         folder = tmp_path / f"run{len(list(tmp_path.glob('run*')))}"
         alone = OneProcess()
         prepared = prepare(config.parse(tiny.table(method, *arguments, **sections)), alone)
-        metrics = MetricsWriter(folder, {}, {})
+        metrics = Recorded(folder, {}, {})
         federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone),
                                 metrics, {}, lambda round, values: None)
         federation.run(0, StopRequest(lambda: None))
         store = prepared.store
         hashes = {client: row.digest for client, row in store.snapshot().items()}
         return Played(prepared, federation.server, store.get(store.ids),
-                      digest.of_run(digest.of_tensors(federation.server), hashes),
-                      results.read(folder).values)
+                      digest.of_run(digest.of_tensors(federation.server), hashes), metrics.values())
     return play
+
+
+@pytest.fixture
+def no_figures(monkeypatch):
+    """A run draws none at its end, which takes longer than a tiny run."""
+    monkeypatch.setattr(figures, "draw", lambda folder: [])
 
 
 @pytest.fixture
@@ -113,6 +120,13 @@ def arrived():
         placed = place([1.0] * len(ids), 1)
         return exchange.gather(OneProcess(), placed, ids, message, [exchange.header(message)])
     return gather
+
+
+@pytest.fixture(scope="session")
+def zygote(tmp_path_factory):
+    """What the processes of jobs and commands are forked from."""
+    with Zygote(tmp_path_factory.mktemp("zygote")) as ready:
+        yield ready
 
 
 @pytest.fixture

@@ -7,7 +7,10 @@ import hpcfl
 from hpcfl.experiment import config
 
 TABLE = {"name": "small", "rounds": 2, "partition": {"scheme": "iid", "clients": 4},
-         "model": {"name": "mlp", "hidden": [8]}, "method": {"name": "fedavg"}}
+         "model": {"name": "mlp", "hidden": [8]}, "method": {"name": "fedavg"},
+         "training": {"batch_size": 200}}
+
+pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 def test_importing_the_package_imports_nothing_heavy():
@@ -30,6 +33,7 @@ def test_a_table_a_file_and_a_config_are_the_same_run(tmp_path, monkeypatch):
 
     (tmp_path / "small.toml").write_text('name = "small"\nrounds = 2\n'
                                          'method.name = "fedavg"\nmodel.hidden = [8]\n'
+                                         'training.batch_size = 200\n'
                                          'partition = { scheme = "iid", clients = 4 }')
     assert hpcfl.run(tmp_path / "small.toml", out="elsewhere").summary.digest == first.summary.digest
     assert hpcfl.run(config.parse(TABLE)).summary.digest == first.summary.digest

@@ -1,15 +1,12 @@
-"""The real commands, each a process or an MPI job of its own; the slow part is starting Python,
-so they are few."""
+"""The real commands, each a process or an MPI job of its own."""
 
 import json
 import os
 import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow  # every test starts Python anew
+pytestmark = pytest.mark.slow  # they need the zygote, which takes seconds to start
 
 SWEEP = """
 name = "both"
@@ -25,10 +22,9 @@ method.name = ["local", "fedavg"]
 
 
 @pytest.fixture
-def call(tmp_path):
-    """``call("mpiexec -n 2 hpcfl …")`` in an empty folder, with the programs of this Python's environment."""
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-                   "COLUMNS": "100"}
+def call(zygote, tmp_path):
+    """``call("mpiexec -n 2 hpcfl …")`` in an empty folder."""
+    environment = {**os.environ, "PATH": zygote.path, "COLUMNS": "100"}
 
     def run(line: str) -> subprocess.CompletedProcess:
         return subprocess.run(line.split(), cwd=tmp_path, env=environment, capture_output=True,

@@ -3,6 +3,7 @@ from one above it."""
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,18 +19,26 @@ def room(module: str) -> str:
     return parts[1] if len(parts) > 1 and (PACKAGE / parts[1]).is_dir() else ROOT
 
 
+@cache
 def modules() -> dict[str, Path]:
     return {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
             for path in PACKAGE.rglob("*.py")}
 
 
+@cache
+def statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
+@cache
 def imports(path: Path) -> set[str]:
     """The modules of the package that a file imports, also those imported inside functions."""
     known, found = modules(), set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in statements(path):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
+        else:
             found |= {name if (name := f"{node.module}.{alias.name}") in known else node.module
                       for alias in node.names}
     return {name for name in found if name in known}
@@ -65,8 +74,5 @@ def test_no_modules_import_each_other_in_a_circle():
 
 
 def test_only_one_module_knows_mpi():
-    statements = [(module, node) for module, path in modules().items()
-                  for node in ast.walk(ast.parse(path.read_text()))
-                  if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert {module for module, node in statements if "mpi4py" in ast.unparse(node)} == {
-        "hpcfl.communication.mpi"}
+    assert {module for module, path in modules().items() for node in statements(path)
+            if "mpi4py" in ast.unparse(node)} == {"hpcfl.communication.mpi"}

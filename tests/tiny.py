@@ -190,6 +190,7 @@ class Wide(FedAvg):
 
 
 COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6], [0, 0, 5, 10], [5, 5, 5, 5]]  # of five clients
+FEW = [[2, 1, 0, 0], [0, 3, 0, 0], [1, 0, 2, 0], [0, 0, 1, 2], [1, 1, 1, 0]]  # one mini-batch for each
 
 
 def table(method: str | dict[str, Any], counts: list[list[int]] = COUNTS, **sections: Any) -> dict[str, Any]:

@@ -1,9 +1,10 @@
 """A process that has imported everything and forks the processes of jobs, each of which then starts in
 milliseconds.
 
-It is asked by ``shim.py`` over a socket. MPI is not initialised here and no tensor is made, so a forked
-process is as one that was just started; it is killed with its shim, as launchers kill. A forked process
-writes its pid to the file ``rank-N`` in the folder that ``HPCFL_JOB`` names.
+It is asked by ``shim.py`` over a socket, which ``python`` and ``hpcfl`` in its folder of programs start. MPI
+is not initialised here and no tensor is made, so a forked process is as one that was just started; it is
+killed with its shim, as launchers kill. Python processes that a forked one starts are forked as well. A
+forked process writes its pid to the file ``rank-N`` in the folder that ``HPCFL_JOB`` names, if one does.
 """
 
 import atexit
@@ -13,6 +14,7 @@ import json
 import os
 import runpy
 import selectors
+import shlex
 import signal
 import socket
 import subprocess
@@ -20,6 +22,7 @@ import sys
 import tempfile
 import threading
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,7 +30,9 @@ from typing import Any
 TESTS = Path(__file__).parent
 PATHS = os.pathsep.join([str(TESTS.parent), str(TESTS)])
 IMPORTED = ("hpcfl.cli", "hpcfl.commands.experiments", "hpcfl.api", "hpcfl.fleet.replay",
-            "hpcfl.report.tables", "hpcfl.cluster.status", "hpcfl.report.sweep_table", "hpcfl.report.figures",
+            "hpcfl.report.tables", "hpcfl.cluster.status", "hpcfl.cluster.submission",
+            "hpcfl.report.catalogue", "hpcfl.report.sweep_table", "hpcfl.report.figures",
+            "submitit.core._submit",
             "hpcfl.report.progress", "sklearn.datasets", "torch.func", "sympy",
             "torch._decomp.decompositions", "torch.fx.experimental.symbolic_shapes",
             "torch._functorch.apis", "mpi4py", "importlib.readers", "importlib.resources.readers",
@@ -37,17 +42,26 @@ HIGH = 500  # descriptors from here on are in nobody's way
 
 
 class Zygote:
-    """Context manager around the process; ``command`` is what to start in place of ``python``,
-    ``folder`` a place for whatever the jobs need.
+    """Context manager around the process; ``programs`` is a folder with a ``python`` and an ``hpcfl`` that
+    are forked from it, ``folder`` a place for whatever the jobs need.
+
+    within: a command that starts it, such as one that enters a network namespace.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self._socket = folder / "zygote"
+    def __init__(self, folder: Path, within: Sequence[str] = ()) -> None:
+        self.folder, self.programs = folder, folder / "bin"
+        self.python = self.programs / "python"
+        self._within = within
 
     def __enter__(self) -> "Zygote":
-        self._process = subprocess.Popen([sys.executable, TESTS / "zygote.py", self._socket],
-                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        address = self.folder / "zygote"
+        shim = shlex.join(map(str, [sys.executable, "-S", "-E", TESTS / "shim.py", address]))
+        self.programs.mkdir()
+        for program, arguments in (("python", ""), ("hpcfl", "-m hpcfl ")):
+            (self.programs / program).write_text(f'#!/bin/sh\nexec {shim} {arguments}"$@"\n')
+            (self.programs / program).chmod(0o755)
+        self._process = subprocess.Popen([*self._within, sys.executable, TESTS / "zygote.py", address,
+                                          self.python], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                          start_new_session=True, env={**os.environ, "PYTHONPATH": PATHS})
         assert self._process.stdout is not None
         self._process.stdout.readline()  # it is ready
@@ -57,8 +71,9 @@ class Zygote:
         self._process.communicate()  # the end of its input is its end
 
     @property
-    def command(self) -> list[str | Path]:
-        return [sys.executable, "-S", "-E", TESTS / "shim.py", self._socket]
+    def path(self) -> str:
+        """What PATH must be for its programs to come first, and then those of this Python's environment."""
+        return os.pathsep.join(map(str, [self.programs, Path(sys.executable).parent, os.environ["PATH"]]))
 
 
 class Nursery:
@@ -151,16 +166,24 @@ def become(request: dict[str, Any], received: list[int]) -> None:
     os.environ.update(request["environment"])
     os.chdir(request["folder"])
     tempfile.tempdir = None  # this environment may name another
-    rank = Path(os.environ["HPCFL_JOB"], f"rank-{os.environ.get('PMI_RANK', 0)}")
-    rank.with_suffix(".new").write_text(str(os.getpid()))
-    rank.with_suffix(".new").rename(rank)
+    if "HPCFL_JOB" in os.environ:
+        rank = Path(os.environ["HPCFL_JOB"], f"rank-{os.environ.get('PMI_RANK', 0)}")
+        rank.with_suffix(".new").write_text(str(os.getpid()))
+        rank.with_suffix(".new").rename(rank)
 
 
 def play(program: str, *arguments: str) -> None:
-    """As ``python PROGRAM ARGUMENTS``, where the program is a file or ``-m`` a module."""
-    if program == "-m":
+    """As ``python PROGRAM ARGUMENTS``, where the program is a file, ``-m`` a module or ``-c`` a text, perhaps
+    after ``-u``: what is printed is seen at once."""
+    if program == "-u":
+        sys.stdout.reconfigure(write_through=True, line_buffering=True)  # type: ignore[union-attr]
+        play(*arguments)
+    elif program == "-m":
         sys.argv = list(arguments)
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+    elif program == "-c":
+        sys.argv = list(arguments)
+        exec(compile(arguments[0], "<string>", "exec"), {"__name__": "__main__"})
     else:
         sys.argv = [program, *arguments]
         sys.path.insert(0, str(Path(program).parent))
@@ -187,6 +210,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # else every forked process copies all that it has when it looks for garbage
     nursery = Nursery(sys.argv[1])
+    sys.executable = sys.argv[2]
     print("ready", flush=True)
     request, received = nursery.wait()
     become(request, received)

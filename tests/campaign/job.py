@@ -33,7 +33,7 @@ class Job:
         launcher = [MPIEXEC, "-n", str(ranks)] if ranks else []
         with open(self._place / "out", "wb") as out, open(self._place / "err", "wb") as err:
             self.process = subprocess.Popen(
-                [*launcher, *zygote.command, STRUCK, *arguments], stdin=subprocess.DEVNULL, stdout=out,
+                [*launcher, zygote.python, STRUCK, *arguments], stdin=subprocess.DEVNULL, stdout=out,
                 stderr=err, start_new_session=True, cwd=zygote.folder,
                 env={**os.environ, **(extra or {}), "HPCFL_JOB": str(self._place),
                      "HPCFL_STRIKE": json.dumps(asdict(strike))})

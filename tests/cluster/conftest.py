@@ -4,13 +4,13 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from zygote import Zygote
 
 TESTBED = Path(__file__).parents[2] / "slurm" / "testbed"
 METHODS = Path(__file__).with_name("methods_for_jobs.py")
@@ -41,7 +41,7 @@ class Cluster:
     """Commands on the test Slurm, run in ``folder``, with a profile named "bed" in it."""
 
     folder: Path
-    environment: dict[str, str] = field(default_factory=lambda: dict(os.environ))
+    environment: dict[str, str]
 
     def run(self, *command: str, check: bool = True, stderr: int | None = None) -> str:
         """A command's standard output."""
@@ -52,7 +52,7 @@ class Cluster:
 
     def hpcfl(self, *arguments: str, check: bool = True) -> str:
         """An hpcfl command's output, errors too."""
-        return self.run(sys.executable, "-m", "hpcfl", *arguments, check=check, stderr=subprocess.STDOUT)
+        return self.run("hpcfl", *arguments, check=check, stderr=subprocess.STDOUT)
 
     def write(self, name: str, text: str) -> str:
         (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -140,8 +140,9 @@ class Cluster:
 
 
 @pytest.fixture(scope="session")
-def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment in which Slurm's commands find the test Slurm."""
+def testbed(zygote: Zygote) -> Iterator[dict[str, str]]:
+    """The environment in which Slurm's commands find the test Slurm, and Python processes other than ranks
+    are forked from the zygote, those of its jobs too."""
     os.environ["PATH"] += os.pathsep + "/usr/sbin"
     if any(shutil.which(program) is None for program in PROGRAMS):
         installed = subprocess.run([TESTBED / "install"], capture_output=True, text=True)
@@ -153,7 +154,7 @@ def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     if started.returncode:
         pytest.skip(f"Slurm does not start here: {started.stderr.strip()}")
     try:
-        yield {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
+        yield {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "PATH": zygote.path}
     finally:
         subprocess.run([TESTBED / "stop", folder], check=True)
 
@@ -162,7 +163,7 @@ def testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
 def cluster(testbed: dict[str, str], tmp_path: Path) -> Iterator[Cluster]:
     """The test Slurm, empty again afterwards."""
     shutil.copy(METHODS, tmp_path)
-    found = Cluster(tmp_path, testbed)
+    found = Cluster(tmp_path, dict(testbed))
     found.profile()
     yield found
     found.run("scancel", "--full", "--signal=KILL", "--user", str(os.getuid()), check=False,
@@ -172,9 +173,9 @@ def cluster(testbed: dict[str, str], tmp_path: Path) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> str:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory, testbed: dict[str, str]) -> str:
     """The digest of the experiment run by one process without pauses."""
-    plain = Cluster(tmp_path_factory.mktemp("plain"))
+    plain = Cluster(tmp_path_factory.mktemp("plain"), testbed)
     shutil.copy(METHODS, plain.folder)
     plain.experiment()
     plain.hpcfl("run", "e.toml", "--out", "out")

@@ -1,10 +1,8 @@
-"""Runs in a real Slurm: submitted, interrupted in every way Slurm knows, and always finished with
-the same bits."""
+"""Runs in a real Slurm: submitted, in sweeps, and as its README says."""
 
 import os
 import re
 import shutil
-import signal
 import sys
 from pathlib import Path
 
@@ -12,10 +10,12 @@ import pytest
 
 pytestmark = pytest.mark.slurm
 
-SCRIPT = Path(__file__).parents[2] / "slurm" / "job.sbatch"
+SLURM = Path(__file__).parents[2] / "slurm"
 
 
 def test_job_on_two_nodes_gives_the_digest_of_one_process(cluster, undisturbed):
+    """Every process of it is started afresh; of the other tests those that are no ranks are forked."""
+    cluster.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     cluster.experiment()
     dry = cluster.hpcfl("submit", "e.toml", "--profile", "bed", "--out", "out", "--dry-run")
     assert ("#SBATCH --nodes=2" in dry and "#SBATCH --ntasks-per-node=2" in dry
@@ -32,10 +32,8 @@ def test_job_on_two_nodes_gives_the_digest_of_one_process(cluster, undisturbed):
 
 def test_the_readme_word_for_word(cluster):
     """All that it lets one type once the test cluster is up, in a folder with nothing but ``slurm/``."""
-    shutil.copytree(SCRIPT.parent, cluster.folder / "slurm", dirs_exist_ok=True)
-    path = f"{Path(sys.executable).parent}:{cluster.environment['PATH']}"
-    cluster.environment = {**cluster.environment, "PATH": path}
-    chapter = SCRIPT.with_name("README.md").read_text().partition("## Submit")[2]
+    shutil.copytree(SLURM, cluster.folder / "slurm", dirs_exist_ok=True)
+    chapter = (SLURM / "README.md").read_text().partition("## Submit")[2]
     dry, sent, watched, table, by_hand = (cluster.run("bash", "-ec", line.strip())
                                           for line in chapter.splitlines() if line.startswith("    "))
     assert "#SBATCH --array=0-5%6" in dry and "memory" in dry
@@ -43,34 +41,6 @@ def test_the_readme_word_for_word(cluster):
     assert all(re.search(rf"{method} +\d\d\.\d\d ± ", table) for method in ("fedavg", "local"))
     cluster.wait(by_hand.split()[-1])
     assert "6 finished" in cluster.hpcfl("status", "runs/by-hand")
-
-
-def test_time_limit_hit_twice(cluster, undisturbed):
-    """A limit of two minutes, of which Slurm warns at once: every start gets only some seconds."""
-    cluster.experiment(pause=5, every="auto", since=1)
-    cluster.profile(time="0:02:00", warning=115, ranks_per_node=1)
-    (job,) = cluster.submit()
-    cluster.until(lambda: cluster.restarts(job) >= 2, "the second time limit")
-    cluster.hurry()
-    cluster.wait(job)
-    assert cluster.restarts(job) >= 2
-    assert "stopped in time" in cluster.log()
-    assert cluster.digest() == undisturbed
-
-
-def test_preempted_by_a_higher_partition(cluster, undisturbed):
-    cluster.experiment(pause=3)
-    cluster.profile(ranks_per_node=1)
-    (job,) = cluster.submit()
-    cluster.wait_for_round(3)
-    other = cluster.run("sbatch", "--parsable", "--partition=high", "--nodes=2", "--exclusive",
-                        "--wrap=sleep 2").strip()
-    cluster.until(lambda: cluster.restarts(job) == 1, "the preemption")
-    assert re.search(r"queued +.*requeued 1 time", cluster.hpcfl("status", "out"))
-    cluster.hurry()
-    cluster.wait(other)
-    cluster.wait(job)
-    assert cluster.digest() == undisturbed
 
 
 def test_odd_folder_name(cluster):
@@ -82,91 +52,6 @@ def test_odd_folder_name(cluster):
     assert cluster.rounds(out) == 20
     assert {path.name for path in cluster.folder.iterdir()
             if path.is_dir()} - {"__pycache__"} == {"slurm", out}
-
-
-def test_scontrol_requeue(cluster, undisturbed):
-    cluster.experiment(pause=3)
-    cluster.profile(ranks_per_node=1)
-    (job,) = cluster.submit()
-    cluster.wait_for_round(3)
-    cluster.run("scontrol", "requeue", job)
-    cluster.hurry()
-    cluster.wait(job)
-    assert cluster.restarts(job) == 1
-    assert cluster.digest() == undisturbed
-
-
-def test_plain_batch_script(cluster, undisturbed):
-    cluster.experiment(pause=3)
-    job = cluster.run("sbatch", "--parsable", str(SCRIPT), "e.toml", "out").strip()
-    cluster.wait_for_round(3)
-    cluster.run("scancel", "--batch", "--signal=USR2", job)  # Slurm's warning, early
-    cluster.until(lambda: cluster.restarts(job) == 1, "the requeue")
-    cluster.hurry()
-    cluster.wait(job)
-    assert "stopped in time" in (cluster.folder / f"hpcfl-{job}.log").read_text()
-    assert cluster.digest() == undisturbed
-
-
-def test_without_scontrol_jobs_follow_each_other(cluster, undisturbed):
-    """A task of an array is told to stop, then the job that follows it, which is no task."""
-    (cluster.folder / "bin").mkdir()
-    for program in ("sbatch", "squeue", "srun"):
-        (cluster.folder / "bin" / program).symlink_to(shutil.which(program))
-    cluster.experiment(pause=3, sweep="[sweep]\nseed = [0, 1]\n")
-    cluster.profile(ranks_per_node=1, setup=[f"export PATH={cluster.folder}/bin"])
-    job, other = cluster.submit()
-    for done in (2, 4):
-        cluster.until(lambda done=done: cluster.rounds("out/seed=0") > done, f"round {done} of job {job}")
-        cluster.run("scancel", "--batch", "--signal=USR2", job)
-        cluster.until(lambda job=job: cluster.ended(job), f"the end of {job}")
-        assert re.search(r"seed=0 +(queued|starting|running) ", cluster.hpcfl("status", "out"))
-        job = cluster.submit()[0]  # already in the queue
-        assert "_" not in job
-    cluster.hurry()
-    cluster.wait(other)
-    cluster.wait(job)
-    assert cluster.digest("out/seed=0") == undisturbed
-
-
-def test_killed_rank_ends_the_job_and_the_next_one_resumes(cluster, undisturbed):
-    cluster.experiment(pause=3)
-    (job,) = cluster.submit()
-    cluster.wait_for_round(3)
-    pid = re.search(r"rank 2 on \S+ \(pid (\d+)", cluster.log()).group(1)
-    os.kill(int(pid), signal.SIGKILL)
-    cluster.wait(job, "FAILED")
-    assert re.search(r"task 2: Killed", cluster.log())
-    assert re.search(r"failed +.*the ranks ended with code 137: rank 2 on \S+ \(pid \d+, .*, clients .*\): "
-                     r"Killed; submitted", cluster.hpcfl("status", "out"))
-    done = cluster.rounds()
-    assert 2 <= done < 20  # that of round 3 may not be complete
-    cluster.hurry()
-    (job,) = cluster.submit()
-    cluster.wait(job)
-    assert f"continues after round {done}" in cluster.log()
-    assert cluster.digest() == undisturbed
-
-
-def test_cancelled_job_is_not_requeued(cluster):
-    cluster.experiment(pause=3)
-    (job,) = cluster.submit()
-    cluster.wait_for_round(2)
-    cluster.run("scancel", job)
-    cluster.wait(job, "CANCELLED")
-    assert cluster.restarts(job) == 0
-    assert re.search(r"e +stopped +.*the same command continues", cluster.hpcfl("status", "out"))
-
-
-def test_rounds_longer_than_a_job_do_not_go_round_for_ever(cluster):
-    cluster.experiment(pause=1000, since=2, every=20)
-    cluster.profile(warning=20, max_requeues=0)
-    (job,) = cluster.submit()
-    cluster.wait_for_round(1)
-    cluster.run("scancel", "--batch", "--signal=USR2", job)  # the warning, without waiting for it
-    cluster.wait(job, "FAILED")
-    assert "in the middle of a round" in cluster.log()
-    assert "without a new checkpoint (round 0), more than max_requeues = 0" in cluster.hpcfl("status", "out")
 
 
 def test_sweep_with_a_failing_cell(cluster):

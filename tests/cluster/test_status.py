@@ -1,6 +1,8 @@
 """States of cells, from folders as runs leave them and a queue that is given."""
 
 import json
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,14 +22,19 @@ TABLE = {"rounds": 2, "name": "s", "data": {"dataset": "tiny:blobs"}, "model": {
          "method": {"name": "fedavg"}, "training": {"lr": 0.1}}
 
 
-@pytest.fixture
-def sweep(tmp_path):
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
     """A sweep of two seeds; seed 0 is finished, seed 1 was never started."""
-    folder = tmp_path / "out"
-    folder.mkdir()
+    folder = tmp_path_factory.mktemp("begun")
     run(parse(TABLE | {"seed": 0}), folder / "seed=0", OneProcess())
     (folder / "sweep.json").write_text(json.dumps(["seed=0", "seed=1"]))
     return folder
+
+
+@pytest.fixture
+def sweep(begun, tmp_path):
+    """A copy of it."""
+    return Path(shutil.copytree(begun, tmp_path / "out"))
 
 
 @pytest.fixture
@@ -127,7 +134,7 @@ def test_watching_while_a_job_runs(sweep, queue, monkeypatch, capsys):
     assert capsys.readouterr().out.endswith("\n2 finished\n")
 
 
-def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, capsys):
+def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, no_figures, capsys):
     """The third cell runs although the second diverges; it is tried again the next time, the
     others are not."""
     table = {**TABLE, "sweep": {"method.name": ["fedavg", "tiny:Diverges", "local"]}}

@@ -2,10 +2,11 @@
 
 import json
 import shlex
+from types import SimpleNamespace
 
 import pytest
 
-from hpcfl.cluster import slurm
+from hpcfl.cluster import slurm, submission
 from hpcfl.cluster.submission import submit
 from hpcfl.errors import RunFailure, UserError
 
@@ -29,9 +30,12 @@ seed = [0, 1]
 
 
 @pytest.fixture
-def here(tmp_path, monkeypatch):
+def here(zygote, tmp_path, monkeypatch):
     """The current folder, with an experiment file and the profiles ``local``, ``debug`` and ``slurm``."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", zygote.path)
+    # Only the ranks are forked: submitit knows its processes by the numbers that they have here.
+    monkeypatch.setattr(submission, "sys", SimpleNamespace(executable=str(zygote.python)))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "e.toml").write_text(EXPERIMENT)
     (tmp_path / "slurm" / "profiles").mkdir(parents=True)

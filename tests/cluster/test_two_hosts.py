@@ -10,18 +10,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from zygote import Zygote
 
 pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
 PATIENCE = 150  # seconds, on a loaded machine
-HANG_AFTER = 6  # seconds
+HANG_AFTER = 10  # seconds; a first step takes several on a loaded machine
+ROUNDS = 12
 EXPERIMENT = f"""
-rounds = 25
+rounds = {ROUNDS}
 [partition]
 clients = 6
 [model]
@@ -31,7 +34,7 @@ hidden = [16]
 lr = 0.1
 [method]
 name = "methods_for_jobs:Slow"
-pause = 0.0
+pause = 0.2
 [checkpoint]
 every = 1
 [runtime]
@@ -41,20 +44,36 @@ hang_after = {HANG_AFTER}
 
 @dataclass
 class Network:
-    """Namespaces ``name``0 and ``name``1 with the addresses 10.213.0.1 and 10.213.0.2."""
+    """Namespaces ``name``0 and ``name``1 with the addresses 10.213.0.1 and 10.213.0.2.
+
+    programs: a folder with ``enter``, which is called like ssh, and with a ``python`` that is forked from the
+    zygote of the namespace that it is called in. folder: where the experiment is.
+    """
 
     name: str
+    programs: Path
     folder: Path
 
-    def start(self, out: str, pause: float) -> subprocess.Popen:
+    def start(self, out: str) -> subprocess.Popen:
         """The experiment with two ranks on each host; its output goes to a file."""
         with open(self.folder / f"{out}.log", "w") as log:
             return subprocess.Popen(
                 ["ip", "netns", "exec", f"{self.name}0", MPIEXEC, "-launcher", "ssh", "-launcher-exec",
-                 self.folder / "enter", "-hosts", "10.213.0.1:2,10.213.0.2:2", sys.executable,
-                 "-m", "hpcfl", "run", "e.toml", "--out", out, "--set", f"method.pause={pause}"],
+                 self.programs / "enter", "-hosts", "10.213.0.1:2,10.213.0.2:2", self.programs / "python",
+                 "-u", "-m", "hpcfl", "run", "e.toml", "--out", out],
                 stdout=log, stderr=subprocess.STDOUT, cwd=self.folder,
                 env={**os.environ, "UCX_TLS": "tcp,self"})
+
+    def finish_on_one_host(self, out: str) -> str:
+        """The digest of the experiment, begun or continued by one process."""
+        (self.folder / "slow").unlink(missing_ok=True)
+        subprocess.run(["ip", "netns", "exec", f"{self.name}0", self.programs / "python", "-m", "hpcfl",
+                        "run", "e.toml", "--out", out], cwd=self.folder, check=True, capture_output=True)
+        return self.digest(out)
+
+    def digest(self, out: str) -> str:
+        path = self.folder / out / "checkpoints" / f"manifest-{ROUNDS:08}.json"
+        return json.loads(path.read_text())["manifest"]["digest"]
 
     def wait_for_round(self, number: int) -> None:
         deadline = time.monotonic() + PATIENCE
@@ -81,66 +100,77 @@ def _inside(name: str, *command: str) -> str:
     return _ip("netns", "exec", name, *command)
 
 
-@pytest.fixture
-def network(tmp_path: Path) -> Iterator[Network]:
+ENTER = """#!/bin/bash
+# Called like ssh: enter [-x] ADDRESS COMMAND; the namespace is the address's last digit less one.
+[ "$1" = -x ] && shift
+host=$1; shift
+exec ip netns exec {name}$((${{host##*.}} - 1)) bash -c "$*"
+"""
+PYTHON = """#!/bin/bash
+exec {folder}/$(ip netns identify $$)/bin/python "$@"
+"""
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
+    """The two hosts, each with a zygote."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and the command ip")
-    name = f"hpcfl{os.getpid()}-"
+    name, folder = f"hpcfl{os.getpid()}-", tmp_path_factory.mktemp("hosts")
+    for program, text in (("enter", ENTER), ("python", PYTHON)):
+        (folder / program).write_text(text.format(name=name, folder=folder))
+        (folder / program).chmod(0o755)
     try:
-        _ip("netns", "add", f"{name}0")
-        _ip("netns", "add", f"{name}1")
-        _ip("link", "add", "cable0", "netns", f"{name}0", "type", "veth", "peer", "name", "cable1",
-            "netns", f"{name}1")
-        for host in range(2):
-            inside = ("netns", "exec", f"{name}{host}", "ip")
-            _ip(*inside, "address", "add", f"10.213.0.{host + 1}/24", "dev", f"cable{host}")
-            _ip(*inside, "link", "set", f"cable{host}", "up")
-            _ip(*inside, "link", "set", "lo", "up")
-        while _inside(f"{name}1", "cat", "/sys/class/net/cable1/operstate") != "up\n":
-            time.sleep(0.1)
-        (tmp_path / "enter").write_text("#!/bin/bash\n# Called like ssh: enter [-x] ADDRESS COMMAND; "
-                                        "the namespace is the address's last digit less one.\n"
-                                        "[ \"$1\" = -x ] && shift\nhost=$1; shift\n"
-                                        f"exec ip netns exec {name}$((${{host##*.}} - 1)) bash -c \"$*\"\n")
-        (tmp_path / "enter").chmod(0o755)
-        shutil.copy(Path(__file__).with_name("methods_for_jobs.py"), tmp_path)
-        (tmp_path / "e.toml").write_text(EXPERIMENT)
-        yield Network(name, tmp_path)
+        _connect(name)
+        with ExitStack() as zygotes:
+            for host in range(2):
+                (folder / f"{name}{host}").mkdir()
+                zygotes.enter_context(Zygote(folder / f"{name}{host}",
+                                             within=["ip", "netns", "exec", f"{name}{host}"]))
+            yield Network(name, folder, folder)
     except subprocess.CalledProcessError as error:
         pytest.skip(f"no network namespaces here: {error.stderr.strip()}")
     finally:
         for host in range(2):
-            pids = subprocess.run(["ip", "netns", "pids", f"{name}{host}"], capture_output=True,
-                                  text=True).stdout.split()
-            for pid in pids:
-                os.kill(int(pid), signal.SIGKILL)
             subprocess.run(["ip", "netns", "delete", f"{name}{host}"], capture_output=True)
 
 
-def digest(folder: Path) -> str:
-    return json.loads((folder / "checkpoints" / "manifest-00000025.json").read_text())["manifest"]["digest"]
+def _connect(name: str) -> None:
+    """Make the namespaces, and lay a cable between them."""
+    _ip("netns", "add", f"{name}0")
+    _ip("netns", "add", f"{name}1")
+    _ip("link", "add", "cable0", "netns", f"{name}0", "type", "veth", "peer", "name", "cable1",
+        "netns", f"{name}1")
+    for host in range(2):
+        inside = ("netns", "exec", f"{name}{host}", "ip")
+        _ip(*inside, "address", "add", f"10.213.0.{host + 1}/24", "dev", f"cable{host}")
+        _ip(*inside, "link", "set", f"cable{host}", "up")
+        _ip(*inside, "link", "set", "lo", "up")
 
 
-def finish_on_one_host(network: Network, out: str) -> str:
-    subprocess.run([sys.executable, "-m", "hpcfl", "run", "e.toml", "--out", out, "--set",
-                    f"method.pause={PAUSES[out]}"], check=True, cwd=network.folder, capture_output=True)
-    return digest(network.folder / out)
-
-
-PAUSES = {"plain": 0.0, "out": 0.2}
+@pytest.fixture
+def network(hosts: Network, tmp_path: Path) -> Network:
+    """The hosts, the cable in order; ``slow`` makes a run last until it is struck."""
+    _inside(f"{hosts.name}1", "ip", "link", "set", "cable1", "up")
+    while _inside(f"{hosts.name}1", "cat", "/sys/class/net/cable1/operstate") != "up\n":
+        time.sleep(0.1)
+    shutil.copy(Path(__file__).with_name("methods_for_jobs.py"), tmp_path)
+    (tmp_path / "e.toml").write_text(EXPERIMENT)
+    return replace(hosts, folder=tmp_path)
 
 
 def test_same_digest_over_tcp(network):
     before = network.bytes_over_the_cable()
-    assert network.start("out", 0.0).wait(PATIENCE) == 0, network.said("out")
-    assert network.bytes_over_the_cable() - before > 25 * 4000  # the models really travelled
-    assert digest(network.folder / "out") == finish_on_one_host(network, "plain")
+    assert network.start("out").wait(PATIENCE) == 0, network.said("out")
+    assert network.bytes_over_the_cable() - before > ROUNDS * 4000  # the models really travelled
+    assert network.digest("out") == network.finish_on_one_host("plain")
 
 
 @pytest.mark.parametrize("fault", ["the link is cut", "a far rank is killed"])
 def test_a_lost_host_ends_the_job(network, fault):
     """All ranks are gone soon, and the run continues, here on one host."""
-    process = network.start("out", PAUSES["out"])
+    (network.folder / "slow").touch()
+    process = network.start("out")
     network.wait_for_round(3)
     if fault == "the link is cut":
         network.cut()
@@ -149,4 +179,4 @@ def test_a_lost_host_ends_the_job(network, fault):
     begun = time.monotonic()
     assert process.wait(PATIENCE) != 0
     assert time.monotonic() - begun < HANG_AFTER + 30
-    assert finish_on_one_host(network, "out") == finish_on_one_host(network, "plain")
+    assert network.finish_on_one_host("out") == network.finish_on_one_host("plain")

@@ -218,11 +218,11 @@ def test_a_world_that_is_not_the_launchers(run, monkeypatch, name, value):
     assert code == 2 and "the launcher started 4 ranks but MPI sees a world of 1" in said and not left
 
 
-def test_slurms_tasks_outside_a_step_do_not_count(run, monkeypatch):
+def test_slurms_tasks_outside_a_step_do_not_count(run, no_figures, monkeypatch):
     """A batch script that runs the command without srun is one process, whatever the job was given."""
     monkeypatch.setenv("SLURM_NTASKS", "4")
     monkeypatch.delenv("SLURM_PROCID", raising=False)
-    assert run("--set", "rounds=1")[0] == 0
+    assert run("--set", "rounds=1", "--set", "training.batch_size=500")[0] == 0
 
 
 def test_the_real_command_says_the_same(tmp_path):

@@ -155,6 +155,7 @@ def test_every_reported_accuracy_is_a_cell_of_its_papers_files(cells):
     assert not missing
 
 
+@pytest.mark.slow
 def test_all_runs_of_a_file_are_different(cells):
     for name, some in cells.items():
         identities = [repr(sorted((key, repr(value)) for key, value in cell.items() if key != "name"))

@@ -3,6 +3,7 @@
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
 from hpcfl.fleet import Fleet, frozen
@@ -217,7 +218,7 @@ def test_ala_9_batch_norm_takes_each_batchs_statistics_and_forgets_them(activate
 
 
 def test_fedala_9_only_participants_adapt(federate):
-    played = federate("fedala", rounds=4, participation={"fraction": 0.4})
+    played = federate("fedala", tiny.FEW, rounds=4, participation={"fraction": 0.4})
     rounds = played.clients["ala.rounds"][:, 0]
     assert rounds.sum() == 8 and rounds.max() > rounds.min()
     never = rounds == 0
@@ -231,7 +232,7 @@ def test_ala_9_learns_from_a_share_of_the_data_at_least_one_sample(activated, sh
 
 
 def test_fedala_4_trains_all_layers_from_the_blend_and_keeps_the_result(federate):
-    played = federate("fedala", rounds=2)
+    played = federate("fedala", tiny.FEW, rounds=2)
     assert (played.clients["model"] != played.server["model"]).any(dim=1).all()
     # g = v
     np.testing.assert_array_equal(played.values["clients/pre/loss"][0],

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
 from hpcfl.errors import UserError
@@ -121,7 +122,7 @@ def test_fedamp_5_attends_to_the_last_uploads_only(cohort):
 
 
 def test_fedamp_with_ala_trains_from_the_blend(federate):
-    plain, blended = (federate({"name": "fedamp", "alpha": 1.0, "sigma": 3.0, "ala": ala})
+    plain, blended = (federate({"name": "fedamp", "alpha": 1.0, "sigma": 3.0, "ala": ala}, tiny.FEW)
                       for ala in (False, True))
     assert not torch.equal(plain.clients["model"], blended.clients["model"])
     assert ((blended.clients["ala.weights"] >= 0) & (blended.clients["ala.weights"] <= 1)).all()

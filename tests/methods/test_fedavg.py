@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from test_local import softmax_step
 
@@ -68,6 +69,6 @@ def test_fedavg_8_scores_the_global_model_before_training(federate):
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
 def test_ala_is_an_option(federate, method):
-    plain, adaptive = federate(method), federate({"name": method, "ala": True})
+    plain, adaptive = federate(method, tiny.FEW), federate({"name": method, "ala": True}, tiny.FEW)
     assert "ala.weights" in adaptive.clients and plain.clients == {}
     assert not torch.equal(plain.server["model"], adaptive.server["model"])

@@ -1,5 +1,6 @@
 """FedRep: methods-2.md §2."""
 
+import tiny
 import torch
 from torch import nn
 
@@ -77,7 +78,7 @@ def test_fedrep_ala_blends_the_upper_layer_of_the_body(federate, monkeypatch):
     """The interior columns between lower body and head: the own head and the received lower body
     stay as they are."""
     played, calls = phases(federate, monkeypatch, method={"name": "fedrep", "ala": True}, rounds=2,
-                           model={"name": "mlp", "hidden": [7, 6]})
+                           model={"name": "mlp", "hidden": [7, 6]}, counts=tiny.FEW)
     layout = played.prepared.setup.layout
     neck, head = layout.columns("neck"), layout.columns("head")
     assert (neck == layout.columns("hidden2")

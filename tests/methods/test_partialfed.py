@@ -178,7 +178,8 @@ def test_partialfed_8_scores_each_layer_as_the_strategy_prefers_it(federate):
     after training."""
     certain = {"name": "test_partialfed:Loads", "warmup": 0, "strategy_share": 0.0}
     loads, keeps = (federate({**certain, "own": own}).values for own in (0, 1))
+    local = federate("local").values
     for column in ("pre", "post"):
-        np.testing.assert_array_equal(loads[f"clients/{column}/loss"][:-1], loads["clients/global/loss"][:-1])
-        np.testing.assert_allclose(keeps[f"clients/{column}/loss"],
-                                   federate("local").values[f"clients/{column}/loss"], rtol=1e-5)
+        loss = f"clients/{column}/loss"
+        np.testing.assert_array_equal(loads[loss][:-1], loads["clients/global/loss"][:-1])
+        np.testing.assert_allclose(keeps[loss], local[loss], rtol=1e-5)

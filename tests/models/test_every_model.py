@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from recorded import Recorded
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config, plugins
@@ -11,8 +12,6 @@ from hpcfl.report import catalogue
 from hpcfl.rounds.federation import Federation
 from hpcfl.rounds.signals import StopRequest
 from hpcfl.storage.checkpoint import Checkpoints
-from hpcfl.storage.metrics import MetricsWriter
-from hpcfl.storage.results import read
 
 pytestmark = pytest.mark.slow
 
@@ -57,11 +56,11 @@ def play(tmp_path, own_data):
                  "training": {"batch_size": batch_size, "lr": 0.01, "buffers": buffers}, "runtime": runtime}
         alone, folder = OneProcess(), tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         prepared = prepare(config.parse(table), alone)
-        metrics = MetricsWriter(folder, {}, {})
+        metrics = Recorded(folder, {}, {})
         federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone),
                                 metrics, {}, lambda round, values: None)
         federation.run(0, StopRequest(lambda: None))
-        return federation, read(folder).values
+        return federation, metrics.values()
     return run
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from jobs import EXPERIMENT, MPIEXEC, Job
-from zygote import Zygote
 
 from hpcfl.cli import command
 from hpcfl.communication.communicator import OneProcess
@@ -22,24 +21,16 @@ def experiment(tmp_path: Path):
     return write
 
 
-@pytest.fixture(scope="session")
-def zygote(tmp_path_factory):
-    """What the processes of jobs are forked from."""
-    if not MPIEXEC.exists():
-        pytest.skip("no mpiexec beside this Python")
-    with Zygote(tmp_path_factory.mktemp("zygote")) as ready:
-        yield ready
-
-
 @pytest.fixture
 def start(zygote, tmp_path_factory):
-    """``start(ranks, *arguments)`` → Job, ended with the test; ``afresh`` without the zygote."""
+    """``start(ranks, *arguments)`` → Job, ended with the test."""
+    if not MPIEXEC.exists():
+        pytest.skip("no mpiexec beside this Python")
     jobs: list[Job] = []
 
-    def launch(ranks: int, *arguments: Any, afresh: bool = False, **keys: Any) -> Job:
-        place = tmp_path_factory.mktemp("job")
-        jobs.append(Job(place, None if afresh else zygote, ranks, [str(argument) for argument in arguments],
-                        **keys))
+    def launch(ranks: int, *arguments: Any, **keys: Any) -> Job:
+        jobs.append(Job(tmp_path_factory.mktemp("job"), zygote, ranks,
+                        [str(argument) for argument in arguments], **keys))
         return jobs[-1]
 
     yield launch

@@ -1,7 +1,7 @@
 """Real jobs: the command under mpiexec, on the tiny data.
 
-Its processes are forked from a zygote, which saves the seconds that each would spend on imports, or started
-afresh. They are found by a mark in their environment or by what forked ones say of themselves."""
+Its processes are forked from a zygote, which saves the seconds that each would spend on imports. They are
+found by a mark in their environment, the ranks by what they say of themselves."""
 
 import os
 import signal
@@ -40,18 +40,17 @@ every = 2
 
 
 class Job:
-    """A started command. ``ranks`` 0 is one process without mpiexec; without a zygote all start afresh.
+    """A started command. ``ranks`` 0 is one process without mpiexec.
 
-    place: an empty folder for what forked processes say of themselves.
+    place: an empty folder for what the ranks say of themselves.
     """
 
-    def __init__(self, place: Path, zygote: Zygote | None, ranks: int, arguments: list[str],
+    def __init__(self, place: Path, zygote: Zygote, ranks: int, arguments: list[str],
                  program: tuple[str, ...] = ("-m", "hpcfl"), **environment: str):
         self._place = place
         launcher = [str(MPIEXEC), "-n", str(ranks)] if ranks else []
-        python = zygote.command if zygote else [sys.executable]
         self.process = subprocess.Popen(
-            [*launcher, *python, *program, "run", *arguments], stdout=subprocess.PIPE,
+            [*launcher, zygote.python, *program, "run", *arguments], stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, start_new_session=True,
             env={**os.environ, "PYTHONPATH": PATHS, "HPCFL_JOB": str(self._place), **environment})
 
@@ -69,25 +68,19 @@ class Job:
         self.process.wait()
 
     def pids(self) -> list[int]:
-        """All processes of the job; one that was forked dies with the one that asked for it."""
-        return [pid for _, pid in self._marked()]
-
-    def ranks(self) -> list[int]:
-        """The job's ranks, ascending."""
-        forked = [(int(path.name.removeprefix("rank-")), int(path.read_text()))
-                  for path in self._place.glob("rank-*") if not path.suffix]
-        return [pid for rank, pid in sorted(forked or self._marked()) if rank >= 0]
-
-    def _marked(self) -> list[tuple[int, int]]:
-        """(rank, pid) of all processes that were started with the mark; −1 for what is no rank."""
+        """All processes of the job with its mark; one that was forked dies with the one that asked for it."""
         mark, marked = f"HPCFL_JOB={self._place}".encode(), []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                environment = (folder / "environ").read_bytes().split(b"\0")
-                if mark in environment:
-                    rank = next((entry[9:] for entry in environment if entry.startswith(b"PMI_RANK=")), -1)
-                    marked.append((int(rank), int(folder.name)))
+                if mark in (folder / "environ").read_bytes().split(b"\0"):
+                    marked.append(int(folder.name))
         return marked
+
+    def ranks(self) -> list[int]:
+        """The job's ranks, ascending."""
+        found = [(int(path.name.removeprefix("rank-")), int(path.read_text()))
+                 for path in self._place.glob("rank-*") if not path.suffix]
+        return [pid for _, pid in sorted(found)]
 
     @staticmethod
     def signal(number: int, pids: list[int]) -> None:

@@ -114,8 +114,7 @@ def test_all_ranks_leave_with_the_same_code_and_only_one_speaks(start, experimen
 def test_a_rank_that_leaves_later_than_the_others_is_not_killed(start, experiment, tmp_path, method, code):
     """MPICH's mpiexec kills all ranks when one has closed its line without taking leave."""
     file = experiment(f"[method]\nname = '{method}'\n")
-    found, output = start(3, file, "--out", tmp_path / "out", program=(WRAPPED,),
-                          afresh=True).wait()
+    found, output = start(3, file, "--out", tmp_path / "out", program=(WRAPPED,)).wait()
     assert found == code and "BAD TERMINATION" not in output
 
 
@@ -125,8 +124,7 @@ def test_a_warning_while_it_leaves_does_not_change_the_code(start, experiment, t
     """Slurm's supervisor repeats its warning until the ranks have left; leaving takes a while once
     torch is loaded."""
     file = experiment(f"[method]\nname = '{method}'\n")
-    found, output = start(ranks, file, "--out", tmp_path / "out", program=(WARNED,),
-                          afresh=True).wait()
+    found, output = start(ranks, file, "--out", tmp_path / "out", program=(WARNED,)).wait()
     assert found == code and output.count("warned") == ranks
 
 

@@ -2,7 +2,9 @@
 left is continued."""
 
 import os
+import shutil
 import signal
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -60,20 +62,27 @@ CASES = [("a finished run", refused) for refused in (*NOT_THIS_RUN, *NOT_AT_ALL)
                                                 ("nothing", refused) for refused in NOT_AT_ALL]
 
 
+ENDS = {"a finished run": ("cwfedavg", None), "a stopped run": ("tiny:Stops", Interrupted),
+        "a failed run": ({"name": "tiny:Diverges", "since": 3}, RunFailure)}
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """The folder of a run for each of the ends."""
+    folder = tmp_path_factory.mktemp("played")
+    for there, (method, error) in ENDS.items():
+        with pytest.raises(error) if error else nullcontext():
+            play(folder / there, method)
+    return folder
+
+
 @pytest.mark.parametrize(("there", "refused"), CASES)
-def test_what_is_refused_changes_no_byte(tmp_path, there, refused):
+def test_what_is_refused_changes_no_byte(played, tmp_path, there, refused):
     asked = {**NOT_THIS_RUN, **NOT_AT_ALL}[refused]
-    if there == "a finished run":
-        play(tmp_path / "run")
-    elif there == "a stopped run":
-        with pytest.raises(Interrupted):
-            play(tmp_path / "run", "tiny:Stops")
-        asked = {"method": "tiny:Stops", **asked, **({"rounds": 1} if "rounds" in asked else {})}
-    elif there == "a failed run":
-        with pytest.raises(RunFailure):
-            play(tmp_path / "run", {"name": "tiny:Diverges", "since": 3})
-        asked = {"method": {"name": "tiny:Diverges", "since": 3}, **asked,
-                 **({"rounds": 1} if "rounds" in asked else {})}
+    if there != "nothing":
+        shutil.copytree(played / there, tmp_path / "run")
+    if there in ("a stopped run", "a failed run"):
+        asked = {"method": ENDS[there][0], **asked, **({"rounds": 1} if "rounds" in asked else {})}
     before = content(tmp_path)
     with pytest.raises(UserError):
         play(tmp_path / "run", **asked)

@@ -197,7 +197,7 @@ def test_reading_while_writing_sees_all_rounds_published_so_far(tmp_path):
     published, failures = [0], []
 
     def write():
-        for round in range(150):
+        for round in range(60):
             writer.record(round, {"a": round})
             published[0] = round + 1
             if round % 3 == 0:

@@ -24,6 +24,7 @@ name = "mistaken"
 rounds = 1
 partition = { scheme = "iid", clients = 3 }
 method = { name = "fedavg" }
+training = { batch_size = 200 }
 """
 BATCHED = "cannot be batched over clients"
 
@@ -128,7 +129,7 @@ def test_the_traceback_is_there_for_those_who_ask(hpcfl):
     (["model.name=mistakes:Recurrent", "model.cell=LSTM"], "self.cell(x[:, 0])"),
     (["model.name=mistakes:InPlace"], "summed += x.flatten(1)"),
 ])
-def test_what_cannot_be_batched_runs_with_one_lane_and_a_note(hpcfl, overrides, fragment):
+def test_what_cannot_be_batched_runs_with_one_lane_and_a_note(hpcfl, no_figures, overrides, fragment):
     for name in ("check", "run"):
         code, shown, said = hpcfl(name, *overrides)
         assert code == 0, said

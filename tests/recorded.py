@@ -1,0 +1,22 @@
+"""What a federation recorded, where nobody but the test reads it."""
+
+import numpy as np
+
+from hpcfl.storage import results
+from hpcfl.storage.metrics import MetricsWriter
+
+
+class Recorded(MetricsWriter):
+    """The results of a run in memory: writing and merging files of them would take a third of the time of a
+    tiny run.
+    """
+
+    def publish(self) -> None:
+        pass
+
+    def merge(self) -> None:
+        pass
+
+    def values(self) -> dict[str, np.ndarray]:
+        """Name → [T, …], as in ``Results``."""
+        return results.merge(self._waiting)[1]
