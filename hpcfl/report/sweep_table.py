@@ -93,6 +93,7 @@ def make(runs: list[Run], rows: Sequence[str] = (), columns: Sequence[str] = (),
              for run in runs if not run.summary.finished]
     if not done:
         raise UserError("; ".join(["no run is finished yet", *notes]))
+    _refuse_unknown(done, metric)
     settings = [_setting(run.config) for run in done]
     down, across = _axes(settings, rows, columns)
     if _share_a_partition(settings):
@@ -116,16 +117,13 @@ def value(run: Run, metric: str, at: str) -> Number:
     """A number of a run, NaN if it was never recorded in a round that is asked for, and of how many clients.
 
     metric, at: as in ``Reading``. Where the best round has no such number, that of the latest before it
-    counts; the last round and the last tenth are those that have one. Raises UserError.
+    counts; the last round and the last tenth are those that have one.
     """
-    name, _ = _resolve(run, metric)
-    known = {key: values for key, values in run.results.values.items() if values.ndim == 1}
-    if name not in known:
-        raise UserError(f"{run.folder}: --metric {metric}: not "
-                        f"recorded{plugins.nearest(name, sorted(known))}")
-    numbers, rounds, best = known[name].astype(float), run.results.rounds, run.summary.best
-    if best is None:
+    name, known = _resolve(run, metric)[0], _recorded(run)
+    rounds, best = run.results.rounds, run.summary.best
+    if name not in known or best is None:
         return Number(math.nan, math.nan)
+    numbers = known[name].astype(float)
     counted = np.where(rounds <= best["round"], numbers, np.nan) if at == "best" else numbers
     found = moments(rounds, counted, float)
     if found is None:
@@ -133,6 +131,18 @@ def value(run: Run, metric: str, at: str) -> Number:
     positions = found.tail if at == "tail" else [found.last]
     clients = known.get(f"{name.partition('/')[0]}/{CLIENTS}", np.full(len(rounds), np.nan))
     return Number(float(numbers[positions].mean()), float(clients[positions].mean()))
+
+
+def _recorded(run: Run) -> dict[str, np.ndarray]:
+    """What was recorded once a round, [T] by name."""
+    return {name: values for name, values in run.results.values.items() if values.ndim == 1}
+
+
+def _refuse_unknown(runs: list[Run], metric: str) -> None:
+    """Raise UserError where no run has such a number. One method may have it, and another not."""
+    if not any(_resolve(run, metric)[0] in _recorded(run) for run in runs):
+        hint = plugins.nearest(_resolve(runs[0], metric)[0], sorted(_recorded(runs[0])))
+        raise UserError(f"{runs[0].folder}: --metric {metric}: not recorded{hint}")
 
 
 def _resolve(run: Run, metric: str) -> tuple[str, Measure | None]:

@@ -85,6 +85,13 @@ def test_the_tail_is_the_mean_of_the_last_tenth_of_the_rounds():
     assert "weighted in % as mean of the last tenth of the rounds, of 5 clients" in table_formats.latex(grid)
 
 
+def test_a_number_that_only_some_runs_have_is_a_dash_for_the_others():
+    one, other = run("fedavg"), run("local")
+    one.results.values["global/weighted"] = np.array([0.1, 0.2, 0.3])
+    grid = sweep_table.make([other, one], reading=Reading("global/weighted"))
+    assert "| local | – |" in table_formats.markdown(grid) and entry(grid, 1)[0] == 20
+
+
 def test_numbers_of_different_clients_in_one_table_are_warned_of():
     few, many = run("fedavg", clients=10), [run("local", clients=100), run("ditto", clients=100)]
     grid = sweep_table.make([few, *many])
