@@ -213,17 +213,21 @@ def status(folder: Path, watch: bool) -> None:
 @click.option("--rows", default="", metavar="KEY,…", help="Keys of the configuration; default the method.")
 @click.option("--columns", default="", metavar="KEY,…",
               help="Keys of the configuration; default data set and partition.")
-@click.option("--metric", default="", metavar="NAME[@last]",
+@click.option("--metric", default="", metavar="NAME",
               help="A recorded number; default the accuracy that counts.")
+@click.option("--at", default="best", show_default=True, type=click.Choice(["best", "last", "tail"]),
+              help="Read it in a run's best round, its last one, or as mean of the last tenth of the rounds.")
+@click.option("--std", default="population", show_default=True, type=click.Choice(["population", "sample"]),
+              help="Divide squares by the number of seeds, as PFLlib's tables, or by one less.")
 @click.option("--format", "form", default="terminal",
               type=click.Choice(["terminal", "markdown", "csv", "latex"]))
 @on_server
-def table(folder: Path, rows: str, columns: str, metric: str, form: str) -> None:
+def table(folder: Path, rows: str, columns: str, metric: str, at: str, std: str, form: str) -> None:
     """The runs below FOLDER as rows × columns, mean ± standard deviation over seeds."""
-    from hpcfl.report.sweep_table import show
+    from hpcfl.report.sweep_table import Reading, show
 
     show(folder, [key for key in rows.split(",") if key], [key for key in columns.split(",") if key],
-         metric, form)
+         Reading(metric, at, std), form)
 
 
 def print_json(value: Any) -> None:

@@ -3,7 +3,6 @@
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,14 +16,14 @@ BLOCKS = re.findall(r"^```(toml|python|bash)\n(.*?)^```$", README, re.DOTALL | r
 FILE = re.compile(r"# (\w+\.\w+)\n")
 
 
-def test_files_commands_and_snippets_work(tmp_path):
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+def test_files_commands_and_snippets_work(zygote, tmp_path):
+    environment = {**os.environ, "PATH": zygote.path}
     ran = 0
     for language, text in BLOCKS:
         if name := FILE.match(text):
             (tmp_path / name[1]).write_text(text, encoding="utf-8")
             continue
-        arguments = [sys.executable, "-c", text] if language == "python" else ["bash", "-ec", text]
+        arguments = [zygote.python, "-c", text] if language == "python" else ["bash", "-ec", text]
         done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True,
                               text=True, timeout=300)
         assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"

@@ -1,6 +1,7 @@
 """Running or checking an experiment file: a single run, or the cells of a sweep one after the other."""
 
 import json
+import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,7 +155,16 @@ def _run_cells(plan: Plan, fresh: bool, communicator: Communicator) -> None:
 
 
 def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:
-    if communicator.is_server:
+    """Print what came out, on rank 0: the results are safe, so a report that fails is no failure of the run.
+
+    The other ranks do not wait for it, and leave with the same code whatever becomes of it.
+    """
+    if not communicator.is_server:
+        return
+    try:
         from hpcfl.report import closing
 
         closing.tell(plan.folder, played)
+    except Exception as error:
+        print(f"note: the results are complete, but their report failed ({type(error).__name__}: "
+              f"{plain(error)}); hpcfl show {shlex.quote(str(plan.folder))} makes it again", flush=True)

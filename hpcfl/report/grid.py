@@ -8,8 +8,9 @@ class Entry:
     """The repetitions of one experiment."""
 
     mean: float
-    std: float  # sample standard deviation; NaN for a single run
+    std: float  # NaN for a single run
     runs: int  # how many
+    clients: str  # of how many clients each number is, such as "20" or "9 to 10"; "" if that was not recorded
     best: bool = False  # whether its mean is the best of its column
 
 
@@ -17,7 +18,9 @@ class Entry:
 class Grid:
     """A table of results, not yet in any format."""
 
-    metric: str  # what the numbers are, NAME or NAME@last
+    metric: str  # what the numbers are
+    at: str  # where in each run they are read: best, last or tail
+    spread: str  # which standard deviation: population or sample
     rows: list[str]  # labels
     columns: list[str]  # labels
     entries: list[list[Entry | None]]  # by row and column; None where nothing was run

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import measures, plugins
+from hpcfl.experiment import plugins
 from hpcfl.scores._described import Described, Measure, resolve
 from hpcfl.storage import life, run_folder
 from hpcfl.storage import results as recorded
 from hpcfl.storage.life import Life
 from hpcfl.storage.manifest import newest_first
+from hpcfl.storage.moments import counts, moments, scores
 from hpcfl.storage.results import Results
 
 
@@ -24,7 +25,8 @@ class Summary:
     The column that counts is ``evaluation.score`` or the method's own; the number in it that counts is
     ``evaluation.metric``. ``best`` is the round that is best by it, ``last`` the last round that has it, both
     as ``{"round", "pre", "post"}`` with that number before and after local training, and in the column that
-    counts if it is another. The models after the last aggregation count as round R + 1, which most methods
+    counts if it is another. ``tail`` has the means over the last tenth of the rounds, with ``"rounds"``, the
+    first and the last of them. The models after the last aggregation count as round R + 1, which most methods
     score only before training.
     """
 
@@ -34,6 +36,7 @@ class Summary:
     finished: bool
     best: dict[str, Any] | None
     last: dict[str, Any] | None
+    tail: dict[str, Any] | None
     digest: str | None  # of the state in the newest checkpoint
     seconds_per_round: float | None  # mean wall time, without the first round
     floats_up: float | None  # from a client that takes part, in a round, on average
@@ -72,12 +75,12 @@ class Run:
     @property
     def scores(self) -> dict[str, Described]:
         """The scores that were computed, by name; the built-in ones for results that do not say which."""
-        return _scores(self.results)
+        return scores(self.results)
 
     @property
     def measure(self) -> Measure:
         """What the number that counts measures: its score, unit and direction."""
-        return _measure(self.metric, self.results)
+        return resolve(self.metric, self.scores) or Measure(self.metric, "", self.metric, "", "up")
 
     def accuracy(self, column: str) -> np.ndarray:
         """The accuracy, or what else ``metric`` is, of a column: [T] by round, NaN in rounds without it.
@@ -106,9 +109,7 @@ def load(folder: Path) -> Run:
         raise UserError("; ".join([f"{folder}: no run of hpcfl can be read here", *notes]))
     its_life = life.look(folder, config["rounds"], results)
     notes += _lost(folder, its_life, results)
-    evaluation = config["evaluation"]
-    column = results.header.get("primary", "pre") if evaluation["score"] == "method" else evaluation["score"]
-    measure = _measure(evaluation["metric"], results)
+    column, measure = counts(config["evaluation"], results)
     summary = _summarise(config, results, column, measure, its_life, notes)
     return Run(folder, summary, config, results, column, measure.recorded, its_life, notes)
 
@@ -171,37 +172,26 @@ def _ranges(rounds: list[int]) -> str:
     return f"round{'s' if len(rounds) > 1 else ''} {', '.join(texts)}"
 
 
-def _scores(results: Results) -> dict[str, Described]:
-    """The scores that the results say were computed; the built-in ones if they do not say."""
-    return results.header.get("scores") or measures.describe(measures.built_in())
-
-
-def _measure(metric: str, results: Results) -> Measure:
-    """What ``evaluation.metric`` or the name of a recorded number measures, if need be by its name alone."""
-    return resolve(metric, _scores(results)) or Measure(metric, "", metric, "", "up")
-
-
 def _summarise(config: Mapping[str, Any], results: Results, column: str, measure: Measure, its_life: Life,
                notes: list[str]) -> Summary:
     """``column``: the one that counts; ``measure``: the number in it that does."""
     played, metric = results.played, measure.recorded
-    numbers = _series(results, f"{column}/{metric}")
-    scored = np.flatnonzero(np.isfinite(numbers))
-    best = max(scored.tolist(), key=lambda position: measure.rank(float(numbers[position])), default=None)
+    found = moments(results.rounds, _series(results, f"{column}/{metric}"), measure.rank)
     return Summary(
         method=config["method"]["name"],
         dataset=config["data"]["dataset"],
         rounds=int(results.rounds[played].max(initial=0)),
         finished=its_life.finished,
-        best=None if best is None else _round(results, best, column, metric),
-        last=_round(results, int(scored[-1]), column, metric) if len(scored) else None,
+        best=None if found is None else _round(results, found.best, column, metric),
+        last=None if found is None else _round(results, found.last, column, metric),
+        tail=None if found is None else _mean_round(results, found.tail, column, metric),
         digest=its_life.digest if not its_life.finished or its_life.done == its_life.asked else None,
         seconds_per_round=_mean(_series(results, "seconds/round")[played][1:]),
         floats_up=_mean(_series(results, "clients/floats_up")[played]),
         floats_down=_mean(_series(results, "floats_down")[played]),
         state=its_life.state,
         notes=notes,
-        scores={} if best is None else _all_of(results, best, column))
+        scores={} if found is None else _all_of(results, found.best, column))
 
 
 def _round(results: Results, position: int, column: str, metric: str) -> dict[str, Any]:
@@ -210,6 +200,13 @@ def _round(results: Results, position: int, column: str, metric: str) -> dict[st
                for name in dict.fromkeys(("pre", "post", column))}
     return {"round": int(results.rounds[position]),
             **{name: number if np.isfinite(number) else None for name, number in numbers.items()}}
+
+
+def _mean_round(results: Results, positions: list[int], column: str, metric: str) -> dict[str, Any]:
+    """The first and the last round of ``positions``, and means of the metric over them."""
+    means = {name: _mean(_series(results, f"{name}/{metric}")[positions])
+             for name in dict.fromkeys(("pre", "post", column))}
+    return {"rounds": [int(results.rounds[positions[0]]), int(results.rounds[positions[-1]])], **means}
 
 
 def _all_of(results: Results, position: int, column: str) -> dict[str, float | None]:

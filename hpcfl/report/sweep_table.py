@@ -1,8 +1,10 @@
 """``hpcfl table``: runs in rows and columns by any keys, with mean ± standard deviation over seeds."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -11,9 +13,11 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.report import summary, table_formats
 from hpcfl.report.grid import Entry, Grid
+from hpcfl.report.population import clients_text, mixed
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure, resolve
 from hpcfl.storage import run_folder
+from hpcfl.storage.moments import CLIENTS, moments
 
 ROWS, COLUMNS = ("method.name",), ("data.dataset", "partition.scheme")  # where the user names no keys
 SEEDS = ("seed", "partition.seed")  # runs that differ in nothing else are repetitions
@@ -27,13 +31,36 @@ NO_COLUMNS = ("recorded", "seconds")  # what stands before '/' in names of recor
 Setting = dict[str, Any]  # dotted key → value
 
 
-def show(folder: Path, rows: Sequence[str] = (), columns: Sequence[str] = (), metric: str = "",
+class Number(NamedTuple):
+    """A number of a run, and of how many clients it is, NaN if that was not recorded."""
+
+    value: float
+    clients: float
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Which numbers a table has.
+
+    metric: a recorded number such as ``post/mean`` or ``seconds/round``; or, in the column that counts, a
+    score (``accuracy``), SCORE/SUMMARY, or a recorded name such as ``macro_f1_std``; "" for the one that
+    counts in the first run.
+    at: where it is read in a run, "best", "last" or "tail" (see ``storage/moments.py``).
+    std: the standard deviation over seeds, "population" as in PFLlib's tables, or "sample".
+    """
+
+    metric: str = ""
+    at: str = "best"
+    std: str = "population"
+
+
+def show(folder: Path, rows: Sequence[str] = (), columns: Sequence[str] = (), reading: Reading = Reading(),
          form: str = "terminal") -> None:
     """Print the table of the finished runs below a folder; ``form``: terminal, or one of ``TEXTS``.
 
     The other arguments are those of ``make``. Raises UserError.
     """
-    grid = make(runs_below(folder), rows, columns, metric)
+    grid = make(runs_below(folder), rows, columns, reading)
     if form == "terminal":
         Console(highlight=False).print(table_formats.terminal(grid))
     else:
@@ -53,69 +80,79 @@ def runs_below(folder: Path) -> list[Run]:
     return runs
 
 
-def make(runs: list[Run], rows: Sequence[str], columns: Sequence[str], metric: str) -> Grid:
+def make(runs: list[Run], rows: Sequence[str] = (), columns: Sequence[str] = (),
+         reading: Reading = Reading()) -> Grid:
     """The table of the finished runs; those left out are named in its notes. Raises UserError.
 
     rows, columns: dotted keys of the configuration; if empty, method × data set and partition, and whatever
     else differs between runs.
-    metric: see ``value``; if empty, the one that counts in the first run.
     """
-    metric = metric or runs[0].metric
+    metric = reading.metric or runs[0].metric
     done, notes = _without_copies([run for run in runs if run.summary.finished])
     notes += [f"{run.label}: left out, it stands at round {run.summary.rounds} of {run.config['rounds']}"
              for run in runs if not run.summary.finished]
     if not done:
         raise UserError("; ".join(["no run is finished yet", *notes]))
+    _refuse_unknown(done, metric)
     settings = [_setting(run.config) for run in done]
     down, across = _axes(settings, rows, columns)
     if _share_a_partition(settings):
         notes.append(ONE_PARTITION)
-    groups: dict[tuple[str, str], list[float]] = {}
-    for run, setting in zip(done, settings, strict=True):
-        groups.setdefault((_label(setting, down), _label(setting, across)), []).append(value(run, metric))
+    groups: dict[tuple[str, str], list[Number]] = {}
+    numbers = [value(run, metric, reading.at) for run in done]
+    for number, setting in zip(numbers, settings, strict=True):
+        groups.setdefault((_label(setting, down), _label(setting, across)), []).append(number)
     name, measure = _resolve(done[0], metric)
     labels = [list(dict.fromkeys(label[axis] for label in groups)) for axis in (0, 1)]
     factor = measure.factor if measure else 1
-    entries = [[_entry(groups.get((row, column)), factor) for column in labels[1]] for row in labels[0]]
+    ddof = 1 if reading.std == "sample" else 0
+    entries = [[_entry(groups.get((row, column)), factor, ddof) for column in labels[1]] for row in labels[0]]
+    notes += _mixed_populations(settings, numbers, (*across, *down))
     lower = measure.better == "down" if measure else any(word in name for word in LOWER_IS_BETTER)
-    return Grid(metric, labels[0], labels[1], _mark_best(entries, lower),
+    return Grid(metric, reading.at, reading.std, labels[0], labels[1], _mark_best(entries, lower),
                 measure is not None and measure.percent, notes)
 
 
-def value(run: Run, metric: str) -> float:
-    """One number of a run, NaN if it was never recorded in a round that is asked for. Raises UserError.
+def value(run: Run, metric: str, at: str) -> Number:
+    """A number of a run, NaN if it was never recorded in a round that is asked for, and of how many clients.
 
-    metric: NAME or NAME@last. NAME is a recorded number such as ``post/mean`` or ``seconds/round``; or, in
-    the column that counts, a score (``accuracy``), SCORE/SUMMARY, or a recorded name such as
-    ``macro_f1_std``. The number is that of the run's best round, or of the latest before it that has one;
-    with ``@last``, of the last round that has one.
+    metric, at: as in ``Reading``. Where the best round has no such number, that of the latest before it
+    counts; the last round and the last tenth are those that have one.
     """
-    at = metric.partition("@")[2]
-    if at not in ("", "best", "last"):
-        raise UserError(f"--metric {metric}: what follows '@' must be best or last")
-    name, _ = _resolve(run, metric)
-    known = {key: values for key, values in run.results.values.items() if values.ndim == 1}
-    if name not in known:
-        raise UserError(f"{run.folder}: --metric {metric}: not "
-                        f"recorded{plugins.nearest(name, sorted(known))}")
-    positions = np.flatnonzero(~np.isnan(known[name].astype(float)))
-    best = run.summary.best
-    if not positions.size or best is None:
-        return float("nan")
-    if at != "last":
-        positions = positions[run.results.rounds[positions] <= best["round"]]
-    return float(known[name][positions[-1]]) if positions.size else float("nan")
+    name, known = _resolve(run, metric)[0], _recorded(run)
+    rounds, best = run.results.rounds, run.summary.best
+    if name not in known or best is None:
+        return Number(math.nan, math.nan)
+    numbers = known[name].astype(float)
+    counted = np.where(rounds <= best["round"], numbers, np.nan) if at == "best" else numbers
+    found = moments(rounds, counted, float)
+    if found is None:
+        return Number(math.nan, math.nan)
+    positions = found.tail if at == "tail" else [found.last]
+    clients = known.get(f"{name.partition('/')[0]}/{CLIENTS}", np.full(len(rounds), np.nan))
+    return Number(float(numbers[positions].mean()), float(clients[positions].mean()))
+
+
+def _recorded(run: Run) -> dict[str, np.ndarray]:
+    """What was recorded once a round, [T] by name."""
+    return {name: values for name, values in run.results.values.items() if values.ndim == 1}
+
+
+def _refuse_unknown(runs: list[Run], metric: str) -> None:
+    """Raise UserError where no run has such a number. One method may have it, and another not."""
+    if not any(_resolve(run, metric)[0] in _recorded(run) for run in runs):
+        hint = plugins.nearest(_resolve(runs[0], metric)[0], sorted(_recorded(runs[0])))
+        raise UserError(f"{runs[0].folder}: --metric {metric}: not recorded{hint}")
 
 
 def _resolve(run: Run, metric: str) -> tuple[str, Measure | None]:
     """The recorded name of what ``metric`` asks for, and what that measures, None if it is no score's."""
-    name = metric.partition("@")[0]
-    if name not in run.results.values:
-        for wanted in (name, name.replace("-", "_")):
+    if metric not in run.results.values:
+        for wanted in (metric, metric.replace("-", "_")):
             if (measure := resolve(wanted, run.scores)) is not None:
                 return f"{run.score}/{measure.recorded}", measure
-    column, _, rest = name.partition("/")
-    return name, resolve(rest, run.scores) if column not in NO_COLUMNS else None
+    column, _, rest = metric.partition("/")
+    return metric, resolve(rest, run.scores) if column not in NO_COLUMNS else None
 
 
 def _without_copies(runs: list[Run]) -> tuple[list[Run], list[str]]:
@@ -189,13 +226,28 @@ def _label(setting: Setting, keys: Iterable[str]) -> str:
     return " ".join(parts)
 
 
-def _entry(values: list[float] | None, factor: float) -> Entry | None:
+def _entry(values: list[Number] | None, factor: float, ddof: int) -> Entry | None:
     """The repetitions' numbers times ``factor``, summed up; None if there are none."""
     if values is None:
         return None
-    numbers = factor * np.array(values)
-    return Entry(float(numbers.mean()), float(numbers.std(ddof=1)) if len(numbers) > 1 else float("nan"),
-                 len(numbers))
+    numbers = factor * np.array([one.value for one in values])
+    return Entry(float(numbers.mean()), float(numbers.std(ddof=ddof)) if len(numbers) > 1 else math.nan,
+                 len(numbers), clients_text([one.clients for one in values]))
+
+
+def _mixed_populations(settings: list[Setting], numbers: list[Number], keys: Sequence[str]) -> list[str]:
+    """A warning for each data set and partition whose numbers are of different numbers of clients.
+
+    keys: those that the table's rows and columns are called by.
+    """
+    found: dict[str, dict[str, list[float]]] = {}  # of the data, of what else differs: numbers of clients
+    for setting, number in zip(settings, numbers, strict=True):
+        data, other = (_label(setting, [key for key in keys if key.startswith(OF_DATA) == of_data])
+                       for of_data in (True, False))
+        found.setdefault(data, {}).setdefault(other, []).append(number.clients)
+    warnings = {data: mixed({name: clients_text(counts) for name, counts in of.items()})
+                for data, of in found.items()}
+    return [f"{data}: {warning}" for data, warning in warnings.items() if warning]
 
 
 def _mark_best(entries: list[list[Entry | None]], lower: bool) -> list[list[Entry | None]]:
@@ -203,5 +255,5 @@ def _mark_best(entries: list[list[Entry | None]], lower: bool) -> list[list[Entr
     choose: Callable[..., Any] = min if lower else max
     best = [choose((entry.mean for entry in column if entry and entry.mean == entry.mean), default=None)
             for column in zip(*entries, strict=True)]
-    return [[entry and Entry(entry.mean, entry.std, entry.runs, entry.mean == top)
+    return [[entry and replace(entry, best=entry.mean == top)
              for entry, top in zip(row, best, strict=True)] for row in entries]

@@ -49,30 +49,32 @@ def latex(grid: Grid) -> str:
 
 
 def long_csv(grid: Grid) -> str:
-    """A line for each entry, in full precision: row, column, metric, mean, std, runs."""
+    """A line for each entry, in full precision: row, column, metric, at, mean, std, runs, clients."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "column", "metric", "mean", "std", "runs"])
+    writer.writerow(["row", "column", "metric", "at", "mean", "std", "runs", "clients"])
     for row, entries in zip(grid.rows, grid.entries, strict=True):
         for column, entry in zip(grid.columns, entries, strict=True):
             if entry is not None:
-                names = map(plain, (row, column, grid.metric))
-                writer.writerow([*names, repr(entry.mean), repr(entry.std), entry.runs])
+                names = map(plain, (row, column, grid.metric, grid.at))
+                writer.writerow([*names, repr(entry.mean), repr(entry.std), entry.runs, entry.clients])
     return text.getvalue().rstrip("\n")
 
 
 TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+MOMENTS = {"best": "of the best round", "last": "of the last round",
+           "tail": "as mean of the last tenth of the rounds"}
 TEXTS = {"markdown": markdown, "csv": long_csv, "latex": latex}
 
 
 def _title(grid: Grid) -> str:
     """What the numbers of the grid are, in a line."""
-    name, _, at = grid.metric.partition("@")
-    moment = "last round" if at == "last" else "best round"
     seeds = _most_runs(grid)
-    over = f"mean ± standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    return f"{name}{' in %' if grid.percent else ''} of the {moment}, {over}"
+    over = f"mean ± {grid.spread} standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    clients = {entry.clients for row in grid.entries for entry in row if entry and entry.clients}
+    of = f", of {clients.pop()} clients" if len(clients) == 1 else ""
+    return f"{grid.metric}{' in %' if grid.percent else ''} {MOMENTS[grid.at]}{of}, {over}"
 
 
 def _most_runs(grid: Grid) -> int:

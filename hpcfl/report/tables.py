@@ -8,15 +8,19 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hpcfl.report.population import clients_text, mixed
 from hpcfl.report.summary import Run, is_sweep, load_all
 from hpcfl.report.text import literal, plain
+from hpcfl.storage.moments import CLIENTS, moments
 
 MOMENTS = (("pre", "before"), ("post", "after"))  # column, how it is called in the table
 MEANINGS = {"weighted": "of all samples"}  # summaries that are not said by their name and "over clients"
 CAPTION = """\
 Models before and after local training on the clients' own test samples{unit},
-at the best round of the column that counts (▸). {score}: {meaning};
-mean ± std, worst tenth: over clients; floats: to and from a client in a round."""
+at the best round of the column that counts (▸); that column in the last round,
+and its mean over the last tenth of the rounds (tail). {score}: {meaning};
+mean ± std, worst tenth: over clients, so many as in "of"; floats: to and from
+a client in a round."""
 
 
 def show(folder: Path) -> None:
@@ -28,6 +32,9 @@ def show(folder: Path) -> None:
             console.print(literal(f"note: {note}"), soft_wrap=True)
     console.print(table(best_first(runs)))
     console.print(Text(caption(runs)), style="dim", soft_wrap=True)
+    if warning := mixed({run.label: _clients(run, run.score, _positions(run, run.score, "best"))
+                         for run in runs}):
+        console.print(literal(f"note: {warning}"), soft_wrap=True)
     if not is_sweep(folder, runs):
         console.print(f"state: {runs[0].summary.digest or 'no checkpoint yet'}", soft_wrap=True)
 
@@ -57,17 +64,19 @@ def _scores_of(runs: list[Run]) -> str:
 
 
 def table(runs: list[Run]) -> Table:
-    """The runs in the given order, two lines each: the models before and after local training."""
+    """The runs in the given order: the models before and after local training at the best round, then those
+    that count in the last round and in the last tenth of the rounds."""
     overview = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     overview.add_column("run", overflow="fold")
     overview.add_column("models", no_wrap=True)
     # of a user's own score, module:Class, the class alone, so that the runs' names have room
     score = _scores_of(runs).rpartition(":")[2]
-    for heading in (score, "mean ± std", "worst", "at", "floats", "s/round"):
+    for heading in (score, "mean ± std", "worst", "at", "of", "floats", "s/round"):
         overview.add_column(literal(heading), justify="right", no_wrap=True)
     for run in runs:
-        lines = [(f"{'▸' if column == run.score else ' '}{moment}", *_numbers(run, column))
+        lines = [(f"{'▸' if column == run.score else ' '}{moment}", *_numbers(run, column, "best"))
                  for column, moment in MOMENTS]
+        lines += [(f" {at}", *_numbers(run, run.score, at)) for at in ("last", "tail")]
         floats = f"{_number(run.summary.floats_down, ',.0f')} ↓\n{_number(run.summary.floats_up, ',.0f')} ↑"
         overview.add_row(_title(run), *("\n".join(pair) for pair in zip(*lines, strict=True)), floats,
                          _number(run.summary.seconds_per_round, ".3f"), end_section=True)
@@ -81,28 +90,40 @@ def _title(run: Run) -> Text:
     return title if summary.finished else title.append(f"\n{summary.rounds} of {run.config['rounds']}")
 
 
-def _numbers(run: Run, column: str) -> tuple[str, str, str, str]:
-    """The score that counts, its mean ± std, its worst tenth, and the round, each as text, of a column.
-
-    The round is the best one, or the latest before it in which the column was scored.
-    """
-    best = run.summary.best
-    known = np.flatnonzero(~np.isnan(run.accuracy(column)))
-    known = known[run.results.rounds[known] <= best["round"]] if best else known[:0]
-    if not len(known):
-        return "–", "–", "–", "–"
-    position = known[-1]
+def _numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, str]:
+    """Of a column the score that counts, its mean ± std, its worst tenth, the rounds, how many clients."""
+    positions = _positions(run, column, at)
+    if not positions:
+        return "–", "–", "–", "–", "–"
     described = run.scores.get(run.measure.score)
     names = described["recorded"] if described else {"": run.metric}
-    first, mean, std, worst = (_shown(run, column, names.get(kind), position)
+    first, mean, std, worst = (_shown(run, column, names.get(kind), positions)
                                for kind in (next(iter(names)), "mean", "std", "worst_tenth"))
-    return first, f"{mean} ± {std}", worst, str(run.results.rounds[position])
+    rounds = dict.fromkeys(str(run.results.rounds[position]) for position in (positions[0], positions[-1]))
+    return first, f"{mean} ± {std}", worst, "–".join(rounds), _clients(run, column, positions) or "–"
 
 
-def _shown(run: Run, column: str, name: str | None, position: int) -> str:
-    """The number ``COLUMN/name`` of the round at ``position`` as text; a dash if it was not recorded."""
+def _positions(run: Run, column: str, at: str) -> list[int]:
+    """Where a column is read: at "last" or "tail"; at "best", the run's best round, or the latest before."""
+    numbers, best = run.accuracy(column), run.summary.best
+    if best and at == "best":
+        numbers = np.where(run.results.rounds <= best["round"], numbers, np.nan)
+    found = moments(run.results.rounds, numbers, run.measure.rank)
+    if found is None or best is None:
+        return []
+    return found.tail if at == "tail" else [found.last]
+
+
+def _clients(run: Run, column: str, positions: list[int]) -> str:
+    """Of how many clients a column's numbers are; "" where that was not recorded."""
+    clients = run.results.values.get(f"{column}/{CLIENTS}", np.full(len(run.results.rounds), np.nan))
+    return clients_text(clients[positions].tolist())
+
+
+def _shown(run: Run, column: str, name: str | None, positions: list[int]) -> str:
+    """The mean of the number ``COLUMN/name`` over rounds as text; a dash if it was not recorded."""
     values = run.results.values.get(f"{column}/{name}")
-    return "–" if name is None or values is None else run.measure.shown(values[position])
+    return "–" if name is None or values is None else run.measure.shown(values[positions].mean())
 
 
 def _number(value: float | None, form: str) -> str:

@@ -15,6 +15,7 @@ from hpcfl.communication.placement import Placement
 from hpcfl.fleet import Fleet
 from hpcfl.scores._summaries import summarised
 from hpcfl.scores.base import Score
+from hpcfl.storage.moments import CLIENTS
 
 
 @dataclass
@@ -105,6 +106,8 @@ def gather(communicator: Communicator, placement: Placement, audience: np.ndarra
         of_column = {name.removeprefix(prefix): of_clients[name] for name in names if name.startswith(prefix)}
         for name, score in scores.items():
             record |= {f"{column}/{part}": value for part, value in score.summary(name, of_column).items()}
+        name, score = next(iter(scores.items()))
+        record[f"{column}/{CLIENTS}"] = float((~np.isnan(score.of_clients(name, of_column))).sum())
     for name in recorded:
         values = of_clients[f"recorded/{name}"]
         record |= {f"recorded/{name}": summarised("mean", values),

@@ -9,6 +9,7 @@ and never meets half a round, and the writer never waits for a reader.
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from hpcfl.files import atomic
 from hpcfl.storage import results
+from hpcfl.storage.moments import outcome
 from hpcfl.storage.results import Results, read
 
 __all__ = ["MetricsWriter", "Results", "read"]
@@ -86,8 +88,8 @@ class MetricsWriter:
         paths = results.listed(self.folder)
         parts = [*self._merged(), *(part for path in paths if (part := self._load(path))), *self._waiting]
         rounds, values = results.merge(parts)
-        data = results.encode(Results(self._header, self._static, rounds, values,
-                                      results.scored_after(parts)))
+        whole = Results(self._header, self._static, rounds, values, results.scored_after(parts))
+        data = results.encode(replace(whole, header={**whole.header, **outcome(whole)}))
         atomic.write(self.folder / results.COPY, data, durable=False)
         atomic.write(self.folder / results.MERGED, data)
         self._waiting, self._has_merged = [], True

@@ -20,8 +20,9 @@ from hpcfl.storage.clients import ClientStore
 
 pytestmark = pytest.mark.mpi
 
-NOTING, STOPPING, WARNED, WRAPPED = (str(Path(__file__).with_name(f"{name}.py"))
-                                     for name in ("noting", "stopping", "warned", "wrapped"))
+NOTING, STOPPING, UNREPORTED, WARNED, WRAPPED = (
+    str(Path(__file__).with_name(f"{name}.py"))
+    for name in ("noting", "stopping", "unreported", "warned", "wrapped"))
 
 
 def test_an_exception_in_a_method_ends_all_ranks_and_names_rank_round_and_clients(
@@ -126,6 +127,16 @@ def test_a_warning_while_it_leaves_does_not_change_the_code(start, experiment, t
     file = experiment(f"[method]\nname = '{method}'\n")
     found, output = start(ranks, file, "--out", tmp_path / "out", program=(WARNED,)).wait()
     assert found == code and output.count("warned") == ranks
+
+
+def test_a_report_that_fails_changes_no_code(start, experiment, tmp_path):
+    """The results are safe: all ranks leave with 0, and a note says how to make the report again."""
+    file = experiment("[sweep]\nmethod.name = ['local', 'fedavg']\n", 1)
+    code, output = start(3, file, "--out", tmp_path / "out", program=(UNREPORTED,)).wait()
+    assert code == 0 and "BAD TERMINATION" not in output
+    [note] = [line for line in output.splitlines() if "their report failed (ModuleNotFoundError" in line]
+    assert note.endswith(f"; hpcfl show {tmp_path / 'out'} makes it again")
+    assert {path.name for path in (tmp_path / "out").iterdir()} >= {"local", "fedavg"}
 
 
 def test_a_full_disk_ends_all_ranks(start, experiment, small_disk):

@@ -14,6 +14,8 @@ def test_best_is_the_highest_of_the_column_that_counts_and_the_rest_is_read_from
     assert (found.method, found.dataset, found.rounds, found.finished) == ("fedavg", "digits", 3, True)
     assert found.best == {"round": 2, "pre": 0.75, "post": 0.625}
     assert found.last == {"round": 4, "pre": 0.625, "post": None}
+    assert found.tail == {"rounds": [4, 4], "pre": 0.625, "post": None}
+    assert found.scores["clients"] == 2
 
 
 def test_a_method_scored_after_training_counts_that_column(make_run):
@@ -73,7 +75,7 @@ def test_a_sweep_is_its_runs_without_those_moved_aside(make_run, tmp_path):
     found = summary.as_json(tmp_path)
     assert list(found) == ["fedavg", "local"]
     assert found["fedavg"] == summary.as_json(tmp_path / "fedavg")
-    assert set(found["local"]) == {"method", "dataset", "rounds", "finished", "best", "last",
+    assert set(found["local"]) == {"method", "dataset", "rounds", "finished", "best", "last", "tail",
                                    "digest", "seconds_per_round", "floats_up", "floats_down", "state",
                                    "notes", "scores"}
     assert json.loads(json.dumps(found, allow_nan=False)) == found

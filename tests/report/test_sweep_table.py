@@ -8,20 +8,22 @@ import pytest
 from hpcfl.errors import UserError
 from hpcfl.report import sweep_table, table_formats
 from hpcfl.report.summary import Run, Summary
+from hpcfl.report.sweep_table import Reading
 from hpcfl.storage.life import Life, Stage
 from hpcfl.storage.results import Results
 
 
 def run(method: str = "fedavg",
         seed: int = 0, accuracy: tuple[float, ...] = (0.5, 0.75, 0.6), finished: bool = True,
-        dataset: str = "digits", **method_keys: object) -> Run:
+        dataset: str = "digits", clients: float = 5.0, **method_keys: object) -> Run:
     """A run whose best round is that of its highest accuracy."""
     rounds = np.arange(1, len(accuracy) + 1)
     values = {"pre/weighted": np.array(accuracy), "pre/mean": np.array(accuracy) - 0.1,
-              "seconds/round": rounds / 10, "clients/floats_up": np.zeros((len(rounds), 2))}
+              "seconds/round": rounds / 10,
+              "pre/clients": np.full(len(rounds), clients), "clients/floats_up": np.zeros((len(rounds), 2))}
     best = int(np.argmax(accuracy))
     summary = Summary(method, dataset, len(rounds), finished, {"round": best + 1, "pre": accuracy[best]},
-                      None, None, None, None, None, "finished" if finished else "stopped", [])
+                      None, None, None, None, None, None, "finished" if finished else "stopped", [])
     life = Life(Stage.FINISHED if finished else Stage.PLAYING, 3, len(rounds), None, [], False, None)
     config = {"name": f"{method}-{seed}", "seed": seed, "rounds": 3,
               "data": {"dataset": dataset, "root": None},
@@ -41,65 +43,96 @@ def entry(grid: sweep_table.Grid, row: int = 0, column: int = 0) -> tuple[float,
 
 
 def test_mean_and_standard_deviation_over_seeds():
-    """0.5, 0.6, 0.7: mean 60 %, sample standard deviation 10 %."""
-    grid = sweep_table.make([*seeds("fedavg", 0.5, 0.6, 0.7), *seeds("local", 0.5, 0.5, 0.65)], (), (), "")
+    """0.5, 0.6, 0.7: mean 60 %, standard deviation √(0.02/3), 8.16 %, of the population, 10 % of a sample."""
+    runs = [*seeds("fedavg", 0.5, 0.6, 0.7), *seeds("local", 0.5, 0.5, 0.65)]
+    grid = sweep_table.make(runs)
     assert (grid.rows, grid.columns) == (["fedavg", "local"], ["digits iid"])
-    assert entry(grid) == (60, 10, 3, True)
-    assert entry(grid, 1) == (55, 8.660254, 3, False)
+    assert entry(grid) == (60, 8.164966, 3, True)
+    assert entry(grid, 1) == (55, 7.071068, 3, False)
+    grid = sweep_table.make(runs, reading=Reading(std="sample"))
+    assert entry(grid) == (60, 10, 3, True) and entry(grid, 1) == (55, 8.660254, 3, False)
+    assert "mean ± sample standard deviation over 3 seeds" in table_formats.markdown(grid)
 
 
 def test_the_best_of_each_column():
     grid = sweep_table.make([run("a", accuracy=(0.5,)), run("b", accuracy=(0.6,)),
                              run("a", accuracy=(0.9,), dataset="mnist"),
-                             run("b", accuracy=(0.8,), dataset="mnist")], (), (), "")
+                             run("b", accuracy=(0.8,), dataset="mnist")])
     assert [[one.best for one in row] for row in grid.entries] == [[False, True], [True, False]]
 
 
 def test_less_is_better_for_seconds():
     grid = sweep_table.make([run("a", accuracy=(0.1, 0.9)), run("b", accuracy=(0.9, 0.1))], (), (),
-                            "seconds/round")
+                            Reading("seconds/round"))
     assert entry(grid)[0] == 0.2 and entry(grid, 1) == (0.1,
                                                         pytest.approx(float("nan"), nan_ok=True), 1, True)
 
 
-@pytest.mark.parametrize(("metric", "expected"), [
-    ("", 75), ("weighted", 75), ("mean", 65), ("weighted@last", 60), ("pre/mean@best", 65),
-    ("seconds/round", 0.2), ("seconds/round@last", 0.3)])
-def test_metrics(metric, expected):
-    assert entry(sweep_table.make([run()], (), (), metric))[0] == expected
+@pytest.mark.parametrize(("metric", "at", "expected"), [
+    ("", "best", 75), ("weighted", "best", 75), ("mean", "best", 65), ("weighted", "last", 60),
+    ("pre/mean", "last", 50), ("seconds/round", "best", 0.2), ("seconds/round", "last", 0.3)])
+def test_metrics(metric, at, expected):
+    assert entry(sweep_table.make([run()], reading=Reading(metric, at)))[0] == expected
+
+
+def test_the_tail_is_the_mean_of_the_last_tenth_of_the_rounds():
+    """Of 21 rounds the last three, 19 to 21, as a tenth of 21 is 2.1; the best is in round 5."""
+    long = run(accuracy=tuple(0.9 if round == 5 else round / 100 for round in range(1, 22)))
+    found = {at: entry(sweep_table.make([long], reading=Reading(at=at)))[0]
+             for at in ("best", "last", "tail")}
+    assert found == {"best": 90, "last": 21, "tail": 20}
+    grid = sweep_table.make([long], reading=Reading(at="tail"))
+    assert "weighted in % as mean of the last tenth of the rounds, of 5 clients" in table_formats.latex(grid)
+
+
+def test_a_number_that_only_some_runs_have_is_a_dash_for_the_others():
+    one, other = run("fedavg"), run("local")
+    one.results.values["global/weighted"] = np.array([0.1, 0.2, 0.3])
+    grid = sweep_table.make([other, one], reading=Reading("global/weighted"))
+    assert "| local | – |" in table_formats.markdown(grid) and entry(grid, 1)[0] == 20
+
+
+def test_numbers_of_different_clients_in_one_table_are_warned_of():
+    few, many = run("fedavg", clients=10), [run("local", clients=100), run("ditto", clients=100)]
+    grid = sweep_table.make([few, *many])
+    assert grid.notes == ["digits iid: these numbers cannot be compared, they are of 10 clients (fedavg) and "
+                          "of 100 clients (local, ditto)"]
+    assert "clients, one seed" not in table_formats.markdown(grid)
+    grid = sweep_table.make([few, run("local", dataset="mnist", clients=100)])
+    assert grid.notes == []  # of different data anyway
+    assert sweep_table.make([few, run("local", clients=np.nan)]).notes == []  # an older version's results
 
 
 @pytest.mark.parametrize(("metric", "complaint"), [
-    ("pre/weightd", "did you mean 'pre/weighted'"), ("weighted@first", "must be best or last"),
-    ("clients/floats_up", "not recorded")])
+    ("pre/weightd", "did you mean 'pre/weighted'"), ("clients/floats_up", "not recorded")])
 def test_unknown_metrics(metric, complaint):
     with pytest.raises(UserError, match=complaint):
-        sweep_table.make([run()], (), (), metric)
+        sweep_table.make([run()], reading=Reading(metric))
 
 
 def test_what_differs_becomes_rows_and_never_a_mean():
     grid = sweep_table.make([*seeds("fedprox", 0.5, 0.6, mu=0.1), *seeds("fedprox", 0.7, 0.8, mu=1.0),
-                             *seeds("local", 0.1)], (), (), "")
+                             *seeds("local", 0.1)])
     assert grid.rows == ["fedprox mu=0.1", "fedprox mu=1.0", "local"]
     assert [row[0].runs for row in grid.entries] == [2, 2, 1]
     with pytest.raises(UserError, match=r"differ in method.mu; add it to --rows or --columns"):
         sweep_table.make([*seeds("fedprox", 0.5, mu=0.1), *seeds("fedprox", 0.7, mu=1.0)], ["method.name"],
-                         ["data.dataset"], "")
+                         ["data.dataset"])
 
 
 def test_any_key_as_rows_and_columns():
-    grid = sweep_table.make([*seeds("a", 0.5, 0.6), *seeds("b", 0.7, 0.8)], ["seed"], ["method.name"], "")
+    grid = sweep_table.make([*seeds("a", 0.5, 0.6), *seeds("b", 0.7, 0.8)], ["seed"], ["method.name"])
     assert (grid.rows, grid.columns) == (["seed=0", "seed=1"], ["a", "b"])
     with pytest.raises(UserError,
                        match=r"'method.nam' is no key of these runs; did you mean 'method.name'\?"):
-        sweep_table.make([run()], ["method.nam"], [], "")
+        sweep_table.make([run()], ["method.nam"], [])
 
 
 def test_unfinished_runs_are_left_out_and_named():
-    grid = sweep_table.make([run(), run("local", finished=False)], (), (), "")
+    grid = sweep_table.make([run(), run("local", finished=False)])
     assert grid.rows == ["fedavg"] and grid.notes == ["local-0: left out, it stands at round 3 of 3"]
     with pytest.raises(UserError, match="no run is finished yet; fedavg-0: left out"):
-        sweep_table.make([run(finished=False)], (), (), "")
+        sweep_table.make([run(finished=False)])
 
 
 def test_a_number_that_the_best_round_lacks_is_that_of_the_latest_round_before():
@@ -108,43 +141,42 @@ def test_a_number_that_the_best_round_lacks_is_that_of_the_latest_round_before()
     one.results.values["post/mean"] = np.array([0.3, 0.7, np.nan])
     other = run("local", accuracy=(0.9, 0.6, 0.5))
     other.results.values["post/mean"] = np.array([np.nan, 0.7, 0.8])
-    found = sweep_table.make([one, other], (), (), "post/mean")
+    found = sweep_table.make([one, other], reading=Reading("post/mean"))
     assert entry(found)[0] == 70 and entry(found)[3]
     assert not found.entries[1][0].best and "| local | – |" in table_formats.markdown(found)
 
 
 def test_a_run_that_is_there_twice_counts_once():
-    found = sweep_table.make([*seeds("a", 0.5, 0.7), run("a", 1, (0.1, 0.7))], (), (), "")
-    assert entry(found) == (60, 14.142136, 2, True)
+    found = sweep_table.make([*seeds("a", 0.5, 0.7), run("a", 1, (0.1, 0.7))])
+    assert entry(found) == (60, 10, 2, True)
     assert "runs/a-1: left out, it is the same run as runs/a-1" in found.notes
 
 
 def test_numbers_of_different_data_stand_in_different_columns():
     small, large = run("a", accuracy=(0.5,)), run("b", accuracy=(0.6,))
     small.config["partition"]["clients"], large.config["partition"]["clients"] = 5, 20
-    found = sweep_table.make([small, large], (), (), "")
+    found = sweep_table.make([small, large])
     assert found.columns == ["digits iid clients=5", "digits iid clients=20"]
 
 
 def test_seeds_with_partitions_of_their_own_are_not_noted():
     one, other = seeds("a", 0.5, 0.6)
     other.config["partition"]["seed"] = 2
-    assert sweep_table.make([one, other], (), (), "").notes == []
-    assert sweep_table.make([one], (), (), "").notes == []
+    assert sweep_table.make([one, other]).notes == []
+    assert sweep_table.make([one]).notes == []
 
 
 @pytest.fixture
 def grid():
-    return sweep_table.make([*seeds("fedavg", 0.5, 0.6), *seeds("a|b_c", 0.7), run("x", finished=False)],
-                            (), (), "")
+    return sweep_table.make([*seeds("fedavg", 0.5, 0.6), *seeds("a|b_c", 0.7), run("x", finished=False)])
 
 
-TITLE = "weighted in % of the best round, mean ± standard deviation over 2 seeds"
+TITLE = "weighted in % of the best round, of 5 clients, mean ± population standard deviation over 2 seeds"
 
 
 def test_markdown(grid):
     assert table_formats.markdown(grid) == "\n".join([
-        TITLE, "", "|  | digits iid |", "| --- | ---: |", "| fedavg | 55.00 ± 7.07 |",
+        TITLE, "", "|  | digits iid |", "| --- | ---: |", "| fedavg | 55.00 ± 5.00 |",
         "| a\\|b_c | **70.00 (1)** |", "", "x-0: left out, it stands at round 3 of 3", "",
         sweep_table.ONE_PARTITION])
 
@@ -152,15 +184,15 @@ def test_markdown(grid):
 def test_latex(grid):
     assert table_formats.latex(grid) == "\n".join([
         f"% {TITLE}", r"\begin{tabular}{lr}", r"\toprule", r" & digits iid \\", r"\midrule",
-        r"fedavg & $55.00 \pm 7.07$ \\", r"a|b\_c & $\mathbf{70.00 (1)}$ \\", r"\bottomrule",
+        r"fedavg & $55.00 \pm 5.00$ \\", r"a|b\_c & $\mathbf{70.00 (1)}$ \\", r"\bottomrule",
         r"\end{tabular}", "% x-0: left out, it stands at round 3 of 3", f"% {sweep_table.ONE_PARTITION}"])
 
 
 def test_csv(grid):
     lines = table_formats.long_csv(grid).splitlines()
-    assert (lines[0] == "row,column,metric,mean,std,runs"
-            and lines[2] == "a|b_c,digits iid,weighted,70.0,nan,1")
-    assert [float(one) for one in lines[1].split(",")[3:]] == pytest.approx([55, 7.0710678, 2])
+    assert (lines[0] == "row,column,metric,at,mean,std,runs,clients"
+            and lines[2] == "a|b_c,digits iid,weighted,best,70.0,nan,1,5")
+    assert [float(one) for one in lines[1].split(",")[4:]] == pytest.approx([55, 5, 2, 5])
 
 
 def test_terminal(grid):
@@ -168,4 +200,4 @@ def test_terminal(grid):
 
     console = Console(width=100, record=True)
     console.print(table_formats.terminal(grid))
-    assert "55.00 ± 7.07" in (text := console.export_text()) and "left out" in text and TITLE in text
+    assert "55.00 ± 5.00" in (text := console.export_text()) and "left out" in text and TITLE in text

@@ -13,9 +13,26 @@ def test_a_line_before_and_a_line_after_training(make_run, capsys):
     lines = capsys.readouterr().out.splitlines()
     [before] = [line.split() for line in lines if "▸before" in line]
     [after] = [line.split() for line in lines if " after" in line and "±" in line]
-    assert before == ["fedavg", "▸before", "75.00", "74.00", "±", "5.00", "55.00", "2", "30", "↓", "1.500"]
-    assert after == ["after", "62.50", "61.50", "±", "5.00", "42.50", "2", "10", "↑"]
+    assert before == ["fedavg", "▸before", "75.00", "74.00", "±", "5.00", "55.00", "2", "2", "30", "↓",
+                      "1.500"]
+    assert after == ["after", "62.50", "61.50", "±", "5.00", "42.50", "2", "2", "10", "↑"]
     assert max(map(len, lines)) <= 80
+
+
+def test_beside_the_best_stand_the_last_round_and_the_last_tenth(make_run, capsys):
+    tables.show(make_run("fedavg"))
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    for moment in ("last", "tail"):  # of the four rounds the last is more than a tenth
+        assert [moment, "62.50", "61.50", "±", "5.00", "42.50", "4", "2"] in lines
+
+
+def test_numbers_of_different_clients_are_warned_of(make_run, tmp_path, capsys):
+    make_run("a-fedavg")
+    tables.show(make_run("b-fedavg", clients=1.0))
+    assert "cannot be compared" not in capsys.readouterr().out
+    tables.show(tmp_path)
+    assert ("these numbers cannot be compared, they are of 2 clients (a-fedavg) and of 1 clients "
+            "(b-fedavg)") in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_line_after_training_falls_back_to_the_round_before_when_start_models_are_best(make_run, capsys):
@@ -23,8 +40,8 @@ def test_the_line_after_training_falls_back_to_the_round_before_when_start_model
     tables.show(folder)
     run = tables.load_all(folder)[0]
     run.summary.best.update(round=4, pre=0.9, post=None)
-    assert tables._numbers(run, "pre")[3] == "4"
-    assert tables._numbers(run, "post")[3] == "3"
+    assert tables._numbers(run, "pre", "best")[3] == "4"
+    assert tables._numbers(run, "post", "best")[3] == "3"
 
 
 def test_an_unfinished_run_says_how_far_it_is(make_run, capsys):

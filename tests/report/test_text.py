@@ -56,14 +56,14 @@ def test_show_prints_text(make_run, capsys):
 def test_columns_that_belong_together_may_be_missing(make_run, capsys):
     run = summary.load(make_run())
     del run.results.values["pre/mean"]
-    assert tables._numbers(run, "pre")[:2] == ("75.00", "– ± 5.00")
+    assert tables._numbers(run, "pre", "best")[:2] == ("75.00", "– ± 5.00")
 
 
 @pytest.fixture
 def grid():
-    entry = sweep_table.Entry(50.0, 1.0, 2)
-    return sweep_table.Grid("weighted", [HOSTILE, r"a\b*c`<br>|~^_"], [HOSTILE], [[entry], [entry]],
-                            True, [HOSTILE])
+    entry = sweep_table.Entry(50.0, 1.0, 2, "5")
+    return sweep_table.Grid("weighted", "best", "population", [HOSTILE, r"a\b*c`<br>|~^_"], [HOSTILE],
+                            [[entry], [entry]], True, [HOSTILE])
 
 
 def test_a_grid_on_a_terminal_is_text(grid, capsys):

@@ -293,7 +293,7 @@ def test_a_report_that_fails_does_not_fail_the_run(tmp_path, monkeypatch, capsys
     run_table(tiny.table("fedavg"), "x.toml", tmp_path / "run", False, OneProcess())
     said = capsys.readouterr().out
     assert "note: the results are complete, but their report failed (ZeroDivisionError" in said
-    assert said.endswith(f"look further: hpcfl show {tmp_path / 'run'}\n")
+    assert said.endswith(f"; hpcfl show {tmp_path / 'run'} makes it again\n")
 
 
 def test_without_its_description_a_run_is_seen_by_all_who_look(tmp_path):

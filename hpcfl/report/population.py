@@ -1,0 +1,29 @@
+"""Of how many clients numbers are, and a warning where they are not of the same."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+
+def clients_text(counts: Sequence[float]) -> str:
+    """Numbers of clients as ``20`` or ``9 to 10``; "" where one is NaN, which was not recorded."""
+    if not len(counts) or not np.isfinite(counts).all():
+        return ""
+    least, most = (f"{count:.4g}" for count in (min(counts), max(counts)))
+    return least if least == most else f"{least} to {most}"
+
+
+def mixed(clients: Mapping[str, str]) -> str:
+    """A warning for numbers that are of different clients, "" if they are not.
+
+    clients: ``clients_text`` of each number, by what the number is called; an empty one says nothing.
+    """
+    named: dict[str, list[str]] = {}
+    for name, text in clients.items():
+        if text:
+            named.setdefault(text, []).append(name)
+    if len(named) < 2:
+        return ""
+    parts = [f"of {text} clients ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
+             for text, names in named.items()]
+    return f"these numbers cannot be compared, they are {' and '.join(parts)}"

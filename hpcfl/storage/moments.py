@@ -1,0 +1,77 @@
+"""Where a run's result is read: in the best round, in the last one, and as the mean of the last tenth.
+
+The best of many rounds of a noisy number is better than what a user would get; the others are not.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+import numpy as np
+
+from hpcfl.experiment import measures
+from hpcfl.scores._described import Described, Measure, resolve
+from hpcfl.storage.results import Results
+
+TAIL = 0.1  # share of the rounds
+CLIENTS = "clients"  # COLUMN/clients: how many clients the column's numbers are of
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Positions among a run's rounds: the best, the last that has the number, and those of the last tenth."""
+
+    best: int
+    last: int
+    tail: list[int]
+
+
+def moments(rounds: np.ndarray, numbers: np.ndarray, rank: Callable[[float], float]) -> Moments | None:
+    """The moments of ``numbers`` [T], NaN where ``rounds`` [T] have none; None where none has one.
+
+    rank: a value to order numbers by, higher for a better one; of equals the first is the best.
+    """
+    known = np.flatnonzero(np.isfinite(numbers))
+    if not known.size:
+        return None
+    best = max(known.tolist(), key=lambda position: rank(float(numbers[position])))
+    last = int(known[-1])
+    first = rounds[last] - ceil(TAIL * rounds[last])  # the tail is after this round
+    return Moments(best, last, known[rounds[known] > first].tolist())
+
+
+def scores(results: Results) -> dict[str, Described]:
+    """The scores that the results say were computed; the built-in ones if they do not say."""
+    return results.header.get("scores") or measures.describe(measures.built_in())
+
+
+def counts(evaluation: dict[str, Any], results: Results) -> tuple[str, Measure]:
+    """The column that counts, and what the number in it that counts measures.
+
+    evaluation: the section of the configuration.
+    """
+    column = results.header.get("primary", "pre") if evaluation["score"] == "method" else evaluation["score"]
+    metric = evaluation["metric"]
+    return column, resolve(metric, scores(results)) or Measure(metric, "", metric, "", "up")
+
+
+def outcome(results: Results) -> dict[str, Any]:
+    """The header entry ``outcome``, the number that counts at its moments; {} where nothing is known."""
+    if "config" not in results.header:
+        return {}
+    column, measure = counts(results.header["config"]["evaluation"], results)
+    name = f"{column}/{measure.recorded}"
+    numbers = results.values.get(name, np.full(len(results.rounds), np.nan))
+    found = moments(results.rounds, numbers, measure.rank)
+    if found is None:
+        return {}
+    clients = results.values.get(f"{column}/{CLIENTS}", np.full(len(numbers), np.nan))
+
+    def at(positions: list[int]) -> dict[str, Any]:
+        count = float(clients[positions].mean())
+        return {"rounds": [int(results.rounds[positions[0]]), int(results.rounds[positions[-1]])],
+                "value": float(numbers[positions].mean()), "clients": count if np.isfinite(count) else None}
+
+    return {"outcome": {"name": name, "best": at([found.best]), "last": at([found.last]),
+                        "tail": at(found.tail)}}

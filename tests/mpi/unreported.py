@@ -1,0 +1,8 @@
+"""The command without the modules that reports need, as on a compute node with only what training needs."""
+
+import sys
+
+from hpcfl.__main__ import main
+
+sys.modules["hpcfl.report.closing"] = None  # an import of it fails
+main()

@@ -1,0 +1,53 @@
+"""What is printed after every file of the papers, with results made up: nothing is trained."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcfl.experiment import config, sweep
+from hpcfl.report import summary, sweep_table, table_formats, tables
+from hpcfl.report.summary import Run
+from hpcfl.report.sweep_table import Reading
+from hpcfl.storage.life import Life, Stage
+from hpcfl.storage.results import Results
+
+ROOT = Path(__file__).parents[2]
+PAPERS = sorted((ROOT / "launch" / "papers").glob("*.toml"))
+ASKED = {"fednh-1": ["global/weighted", "post/pm_v", "post/pm_l", "tuned/pm_l", "post/pm_l_std"]}
+DONE = Life(Stage.FINISHED, 3, 3, None, [], False, None)
+
+
+def made_up(cell: sweep.Cell, number: int) -> Run:
+    """A finished run of three rounds, its columns those of its method: no ``global`` where there is none."""
+    method = type(cell.config.method)
+    columns = {"pre", "post", method.primary} | ({"global"} if method.family == "one global model" else set())
+    rounds, values = np.arange(1, 5), {"final": np.array([0, 0, 0, 1]), "seconds/round": np.ones(4)}
+    for column in columns:
+        for name in ("weighted", "mean", "std", "worst_tenth", "pm_v", "pm_l", "pm_l_std", "loss"):
+            series = np.linspace(0.1, 0.5, 4) + number / 1e5
+            series[-1 if column == "post" else 0:][:1] = np.nan
+            values[f"{column}/{name}"] = series
+        values[f"{column}/clients"] = np.full(4, float(cell.config.partition.clients))
+    results = Results({"primary": method.primary}, {}, rounds, values, [3])
+    table = cell.config.resolved()
+    column, measure = summary.counts(table["evaluation"], results)
+    found = summary._summarise(table, results, column, measure, DONE, [])
+    return Run(Path(cell.name), found, table, results, column, measure.recorded, DONE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", PAPERS, ids=[path.stem for path in PAPERS])
+def test_every_file_of_the_papers_ends_with_its_tables(path):
+    cells = sweep.expand(config.read(path), path.name)
+    runs = [made_up(cell, number) for number, cell in enumerate(cells)]
+    assert tables.table(tables.best_first(runs)).row_count == len(runs) and tables.caption(runs)
+    for reading in (*map(Reading, ("", *ASKED.get(path.stem, ()))), Reading(at="last"), Reading(at="tail")):
+        grid = sweep_table.make(runs, reading=reading)
+        entries = [entry for row in grid.entries for entry in row if entry]
+        assert sum(entry.runs for entry in entries) == len(runs)
+        repetitions = len({(run.config["seed"], run.config["partition"]["seed"]) for run in runs})
+        assert {entry.runs for entry in entries} == {repetitions}  # an entry is one experiment
+        for text in table_formats.TEXTS.values():
+            assert grid.metric in text(grid)
+        assert table_formats.terminal(grid)
