@@ -76,6 +76,10 @@ class SerialSession:
     loss: Loss
     leaves: Tensors
 
+    def computed(self, lanes: int) -> int:
+        """How many lanes a call for so many computes."""
+        return lanes
+
     def __call__(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
         """The gradients by name ``[1, …]``, and the loss [1], on a mini-batch of the one lane.
 

@@ -1,14 +1,16 @@
 """Many client models in one call: the loss of one client, mapped over stacked lanes with ``torch.func``."""
 
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from hpcfl.fleet.graphs import Function
+from hpcfl.fleet import graphs
+from hpcfl.fleet.graphs import Graphed
 from hpcfl.fleet.losses import (
     Batch,
     Lane,
@@ -22,8 +24,9 @@ from hpcfl.fleet.losses import (
     one_number,
 )
 from hpcfl.fleet.modules import Frozen, Program, train_mode
-from hpcfl.fleet.replay import Replayed
+from hpcfl.fleet.replay import Function, Replayed
 
+Recording = TypeVar("Recording", Replayed, Graphed)
 RECORDINGS = 16  # losses and predictions that stay recorded; a closure made anew in every round is a new one
 
 
@@ -31,14 +34,15 @@ class StackedKernel:
     """All lanes in one call: ``vmap`` of the per-client loss over tensors ``[L, …]``.
 
     widest: the most lanes in one call.
-    replay: whether a step or a prediction that ran often is recorded and the recording run instead.
+    replay: whether a step or a prediction that ran often is recorded and the recording run instead, on a GPU
+        as a graph.
     """
 
     def __init__(self, module: nn.Module, widest: int, replay: bool = True):
         self.module = module
         self.widest = widest
         self._replay = replay
-        self._recordings: dict[Hashable, Replayed] = {}
+        self._recordings: dict[Hashable, Replayed | Graphed] = {}
 
     def narrow(self, lanes: int) -> None:
         """At most so many lanes from now on: the GPU's memory did not hold twice as many."""
@@ -67,19 +71,30 @@ class StackedKernel:
     def check(self) -> None:
         """Raise RunFailure if a recording turned out to be wrong on a GPU since the last call."""
         for recording in self._recordings.values():
-            recording.check()
+            if isinstance(recording, Graphed):
+                recording.check()
 
-    def replayed(self, key: Hashable, function: Function, what: str, labels: int | None = None,
-                 moved: Sequence[int] = ()) -> Function:
-        """``function`` with the recordings that were made under ``key``; those used longest ago give way.
+    def replayed(self, key: Hashable, function: Function, what: str, labels: int | None = None) -> Function:
+        """``function`` with the recordings that were made under ``key``, if there are to be any.
 
-        what, labels, moved: as for ``Replayed``.
+        what, labels: as for ``Replayed``.
         """
         if not self._replay:
             return function
-        recording = (self._recordings.pop(key) if key in self._recordings
-                     else Replayed(function, what, labels, moved))
-        self._recordings[key] = recording  # at the end, where the one used last is
+        made = self._recordings.get(key)
+        made = made if isinstance(made, Replayed) else Replayed(function, what, labels)
+        return self._remembered(key, made)
+
+    def graphed(self, key: Hashable, function: Function, what: str, labels: int, moved: list[int]) -> Graphed:
+        """``function`` with the graphs that were captured under ``key``; the arguments are ``Graphed``'s."""
+        made = self._recordings.get(key)
+        made = made if isinstance(made, Graphed) else Graphed(function, what, labels, moved, self._replay)
+        return self._remembered(key, made)
+
+    def _remembered(self, key: Hashable, recording: Recording) -> Recording:
+        """The recording itself, the last to go; those used longest ago give way to it."""
+        self._recordings.pop(key, None)
+        self._recordings[key] = recording
         if len(self._recordings) > RECORDINGS:
             self._recordings.pop(next(iter(self._recordings)))
         return recording
@@ -154,6 +169,11 @@ class StackedSession:
         self._frozen = frozen
         self._names = [*trained, *(name for name in tensors if name not in trained)]
         self._buffers = {name for name, _ in kernel.module.named_buffers()} & tensors.keys()
+        self._first = next(iter(tensors.values()))
+
+    def computed(self, lanes: int) -> int:
+        """How many lanes a call for so many computes."""
+        return graphs.width(lanes, len(self._first)) if self._first.is_cuda else lanes
 
     def __call__(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
         """The gradients by name ``[a, …]``, and the losses [a], on mini-batches of the selected ``lanes``.
@@ -164,18 +184,22 @@ class StackedSession:
         Raises TypeError where a loss is not one number or does not depend on what is trained.
         """
         names, variable_names = self._names, sorted(variables)
-        given = [self._tensors[name][lanes] for name in names]
+        tensors = [self._tensors[name][lanes] for name in names]
+        given = (*tensors, x, y, *(variables[name] for name in variable_names))
         run: Function = StackedLoss(self._kernel.module, self._loss, names, len(self._trained),
                                     variable_names).gradients
-        if x.is_cuda or not self._buffers:  # batch norm writes to its buffers, which only graphs can repeat
-            key = (identity(self._loss), self._frozen, len(self._trained), *names, *variable_names)
+        key = (identity(self._loss), self._frozen, len(self._trained), *names, *variable_names)
+        recorded = key, run, f"the loss {in_words(self._loss)}", len(names) + 1
+        if x.is_cuda:
             moved = [position for position, name in enumerate(names) if name in self._buffers]
-            run = self._kernel.replayed(key, run, f"the loss {in_words(self._loss)}", len(names) + 1, moved)
-        *gradients, losses = run(*given, x, y, *(variables[name] for name in variable_names))
-        if x.is_cuda:  # the next call overwrites them
-            losses = losses.clone()
+            *gradients, losses = self._kernel.graphed(*recorded, moved)(given, len(self._first))
+            losses = losses.clone()  # the next call overwrites them
+        else:
+            if not self._buffers:  # batch norm writes to its buffers, which only graphs can repeat
+                run = self._kernel.replayed(*recorded)
+            *gradients, losses = run(*given)
         if isinstance(lanes, Tensor):  # indices gave copies; a slice gave views, whose buffers moved in place
-            for name, tensor in zip(names, given, strict=True):
+            for name, tensor in zip(names, tensors, strict=True):
                 if name in self._buffers:
                     self._tensors[name].index_copy_(0, lanes, tensor)
         return dict(zip(self._trained, gradients, strict=True)), losses

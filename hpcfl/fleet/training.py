@@ -211,8 +211,9 @@ class Chunk:
         width, span = y.shape
         # One lane's batch is a slice of the gathered block, which keeps its memory layout.
         x = x[None] if width == 1 else x.view(width, span, *x.shape[1:])
-        self.resources.lane_steps.batched += span // size
-        self.resources.lane_steps.computed += len(x) * (span // size)
+        lane_steps = self.resources.lane_steps
+        lane_steps.batched += span // size
+        lane_steps.computed += self._gradient.computed(width) * (span // size)
         parts = zip(x.split(size, dim=1), y.split(size, dim=1), strict=True)
         losses = torch.stack([self.batch(lanes, *part).expand(width) for part in parts]).to(record)
         # Added one by one in double precision: a lane's sum may not depend on how many steps a block holds.

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from hpcfl.fleet import buffer_name
+from hpcfl.fleet.training import Chunk
 from hpcfl.rows.layout import of_buffers, to_row
 
 COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 1, 1, 1], [1, 0, 6, 6], [0, 0, 5, 10], [5, 5, 5, 5],
@@ -107,14 +108,9 @@ def test_no_lane_is_computed_for_a_client_that_has_finished(make_fleet, rows_of,
     """By what the kernel is given: as many lanes and samples as clients have mini-batches and
     samples left."""
     fleet = make_fleet([[8, 0, 0, 0], [4, 0, 0, 0], [5, 0, 0, 0]], lanes=lanes)  # batches of 4
-    session, given = fleet.resources.kernel.session, []
-
-    def watched(*how):
-        gradient = session(*how)
-        return (lambda selected, x, y, variables: given.append(x.shape[:2])
-                or gradient(selected, x, y, variables))
-
-    monkeypatch.setattr(fleet.resources.kernel, "session", watched)
+    batch, given = Chunk.batch, []
+    monkeypatch.setattr(Chunk, "batch", lambda chunk, selected, x, y: given.append(x.shape[:2])
+                        or batch(chunk, selected, x, y))
     fleet.train(rows_of(fleet), epochs=1)
     lane_steps = fleet.resources.lane_steps
     assert (sum(lane for lane, _ in given) == lane_steps.computed == lane_steps.needed == 2 + 1 + 2

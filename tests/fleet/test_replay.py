@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpcfl.errors import RankFailure, RunFailure
-from hpcfl.fleet import replay, stacked
+from hpcfl.fleet import comparing, replay, stacked
 from hpcfl.fleet.replay import Replayed
 from hpcfl.methods.fedavg import FedAvg
 
@@ -54,9 +54,9 @@ def test_what_is_no_number_is_no_change(monkeypatch):
 def test_two_calls_say_how_far_rounding_goes():
     """As on a GPU, where sums may have another order in each call."""
     found, again = torch.tensor([1.0, 1.001]), torch.tensor([1.0, 1.0001])
-    assert replay._apart(found, torch.ones(2), torch.ones(2))
-    assert not replay._apart(found, torch.ones(2), again)
-    assert replay._apart(found, torch.tensor([1.0, torch.nan]), again)
+    assert comparing.apart(found, torch.ones(2), torch.ones(2))
+    assert not comparing.apart(found, torch.ones(2), again)
+    assert comparing.apart(found, torch.tensor([1.0, torch.nan]), again)
 
 
 class Fades(FedAvg):

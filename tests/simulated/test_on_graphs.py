@@ -1,11 +1,14 @@
 """Steps as graphs: from the first rounds on, few launches each, and a wrong one is noticed."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 
 from hpcfl.errors import RankFailure, RunFailure
-from hpcfl.fleet import replay
-from hpcfl.fleet.replay import Replayed
+from hpcfl.fleet import graphs
+from hpcfl.fleet.graphs import Graphed
 from hpcfl.methods.fedavg import FedAvg
 
 # Of one step on plain SGD: copies of weights, of x and of y into the graph's places, the graph, the losses,
@@ -25,15 +28,15 @@ def test_steps_are_graphs_from_the_fourth_on(on_gpu, samples, model):
 
 
 def test_replays_are_compared_without_a_wait(gpu):
-    replayed = Replayed(lambda x: (x * 2.0,))
+    graphed = Graphed(lambda x: (x * 2.0,))
     for step in range(10):
-        assert replayed(torch.full((2, 3), float(step), device="cuda"))[0][0, 0].tolist() == 2 * step
+        assert graphed([torch.full((2, 3), float(step), device="cuda")], 2)[0][0, 0].tolist() == 2 * step
     gpu.ledger.clear()
     for _ in range(10):
-        replayed(torch.ones(2, 3, device="cuda"))
-    assert not gpu.ledger.waits and replayed._apart
-    replayed.check()
-    assert not replayed._apart and gpu.ledger.waits.total() == 1
+        graphed([torch.ones(2, 3, device="cuda")], 2)
+    assert not gpu.ledger.waits and graphed._apart
+    graphed.check()
+    assert not graphed._apart and gpu.ledger.waits.total() == 1
 
 
 def test_what_a_function_changes_is_changed_by_its_graph(gpu):
@@ -41,22 +44,77 @@ def test_what_a_function_changes_is_changed_by_its_graph(gpu):
         total.add_(x)
         return (x * total,)
 
-    replayed, total = Replayed(function, moved=[1]), torch.zeros(2, device="cuda")
-    found = [replayed(torch.ones(2, device="cuda"), total)[0].tolist()[0] for _ in range(12)]
-    replayed.check()
+    graphed, total = Graphed(function, moved=[1]), torch.zeros(2, device="cuda")
+    found = [graphed([torch.ones(2, device="cuda"), total], 2)[0].tolist()[0] for _ in range(12)]
+    graphed.check()
     assert found == list(range(1, 13)) and total.tolist() == [12, 12]
 
 
 def test_a_number_that_changes_is_noticed(gpu):
     factor = [2.0]
-    replayed = Replayed(lambda x: (x * factor[0],), "the loss 'mine'")
-    for _ in range(replay.SOON + 5):
-        replayed(torch.ones(2, device="cuda"))
+    graphed = Graphed(lambda x: (x * factor[0],), "the loss 'mine'")
+    for _ in range(graphs.SOON + 5):
+        graphed([torch.ones(2, device="cuda")], 2)
     factor[0] = 2.01
     for _ in range(11):
-        replayed(torch.ones(2, device="cuda"))
+        graphed([torch.ones(2, device="cuda")], 2)
     with pytest.raises(RunFailure, match="the loss 'mine' reads a number that changed"):
-        replayed.check()
+        graphed.check()
+
+
+def product(weights, x):
+    return torch.einsum("lo,lbo->lb", weights, x).tanh(), weights.square().sum(dim=1)
+
+
+def arguments(lanes, seed):
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(lanes, *shape, generator=generator).to("cuda") for shape in ((3,), (4, 3))]
+
+
+def test_a_graph_is_for_all_numbers_of_lanes_up_to_its_width(gpu):
+    """And reads from the places of the widest so far. What its other lanes hold does not matter."""
+    graphed, most = Graphed(product), 12
+    for lanes in (12, 11, 10, 9, 12, 11, 10, 9, 12, 3, 3, 3, 3):
+        given = arguments(lanes, seed=lanes)
+        if lanes == 11:
+            given[0].mul_(torch.nan)
+        for one, other in zip(graphed(given, most), product(*given), strict=True):
+            assert torch.equal(one.cpu().nan_to_num(), other.cpu().nan_to_num())
+    graphed.check()
+    assert gpu.ledger.captures == 3 and [len(place) for place in graphed._places.values()] == [12, 12]
+
+
+def test_another_memory_layout_is_read_from_the_same_places(gpu, monkeypatch):
+    monkeypatch.setattr(graphs, "SOON", 0)
+    graphed, (weights, x) = Graphed(product), arguments(5, 0)
+    for given in (x, x.transpose(1, 2).contiguous().transpose(1, 2)):
+        assert torch.equal(graphed([weights, given], 5)[0].cpu(), product(weights, x)[0].cpu())
+    assert gpu.ledger.captures == 1 and all(place.is_contiguous() for place in graphed._places.values())
+
+
+def test_a_graph_keeps_the_function_whose_constants_it_reads(gpu, monkeypatch):
+    monkeypatch.setattr(graphs, "SOON", 0)
+    kept, record = [], graphs.record
+    monkeypatch.setattr(graphs, "record", lambda *given: kept.append(record(*given)) or kept[-1])
+    graphed = Graphed(product)
+    graphed(arguments(2, 0), 2)
+    there = weakref.ref(kept.pop())
+    gc.collect()
+    assert there() is not None
+
+
+def test_clients_that_run_out_one_by_one_share_few_graphs(on_gpu, federate, monkeypatch):
+    """Of 24 clients one has 24 mini-batches, one 23, and so on: 1 to 8 lanes, then 10, 12, 14, 16, 20, 24."""
+    monkeypatch.setattr(graphs, "SOON", 1)
+    counts = [[full, full, 0, 0] for full in range(1, 25)]
+    sections = {"rounds": 3, "training": {"batch_size": 2}, "evaluation": {"every": 3}}
+    seen = on_gpu("fedavg", counts, **sections)
+    plain = federate("fedavg", counts, **sections, runtime={"device": "cpu", "lanes": 1024})
+    assert torch.equal(seen.state["server model"], plain.server["model"])
+    assert seen.gpu.ledger.captures == 14
+    computed = seen.played.prepared.resources.lane_steps
+    assert computed.needed == 3 * sum(range(25)) and computed.computed == computed.needed + 3 * 16
+
 
 
 class Fades(FedAvg):
@@ -74,7 +132,7 @@ ROUND = [1]
 
 
 def test_the_round_in_which_it_is_noticed_fails(on_gpu, monkeypatch):
-    monkeypatch.setattr(replay, "SOON", 1)
+    monkeypatch.setattr(graphs, "SOON", 1)
     with pytest.raises(RankFailure) as failure:
         on_gpu("test_on_graphs:Fades", [[4, 4, 0, 0]] * 2, rounds=8)
     assert isinstance(failure.value.__cause__, RunFailure)

@@ -7,7 +7,7 @@ import torch
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.fleet import memory, replay
+from hpcfl.fleet import graphs, memory
 from hpcfl.preparation.prepare import prepare
 from hpcfl.rounds.federation import exchange
 
@@ -23,7 +23,7 @@ ADAM = {"optimizer": "adam", "clip": 1.0, "weight_decay": 0.1}
     ("fedavg", {"name": "fasttext"}, {})], ids=str)
 def test_a_lane_needs_no_more_than_the_rule_says(gpu, samples, monkeypatch, method, model, training):
     """Two rounds, the second with graphs."""
-    monkeypatch.setattr(replay, "SOON", 1)
+    monkeypatch.setattr(graphs, "SOON", 1)
     sections = {**samples(model["name"]), "model": model}
     prepared = prepare(config.parse(tiny.table(
         method, EVEN, training=training, runtime={"device": "cuda"}, **sections)), OneProcess())
@@ -43,7 +43,7 @@ def test_a_lane_needs_no_more_than_the_rule_says(gpu, samples, monkeypatch, meth
 
 def test_half_as_many_lanes_train_where_they_do_not_fit(gpu, federate, samples, capfd, monkeypatch):
     sections = {"model": {"name": "mlp", "hidden": [3000]}, "rounds": 2}
-    fits = federate("ditto", EVEN, **sections, runtime={"lanes": LANES})
+    fits = federate("ditto", EVEN, **sections, runtime={"device": "cpu", "lanes": LANES})
     needed = {}
     for lanes in (2, LANES):
         begun = gpu.memory.begin()
