@@ -1,5 +1,6 @@
 """hpcfl from Python: ``hpcfl.run`` runs an experiment, ``hpcfl.load`` reads the results in a folder."""
 
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -7,9 +8,10 @@ from typing import Any
 from hpcfl.commands.experiments import run_file, run_one, run_table
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.mpi import connect
-from hpcfl.experiment.config import Config
+from hpcfl.experiment.config import Config, read
 from hpcfl.report import summary
 from hpcfl.report.summary import Run
+from hpcfl.trained.experiment import named
 
 
 def run(config: Config | dict[str, Any] | str | Path, out: str | Path | None = None,
@@ -25,22 +27,25 @@ def run(config: Config | dict[str, Any] | str | Path, out: str | Path | None = N
     """
     communicator, folder = _communicator(), None if out is None else Path(out)
     if isinstance(config, Config):
-        folder = folder or Path("runs") / config.name
+        folder, table = folder or Path("runs") / config.name, config.resolved()
         run_one(config, folder, fresh, communicator)
     elif isinstance(config, dict):
-        folder = run_table(config, "configuration", folder, fresh, communicator)
+        folder, table = run_table(config, "configuration", folder, fresh, communicator), config
     else:
-        folder = run_file(Path(config), (), folder, fresh, communicator)
-    return load(folder)
+        folder, table = run_file(Path(config), (), folder, fresh, communicator), read(config)
+    return load(folder, named(table))
 
 
-def load(folder: str | Path) -> Run | dict[str, Run]:
+def load(folder: str | Path, own: Collection[str] = ()) -> Run | dict[str, Run]:
     """Read the run in a folder, finished or not; for a sweep's folder, return its runs by name.
+
+    own: the names, ``module:object``, of your own methods, models and data sets that may be imported when
+    models are asked for; nothing is imported only because a folder names it.
 
     Raises UserError if there is none.
     """
     folder = Path(folder)
-    runs = summary.load_all(folder)
+    runs = summary.load_all(folder, own)
     return {run.label: run for run in runs} if summary.is_sweep(folder, runs) else runs[0]
 
 

@@ -141,12 +141,19 @@ class Federation:
         """
         stops = len(diverged) > 0 and self.prepared.config.training.on_divergence == "stop"
         level = self.communicator.agree(DIVERGED if stops else STOP if request.received
-                                        else SAVE if self.schedule.due(round) else GO_ON)
+                                        else SAVE if self.due(round) else GO_ON)
         if level == DIVERGED:
             raise RunFailure(f"round {round}: {_named(diverged)} diverged (NaN or Inf); "
                              "lower training.lr, set training.clip, or leave such clients out with "
                              "training.on_divergence = 'exclude'")
         return level
+
+    def due(self, round: int) -> bool:
+        """Whether a checkpoint is due: by schedule, and before the last round.
+
+        From that one the models that the last round trains can be made again, when somebody wants them.
+        """
+        return self.schedule.due(round) or round == self.prepared.config.rounds - 1
 
     def select(self, round: int) -> np.ndarray:
         """The ids [n] of a round's cohort, ascending.

@@ -183,21 +183,46 @@ class Checkpoints:
 
     def _read(self, chosen: Manifest, clients: ClientStore) -> dict[str, Tensor] | None:
         """Put the state of this rank's clients into ``clients``; returns the server's on rank 0."""
-        server = None
-        hosted = set(clients.ids)
         try:
-            for shard in chosen.files:
-                if shard.ids is not None:
-                    _read_clients(self.folder / shard.name, shard.ids, hosted, clients)
-                elif self._communicator.is_server:
-                    server = shards.read(self.folder / shard.name, None)
+            return state(self.folder, chosen, clients, self._communicator.is_server)
         except (Damaged, ValueError) as error:
             raise UserError(f"{self.folder / chosen.name}: cannot be continued from ({error}), "
                             "`--fresh` starts over") from error
         except OSError as error:  # rank 0 has read them all, whole, a moment before
             raise UserError(f"{self.folder / chosen.name}: unreadable on a rank's host ({error.strerror}); "
                             "the results folder must lie on a file system that all hosts share") from error
-        return server
+
+
+def state(folder: Path, chosen: Manifest, clients: ClientStore,
+          with_server: bool) -> dict[str, Tensor] | None:
+    """Put a checkpoint's state of those clients that ``clients`` has into it; returns the server's if wanted.
+
+    To be called after ``Manifest.verify``. Raises Damaged, OSError, and ValueError where it does not fit.
+    """
+    server, hosted = None, set(clients.ids)
+    for shard in chosen.files:
+        if shard.ids is not None:
+            _read_clients(folder / shard.name, shard.ids, hosted, clients)
+        elif with_server:
+            server = shards.read(folder / shard.name, None)
+    return server
+
+
+def of_round(folder: Path, round: int) -> Manifest | None:
+    """The checkpoint that was written after a round; None unless it is there, intact to the last byte."""
+    for path in manifest.newest_first(folder):
+        with suppress(Damaged):
+            found = manifest.read(path)
+            if found.round == round:
+                found.verify(folder)
+                return found
+    return None
+
+
+def rounds_kept(folder: Path) -> set[int]:
+    """The rounds after which a checkpoint was written that is there still; their content is not read."""
+    return {found.round for found in _readable(manifest.newest_first(folder))
+            if all(shard.present(folder) for shard in found.files)}
 
 
 def latest(folder: str | Path) -> Manifest | None:
