@@ -18,6 +18,7 @@ from hpcfl.storage.manifest import newest_first
 from hpcfl.storage.results import Results
 
 if TYPE_CHECKING:
+    import pandas
     from torch import nn
 
     from hpcfl.trained.models import Models
@@ -97,6 +98,33 @@ class Run:
             raise UserError(f"{self.folder}: '{column}' was not scored{plugins.nearest(column, recorded)}")
         return _series(self.results, f"{column}/{self.metric}")
 
+    def row(self) -> dict[str, Any]:
+        """The run in a row of a table: its configuration by dotted key, and what came out.
+
+        ``column`` and ``metric`` say which number counts; ``best`` and ``last`` are that number, in
+        ``best_round`` and ``last_round``; ``played`` is how many rounds were.
+        """
+        summary = self.summary
+        ends = {f"{end}{suffix}": chosen and chosen[key]
+                for end, chosen in (("best", summary.best), ("last", summary.last))
+                for suffix, key in (("", self.score), ("_round", "round"))}
+        return {**run_folder.flat(self.config), "state": summary.state, "played": summary.rounds,
+                "column": self.score, "metric": self.metric, **ends, "digest": summary.digest,
+                "seconds_per_round": summary.seconds_per_round,
+                "floats_up": summary.floats_up, "floats_down": summary.floats_down}
+
+    def rounds(self) -> "pandas.DataFrame":
+        """What was recorded of each round: one row a round, by its number."""
+        from hpcfl.report import frames
+
+        return frames.rounds(self.results)
+
+    def clients(self) -> "pandas.DataFrame":
+        """What was recorded of each client: one row for each round and client."""
+        from hpcfl.report import frames
+
+        return frames.clients(self.results)
+
     def model(self, client: int | str, moment: str | None = None, at: str = "last") -> "nn.Module":
         """A model of the run as a module of torch, whose forward gives the logits that were scored.
 
@@ -172,10 +200,17 @@ def load_all(folder: Path, own: Collection[str] = ()) -> list[Run]:
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
-    cells = [] if run_folder.is_run(folder) else [cell for cell in sorted(folder.iterdir())
-                                                  if run_folder.is_run(cell)]
-    current = [cell for cell in cells if not run_folder.is_aside(cell)]
-    return [load(cell, own) for cell in current or [folder]]
+    return found(folder, own) or [load(folder, own)]
+
+
+def found(folder: Path, own: Collection[str] = ()) -> list[Run]:
+    """``load_all`` for a folder that may hold no run, of which it gives none."""
+    if run_folder.is_run(folder):
+        return [load(folder, own)]
+    cells = sorted(folder.iterdir()) if folder.is_dir() else []
+    runs = [cell for cell in cells if run_folder.is_run(cell)]
+    current = [cell for cell in runs if not run_folder.is_aside(cell)]
+    return [load(cell, own) for cell in current]
 
 
 def as_json(folder: Path) -> dict[str, Any]:
