@@ -16,6 +16,7 @@ from hpcfl.experiment.config import Config
 from hpcfl.files import heartbeat
 from hpcfl.preparation.prepare import Prepared, prepare_together
 from hpcfl.report.progress import Progress
+from hpcfl.rounds.best import BestRound
 from hpcfl.rounds.federation import Federation
 from hpcfl.rounds.rank_list import rank_list
 from hpcfl.rounds.signals import StopRequest
@@ -114,9 +115,10 @@ def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoin
         server = restored.server
         prepared.server.clear()  # the state before round 1, whose matrices are of no more use
     done = restored.round if restored else 0
+    best = _best_round(prepared, restored)
     if metrics is None:
         Federation(communicator, prepared, server, checkpoints, None, _meta(prepared),
-                   _silent).run(done, request)
+                   _silent, best).run(done, request)
         return
     with Progress(prepared.config, folder, communicator, prepared) as progress:
         def report(round: int, values: dict[str, Any]) -> None:
@@ -126,7 +128,16 @@ def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoin
 
         progress.start(done, introduced, [*notes, *metrics.notes])
         Federation(communicator, prepared, server, checkpoints, metrics, _meta(prepared),
-                   report).run(done, request)
+                   report, best).run(done, request)
+
+
+def _best_round(prepared: Prepared, restored: Restored | None) -> BestRound | None:
+    """What finds the best round, if its state is to be kept."""
+    config = prepared.config
+    if not config.checkpoint.best:
+        return None
+    column = prepared.method.primary if config.evaluation.score == "method" else config.evaluation.score
+    return BestRound(column, prepared.measure, restored.best if restored else None)
 
 
 def allowed_silence(configs: Iterable[Config]) -> float:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
+from hpcfl.files.atomic import Damaged
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.losses import Predict, Tensors
 from hpcfl.methods.base import State
@@ -76,7 +77,7 @@ class Again:
     @property
     def rounds(self) -> set[int]:
         """The numbers of the rounds before which the state is kept; the last may be yet to come."""
-        return {1, *(done + 1 for done in checkpoint.rounds_kept(self.checkpoints))}
+        return {1, *(done + 1 for done in checkpoint.states(self.checkpoints))}
 
     def digest(self, round: int) -> str | None:
         """The digest of the whole state before a round; None before the first. Raises UserError."""
@@ -112,9 +113,15 @@ class Again:
     def _before(self, round: int) -> tuple[Manifest | None, State]:
         """The checkpoint before a round, None before the first, and the server's state in it."""
         if round not in self._states:
-            found = checkpoint.of_round(self.checkpoints, round - 1)
-            if found is None and round > 1:
-                raise UserError(f"{self.folder}: the state before round {round} is not kept, or damaged")
+            found = checkpoint.states(self.checkpoints).get(round - 1)
+            try:
+                if found is not None:
+                    found.verify(self.checkpoints)
+                elif round > 1:
+                    raise Damaged("it is not kept")
+            except Damaged as error:
+                raise UserError(f"{self.folder}: the state before round {round} cannot be read "
+                                f"({error})") from None
             nobody = ClientStore([], self.prepared.store.template)
             server = checkpoint.state(self.checkpoints, found, nobody, with_server=True) if found else None
             self._states[round] = found, server or self.prepared.server

@@ -138,7 +138,8 @@ class Models:
             wanted = scored[-1] if self._finished else wanted
         if wanted not in kept:
             raise UserError(f"{self._folder}: the state before round {wanted} is not kept, only that before "
-                            f"{', '.join(map(str, sorted(kept)))}")
+                            f"{', '.join(map(str, sorted(kept)))}; checkpoint.best = true keeps the best "
+                            "round's")
         return int(wanted)
 
     def _final(self, round: int) -> bool:
