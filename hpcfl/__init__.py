@@ -9,11 +9,11 @@ from typing import Any
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 __version__ = "0.1.0"
-__all__ = ["load", "run"]
+__all__ = ["load", "load_all", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import ``run`` and ``load`` only when used: MPI must be initialised before any heavy import."""
+    """Import what a user calls only when it is used: MPI must be initialised before any heavy import."""
     if name in __all__:
         from hpcfl import api
 

@@ -1,47 +1,79 @@
-"""hpcfl from Python: ``hpcfl.run`` runs an experiment, ``hpcfl.load`` reads the results in a folder."""
+"""hpcfl from Python: ``run`` runs an experiment, ``load`` and ``load_all`` read the results in folders."""
 
+from collections.abc import Collection, Iterable
 from functools import cache
+from glob import glob
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcfl.commands.experiments import run_file, run_one, run_table
+from hpcfl.commands.run import OnRound
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.mpi import connect
-from hpcfl.experiment.config import Config
+from hpcfl.errors import UserError
+from hpcfl.experiment.config import Config, read
 from hpcfl.report import summary
 from hpcfl.report.summary import Run
+from hpcfl.trained.experiment import named
+
+if TYPE_CHECKING:
+    import pandas
 
 
 def run(config: Config | dict[str, Any] | str | Path, out: str | Path | None = None,
-        fresh: bool = False) -> Run | dict[str, Run]:
+        fresh: bool = False, on_round: OnRound | None = None) -> Run | dict[str, Run]:
     """Run an experiment, or continue it where it stands, and return what ``load`` returns.
 
     config: an experiment file, its content as a nested dictionary, or a Config.
     out: the results folder, by default ``runs/NAME``.
     fresh: move an old results folder aside and start over.
+    on_round: called on rank 0 after each round as ``on_round(name, round, values)``: the run's name, which
+        tells a sweep's apart, and what was recorded by its name in the results, as
+        ``values["pre/weighted"]``. The scoring after the last round is round R + 1.
 
     Under mpiexec every rank calls this. Raises UserError for bad input, RunFailure for a run that had to end,
     and Interrupted after a stop signal, when the state is saved.
     """
     communicator, folder = _communicator(), None if out is None else Path(out)
     if isinstance(config, Config):
-        folder = folder or Path("runs") / config.name
-        run_one(config, folder, fresh, communicator)
+        folder, table = folder or Path("runs") / config.name, config.resolved()
+        run_one(config, folder, fresh, communicator, on_round)
     elif isinstance(config, dict):
-        folder = run_table(config, "configuration", folder, fresh, communicator)
+        table = config
+        folder = run_table(config, "configuration", folder, fresh, communicator, on_round)
     else:
-        folder = run_file(Path(config), (), folder, fresh, communicator)
-    return load(folder)
+        folder = run_file(Path(config), (), folder, fresh, communicator, on_round)
+        table = read(config)
+    return load(folder, named(table))
 
 
-def load(folder: str | Path) -> Run | dict[str, Run]:
+def load(folder: str | Path, own: Collection[str] = ()) -> Run | dict[str, Run]:
     """Read the run in a folder, finished or not; for a sweep's folder, return its runs by name.
+
+    own: the names, ``module:object``, of your own methods, models and data sets that may be imported when
+    models are asked for; nothing is imported only because a folder names it.
 
     Raises UserError if there is none.
     """
     folder = Path(folder)
-    runs = summary.load_all(folder)
+    runs = summary.load_all(folder, own)
     return {run.label: run for run in runs} if summary.is_sweep(folder, runs) else runs[0]
+
+
+def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
+    """All runs in folders as a data frame, one row a run: its configuration by dotted key, and what came out.
+
+    folders: one or several, also patterns such as "runs/*"; of a sweep's folder all runs in it, of a folder
+    without a run nothing. See ``Run.row`` for the columns. Raises UserError if there is no run.
+    """
+    asked = [folders] if isinstance(folders, str | Path) else list(folders)
+    paths = [Path(path) for one in asked for path in sorted(glob(str(one))) or [str(one)]]
+    found = {run.folder: run for path in paths for run in summary.found(path)}
+    if not found:
+        raise UserError(f"{', '.join(map(str, asked))}: no run of hpcfl")
+    from hpcfl.report import frames
+
+    return frames.runs({str(run.folder): run.row() for run in found.values()})
 
 
 @cache

@@ -210,6 +210,29 @@ def status(folder: Path, watch: bool) -> None:
 
 @cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--client", "clients", multiple=True, type=click.IntRange(0), metavar="N",
+              help="The model of client N; may be given several times.")
+@click.option("--all", "everyone", is_flag=True, help="The models of all clients that have one.")
+@click.option("--global", "of_server", is_flag=True,
+              help="The server's: the global model, or its class or cluster models.")
+@click.option("--moment", metavar="COLUMN", help="As it was scored in this column, pre or post local "
+              "training, or another of the method's; default the one that counts.")
+@click.option("--at", default="last", type=click.Choice(["last", "best"]), show_default=True,
+              help="In which of the rounds that scored it.")
+@click.option("--own", multiple=True, metavar="MODULE:OBJECT",
+              help="A method, model or data set of your own that may be imported.")
+@click.option("--out", type=click.Path(path_type=Path), required=True, help="A new folder for the files.")
+@on_server
+def export(folder: Path, clients: tuple[int, ...], everyone: bool, of_server: bool, moment: str | None,
+           at: str, own: tuple[str, ...], out: Path) -> None:
+    """Write trained models of the run in FOLDER to files that are used without hpcfl."""
+    from hpcfl.commands.export import export
+
+    export(folder, None if everyone else clients, of_server, moment, at, own, out)
+
+
+@cli.command()
+@click.argument("folder", type=click.Path(path_type=Path))
 @click.option("--rows", default="", metavar="KEY,…", help="Keys of the configuration; default the method.")
 @click.option("--columns", default="", metavar="KEY,…",
               help="Keys of the configuration; default data set and partition.")

@@ -46,6 +46,29 @@ def test_a_sweep_gives_its_runs_by_name(tmp_path):
     assert found["seed=0"].summary.digest != found["seed=1"].summary.digest
 
 
+def test_every_recorded_round_is_told(tmp_path):
+    told = []
+
+    def on_round(name, round, values):
+        told.append((name, round, values["pre/weighted"]))
+
+    found = hpcfl.run({**TABLE, "sweep": {"seed": [0, 1]}}, out=tmp_path / "seeds", on_round=on_round)
+    assert [entry[:2] for entry in told] == [(f"small-seed={seed}", round)
+                                             for seed in (0, 1) for round in (1, 2, 3)]
+    assert [entry[2] for entry in told[3:]] == found["seed=1"].accuracy("pre").tolist()
+    assert hpcfl.run(TABLE, out=tmp_path / "seeds" / "seed=0", on_round=on_round) and len(told) == 6
+
+
+def test_what_a_callback_raises_ends_the_run_and_the_next_command_continues(tmp_path):
+    def on_round(name, round, values):
+        raise ZeroDivisionError("a bug in a callback")
+
+    with pytest.raises(Exception, match="round 1") as error:
+        hpcfl.run(TABLE, out=tmp_path / "run", on_round=on_round)
+    assert isinstance(error.value.__cause__, ZeroDivisionError)
+    assert hpcfl.run(TABLE, out=tmp_path / "run").summary.finished
+
+
 def test_fresh_starts_over(tmp_path):
     hpcfl.run(TABLE, out=tmp_path / "run")
     hpcfl.run(TABLE, out=tmp_path / "run", fresh=True)

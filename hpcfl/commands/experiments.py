@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl import trial
-from hpcfl.commands.run import allowed_silence, check_world, run
+from hpcfl.commands.run import OnRound, allowed_silence, check_world, run
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import RunFailure, UserError
@@ -62,23 +62,24 @@ def make_plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
 
 
 def run_file(file: Path, overrides: Iterable[str], out: Path | None, fresh: bool,
-             communicator: Communicator) -> Path:
+             communicator: Communicator, on_round: OnRound | None = None) -> Path:
     """Run an experiment file as ``run_table`` does its table; return the results folder. Collective."""
-    return _run(lambda: config.read(file, overrides), str(file), out, fresh, communicator)
+    return _run(lambda: config.read(file, overrides), str(file), out, fresh, communicator, on_round)
 
 
 def run_table(table: dict[str, Any], source: str, out: Path | None, fresh: bool,
-              communicator: Communicator) -> Path:
+              communicator: Communicator, on_round: OnRound | None = None) -> Path:
     """Run what an experiment file's ``table`` asks for; return the results folder. Collective.
 
-    Rank 0 prints progress and, at the end, what came out. ``source`` names the table in messages.
+    Rank 0 prints progress and, at the end, what came out; it tells ``on_round`` of each round. ``source``
+    names the table in messages.
     Raises UserError, RunFailure or Interrupted, on all ranks.
     """
-    return _run(lambda: table, source, out, fresh, communicator)
+    return _run(lambda: table, source, out, fresh, communicator, on_round)
 
 
 def _run(read: Callable[[], dict[str, Any]], source: str, out: Path | None, fresh: bool,
-         communicator: Communicator) -> Path:
+         communicator: Communicator, on_round: OnRound | None) -> Path:
     """``run_table`` with a function that gives the table, so that an unreadable file fails on all ranks."""
     with agreed(communicator):
         check_world(communicator)
@@ -87,9 +88,9 @@ def _run(read: Callable[[], dict[str, Any]], source: str, out: Path | None, fres
         if communicator.is_server:
             plan.record()
     if plan.is_sweep:
-        _run_cells(plan, fresh, communicator)
+        _run_cells(plan, fresh, communicator, on_round)
     else:
-        played = run_one(plan.cells[0].config, plan.folder, fresh, communicator)
+        played = run_one(plan.cells[0].config, plan.folder, fresh, communicator, on_round)
         _show_results(plan, played, communicator)
     return plan.folder
 
@@ -121,18 +122,20 @@ def check_file(file: Path, overrides: Iterable[str], communicator: Communicator)
                   f"{', '.join(cell.name for cell in cells)}")
 
 
-def run_one(experiment: config.Config, folder: Path, fresh: bool, communicator: Communicator) -> bool:
+def run_one(experiment: config.Config, folder: Path, fresh: bool, communicator: Communicator,
+            on_round: OnRound | None = None) -> bool:
     """Run one configuration in ``folder``; return False, and say so, if it is complete there. Collective.
 
     Raises what ``commands.run.run`` raises.
     """
-    played = run(experiment, folder, communicator, fresh)
+    played = run(experiment, folder, communicator, fresh, on_round)
     if not played and communicator.is_server:
         print(f"{experiment.name}: complete in {folder}; --fresh starts over", flush=True)
     return played
 
 
-def _run_cells(plan: Plan, fresh: bool, communicator: Communicator) -> None:
+def _run_cells(plan: Plan, fresh: bool, communicator: Communicator,
+               on_round: OnRound | None) -> None:
     """Run a sweep's cells one after the other; one that fails does not keep the others from running.
 
     Raises RunFailure at the end if any has failed.
@@ -141,7 +144,7 @@ def _run_cells(plan: Plan, fresh: bool, communicator: Communicator) -> None:
     played = False
     for cell in plan.cells:
         try:
-            played |= run_one(cell.config, plan.folder / cell.folder, fresh, communicator)
+            played |= run_one(cell.config, plan.folder / cell.folder, fresh, communicator, on_round)
         except (RunFailure, UserError) as error:
             # without its traceback, which would keep all that the cell had in memory
             failures[cell.name] = error.with_traceback(None)

@@ -1,6 +1,6 @@
 """One run from start to end: prepare, claim its folder, restore the newest checkpoint, play what is left."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from hpcfl.experiment.config import Config
 from hpcfl.files import heartbeat
 from hpcfl.preparation.prepare import Prepared, prepare_together
 from hpcfl.report.progress import Progress
+from hpcfl.rounds.best import BestRound
 from hpcfl.rounds.federation import Federation
 from hpcfl.rounds.rank_list import rank_list
 from hpcfl.rounds.signals import StopRequest
@@ -24,11 +25,15 @@ from hpcfl.storage.checkpoint import Checkpoints, Restored
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.run_folder import CHECKPOINTS, PARTITION, Claim
 
+# of (the run's name, round, numbers by name): called on rank 0 when a round is recorded
+OnRound = Callable[[str, int, dict[str, Any]], None]
+
 PREPARING = 15.0  # least seconds of silence allowed before round 1: an import sends no heartbeats
 PUBLISH_EVERY = 0.5  # seconds between files of metrics: to write one takes as long as a short round
 
 
-def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = False) -> bool:
+def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = False,
+        on_round: OnRound | None = None) -> bool:
     """Start or continue the run in ``folder``; return False if it is complete already. Collective.
 
     Before ``Claim.begin`` nothing in the folder changes, and whatever is wrong is a UserError; after it, a
@@ -61,7 +66,8 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
         try:
             with agreed(communicator):
                 metrics = _metrics_writer(folder, communicator, prepared) if communicator.is_server else None
-            _play(communicator, prepared, checkpoints, restored, metrics, folder, introduced, notes, request)
+            _play(communicator, prepared, checkpoints, restored, metrics, folder, introduced, notes, request,
+                  on_round)
         except UserError as error:
             raise RunFailure(str(error)) from error
     return True
@@ -98,8 +104,8 @@ def _saved_split(path: Path, notes: list[str]) -> Split | None:
 
 def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoints, restored: Restored | None,
           metrics: MetricsWriter | None, folder: Path, introduced: list[str], notes: list[str],
-          request: StopRequest) -> None:
-    """Play the rounds that are left; rank 0, which alone has ``metrics``, shows progress.
+          request: StopRequest, on_round: OnRound | None) -> None:
+    """Play the rounds that are left; rank 0, which alone has ``metrics``, shows progress, tells ``on_round``.
 
     introduced: lines about ranks that were not shown yet; notes: what a user should know.
     """
@@ -109,14 +115,29 @@ def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoin
         server = restored.server
         prepared.server.clear()  # the state before round 1, whose matrices are of no more use
     done = restored.round if restored else 0
+    best = _best_round(prepared, restored)
     if metrics is None:
         Federation(communicator, prepared, server, checkpoints, None, _meta(prepared),
-                   _silent).run(done, request)
+                   _silent, best).run(done, request)
         return
     with Progress(prepared.config, folder, communicator, prepared) as progress:
+        def report(round: int, values: dict[str, Any]) -> None:
+            progress.round(round, values)
+            if on_round is not None:
+                on_round(prepared.config.name, round, values)
+
         progress.start(done, introduced, [*notes, *metrics.notes])
         Federation(communicator, prepared, server, checkpoints, metrics, _meta(prepared),
-                   progress.round).run(done, request)
+                   report, best).run(done, request)
+
+
+def _best_round(prepared: Prepared, restored: Restored | None) -> BestRound | None:
+    """What finds the best round, if its state is to be kept."""
+    config = prepared.config
+    if not config.checkpoint.best:
+        return None
+    column = prepared.method.primary if config.evaluation.score == "method" else config.evaluation.score
+    return BestRound(column, prepared.measure, restored.best if restored else None)
 
 
 def allowed_silence(configs: Iterable[Config]) -> float:

@@ -23,6 +23,7 @@ class Samples:
         ``validation`` nothing is held out.
     channels_last: whether batches of images are laid out channels-last, as convolutions on a CPU run faster.
     augment: whether ``vary`` makes training images differ.
+    normalise: what makes of the data set's samples [n, *shape] what a model takes.
     global_test: whether all clients are tested on the same samples.
     """
 
@@ -41,7 +42,7 @@ class Samples:
         self.device = device
         self.classes = dataset.classes
         self.augment, self.global_test = augment, global_test
-        self._normalise: Callable[[Tensor], Tensor] = dataset.normalise
+        self.normalise: Callable[[Tensor], Tensor] = dataset.normalise
         self._channels_last = channels_last and self.x.dim() == 4
 
     @property
@@ -51,6 +52,11 @@ class Samples:
     @property
     def test(self) -> dict[int, np.ndarray]:
         return self.parts["test"]
+
+    @property
+    def tokens(self) -> bool:
+        """Whether samples are token ids."""
+        return self.x.dtype in (torch.int32, torch.int64)
 
     def dealt(self, pools: dict[int, np.ndarray]) -> "Samples":
         """The same samples dealt out anew: a client trains, is tested and is validated on its one pool."""
@@ -62,7 +68,7 @@ class Samples:
         """Other samples ``x`` [count, width] of classes ``y`` [count], which are taken as they are."""
         other = copy.copy(self)
         other.parts, other.x, other.y = {}, x, y
-        other.augment, other._channels_last, other._normalise = False, False, lambda x: x
+        other.augment, other._channels_last, other.normalise = False, False, lambda x: x
         return other
 
     def take(self, index: Tensor | np.ndarray) -> tuple[Tensor, Tensor]:
@@ -74,7 +80,7 @@ class Samples:
         if self.augment:
             variants, index = index // len(self.y), index % len(self.y)
         x = self.x.index_select(0, index)  # faster than x[index] for bytes
-        x = self._normalise(augmentation.apply(x, variants) if self.augment else x)
+        x = self.normalise(augmentation.apply(x, variants) if self.augment else x)
         if self._channels_last:
             x = x.contiguous(memory_format=torch.channels_last)
         return x, self.y[index]

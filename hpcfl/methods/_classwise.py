@@ -60,8 +60,10 @@ def mixing_matrix(distributions: Tensor, shares: Tensor, weights: Tensor) -> Ten
 
 
 def class_models(server: State) -> Tensor:
-    """The class-wise columns of the K class models, G = Q·W ``[K, P_cw]``, from a server's state."""
-    return mixing.mix(server["shares"], server["uploads"])
+    """The K class models ``[K, P]``, G = Q·W in the class-wise columns, from a server's state."""
+    classwise = mixing.mix(server["shares"], server["uploads"])
+    lower = server["model"][:len(server["model"]) - classwise.shape[1]]
+    return torch.cat([lower.expand(len(classwise), -1), classwise], dim=1)
 
 
 @dataclass(frozen=True)

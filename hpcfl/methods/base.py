@@ -139,6 +139,13 @@ class Method(MethodSection, ABC):
         """Further models to score, by the name of their column; arguments as for ``client_model``."""
         return {}
 
+    def server_models(self, server: State) -> State:
+        """Models [P] that the server has or could make and that no column is about, by name.
+
+        Such as "class 3" or "cluster 0": nobody scores them, they can be looked at after the run.
+        """
+        return {}
+
     def score(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool = False) -> None:
         """Score ``client_model`` as ``pre``, or as ``post`` if ``trained``, and ``other_models``.
 

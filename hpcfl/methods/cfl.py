@@ -57,6 +57,9 @@ class CFL(ServerModel):
     def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         return {"model": trained}  # a row for each client: the server looks at the angles between updates
 
+    def server_models(self, server: State) -> State:
+        return {f"cluster {c}": model for c, model in enumerate(server["models"])}
+
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)
         models, cluster, norms = list(server["models"]), server["cluster"].clone(), list(server["norms"])

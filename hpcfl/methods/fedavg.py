@@ -17,7 +17,7 @@ from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.losses import Batch
 from hpcfl.methods._ala import Blending
-from hpcfl.methods._classwise import ClassWise
+from hpcfl.methods._classwise import ClassWise, class_models
 from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State, head_of
 
 
@@ -138,6 +138,11 @@ class FedAvg(ServerModel):
         super().aggregate(server, cohort, uplink)
         if class_wise := self.class_wise():
             class_wise.aggregate(server, cohort, uplink)
+
+    def server_models(self, server: State) -> State:
+        """With class-wise aggregation the class models."""
+        return ({f"class {label}": model for label, model in enumerate(class_models(server))}
+                if self.class_wise() else {})
 
 
 plugin = FedAvg

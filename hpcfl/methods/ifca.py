@@ -54,6 +54,9 @@ class IFCA(ServerModel):
         return {"models": Mean(trained, chosen * self.shares(fleet)[:, None]),
                 "cluster": Sent(inbox["cluster"][:, None], 1)}
 
+    def server_models(self, server: State) -> State:
+        return {f"cluster {c}": model for c, model in enumerate(server["models"])}
+
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         clusters = uplink["cluster"][:, 0]
         taken = torch.isin(torch.arange(self.clusters), clusters)

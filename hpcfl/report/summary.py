@@ -1,9 +1,10 @@
 """What came out of a run, read from its folder: also while it runs, and from what damage has left."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +17,12 @@ from hpcfl.storage.life import Life
 from hpcfl.storage.manifest import newest_first
 from hpcfl.storage.moments import counts, moments, scores
 from hpcfl.storage.results import Results
+
+if TYPE_CHECKING:
+    import pandas
+    from torch import nn
+
+    from hpcfl.trained.models import Models
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,7 @@ class Run:
     metric: str  # the recorded name of the number in it that counts
     life: Life
     notes: list[str] = field(default_factory=list)  # those of ``summary``
+    own: Collection[str] = ()  # the user's own plugins that may be imported to look at models
 
     def __repr__(self) -> str:
         """Three lines: what was run, how far it is, what came out."""
@@ -93,9 +101,80 @@ class Run:
             raise UserError(f"{self.folder}: '{column}' was not scored{plugins.nearest(column, recorded)}")
         return _series(self.results, f"{column}/{self.metric}")
 
+    def row(self) -> dict[str, Any]:
+        """The run in a row of a table: its configuration by dotted key, and what came out.
 
-def load(folder: Path) -> Run:
-    """The run in a folder, finished or not. Raises UserError if there is none that can be read."""
+        ``column`` and ``metric`` say which number counts; ``best`` and ``last`` are that number, in
+        ``best_round`` and ``last_round``; ``played`` is how many rounds were.
+        """
+        summary = self.summary
+        ends = {f"{end}{suffix}": chosen and chosen[key]
+                for end, chosen in (("best", summary.best), ("last", summary.last))
+                for suffix, key in (("", self.score), ("_round", "round"))}
+        return {**run_folder.flat(self.config), "state": summary.state, "played": summary.rounds,
+                "column": self.score, "metric": self.metric, **ends, "digest": summary.digest,
+                "seconds_per_round": summary.seconds_per_round,
+                "floats_up": summary.floats_up, "floats_down": summary.floats_down}
+
+    def rounds(self) -> "pandas.DataFrame":
+        """What was recorded of each round: one row a round, by its number."""
+        from hpcfl.report import frames
+
+        return frames.rounds(self.results)
+
+    def clients(self) -> "pandas.DataFrame":
+        """What was recorded of each client: one row for each round and client."""
+        from hpcfl.report import frames
+
+        return frames.clients(self.results)
+
+    def model(self, client: int | str, moment: str | None = None, at: str = "last") -> "nn.Module":
+        """A model of the run as a module of torch, whose forward gives the logits that were scored.
+
+        client: a client's number, or the name of a model of the server, such as "global" or "class 3".
+        moment: the column as which it was scored: ``pre`` or ``post`` local training, or another of the
+        method's; by default the one that counts. at: "last" or "best", of the rounds in which it was scored.
+
+        The round is played again for this client, so it is exact on the machine of the run. Raises UserError.
+        """
+        return self.models.one(client, moment, at).module
+
+    def predict(self, client: int | str, x: Any, moment: str | None = None, at: str = "last") -> np.ndarray:
+        """The classes [n] that a model predicts for samples ``x`` [n, …], which are as in the data set.
+
+        Other arguments as for ``model``.
+        """
+        from hpcfl.trained.models import predicted
+
+        predictions: np.ndarray = predicted(self.model(client, moment, at), self.models.taken(x)).numpy()
+        return predictions
+
+    def confusion(self, client: int | str, moment: str | None = None, at: str = "last") -> np.ndarray:
+        """How often a model takes test samples of class i for class j, int64 [classes, classes].
+
+        They are the client's own; for a model of the server all clients'. Arguments as for ``model``.
+        """
+        from hpcfl.trained.models import confusion, predicted
+
+        trained = self.models.one(client, moment, at)
+        x, y = self.models.samples(trained.clients)
+        return confusion(predicted(trained.module, x), y, self.models.again.prepared.setup.classes)
+
+    @cached_property
+    def models(self) -> "Models":
+        """All models that can be had; their data set stays in memory once one was asked for."""
+        from hpcfl.trained.models import Models
+
+        best = self.summary.best["round"] if self.summary.best else None
+        return Models(self.folder, self.config, self.results, self.score, best, self.summary.finished,
+                      self.own)
+
+
+def load(folder: Path, own: Collection[str] = ()) -> Run:
+    """The run in a folder, finished or not. Raises UserError if there is none that can be read.
+
+    own: the user's own plugins, ``module:object``, that may be imported when its models are asked for.
+    """
     notes: list[str] = []
     description = _description(folder, notes)
     try:
@@ -111,20 +190,28 @@ def load(folder: Path) -> Run:
     notes += _lost(folder, its_life, results)
     column, measure = counts(config["evaluation"], results)
     summary = _summarise(config, results, column, measure, its_life, notes)
-    return Run(folder, summary, config, results, column, measure.recorded, its_life, notes)
+    return Run(folder, summary, config, results, column, measure.recorded, its_life, notes, own)
 
 
-def load_all(folder: Path) -> list[Run]:
+def load_all(folder: Path, own: Collection[str] = ()) -> list[Run]:
     """The run in a folder, or the runs in a sweep's folder, sorted by name.
 
-    Runs that ``--fresh`` moved aside are left out if there are others. Raises UserError if there is no run.
+    Runs that ``--fresh`` moved aside are left out if there are others. ``own``: as for ``load``. Raises
+    UserError if there is no run.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
-    cells = [] if run_folder.is_run(folder) else [cell for cell in sorted(folder.iterdir())
-                                                  if run_folder.is_run(cell)]
-    current = [cell for cell in cells if not run_folder.is_aside(cell)]
-    return [load(cell) for cell in current or [folder]]
+    return found(folder, own) or [load(folder, own)]
+
+
+def found(folder: Path, own: Collection[str] = ()) -> list[Run]:
+    """``load_all`` for a folder that may hold no run, of which it gives none."""
+    if run_folder.is_run(folder):
+        return [load(folder, own)]
+    cells = sorted(folder.iterdir()) if folder.is_dir() else []
+    runs = [cell for cell in cells if run_folder.is_run(cell)]
+    current = [cell for cell in runs if not run_folder.is_aside(cell)]
+    return [load(cell, own) for cell in current]
 
 
 def as_json(folder: Path) -> dict[str, Any]:

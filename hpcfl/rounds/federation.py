@@ -20,6 +20,7 @@ from hpcfl.fleet import Fleet
 from hpcfl.methods.base import State
 from hpcfl.preparation.prepare import Prepared
 from hpcfl.rounds import record
+from hpcfl.rounds.best import BestRound
 from hpcfl.rounds.signals import StopRequest
 from hpcfl.rows import randomness
 from hpcfl.storage.checkpoint import Checkpoints
@@ -37,6 +38,7 @@ class Federation:
 
     server: the server's state; empty on workers. metrics: on rank 0 only.
     meta: what every checkpoint says of the run. report: called on rank 0 with each round and its numbers.
+    best: what finds the best round, where its state is to be kept.
     """
 
     communicator: Communicator
@@ -46,6 +48,7 @@ class Federation:
     metrics: MetricsWriter | None
     meta: dict[str, Any]
     report: Callable[[int, dict[str, Any]], None]
+    best: BestRound | None = None
     schedule: Schedule = field(init=False)
     _bytes: tuple[int, int] = field(default=(0, 0))  # sent and received when ``costs`` last looked
     _unrecorded: tuple[int, dict[str, Any]] | None = None  # the last round and its numbers
@@ -60,6 +63,9 @@ class Federation:
         """
         config = self.prepared.config
         for round in range(done + 1, config.rounds + 1):
+            if self.best is not None:
+                server = self.server if self.communicator.is_server else None
+                self.best.before(round, server, self.prepared.store)
             try:
                 level = self.play(round, request)
             except RunFailure:
@@ -105,7 +111,7 @@ class Federation:
                                    audience, config.partition.clients,
                                    numbers, of_numbers, self.prepared.resources.scores)
             diverged = np.array(sorted(itertools.chain(*lost)), np.int64)
-            level = self.agree(round, diverged, request)
+            level = self.agree(round, diverged, values, request)
         sound = np.setdiff1d(cohort, diverged)
         with stopwatch.phase("gather"), on_this_rank(f"round {round}, uploads"):
             arrived = exchange.gather(self.communicator, self.prepared.placement, sound, uplink, of_uplinks)
@@ -134,19 +140,35 @@ class Federation:
                     method.observe(observers, self.pick(inbox, audience, observers))
         return uplink
 
-    def agree(self, round: int, diverged: np.ndarray, request: StopRequest) -> int:
-        """Collective. The level that all ranks act on after the round.
+    def judge(self, values: dict[str, Any]) -> None:
+        """Collective. Keep the state before a round with these ``values``, of rank 0, if it is the best."""
+        if self.best is not None:
+            number = self.communicator.share(self.best.found(values) if self.communicator.is_server else None)
+            if number is not None:
+                self.best.keep(number)
 
-        diverged: ids of diverged clients, of all ranks. Raises RunFailure where they end the run.
+    def agree(self, round: int, diverged: np.ndarray, values: dict[str, Any], request: StopRequest) -> int:
+        """Collective. The level that all ranks act on after the round, and whether it was the best.
+
+        diverged: ids of diverged clients, of all ranks. values: of the round, on rank 0. Raises RunFailure
+        where diverged clients end the run.
         """
+        self.judge(values)
         stops = len(diverged) > 0 and self.prepared.config.training.on_divergence == "stop"
         level = self.communicator.agree(DIVERGED if stops else STOP if request.received
-                                        else SAVE if self.schedule.due(round) else GO_ON)
+                                        else SAVE if self.due(round) else GO_ON)
         if level == DIVERGED:
             raise RunFailure(f"round {round}: {_named(diverged)} diverged (NaN or Inf); "
                              "lower training.lr, set training.clip, or leave such clients out with "
                              "training.on_divergence = 'exclude'")
         return level
+
+    def due(self, round: int) -> bool:
+        """Whether a checkpoint is due: by schedule, and before the last round.
+
+        From that one the models that the last round trains can be made again, when somebody wants them.
+        """
+        return self.schedule.due(round) or round == self.prepared.config.rounds - 1
 
     def select(self, round: int) -> np.ndarray:
         """The ids [n] of a round's cohort, ascending.
@@ -222,7 +244,8 @@ class Federation:
                     self.metrics.merge()
             server = self.server if self.communicator.is_server else None
             with on_this_rank(f"round {round}, checkpoint"):
-                self.checkpoints.start(round, server, self.prepared.store, self.meta)
+                self.checkpoints.start(round, server, self.prepared.store, self.meta,
+                                       self.best.taken() if self.best else None)
             self.schedule.begun()
         if wait:
             self.finish_checkpoint()

@@ -30,7 +30,8 @@ class Restored:
     """The checkpoint that ``restore`` read; the clients' state is in their store already.
 
     round: it was written after this one. server: the server's state on rank 0, None elsewhere.
-    digest: of the run's whole state. meta: what ``start`` was given.
+    digest: of the run's whole state. meta: what ``start`` was given. best: the number of the best round whose
+    state is kept with it; None without one.
     """
 
     round: int
@@ -38,6 +39,34 @@ class Restored:
     digest: str
     meta: dict[str, Any]
     notes: list[str]  # one line for each newer checkpoint that is damaged
+    best: float | None = None
+
+
+@dataclass(frozen=True)
+class Best:
+    """The state before the best round so far, as long as no tensor of it changes.
+
+    round: the state was that after this one. number: the best round's. server: as for ``Checkpoints.start``.
+    rows: as ``ClientStore.snapshot`` gives them.
+    """
+
+    round: int
+    number: float
+    server: Mapping[str, Tensor] | None
+    rows: dict[int, Row]
+
+
+@dataclass(frozen=True)
+class Pending:
+    """A checkpoint that is being written; best: round and number of the best state that it has anew."""
+
+    round: int
+    meta: dict[str, Any]
+    best: tuple[int, float] | None
+    report: Future[dict[str, Any]]
+
+
+State = tuple[dict[str, Tensor] | None, dict[int, Row]]  # the server's on rank 0, and this rank's clients'
 
 
 class Checkpoints:
@@ -49,24 +78,29 @@ class Checkpoints:
         self._communicator = communicator
         self._keep = keep
         self._kept: list[Manifest] = []  # rank 0: the checkpoints that stay, oldest first
+        self._best: Manifest | None = None  # rank 0: the best state that the newest of them has
         # files of the newest checkpoint by content: this rank's, or after ``restore`` all
         self._committed: dict[tuple[object, ...], Shard] = {}
-        self._pending: tuple[int, dict[str, Any], Future[dict[str, Any]]] | None = None  # round, meta, report
+        self._pending: Pending | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         # seconds for which the last checkpoint was written in the background: on rank 0 the slowest rank's
         self.written_in = 0.0
 
     def start(self, round: int, server: Mapping[str, Tensor] | None, clients: ClientStore,
-              meta: dict[str, Any]) -> None:
+              meta: dict[str, Any], best: Best | None = None) -> None:
         """Take the state as it is now, and begin to write this rank's part of it in the background.
 
         server: tensors of any shape on any device on rank 0, None elsewhere. meta: JSON-able; rank 0's is
-        kept. Raises RuntimeError while another checkpoint is not finished.
+        kept. best: in place of the best state that was given before. Raises RuntimeError while another
+        checkpoint is not finished.
         """
         if self._pending:
-            raise RuntimeError(f"the checkpoint of round {self._pending[0]} is not finished")
-        copy = None if server is None else {name: scratch.copy(tensor) for name, tensor in server.items()}
-        self._pending = round, deepcopy(meta), self._writer.submit(self._write, copy, clients.snapshot())
+            raise RuntimeError(f"the checkpoint of round {self._pending.round} is not finished")
+        states = [(_copied(server), clients.snapshot())]
+        if best is not None:
+            states.append((_copied(best.server), best.rows))
+        self._pending = Pending(round, deepcopy(meta), (best.round, best.number) if best else None,
+                                self._writer.submit(self._write, states))
 
     def finish(self) -> str | None:
         """Collective. Wait for all ranks' files and commit; returns the digest of the run.
@@ -76,15 +110,15 @@ class Checkpoints:
         """
         if self._pending is None:
             return None
-        round, meta, future = self._pending
-        self._pending = None
+        pending, self._pending = self._pending, None
         with agreed(self._communicator):
-            report = future.result()
+            report = pending.report.result()
         reports = self._communicator.collect(report)
         self.written_in = max(one["seconds"] for one in reports or [report])
         with agreed(self._communicator):
-            committed = None if reports is None else self._commit(round, meta, reports)
-        self._committed = {shard.content: shard for shard in _shards(report["files"])}
+            committed = None if reports is None else self._commit(pending, reports)
+        self._committed = {shard.content: shard for part in report["states"]
+                           for shard in _shards(part["files"])}
         run_digest: str | None = self._communicator.share(committed)
         return run_digest
 
@@ -99,24 +133,30 @@ class Checkpoints:
         shared, notes = self._communicator.share([chosen and asdict(chosen), notes])
         if shared is None:
             return None
-        newest = Manifest(**{**shared, "files": _shards(shared["files"])})
+        newest = manifest.of_table(shared)
         with agreed(self._communicator):
             server = self._read(newest, clients)
-        self._committed = {shard.content: shard for shard in newest.files}
-        return Restored(newest.round, server, newest.digest, newest.meta, notes)
+        self._committed = {shard.content: shard for shard in newest.all_files}
+        return Restored(newest.round, server, newest.digest, newest.meta, notes,
+                        newest.best.meta["number"] if newest.best else None)
 
-    def _write(self, server: dict[str, Tensor] | None, rows: dict[int, Row]) -> dict[str, Any]:
-        """In the background: write this rank's files.
+    def _write(self, states: list[State]) -> dict[str, Any]:
+        """In the background: write this rank's files of states.
 
-        Returns their shards, the digest of each of its clients, and the seconds that it took, JSON-able.
+        Returns, JSON-able, the seconds that it took, and of each state the files' shards and the digest of
+        each of its clients.
         """
         begun = time.perf_counter()
         with atomic.explained(self.folder):
             self.folder.mkdir(exist_ok=True)  # not its parents: a run's folder that vanished is a failure
+        written = [self._written(server, rows) for server, rows in states]
+        return {"states": written, "seconds": time.perf_counter() - begun}
+
+    def _written(self, server: dict[str, Tensor] | None, rows: dict[int, Row]) -> dict[str, Any]:
         files = [self._clients_shard(group, rows) for group in shards.groups(rows)]
         if server is not None:
             files.append(self._server_shard(server))
-        return {"files": [asdict(shard) for shard in files], "seconds": time.perf_counter() - begun,
+        return {"files": [asdict(shard) for shard in files],
                 "clients": [[client, row.digest] for client, row in rows.items()]}
 
     def _clients_shard(self, ids: list[int], rows: dict[int, Row]) -> Shard:
@@ -133,25 +173,26 @@ class Checkpoints:
         shard = self._committed.get(shards.content(ids, digests))
         return shard if shard and shard.present(self.folder) else None
 
-    def _commit(self, round: int, meta: dict[str, Any], reports: list[dict[str, Any]]) -> str:
+    def _commit(self, pending: Pending, reports: list[dict[str, Any]]) -> str:
         """On rank 0: publish the manifest, then remove what no kept checkpoint needs.
 
         reports: of all ranks, as ``_write`` returns them. Returns the digest of the run.
         """
-        files = [shard for report in reports for shard in _shards(report["files"])]
-        server = next(shard for shard in files if shard.ids is None)
-        run_digest = digest.of_run(server.digests[0],
-                                   dict(pair for report in reports for pair in report["clients"]))
-        new = Manifest(round, run_digest, meta, files)
+        parts = list(zip(*(report["states"] for report in reports), strict=True))  # by state, of all ranks
+        if pending.best is not None:
+            round, number = pending.best
+            self._best = _assembled(round, {"number": number}, parts[1], None)
+        new = _assembled(pending.round, pending.meta, parts[0], self._best)
         new.write(self.folder)
         # A checkpoint of this or a later round was damaged, or the run would not have come here again.
-        self._kept = [*(old for old in self._kept if old.round < round), new][-self._keep:]
+        self._kept = [*(old for old in self._kept if old.round < new.round), new][-self._keep:]
         self._clean()
-        return run_digest
+        return new.digest
 
     def _clean(self) -> None:
         """Remove temporaries, and files that no kept manifest lists; no rank is writing now."""
-        wanted = {old.name for old in self._kept} | {shard.name for old in self._kept for shard in old.files}
+        wanted = {old.name for old in self._kept}
+        wanted |= {shard.name for old in self._kept for shard in old.all_files}
         with atomic.explained(self.folder):
             # Manifests go first: one that a kill leaves behind must not miss its files.
             for pattern in (manifest.PATTERN, "clients-*.h5", "server-*.h5"):
@@ -175,6 +216,13 @@ class Checkpoints:
                 notes.append(f"{path}: damaged checkpoint ({error})")
                 continue
             self._kept = [*_readable(reversed(paths[position + 1:])), newest]
+            self._best = newest.best
+            try:
+                if newest.best is not None:
+                    newest.best.verify(self.folder)
+            except Damaged as error:  # nothing goes on from it, so the run does
+                notes.append(f"{path}: the state before the best round is damaged, left out ({error})")
+                self._best = None
             return newest, notes
         if notes:
             raise UserError("no checkpoint is left to continue from, `--fresh` starts over: "
@@ -183,25 +231,46 @@ class Checkpoints:
 
     def _read(self, chosen: Manifest, clients: ClientStore) -> dict[str, Tensor] | None:
         """Put the state of this rank's clients into ``clients``; returns the server's on rank 0."""
-        server = None
-        hosted = set(clients.ids)
         try:
-            for shard in chosen.files:
-                if shard.ids is not None:
-                    _read_clients(self.folder / shard.name, shard.ids, hosted, clients)
-                elif self._communicator.is_server:
-                    server = shards.read(self.folder / shard.name, None)
+            return state(self.folder, chosen, clients, self._communicator.is_server)
         except (Damaged, ValueError) as error:
             raise UserError(f"{self.folder / chosen.name}: cannot be continued from ({error}), "
                             "`--fresh` starts over") from error
         except OSError as error:  # rank 0 has read them all, whole, a moment before
             raise UserError(f"{self.folder / chosen.name}: unreadable on a rank's host ({error.strerror}); "
                             "the results folder must lie on a file system that all hosts share") from error
-        return server
+
+
+def state(folder: Path, chosen: Manifest, clients: ClientStore,
+          with_server: bool) -> dict[str, Tensor] | None:
+    """Put a checkpoint's state of those clients that ``clients`` has into it; returns the server's if wanted.
+
+    To be called after ``Manifest.verify``. Raises Damaged, OSError, and ValueError where it does not fit.
+    """
+    server, hosted = None, set(clients.ids)
+    for shard in chosen.files:
+        if shard.ids is not None:
+            _read_clients(folder / shard.name, shard.ids, hosted, clients)
+        elif with_server:
+            server = shards.read(folder / shard.name, None)
+    return server
+
+
+def states(folder: Path) -> dict[int, Manifest]:
+    """The states that are kept, by the round after which they were, best ones too.
+
+    Their files are there; the content is not read.
+    """
+    found: dict[int, Manifest] = {}
+    for newest in _readable(manifest.newest_first(folder)):
+        for one in (newest, newest.best):
+            if one is not None and all(shard.present(folder) for shard in one.files):
+                found.setdefault(one.round, one)
+    return found
 
 
 def latest(folder: str | Path) -> Manifest | None:
-    """The newest checkpoint whose manifest is intact and whose files are there, for looking only.
+    """The newest checkpoint whose manifest is intact and whose own files are there, for looking only.
 
     The content of the files is not read. Raises RunFailure where the folder cannot be listed.
     """
@@ -234,6 +303,20 @@ def _readable(paths: Iterable[Path]) -> list[Manifest]:
         with suppress(Damaged):
             manifests.append(manifest.read(path))
     return manifests
+
+
+def _copied(server: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:
+    return None if server is None else {name: scratch.copy(tensor) for name, tensor in server.items()}
+
+
+def _assembled(round: int, meta: dict[str, Any], parts: Iterable[dict[str, Any]],
+               best: Manifest | None) -> Manifest:
+    """The manifest of a state after ``round``, whose ``parts`` all ranks have written."""
+    parts = list(parts)
+    files = [shard for part in parts for shard in _shards(part["files"])]
+    server = next(shard for shard in files if shard.ids is None)
+    clients = dict(pair for part in parts for pair in part["clients"])
+    return Manifest(round, digest.of_run(server.digests[0], clients), meta, files, best)
 
 
 def _shards(files: list[dict[str, Any]]) -> list[Shard]:

@@ -31,13 +31,15 @@ class Manifest:
     """A committed checkpoint: the state after ``round``.
 
     digest: of the run's whole state. meta: what ``Checkpoints.start`` was given. files: the server's one, and
-    any number of clients'. Raises ValueError for what cannot be a manifest.
+    any number of clients'. best: the state before the best round so far, where that is kept. Raises
+    ValueError for what cannot be a manifest.
     """
 
     round: Annotated[int, Field(ge=0, lt=10**8)]
     digest: Sha256
     meta: dict[str, Any]
     files: list[Shard]
+    best: "Manifest | None" = None
 
     def __post_init__(self) -> None:
         clients = [client for shard in self.files for client in shard.ids or ()]
@@ -49,14 +51,21 @@ class Manifest:
         """The name of the manifest's file; names sort by round."""
         return f"manifest-{self.round:08d}.json"
 
+    @property
+    def all_files(self) -> list[Shard]:
+        """Its own files and those of the best state."""
+        return [*self.files, *(self.best.all_files if self.best else [])]
+
     def write(self, folder: Path) -> None:
         """Commit: publish the manifest in ``folder``. Raises RunFailure."""
         body = {"format": FORMAT, **asdict(self)}
+        if self.best is None:
+            del body["best"]
         document = {"sha256": _checksum(body), "manifest": body}
         atomic.write(folder / self.name, json.dumps(document, indent=1).encode())
 
     def verify(self, folder: Path) -> None:
-        """Read all files in ``folder``. Raises Damaged for the first that is missing or not as written."""
+        """Read its own files in ``folder``. Raises Damaged for one that is missing or not as written."""
         for shard in self.files:
             shard.verify(folder)
 
@@ -70,7 +79,7 @@ def read(path: Path) -> Manifest:
             raise Damaged("its content does not have the checksum it was written with")
         if body.pop("format", None) != FORMAT:
             raise Damaged("written in another format by another version of hpcfl")
-        manifest = Manifest(**{**body, "files": [Shard(**shard) for shard in body["files"]]})
+        manifest = of_table(body)
     except FileNotFoundError as error:
         raise Damaged(atomic.reason(error)) from error
     except (ValueError, KeyError, TypeError) as error:
@@ -78,6 +87,13 @@ def read(path: Path) -> Manifest:
     if manifest.name != path.name:
         raise Damaged(f"it is that of round {manifest.round}")
     return manifest
+
+
+def of_table(table: dict[str, Any]) -> Manifest:
+    """The manifest of which ``asdict`` made this. Raises ValueError, KeyError or TypeError for others."""
+    best = table.get("best")
+    return Manifest(**{**table, "files": [Shard(**shard) for shard in table["files"]],
+                       "best": None if best is None else of_table(best)})
 
 
 def newest_first(folder: Path) -> list[Path]:

@@ -7,7 +7,7 @@ its copy and ``rounds/``, ``checkpoints/``, ``.lock`` and ``failure.txt``. ``lif
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -209,7 +209,7 @@ def _refuse_another(folder: Path, config: Config, newest: Manifest | None) -> No
     except UserError:
         run_file = None
     if run_file is not None:
-        if differences := _differences(_flat(run_file["identity"]), _flat(config.identity())):
+        if differences := _differences(flat(run_file["identity"]), flat(config.identity())):
             raise UserError(f"{folder}: belongs to another configuration ({'; '.join(differences)}); "
                             "choose another --out or name, or --fresh to move it aside")
     elif newest is not None and newest.meta.get("fingerprint") != config.fingerprint():
@@ -241,12 +241,12 @@ def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
             if there.get(key, missing) != here.get(key, missing)]
 
 
-def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """A nested table by dotted keys."""
-    flat: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for key, value in table.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return flat
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return found
 
 
 def is_aside(folder: Path) -> bool:

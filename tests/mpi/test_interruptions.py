@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from hpcfl.storage import results
+from hpcfl.storage.checkpoint import latest
 
 pytestmark = pytest.mark.mpi
 
@@ -16,7 +17,9 @@ ROUNDS = 24
 HALF = "[participation]\nfraction = 0.5\n"
 METHODS = {"fedala": "[method]\nname = 'fedala'\nmost_epochs = 12\n" + HALF,
            "cwfedavg": "[method]\nname = 'cwfedavg'\n",
-           "diversifed": "[method]\nname = 'diversifed'\n" + HALF, "fednh": "[method]\nname = 'fednh'\n"}
+           # the first line belongs to the file's last table, [checkpoint]
+           "diversifed": "best = true\n[method]\nname = 'diversifed'\n" + HALF,
+           "fednh": "[method]\nname = 'fednh'\n"}
 KINDS = ["one rank", "all ranks", "SIGTERM", "SIGUSR1", "one rank"]  # twenty in all
 
 
@@ -48,6 +51,10 @@ def test_resumed_runs_end_with_the_digest_of_the_undisturbed_one(start, alone, e
             assert code == 75 and "the same command continues" in output, output
     assert alone(file, folder) == 0
     assert jobs.digest(folder) == jobs.digest(tmp_path / "calm")
+    calm, disturbed = (latest(one / "checkpoints").best for one in (tmp_path / "calm", folder))
+    assert (calm is not None) == (method == "diversifed")
+    if calm is not None:
+        assert (disturbed.round, disturbed.digest, disturbed.meta) == (calm.round, calm.digest, calm.meta)
     same_metrics(tmp_path / "calm", folder)
 
 

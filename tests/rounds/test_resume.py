@@ -52,7 +52,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, caps
     capsys.readouterr()
     assert play(folder, method) == expected
     said = capsys.readouterr().out
-    assert "continues after round 2" in said and f"{newest}: damaged checkpoint (" in said
+    assert "continues after round 3" in said and f"{newest}: damaged checkpoint (" in said
     assert results.read(folder).rounds.tolist() == list(range(1, 8))
 
 

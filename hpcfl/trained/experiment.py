@@ -1,0 +1,48 @@
+"""The experiment of a run, as it is prepared again to look at its models."""
+
+from collections.abc import Collection, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.experiment.config import Config
+from hpcfl.storage.run_folder import PARTITION, RUN
+
+# The keys that may name a user's own code, without which models cannot be made again. The partition is read
+# from the folder, and other scores than the accuracy are not computed again.
+PLUGINS = (("method", "name"), ("model", "name"), ("data", "dataset"))
+
+
+def own_code(table: Mapping[str, Any]) -> list[str]:
+    """The user's own plugins, ``module:object``, that a configuration names."""
+    return [name for section, key in PLUGINS if ":" in (name := str(table[section][key]))]
+
+
+def named(value: Any) -> set[str]:
+    """The texts in a nested table that may name a user's own plugin, also those in a sweep's lists."""
+    if isinstance(value, str):
+        return {value} if ":" in value else set()
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return set().union(*map(named, inner))
+
+
+def again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> Config:
+    """The experiment of the run in a folder, whose resolved configuration is ``table``, on this machine.
+
+    own: the user's own plugins that may be imported; looking at a folder runs no code that only the folder
+    names. Raises UserError.
+    """
+    if foreign := [name for name in own_code(table) if name not in own]:
+        raise UserError(f"{folder}: was run with your own {', '.join(foreign)}, which is imported only where "
+                        f"you name it: hpcfl.load(…, own={foreign}), "
+                        f"hpcfl export … {' '.join(f'--own {name}' for name in foreign)}")
+    wanted: dict[str, Any] = {**deepcopy(dict(table)), "protocol": None}
+    drawn = {key: table["partition"][key] for key in ("clients", "seed")}
+    wanted["partition"] = {"scheme": "iid", "file": str(folder / PARTITION), **drawn}
+    for key in ("scores", "metric"):
+        wanted["evaluation"].pop(key, None)
+    if wanted["runtime"]["device"] != "cpu":
+        wanted["runtime"]["device"] = "auto"
+    return config.parse(wanted, str(folder / RUN))

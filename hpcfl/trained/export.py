@@ -1,0 +1,124 @@
+"""Models of a run as files that are used without hpcfl.
+
+For each model ``NAME.safetensors``, its tensors under the names that they have in the module, and
+``NAME.json``, what the model is and how good it was. Beside them a program for each kind of model, such as
+``client.pt2``: the module's forward as ``torch.export`` writes it down, into which the tensors of any model
+of the kind can be loaded. So whatever a method predicts by is in the files as well.
+"""
+
+import io
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from hpcfl import __version__
+from hpcfl.errors import UserError
+from hpcfl.experiment import blame, plugins
+from hpcfl.files import atomic
+from hpcfl.storage import digest
+from hpcfl.trained.models import Models, Trained, predicted
+from hpcfl.trained.module import PREDICTION, Predicting
+
+
+def export(models: Models, chosen: Iterable[Trained], out: Path) -> list[str]:
+    """Write models into the folder ``out``, which is made; returns a line for each, and for what is left out.
+
+    Raises UserError where the folder holds something, RunFailure where it cannot be written.
+    """
+    from safetensors.torch import save
+
+    with atomic.explained(out):
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UserError(f"{out}: is there already; choose another --out")
+    lines, programs = list[str](), dict[str, str | None]()  # by kind of model: its program's file
+    for one in chosen:
+        with atomic.explained(out):
+            out.mkdir(parents=True, exist_ok=True)
+        kind, name = one.name.split()[0], one.name.replace(" ", "-")
+        if kind not in programs:
+            content, problem = _program(one.module, models.samples(one.clients[:1])[0])
+            programs[kind] = f"{kind}.pt2" if content else None
+            if content:
+                atomic.write(out / f"{kind}.pt2", content)
+            else:
+                lines.append(f"{kind}.pt2 is left out, torch cannot write the model down ({problem}); "
+                             "its tensors are there")
+        about = _about(models, one, programs[kind])
+        tensors = {key: tensor.contiguous() for key, tensor in one.module.state_dict().items()}
+        atomic.write(out / f"{name}.safetensors", save(tensors, {"format": "pt"}))
+        atomic.write(out / f"{name}.json", json.dumps(about, indent=1).encode())
+        lines.append(_line(one, about["accuracy"]))
+    return lines
+
+
+def _line(one: Trained, accuracy: float) -> str:
+    """What was exported, for the user; with a warning where it is not what the run recorded."""
+    of_round = f"{one.name}: {one.moment or 'never scored'}, round {one.round}, {100 * accuracy:.2f} %"
+    if one.recorded is None or one.recorded == accuracy:
+        return of_round
+    return (f"{of_round}; the run recorded {100 * one.recorded:.2f} %, as its last bits depend on processor, "
+            "GPU and libraries")
+
+
+def _program(module: nn.Module, x: torch.Tensor) -> tuple[bytes, str]:
+    """The module's forward for any number of samples like ``x`` [n, *shape], or b"" and why there is none."""
+    example = torch.cat([x[:1], x[:1]])  # torch takes a dimension of 1 for a constant
+    content = io.BytesIO()
+    try:
+        any_number = torch.export.Dim("samples")
+        torch.export.save(torch.export.export(module, (example,), dynamic_shapes=({0: any_number},)), content)
+    except Exception as error:  # a module of the user's may be anything
+        return b"", blame.said(error)
+    return content.getvalue(), ""
+
+
+def _about(models: Models, one: Trained, program: str | None) -> dict[str, Any]:
+    """What the JSON beside a model says of it."""
+    prepared = models.again.prepared
+    x, y = models.samples(one.clients)
+    right = int((predicted(one.module, x) == y).sum())
+    return {
+        "model": one.name, "moment": one.moment, "round": one.round,
+        "accuracy": right / len(y), "recorded": one.recorded, "correct": right, "samples": len(y),
+        "program": program, "prediction": _prediction(one.module),
+        "input": {"shape": list(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch."),
+                  "from": _normalisation(models)},
+        "classes": prepared.setup.classes,
+        "constructor": _constructor(models, one.module),
+        "digest": one.digest, "sha256": digest.of_tensors(one.module.state_dict()),
+        "configuration": models.table, "hpcfl": __version__,
+    }
+
+
+def _prediction(module: nn.Module) -> str | dict[str, Any]:
+    """How logits are made: by the module's own forward, or by which function of what."""
+    if not isinstance(module, Predicting):
+        return "forward"
+    return {"function": _place(module.predict),
+            "reads": [name for name in module.state_dict() if name.startswith(f"{PREDICTION}.")]}
+
+
+def _normalisation(models: Models) -> str | dict[str, Any]:
+    """What makes of the data set's samples what the model takes."""
+    samples = models.again.prepared.resources.samples
+    return "token ids" if samples.tokens else {"formula": "(x / scale - mean) / std",
+                                               **vars(samples.normalise)}
+
+
+def _constructor(models: Models, module: nn.Module) -> dict[str, Any]:
+    """What makes the module in hpcfl, and its parts, from which it can be written anew."""
+    experiment = models.again.prepared.config
+    made_by = plugins.find("hpcfl.models", "model.name", experiment.model.name)
+    method = type(experiment.method)
+    leaves = {name: repr(part) for name, part in module.named_modules() if not list(part.children())}
+    return {"function": _place(made_by), "options": experiment.model.options, "head": experiment.model.head,
+            "adapted_by": f"{_place(method)}.adapt", "parts": leaves}
+
+
+def _place(function: Any) -> str:
+    """Where a function or class is defined, ``module:name``."""
+    return f"{function.__module__}:{getattr(function, '__qualname__', type(function).__qualname__)}"

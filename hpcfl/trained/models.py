@@ -1,0 +1,206 @@
+"""The models of a run: which there are, in which round, with what was recorded of them."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpcfl.errors import UserError
+from hpcfl.experiment.plugins import nearest
+from hpcfl.fleet import buffer_name
+from hpcfl.fleet.scoring import BLOCK
+from hpcfl.storage.results import Results
+from hpcfl.trained.again import Again, Keeper
+from hpcfl.trained.module import module
+
+GLOBAL = "global"  # the column of the one model that all clients received
+
+
+@dataclass(frozen=True)
+class Trained:
+    """One model of a run.
+
+    name: "client 7", "global", "class 3" … module: in evaluation mode; its forward is the prediction that was
+    scored. moment: the column as which it was; None for a model of the server that nobody scores. round: that
+    in which it was. digest: of the run's whole state before that round; None before the first. recorded: its
+    accuracy then, in [0, 1]; None without one. clients: on whose test samples that is.
+    """
+
+    name: str
+    module: nn.Module
+    moment: str | None
+    round: int
+    digest: str | None
+    recorded: float | None
+    clients: list[int]
+
+
+class Models:
+    """The models of the run in a folder."""
+
+    def __init__(self, folder: Path, table: Mapping[str, Any], results: Results, counts: str,
+                 best: int | None, finished: bool, own: Collection[str]) -> None:
+        """Nothing is read yet.
+
+        table: the resolved configuration. counts: the column that counts. best: its best round. own: as for
+        ``experiment.again``.
+        """
+        self.again = Again(folder, table, own)
+        self.table = table
+        self._folder, self._results = folder, results
+        self._counts, self._best, self._finished = counts, best, finished
+
+    @property
+    def everyone(self) -> list[int]:
+        """The ids of all clients."""
+        return list(range(self.again.prepared.setup.clients))
+
+    def one(self, who: int | str, moment: str | None = None, at: str = "last") -> Trained:
+        """The model of a client by its id, or one of the server's by its name. Raises UserError."""
+        if isinstance(who, str):
+            return self.of_server([who], at)[0]
+        found = list(self.of_clients([who], moment, at))
+        if not found:
+            raise UserError(f"{self._folder}: client {who} has no model '{moment or self._counts}' of round "
+                            f"{self._round(moment or self._counts, at)}, in which it did not take part")
+        return found[0]
+
+    def of_clients(self, clients: Sequence[int], moment: str | None = None,
+                   at: str = "last") -> Iterator[Trained]:
+        """The models of those of the ``clients`` that have one.
+
+        moment: the column as which it was scored, ``pre``, ``post`` …; by default the one that counts.
+        at: "last" or "best", of the rounds in which the column was scored. Raises UserError.
+        """
+        column = moment or self._counts
+        if strangers := sorted(set(clients) - set(self.everyone)):
+            raise UserError(f"{self._folder}: there is no client {strangers[0]}; the clients are 0 … "
+                            f"{len(self.everyone) - 1}")
+        round = self._round(column, at)
+        for ids, fleet in self.again.play(round, self._final(round), sorted(set(clients))):
+            for position, client in enumerate(ids if column in fleet.kept else []):
+                yield Trained(f"client {client}", self._module(fleet, column, position), column, round,
+                              self.again.digest(round), self._recorded(column, round, client), [client])
+
+    def of_server(self, names: Sequence[str] = (), at: str = "last") -> list[Trained]:
+        """The server's models: the global one, and class or cluster models; by default all.
+
+        Raises UserError where there is none, or none of a name.
+        """
+        has_global = np.isfinite(self._accuracies(GLOBAL)).any()
+        newest = max(self.again.rounds) if at == "last" else self._round(self._counts, at)
+        others = self.again.prepared.method.server_models(self.again.server(newest))
+        known = [*([GLOBAL] if has_global else []), *others]
+        method = self.again.prepared.method.name
+        if not known:
+            raise UserError(f"{self._folder}: the server of {method} has no model of its own; "
+                            "take a client's")
+        if unknown := [name for name in names if name not in known]:
+            raise UserError(f"{self._folder}: the server of {method} has no model "
+                            f"'{unknown[0]}'{nearest(unknown[0], known)}")
+        return [self._global(at) if name == GLOBAL else self._unscored(name, others[name], newest)
+                for name in names or known]
+
+    def samples(self, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """The test samples of some clients, x [n, *shape] as a model takes them, and y [n]."""
+        samples = self.again.prepared.resources.samples
+        x, y = samples.take(np.concatenate([samples.test[client] for client in clients]))
+        return x.cpu(), y.cpu()
+
+    def taken(self, x: Any) -> Tensor:
+        """Samples [n, *shape] of the data set's kind, an array or tensor, as a model takes them."""
+        samples, given = self.again.prepared.resources.samples, torch.as_tensor(x)
+        kind = samples.x.dtype if samples.tokens else torch.promote_types(samples.x.dtype, torch.float32)
+        normalised: Tensor = samples.normalise(given.to(kind))
+        return normalised
+
+    def _round(self, column: str, at: str) -> int:
+        """The round whose models in a column are wanted. Raises UserError."""
+        if at not in ("last", "best"):
+            raise UserError(f"at = '{at}'{nearest(at, ['last', 'best'])}")
+        scored = self._results.rounds[np.isfinite(self._accuracies(column))].tolist()
+        if not scored:
+            columns = sorted(name.removesuffix("/weighted") for name in self._results.values
+                             if name.endswith("/weighted"))
+            raise UserError(f"{self._folder}: '{column}' was not scored{nearest(column, columns)}")
+        kept = self.again.rounds
+        if at == "best":
+            if self._best not in scored:
+                raise UserError(f"{self._folder}: the best round, {self._best}, has no '{column}'; "
+                                f"at = 'last' takes that of round {scored[-1]}")
+            wanted = self._best
+        else:  # of a run that goes on, the last that can be looked at
+            wanted = max((round for round in scored if round in kept), default=scored[-1])
+            wanted = scored[-1] if self._finished else wanted
+        if wanted not in kept:
+            raise UserError(f"{self._folder}: the state before round {wanted} is not kept, only that before "
+                            f"{', '.join(map(str, sorted(kept)))}; checkpoint.best = true keeps the best "
+                            "round's")
+        return int(wanted)
+
+    def _final(self, round: int) -> bool:
+        """Whether a round is the scoring after the last aggregation."""
+        return not self._results.played[self._results.rounds == round].any()
+
+    def _accuracies(self, column: str) -> np.ndarray:
+        """The accuracy that was recorded of a column, [T], NaN in rounds without it."""
+        missing = np.full(len(self._results.rounds), np.nan)
+        return self._results.values.get(f"{column}/weighted", missing)
+
+    def _recorded(self, column: str, round: int, client: int) -> float | None:
+        values, row = self._results.values, int(np.searchsorted(self._results.rounds, round))
+        correct, total = (values[f"clients/{column}/{part}"][row, client] for part in ("correct", "total"))
+        return float(correct / total) if np.isfinite(correct) and total else None
+
+    def _module(self, fleet: Keeper, column: str, position: int) -> nn.Module:
+        """The model in a column of the client at ``position`` in a fleet."""
+        kept, setup = fleet.kept[column], fleet.setup
+        row = kept.rows if kept.rows.dim() == 1 else kept.rows[position]
+        variables = {name: tensor[position] for name, tensor in kept.variables.items()}
+        return module(setup.build, setup.layout, row.cpu(), fleet.resources.buffers,
+                      kept.buffers[position].cpu(), kept.predict, variables)
+
+    def _global(self, at: str) -> Trained:
+        """The global model, as it came to the first client. Raises UserError."""
+        self._refuse_own_statistics(GLOBAL)
+        round = self._round(GLOBAL, at)
+        [(_, fleet)] = self.again.play(round, self._final(round), [0])
+        row = int(np.searchsorted(self._results.rounds, round))
+        scored = np.flatnonzero(np.isfinite(self._results.values[f"clients/{GLOBAL}/total"][row]))
+        return Trained(GLOBAL, self._module(fleet, GLOBAL, 0), GLOBAL, round, self.again.digest(round),
+                       float(self._accuracies(GLOBAL)[row]), scored.tolist())
+
+    def _unscored(self, name: str, row: Tensor, round: int) -> Trained:
+        """A model [P] of the server before a round."""
+        self._refuse_own_statistics(name)
+        prepared, slot = self.again.prepared, buffer_name("model")
+        statistics = self.again.server(round).get(slot, torch.zeros(0))
+        model = module(prepared.setup.build, prepared.setup.layout, row, prepared.resources.buffers,
+                       statistics)
+        return Trained(name, model, None, round, self.again.digest(round), None, self.everyone)
+
+    def _refuse_own_statistics(self, name: str) -> None:
+        """Raises UserError where each client has batch-norm statistics of its own, and the server none."""
+        prepared = self.again.prepared
+        if prepared.resources.buffers.width and prepared.config.training.buffers == "local":
+            raise UserError(f"{self._folder}: '{name}' has no batch-norm statistics of its own, each client "
+                            "uses its own with it: take moment = 'global' of a client, or train with "
+                            "training.buffers = 'average'")
+
+
+def predicted(model: nn.Module, x: Tensor) -> Tensor:
+    """The classes [n] that a model predicts for samples x [n, *shape] as it takes them."""
+    with torch.no_grad():
+        blocks = [model(block).argmax(dim=1) for block in x.split(BLOCK)]
+    return torch.cat(blocks) if blocks else torch.zeros(0, dtype=torch.int64)
+
+
+def confusion(predicted: Tensor, labels: Tensor, classes: int) -> np.ndarray:
+    """How often samples of class i are predicted as class j, int64 [classes, classes]."""
+    pairs = labels * classes + predicted
+    counts: np.ndarray = torch.bincount(pairs, minlength=classes ** 2).view(classes, classes).numpy()
+    return counts

@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+
+import hpcfl
+from hpcfl.errors import UserError
+from hpcfl.report import frames, summary
+from hpcfl.storage import results
+
+
+def test_a_row_for_each_round(make_run):
+    frame = summary.load(make_run()).rounds()
+    assert frame.index.tolist() == [1, 2, 3, 4] and frame.index.name == "round"
+    assert frame.loc[3, "post/weighted"] == 0.875 and np.isnan(frame.loc[4, "post/weighted"])
+    assert frame["final"].tolist()[-1] == 1 and not any(name.startswith("clients/") for name in frame)
+
+
+def test_a_row_for_each_round_and_client():
+    found = results.Results(
+        static={"train_counts": np.array([[8, 0], [0, 4], [1, 1]])}, rounds=np.array([2, 5]),
+        values={"clients/pre/correct": np.array([[1.0, 2, np.nan], [3, 4, 0]]),
+                "clients/pre/total": np.array([[4.0, 4, np.nan], [4, 4, 0]]), "pre/weighted": np.ones(2)})
+    frame = frames.clients(found)
+    assert frame.index.names == ["round", "client"] and len(frame) == 6
+    assert frame.loc[(5, 1), "pre/accuracy"] == 1 and frame.loc[(2, 0), "pre/accuracy"] == 0.25
+    assert frame["pre/accuracy"].isna().tolist() == [False, False, True, False, False, True]
+    assert frame.loc[(5, 2), "train_samples"] == 2
+
+
+def test_a_row_for_each_run_also_of_a_sweep(make_run, tmp_path):
+    make_run("sweep/local", "local", primary="post")
+    make_run("sweep/fedavg")
+    make_run("alone", finished=False)
+    (tmp_path / "no run").mkdir()
+    frame = hpcfl.load_all(tmp_path / "*")
+    names = [name.removeprefix(f"{tmp_path}/") for name in frame.index]
+    assert names == ["alone", "sweep/fedavg", "sweep/local"]
+    assert frame["method.name"].tolist() == ["fedavg", "fedavg", "local"]
+    assert frame["best"].tolist() == [0.75, 0.75, 0.875] and frame["column"].tolist()[-1] == "post"
+    assert frame["best_round"].tolist() == [2, 2, 3] and frame["training.lr"].tolist() == [0.005] * 3
+    assert len(hpcfl.load_all([tmp_path / "alone", f"{tmp_path}/al*"])) == 1  # a run counts once
+
+
+def test_no_run_at_all_is_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"nothing.*: no run of hpcfl"):
+        hpcfl.load_all(f"{tmp_path}/nothing*")

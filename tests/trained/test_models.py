@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.errors import UserError
+from hpcfl.methods._classwise import class_models
+from hpcfl.report import summary
+from hpcfl.trained import again
+from hpcfl.trained.models import predicted
+
+NORMALISED = {"name": "tiny:normalised"}
+
+
+def accuracy(run, trained):
+    x, y = run.models.samples(trained.clients)
+    return float((predicted(trained.module, x) == y).double().mean())
+
+
+def test_a_model_is_plain_torch_and_predicts_what_was_scored(played):
+    run = played("fedavg", model=NORMALISED)
+    before = torch.random.get_rng_state()
+    model = run.model(client=1)
+    assert torch.equal(torch.random.get_rng_state(), before)  # nobody's draws have changed
+    assert not model.training and "norm.running_var" in model.state_dict()
+    assert model.state_dict()["norm.num_batches_tracked"].dtype == torch.int64
+    test = run.models.again.prepared.resources.samples
+    raw = test.x[torch.from_numpy(test.test[1])].numpy().astype(np.float64)
+    confusion = run.confusion(1, moment="post")
+    right = run.predict(1, raw, moment="post") == test.y[test.test[1]].numpy()
+    assert right.sum() == confusion.trace() == run.results.values["clients/post/correct"][-2, 1]
+    assert confusion.sum() == run.results.values["clients/post/total"][-2, 1]
+    assert confusion[3].sum() == 0  # client 1 has no sample of class 3
+
+
+def test_a_few_clients_at_a_time_give_the_same_models(played, monkeypatch):
+    run = played("fedavg")
+    whole = [one.module.state_dict() for one in run.models.of_clients(range(5), "post")]
+    monkeypatch.setattr(again, "TOGETHER", 2)
+    for one, other in zip(run.models.of_clients(range(5), "post"), whole, strict=True):
+        assert all(torch.equal(tensor, other[name]) for name, tensor in one.module.state_dict().items())
+
+
+def test_the_global_model_is_the_servers(played):
+    run = played("fedavg", participation={"fraction": 0.5}, evaluation={"clients": "cohort"})
+    [found] = run.models.of_server()
+    server = run.models.again.server(4)["model"]
+    row = torch.cat([tensor.flatten() for tensor in found.module.state_dict().values()])
+    assert torch.equal(row, server) and found.digest == run.summary.digest
+    assert accuracy(run, found) == found.recorded == run.accuracy("global")[-1]
+
+
+def test_class_models_can_be_looked_at(played):
+    run = played({"name": "cwfedavg", "layers": 1})
+    rows = class_models(run.models.again.server(4))
+    for label, row in enumerate(rows):
+        model = run.model(f"class {label}")
+        assert torch.equal(torch.cat([tensor.flatten() for tensor in model.state_dict().values()]), row)
+    assert run.confusion("class 2").sum() == run.results.values["clients/pre/total"][-1].sum()
+
+
+def test_averaged_statistics_go_with_the_global_model(played):
+    run = played("fedavg", model=NORMALISED, training={"buffers": "average"})
+    [found] = run.models.of_server()
+    assert accuracy(run, found) == found.recorded
+
+
+@pytest.mark.parametrize("arguments, words", [
+    ({"client": 9}, "there is no client 9; the clients are 0 … 4"),
+    ({"client": 0, "moment": "past"}, "'past' was not scored; did you mean 'post'?"),
+    ({"client": 0, "at": "lst"}, "did you mean 'last'?"),
+    ({"client": "class 0"}, "the server of fedavg has no model 'class 0'"),
+    ({"client": "global"}, "training.buffers = 'average'"),
+    ({"client": 0, "moment": "post"}, "client 0 has no model 'post' of round 3")])
+def test_what_cannot_be_had_is_one_line(played, arguments, words):
+    run = played("fedavg", model=NORMALISED, seed=5, participation={"fraction": 0.2})
+    with pytest.raises(UserError, match=r"^[^\n]+$") as error:
+        run.model(**arguments)
+    assert words in str(error.value)
+
+
+def test_only_rounds_whose_state_is_kept_can_be_looked_at(played):
+    run = played("fedavg", rounds=4, evaluation={"score": "post"}, checkpoint={"every": 9})
+    assert run.models.again.rounds == {1, 4, 5}
+    for manifest in (run.folder / "checkpoints").glob("manifest-*3.json"):
+        manifest.unlink()
+    with pytest.raises(UserError, match="the state before round 4 is not kept, only that before 1, 5"):
+        run.model(client=0)
+
+
+def test_looking_imports_no_code_that_only_the_folder_names(played):
+    run = summary.load(played("fedavg", model=NORMALISED).folder, own=["tiny:blobs"])
+    with pytest.raises(UserError, match=r"your own tiny:normalised.*own=.'tiny:normalised'.*--own tiny"):
+        run.model(client=0)
