@@ -242,15 +242,18 @@ def export(folder: Path, clients: tuple[int, ...], everyone: bool, of_server: bo
               help="Read it in a run's best round, its last one, or as mean of the last tenth of the rounds.")
 @click.option("--std", default="population", show_default=True, type=click.Choice(["population", "sample"]),
               help="Divide squares by the number of seeds, as PFLlib's tables, or by one less.")
+@click.option("--test", is_flag=True,
+              help="Say which rows cannot be told from the best: paired over seeds and clients.")
 @click.option("--format", "form", default="terminal",
               type=click.Choice(["terminal", "markdown", "csv", "latex"]))
 @on_server
-def table(folder: Path, rows: str, columns: str, metric: str, at: str, std: str, form: str) -> None:
+def table(folder: Path, rows: str, columns: str, metric: str, at: str, std: str, test: bool,
+          form: str) -> None:
     """The runs below FOLDER as rows × columns, mean ± standard deviation over seeds."""
     from hpcfl.report.sweep_table import Reading, show
 
     show(folder, [key for key in rows.split(",") if key], [key for key in columns.split(",") if key],
-         Reading(metric, at, std), form)
+         Reading(metric, at, std, test), form)
 
 
 def print_json(value: Any) -> None:

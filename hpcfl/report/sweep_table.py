@@ -11,7 +11,7 @@ from rich.console import Console
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.report import summary, table_formats
+from hpcfl.report import pairing, summary, table_formats
 from hpcfl.report.grid import Entry, Grid
 from hpcfl.report.population import clients_text, mixed
 from hpcfl.report.summary import Run
@@ -47,11 +47,13 @@ class Reading:
     counts in the first run.
     at: where it is read in a run, "best", "last" or "tail" (see ``storage/moments.py``).
     std: the standard deviation over seeds, "population" as in PFLlib's tables, or "sample".
+    test: whether notes say which rows differ by more than the noise (see ``pairing.py``).
     """
 
     metric: str = ""
     at: str = "best"
     std: str = "population"
+    test: bool = False
 
 
 def show(folder: Path, rows: Sequence[str] = (), columns: Sequence[str] = (), reading: Reading = Reading(),
@@ -99,15 +101,18 @@ def make(runs: list[Run], rows: Sequence[str] = (), columns: Sequence[str] = (),
     if _share_a_partition(settings):
         notes.append(ONE_PARTITION)
     groups: dict[tuple[str, str], list[Number]] = {}
+    places = [(_label(setting, down), _label(setting, across)) for setting in settings]
     numbers = [value(run, metric, reading.at) for run in done]
-    for number, setting in zip(numbers, settings, strict=True):
-        groups.setdefault((_label(setting, down), _label(setting, across)), []).append(number)
+    for number, place in zip(numbers, places, strict=True):
+        groups.setdefault(place, []).append(number)
     name, measure = _resolve(done[0], metric)
     labels = [list(dict.fromkeys(label[axis] for label in groups)) for axis in (0, 1)]
     factor = measure.factor if measure else 1
     ddof = 1 if reading.std == "sample" else 0
     entries = [[_entry(groups.get((row, column)), factor, ddof) for column in labels[1]] for row in labels[0]]
     notes += _mixed_populations(settings, numbers, (*across, *down))
+    if reading.test:
+        notes += _tested(done, settings, places, metric, reading.at)
     lower = measure.better == "down" if measure else any(word in name for word in LOWER_IS_BETTER)
     return Grid(metric, reading.at, reading.std, labels[0], labels[1], _mark_best(entries, lower),
                 measure is not None and measure.percent, notes)
@@ -136,6 +141,27 @@ def value(run: Run, metric: str, at: str) -> Number:
 def _recorded(run: Run) -> dict[str, np.ndarray]:
     """What was recorded once a round, [T] by name."""
     return {name: values for name, values in run.results.values.items() if values.ndim == 1}
+
+
+def _tested(runs: list[Run], settings: list[Setting], places: list[tuple[str, str]], metric: str,
+            at: str) -> list[str]:
+    """A note for each column of the table; ``places``: the labels of each run's row and column."""
+    name, measure = _resolve(runs[0], metric)
+    if measure is None or measure.kind == "std":
+        raise UserError(f"--test compares clients by a score of theirs, and {metric} is none")
+    column = name.partition("/")[0] if metric == name else ""
+    cells: dict[str, dict[str, list[tuple[Setting, Run]]]] = {}
+    for run, setting, (row, label) in zip(runs, settings, places, strict=True):
+        seeds = {key: setting.get(key) for key in SEEDS}
+        cells.setdefault(label, {}).setdefault(row, []).append((seeds, run))
+    notes = []
+    for label, rows in cells.items():
+        ordered = {row: sorted(found, key=lambda one: repr(one[0])) for row, found in rows.items()}
+        same = len({repr([seeds for seeds, _ in found]) for found in ordered.values()}) == 1
+        notes += (pairing.notes({row: [run for _, run in found] for row, found in ordered.items()}, column,
+                                measure, at, label) if same
+                  else [f"{label}: not tested, the rows have not the same seeds"])
+    return notes
 
 
 def _refuse_unknown(runs: list[Run], metric: str) -> None:

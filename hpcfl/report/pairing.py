@@ -1,0 +1,57 @@
+"""Rows of a table against each other, on the same clients of the same repetitions."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hpcfl.report.significance import LEVEL, compare
+from hpcfl.report.summary import Run
+from hpcfl.scores._described import Measure
+from hpcfl.storage.moments import moments
+
+
+def notes(rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, at: str, where: str) -> list[str]:
+    """Lines on which rows differ by more than the noise.
+
+    rows: by label the runs of a row in one column of the table, in the same order of seeds in all rows.
+    column: of the models, such as ``post``; "" for the one that counts in each run. measure: what is
+    compared, each client's own number of its score. at: as in ``sweep_table.Reading``. where: what to call
+    the table's column.
+    """
+    if len(rows) < 2:
+        return [f"{where}: not tested, there is one row only"]
+    for same in zip(*rows.values(), strict=True):
+        if not all(np.array_equal(run.results.static["test_counts"], same[0].results.static["test_counts"])
+                   for run in same):
+            return [f"{where}: not tested, the rows have not the same clients"]
+    values = {label: np.concatenate([of_clients(run, column or run.score, measure, at) for run in runs])
+              for label, runs in rows.items()}
+    known = np.isfinite(np.stack(list(values.values()))).all(axis=0)
+    if not known.any():
+        return [f"{where}: not tested, no client has a number in every row"]
+    found = compare({label: numbers[known] for label, numbers in values.items()})
+    best = max(values, key=lambda label: measure.rank(float(values[label][known].mean())))
+    alike = [label for label, p in zip(found.names, found.p[found.names.index(best)], strict=True)
+             if label != best and p >= LEVEL]
+    outcome = f"{best} cannot be told from {', '.join(alike)}" if alike else f"{best} is best"
+    return [f"{where}: {outcome} (p < {LEVEL}, Wilcoxon's signed-rank test on {int(known.sum())} pairs of "
+            f"client and seed, Holm's correction for {len(values) * (len(values) - 1) // 2} comparisons)"]
+
+
+def of_clients(run: Run, column: str, measure: Measure, at: str) -> np.ndarray:
+    """Each client's own number of the score that ``measure`` is of, [clients]; NaN for those without one."""
+    values, rounds = run.results.values, run.results.rounds
+    place = f"clients/{column}"
+    if f"{place}/{measure.score}" in values:
+        numbers = values[f"{place}/{measure.score}"].astype(float)
+    else:  # the accuracy is kept as the two numbers that it is the quotient of
+        missing = np.full((len(rounds), len(run.results.static["test_counts"])), np.nan)
+        right, total = (values.get(f"{place}/{part}", missing) for part in ("correct", "total"))
+        numbers = np.divide(right, total, where=total > 0, out=missing.copy())
+    counts = values.get(f"{column}/{measure.recorded}", np.full(len(rounds), np.nan))
+    found = moments(rounds, counts, measure.rank)
+    if found is None:
+        return np.full(numbers.shape[1], np.nan)
+    positions = found.tail if at == "tail" else [found.best if at == "best" else found.last]
+    mean: np.ndarray = numbers[positions].mean(axis=0)
+    return mean
