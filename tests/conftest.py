@@ -30,6 +30,13 @@ from hpcfl.rows import layout
 from hpcfl.storage import digest
 from hpcfl.storage.checkpoint import Checkpoints
 
+# What takes minutes by itself begins at once: two files that mostly wait for Slurm, two that have one test.
+LONGEST = ["test_slurm", "test_slurm_interruptions", "test_simulated", "test_campaign"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
 
 @dataclass(frozen=True)
 class Played:

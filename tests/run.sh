@@ -7,13 +7,14 @@ set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/../launch/environment.sh"
 
 cd -- "$project"
-# Three files at a time for two cores, in their order: those of tests/cluster mostly wait for Slurm, so they
-# leave their core to others and may not come last and alone.
-options=(-n 3 --dist loadfile --no-loadscope-reorder)
+# Files in their order, four at a time: two of the first wait for Slurm most of the time.
+options=(-n 4 --dist loadfile --no-loadscope-reorder)
 if [[ "${1-}" == --quick ]]; then
+    options[1]=2
     options+=(-m "not (mpi or slurm or gpu or slow)")
     shift
 fi
+unset PYTHONDONTWRITEBYTECODE  # else every process that a test starts compiles the whole package anew
 echo "Running: python -m ruff check hpcfl tests launch slurm"
 python -m ruff check hpcfl tests launch slurm
 echo "Running: python -m mypy"

@@ -3,8 +3,9 @@ milliseconds.
 
 It is asked by ``shim.py`` over a socket, which ``python`` and ``hpcfl`` in its folder of programs start. MPI
 is not initialised here and no tensor is made, so a forked process is as one that was just started; it is
-killed with its shim, as launchers kill. Python processes that a forked one starts are forked as well. A
-forked process writes its pid to the file ``rank-N`` in the folder that ``HPCFL_JOB`` names, if one does.
+killed with its shim, as launchers kill. Python processes that a forked one starts are forked as well. Where
+``HPCFL_JOB`` names a folder, a forked process writes its pid to the file ``rank-N`` in it and draws no
+figures.
 """
 
 import atexit
@@ -167,6 +168,8 @@ def become(request: dict[str, Any], received: list[int]) -> None:
     os.chdir(request["folder"])
     tempfile.tempdir = None  # this environment may name another
     if "HPCFL_JOB" in os.environ:
+        # As where matplotlib is not installed: to draw the figures would take longer than to play the rounds.
+        sys.modules["matplotlib"] = None  # type: ignore[assignment]
         rank = Path(os.environ["HPCFL_JOB"], f"rank-{os.environ.get('PMI_RANK', 0)}")
         rank.with_suffix(".new").write_text(str(os.getpid()))
         rank.with_suffix(".new").rename(rank)

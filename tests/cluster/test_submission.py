@@ -10,8 +10,6 @@ from hpcfl.cluster import slurm, submission
 from hpcfl.cluster.submission import submit
 from hpcfl.errors import RunFailure, UserError
 
-pytestmark = pytest.mark.slow
-
 EXPERIMENT = """
 name = "t"
 rounds = 2
@@ -30,12 +28,9 @@ seed = [0, 1]
 
 
 @pytest.fixture
-def here(zygote, tmp_path, monkeypatch):
+def here(tmp_path, monkeypatch):
     """The current folder, with an experiment file and the profiles ``local``, ``debug`` and ``slurm``."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PATH", zygote.path)
-    # Only the ranks are forked: submitit knows its processes by the numbers that they have here.
-    monkeypatch.setattr(submission, "sys", SimpleNamespace(executable=str(zygote.python)))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "e.toml").write_text(EXPERIMENT)
     (tmp_path / "slurm" / "profiles").mkdir(parents=True)
@@ -45,21 +40,30 @@ def here(zygote, tmp_path, monkeypatch):
     return tmp_path
 
 
+@pytest.fixture
+def forked(zygote, monkeypatch):
+    """Ranks are forked from the zygote; not submitit's own processes, whose numbers it has to know."""
+    monkeypatch.setenv("PATH", zygote.path)
+    monkeypatch.setattr(submission, "sys", SimpleNamespace(executable=str(zygote.python)))
+
+
 def send(here, name, *overrides, out="out", dry_run=False):
     return submit(here / "e.toml", overrides, name, here / out, dry_run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["local", "debug"])
-def test_the_same_without_slurm(here, name):
+def test_the_same_without_slurm(forked, here, name):
     assert send(here, name) == ["seed=0: finished", "seed=1: finished"]
     assert (here / "out" / "seed=1" / "metrics.h5").exists()
     assert send(here, name) == ["2 of 2 complete"]
     assert send(here, name, "sweep.seed=[0, 1, 2]") == ["2 of 3 complete", "seed=2: finished"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "said"), [
     ("local", "the ranks ended with code 1: {}; submitted again it continues from round 0"), ("debug", "{}")])
-def test_a_failing_cell_does_not_stop_the_others(here, name, said):
+def test_a_failing_cell_does_not_stop_the_others(forked, here, name, said):
     first, second = send(here, name, "sweep.seed=[0]", "sweep.training.lr=[1e38, 0.1]")
     diverged = ("round 1: clients 0, 1 diverged (NaN or Inf); lower training.lr, set training.clip, or leave "
                 "such clients out with training.on_divergence = 'exclude'")
@@ -67,6 +71,7 @@ def test_a_failing_cell_does_not_stop_the_others(here, name, said):
     assert second == "seed=0,lr=0.1: finished"
 
 
+@pytest.mark.slow
 def test_what_would_be_refused_is_not_sent(here):
     (here / "out").mkdir()
     (here / "out" / "seed=0").write_text("in the way")

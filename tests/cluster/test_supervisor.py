@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
-
 RANKS = "trap 'exit 75' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
 REQUEUES = "(sleep 0.3; kill -9 $PPID) >/dev/null 2>&1 &"  # the job that asks for it is killed
 REQUEUED = -9
@@ -81,6 +79,7 @@ def test_a_complete_run_is_left_alone(tmp_path, slurm):
     assert calls(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_warning_is_passed_on_and_the_job_requeued(tmp_path, slurm):
     slurm(scontrol=REQUEUES)
     code, said = supervise(tmp_path, RANKS, signal.SIGUSR2)
@@ -88,6 +87,7 @@ def test_a_warning_is_passed_on_and_the_job_requeued(tmp_path, slurm):
     assert calls(tmp_path) == ["scontrol requeue 7 restarts="]
 
 
+@pytest.mark.slow
 def test_ranks_that_stop_by_themselves_are_requeued(tmp_path, slurm):
     """Slurm told them directly."""
     slurm(scontrol=REQUEUES)
@@ -95,12 +95,14 @@ def test_ranks_that_stop_by_themselves_are_requeued(tmp_path, slurm):
     assert calls(tmp_path) == ["scontrol requeue 7 restarts="]
 
 
+@pytest.mark.slow
 def test_ranks_that_are_too_slow_are_requeued_all_the_same(tmp_path, slurm):
     slurm(scontrol=REQUEUES)
     code, said = supervise(tmp_path, DEAF, signal.SIGUSR2, warning=2)
     assert code == REQUEUED and "in the middle of a round" in said
 
 
+@pytest.mark.slow
 def test_ranks_that_die_of_the_warning_are_requeued(tmp_path, slurm):
     """It came before they could take it."""
     slurm(scontrol=REQUEUES)
@@ -108,6 +110,7 @@ def test_ranks_that_die_of_the_warning_are_requeued(tmp_path, slurm):
     assert code == REQUEUED and "before the ranks could take it (the ranks ended with code 138)" in said
 
 
+@pytest.mark.slow
 def test_ranks_are_told_again(tmp_path, slurm):
     slurm(scontrol=REQUEUES)
     once = "trap 'trap \"exit 75\" USR1' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
@@ -115,6 +118,7 @@ def test_ranks_are_told_again(tmp_path, slurm):
     assert code == REQUEUED and "stopped in time" in said
 
 
+@pytest.mark.slow
 def test_without_scontrol_another_job_follows(tmp_path, slurm):
     slurm(scontrol="exit 1", sbatch="echo '8;testbed'")
     code, said = supervise(tmp_path, "exit 75")
@@ -124,6 +128,7 @@ def test_without_scontrol_another_job_follows(tmp_path, slurm):
     assert noted(tmp_path)["followers"] == {"7": "8"}
 
 
+@pytest.mark.slow
 def test_the_job_that_follows_a_task_of_an_array_is_none(tmp_path, slurm, monkeypatch):
     for name, value in {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "1",
                         "SLURM_RESTART_COUNT": "2"}.items():
@@ -136,11 +141,13 @@ def test_the_job_that_follows_a_task_of_an_array_is_none(tmp_path, slurm, monkey
     assert "SLURM_ARRAY" not in handed_on and "SLURM_RESTART" not in handed_on
 
 
+@pytest.mark.slow
 def test_without_any_command_it_says_what_to_do(tmp_path, slurm):
     code, said = supervise(tmp_path, "exit 75")
     assert code == 1 and "neither scontrol nor sbatch works" in said and "the same command continues" in said
 
 
+@pytest.mark.slow
 def test_a_cancelled_job_stays_cancelled(tmp_path, slurm):
     slurm(scontrol="exit 0", squeue="echo '7|CANCELLED|None|0|'")
     code, said = supervise(tmp_path, "exit 75")
@@ -163,6 +170,7 @@ def test_a_failure_is_not_requeued_and_noted(tmp_path, slurm):
      "rank 2 on n2 (pid 5, cpu, clients 3-4): Killed"),
     ("srun: error: n1: tasks 1,3: Killed", "rank 1: Killed"),
     ("hpcfl: rank 1 on n1 failed: a bug\nsrun: error: n1: task 1: Aborted", "rank 1 on n1 failed: a bug")])
+@pytest.mark.slow
 def test_who_died_is_noted_in_one_line_and_all_that_was_said_is_passed_on(tmp_path, slurm, said, why):
     (tmp_path / "said").write_text(f"rank 2 on n2 (pid 5, cpu, clients 3-4)\n{said}\n")
     process = run_supervisor(tmp_path, "cat said; exit 137")
@@ -184,6 +192,7 @@ def test_outside_slurm_nothing_is_requeued(tmp_path, slurm, monkeypatch):
     assert code == 1 and "the same command continues" in said
 
 
+@pytest.mark.slow
 def test_requeues_without_a_new_checkpoint_are_counted(tmp_path, slurm, monkeypatch):
     slurm(scontrol=REQUEUES)
     assert supervise(tmp_path, "exit 75")[0] == REQUEUED
@@ -196,6 +205,7 @@ def test_requeues_without_a_new_checkpoint_are_counted(tmp_path, slurm, monkeypa
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 def test_a_new_checkpoint_starts_the_count_again(tmp_path, slurm, monkeypatch):
     slurm(scontrol=REQUEUES)
     for restart in range(6):
@@ -204,6 +214,7 @@ def test_a_new_checkpoint_starts_the_count_again(tmp_path, slurm, monkeypatch):
         assert supervise(tmp_path, "exit 75")[0] == REQUEUED
 
 
+@pytest.mark.slow
 def test_submitting_again_starts_the_count_again(tmp_path, slurm):
     slurm(scontrol=REQUEUES)
     for _ in range(4):
