@@ -4,38 +4,48 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hpcfl.report.significance import LEVEL, compare
+from hpcfl.errors import UserError
+from hpcfl.report.significance import LEVEL, Comparison, compare
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
 from hpcfl.storage.moments import moments
 
 
-def notes(rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, at: str, where: str) -> list[str]:
-    """Lines on which rows differ by more than the noise.
+def note(rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, at: str, where: str) -> str:
+    """A line on which rows cannot be told from the best.
 
-    rows: by label the runs of a row in one column of the table, in the same order of seeds in all rows.
-    column: of the models, such as ``post``; "" for the one that counts in each run. measure: what is
-    compared, each client's own number of its score. at: as in ``sweep_table.Reading``. where: what to call
-    the table's column.
+    where: what to call the table's column; the other arguments are those of ``compared``.
+    """
+    try:
+        found = compared(rows, column, measure, at)
+    except UserError as error:
+        return f"{where}: not tested, {error}"
+    best = max(found.names, key=lambda name: measure.rank(found.mean(name)))
+    alike = [name for name in found.names if name != best and not found.differ(name, best)]
+    outcome = f"{best} cannot be told from {', '.join(alike)}" if alike else f"{best} is best"
+    return (f"{where}: {outcome} (p < {LEVEL}, Wilcoxon's signed-rank test on {found.pairs} pairs of client "
+            f"and seed, Holm's correction for {len(rows) * (len(rows) - 1) // 2} comparisons)")
+
+
+def compared(rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, at: str) -> Comparison:
+    """All rows of one column of a table against each other.
+
+    rows: by label the runs of a row, in the same order of seeds in all rows. column: of the models, such as
+    ``post``; "" for the one that counts in each run. measure: what is compared, each client's own number of
+    its score. at: as in ``sweep_table.Reading``. Raises UserError where there is nothing to compare.
     """
     if len(rows) < 2:
-        return [f"{where}: not tested, there is one row only"]
+        raise UserError("there is one row only")
     for same in zip(*rows.values(), strict=True):
         if not all(np.array_equal(run.results.static["test_counts"], same[0].results.static["test_counts"])
                    for run in same):
-            return [f"{where}: not tested, the rows have not the same clients"]
+            raise UserError("the rows have not the same clients")
     values = {label: np.concatenate([of_clients(run, column or run.score, measure, at) for run in runs])
               for label, runs in rows.items()}
     known = np.isfinite(np.stack(list(values.values()))).all(axis=0)
     if not known.any():
-        return [f"{where}: not tested, no client has a number in every row"]
-    found = compare({label: numbers[known] for label, numbers in values.items()})
-    best = max(values, key=lambda label: measure.rank(float(values[label][known].mean())))
-    alike = [label for label, p in zip(found.names, found.p[found.names.index(best)], strict=True)
-             if label != best and p >= LEVEL]
-    outcome = f"{best} cannot be told from {', '.join(alike)}" if alike else f"{best} is best"
-    return [f"{where}: {outcome} (p < {LEVEL}, Wilcoxon's signed-rank test on {int(known.sum())} pairs of "
-            f"client and seed, Holm's correction for {len(values) * (len(values) - 1) // 2} comparisons)"]
+        raise UserError("no client has a number in every row")
+    return compare({label: numbers[known] for label, numbers in values.items()})
 
 
 def of_clients(run: Run, column: str, measure: Measure, at: str) -> np.ndarray:

@@ -18,19 +18,29 @@ LEVEL = 0.05  # of a corrected p-value, below which a difference counts as large
 class Comparison:
     """All pairs among n names.
 
-    difference: ``[n, n]``, the mean of the row's numbers minus those of the column.
-    p: ``[n, n]``, Holm's corrected p-values of two-sided tests; 1 on the diagonal.
+    values: ``[n, pairs]``, the numbers that were compared. p: ``[n, n]``, Holm's corrected p-values of
+    two-sided tests; 1 on the diagonal.
     """
 
     names: list[str]
-    difference: np.ndarray
+    values: np.ndarray
     p: np.ndarray
+
+    @property
+    def pairs(self) -> int:
+        return int(self.values.shape[1])
+
+    def mean(self, name: str) -> float:
+        return float(self.values[self.names.index(name)].mean())
+
+    def differ(self, one: str, other: str) -> bool:
+        """Whether two names' numbers differ by more than the noise."""
+        return bool(self.p[self.names.index(one), self.names.index(other)] < LEVEL)
 
     def above(self, name: str) -> list[str]:
         """The names whose numbers are higher than those of ``name`` by more than the noise."""
-        i = self.names.index(name)
-        return [other for j, other in enumerate(self.names)
-                if self.p[i, j] < LEVEL and self.difference[i, j] < 0]
+        return [other for other in self.names
+                if self.differ(other, name) and self.mean(other) > self.mean(name)]
 
 
 def compare(values: Mapping[str, np.ndarray]) -> Comparison:
@@ -40,17 +50,14 @@ def compare(values: Mapping[str, np.ndarray]) -> Comparison:
     """
     from scipy.stats import wilcoxon  # takes a second to import
 
-    names = list(values)
-    difference, p = np.zeros((len(names), len(names))), np.ones((len(names), len(names)))
+    names, numbers = list(values), np.stack(list(values.values()))
     pairs = list(combinations(range(len(names)), 2))
-    found = []
-    for i, j in pairs:
-        apart = np.asarray(values[names[i]]) - np.asarray(values[names[j]])
-        difference[i, j], difference[j, i] = apart.mean(), -apart.mean()
-        found.append(float(wilcoxon(apart).pvalue) if apart.any() else 1.0)
-    for (i, j), corrected in zip(pairs, holm(np.array(found)), strict=True):
+    apart = [numbers[i] - numbers[j] for i, j in pairs]
+    found = np.array([wilcoxon(one).pvalue if one.any() else 1.0 for one in apart])
+    p = np.ones((len(names), len(names)))
+    for (i, j), corrected in zip(pairs, holm(found), strict=True):
         p[i, j] = p[j, i] = corrected
-    return Comparison(names, difference, p)
+    return Comparison(names, numbers, p)
 
 
 def holm(p: np.ndarray) -> np.ndarray:

@@ -158,9 +158,9 @@ def _tested(runs: list[Run], settings: list[Setting], places: list[tuple[str, st
     for label, rows in cells.items():
         ordered = {row: sorted(found, key=lambda one: repr(one[0])) for row, found in rows.items()}
         same = len({repr([seeds for seeds, _ in found]) for found in ordered.values()}) == 1
-        notes += (pairing.notes({row: [run for _, run in found] for row, found in ordered.items()}, column,
-                                measure, at, label) if same
-                  else [f"{label}: not tested, the rows have not the same seeds"])
+        notes.append(pairing.note({row: [run for _, run in found] for row, found in ordered.items()}, column,
+                                  measure, at, label) if same
+                     else f"{label}: not tested, the rows have not the same seeds")
     return notes
 
 

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hpcfl.report.pairing import notes, of_clients
+from hpcfl.report.pairing import note, of_clients
 from hpcfl.scores._described import Measure
 
 ACCURACY = Measure("accuracy", "mean", "mean", "%", "up")
@@ -37,25 +37,25 @@ def test_each_moment_reads_its_rounds():
 
 def test_a_row_that_is_better_on_every_client_is_best_and_one_like_it_is_named():
     """p = 2/64 for six clients that all say the same, as in ``test_significance``."""
-    [line] = notes({"low": [run([LOW])], "high": [run([LOW + STEPS], "post")]}, "", ACCURACY, "last", "iid")
+    line = note({"low": [run([LOW])], "high": [run([LOW + STEPS], "post")]}, "", ACCURACY, "last", "iid")
     assert line.startswith("iid: high is best (p < 0.05, Wilcoxon's signed-rank test on 6 pairs")
     mixed = LOW + STEPS * [1, -1, 1, -1, 1, -1]
-    [line] = notes({"low": [run([LOW])], "mixed": [run([mixed])]}, "", ACCURACY, "last", "iid")
+    line = note({"low": [run([LOW])], "mixed": [run([mixed])]}, "", ACCURACY, "last", "iid")
     assert line.startswith("iid: low cannot be told from mixed (")
 
 
 def test_seeds_are_pairs_too():
     """Twelve pairs are enough for three rows, six are not."""
     rows = {name: [run([LOW + size * STEPS])] * 2 for name, size in (("a", 0), ("b", 1), ("c", 2))}
-    assert "c is best" in notes(rows, "", ACCURACY, "last", "iid")[0]
+    assert "c is best" in note(rows, "", ACCURACY, "last", "iid")
     once = {name: runs[:1] for name, runs in rows.items()}
-    assert "c cannot be told from a, b" in notes(once, "", ACCURACY, "last", "iid")[0]
+    assert "c cannot be told from a, b" in note(once, "", ACCURACY, "last", "iid")
 
 
 def test_clients_without_a_number_in_some_row_do_not_count():
     gap = LOW.copy()
     gap[0] = np.nan
-    [line] = notes({"low": [run([gap])], "high": [run([LOW + STEPS])]}, "", ACCURACY, "last", "iid")
+    line = note({"low": [run([gap])], "high": [run([LOW + STEPS])]}, "", ACCURACY, "last", "iid")
     assert "on 5 pairs" in line
     assert np.isnan(of_clients(run([gap]), "pre", ACCURACY, "last")[0])
 
@@ -69,4 +69,4 @@ UNSCORED.score = "pre"
     ({"a": [run([LOW])], "b": [run([LOW], counts=COUNTS + 1)]}, "the rows have not the same clients"),
     ({"a": [run([LOW])], "b": [UNSCORED]}, "no client has a number in every row")])
 def test_what_cannot_be_tested_says_why(rows, why):
-    assert notes(rows, "", ACCURACY, "last", "iid") == [f"iid: not tested, {why}"]
+    assert note(rows, "", ACCURACY, "last", "iid") == f"iid: not tested, {why}"
