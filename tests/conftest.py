@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from playing import Played, play
 
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
@@ -20,24 +20,8 @@ from hpcfl.experiment.config import Training
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.setup import Setup
 from hpcfl.methods.base import Cohort
-from hpcfl.preparation.prepare import Prepared, prepare
-from hpcfl.rounds.federation import Federation
-from hpcfl.rounds.signals import StopRequest
+from hpcfl.preparation.prepare import prepare
 from hpcfl.rows import layout
-from hpcfl.storage import digest, results
-from hpcfl.storage.checkpoint import Checkpoints
-from hpcfl.storage.metrics import MetricsWriter
-
-
-@dataclass(frozen=True)
-class Played:
-    """A federation that was run: all its state, its digest and what it recorded."""
-
-    prepared: Prepared
-    server: dict[str, torch.Tensor]
-    clients: dict[str, torch.Tensor]  # name → [M, …]
-    digest: str
-    values: dict[str, np.ndarray]  # name → [T, …], the last row from after the last round
 
 
 @pytest.fixture(autouse=True)
@@ -49,20 +33,9 @@ def _same_draws():
 @pytest.fixture
 def federate(tmp_path: Path):
     """``federate(method, counts, **sections)`` runs a federation on the tiny data from start to end."""
-    def play(method: str | dict[str, Any], *arguments: Any, **sections: Any) -> Played:
-        folder = tmp_path / f"run{len(list(tmp_path.glob('run*')))}"
-        alone = OneProcess()
-        prepared = prepare(config.parse(tiny.table(method, *arguments, **sections)), alone)
-        metrics = MetricsWriter(folder, {}, {})
-        federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone),
-                                metrics, {}, lambda round, values: None)
-        federation.run(0, StopRequest(lambda: None))
-        store = prepared.store
-        hashes = {client: row.digest for client, row in store.snapshot().items()}
-        return Played(prepared, federation.server, store.get(store.ids),
-                      digest.of_run(digest.of_tensors(federation.server), hashes),
-                      results.read(folder).values)
-    return play
+    def play_anew(*arguments: Any, **sections: Any) -> Played:
+        return play(tmp_path / f"run{len(list(tmp_path.glob('run*')))}", *arguments, **sections)
+    return play_anew
 
 
 @pytest.fixture
