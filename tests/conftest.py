@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from recorded import Recorded
+from playing import Played, play
 from zygote import Zygote
 
 from hpcfl.communication import exchange
@@ -22,13 +21,9 @@ from hpcfl.experiment.config import Training
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.setup import Setup
 from hpcfl.methods.base import Cohort
-from hpcfl.preparation.prepare import Prepared, prepare
+from hpcfl.preparation.prepare import prepare
 from hpcfl.report import figures
-from hpcfl.rounds.federation import Federation
-from hpcfl.rounds.signals import StopRequest
 from hpcfl.rows import layout
-from hpcfl.storage import digest
-from hpcfl.storage.checkpoint import Checkpoints
 
 # What takes minutes by itself begins at once: two files that mostly wait for Slurm, two that have one test.
 LONGEST = ["test_slurm", "test_slurm_interruptions", "test_simulated", "test_campaign"]
@@ -36,17 +31,6 @@ LONGEST = ["test_slurm", "test_slurm_interruptions", "test_simulated", "test_cam
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
-
-
-@dataclass(frozen=True)
-class Played:
-    """A federation that was run: all its state, its digest and what it recorded."""
-
-    prepared: Prepared
-    server: dict[str, torch.Tensor]
-    clients: dict[str, torch.Tensor]  # name → [M, …]
-    digest: str
-    values: dict[str, np.ndarray]  # name → [T, …], the last row from after the last round
 
 
 @pytest.fixture(autouse=True)
@@ -58,19 +42,9 @@ def _same_draws():
 @pytest.fixture
 def federate(tmp_path: Path):
     """``federate(method, counts, **sections)`` runs a federation on the tiny data from start to end."""
-    def play(method: str | dict[str, Any], *arguments: Any, **sections: Any) -> Played:
-        folder = tmp_path / f"run{len(list(tmp_path.glob('run*')))}"
-        alone = OneProcess()
-        prepared = prepare(config.parse(tiny.table(method, *arguments, **sections)), alone)
-        metrics = Recorded(folder, {}, {})
-        federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone),
-                                metrics, {}, lambda round, values: None)
-        federation.run(0, StopRequest(lambda: None))
-        store = prepared.store
-        hashes = {client: row.digest for client, row in store.snapshot().items()}
-        return Played(prepared, federation.server, store.get(store.ids),
-                      digest.of_run(digest.of_tensors(federation.server), hashes), metrics.values())
-    return play
+    def play_anew(*arguments: Any, **sections: Any) -> Played:
+        return play(tmp_path / f"run{len(list(tmp_path.glob('run*')))}", *arguments, **sections)
+    return play_anew
 
 
 @pytest.fixture

@@ -221,8 +221,7 @@ class Fleet:
             order.extend(clients)
             resources.beat()
 
-        for group in scoring.groups(pools[:1] if same_for_all else pools):
-            resources.side_by_side(group, together)
+        resources.side_by_side(scoring.by_blocks(pools[:1] if same_for_all else pools), together)
         if same_for_all:
             return scoring.merge(chunk_sums * len(self.ids), list(range(len(self.ids))))
         return scoring.merge(chunk_sums, order)
@@ -251,19 +250,20 @@ class Fleet:
         def together(clients: list[int]) -> None:
             lanes = torch.tensor(clients, device=resources.device)
             tensors = self._stacked(rows, model, lanes)
-            sums, counts = torch.zeros(()), torch.zeros(())
-            for output, y, mask in scoring.outputs(resources.kernel, tensors, resources.samples,
-                                                   [pools[i] for i in clients], {}, function):
+            sums = counts = None
+            for part, output, y, mask in scoring.outputs(resources.kernel, tensors, resources.samples,
+                                                         [pools[i] for i in clients], {}, function):
                 member = (nn.functional.one_hot(y, resources.samples.classes) * mask[..., None]).double()
-                sums = sums + torch.einsum("lbk,lbd->lkd", member,
-                                           torch.where(mask[..., None], output, 0).double())
-                counts = counts + member.sum(dim=1)
+                held = torch.einsum("lbk,lbd->lkd", member,
+                                    torch.where(mask[..., None], output, 0).double())
+                sums = scoring.added(sums, part, held, len(clients))
+                counts = scoring.added(counts, part, member.sum(dim=1), len(clients))
+            assert sums is not None and counts is not None  # a chunk has a block at least
             means.append(sums / counts.clamp(min=1)[..., None])
             order.extend(clients)
             resources.beat()
 
-        for group in scoring.groups(pools):
-            resources.side_by_side(group, together)
+        resources.side_by_side(scoring.by_blocks(pools), together)
         return torch.cat(means).float()[torch.tensor(order, device=resources.device).argsort()]
 
     def head_gradients(self, rows: Tensor, model: str = "model",

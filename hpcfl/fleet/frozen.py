@@ -66,20 +66,22 @@ def run_once(resources: Resources, rows: Tensor, buffers: Tensor,
     rows: ``[L, P]``. buffers: ``[L, B]``. pools: each lane's positions among the rank's samples.
     """
     assert resources.head is not None
-    features: dict[int, Tensor] = {}  # by lane
+    blocks: dict[int, list[Tensor]] = {}  # of features, by lane
 
     def together(chunk: list[int]) -> None:
         lanes = torch.tensor(chunk, device=resources.device)
-        blocks = scoring.outputs(resources.kernel, resources.stacked(rows[lanes], buffers[lanes]),
-                                 resources.samples, [pools[i] for i in chunk], {}, _features)
-        outputs = torch.cat([output for output, _, _ in blocks], dim=1)
-        features.update({i: output[:len(pools[i])] for i, output in zip(chunk, outputs, strict=True)})
+        blocks.update({i: [] for i in chunk})  # a second attempt begins anew
+        for part, output, *_ in scoring.outputs(resources.kernel,
+                                                resources.stacked(rows[lanes], buffers[lanes]),
+                                                resources.samples, [pools[i] for i in chunk], {}, _features):
+            for lane, features in zip(part, output, strict=True):
+                blocks[chunk[lane]].append(features)
         resources.beat()
 
-    for group in scoring.groups(pools):
-        resources.side_by_side(group, together)
+    resources.side_by_side(scoring.by_blocks(pools), together)
+    features = [torch.cat(blocks[i])[:len(pool)] for i, pool in enumerate(pools)]
     index = torch.from_numpy(np.concatenate(pools)).to(resources.device)
-    samples = resources.samples.replaced(torch.cat([features[i] for i in range(len(pools))]),
+    samples = resources.samples.replaced(torch.cat(features),
                                          resources.samples.y[index])
     starts = np.cumsum([0, *map(len, pools)]).tolist()
     return (replace(resources, samples=samples, kernel=resources.head.kernel),

@@ -5,12 +5,20 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hpcfl.experiment.plugins import nearest
 
 Tensors = dict[str, Tensor]
 Lanes = slice | Tensor  # neighbouring lanes, or their indices [a]
+
+
+def selection(lanes: list[int], device: torch.device) -> Lanes:
+    """Neighbouring lanes as a slice, so that steps can change views in place; others as indices."""
+    if lanes[-1] - lanes[0] == len(lanes) - 1:
+        return slice(lanes[0], lanes[-1] + 1)
+    return torch.tensor(lanes).to(device, non_blocking=True)
 
 
 @dataclass

@@ -17,7 +17,7 @@ from hpcfl.fleet.scoring import BLOCK
 
 SHARE = 0.7  # of the memory, for lanes; the rest is for workspaces of libraries and fragments
 STATE_SHARE = 0.1  # for the private state of clients, whether they train or not
-SCORED = 2  # models of a lane that is scored: the row that it came from and its own weights
+SCORED = 3  # models of a lane that is scored: the row that it came from, its own weights, a rest's copy
 # And of one that trains: the row that it came from, the one that it ends as, its own weights, those that a
 # graph reads, the graph's gradients as autograd lays them out and as weights lie, those of the two plain
 # steps that a replay is compared with and one for the differences, one on the way to the optimiser's step.

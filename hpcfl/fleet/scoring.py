@@ -1,4 +1,8 @@
-"""Scoring: large blocks of each client's own samples through each client's own model."""
+"""Scoring: large blocks of each client's own samples through each client's own model.
+
+Clients side by side do their whole blocks in lockstep, fewer and fewer of them, and then their rests, grouped
+by size, as they train. A block's size follows from the client's own pool alone.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -7,8 +11,9 @@ import torch
 from torch import Tensor
 
 from hpcfl.fleet.kernels import Kernel
-from hpcfl.fleet.losses import Predict, Tensors
+from hpcfl.fleet.losses import Predict, Tensors, selection
 from hpcfl.fleet.samples import Samples
+from hpcfl.rows import pinned
 from hpcfl.scores.base import Block, Score
 
 SMALLEST = 16  # samples in a padded rest; fewer take as long
@@ -18,43 +23,72 @@ BLOCK = 128
 Sums = dict[str, Tensor]  # by name of the score: float64 [n, its width], on the CPU
 
 
-def groups(pools: list[np.ndarray]) -> Iterator[list[int]]:
-    """Clients by their position in ``pools``, those of the same padded length together.
-
-    Like the size of a block, a padded length follows from the client's own pool alone.
-    """
-    by_length: dict[int, list[int]] = {}
-    for position, pool in enumerate(pools):
-        by_length.setdefault(_padded(len(pool)), []).append(position)
-    for _, positions in sorted(by_length.items()):
-        yield positions
+def by_blocks(pools: list[np.ndarray]) -> list[int]:
+    """Positions in ``pools``, the longest first: the first lanes of a chunk still have whole blocks."""
+    return sorted(range(len(pools)), key=lambda i: (-len(pools[i]), i))
 
 
 def _padded(length: int) -> int:
-    """The length that a pool is padded to: whole blocks, and a power of two of at least ``SMALLEST``."""
+    """The length that a pool is padded to: whole blocks, and a power of two of at least ``SMALLEST``.
+
+    Like the size of a block it follows from the client's own pool alone.
+    """
     whole, rest = divmod(length, BLOCK)
     return whole * BLOCK + (max(SMALLEST, 1 << (rest - 1).bit_length()) if rest else 0)
 
 
-def outputs(kernel: Kernel, tensors: Tensors, samples: Samples, pools: list[np.ndarray],
-            variables: Tensors, function: Predict) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Run ``function`` over the pools of a chunk of L clients, block by block.
+def _blocks(pools: list[np.ndarray], pads: bool) -> Iterator[tuple[list[int], np.ndarray]]:
+    """Lanes and their next positions [a, b], −1 where padded: whole blocks, then rests of one size.
 
-    Yields for each block of b samples the function's output ``[L, b, …]``, y [L, b] and mask, bool [L, b],
-    which is false where stacked lanes are padded. A serial lane's last block is no longer than its pool.
+    Where no lane has anything, there is one block without samples.
+    """
+    lengths = [_padded(len(pool)) if pads else len(pool) for pool in pools]
+    for start in range(0, max(lengths) - BLOCK + 1, BLOCK):
+        lanes = [i for i, length in enumerate(lengths) if length >= start + BLOCK]
+        yield lanes, np.stack([_cut(pools[i], start, BLOCK) for i in lanes])
+    rests: dict[int, list[int]] = {}
+    for i, length in enumerate(lengths):
+        if length % BLOCK or not any(lengths):
+            rests.setdefault(length % BLOCK, []).append(i)
+    for size, lanes in sorted(rests.items()):
+        yield lanes, np.stack([_cut(pools[i], lengths[i] - size, size) for i in lanes])
+
+
+def _cut(pool: np.ndarray, start: int, size: int) -> np.ndarray:
+    found = np.full(size, -1)
+    found[:max(0, len(pool) - start)] = pool[start:start + size]
+    return found
+
+
+def outputs(kernel: Kernel, tensors: Tensors, samples: Samples, pools: list[np.ndarray],
+            variables: Tensors, function: Predict) -> Iterator[tuple[list[int], Tensor, Tensor, Tensor]]:
+    """Run ``function`` over the pools of a chunk of L clients, a block of several lanes at a time.
+
+    Yields for each block of b samples of ``a`` lanes: which lanes, the function's output ``[a, b, …]``,
+    y [a, b], and mask, bool [a, b], which is false where stacked lanes are padded. A lane's blocks come in
+    the order of its pool; a serial lane's last one is no longer than what is left.
 
     tensors, variables: of the clients' models and for the function, ``[L, …]`` by name.
     """
-    longest = max(map(len, pools))
-    padded = np.zeros((len(pools), longest if kernel.widest == 1 else _padded(longest)), np.int64)
-    for row, pool in zip(padded, pools, strict=True):
-        row[:len(pool)] = pool
-    real = np.arange(padded.shape[1]) < np.array([[len(pool)] for pool in pools])
-    positions, masks = (torch.from_numpy(array).to(samples.device) for array in (padded, real))
-    for block, mask in zip(positions.split(BLOCK, dim=1), masks.split(BLOCK, dim=1), strict=True):
-        x, y = samples.take(block.reshape(-1))
-        x = x[None] if len(pools) == 1 else x.view(*block.shape, *x.shape[1:])
-        yield kernel.predict(tensors, x, variables, function), y.view(block.shape), mask
+    blocks = list(_blocks(pools, kernel.widest > 1))
+    numbers = np.concatenate([positions.ravel() for _, positions in blocks])
+    told = pinned.on_device(torch.from_numpy(numbers), samples.device)  # one transfer
+    parts = told.split([positions.size for _, positions in blocks])
+    for (lanes, positions), index in zip(blocks, parts, strict=True):
+        x, y = samples.take(index.clamp(min=0))
+        x = x[None] if len(lanes) == 1 else x.view(*positions.shape, *x.shape[1:])
+        chosen = selection(lanes, samples.device)
+        here, given = ({name: tensor[chosen] for name, tensor in named.items()}
+                       for named in (tensors, variables))
+        output = kernel.predict(here, x, given, function)
+        yield lanes, output, y.view(positions.shape), index.view(positions.shape) >= 0
+
+
+def added(total: Tensor | None, lanes: list[int], part: Tensor, count: int) -> Tensor:
+    """``part`` [a, …] added to the rows ``lanes`` of ``total`` [count, …]; None is zeros."""
+    total = part.new_zeros(count, *part.shape[1:]) if total is None else total
+    total[selection(lanes, part.device)] += part
+    return total
 
 
 def score(kernel: Kernel, tensors: Tensors, samples: Samples, pools: list[np.ndarray],
@@ -64,14 +98,13 @@ def score(kernel: Kernel, tensors: Tensors, samples: Samples, pools: list[np.nda
     Raises TypeError where ``predict`` does not return logits [samples, classes].
     """
     sums: Sums = {}
-    for logits, y, mask in outputs(kernel, tensors, samples, pools, variables, predict):
+    for lanes, logits, y, mask in outputs(kernel, tensors, samples, pools, variables, predict):
         if logits.dim() != 3 or logits.shape[2] < samples.classes:
             raise TypeError(f"predictions of a client have shape {list(logits.shape[1:])}; "
                             f"expected [{logits.shape[1]}, {samples.classes}], samples × classes")
         block = Block(logits, y, mask, samples.classes)
         for name, one in scores.items():
-            part = one.sums(block).double()
-            sums[name] = sums[name] + part if name in sums else part
+            sums[name] = added(sums.get(name), lanes, one.sums(block).double(), len(pools))
     together = torch.cat(list(sums.values()), dim=1).cpu()  # a device is waited for once
     return dict(zip(sums, together.split([part.shape[1] for part in sums.values()], dim=1), strict=True))
 

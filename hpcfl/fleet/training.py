@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hpcfl.files import scratch
 from hpcfl.fleet import frozen
-from hpcfl.fleet.losses import Lanes, Loss, Tensors
+from hpcfl.fleet.losses import Lanes, Loss, Tensors, selection
 from hpcfl.fleet.modules import Frozen
 from hpcfl.fleet.optimizers import Optimizer, Proximal
 from hpcfl.fleet.resources import Resources
@@ -190,7 +190,7 @@ class Chunk:
             x, y = samples.take(index[start:start + sum(sizes)])
             parts = zip(block, x.split(sizes), y.split(sizes), strict=True)
             for (group, size, part), inputs, labels in parts:
-                self.play(_selection(group, samples.device), inputs, labels.view(part.shape), size, record)
+                self.play(selection(group, samples.device), inputs, labels.view(part.shape), size, record)
             start += sum(sizes)
             del x, y, parts, inputs, labels  # their memory is free again before the next block is gathered
         record[:, 0] /= counts.clamp(min=1)
@@ -286,10 +286,3 @@ def _blocks(stretches: list[Stretch]) -> Iterator[list[Stretch]]:
             block = []
         block.append(stretch)
     yield block
-
-
-def _selection(group: list[int], device: torch.device) -> Lanes:
-    """Neighbouring lanes as a slice, so that steps can change views in place; others as indices."""
-    if group[-1] - group[0] == len(group) - 1:
-        return slice(group[0], group[-1] + 1)
-    return torch.tensor(group).to(device, non_blocking=True)

@@ -1,10 +1,12 @@
-"""Where the time of a W1 round goes: ``python tests/benchmarks/profile_round.py``
-writes ``results/benchmarks/profile-w1.txt``.
+"""Where the time of a W1 round goes: ``python tests/benchmarks/profile_round.py [--device cuda]``
+writes ``results/benchmarks/profile-w1.txt``, or ``profile-gpu.txt`` of CIFAR-10.
 
-One process trains the smaller half of W1's clients, without scoring, under the torch profiler.
+One process trains the smaller half of the clients, without scoring, under the torch profiler.
 """
 
+import argparse
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -15,24 +17,32 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.preparation.prepare import prepare
 
-OUT = Path(__file__).parents[2] / "results" / "benchmarks" / "profile-w1.txt"
+OUT = Path(__file__).parents[2] / "results" / "benchmarks"
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda for a GPU")
+    device = parser.parse_args().device
+    workload, name, rounds, order, activities = (
+        ("W1", "w1", 2, "self_cpu_time_total", [ProfilerActivity.CPU]) if device == "cpu" else
+        ("CIFAR-20", "gpu", 5, "self_device_time_total", [ProfilerActivity.CPU, ProfilerActivity.CUDA]))
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) / "W1"
-        workloads.write("W1", folder)
-        overrides = [f"partition.file={folder}/partition.h5", f"evaluation.every={workloads.NEVER}"]
+        folder = Path(scratch) / workload
+        workloads.write(workload, folder)
+        overrides = [f"partition.file={folder}/partition.h5", f"evaluation.every={workloads.NEVER}",
+                     f"runtime.device={device}"]
         prepared = prepare(config.load(folder / "experiment.toml", overrides), OneProcess())
     sizes = prepared.setup.counts.sum(dim=1).numpy()
     ids = np.sort(np.argsort(sizes)[:len(sizes) // 2])
-    for round in (1, 2):  # the first warms up
-        with profile(activities=[ProfilerActivity.CPU]) as record:
-            prepared.method.update(prepared.fleet(ids, round, scored=False),
-                                   {"model": prepared.server["model"]})
-    table = record.key_averages().table(sort_by="self_cpu_time_total", row_limit=25, max_name_column_width=48)
-    OUT.write_text(f"{len(ids)} clients, {int(sizes[ids].sum())} samples, batch 10, one thread\n"
-                   + "\n".join(line.rstrip() for line in table.splitlines()) + "\n", encoding="utf-8")
+    inbox = {"model": prepared.server["model"].to(prepared.resources.device)}
+    for round in range(1, rounds + 1):  # all but the last warm up
+        with profile(activities=activities) if round == rounds else nullcontext() as record:
+            prepared.method.update(prepared.fleet(ids, round, scored=False), dict(inbox))
+    table = record.key_averages().table(sort_by=order, row_limit=25, max_name_column_width=48)
+    (OUT / f"profile-{name}.txt").write_text(
+        f"{len(ids)} clients, {int(sizes[ids].sum())} samples, batch 10, one thread\n"
+        + "\n".join(line.rstrip() for line in table.splitlines()) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

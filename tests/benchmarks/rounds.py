@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import one_gpu
 import table
 import workloads
 
@@ -157,19 +158,17 @@ ROWS: dict[str, tuple[Callable[[Bench, str], dict[str, float]], str]] = {
     "methods": (methods, "W1"), "exchange": (exchange, ""), "means": (means, ""),
     "server": (server_step, "CIFAR-100"),
     "scaling": (scaling, "scaling"), "few": (few, "few")}
-GPU_ROWS = {"CIFAR-20": (training_only, "CIFAR-20"), "CIFAR-100": (training_only, "CIFAR-100"),
-            "ResNet": (training_only, "ResNet")}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=[*ROWS, *GPU_ROWS], metavar="ROW",
-                        help=", ".join([*ROWS, *GPU_ROWS]))
+    parser.add_argument("--only", nargs="+", choices=[*ROWS, *one_gpu.ROWS], metavar="ROW",
+                        help=", ".join([*ROWS, *one_gpu.ROWS]))
     parser.add_argument("--quick", action="store_true", help="each contender once")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda for the rows of one GPU")
     parser.add_argument("--cores", type=int, default=2, help="workers on the CPU")
     options = parser.parse_args()
-    rows = ROWS if options.device == "cpu" else GPU_ROWS
+    rows = ROWS if options.device == "cpu" else one_gpu.ROWS
     path = RESULTS / f"{'cpu' if options.device == 'cpu' else 'gpu'}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     results = json.loads(path.read_text()) if path.exists() else {}

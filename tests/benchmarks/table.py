@@ -43,6 +43,10 @@ def against(contender: str, yardstick: str) -> Callable[[Values], float]:
     return lambda values: values[contender] / values[yardstick]
 
 
+def largest(values: Values) -> float:
+    return max(values.values())
+
+
 METHODS = {"fedprox": 1.10, "cwfedavg": 1.05, "fednh": 1.15, "diversifed": 1.10, "fedala": 1.10,
            "fedrep": 1.60}
 TARGETS = [
@@ -74,7 +78,12 @@ TARGETS = [
     *(Target(row, f"one GPU, {what}, against by hand", against("hpcfl", "by hand"), bound)
       for row, what, bound in (("CIFAR-20", "CIFAR-10, 20 clients", 1 / 25),
                                ("CIFAR-100", "CIFAR-10, 100 clients", 1 / 25),
-                               ("ResNet", "ResNet-18, 20 clients", 1 / 3)))]
+                               ("ResNet", "ResNet-18, 20 clients", 1 / 3))),
+    Target("CIFAR-20", "one GPU, CIFAR-10, 20 clients, seconds of a steady round",
+           lambda values: values["hpcfl"], 0.1),
+    Target("GPU-methods", "one GPU, every method's final state against the CPU's", largest, 1e-3),
+    Target("GPU-repeated", "one GPU, digests of one run played three times", largest, 1.0),
+    Target("GPU-memory", "one GPU, most memory of lanes, share of what the rule says", largest, 1.0)]
 
 
 def render(results: dict[str, dict]) -> str:

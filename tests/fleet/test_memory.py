@@ -25,7 +25,7 @@ def test_a_lane_by_hand(training, rows):
 
 def test_scoring_may_need_more_than_training():
     model, x = MLP((8,), 3, hidden=(6,)), torch.zeros(1, 8)
-    assert lane_bytes(model, x, Training(batch_size=1)) == 2 * 4 * PARAMETERS + 2 * scoring.BLOCK * 4 * 8
+    assert lane_bytes(model, x, Training(batch_size=1)) == 3 * 4 * PARAMETERS + 2 * scoring.BLOCK * 4 * 8
 
 
 def test_lanes_fill_the_memory_and_one_always_trains():

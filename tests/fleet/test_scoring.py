@@ -66,9 +66,27 @@ def test_a_model_of_two_names_is_scored_once(make_fleet, rows_of, monkeypatch):
     monkeypatch.setattr(scoring, "score", lambda *given, real=scoring.score: scored.append(1) or real(*given))
     fleet.score(("pre", "global"), rows_of(fleet))
     often = len(scored)
-    assert fleet.scores["global"] is fleet.scores["pre"] and often == 2  # two lengths of test sets
+    assert fleet.scores["global"] is fleet.scores["pre"] and often == 1
     fleet.score("post", rows_of(fleet))
     assert len(scored) == 2 * often
+
+
+def test_clients_are_scored_in_lockstep_and_as_one_by_one(make_fleet, rows_of, monkeypatch):
+    """Test sets of 40, 40, 60, 40 and 80 samples: two whole blocks, then the rests of 8, 8, 8 and 16."""
+    monkeypatch.setattr(scoring, "BLOCK", 32)
+    found = []
+    for lanes in ("auto", 1):
+        fleet = make_fleet(lanes=lanes)
+        blocks, predict = [], fleet.resources.kernel.predict
+        monkeypatch.setattr(fleet.resources.kernel, "predict",
+                            lambda tensors, x, *rest, blocks=blocks, predict=predict:
+                            blocks.append(x.shape[:2]) or predict(tensors, x, *rest))
+        fleet.score("post", rows_of(fleet))
+        means = fleet.class_means(rows_of(fleet), lambda model, x, lane: model.features(x))
+        found.append((fleet.scores["post"]["loss"], means, blocks))
+    assert found[0][2] == [(5, 32), (2, 32), (4, 16), (1, 32), (4, 16)]
+    for one, other in zip(found[0][:2], found[1][:2], strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_rows_that_are_changed_in_place_are_scored_anew(make_fleet, rows_of):

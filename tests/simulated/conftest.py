@@ -7,9 +7,9 @@ The tests run where pytest was started with ``-p gpu.guard`` and this folder on 
 import sys
 from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 import torch
+from on_gpu import made_up
 
 HERE = "gpu.guard" in sys.modules
 collect_ignore_glob = ["test_simulated.py"] if HERE else ["test_on_*.py"]
@@ -39,12 +39,6 @@ class Seen:
     played: object
     gpu: object
     epochs: list[Epoch] = field(default_factory=list)
-
-    @property
-    def state(self) -> dict[str, torch.Tensor]:
-        """Of the server and of the clients, on the CPU."""
-        return {**{f"server {name}": tensor.cpu() for name, tensor in self.played.server.items()},
-                **{f"client {name}": tensor.cpu() for name, tensor in self.played.clients.items()}}
 
 
 @pytest.fixture
@@ -80,21 +74,7 @@ def observed(seen, epoch):
     return run
 
 
-SHAPES = {"cnn": (1, 16, 16), "lenet": (1, 28, 28), "resnet8": (3, 8, 8), "fasttext": (7,)}
-
-
 @pytest.fixture
 def samples(tmp_path):
     """``samples(model)``: sections ``data`` and ``model`` for a model, on data made up for it."""
-    def make(model):
-        if model == "mlp":
-            return {"model": {"name": "mlp", "hidden": [6]}}
-        if model.startswith("tiny:"):
-            return {"model": {"name": model}}
-        random, shape = np.random.default_rng(0), (240, *SHAPES[model])
-        x = (random.integers(0, 9, shape) if model == "fasttext"
-             else random.integers(0, 256, shape, dtype=np.uint8))
-        np.savez(tmp_path / f"{model}.npz", x=x, y=np.repeat(np.arange(4), 60))
-        return {"data": {"dataset": "npz", "file": str(tmp_path / f"{model}.npz")},
-                "model": {"name": model}}
-    return make
+    return lambda model: made_up(model, tmp_path)

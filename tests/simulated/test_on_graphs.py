@@ -110,7 +110,7 @@ def test_clients_that_run_out_one_by_one_share_few_graphs(on_gpu, federate, monk
     sections = {"rounds": 3, "training": {"batch_size": 2}, "evaluation": {"every": 3}}
     seen = on_gpu("fedavg", counts, **sections)
     plain = federate("fedavg", counts, **sections, runtime={"device": "cpu", "lanes": 1024})
-    assert torch.equal(seen.state["server model"], plain.server["model"])
+    assert torch.equal(seen.played.state["server model"], plain.server["model"])
     assert seen.gpu.ledger.captures == 14
     computed = seen.played.prepared.resources.lane_steps
     assert computed.needed == 3 * sum(range(25)) and computed.computed == computed.needed + 3 * 16

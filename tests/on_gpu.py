@@ -1,0 +1,127 @@
+"""What is looked at on a GPU, be it a real one or the simulated: every method with a model, an optimiser and
+options, and how much memory lanes need."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tiny
+import torch
+from playing import play
+
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config
+from hpcfl.fleet import memory
+from hpcfl.preparation.prepare import prepare
+from hpcfl.rounds.federation import exchange
+
+# How far a tensor of the final state may be from the CPU's, as a share of its largest number: rounding is
+# 1e-7, and training makes more of it.
+TOLERANCE = 1e-3
+
+MOMENTUM = {"momentum": 0.9, "weight_decay": 0.01, "clip": 1.0}
+# method, its options, the model, [training]
+PLAYED = [
+    ("apple", {}, "mlp", {}),
+    ("cfl", {"quiet_rounds": 0, "eps1": 10.0, "eps2": 0.0}, "mlp", {}),
+    ("creff", {"features_each": 5, "match_steps": 3, "head_epochs": 3}, "mlp", {}),
+    ("cwfedavg", {"layers": "all", "wdr": 1.0}, "mlp", {}),
+    ("cwfedavg", {"layers": "output", "wdr": 1.0}, "mlp", {"optimizer": "adam"}),
+    ("ditto", {"ala": True}, "mlp", MOMENTUM),
+    ("diversifed", {}, "mlp", {"optimizer": "adam"}),
+    ("fedala", {"most_epochs": 2, "share": 1.0}, "mlp", {}),
+    ("fedamp", {}, "mlp", {}),
+    ("fedavg", {"ala": True, "aggregation": "class-wise"}, "mlp", {}),
+    ("fedavg", {}, "fasttext", {"optimizer": "adam", "clip": 1.0}),
+    ("fedavg", {}, "resnet8", {"buffers": "average", "lr": 1e-4}),
+    ("fedavg-c", {"tune_epochs": 1}, "mlp", {}),
+    ("fedbabu", {"tune_epochs": 1}, "lenet", {"momentum": 0.9}),
+    ("fedcac", {}, "mlp", {}),
+    ("fedfomo", {}, "mlp", {}),
+    ("fednh", {}, "cnn", {}),
+    ("fedper", {}, "mlp", {"optimizer": "adam"}),
+    ("fedphp", {}, "tiny:normalised", {}),
+    ("fedproto", {}, "mlp", {}),
+    ("fedprox", {}, "cnn", {}),
+    ("fedprox-c", {"tune_epochs": 1}, "mlp", {"momentum": 0.9}),
+    ("fedrep", {"head_epochs": 1}, "tiny:normalised", {}),
+    ("fedrod", {"personal": "hyper"}, "mlp", {}),
+    ("fedrod", {"order": "separate"}, "mlp", {}),
+    ("feduv", {}, "mlp", {}),
+    ("ifca", {}, "mlp", {}),
+    ("local", {}, "fasttext", {}),
+    ("partialfed", {"warmup": 0}, "mlp", {}),
+    ("per-fedavg", {"variant": "hessian-free"}, "mlp", {}),
+    ("pfedme", {"lam": 5.0}, "mlp", {}),
+    ("scaffold", {}, "mlp", {}),
+    ("moon", {}, "mlp", {}),
+    ("apfl", {}, "mlp", {"momentum": 0.9}),
+    ("fedbn", {}, "tiny:normalised", {}),
+    ("fedadam", {}, "mlp", {}),
+    ("fedyogi", {}, "mlp", {}),
+]
+# Of five clients: three steps, the last of two samples for some; the smallest client has no whole batch.
+COUNTS = [[4, 5, 0, 1], [0, 4, 4, 0], [0, 0, 1, 2], [6, 0, 2, 2], [2, 2, 2, 2]]
+
+SHAPES = {"cnn": (1, 16, 16), "lenet": (1, 28, 28), "resnet8": (3, 8, 8), "resnet18": (3, 32, 32),
+          "fasttext": (7,)}
+
+
+def made_up(model: str, folder: Path) -> dict[str, Any]:
+    """Sections ``data`` and ``model`` for a model, on data made up for it."""
+    if model == "mlp":
+        return {"model": {"name": "mlp", "hidden": [6]}}
+    if model.startswith("tiny:"):
+        return {"model": {"name": model}}
+    random, shape = np.random.default_rng(0), (240, *SHAPES[model])
+    x = (random.integers(0, 9, shape) if model == "fasttext"
+         else random.integers(0, 256, shape, dtype=np.uint8))
+    np.savez(folder / f"{model}.npz", x=x, y=np.repeat(np.arange(4), 60))
+    return {"data": {"dataset": "npz", "file": str(folder / f"{model}.npz")}, "model": {"name": model}}
+
+
+def on_both(case: tuple, folder: Path) -> float:
+    """The largest difference of a case's final state on the GPU from the CPU's, as ``TOLERANCE`` measures it.
+
+    Six rounds, so that steps become graphs; batch norm over batches of two makes too much of rounding then.
+    """
+    method, options, model, training = case
+    once = model in ("resnet8", "tiny:normalised")
+    sections = {**made_up(model, folder), "rounds": 1 if once else 6,
+                "training": {"lr": 1e-4 if once else 0.05, "epochs": 4 if once else 1, **training}}
+    states = [play(folder / device, {"name": method, **options}, COUNTS, **sections,
+                   runtime={"device": device, "lanes": 1024}).state for device in ("cuda", "cpu")]
+    return max(apart(one, states[1][name]) for name, one in states[0].items())
+
+
+def apart(one: torch.Tensor, other: torch.Tensor) -> float:
+    """The largest difference of two tensors, as a share of the largest number; infinities may be equal."""
+    one, other = one.double(), other.double()
+    finite = other[other.isfinite()]
+    gaps = torch.where((one == other) | (one.isnan() & other.isnan()), 0.0, (one - other).abs())
+    return (gaps.amax() / finite.abs().amax().clamp(min=1e-6)).item() if len(finite) else 0.0
+
+
+def digests(method: dict[str, Any], sections: dict[str, Any], folder: Path) -> set[str]:
+    """Of a federation that is played twice, and a third time without graphs."""
+    return {play(folder / str(number), method, COUNTS, **sections,
+                 runtime={"device": "cuda", "replay": number < 2}).digest for number in range(3)}
+
+
+def share_of_rule(method: str, counts: list[list[int]], sections: dict[str, Any], rounds: int) -> float:
+    """The most memory that clients side by side need there, graphs included, as a share of the rule's."""
+    prepared = prepare(config.parse(tiny.table(method, counts, **sections, runtime={"device": "cuda"})),
+                       OneProcess())
+    everyone, resources = np.arange(len(counts)), prepared.resources
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    for round in range(1, rounds + 1):
+        sent = prepared.method.send(prepared.server, prepared.audience(everyone, round))
+        inbox, _ = exchange.send(OneProcess(), prepared.placement, everyone, sent, resources.device)
+        fleet = prepared.fleet(everyone, round, True)
+        prepared.method.update(fleet, inbox)
+        del fleet, inbox
+    private = sum(tensor.nbytes for tensor in prepared.store.template.values())
+    one = resources.samples.take(resources.samples.train[0][:1])[0]
+    rule = memory.lane_bytes(resources.kernel.module, one, prepared.config.training, private)
+    return (torch.cuda.max_memory_allocated() - before) / (len(counts) * rule)
