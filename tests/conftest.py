@@ -1,5 +1,7 @@
 """Short federations in this process, and fleets made by hand."""
 
+import contextlib
+import io
 import os
 import subprocess
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ import pytest
 import tiny
 import torch
 
+from hpcfl.commands.run import run
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Message, fields
@@ -21,12 +24,15 @@ from hpcfl.fleet import Fleet
 from hpcfl.fleet.setup import Setup
 from hpcfl.methods.base import Cohort
 from hpcfl.preparation.prepare import Prepared, prepare
+from hpcfl.report import summary
+from hpcfl.report.summary import Run
 from hpcfl.rounds.federation import Federation
 from hpcfl.rounds.signals import StopRequest
 from hpcfl.rows import layout
 from hpcfl.storage import digest, results
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.trained.experiment import named
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,18 @@ def federate(tmp_path: Path):
         return Played(prepared, federation.server, store.get(store.ids),
                       digest.of_run(digest.of_tensors(federation.server), hashes),
                       results.read(folder).values)
+    return play
+
+
+@pytest.fixture
+def played(tmp_path: Path):
+    """``played(method, **sections)``: a finished run on the disk, whose plugins from ``tiny`` may be
+    imported."""
+    def play(method: str | dict[str, Any], **sections: Any) -> Run:
+        table, folder = tiny.table(method, **sections), tmp_path / "run"
+        with contextlib.redirect_stdout(io.StringIO()):
+            run(config.parse(table), folder, OneProcess())
+        return summary.load(folder, named(table))
     return play
 
 

@@ -44,6 +44,10 @@ def _short(name: str) -> str:
     return name
 
 
+# Keys that belong to the identity only where they are set, so that runs go on that began before they existed.
+LATER = (("evaluation", "scores"), ("evaluation", "best_by"), ("training", "validation"))
+
+
 class Config(Section):
     """A whole experiment, made by ``parse``. What is not given has its default, except ``method.name``."""
 
@@ -77,8 +81,9 @@ class Config(Section):
         table = {key: value for key, value in self.resolved().items() if key not in NOT_IDENTITY}
         table["data"].pop("root")
         table["partition"].pop("file")
-        if not table["evaluation"]["scores"]:  # so that runs go on that began before this key existed
-            table["evaluation"].pop("scores")
+        for section, key in LATER:
+            if not table[section][key]:
+                table[section].pop(key)
         return table
 
     def fingerprint(self) -> str:
@@ -107,6 +112,7 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
         place = ""
         config = Config(**{**table, **built})
         measures.asked(config.evaluation)
+        measures.check_best_by(config.evaluation, config.training)
         return config
     except pydantic.ValidationError as error:
         raise UserError(f"{source}: {_explain(error, place, table)}") from None

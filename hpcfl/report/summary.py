@@ -48,6 +48,7 @@ class Summary:
     state: str  # one word, see ``storage/life.py``
     notes: list[str]  # what is damaged or lost
     scores: dict[str, float | None] = field(default_factory=dict)  # of the column that counts, in ``best``
+    best_by: str = "test"  # the samples that ``best`` is chosen on; its numbers are of test samples anyway
 
 
 @dataclass(frozen=True)
@@ -273,8 +274,10 @@ def _summarise(config: Mapping[str, Any], results: Results, column: str, measure
     """``column``: the one that counts; ``measure``: the number in it that does."""
     played, metric = results.played, measure.recorded
     numbers = _series(results, f"{column}/{metric}")
+    chosen = _series(results, f"{measures.chosen_in(config, column)}/{metric}")
     scored = np.flatnonzero(np.isfinite(numbers))
-    best = max(scored.tolist(), key=lambda position: measure.rank(float(numbers[position])), default=None)
+    best = max(np.flatnonzero(np.isfinite(numbers) & np.isfinite(chosen)).tolist(),
+               key=lambda position: measure.rank(float(chosen[position])), default=None)
     return Summary(
         method=config["method"]["name"],
         dataset=config["data"]["dataset"],
@@ -288,7 +291,8 @@ def _summarise(config: Mapping[str, Any], results: Results, column: str, measure
         floats_down=_mean(_series(results, "floats_down")[played]),
         state=its_life.state,
         notes=notes,
-        scores={} if best is None else _all_of(results, best, column))
+        scores={} if best is None else _all_of(results, best, column),
+        best_by=measures.best_by(config))
 
 
 def _round(results: Results, position: int, column: str, metric: str) -> dict[str, Any]:
