@@ -1,5 +1,7 @@
 """Short federations in this process, and fleets made by hand."""
 
+import contextlib
+import io
 import os
 import subprocess
 from pathlib import Path
@@ -12,6 +14,7 @@ import torch
 from playing import Played, play
 from zygote import Zygote
 
+from hpcfl.commands.run import run
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Message, fields
@@ -22,8 +25,10 @@ from hpcfl.fleet import Fleet
 from hpcfl.fleet.setup import Setup
 from hpcfl.methods.base import Cohort
 from hpcfl.preparation.prepare import prepare
-from hpcfl.report import figures
+from hpcfl.report import figures, summary
+from hpcfl.report.summary import Run
 from hpcfl.rows import layout
+from hpcfl.trained.experiment import named
 
 # What takes minutes by itself begins at once: two files that mostly wait for Slurm, two that have one test.
 LONGEST = ["test_slurm", "test_slurm_interruptions", "test_simulated", "test_campaign"]
@@ -51,6 +56,18 @@ def federate(tmp_path: Path):
 def no_figures(monkeypatch):
     """A run draws none at its end, which takes longer than a tiny run."""
     monkeypatch.setattr(figures, "draw", lambda folder: [])
+
+
+@pytest.fixture
+def played(tmp_path: Path):
+    """``played(method, **sections)``: a finished run on the disk, whose plugins from ``tiny`` may be
+    imported."""
+    def play(method: str | dict[str, Any], **sections: Any) -> Run:
+        table, folder = tiny.table(method, **sections), tmp_path / "run"
+        with contextlib.redirect_stdout(io.StringIO()):
+            run(config.parse(table), folder, OneProcess())
+        return summary.load(folder, named(table))
+    return play
 
 
 @pytest.fixture

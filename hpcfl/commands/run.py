@@ -137,7 +137,8 @@ def _best_round(prepared: Prepared, restored: Restored | None) -> BestRound | No
     if not config.checkpoint.best:
         return None
     column = prepared.method.primary if config.evaluation.score == "method" else config.evaluation.score
-    return BestRound(column, prepared.measure, restored.best if restored else None)
+    chosen = measures.chosen_in(config.resolved(), column)
+    return BestRound(chosen, prepared.measure, restored.best if restored else None)
 
 
 def allowed_silence(configs: Iterable[Config]) -> float:

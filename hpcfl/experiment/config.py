@@ -38,7 +38,8 @@ LONGEST = 200  # bytes of a folder's name; file systems take 255
 NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
 # Keys that came later. With their defaults they do not count, so that runs go on that began without them.
 LATER = (("evaluation", "scores"), ("training", "plain_lr"), ("training", "schedule"),
-         ("training", "milestones"), ("training", "warmup"), ("participation", "dropout"))
+         ("training", "milestones"), ("training", "warmup"), ("training", "validation"),
+         ("evaluation", "best_by"), ("participation", "dropout"))
 
 
 def _short(name: str) -> str:
@@ -117,6 +118,7 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
         place = ""
         config = Config(**{**table, **built})
         measures.asked(config.evaluation)
+        measures.check_best_by(config.evaluation, config.training)
         return config
     except pydantic.ValidationError as error:
         raise UserError(f"{source}: {_explain(error, place, table)}") from None

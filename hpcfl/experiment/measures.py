@@ -2,14 +2,16 @@
 
 from collections.abc import Mapping
 from functools import cache
+from typing import Any
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import blame, plugins
-from hpcfl.experiment.sections import Evaluation
+from hpcfl.experiment.sections import Evaluation, Training
 from hpcfl.scores._described import Described, Measure, resolve
 from hpcfl.scores.base import Score
 
 PACKAGE = "hpcfl.scores"
+VALIDATION = "validation/"  # begins the names of columns that are scored on held-out training samples
 
 
 @cache
@@ -46,6 +48,25 @@ def measure(evaluation: Evaluation, scores: Mapping[str, Score]) -> Measure:
         raise UserError(f"evaluation.metric = '{evaluation.metric}' is unknown{hint}, SCORE/worst_tenth, "
                         "or your own 'module:Class'")
     return meant
+
+
+def best_by(config: Mapping[str, Any]) -> str:
+    """On which samples the best round of a resolved configuration is chosen: "test" or "validation"."""
+    asked = config["evaluation"].get("best_by")
+    held_out = config.get("training", {}).get("validation")
+    return "validation" if asked == "validation" or (asked is None and held_out) else "test"
+
+
+def chosen_in(config: Mapping[str, Any], column: str) -> str:
+    """The column in which the best round is chosen, where ``column`` is the one that counts."""
+    return f"{VALIDATION}{column}" if best_by(config) == "validation" else column
+
+
+def check_best_by(evaluation: Evaluation, training: Training) -> None:
+    """Raises UserError where the best round is to be chosen on samples that nobody holds out."""
+    if evaluation.best_by == "validation" and not training.validation:
+        raise UserError("evaluation.best_by = 'validation': nothing is held out to choose on; set "
+                        "training.validation = 0.1 or another share")
 
 
 def describe(scores: Mapping[str, Score]) -> dict[str, Described]:

@@ -103,6 +103,8 @@ class Training(Section):
     clip: float | None = Field(None, gt=0, description="largest norm of a client's gradient")
     buffers: Literal["local", "average"] = Field(
         "local", description="batch-norm statistics: each client's own, or averaged")
+    validation: float = Field(0.0, ge=0, lt=1, description="share of each client's training samples held out "
+                                                           "to choose the best round on")
     on_divergence: Literal["stop", "exclude"] = Field(
         "stop", description="a client with NaN or Inf: stop the run, or leave the client out of the round")
 
@@ -143,6 +145,9 @@ class Evaluation(Section):
                                              "or the method's own")
     metric: ScoreName = Field("weighted", description="what of it counts: weighted, mean, worst_tenth "
                                                       "accuracy, SCORE, SCORE/worst_tenth")
+    best_by: Literal["test", "validation"] | None = Field(
+        None, description="samples that the best round is chosen on; default: validation where "
+                          "training.validation holds some out, else test, as the papers do")
     scores: list[ScoreName] = Field(
         default_factory=list, description="further scores, built-in or your own 'module:Class'")
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl.communication.message import Pool
+from hpcfl.experiment.measures import VALIDATION
 from hpcfl.fleet import head_gradients, scoring, training
 from hpcfl.fleet.losses import Loss, Predict, Tensors
 from hpcfl.fleet.modules import Frozen, at
@@ -173,6 +174,8 @@ class Fleet:
               variables: Tensors | None = None) -> None:
         """Record the scores of ``rows`` on each client's test samples as ``column``, in scored rounds only.
 
+        Where samples are held out to choose the best round on, also on these, as ``validation/COLUMN``.
+
         column: several names, such as ("pre", "global"), where several columns are one model: it is scored
             once.
         predict: a function of (model, x, lane) that returns logits [batch, classes]; by default ``model(x)``.
@@ -180,11 +183,13 @@ class Fleet:
         """
         if not self.scored:
             return
+        columns = [column] if isinstance(column, str) else column
+        parts = {"": "test", **({VALIDATION: "selection"} if self.resources.samples.selects else {})}
         with self.resources.stopwatch.phase("score"):
-            scores = self.resources.scores
-            sums = self._sums("test", rows, predict or default_prediction, model,
-                              self._variables(variables), scores)
-        self.scores |= dict.fromkeys([column] if isinstance(column, str) else column, sums)
+            for prefix, part in parts.items():
+                sums = self._sums(part, rows, predict or default_prediction, model,
+                                  self._variables(variables), self.resources.scores)
+                self.scores |= dict.fromkeys([f"{prefix}{name}" for name in columns], sums)
 
     def loss_of(self, models: Tensor | Pool, on: Literal["train", "validation"] = "train",
                 model: str = "model") -> Tensor:
@@ -205,7 +210,7 @@ class Fleet:
 
     def _sums(self, on: str, rows: Tensor, predict: Predict, model: str, variables: Tensors,
               scores: Mapping[str, Score]) -> scoring.Sums:
-        """The sums of ``scores`` on each client's samples for ``on``: "train", "validation" or "test"."""
+        """The sums of ``scores`` on each client's samples for ``on``, one of ``Samples.parts``."""
         resources = self.resources
         chunk_sums, order = [], list[int]()
         pools = [resources.samples.parts[on][int(client)] for client in self.ids]

@@ -19,8 +19,9 @@ class Samples:
     positions [n] in the tensors ``x`` and ``y`` of this rank.
 
     clients: the ids of the rank's clients.
-    train, test, validation: positions [n] in the data set for each client of the experiment, by id; without
-        ``validation`` nothing is held out.
+    train, test, validation, selection: positions [n] in the data set for each client of the experiment, by
+        id. ``validation`` is for the method, on ``selection`` best rounds are chosen; without them nothing is
+        held out.
     channels_last: whether batches of images are laid out channels-last, as convolutions on a CPU run faster.
     augment: whether ``vary`` makes training images differ.
     normalise: what makes of the data set's samples [n, *shape] what a model takes.
@@ -30,9 +31,11 @@ class Samples:
     def __init__(self, dataset: Dataset, clients: Sequence[int], train: Sequence[np.ndarray],
                  test: Sequence[np.ndarray], device: torch.device, channels_last: bool,
                  validation: Sequence[np.ndarray] | None = None, augment: bool = False,
-                 global_test: bool = False):
-        held_out = [part[:0] for part in train] if validation is None else validation
-        parts = {"train": train, "test": test, "validation": held_out}
+                 global_test: bool = False, selection: Sequence[np.ndarray] | None = None):
+        nothing = [part[:0] for part in train]
+        parts = {"train": train, "test": test, "validation": nothing if validation is None else validation,
+                 "selection": nothing if selection is None else selection}
+        self.selects = selection is not None
         wanted = [np.asarray(part[client]) for part in parts.values() for client in clients]
         chosen, position = np.unique(np.concatenate([*wanted, np.zeros(0, np.int64)]), return_inverse=True)
         pools = iter(np.split(position, np.cumsum([len(part) for part in wanted])))

@@ -100,8 +100,9 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     dataset = datasets.load(config.data)
     split = partition.make(cast(Scheme, config.partition), dataset)
     scores = _scores(config, split)
-    train, validation = hold_out(split.train, dataset.y.numpy(), method.validation_share(),
-                                 config.partition.seed)
+    labels, seed, share = dataset.y.numpy(), config.partition.seed, config.training.validation
+    train, selection = hold_out(split.train, labels, share, seed, "selection")
+    train, validation = hold_out(train, labels, method.validation_share(), seed)
     counts, test_counts = _counts(replace(split, train=train), dataset)
     seat = seat or Device(choose_device(config.runtime, process.local_rank))
     device = seat.device
@@ -116,7 +117,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     placed = placement.place(steps.tolist(), process.size)
     own = placed.clients_of(process.rank).tolist()
     samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and convolves(template),
-                      validation, config.data.augment, split.global_test)
+                      validation, config.data.augment, split.global_test, selection if share else None)
     method, private = _with_buffers(config, method, setup, buffers, template)
     lanes = _lanes(config, seat, template.to(device), samples, dataset, private)
     given = template, device, lanes, config.runtime.replay

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import plugins
+from hpcfl.experiment import measures, plugins
 from hpcfl.scores._described import Described, Measure, resolve
 from hpcfl.storage import life, run_folder
 from hpcfl.storage import results as recorded
@@ -51,6 +51,7 @@ class Summary:
     state: str  # one word, see ``storage/life.py``
     notes: list[str]  # what is damaged or lost
     scores: dict[str, float | None] = field(default_factory=dict)  # of the column that counts, in ``best``
+    best_by: str = "test"  # the samples that ``best`` is chosen on; its numbers are of test samples anyway
 
 
 @dataclass(frozen=True)
@@ -263,7 +264,8 @@ def _summarise(config: Mapping[str, Any], results: Results, column: str, measure
                notes: list[str]) -> Summary:
     """``column``: the one that counts; ``measure``: the number in it that does."""
     played, metric = results.played, measure.recorded
-    found = moments(results.rounds, _series(results, f"{column}/{metric}"), measure.rank)
+    chosen = _series(results, f"{measures.chosen_in(config, column)}/{metric}")
+    found = moments(results.rounds, _series(results, f"{column}/{metric}"), measure.rank, chosen)
     return Summary(
         method=config["method"]["name"],
         dataset=config["data"]["dataset"],
@@ -278,7 +280,8 @@ def _summarise(config: Mapping[str, Any], results: Results, column: str, measure
         floats_down=_mean(_series(results, "floats_down")[played]),
         state=its_life.state,
         notes=notes,
-        scores={} if found is None else _all_of(results, found.best, column))
+        scores={} if found is None else _all_of(results, found.best, column),
+        best_by=measures.best_by(config))
 
 
 def _round(results: Results, position: int, column: str, metric: str) -> dict[str, Any]:

@@ -17,10 +17,10 @@ MOMENTS = (("pre", "before"), ("post", "after"))  # column, how it is called in 
 MEANINGS = {"weighted": "of all samples"}  # summaries that are not said by their name and "over clients"
 CAPTION = """\
 Models before and after local training on the clients' own test samples{unit},
-at the best round of the column that counts (▸); that column in the last round,
-and its mean over the last tenth of the rounds (tail). {score}: {meaning};
-mean ± std, worst tenth: over clients, so many as in "of"; floats: to and from
-a client in a round."""
+at the best round, by {best_by} samples, of the column that counts (▸); that
+column in the last round, and its mean over the last tenth of the rounds (tail).
+{score}: {meaning}; mean ± std, worst tenth: over clients, so many as
+in "of"; floats: to and from a client in a round."""
 
 
 def show(folder: Path) -> None:
@@ -55,7 +55,8 @@ def caption(runs: list[Run]) -> str:
     kind = next(iter(described["recorded"])) if described else measure.kind
     unit = f", in {plain(measure.unit)}" if measure.unit else ""
     meaning = MEANINGS.get(kind, f"{plain(kind)} over clients")
-    return CAPTION.format(unit=unit, score=plain(_scores_of(runs)), meaning=meaning)
+    best_by = " or ".join(dict.fromkeys(run.summary.best_by for run in runs))
+    return CAPTION.format(unit=unit, best_by=best_by, score=plain(_scores_of(runs)), meaning=meaning)
 
 
 def _scores_of(runs: list[Run]) -> str:

@@ -1,6 +1,6 @@
 """The JSON in a run's folder, as far as readers rely on it; it may have further keys."""
 
-from typing import Any
+from typing import Any, NotRequired
 
 from pydantic import ConfigDict, NonNegativeInt, PositiveInt, with_config
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
@@ -40,6 +40,7 @@ class Configuration(TypedDict):
     model: Named
     method: Named
     evaluation: Evaluation
+    training: NotRequired[dict[str, Any]]
 
 
 class RunFile(TypedDict):

@@ -27,15 +27,19 @@ class Moments:
     tail: list[int]
 
 
-def moments(rounds: np.ndarray, numbers: np.ndarray, rank: Callable[[float], float]) -> Moments | None:
+def moments(rounds: np.ndarray, numbers: np.ndarray, rank: Callable[[float], float],
+            chosen: np.ndarray | None = None) -> Moments | None:
     """The moments of ``numbers`` [T], NaN where ``rounds`` [T] have none; None where none has one.
 
     rank: a value to order numbers by, higher for a better one; of equals the first is the best.
+    chosen: the numbers [T] by which the best round is chosen, if others, such as those of validation samples.
     """
+    chosen = numbers if chosen is None else chosen
     known = np.flatnonzero(np.isfinite(numbers))
-    if not known.size:
+    candidates = known[np.isfinite(chosen[known])]
+    if not candidates.size:
         return None
-    best = max(known.tolist(), key=lambda position: rank(float(numbers[position])))
+    best = max(candidates.tolist(), key=lambda position: rank(float(chosen[position])))
     last = int(known[-1])
     first = rounds[last] - ceil(TAIL * rounds[last])  # the tail is after this round
     return Moments(best, last, known[rounds[known] > first].tolist())
@@ -63,7 +67,9 @@ def outcome(results: Results) -> dict[str, Any]:
     column, measure = counts(results.header["config"]["evaluation"], results)
     name = f"{column}/{measure.recorded}"
     numbers = results.values.get(name, np.full(len(results.rounds), np.nan))
-    found = moments(results.rounds, numbers, measure.rank)
+    by = measures.chosen_in(results.header["config"], column)
+    chosen = results.values.get(f"{by}/{measure.recorded}", np.full(len(results.rounds), np.nan))
+    found = moments(results.rounds, numbers, measure.rank, chosen)
     if found is None:
         return {}
     clients = results.values.get(f"{column}/{CLIENTS}", np.full(len(numbers), np.nan))
