@@ -39,7 +39,8 @@ class Fleet:
     loss: what ``train`` minimises unless told otherwise.
     scores: what ``score`` added up, by column.
     recorded: what ``record`` was given, [n] by name.
-    losses: each client's mean loss in the last epoch of the last training, float64 [n]; None before any.
+    losses, data_losses: each client's mean objective in the last epoch of the last training, with the
+    proximal term at its end, and the data term alone, float64 [n]; None before any.
     """
 
     ids: np.ndarray
@@ -52,6 +53,7 @@ class Fleet:
     scores: dict[str, scoring.Sums] = field(default_factory=dict)
     recorded: Tensors = field(default_factory=dict)
     losses: Tensor | None = None
+    data_losses: Tensor | None = None
     _phases: set[str] = field(default_factory=set)
 
     @property
@@ -162,12 +164,12 @@ class Fleet:
     @contextmanager
     def trial(self) -> Iterator[None]:
         """A block of training for a score alone: afterwards private state and ``losses`` are as before it."""
-        state, losses = self.state, self.losses
+        state, losses = self.state, (self.losses, self.data_losses)
         self.state = dict(state)
         try:
             yield
         finally:
-            self.state, self.losses = state, losses
+            self.state, (self.losses, self.data_losses) = state, losses
 
     def score(self, column: str | Sequence[str], rows: Tensor,
               predict: Predict | None = None, model: str = "model",
@@ -313,7 +315,7 @@ class Fleet:
         given = self._variables(variables)
         trained = training.train(task, self.resources, self.ids, self.rows(rows), self.buffers(model), given)
         self.keep_buffers(model, trained.buffers)
-        self.losses = trained.losses
+        self.losses, self.data_losses = trained.losses.unbind(dim=1)
         return trained
 
     def _epochs(self, epochs: int | None) -> int:

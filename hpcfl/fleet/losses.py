@@ -32,6 +32,13 @@ class Batch:
 class Lane(SimpleNamespace):
     """The variables of ONE client, as a loss or a prediction sees them."""
 
+    _regularisers: tuple[Tensor, ...] = ()
+
+    def regulariser(self, term: Tensor) -> Tensor:
+        """``term`` itself, for the sum that the loss is, noted as no part of the data loss."""
+        self._regularisers = (*self._regularisers, term)
+        return term
+
     def __getattr__(self, name: str) -> Any:
         raise AttributeError("the lane has no variable "
                              f"'{name}'{nearest(name, sorted(vars(self))) if vars(self) else ''}")
@@ -48,6 +55,22 @@ def one_number(loss: Tensor) -> Tensor:
         raise TypeError(f"the loss of a mini-batch {got}; expected a tensor with one number, "
                         "such as the mean")
     return loss
+
+
+def in_two(loss: Tensor, lane: Lane) -> Tensor:
+    """The loss and its data term alone, [2], of which only the first has a gradient.
+
+    Raises TypeError if the loss is not one number.
+    """
+    data = one_number(loss).detach()
+    for term in lane._regularisers:
+        data = data - term.detach()
+    return torch.stack([loss, data])
+
+
+def regularised(losses: Tensor, terms: Tensor) -> Tensor:
+    """Losses and data terms [a, 2] of objectives that have further ``terms`` [a]."""
+    return torch.stack([losses[:, 0] + terms, losses[:, 1]], dim=1)
 
 
 def differentiable(loss: Tensor) -> Tensor:

@@ -70,6 +70,15 @@ class Optimizer:
             directions = list(torch._foreach_add(directions, weights, alpha=self.training.weight_decay))
         return directions
 
+    def proximal_term(self, tensors: Tensors, names: list[str]) -> Tensor | None:
+        """(strength/2)·‖w − anchor‖² of all lanes [L], over the parameters ``names``; None without one."""
+        strength, anchors = self._anchors(names, slice(None))
+        if not anchors:
+            return None
+        apart = torch._foreach_sub([tensors[name] for name in names], anchors)
+        norms = torch.stack([torch.linalg.vector_norm(part.flatten(1), dim=1) for part in apart], dim=1)
+        return strength / 2 * norms.square().sum(dim=1)
+
     def clipped(self, directions: list[Tensor]) -> list[Tensor]:
         """Each lane's whole gradient scaled to a norm of at most ``training.clip``, where that is set."""
         return directions if self.training.clip is None else _clipped(directions, self.training.clip)

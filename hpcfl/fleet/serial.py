@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from hpcfl.fleet.losses import Batch, Lane, Lanes, Loss, Predict, Tensors, differentiable, one_number
+from hpcfl.fleet.losses import Batch, Lane, Lanes, Loss, Predict, Tensors, differentiable, in_two
 from hpcfl.fleet.modules import Frozen, convolves, train_mode
 
 
@@ -81,13 +81,13 @@ class SerialSession:
         return lanes
 
     def __call__(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
-        """The gradients by name ``[1, …]``, and the loss [1], on a mini-batch of the one lane.
+        """The gradients by name ``[1, …]``, and loss and data term [1, 2], on a mini-batch of the one lane.
 
         x: ``[1, size, …]``. y: [1, size]. variables: ``[1, …]`` by name.
         Raises TypeError where the loss is not one number or does not depend on ``leaves``.
         """
         lane = Lane(**{name: value[0] for name, value in variables.items()})
-        value = one_number(self.loss(self.module, Batch(x[0], y[0]), lane))
+        values = in_two(self.loss(self.module, Batch(x[0], y[0]), lane), lane)
         leaves = list(self.leaves.values())
-        gradients = torch.autograd.grad(differentiable(value), leaves, materialize_grads=True)
-        return {name: g[None] for name, g in zip(self.leaves, gradients, strict=True)}, value.detach()[None]
+        gradients = torch.autograd.grad(differentiable(values[0]), leaves, materialize_grads=True)
+        return {name: g[None] for name, g in zip(self.leaves, gradients, strict=True)}, values.detach()[None]

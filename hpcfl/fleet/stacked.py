@@ -20,8 +20,8 @@ from hpcfl.fleet.losses import (
     Tensors,
     differentiable,
     identity,
+    in_two,
     in_words,
-    one_number,
 )
 from hpcfl.fleet.modules import Frozen, Program, train_mode
 from hpcfl.fleet.replay import Function, Replayed
@@ -137,7 +137,7 @@ class StackedLoss:
     variable_names: list[str]
 
     def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of the trained parameters, ``[a, …]`` each, and last the losses [a].
+        """The gradients of the trained parameters, ``[a, …]`` each, and last losses and data terms [a, 2].
 
         given: ``[a, …]`` each: the parameters and buffers, x, y and the variables.
         """
@@ -147,17 +147,18 @@ class StackedLoss:
         lanes = dict(zip(self.variable_names, variables, strict=True))
         losses = vmap(self.of_one, randomness="error")(named, x, y, lanes)
         # A lane's loss depends on its own tensors alone, so the gradient of the sum holds every lane's own.
-        total = differentiable(losses.sum())
+        total = differentiable(losses[:, 0].sum())
         return (*torch.autograd.grad(total, leaves, materialize_grads=True), losses.detach())
 
     def of_one(self, named: Tensors, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
-        """The loss of ONE client with tensors ``named``, on a mini-batch ``x`` [size, …], ``y`` [size]."""
+        """Loss and data term [2] of ONE client with tensors ``named``, on ``x`` [size, …], ``y`` [size]."""
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
         loss: Tensor = functional_call(Program(self.module, self._of_model), swapped, (x, y, variables))
         return loss
 
     def _of_model(self, model: nn.Module, x: Tensor, y: Tensor, variables: Tensors) -> Tensor:
-        return one_number(self.loss(model, Batch(x, y), Lane(**variables)))
+        lane = Lane(**variables)
+        return in_two(self.loss(model, Batch(x, y), lane), lane)
 
 
 class StackedSession:
@@ -176,7 +177,7 @@ class StackedSession:
         return graphs.width(lanes, len(self._first)) if self._first.is_cuda else lanes
 
     def __call__(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
-        """The gradients by name ``[a, …]``, and the losses [a], on mini-batches of the selected ``lanes``.
+        """The gradients by name ``[a, …]``, losses and data terms [a, 2], on mini-batches of ``lanes``.
 
         On a GPU the gradients are good until the next call.
 

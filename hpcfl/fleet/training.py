@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hpcfl.files import scratch
 from hpcfl.fleet import frozen
-from hpcfl.fleet.losses import Lanes, Loss, Tensors, selection
+from hpcfl.fleet.losses import Lanes, Loss, Tensors, regularised, selection
 from hpcfl.fleet.modules import Frozen
 from hpcfl.fleet.optimizers import Optimizer, Proximal
 from hpcfl.fleet.resources import Resources
@@ -62,7 +62,8 @@ class Trained:
     """What a local training made of n clients, in new tensors.
 
     rows: ``[n, P]``. buffers: their batch-norm statistics ``[n, B]``.
-    losses: each client's mean loss in its last epoch, float64 [n]; 0 for those that did not train.
+    losses: each client's mean objective and its data term in its last epoch, float64 [n, 2]; 0 for those that
+    did not train.
     changed: the variables that the method's step assigned, ``[n, …]`` by name.
     """
 
@@ -78,7 +79,7 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
 
     The given tensors do not change.
     """
-    losses = torch.zeros(len(ids), dtype=torch.float64, device=resources.device)
+    losses = torch.zeros(len(ids), 2, dtype=torch.float64, device=resources.device)
     trained = Trained(_copied(rows), buffers.clone(), losses, {})
     pools = [task.pool(resources.seed, int(client), resources.samples.train[int(client)]) for client in ids]
     size = resources.training.batch_size * task.batches
@@ -152,24 +153,28 @@ class Chunk:
         self._draws = Draws(resources.seed, task.round, numbers, steps, resources.device)
 
     def run(self) -> Tensor:
-        """Train all epochs; returns each lane's mean loss in its last one, float64 [L]."""
-        losses = torch.zeros(len(self.clients), dtype=torch.float64, device=self.resources.device)
+        """Train all epochs; returns each lane's mean objective and data term in its last one, float64 [L, 2].
+
+        The proximal term is that of the trained model: in every step it would cost a tenth of the time.
+        """
+        losses = torch.zeros(len(self.clients), 2, dtype=torch.float64, device=self.resources.device)
         history: list[Tensor] = []
         running = torch.ones(len(self.clients), dtype=torch.bool)
         for epoch in range(self.task.epochs):
             record = self.epoch(epoch, running)
-            losses = torch.where(running.to(losses.device), record[:, 0], losses)
-            history.append(record[:, 1])
+            losses = torch.where(running.to(losses.device)[:, None], record[:, :2], losses)
+            history.append(record[:, 2])
             if self.task.until is not None:
                 running &= ~self.task.until(torch.stack(history, dim=1), self.variables).cpu()
                 if not running.any():
                     break
-        return losses
+        proximal = self._optimizer.proximal_term(self.tensors, self.task.names)
+        return losses if proximal is None else regularised(losses, proximal)
 
     def epoch(self, epoch: int, running: Tensor) -> Tensor:
         """Train one epoch of the lanes where ``running``, bool [L]; the others stay as they are.
 
-        Returns each lane's mean loss and the loss of its last mini-batch, float64 [L, 2].
+        Returns each lane's mean objective and data term, and the last mini-batch's objective, float64 [L, 3].
         """
         samples, lane_steps = self.resources.samples, self.resources.lane_steps
         orders = [self.order(lane, epoch) for lane in range(len(self.clients))]
@@ -183,7 +188,7 @@ class Chunk:
         numbers = np.concatenate([*(positions.ravel() for *_, positions in stretches), np.array(lengths)])
         told = pinned.on_device(torch.from_numpy(numbers), samples.device)
         index, counts = told.tensor_split([-len(lengths)])
-        record = torch.zeros(len(orders), 2, dtype=torch.float64, device=samples.device)
+        record = torch.zeros(len(orders), 3, dtype=torch.float64, device=samples.device)
         start = 0
         for block in _blocks(stretches):
             sizes = [positions.size for *_, positions in block]
@@ -193,7 +198,7 @@ class Chunk:
                 self.play(selection(group, samples.device), inputs, labels.view(part.shape), size, record)
             start += sum(sizes)
             del x, y, parts, inputs, labels  # their memory is free again before the next block is gathered
-        record[:, 0] /= counts.clamp(min=1)
+        record[:, :2] /= counts.clamp(min=1)[:, None]
         return record
 
     def order(self, lane: int, epoch: int) -> np.ndarray:
@@ -206,7 +211,7 @@ class Chunk:
     def play(self, lanes: Lanes, x: Tensor, y: Tensor, size: int, record: Tensor) -> None:
         """Train on the batches in ``x`` [a·batches·size, …], ``y`` [a, batches·size], one after the other.
 
-        The losses of the ``a`` lanes join ``record`` [L, 2]: their sum over samples, and the last batch's.
+        The losses of the ``a`` lanes join ``record`` [L, 3]: both sums over samples, and the last batch's.
         """
         width, span = y.shape
         # One lane's batch is a slice of the gathered block, which keeps its memory layout.
@@ -215,13 +220,16 @@ class Chunk:
         lane_steps.batched += span // size
         lane_steps.computed += self._gradient.computed(width) * (span // size)
         parts = zip(x.split(size, dim=1), y.split(size, dim=1), strict=True)
-        losses = torch.stack([self.batch(lanes, *part).expand(width) for part in parts]).to(record)
+        losses = torch.stack([self.batch(lanes, *part).expand(width, 2) for part in parts]).to(record)
         # Added one by one in double precision: a lane's sum may not depend on how many steps a block holds.
-        record[lanes, 0] = torch.cat([record[lanes, 0][None], losses * size]).cumsum(dim=0)[-1]
-        record[lanes, 1] = losses[-1]
+        record[lanes, :2] = torch.cat([record[lanes, :2][None], losses * size]).cumsum(dim=0)[-1]
+        record[lanes, 2] = losses[-1, :, 0]
 
     def batch(self, lanes: Lanes, x: Tensor, y: Tensor) -> Tensor:
-        """Do ONE step on the lanes' mini-batches ``x`` [a, size, …], ``y`` [a, size]; returns losses [a]."""
+        """Do ONE step on the lanes' mini-batches ``x`` [a, size, …], ``y`` [a, size].
+
+        Returns their objectives and data terms, [a, 2].
+        """
         given = {name: value[lanes] for name, value in self.variables.items()}
         if self.task.step is None:
             gradients, losses = self._gradient(lanes, x, y, given)

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.fleet.losses import Lanes, Tensors
+from hpcfl.fleet.losses import Lanes, Tensors, regularised
 from hpcfl.fleet.optimizers import Optimizer
 from hpcfl.rows import pinned, randomness
 
@@ -58,7 +58,7 @@ class Draws:
         return torch.from_numpy(table)
 
 
-# of (lanes, x, y, variables): the gradients by name, and the losses
+# of (lanes, x, y, variables): the gradients by name, and losses and their data terms [a, 2]
 Gradient = Callable[[Lanes, Tensor, Tensor, Tensors], tuple[Tensors, Tensor]]
 
 
@@ -70,7 +70,7 @@ class Turn:
 
     variables: the method's tensors ``[a, …]`` by name; a step changes one by assigning a new tensor.
     index: how many steps each lane did before in this training, int64 [a].
-    losses: the losses [a] of the last call of ``gradient``, which count as the step's.
+    losses: losses and data terms [a, 2] of the last call of ``gradient``, which count as the step's.
     """
 
     variables: Tensors
@@ -82,7 +82,7 @@ class Turn:
     _gradient: Gradient
     _optimizer: Optimizer
     _draws: Draws
-    losses: Tensor = field(default_factory=lambda: torch.zeros(()))
+    losses: Tensor = field(default_factory=lambda: torch.zeros(2))
 
     def rows(self) -> Tensor:
         """The trained columns of the lanes' models, a copy ``[a, width]``."""
@@ -112,6 +112,10 @@ class Turn:
         gradient = self.gradient(batch=batch)
         self.write(kept)
         return gradient
+
+    def regulariser(self, terms: Tensor) -> None:
+        """What the step minimises beside the loss, [a]: it joins ``losses``, and not their data terms."""
+        self.losses = regularised(self.losses, terms)
 
     def clipped(self, direction: Tensor) -> Tensor:
         """``direction`` [a, width] scaled to a norm of at most ``training.clip``, where that is set."""

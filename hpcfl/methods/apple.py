@@ -78,6 +78,7 @@ class Apple(Method):
             gradient = turn.gradient(combined(relation, itself, core, cores))
             descent = slopes(gradient, itself, core, cores) + penalty * (relation - target)
             turn.variables["relations"] = relation - rate * descent
+            turn.regulariser(penalty / 2 * (relation - target).square().sum(dim=1))
             turn.descend(gain * own_share(relation, itself) * gradient)
 
         trained, after = fleet.train_by(step, own, variables={"relations": relations, "itself": itself})

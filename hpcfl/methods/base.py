@@ -86,7 +86,8 @@ class Method(MethodSection, ABC):
         It may read its arguments and what does not change in a run, such as the method's keys. Steps that run
         often are recorded and replayed, with the Python numbers of the call that was recorded: whatever
         changes must be a variable. Where a replay turns out not to give what the loss gives, a RunFailure
-        says so (see ``runtime.replay``).
+        says so (see ``runtime.replay``). A term that is no fit of the data, such as a penalty, goes through
+        ``lane.regulariser(term)``, which gives it back: the recorded ``data_loss`` is without it.
         """
         return functional.cross_entropy(model(batch.x), batch.y)
 

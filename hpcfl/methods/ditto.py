@@ -44,8 +44,9 @@ class Ditto(FedAvg):
 
         def step(turn: Turn) -> None:
             personal = turn.rows()
-            pull = self.lam * (personal - turn.variables["anchor"])
-            turn.write(personal - rate * (turn.clipped(turn.gradient()) + pull))
+            apart = personal - turn.variables["anchor"]
+            turn.write(personal - rate * (turn.clipped(turn.gradient()) + self.lam * apart))
+            turn.regulariser(self.lam / 2 * apart.square().sum(dim=1))
 
         fleet.state["personal"], _ = fleet.train_by(
             step, fleet.state["personal"], epochs=self.personal_epochs, phase="personal", model="personal",

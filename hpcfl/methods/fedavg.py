@@ -111,7 +111,7 @@ class FedAvg(ServerModel):
     def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         loss, class_wise = self.loss(model, batch, lane), self.class_wise()
         penalty = class_wise.penalty(model, lane) if class_wise else None
-        return loss if penalty is None else loss + penalty
+        return loss if penalty is None else loss + lane.regulariser(penalty)
 
     def server_state(self, setup: Setup) -> State:
         state, class_wise = super().server_state(setup), self.class_wise()

@@ -71,7 +71,8 @@ class FedPHP(FedAvg):
                        lane.statistics)
         widths = WIDTHS if self.variant == "pfllib" else None
         fit = functional.cross_entropy(parts(model).head(features), batch.y)
-        return (1 - self.lam) * fit + self.lam * discrepancy(features, inherited, widths)
+        supervision: Tensor = lane.regulariser(self.lam * discrepancy(features, inherited, widths))
+        return (1 - self.lam) * fit + supervision
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
         return super().fit(fleet, rows, inbox, variables={"inherited": fleet.state["inherited"],

@@ -51,7 +51,8 @@ class FedProto(Method):
             return super().loss(model, batch, lane)
         features = parts(model).features(batch.x)
         away: Tensor = (features - lane.prototypes[batch.y]).square() * lane.present[batch.y][:, None]
-        return functional.cross_entropy(parts(model).head(features), batch.y) + self.lam * away.mean()
+        pull: Tensor = lane.regulariser(self.lam * away.mean())
+        return functional.cross_entropy(parts(model).head(features), batch.y) + pull
 
     def server_state(self, setup: Setup) -> State:
         width = parts(setup.build()).head.in_features

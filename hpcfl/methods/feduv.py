@@ -74,8 +74,9 @@ class FedUV(FedAvg):
         if self.normalise:
             features = functional.normalize(features, dim=1, eps=1e-12)
         fit = functional.cross_entropy(logits, batch.y)
-        return (fit + self.lam * variance_gap(logits.softmax(dim=1))
-                + self.mu * closeness(features, self.detach_scale))
+        varied: Tensor = lane.regulariser(self.lam * variance_gap(logits.softmax(dim=1)))
+        uniform: Tensor = lane.regulariser(self.mu * closeness(features, self.detach_scale))
+        return fit + varied + uniform
 
 
 plugin = FedUV

@@ -42,7 +42,9 @@ class Moon(FedAvg):
         near, far = (functional.cosine_similarity(features, at(
             model, row, lambda other: parts(other).features(batch.x)).detach()) / self.tau
             for row in (lane.received, lane.last))
-        return fit + self.mu * functional.softplus(far - near).mean()  # −log of the first's share of both
+        contrast = functional.softplus(far - near).mean()  # −log of the first's share of both
+        total: Tensor = fit + lane.regulariser(self.mu * contrast)
+        return total
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
         return super().fit(fleet, rows, inbox, variables={

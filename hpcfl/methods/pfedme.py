@@ -61,6 +61,8 @@ class PFedMe(ServerModel):
                 theta = turn.rows()
                 descent = turn.gradient() + self.lam * (theta - local) + self.mu * theta
                 turn.write(theta - self.personal_lr * descent)
+            terms = self.lam * (theta - local).square() + self.mu * theta.square()
+            turn.regulariser(terms.sum(dim=1) / 2)
             turn.variables["local"] = torch.lerp(local, turn.rows(), rate)
 
         fleet.state["personal"], after = fleet.train_by(

@@ -15,7 +15,7 @@ from hpcfl.report.text import literal
 from hpcfl.trial import measuring
 
 FLOAT = 4  # bytes
-NUMBERS = 3  # float64 numbers of a client and round beside its scores: training loss, floats sent, divergence
+NUMBERS = 4  # float64 numbers of a client and round beside its scores: losses, floats sent, divergence
 COLUMNS = 2  # how many most methods score: pre and post
 KEPT = 3  # checkpoints on the disk: two, and the one being written
 

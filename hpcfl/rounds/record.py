@@ -64,8 +64,9 @@ def numbers(fleet: Fleet, uplink: Message | None, finite: Tensor | None) -> Numb
                       for field in fields(uplink).values()), torch.zeros(len(fleet.ids), dtype=torch.float64))
         result.values["floats_up"] = floats.numpy()
         result.values["diverged"] = (~finite).double().numpy()
-        if fleet.losses is not None:
-            result.values["train_loss"] = fleet.losses.cpu().numpy()
+        for name, losses in (("train_loss", fleet.losses), ("data_loss", fleet.data_losses)):
+            if losses is not None:  # a client without samples has none
+                result.values[name] = losses.cpu().masked_fill(fleet.samples.cpu() == 0, torch.nan).numpy()
     return result
 
 

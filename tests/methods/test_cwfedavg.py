@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import parse
-from hpcfl.fleet.losses import Batch
+from hpcfl.fleet.losses import Batch, Lane
 from hpcfl.methods._classwise import (
     class_models,
     class_weights,
@@ -25,11 +25,6 @@ from hpcfl.models.mlp import MLP
 from hpcfl.rows import mixing
 
 M, K = 7, 4
-
-
-class Lane:
-    def __init__(self, distribution):
-        self.distribution = distribution
 
 
 def draw(clients=M, classes=K, seed=0):
@@ -163,7 +158,7 @@ def test_cwfedavg_4_regularisers_gradient_in_closed_form_and_by_finite_differenc
 
 @pytest.mark.parametrize(("half", "factor"), [(True, 0.5), (False, 1.0)])
 def test_cwfedavg_4_loss_is_cross_entropy_plus_the_regulariser(half, factor):
-    model, lane = MLP((5,), K, hidden=(6,)).double(), Lane(draw()[0][0])
+    model, lane = MLP((5,), K, hidden=(6,)).double(), Lane(distribution=draw()[0][0])
     batch = Batch(torch.randn(9, 5, dtype=torch.float64), torch.randint(K, (9,)))
     cw = method(wdr=10.0, wdr_half=half)
     expected = cross_entropy(model(batch.x),
@@ -316,7 +311,7 @@ def test_cwfedavg_9_layers_are_named_exactly(federate):
 
 def test_cwfedavg_regulariser_at_its_optimum_is_finite():
     model = MLP((5,), K, hidden=(6,))
-    lane = Lane(norm_distribution(model.head.weight).detach())
+    lane = Lane(distribution=norm_distribution(model.head.weight).detach())
     loss = method().objective(model, Batch(torch.randn(3, 5), torch.tensor([0, 1, 2])), lane)
     assert math.isfinite(loss.detach()) and all(g.isfinite().all()
                                                 for g in torch.autograd.grad(loss, list(model.parameters())))

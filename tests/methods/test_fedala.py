@@ -264,7 +264,7 @@ def test_ala_9_records_the_last_batchs_loss_of_an_epoch(activated):
     def noting(self, step, *rest, **how):
         def noted(turn):
             step(turn)
-            losses.append(float(turn.losses[0]))
+            losses.append(float(turn.losses[0, 0]))
         return original(self, noted, *rest, **how)
 
     def run(threshold):

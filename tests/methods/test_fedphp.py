@@ -1,14 +1,13 @@
 """FedPHP: methods-2.md §6."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from hpcfl.fleet.losses import Batch
+from hpcfl.fleet.losses import Batch, Lane
 from hpcfl.methods.fedphp import FedPHP, discrepancy
 
 ONE = [[6, 3, 2, 1]]
@@ -115,7 +114,7 @@ def test_fedphp_4_loss_by_hand(make_fleet, rows_of):
     own, inherited = (layout.split(rows_of(fleet, seed)[0]) for seed in (1, 2))
     x, y = fleet.resources.samples.take(fleet.resources.samples.train[0])
     module.load_state_dict(own)
-    lane = SimpleNamespace(inherited=rows_of(fleet, 2)[0], statistics=None)
+    lane = Lane(inherited=rows_of(fleet, 2)[0], statistics=None)
     loss = FedPHP(name="fedphp", lam=0.3).loss(module, Batch(x, y), lane)
     features = [(x @ named["hidden1.weight"].T + named["hidden1.bias"]).relu() for named in (own, inherited)]
     expected = 0.7 * cross_entropy(features[0] @ own["head.weight"].T + own["head.bias"],

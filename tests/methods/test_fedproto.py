@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from hpcfl.fleet.losses import Batch
+from hpcfl.fleet.losses import Batch, Lane
 from hpcfl.methods.fedproto import FedProto, features, nearest
 from hpcfl.models.mlp import MLP
 
@@ -51,7 +51,7 @@ def test_fedproto_4_no_term_in_round_1(federate):
 
 def test_fedproto_4_loss_by_hand():
     model, x, y = MLP((5,), 3, hidden=(4,)), torch.randn(3, 5), torch.tensor([0, 2, 2])
-    lane = SimpleNamespace(prototypes=torch.randn(3, 4), present=torch.tensor([True, True, False]))
+    lane = Lane(prototypes=torch.randn(3, 4), present=torch.tensor([True, True, False]))
     # Only the first sample's class has a prototype; the mean is over 3 samples and 4 coordinates.
     expected = cross_entropy(model(x),
                              y) + 0.5 * (model.features(x)[0] - lane.prototypes[0]).square().sum() / (3 * 4)
@@ -105,7 +105,7 @@ def test_fedproto_10_permuting_clients_changes_nothing(aggregate):
 def test_fedproto_8_predicts_the_nearest_present_prototype():
     model, x = MLP((2,), 3, hidden=(2,)), torch.randn(6, 2, generator=torch.Generator().manual_seed(1))
     found = model.features(x)
-    lane = SimpleNamespace(prototypes=torch.stack([found[0], found[1] + 0.01, found[2]]),
+    lane = Lane(prototypes=torch.stack([found[0], found[1] + 0.01, found[2]]),
                            present=torch.tensor([False, True, True]))
     scores = nearest(model, x, lane)
     distances = torch.cdist(found, lane.prototypes)
@@ -115,7 +115,7 @@ def test_fedproto_8_predicts_the_nearest_present_prototype():
 def test_fedproto_9_before_the_first_exchange_the_classifier_predicts():
     """The widespread code scores 0 then."""
     model, x = MLP((5,), 3, hidden=(4,)), torch.randn(6, 5)
-    lane = SimpleNamespace(prototypes=torch.zeros(3, 4), present=torch.zeros(3, dtype=torch.bool))
+    lane = Lane(prototypes=torch.zeros(3, 4), present=torch.zeros(3, dtype=torch.bool))
     assert torch.equal(nearest(model, x, lane), model(x))
 
 

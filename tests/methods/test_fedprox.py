@@ -59,9 +59,9 @@ def test_proximal_step_by_hand(make_fleet):
     np.testing.assert_allclose(ended, 1.35, rtol=1e-6)
 
 
-def test_fedprox_9_the_recorded_loss_is_without_the_proximal_term(make_fleet, rows_of):
+def test_fedprox_9_the_recorded_data_loss_is_without_the_proximal_term(make_fleet, rows_of):
     """Two full-batch epochs: the loss of the last one, at the model after the first step, however
-    strong the proximal term is."""
+    strong the proximal term is; the training loss has it as it is at the end, (3/2)‖w‖²."""
     def trained(epochs):
         fleet = make_fleet(dtype=torch.float64, batch_size=100)
         return fleet, fleet.train(rows_of(fleet), proximal=(3.0, torch.zeros(fleet.layout.width).double()),
@@ -69,4 +69,6 @@ def test_fedprox_9_the_recorded_loss_is_without_the_proximal_term(make_fleet, ro
     fleet, start = trained(1)
     anchor = torch.zeros(fleet.layout.width).double()
     expected = torch.stack([objective(fleet, client, start[client], anchor, 0.0) for client in range(5)])
-    torch.testing.assert_close(trained(2)[0].losses, expected)
+    fleet, ended = trained(2)
+    torch.testing.assert_close(fleet.data_losses, expected)
+    torch.testing.assert_close(fleet.losses, expected + 1.5 * ended.square().sum(dim=1))

@@ -2,13 +2,12 @@
 of features."""
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from hpcfl.fleet.losses import Batch
+from hpcfl.fleet.losses import Batch, Lane
 from hpcfl.methods.feduv import FedUV, closeness, median_above_zero, variance_gap
 from hpcfl.models.mlp import MLP
 
@@ -77,13 +76,13 @@ def test_feduv_4_loss_is_the_sum_of_its_parts():
     for sphere in (False, True):
         method = FedUV(name="feduv", lam=2.0, mu=3.0, normalise=sphere)
         seen = normalize(features, dim=1) if sphere else features
-        torch.testing.assert_close(method.loss(model, Batch(x, y), SimpleNamespace()),
+        torch.testing.assert_close(method.loss(model, Batch(x, y), Lane()),
                                    parts + 3 * closeness(seen, False))
 
 
 def test_feduv_9_a_batch_of_one_has_no_regularisers():
     model, batch = MLP((5,), 4, hidden=(6,)), Batch(draw(1, 5).float(), torch.tensor([2]))
-    assert FedUV(name="feduv").loss(model, batch, SimpleNamespace()) == cross_entropy(model(batch.x), batch.y)
+    assert FedUV(name="feduv").loss(model, batch, Lane()) == cross_entropy(model(batch.x), batch.y)
 
 
 def test_feduv_gradients_stay_finite_where_predictions_agree():

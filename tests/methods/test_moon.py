@@ -1,10 +1,8 @@
 """MOON: Li et al., CVPR 2021, equation (3)."""
 
-from types import SimpleNamespace
-
 import torch
 
-from hpcfl.fleet.losses import Batch
+from hpcfl.fleet.losses import Batch, Lane
 from hpcfl.methods.moon import Moon
 
 
@@ -40,7 +38,7 @@ def test_the_loss_is_the_formula(make_fleet, rows_of):
     expected = torch.nn.functional.cross_entropy(logits, y) + 2 * contrast
     for name, parameter in model.named_parameters():
         parameter.data = named[name].clone()
-    got = method.loss(model, Batch(x, y), SimpleNamespace(received=received, last=last))
+    got = method.loss(model, Batch(x, y), Lane(received=received, last=last))
     torch.testing.assert_close(got, expected)
 
 

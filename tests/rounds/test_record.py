@@ -99,3 +99,50 @@ def test_a_column_says_of_how_many_clients_it_is(federate, clients, before):
     values = federate("fedavg", participation={"fraction": 0.4}, evaluation={"clients": clients}).values
     assert values["pre/clients"].tolist() == [before] * 4
     assert values["post/clients"][:-1].tolist() == [2.0] * 3 and np.isnan(values["post/clients"][-1])
+
+
+def full_batch(federate, method, **keys):
+    """One round of one full batch: the recorded losses are those of the models that training starts from."""
+    played = federate(method, rounds=1, training={"batch_size": 100, **keys})
+    return played.values["clients/train_loss"][0], played.values["clients/data_loss"][0], played
+
+
+def test_the_data_loss_is_the_training_loss_where_nothing_is_added(federate):
+    train, data, _ = full_batch(federate, "fedavg")
+    np.testing.assert_array_equal(train, data)
+
+
+@pytest.mark.parametrize("method", ["cwfedavg", "fedproto", "feduv", "fedphp"])
+def test_regularisers_of_a_loss_are_in_the_training_loss_alone(federate, method):
+    """The data loss of the first batch is FedAvg's; FedProto has no prototypes yet in round 1."""
+    train, data, _ = full_batch(federate, method)
+    expected = full_batch(federate, "fedavg")[1] * (0.99 if method == "fedphp" else 1)
+    np.testing.assert_allclose(data, expected, rtol=1e-5)
+    assert (train == data).all() if method in ("fedproto", "fedphp") else (train > data + 1e-3).all()
+
+
+def test_the_training_loss_has_the_proximal_term_of_the_trained_model(federate):
+    """Of one client the server's model is the trained one: μ/2·‖w − w₀‖²."""
+    played = federate({"name": "fedprox", "mu": 0.7}, [[8, 3, 0, 0]], rounds=1)
+    moved = (played.server["model"] - played.prepared.setup.initial()).double().square().sum()
+    term = played.values["clients/train_loss"][0] - played.values["clients/data_loss"][0]
+    assert term[0] == pytest.approx(0.35 * float(moved), rel=1e-5)
+
+
+@pytest.mark.parametrize(("method", "adds"), [
+    ({"name": "ditto", "lam": 1.0, "personal_epochs": 2}, True), ({"name": "ditto", "lam": 0.0}, False),
+    ({"name": "pfedme", "lam": 15.0}, True), ({"name": "pfedme", "lam": 0.0}, False),
+    ({"name": "apple", "mu": 1.0, "relation_lr": 0.1}, True), ({"name": "apple", "mu": 0.0}, False)])
+def test_what_a_methods_own_steps_add_is_in_the_training_loss(federate, method, adds):
+    values = federate(method, rounds=1, training={"epochs": 2, "lr": 0.01}).values
+    train, data = values["clients/train_loss"][0], values["clients/data_loss"][0]
+    assert (train > data).all() if adds else (train == data).all()
+
+
+def test_a_client_without_samples_has_no_training_loss(make_fleet):
+    fleet = make_fleet()
+    fleet.counts[1] = 0
+    fleet.losses = fleet.data_losses = torch.zeros(5).double()
+    numbers = record.numbers(fleet, {}, torch.ones(5).bool()).values
+    for name in ("train_loss", "data_loss"):
+        assert np.isnan(numbers[name]).tolist() == [False, True, False, False, False]
