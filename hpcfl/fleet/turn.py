@@ -113,6 +113,28 @@ class Turn:
         self.write(kept)
         return gradient
 
+    def move(self, function: Callable[..., object], *others: Tensor, batch: int = 0) -> None:
+        """Take the gradient on a mini-batch at the lanes' models and move these by ``function``.
+
+        It is called with (rows, gradient, *others) and changes the rows in place, and nothing else. It works
+        element by element: what becomes of a number depends on those at the same place alone. So it can be
+        given a layer at a time, in any shape, without putting whole rows together first.
+
+        others: ``[a, width]`` each.
+        """
+        gradients, self.losses = self._gradient(self._lanes, *self._batches[batch], self.variables)
+        if self.losses.is_cuda:  # few large operations
+            rows = self.rows()
+            function(rows, self._flat(gradients), *others)
+            self.write(rows)
+            return
+        named = [self._split(other) for other in others]
+        for name in self._names:
+            own = self._tensors[name][self._lanes]
+            function(own, gradients[name], *(parts[name] for parts in named))
+            if isinstance(self._lanes, Tensor):  # indices gave a copy
+                self._tensors[name][self._lanes] = own
+
     def uniform(self, purpose: str, *shape: int) -> Tensor:
         """Uniform numbers in [0, 1), ``[a, *shape]``, keyed by purpose, round, client and step.
 

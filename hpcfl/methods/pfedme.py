@@ -55,12 +55,16 @@ class PFedMe(ServerModel):
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
         rate = fleet.learning_rate * self.lam
 
+        def descend(theta: Tensor, gradient: Tensor, local: Tensor) -> None:
+            descent = (theta - local).mul_(self.lam).add_(gradient)
+            if self.mu:
+                descent += self.mu * theta
+            theta -= descent.mul_(self.personal_lr)
+
         def step(turn: Turn) -> None:
             local = turn.variables["local"]
             for _ in range(self.inner_steps):
-                theta = turn.rows()
-                descent = turn.gradient() + self.lam * (theta - local) + self.mu * theta
-                turn.write(theta - self.personal_lr * descent)
+                turn.move(descend, local)
             turn.variables["local"] = torch.lerp(local, turn.rows(), rate)
 
         fleet.state["personal"], after = fleet.train_by(
