@@ -117,9 +117,32 @@ class Turn:
         """What the step minimises beside the loss, [a]: it joins ``losses``, and not their data terms."""
         self.losses = regularised(self.losses, terms)
 
-    def clipped(self, direction: Tensor) -> Tensor:
-        """``direction`` [a, width] scaled to a norm of at most ``training.clip``, where that is set."""
-        return self._optimizer.clipped([direction])[0]
+    def move(self, function: Callable[..., object], *others: Tensor, batch: int = 0,
+             clip: bool = False) -> None:
+        """Take the gradient on a mini-batch at the lanes' models and move these by ``function``.
+
+        It is called with (rows, gradient, *others) and changes the rows in place, and nothing else. It works
+        element by element: what becomes of a number depends on those at the same place alone. So it can be
+        given a layer at a time, in any shape, without putting whole rows together first.
+
+        others: ``[a, width]`` each. clip: whether each lane's whole gradient is first scaled to a norm of at
+        most ``training.clip``, where that is set.
+        """
+        gradients, self.losses = self._gradient(self._lanes, *self._batches[batch], self.variables)
+        if clip:
+            clipped = self._optimizer.clipped([gradients[name] for name in self._names])
+            gradients = dict(zip(self._names, clipped, strict=True))
+        if self.losses.is_cuda:  # few large operations
+            rows = self.rows()
+            function(rows, self._flat(gradients), *others)
+            self.write(rows)
+            return
+        named = [self._split(other) for other in others]
+        for name in self._names:
+            own = self._tensors[name][self._lanes]
+            function(own, gradients[name], *(parts[name] for parts in named))
+            if isinstance(self._lanes, Tensor):  # indices gave a copy
+                self._tensors[name][self._lanes] = own
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
         """Uniform numbers in [0, 1), ``[a, *shape]``, keyed by purpose, round, client and step.

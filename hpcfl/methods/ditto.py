@@ -16,7 +16,7 @@ from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
 from hpcfl.communication.message import Inbox
-from hpcfl.fleet import Fleet, Turn
+from hpcfl.fleet import Fleet
 from hpcfl.methods.base import ClientModel, Setup, State
 from hpcfl.methods.fedavg import FedAvg
 
@@ -42,15 +42,13 @@ class Ditto(FedAvg):
         anchor = fleet.rows(self.received(fleet, inbox)) if self.anchor == "received" else trained
         rate = fleet.learning_rate
 
-        def step(turn: Turn) -> None:
-            personal = turn.rows()
-            apart = personal - turn.variables["anchor"]
-            turn.write(personal - rate * (turn.clipped(turn.gradient()) + self.lam * apart))
-            turn.regulariser(self.lam / 2 * apart.square().sum(dim=1))
+        def descend(personal: Tensor, gradient: Tensor, anchor: Tensor) -> None:
+            personal -= (personal - anchor).mul_(self.lam).add_(gradient).mul_(rate)
 
         fleet.state["personal"], _ = fleet.train_by(
-            step, fleet.state["personal"], epochs=self.personal_epochs, phase="personal", model="personal",
-            variables={"anchor": anchor})
+            lambda turn: turn.move(descend, turn.variables["anchor"], clip=True), fleet.state["personal"],
+            epochs=self.personal_epochs, phase="personal", model="personal", variables={"anchor": anchor},
+            proximal=(self.lam, anchor))  # for the recorded loss; the step itself does without the optimiser
         return trained
 
     def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:

@@ -106,8 +106,8 @@ class FedRoD(FedPer):
         generic = fleet.train(rows, params=("body", "head"), loss=self.generic_loss, variables=variables,
                               **how)
         trained, _ = fleet.train_by(
-            lambda turn: turn.write(turn.rows() - rate * turn.gradient()), generic, params=("personal",),
-            phase="personal", loss=self.residual_loss, variables=variables)
+            lambda turn: turn.move(lambda rows, gradient: rows.sub_(rate * gradient)), generic,
+            params=("personal",), phase="personal", loss=self.residual_loss, variables=variables)
         return trained
 
     def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:

@@ -11,6 +11,7 @@ Deviations (methods-2.md §1): the reference code adapts on test data, and twice
 because δg underflows where the gradient is tiny.
 """
 
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -35,14 +36,20 @@ class PerFedAvg(FedAvg):
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
         batches = 2 if self.variant == "first-order" else 3
-        alpha, beta = self._step_sizes(fleet)
+        inner, beta = self.adapting(fleet), fleet.learning_rate if self.beta is None else self.beta
+
+        def outer(rows: Tensor, gradient: Tensor, theta: Tensor) -> None:
+            torch.sub(theta, beta * gradient, out=rows)
 
         def step(turn: Turn) -> None:
             theta = turn.rows()
-            direction = turn.gradient(theta - alpha * turn.gradient(batch=0), batch=1)
-            if self.variant == "hessian-free":
-                direction = direction - alpha * self.curvature(turn, theta, direction)
-            turn.write(theta - beta * direction)
+            turn.move(inner, batch=0)  # to θ′
+            if self.variant == "first-order":
+                turn.move(outer, theta, batch=1)
+                return
+            direction = turn.gradient(batch=1)
+            bent = self._alpha(fleet) * self.curvature(turn, theta, direction)
+            turn.write(theta - beta * (direction - bent))
 
         epochs = batches * how.pop("epochs", fleet.setup.training.epochs)
         trained, _ = fleet.train_by(step, rows, batches=batches, epochs=epochs,
@@ -62,14 +69,21 @@ class PerFedAvg(FedAvg):
 
     def adapted(self, fleet: Fleet, rows: Tensor) -> Tensor:
         """The models [n, P] after one step of size α from ``rows`` on one random training mini-batch."""
-        alpha, _ = self._step_sizes(fleet)
-        adapted, _ = fleet.train_by(lambda turn: turn.write(turn.rows() - alpha * turn.gradient()), rows,
-                                    epochs=1, steps=1, phase="adapt")
+        step = self.adapting(fleet)
+        adapted, _ = fleet.train_by(lambda turn: turn.move(step), rows, epochs=1, steps=1, phase="adapt")
         return adapted
 
-    def _step_sizes(self, fleet: Fleet) -> tuple[float, float]:
-        rate = fleet.learning_rate
-        return (rate if self.alpha is None else self.alpha), (rate if self.beta is None else self.beta)
+    def adapting(self, fleet: Fleet) -> Callable[[Tensor, Tensor], None]:
+        """The step of size α, for ``Turn.move``."""
+        alpha = self._alpha(fleet)
+
+        def step(rows: Tensor, gradient: Tensor) -> None:
+            rows -= alpha * gradient
+
+        return step
+
+    def _alpha(self, fleet: Fleet) -> float:
+        return fleet.learning_rate if self.alpha is None else self.alpha
 
 
 plugin = PerFedAvg

@@ -55,12 +55,18 @@ class PFedMe(ServerModel):
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
         rate = fleet.learning_rate * self.lam
 
+        def descend(theta: Tensor, gradient: Tensor, local: Tensor) -> None:
+            descent = (theta - local).mul_(self.lam).add_(gradient)
+            if self.mu:
+                descent += self.mu * theta
+            theta -= descent.mul_(self.personal_lr)
+
         def step(turn: Turn) -> None:
             local = turn.variables["local"]
-            for _ in range(self.inner_steps):
-                theta = turn.rows()
-                descent = turn.gradient() + self.lam * (theta - local) + self.mu * theta
-                turn.write(theta - self.personal_lr * descent)
+            for _ in range(self.inner_steps - 1):
+                turn.move(descend, local)
+            theta = turn.rows()
+            turn.move(descend, local)
             terms = self.lam * (theta - local).square() + self.mu * theta.square()
             turn.regulariser(terms.sum(dim=1) / 2)
             turn.variables["local"] = torch.lerp(local, turn.rows(), rate)

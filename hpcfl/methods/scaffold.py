@@ -51,8 +51,11 @@ class Scaffold(ServerModel):
         """Train from ``start`` x with the server's ``control`` c, all [n, P]: the rows y and c_i⁺ − c_i."""
         rate = fleet.learning_rate
 
+        def descend(rows: Tensor, gradient: Tensor, correction: Tensor) -> None:
+            rows -= (gradient + correction).mul_(rate)
+
         def step(turn: Turn) -> None:
-            turn.write(turn.rows() - rate * (turn.clipped(turn.gradient()) + turn.variables["correction"]))
+            turn.move(descend, turn.variables["correction"], clip=True)
             turn.variables["steps"] = turn.variables["steps"] + 1
 
         trained, after = fleet.train_by(step, start, variables={

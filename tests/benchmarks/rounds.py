@@ -26,6 +26,7 @@ from hpcfl.storage import provenance
 
 HERE, RESULTS = Path(__file__).parent, Path(__file__).parents[2] / "results" / "benchmarks"
 METHODS = ("fedavg", "fedprox", "cwfedavg", "fednh", "diversifed", "fedala", "fedrep")
+STEPS = ("fedavg", "ditto", "per-fedavg", "pfedme", "apple")
 LITTLE = 100  # MB for rank 0's matrices, of which the server step has a gigabyte
 UNSCORED = [f"evaluation.every={workloads.NEVER}"]
 
@@ -103,12 +104,26 @@ def small(bench: Bench, name: str) -> dict[str, float]:
 
 def methods(bench: Bench, name: str) -> dict[str, float]:
     """FedALA's first activation, in round 2, is cut to the one epoch of its later ones."""
-    extra = {"fedala": ["method.most_epochs=1"]}
+    return against_fedavg(bench, name, METHODS, {"fedala": ["method.most_epochs=1"]})
 
+
+def steps(bench: Bench, name: str) -> dict[str, float]:
+    """Methods that do their own steps: Ditto with one personal epoch, pFedMe with five steps a batch."""
+    return against_fedavg(bench, name, STEPS, {"ditto": ["method.personal_epochs=1"],
+                                               "pfedme": ["method.inner_steps=5"]})
+
+
+def against_fedavg(bench: Bench, name: str, methods: tuple[str, ...],
+                   extra: dict[str, list[str]], rounds: int = 2) -> dict[str, float]:
     def run(method: str) -> list[float]:
-        return bench.hpcfl(name, 2, *UNSCORED, f"method.name={method}", *extra.get(method, []))["rounds"]
+        return bench.hpcfl(name, rounds, *UNSCORED, f"method.name={method}", *extra.get(method, []))["rounds"]
 
-    return bench.compete({method: lambda m=method: run(m) for method in METHODS})
+    return bench.compete({method: lambda m=method: run(m) for method in methods})
+
+
+def activation(bench: Bench, name: str) -> dict[str, float]:
+    """FedALA's first activation, to convergence, is in round 2, the first after the one that warms up."""
+    return against_fedavg(bench, name, ("fedavg", "fedala"), {}, rounds=1)
 
 
 def exchange(bench: Bench, name: str) -> dict[str, float]:
@@ -155,7 +170,8 @@ def few(bench: Bench, name: str) -> dict[str, float]:
 
 ROWS: dict[str, tuple[Callable[[Bench, str], dict[str, float]], str]] = {
     "W1": (training_only, "W1"), "W1-scored": (scored, "W1"), "W2": (small, "W2"), "W3": (small, "W3"),
-    "methods": (methods, "W1"), "exchange": (exchange, ""), "means": (means, ""),
+    "methods": (methods, "W1"), "steps": (steps, "W1"), "activation": (activation, "W1"),
+    "exchange": (exchange, ""), "means": (means, ""),
     "server": (server_step, "CIFAR-100"),
     "scaling": (scaling, "scaling"), "few": (few, "few")}
 

@@ -30,6 +30,34 @@ def test_batches_of_a_step_are_disjoint_and_never_empty(make_fleet, rows_of, lan
 
 
 @every_lanes
+def test_a_move_is_the_same_as_rows_and_gradient(make_fleet, rows_of, lanes):
+    """Bit for bit, with lanes that drop out and tails that are not neighbours."""
+    counts = [[21, 0, 0, 0], [4, 5, 0, 0], [1, 0, 0, 0], [4, 5, 0, 0], [2, 0, 3, 0]]
+
+    def whole(turn):
+        theta = turn.rows()
+        for batch in (0, 1):
+            theta = theta - 0.1 * (turn.gradient(theta, batch) + 2 * (theta - turn.variables["anchor"]))
+        turn.write(theta)
+
+    def descend(rows, gradient, anchor):
+        rows -= (rows - anchor).mul_(2).add_(gradient).mul_(0.1)
+
+    def by_layer(turn):
+        for batch in (0, 1):
+            turn.move(descend, turn.variables["anchor"], batch=batch)
+
+    found = []
+    for step in (whole, by_layer):
+        fleet = make_fleet(counts, lanes=lanes)
+        rows, anchor = rows_of(fleet), rows_of(fleet, seed=2)
+        found.append((fleet.train_by(step, rows, batches=2, epochs=2, variables={"anchor": anchor})[0],
+                      fleet.losses))
+    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+    assert not torch.equal(found[0][0], rows)
+
+
+@every_lanes
 def test_steps_cap_an_epoch(make_fleet, rows_of, lanes):
     fleet, sizes = make_fleet([[9, 0, 0, 0], [2, 0, 0, 0]], lanes=lanes), []
 
