@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl.experiment.sections import Training
-from hpcfl.fleet import schedule
+from hpcfl.fleet import rates
 from hpcfl.rows import randomness
 from hpcfl.rows.layout import Layout, to_row
 
@@ -52,10 +52,10 @@ class Setup:
         return torch.from_numpy(generator.standard_normal(shape)).float()
 
     def learning_rate(self, round: int) -> float:
-        """The optimiser's learning rate in a round: ``lr`` times ``schedule.factor``."""
-        return self.training.lr * schedule.factor(self.training, round, self.rounds)
+        """The optimiser's learning rate in a round: ``lr`` times ``rates.factor``."""
+        return self.training.lr * rates.factor(self.training, round, self.rounds)
 
     def plain_rate(self, round: int) -> float:
         """The rate of methods' own, plain steps in a round: ``plain_lr``, or ``lr``, times the same."""
         rate = self.training.lr if self.training.plain_lr is None else self.training.plain_lr
-        return rate * schedule.factor(self.training, round, self.rounds)
+        return rate * rates.factor(self.training, round, self.rounds)

@@ -4,7 +4,7 @@ import pytest
 
 from hpcfl.experiment import config
 from hpcfl.experiment.sections import Training
-from hpcfl.fleet.schedule import factor
+from hpcfl.fleet.rates import factor
 
 
 @pytest.mark.parametrize(("keys", "factors"), [
