@@ -3,8 +3,8 @@ ends as the process that the zygote forked ended.
 
 It lives a few milliseconds after ``python -S -E``. When it is killed the zygote kills the forked process too.
 
-Ranks that srun starts are started afresh all the same: what MPICH tells srun of a rank (PMI2) has memory in
-it that it did not fill, and srun trips over it where something else was there before.
+Ranks that srun starts are started afresh all the same: that a process which has just begun finds its way
+through srun to the others is part of what tests with Slurm are for.
 """
 
 import json
