@@ -68,7 +68,9 @@ def sums(rows: Tensor, weights: Tensor, units: Tensor) -> Tensor:
         # read as an integer, count these units.
         anchor = _power(units[number, columns].long() + MANTISSA) + (1 << (MANTISSA - 1))
         products = scratch[:block.numel()].view(block.shape).copy_(block)
-        products.mul_(own[:, None]).add_(anchor.view(torch.float64))
+        # In one pass: whole numbers below 2^29 times float32 numbers are exact in float64, so it makes no
+        # difference whether the product is rounded before the anchor is added.
+        torch.addcmul(anchor.view(torch.float64), products, own[:, None], out=products)
         found[number, columns] = products.view(torch.int64).sum(dim=0) - len(block) * anchor
     return found
 

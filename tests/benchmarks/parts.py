@@ -16,7 +16,7 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.fleet import Fleet, replay, scoring
 from hpcfl.preparation.prepare import Prepared, prepare
-from hpcfl.rows import mixing
+from hpcfl.rows import mixing, sums
 from hpcfl.storage import results
 from hpcfl.storage.results import Results
 
@@ -28,7 +28,7 @@ MNIST = {"data": {"dataset": "mnist"}, "model": {"name": "cnn"}}
 
 def main() -> None:
     lines = []
-    for line in (*scoring_by_block(), *cutting(), *replaying(), *server(), *metrics()):
+    for line in (*scoring_by_block(), *cutting(), *replaying(), *server(), *means(), *metrics()):
         print(line, flush=True)
         lines.append(line)
     OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -84,6 +84,24 @@ def server() -> Iterator[str]:
     differences = seconds(lambda: mixing.total(lambda block: torch.pdist(block.double()).square(), rows))
     yield f"distances of all of them by differences: {differences:.2f} s"
     yield f"a copy of all of them: {seconds(rows.clone):.2f} s"
+
+
+def means() -> Iterator[str]:
+    """What the model of the cost in ``scale.md`` needs, ns a parameter."""
+    yield mean("the cnn", 878_538, 50)
+    yield mean("ResNet-18", 11_181_642, 4)
+
+
+def mean(model: str, width: int, clients: int) -> str:
+    rows = torch.randn(clients, width, generator=torch.Generator().manual_seed(0))
+    weights = torch.full((clients, 1), 500.0)
+    units = sums.units(sums.magnitudes(rows, weights), 500, 500 * clients)
+    added = sums.sums(rows, weights, units)
+    largest = 1e9 * seconds(lambda: sums.magnitudes(rows, weights)) / rows.numel()
+    adding = 1e9 * seconds(lambda: sums.sums(rows, weights, units)) / rows.numel()
+    dividing = 1e9 * seconds(lambda: sums.means(added, units, [500.0 * clients], rows.dtype)) / width
+    return (f"a mean over {clients} clients of {model}: {largest:.2f} ns for the largest of each column "
+            f"and {adding:.2f} ns to add, a client's parameter; {dividing:.2f} ns to divide, a parameter")
 
 
 def metrics() -> Iterator[str]:
