@@ -1,6 +1,7 @@
 """What is looked at on a GPU, be it a real one or the simulated: every method with a model, an optimiser and
 options, and how much memory lanes need."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,20 @@ def digests(method: dict[str, Any], sections: dict[str, Any], folder: Path) -> s
     """Of a federation that is played twice, and a third time without graphs."""
     return {play(folder / str(number), method, COUNTS, **sections,
                  runtime={"device": "cuda", "replay": number < 2}).digest for number in range(3)}
+
+
+def epoch_seconds(model: str, folder: Path, clients: int = 20) -> float:
+    """Seconds of an epoch of so many clients, eight batches of ten samples each, when steps are graphs."""
+    sections = {**made_up(model, folder), "training": {"batch_size": 10}, "runtime": {"device": "cuda"}}
+    counts = [[40, 40, 0, 0]] * clients
+    prepared = prepare(config.parse(tiny.table("fedavg", counts, **sections)), OneProcess())
+    rows = prepared.server["model"].to(prepared.resources.device)
+    for round in range(1, 4):
+        torch.cuda.synchronize()
+        begun = time.perf_counter()
+        prepared.fleet(np.arange(clients), round, False).train(rows)
+        torch.cuda.synchronize()
+    return time.perf_counter() - begun
 
 
 def share_of_rule(method: str, counts: list[list[int]], sections: dict[str, Any], rounds: int) -> float:

@@ -16,6 +16,7 @@ import torch
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Runtime
+from hpcfl.fleet.convolutions import RULE
 
 LISTS = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
 COUNT = "SLURM_GPUS_ON_NODE"
@@ -78,7 +79,7 @@ def kind(device: torch.device, precision: str) -> str:
     if device.type == "cpu":
         return ""
     return (f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, "
-            f"cuDNN {torch.backends.cudnn.version()}, precision {precision}")
+            f"cuDNN {torch.backends.cudnn.version()}, precision {precision}, {RULE}")
 
 
 def _number(device: torch.device) -> str:

@@ -25,7 +25,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import blame, measures
 from hpcfl.experiment.config import Config
 from hpcfl.files import scratch
-from hpcfl.fleet import Fleet, Resources, buffer_name, memory
+from hpcfl.fleet import Fleet, Resources, buffer_name, convolutions, memory
 from hpcfl.fleet.frozen import head_kernel
 from hpcfl.fleet.kernels import choose
 from hpcfl.fleet.modules import convolves
@@ -119,7 +119,8 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and convolves(template),
                       validation, config.data.augment, split.global_test, selection if share else None)
     method, private = _with_buffers(config, method, setup, buffers, template)
-    lanes = _lanes(config, seat, template.to(device), samples, dataset, private)
+    template = convolutions.prepared(template.to(device), device)
+    lanes = _lanes(config, seat, template, samples, dataset, private)
     given = template, device, lanes, config.runtime.replay
     resources = Resources(setup, samples, choose(*given), buffers, device, process.beat, Stopwatch(), scores,
                           head=head_kernel(*given))

@@ -90,7 +90,9 @@ TARGETS = [
            lambda values: values["hpcfl"], 0.1),
     Target("GPU-methods", "one GPU, every method's final state against the CPU's", largest, 1e-3),
     Target("GPU-repeated", "one GPU, digests of one run played three times", largest, 1.0),
-    Target("GPU-memory", "one GPU, most memory of lanes, share of what the rule says", largest, 1.0)]
+    Target("GPU-memory", "one GPU, most memory of lanes, share of what the rule says", largest, 1.0),
+    *(Target("GPU-forms", f"one GPU, {model}, convolutions as products against grouped",
+             against(f"{model} products", f"{model} grouped"), 1.0) for model in ("cnn", "resnet18"))]
 
 
 def render(results: dict[str, dict]) -> str:

@@ -135,7 +135,7 @@ def test_check_names_the_scores_and_what_is_best(call):
     assert code == 0
     assert f"scores: accuracy, loss, macro_f1, {NAME}; the best round is that of the lowest {NAME}" in shown
     assert any(line.startswith('scores = ["macro_f1", "loss"]') for line in shown)
-    assert any(line.endswith(f"metrics {3 * 3 * (2 * 5 + 4) * 8} B") for line in shown)
+    assert 3 * 3 * (2 * 5 + 4) * 8 == 1008 and any(line.endswith("metrics 1.01 kB") for line in shown)
     _, shown, _ = call("check", "evaluation.scores=[]", "evaluation.metric=mean")
     assert any(line.endswith(f"metrics {3 * 3 * 10 * 8} B") for line in shown)
 

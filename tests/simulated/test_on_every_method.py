@@ -5,7 +5,7 @@ import torch
 from on_gpu import COUNTS, PLAYED
 
 from hpcfl.experiment import plugins
-from hpcfl.fleet import comparing, graphs
+from hpcfl.fleet import comparing, convolutions, graphs
 from hpcfl.methods._ala import AdaptiveLocalAggregation, Blending
 
 # torch's batch norm adds in another order where tensors say that they are on a GPU: one round and one small
@@ -22,6 +22,7 @@ def test_a_method_ends_as_on_the_cpu(on_gpu, federate, samples, monkeypatch, nam
     monkeypatch.setattr(comparing, "is_due", lambda number: False)  # test_on_graphs.py compares
     monkeypatch.setattr(Blending, "adaptive_aggregation",
                         lambda self: AdaptiveLocalAggregation(most_epochs=2))
+    monkeypatch.setattr(convolutions, "BY_PRODUCTS", {"cpu", "cuda"})
     rounds = 1 if model in ROUNDED else 2
     sections = {**samples(model), "rounds": rounds, "training": {"lr": 0.05, **training},
                 "participation": {"fraction": 0.8}}

@@ -22,6 +22,7 @@ def cuda(gpu) -> Iterator[None]:
         "is_available": lambda: True, "is_initialized": lambda: True, "_lazy_init": lambda: None,
         "device_count": lambda: 1, "set_device": lambda device: None, "current_device": lambda: 0,
         "get_device_name": lambda *device: properties.name, "manual_seed_all": lambda seed: None,
+        "get_rng_state": lambda *device: torch.empty(0), "set_rng_state": lambda state, *device: None,
         "memory_allocated": lambda *device: gpu.memory.used,
         "max_memory_allocated": lambda *device: gpu.memory.peak,
         "reset_peak_memory_stats": lambda *device: gpu.memory.begin() and None,
