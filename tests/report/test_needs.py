@@ -29,7 +29,7 @@ def test_private_state_and_the_optimisers():
 def test_the_disk():
     checkpoint, metrics = needs.of_disk(prepared("local"))
     assert checkpoint == 10 * 2600
-    assert metrics == 6 * 10 * 9 * 8  # rounds 2, 4, 6, 8, 9 and the state after the last
+    assert metrics == 6 * 10 * 10 * 8  # rounds 2, 4, 6, 8, 9 and the state after the last
 
 
 def test_sizes_read_well():
