@@ -12,6 +12,7 @@ the initial one.
 
 from typing import Any
 
+import torch
 import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
@@ -39,10 +40,11 @@ class Moon(FedAvg):
             return super().loss(model, batch, lane)
         features = parts(model).features(batch.x)
         fit = functional.cross_entropy(parts(model).head(features), batch.y)
-        near, far = (functional.cosine_similarity(features, at(
-            model, row, lambda other: parts(other).features(batch.x)).detach()) / self.tau
-            for row in (lane.received, lane.last))
-        contrast = functional.softplus(far - near).mean()  # −log of the first's share of both
+        similar = torch.stack([functional.cosine_similarity(features, at(
+            model, row, lambda other: parts(other).features(batch.x)).detach())
+            for row in (lane.received, lane.last)], dim=1)
+        # Of softplus, which would do the same, the last bits depend on how many clients are side by side.
+        contrast = -(similar / self.tau).log_softmax(dim=1)[:, 0].mean()
         total: Tensor = fit + lane.regulariser(self.mu * contrast)
         return total
 

@@ -105,8 +105,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     train, validation = hold_out(train, labels, method.validation_share(), seed)
     counts, test_counts = _counts(replace(split, train=train), dataset)
     seat = seat or Device(choose_device(config.runtime, process.local_rank))
-    device = seat.device
-    mixing.on(device)
+    mixing.on(device := seat.device)
     build = _builder(config, method, dataset)
     with randomness.seeded(config.seed, "template"):
         template = build()
