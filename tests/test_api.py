@@ -25,6 +25,7 @@ def test_an_unknown_attribute_is_an_attribute_error():
         hpcfl.walk  # noqa: B018
 
 
+@pytest.mark.slow
 def test_a_table_a_file_and_a_config_are_the_same_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     first = hpcfl.run(TABLE)
@@ -40,12 +41,14 @@ def test_a_table_a_file_and_a_config_are_the_same_run(tmp_path, monkeypatch):
     assert hpcfl.load("runs/small").summary == first.summary
 
 
+@pytest.mark.slow
 def test_a_sweep_gives_its_runs_by_name(tmp_path):
     found = hpcfl.run({**TABLE, "sweep": {"seed": [0, 1]}}, out=tmp_path / "seeds")
     assert list(found) == ["seed=0", "seed=1"]
     assert found["seed=0"].summary.digest != found["seed=1"].summary.digest
 
 
+@pytest.mark.slow
 def test_every_recorded_round_is_told(tmp_path):
     told = []
 
@@ -59,6 +62,7 @@ def test_every_recorded_round_is_told(tmp_path):
     assert hpcfl.run(TABLE, out=tmp_path / "seeds" / "seed=0", on_round=on_round) and len(told) == 6
 
 
+@pytest.mark.slow
 def test_what_a_callback_raises_ends_the_run_and_the_next_command_continues(tmp_path):
     def on_round(name, round, values):
         raise ZeroDivisionError("a bug in a callback")
@@ -69,6 +73,7 @@ def test_what_a_callback_raises_ends_the_run_and_the_next_command_continues(tmp_
     assert hpcfl.run(TABLE, out=tmp_path / "run").summary.finished
 
 
+@pytest.mark.slow
 def test_fresh_starts_over(tmp_path):
     hpcfl.run(TABLE, out=tmp_path / "run")
     hpcfl.run(TABLE, out=tmp_path / "run", fresh=True)

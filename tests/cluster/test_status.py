@@ -51,6 +51,7 @@ def states(folder):
     return [(cell.name, cell.state, cell.note) for cell in status.look(folder)]
 
 
+@pytest.mark.slow
 def test_finished_and_waiting(sweep):
     assert states(sweep) == [("seed=0", "finished", ""), ("seed=1", "waiting", "")]
     done = status.look(sweep)[0]
@@ -134,6 +135,7 @@ def test_watching_while_a_job_runs(sweep, queue, monkeypatch, capsys):
     assert capsys.readouterr().out.endswith("\n2 finished\n")
 
 
+@pytest.mark.slow
 def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, no_figures, capsys):
     """The third cell runs although the second diverges; it is tried again the next time, the
     others are not."""

@@ -91,6 +91,7 @@ def test_a_dry_run_shows_the_script_and_writes_nothing(here, capsys):
     assert not (here / "two words; it's").exists()
 
 
+@pytest.mark.slow
 def test_configurations_are_frozen(here):
     send(here, "debug", "rounds=1")
     frozen = json.loads((here / "out" / "jobs" / "seed=1.json").read_text())

@@ -213,6 +213,7 @@ def archive(tmp_path, tiny_mnist, monkeypatch):
     return folder
 
 
+@pytest.mark.slow
 def test_download_replaces_what_is_missing_or_damaged(tmp_path, archive):
     damaged, missing = archive / "train-labels-idx1-ubyte", archive / "t10k-images-idx3-ubyte"
     damaged.write_bytes(flip(damaged.read_bytes()))

@@ -29,6 +29,7 @@ def lists(split):
     return [held.tolist() for held in (*split.train, *split.test)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", [Pathological(), Dirichlet(), Iid()], ids=lambda scheme: scheme.scheme)
 def test_twenty_clients_share_the_digits(scheme):
     digits = datasets.load(config.Data())

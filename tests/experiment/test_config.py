@@ -225,6 +225,7 @@ def test_slurms_tasks_outside_a_step_do_not_count(run, no_figures, monkeypatch):
     assert run("--set", "rounds=1", "--set", "training.batch_size=500")[0] == 0
 
 
+@pytest.mark.slow
 def test_the_real_command_says_the_same(tmp_path):
     (tmp_path / "f.toml").write_text('[method]\nname = "fedavgg"\n')
     done = subprocess.run([sys.executable, "-m", "hpcfl", "run", "f.toml"], cwd=tmp_path,

@@ -62,6 +62,7 @@ def worst(ours, theirs):
                for one, other in zip(ours, theirs, strict=True) if one.numel())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("convolves", [False, True])
 @pytest.mark.parametrize("training", HOW, ids=lambda how: "-".join(how) or "plain")

@@ -11,6 +11,7 @@ from hpcfl.models.mlp import MLP
 PARAMETERS = 8 * 6 + 6 + 6 * 3 + 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("training", "rows"),
                          [(Training(batch_size=500), 10), (Training(batch_size=500, momentum=0.9), 11),
                           (Training(batch_size=500, optimizer="adam"), 12)])

@@ -19,6 +19,7 @@ def test_four_rounds(keys, factors):
     assert [factor(Training(**keys), round, 4) for round in (1, 2, 3, 4)] == pytest.approx(factors)
 
 
+@pytest.mark.slow
 def test_both_rates_of_a_method_follow_it(federate):
     """A rate of 0.1 that is a tenth from round 2 on is a rate of 0.01 there."""
     for name in ("fedavg", {"name": "ditto", "lam": 0.5}):

@@ -73,6 +73,7 @@ class Fades(FedAvg):
 ROUND = [1]
 
 
+@pytest.mark.slow
 def test_a_method_whose_loss_reads_such_a_number_is_named(federate, monkeypatch):
     plain = federate("test_replay:Fades").digest  # too short to be recorded
     monkeypatch.setattr(replay, "OFTEN", 1)

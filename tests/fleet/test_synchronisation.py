@@ -27,6 +27,7 @@ class Watch(TorchDispatchMode):
         return function(*arguments, **(keywords or {}))
 
 
+@pytest.mark.slow
 def test_the_watch_sees_what_waits():
     with Watch() as watch:
         x = torch.ones(3)

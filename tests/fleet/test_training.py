@@ -97,6 +97,7 @@ def test_only_some_clients_train(make_fleet, rows_of, lanes):
     assert torch.equal(trained[only], everyone[only])
 
 
+@pytest.mark.slow
 @every_kernel
 def test_until_ends_each_client_by_itself(make_fleet, rows_of, lanes):
     limits = torch.tensor([[1], [3], [2], [5], [4]])

@@ -1,6 +1,7 @@
 """APFL: Deng et al., Algorithm 1 and equation (10)."""
 
 import numpy as np
+import pytest
 import torch
 
 from hpcfl.methods.apfl import APFL
@@ -29,6 +30,7 @@ def test_the_share_stays_between_zero_and_one(make_fleet):
     assert fleet.state["alpha"].item() == 0
 
 
+@pytest.mark.slow
 def test_the_shared_model_is_fedavgs(federate):
     for part in ({}, {"participation": {"fraction": 0.6}}, {"training": {"momentum": 0.9}}):
         torch.testing.assert_close(federate("apfl", **part).server["model"],

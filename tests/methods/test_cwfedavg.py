@@ -279,6 +279,7 @@ def test_cwfedavg_no_regulariser_is_the_norm_variant(federate):
             != federate({"name": "cwfedavg", "distribution": "wdr", "wdr": 1.0}).digest)
 
 
+@pytest.mark.slow
 def test_cwfedavg_regulariser_makes_norms_follow_the_true_distribution(federate):
     def distance(**keys):
         played = federate({"name": "cwfedavg", **keys}, rounds=15, training={"epochs": 3})

@@ -1,6 +1,7 @@
 """Ditto: methods-2.md §5."""
 
 import numpy as np
+import pytest
 import torch
 
 from hpcfl.methods.ditto import Ditto
@@ -8,6 +9,7 @@ from hpcfl.methods.ditto import Ditto
 WHOLE = {"batch_size": 100}
 
 
+@pytest.mark.slow
 def test_ditto_10a_lambda_zero_is_pure_local_training(federate):
     free = {"name": "ditto", "lam": 0.0}
     first = federate(free, [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6]]).clients["personal"]
@@ -18,6 +20,7 @@ def test_ditto_10a_lambda_zero_is_pure_local_training(federate):
     assert not torch.allclose(federate({**free, "lam": 1.0}, training=WHOLE).clients["personal"], alone)
 
 
+@pytest.mark.slow
 def test_ditto_10b_the_shared_model_is_fedavgs(federate):
     for part in ({}, {"participation": {"fraction": 0.6}}, {"training": {"momentum": 0.9}}):
         assert torch.equal(federate("ditto", **part).server["model"],

@@ -189,6 +189,7 @@ def test_ala_9_counts_the_federations_rounds_or_a_clients_own(activated):
         assert fleet.state["ala.rounds"].tolist() == [[1], [2], [6]]
 
 
+@pytest.mark.slow
 def test_fedala_7_takes_its_activation_from_the_file(federate):
     part = {"rounds": 4, "participation": {"fraction": 0.4}}
     algorithm, own = (federate({"name": "fedala", "most_epochs": 12, **keys}, **part).digest

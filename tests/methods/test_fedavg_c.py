@@ -12,6 +12,7 @@ def test_c_10_no_fine_tuning_is_the_method_without_c(federate, method):
     assert federate({"name": f"{method}-c", "tune_epochs": 0}).digest == federate(method).digest
 
 
+@pytest.mark.slow
 def test_c_10_mu_zero_makes_fedprox_c_fedavg_c(federate):
     short = {"tune_epochs": 2}
     plain = federate({"name": "fedavg-c", **short}).digest

@@ -122,6 +122,7 @@ def test_fedcac_9_clients_outside_keep_their_marked_entries(cohort):
     assert method.send(server, everyone)["model"].tolist() == [[3.0, 9.0], [9.0, 9.0], [9.0, 9.0]]
 
 
+@pytest.mark.slow
 def test_fedcac_4_what_moved_is_measured_from_the_blended_start(federate, monkeypatch):
     """With ``ala`` a client starts from a blend of what came down and its own model."""
     seen, marks = [], fedcac.critical

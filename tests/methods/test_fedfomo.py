@@ -77,6 +77,7 @@ def test_fedfomo_10_weights_lie_in_the_simplex(federate):
     assert ((bases <= uploads.amax(0) + 1e-6) & (bases >= uploads.amin(0) - 1e-6)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [{"received": 0, "validation": 0.0}, {"validation": 0.0}])
 def test_fedfomo_10_the_candidate_itself_alone_is_local(federate, keys):
     """Also without validation samples: every loss is then 0 and no model better than another."""

@@ -1,6 +1,7 @@
 """FedProx: methods-1.md §4.3."""
 
 import numpy as np
+import pytest
 import torch
 
 
@@ -38,6 +39,7 @@ def test_fedprox_10_first_step_is_fedavgs(federate):
     assert federate({"name": "fedprox", "mu": 5.0}, rounds=1).digest != federate("fedavg", rounds=1).digest
 
 
+@pytest.mark.slow
 def test_fedprox_10_larger_mu_stays_nearer_on_a_quadratic(make_fleet):
     # F(w) = ½‖w − 1‖² and anchor 0: the minimum of F + (μ/2)‖w‖² is 1/(1 + μ) in every coordinate
     fleet = make_fleet([[4, 0, 0, 0]], lr=0.1, lanes=1)

@@ -43,6 +43,7 @@ def test_per_fedavg_5_hessian_free_survives_a_tiny_gradient(make_fleet):
         np.testing.assert_allclose(trained, expected, rtol=1e-3)
 
 
+@pytest.mark.slow
 def test_per_fedavg_10c_evaluation_leaves_no_trace(federate):
     for model in ({"name": "mlp"}, {"name": "test_fedrep:Normed"}):
         scored, rarely = (federate("per-fedavg", rounds=3, model=model, evaluation={"every": every})

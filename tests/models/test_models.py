@@ -66,6 +66,7 @@ def test_resnet_18_has_the_buffers_of_torchvision():
     assert len(list(model.parameters())) == 62 and sum(buffer.numel() for buffer in model.buffers()) == 9_620
 
 
+@pytest.mark.slow
 def test_resnet_18_computes_what_torchvision_computes():
     from hpcfl.data.vision import torchvision
 
@@ -77,6 +78,7 @@ def test_resnet_18_computes_what_torchvision_computes():
     torch.testing.assert_close(ours(x), theirs(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "shape"), SMALL,
                          ids=[" ".join(map(str, table.values())) for table, _ in SMALL])
 def test_stacked_lanes_compute_what_one_model_computes(table, shape):

@@ -1,9 +1,11 @@
 import numpy as np
+import pytest
 
 from hpcfl.report import figures
 from hpcfl.report.summary import load_all
 
 
+@pytest.mark.slow
 def test_two_figures_for_a_sweep_whose_runs_share_a_partition(make_run, tmp_path):
     make_run("fedavg")
     make_run("local", method="local", primary="post")

@@ -44,6 +44,7 @@ def test_a_row_that_is_better_on_every_client_is_best_and_one_like_it_is_named()
     assert line.startswith("iid: low cannot be told from mixed (")
 
 
+@pytest.mark.slow
 def test_seeds_are_pairs_too():
     """Twelve pairs are enough for three rows, six are not."""
     rows = {name: [run([LOW + size * STEPS])] * 2 for name, size in (("a", 0), ("b", 1), ("c", 2))}

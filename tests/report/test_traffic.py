@@ -22,6 +22,7 @@ def test_floats_down_and_up(method):
     assert (counted.down, counted.up) == pytest.approx(EXPECTED[method], rel=1e-3)
 
 
+@pytest.mark.slow
 def test_every_method_of_fedalas_table_agrees_with_it():
     assert set(traffic.FEDALA_TABLE_3) < set(plugins.names("hpcfl.methods"))
     for method in traffic.FEDALA_TABLE_3:

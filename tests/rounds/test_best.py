@@ -33,6 +33,7 @@ def best_state(run):
     return latest(run.folder / "checkpoints").best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method, lr", [("diversifed", 0.3), ("fedcac", 0.3), ("cwfedavg", 0.8)])
 def test_its_models_are_those_that_were_scored(tmp_path, method, lr):
     found = play(tmp_path / "run", method, lr=lr)
@@ -43,6 +44,7 @@ def test_its_models_are_those_that_were_scored(tmp_path, method, lr):
         assert float((predicted(one.module, x) == y).double().mean()) == one.recorded and one.round == best
 
 
+@pytest.mark.slow
 def test_it_is_the_state_of_a_run_that_ends_before_that_round(tmp_path):
     found = play(tmp_path / "run", "diversifed")
     kept = best_state(found)
@@ -52,6 +54,7 @@ def test_it_is_the_state_of_a_run_that_ends_before_that_round(tmp_path):
     assert kept.meta["number"] == found.summary.best["post"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("done", [1, 2, 3, 5])
 def test_a_run_that_is_continued_has_the_same_one(tmp_path, done):
     """From whichever checkpoint, before and after the best round."""
@@ -61,6 +64,7 @@ def test_a_run_that_is_continued_has_the_same_one(tmp_path, done):
     assert best_state(play(tmp_path / "run", "diversifed", every=2)) == best_state(calm)
 
 
+@pytest.mark.slow
 def test_without_the_option_nothing_is_kept(tmp_path):
     found = play(tmp_path / "run", "diversifed", best=False)
     assert best_state(found) is None
@@ -68,6 +72,7 @@ def test_without_the_option_nothing_is_kept(tmp_path):
         found.model(client=0, at="best")
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_without_it_where_it_is_damaged(tmp_path):
     found = play(tmp_path / "run", "diversifed", rounds=7)
     newest = latest(found.folder / "checkpoints")

@@ -28,6 +28,7 @@ def test_one_process_is_server_and_worker():
     assert re.search(r"cores \d", line)
 
 
+@pytest.mark.slow
 def test_a_sweep_says_it_once_for_all_cells(tmp_path, no_figures, capsys):
     """And again where other clients live on a rank."""
     cases = [{"partition.counts": tiny.COUNTS[:n], "partition.clients": n} for n in (3, 5)]

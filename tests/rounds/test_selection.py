@@ -31,6 +31,7 @@ def test_held_out_samples_are_neither_trained_on_nor_counted():
         assert len(new["train"]) == prepared.setup.counts[client].sum() < whole.setup.counts[client].sum()
 
 
+@pytest.mark.slow
 def test_the_best_round_is_the_best_on_them_and_its_numbers_are_of_test_samples(played):
     run = played("fedavg", rounds=6, training=HELD_OUT, evaluation={"metric": "loss"},
                  checkpoint={"best": True})
@@ -43,6 +44,7 @@ def test_the_best_round_is_the_best_on_them_and_its_numbers_are_of_test_samples(
     assert kept.meta["number"] == chosen[:-1].min() and kept.round == chosen[:-1].argmin()
 
 
+@pytest.mark.slow
 def test_test_samples_decide_where_they_are_asked_to(played):
     run = played("fedavg", training=HELD_OUT, evaluation={"metric": "loss", "best_by": "test"})
     assert run.summary.best["pre"] == run.accuracy("pre").min() and run.summary.best_by == "test"

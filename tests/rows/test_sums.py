@@ -30,6 +30,7 @@ def dealt(rows, weights, cuts):
     return [(part, own) for part, own in zip(rows.split(cuts), weights.split(cuts), strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [1, 64, 1 << 17])
 def test_any_ranks_and_any_order_give_the_same_bits(monkeypatch, block):
     rows, weights = drawn(12, 301)

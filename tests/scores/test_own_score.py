@@ -44,6 +44,7 @@ def unimportable(monkeypatch):
     monkeypatch.setitem(sys.modules, "own_scores", None)
 
 
+@pytest.mark.slow
 def test_it_is_in_the_metrics_file_with_what_readers_need(folder):
     with h5py.File(folder / "metrics.h5") as file:
         clients, losses, total = (file[f"values/clients/pre/{name}"][:] for name in (NAME, "loss", "total"))
@@ -99,6 +100,7 @@ def test_table_has_no_other_scores(folder, unimportable, capsys):
     assert "not recorded; did you mean" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_figure_is_of_it(folder, unimportable):
     assert [path.name for path in figures.draw(folder)] == ["own_scores_Surprise.png", "clients.png"]
     before, _ = figures.curves(summary.load_all(folder)).axes

@@ -62,6 +62,7 @@ def test_e2_a_global_test_set_gives_personalised_accuracies(spiral):
     assert values["post/pm_l_std"][-2] == pytest.approx(values["clients/post/pm_l"][-2].std())
 
 
+@pytest.mark.slow
 def test_a_shared_model_is_scored_once_for_all(spiral, monkeypatch):
     from hpcfl.fleet import scoring
 

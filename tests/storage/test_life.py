@@ -76,6 +76,7 @@ def played(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("there", "refused"), CASES)
 def test_what_is_refused_changes_no_byte(played, tmp_path, there, refused):
     asked = {**NOT_THIS_RUN, **NOT_AT_ALL}[refused]
@@ -102,6 +103,7 @@ def test_a_run_whose_data_were_exchanged_is_refused(tmp_path):
     assert content(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_complete_at_the_number_it_began_with_after_it_was_prolonged(tmp_path):
     assert play(tmp_path / "run")
     assert play(tmp_path / "run", rounds=5)
@@ -115,6 +117,7 @@ def test_complete_at_the_number_it_began_with_after_it_was_prolonged(tmp_path):
     same(tmp_path / "calm", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_asked_for_more_and_killed_at_once(tmp_path, monkeypatch):
     """Before a further round is done, the run is still complete for what was asked at first, and goes
     on for the rest."""
@@ -183,6 +186,7 @@ def test_killed_in_the_final_scoring_and_completed_by_the_same_command(
     same(tmp_path / "calm", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_flipped_bit_in_a_finished_runs_last_state_is_made_good_by_the_same_command(tmp_path):
     for name in ("calm", "run"):
         play(tmp_path / name)
@@ -197,6 +201,7 @@ def test_a_flipped_bit_in_a_finished_runs_last_state_is_made_good_by_the_same_co
     same(tmp_path / "calm", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_signal_in_the_last_round_leaves_the_scoring_to_the_same_command(tmp_path):
     with pytest.raises(Interrupted, match="stopped after round 2 of 2, before the final scoring; "
                                           "the same command continues"):
@@ -267,6 +272,7 @@ def test_one_damaged_file_of_a_stopped_run_costs_nothing(tmp_path, damaged, how)
     same(tmp_path / "calm", tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_lost_final_state_is_made_again_from_the_checkpoint_before(tmp_path):
     play(tmp_path / "run")
     play(tmp_path / "calm")

@@ -168,6 +168,7 @@ def test_damaged_file_is_reported_and_set_aside(tmp_path, file, left, damage):
     assert read.rounds.tolist() == left and not read.notes and read.header == HEADER
 
 
+@pytest.mark.slow
 def test_flipped_bits_never_crash(tmp_path):
     writer = MetricsWriter(tmp_path, {"a": 1}, {})
     writer.record(1, values(1))
@@ -192,6 +193,7 @@ def test_reader_holds_the_file_open_while_it_is_merged(tmp_path):
     assert metrics.read(tmp_path).rounds.tolist() == [1, 2]
 
 
+@pytest.mark.slow
 def test_reading_while_writing_sees_all_rounds_published_so_far(tmp_path):
     writer = MetricsWriter(tmp_path, {}, {})
     published, failures = [0], []

@@ -44,6 +44,7 @@ def test_exported_models_have_the_recorded_accuracy_in_every_method(played, tmp_
         assert about["accuracy"] == about["recorded"]
 
 
+@pytest.mark.slow
 def test_a_json_says_what_a_model_is(played, tmp_path):
     run = played("fedproto")
     known = exported(run, tmp_path / "out", [3], False, "pre", "last")["client-3"]
@@ -62,6 +63,7 @@ def test_a_model_that_torch_cannot_write_down_is_left_as_tensors(played, tmp_pat
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"client-0.json", "client-0.safetensors"}
 
 
+@pytest.mark.slow
 def test_files_are_used_without_hpcfl(played, tmp_path):
     run = played("cwfedavg", rounds=1)
     exported(run, tmp_path / "out", [0], True, None, "last")
@@ -77,6 +79,7 @@ def test_files_are_used_without_hpcfl(played, tmp_path):
     assert done.stdout.startswith(str(own))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clients, words", [([], "--client N, --all or --global"),
                                             ([0], "choose another --out")])
 def test_nothing_is_overwritten_and_something_is_asked_for(played, tmp_path, clients, words):
