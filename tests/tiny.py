@@ -145,6 +145,20 @@ class Diverges(FedAvg):
         return lane.factor * super().loss(model, batch, lane)
 
 
+class Fades(FedAvg):
+    """FedAvg whose loss reads a number that changes each round from somewhere else than the lane."""
+
+    def fit(self, fleet, rows, inbox, **how):
+        ROUND[0] = fleet.round
+        return super().fit(fleet, rows, inbox, **how)
+
+    def loss(self, model, batch, lane):
+        return super().loss(model, batch, lane) / ROUND[0]
+
+
+ROUND = [1]
+
+
 class Raises(FedAvg):
     """FedAvg in which the rank of one client fails in round 2."""
 

@@ -5,6 +5,7 @@ rules win over earlier ones, the user's own keys over all. Sources: protocols.md
 hyperparameters that the papers print for their baselines.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from hpcfl.errors import UserError
@@ -143,11 +144,11 @@ def _holds(when: Setting, setting: Setting) -> bool:
                for key, value in when.items())
 
 
-def flat(table: dict[str, Any], prefix: str = "") -> Setting:
+def flat(table: Mapping[str, Any], prefix: str = "") -> Setting:
     """A nested table by dotted keys."""
     setting: Setting = {}
     for key, value in table.items():
-        setting |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
+        setting |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
     return setting
 
 

@@ -10,7 +10,7 @@ AT_ONCE = 8  # lanes that are compared at once, for little memory
 
 
 def is_due(number: int) -> bool:
-    """Whether the replay of this number is compared: powers of four are, in less than 1 % of the time."""
+    """Whether the replay of this number is compared: powers of four are, ever fewer of them."""
     return number & (number - 1) == 0 and number.bit_length() % 2 == 1
 
 

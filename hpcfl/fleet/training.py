@@ -155,7 +155,7 @@ class Chunk:
     def run(self) -> Tensor:
         """Train all epochs; returns each lane's mean objective and data term in its last one, float64 [L, 2].
 
-        The proximal term is that of the trained model: in every step it would cost a tenth of the time.
+        The proximal term is that of the trained model: in every step it would cost a pass over the models.
         """
         losses = torch.zeros(len(self.clients), 2, dtype=torch.float64, device=self.resources.device)
         history: list[Tensor] = []

@@ -7,7 +7,7 @@ z_i constant. The result is read before local training.
 
 The paper puts a projection head of two layers between body and head and compares its outputs; here, as in
 comparisons that keep everybody's model, it is the head's input. A client's model before its first round is
-the initial one.
+the initial one. All three models use the batch-norm statistics of the one in training.
 """
 
 from typing import Any

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpcfl.storage.moments import of_clients
 from hpcfl.storage.results import Results
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ def clients(results: Results) -> "pandas.DataFrame":
     values = {name.removeprefix(OF_CLIENTS): array for name, array in results.values.items()
               if name.startswith(OF_CLIENTS)}
     for column in [name.removesuffix("/correct") for name in values if name.endswith("/correct")]:
-        with np.errstate(invalid="ignore"):  # 0/0 is NaN: no samples, no accuracy
-            values[f"{column}/accuracy"] = values[f"{column}/correct"] / values[f"{column}/total"]
+        accuracy = of_clients(results, column, "accuracy")
+        assert accuracy is not None
+        values[f"{column}/accuracy"] = accuracy
     count = next((array.shape[1] for array in values.values()), 0)
     for part in ("train", "test"):
         if (counts := results.static.get(f"{part}_counts")) is not None:

@@ -8,7 +8,7 @@ from hpcfl.errors import UserError
 from hpcfl.report.significance import LEVEL, Comparison, compare
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
-from hpcfl.storage.moments import moments
+from hpcfl.storage import moments
 
 
 def note(rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, at: str, where: str) -> str:
@@ -50,18 +50,12 @@ def compared(rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, a
 
 def of_clients(run: Run, column: str, measure: Measure, at: str) -> np.ndarray:
     """Each client's own number of the score that ``measure`` is of, [clients]; NaN for those without one."""
-    values, rounds = run.results.values, run.results.rounds
-    place = f"clients/{column}"
-    if f"{place}/{measure.score}" in values:
-        numbers = values[f"{place}/{measure.score}"].astype(float)
-    else:  # the accuracy is kept as the two numbers that it is the quotient of
-        missing = np.full((len(rounds), len(run.results.static["test_counts"])), np.nan)
-        right, total = (values.get(f"{place}/{part}", missing) for part in ("correct", "total"))
-        numbers = np.divide(right, total, where=total > 0, out=missing.copy())
-    counts = values.get(f"{column}/{measure.recorded}", np.full(len(rounds), np.nan))
-    found = moments(rounds, counts, measure.rank)
-    if found is None:
-        return np.full(numbers.shape[1], np.nan)
-    positions = found.tail if at == "tail" else [found.best if at == "best" else found.last]
-    mean: np.ndarray = numbers[positions].mean(axis=0)
+    numbers = moments.of_clients(run.results, column, measure.score)
+    counted = run.results.values.get(f"{column}/{measure.recorded}")
+    best = run.summary.best
+    read = ([] if numbers is None or counted is None else
+            moments.positions(run.results.rounds, counted.astype(float), best["round"] if best else None, at))
+    if numbers is None or not read:
+        return np.full(len(run.results.static["test_counts"]), np.nan)
+    mean: np.ndarray = numbers[read].mean(axis=0)
     return mean

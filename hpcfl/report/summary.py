@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import measures, plugins
+from hpcfl.experiment import measures, plugins, protocols
 from hpcfl.scores._described import Described, Measure, resolve
 from hpcfl.storage import life, run_folder
 from hpcfl.storage import results as recorded
@@ -112,7 +112,7 @@ class Run:
         ends = {f"{end}{suffix}": chosen and chosen[key]
                 for end, chosen in (("best", summary.best), ("last", summary.last))
                 for suffix, key in (("", self.score), ("_round", "round"))}
-        return {**run_folder.flat(self.config), "state": summary.state, "played": summary.rounds,
+        return {**protocols.flat(self.config), "state": summary.state, "played": summary.rounds,
                 "column": self.score, "metric": self.metric, **ends, "digest": summary.digest,
                 "seconds_per_round": summary.seconds_per_round,
                 "floats_up": summary.floats_up, "floats_down": summary.floats_down}

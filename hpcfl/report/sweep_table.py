@@ -17,7 +17,7 @@ from hpcfl.report.population import clients_text, mixed
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure, resolve
 from hpcfl.storage import run_folder
-from hpcfl.storage.moments import CLIENTS, moments
+from hpcfl.storage.moments import CLIENTS, positions
 
 ROWS, COLUMNS = ("method.name",), ("data.dataset", "partition.scheme")  # where the user names no keys
 SEEDS = ("seed", "partition.seed")  # runs that differ in nothing else are repetitions
@@ -121,21 +121,18 @@ def make(runs: list[Run], rows: Sequence[str] = (), columns: Sequence[str] = (),
 def value(run: Run, metric: str, at: str) -> Number:
     """A number of a run, NaN if it was never recorded in a round that is asked for, and of how many clients.
 
-    metric, at: as in ``Reading``. Where the best round has no such number, that of the latest before it
-    counts; the last round and the last tenth are those that have one.
+    metric, at: as in ``Reading``; which rounds that are: ``moments.positions``.
     """
     name, known = _resolve(run, metric)[0], _recorded(run)
     rounds, best = run.results.rounds, run.summary.best
-    if name not in known or best is None:
+    if name not in known:
         return Number(math.nan, math.nan)
     numbers = known[name].astype(float)
-    counted = np.where(rounds <= best["round"], numbers, np.nan) if at == "best" else numbers
-    found = moments(rounds, counted, float)
-    if found is None:
+    read = positions(rounds, numbers, best["round"] if best else None, at)
+    if not read:
         return Number(math.nan, math.nan)
-    positions = found.tail if at == "tail" else [found.last]
     clients = known.get(f"{name.partition('/')[0]}/{CLIENTS}", np.full(len(rounds), np.nan))
-    return Number(float(numbers[positions].mean()), float(clients[positions].mean()))
+    return Number(float(numbers[read].mean()), float(clients[read].mean()))
 
 
 def _recorded(run: Run) -> dict[str, np.ndarray]:

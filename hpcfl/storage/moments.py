@@ -45,6 +45,36 @@ def moments(rounds: np.ndarray, numbers: np.ndarray, rank: Callable[[float], flo
     return Moments(best, last, known[rounds[known] > first].tolist())
 
 
+def positions(rounds: np.ndarray, numbers: np.ndarray, best: int | None, at: str) -> list[int]:
+    """The positions of the rounds at which ``numbers`` [T] of a run are read; none where it has none there.
+
+    best: the run's best round. at: "best", "last" or "tail". Where the best round has no such number, that of
+    the latest before it counts; the last round and the last tenth are those that have one.
+    """
+    if best is None:
+        return []
+    counted = np.where(rounds <= best, numbers, np.nan) if at == "best" else numbers
+    found = moments(rounds, counted, float)
+    if found is None:
+        return []
+    return found.tail if at == "tail" else [found.last]
+
+
+def of_clients(results: Results, column: str, score: str) -> np.ndarray | None:
+    """Each client's own number of a score in a column, [T, clients]; None where nothing was recorded of it.
+
+    A user's own score is recorded under its name; of a built-in one the score says what it is made of.
+    """
+    prefix = f"clients/{column}/"
+    numbers = {name.removeprefix(prefix): values.astype(float) for name, values in results.values.items()
+               if name.startswith(prefix)}
+    known = measures.built_in().get(score)
+    try:
+        return known.of_clients(score, numbers) if known else numbers[score]
+    except KeyError:
+        return None
+
+
 def scores(results: Results) -> dict[str, Described]:
     """The scores that the results say were computed; the built-in ones if they do not say."""
     return results.header.get("scores") or measures.describe(measures.built_in())

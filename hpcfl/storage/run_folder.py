@@ -7,12 +7,13 @@ its copy and ``rounds/``, ``checkpoints/``, ``.lock`` and ``failure.txt``. ``lif
 import json
 import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import Interrupted, RunFailure, UserError
+from hpcfl.experiment import protocols
 from hpcfl.experiment.config import Config
 from hpcfl.files import atomic, foreign
 from hpcfl.files.atomic import Damaged
@@ -209,7 +210,8 @@ def _refuse_another(folder: Path, config: Config, newest: Manifest | None) -> No
     except UserError:
         run_file = None
     if run_file is not None:
-        if differences := _differences(flat(run_file["identity"]), flat(config.identity())):
+        begun, asked = protocols.flat(run_file["identity"]), protocols.flat(config.identity())
+        if differences := _differences(begun, asked):
             raise UserError(f"{folder}: belongs to another configuration ({'; '.join(differences)}); "
                             "choose another --out or name, or --fresh to move it aside")
     elif newest is not None and newest.meta.get("fingerprint") != config.fingerprint():
@@ -239,14 +241,6 @@ def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     return [f"{key}: {there.get(key, missing)} there, {here.get(key, missing)} here"
             for key in sorted(there.keys() | here.keys())
             if there.get(key, missing) != here.get(key, missing)]
-
-
-def flat(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested table by dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in table.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return found
 
 
 def is_aside(folder: Path) -> bool:

@@ -13,6 +13,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 from hpcfl.fleet import buffer_name
 from hpcfl.fleet.scoring import BLOCK
+from hpcfl.storage.moments import of_clients
 from hpcfl.storage.results import Results
 from hpcfl.trained.again import Again, Keeper
 from hpcfl.trained.module import module
@@ -152,9 +153,10 @@ class Models:
         return self._results.values.get(f"{column}/weighted", missing)
 
     def _recorded(self, column: str, round: int, client: int) -> float | None:
-        values, row = self._results.values, int(np.searchsorted(self._results.rounds, round))
-        correct, total = (values[f"clients/{column}/{part}"][row, client] for part in ("correct", "total"))
-        return float(correct / total) if np.isfinite(correct) and total else None
+        accuracies, row = of_clients(self._results, column, "accuracy"), self._results.rounds == round
+        assert accuracies is not None
+        accuracy = float(accuracies[row, client].item())
+        return accuracy if np.isfinite(accuracy) else None
 
     def _module(self, fleet: Keeper, column: str, position: int) -> nn.Module:
         """The model in a column of the client at ``position`` in a fleet."""

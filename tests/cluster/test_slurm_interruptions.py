@@ -13,6 +13,15 @@ pytestmark = pytest.mark.slurm
 SCRIPT = Path(__file__).parents[2] / "slurm" / "job.sbatch"
 
 
+def in_round_three(cluster):
+    """A job of slow rounds that has begun its third one."""
+    cluster.experiment(pause=3)
+    cluster.profile(ranks_per_node=1)
+    (job,) = cluster.submit()
+    cluster.wait_for_round(3)
+    return job
+
+
 def test_time_limit_hit_twice(cluster, undisturbed):
     """A limit of two minutes, of which Slurm warns at once: every start gets only some seconds."""
     cluster.experiment(pause=5, every="auto", since=1)
@@ -28,10 +37,7 @@ def test_time_limit_hit_twice(cluster, undisturbed):
 
 
 def test_preempted_by_a_higher_partition(cluster, undisturbed):
-    cluster.experiment(pause=3)
-    cluster.profile(ranks_per_node=1)
-    (job,) = cluster.submit()
-    cluster.wait_for_round(3)
+    job = in_round_three(cluster)
     other = cluster.run("sbatch", "--parsable", "--partition=high", "--nodes=2", "--exclusive",
                         "--wrap=sleep 2").strip()
     cluster.until(lambda: cluster.restarts(job) == 1, "the preemption")
@@ -43,10 +49,7 @@ def test_preempted_by_a_higher_partition(cluster, undisturbed):
 
 
 def test_scontrol_requeue(cluster, undisturbed):
-    cluster.experiment(pause=3)
-    cluster.profile(ranks_per_node=1)
-    (job,) = cluster.submit()
-    cluster.wait_for_round(3)
+    job = in_round_three(cluster)
     cluster.run("scontrol", "requeue", job)
     cluster.hurry()
     cluster.wait(job)

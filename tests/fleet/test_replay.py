@@ -9,7 +9,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hpcfl.errors import RankFailure, RunFailure
 from hpcfl.fleet import comparing, replay, stacked
 from hpcfl.fleet.replay import Replayed
-from hpcfl.methods.fedavg import FedAvg
 
 
 def test_a_recording_replaces_a_function_that_runs_often_and_gives_its_bits(monkeypatch):
@@ -59,29 +58,15 @@ def test_two_calls_say_how_far_rounding_goes():
     assert comparing.apart(found, torch.tensor([1.0, torch.nan]), again)
 
 
-class Fades(FedAvg):
-    """FedAvg whose loss reads a number that changes each round from somewhere else than the lane."""
-
-    def fit(self, fleet, rows, inbox, **how):
-        ROUND[0] = fleet.round
-        return super().fit(fleet, rows, inbox, **how)
-
-    def loss(self, model, batch, lane):
-        return super().loss(model, batch, lane) / ROUND[0]
-
-
-ROUND = [1]
-
-
 @pytest.mark.slow
 def test_a_method_whose_loss_reads_such_a_number_is_named(federate, monkeypatch):
-    plain = federate("test_replay:Fades").digest  # too short to be recorded
+    plain = federate("tiny:Fades").digest  # too short to be recorded
     monkeypatch.setattr(replay, "OFTEN", 1)
     with pytest.raises(RankFailure) as failure:
-        federate("test_replay:Fades")
-    words = "the loss 'FedAvg.objective' of the method 'test_replay:Fades' reads"
+        federate("tiny:Fades")
+    words = "the loss 'FedAvg.objective' of the method 'tiny:Fades' reads"
     assert str(failure.value.__cause__).startswith(words)
-    assert federate("test_replay:Fades", runtime={"replay": False}).digest == plain
+    assert federate("tiny:Fades", runtime={"replay": False}).digest == plain
 
 
 def test_equal_tensors_that_are_written_to_stay_apart():

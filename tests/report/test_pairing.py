@@ -19,7 +19,8 @@ def run(accuracies, column="pre", counts=COUNTS):
               f"{column}/mean": np.nanmean(right, axis=1) / 20}
     results = SimpleNamespace(values=values, rounds=np.arange(1, len(right) + 1),
                               static={"test_counts": counts})
-    return SimpleNamespace(results=results, score=column)
+    best = {"round": int(np.nanargmax(np.nanmean(right, axis=1))) + 1}
+    return SimpleNamespace(results=results, score=column, summary=SimpleNamespace(best=best))
 
 
 LOW = np.array([0.1, 0.2, 0.3, 0.4, 0.5, 0.6])
@@ -33,6 +34,15 @@ def test_each_moment_reads_its_rounds():
     made = run(rounds)
     for at, expected in (("best", rounds[2]), ("last", rounds[19]), ("tail", rounds[18:].mean(axis=0))):
         np.testing.assert_allclose(of_clients(made, "pre", ACCURACY, at), expected)
+
+
+def test_a_score_that_is_a_mean_over_samples_is_read_as_one():
+    """The loss is recorded as a client's sum over its 20 samples; the best round is the accuracy's."""
+    made = run([LOW, LOW + STEPS, LOW])
+    made.results.values["clients/pre/loss"] = np.array([LOW, 2 * LOW, 3 * LOW]) * 20
+    made.results.values["pre/loss"] = np.array([1.0, 2.0, 3.0])
+    found = of_clients(made, "pre", Measure("loss", "mean", "loss", "nats", "down"), "best")
+    np.testing.assert_allclose(found, 2 * LOW)
 
 
 def test_a_row_that_is_better_on_every_client_is_best_and_one_like_it_is_named():

@@ -8,8 +8,8 @@ from hpcfl.experiment import plugins
 from hpcfl.fleet import comparing, convolutions, graphs
 from hpcfl.methods._ala import AdaptiveLocalAggregation, Blending
 
-# torch's batch norm adds in another order where tensors say that they are on a GPU: one round and one small
-# step, because batches of two samples would make much of that.
+# Batch norm over convolutions differs in its last bits on the simulated GPU, and why was not found. In
+# batches of two samples training would make much of that, so there is one round of small steps.
 ROUNDED = {"resnet8": 1e-5}
 CASES = [pytest.param(*case, id="-".join([case[0], case[2]])) for case in PLAYED]
 

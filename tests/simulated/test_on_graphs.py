@@ -9,7 +9,6 @@ import torch
 from hpcfl.errors import RankFailure, RunFailure
 from hpcfl.fleet import graphs
 from hpcfl.fleet.graphs import Graphed
-from hpcfl.methods.fedavg import FedAvg
 
 # Of one step on plain SGD: copies of weights, of x and of y into the graph's places, the graph, the losses,
 # the optimiser's kernel, and what an epoch does once for few steps.
@@ -116,25 +115,10 @@ def test_clients_that_run_out_one_by_one_share_few_graphs(on_gpu, federate, monk
     assert computed.needed == sum(range(25)) and computed.computed == computed.needed + 16
 
 
-
-class Fades(FedAvg):
-    """FedAvg whose loss reads a number that changes each round from somewhere else than the lane."""
-
-    def fit(self, fleet, rows, inbox, **how):
-        ROUND[0] = fleet.round
-        return super().fit(fleet, rows, inbox, **how)
-
-    def loss(self, model, batch, lane):
-        return super().loss(model, batch, lane) / ROUND[0]
-
-
-ROUND = [1]
-
-
 def test_the_round_in_which_it_is_noticed_fails(on_gpu, monkeypatch):
     monkeypatch.setattr(graphs, "SOON", 1)
     with pytest.raises(RankFailure) as failure:
-        on_gpu("test_on_graphs:Fades", [[4, 4, 0, 0]] * 2, rounds=8)
+        on_gpu("tiny:Fades", [[4, 4, 0, 0]] * 2, rounds=8)
     assert isinstance(failure.value.__cause__, RunFailure)
 
 
