@@ -2,9 +2,6 @@
 ends as the process that the zygote forked ended.
 
 It lives a few milliseconds after ``python -S -E``. When it is killed the zygote kills the forked process too.
-
-Ranks that srun starts are started afresh all the same: that a process which has just begun finds its way
-through srun to the others is part of what tests with Slurm are for.
 """
 
 import json
@@ -17,8 +14,6 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main() -> None:
-    if {"PMI_FD", "SLURM_JOB_ID"} <= os.environ.keys():
-        os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
     descriptors = [0, 1, 2, *(int(os.environ[name]) for name in ("PMI_FD",) if name in os.environ)]
     zygote = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     zygote.connect(sys.argv[1])

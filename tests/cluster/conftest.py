@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -67,6 +68,10 @@ class Cluster:
         text = EXPERIMENT.format(pause=f"pause = {pause}\nsince = {since}" if pause else "",
                                  every=json.dumps(every))
         return self.write("e.toml", text + sweep)
+
+    def start_afresh(self) -> None:
+        """Fork no process from the zygote from here on."""
+        self.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
 
     def hurry(self) -> None:
         (self.folder / "slow").unlink()
@@ -141,8 +146,8 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def testbed(zygote: Zygote) -> Iterator[dict[str, str]]:
-    """The environment in which Slurm's commands find the test Slurm, and Python processes other than ranks
-    are forked from the zygote, those of its jobs too."""
+    """The environment in which Slurm's commands find the test Slurm, and Python processes are forked from the
+    zygote, those of its jobs too."""
     os.environ["PATH"] += os.pathsep + "/usr/sbin"
     if any(shutil.which(program) is None for program in PROGRAMS):
         installed = subprocess.run([TESTBED / "install"], capture_output=True, text=True)

@@ -1,9 +1,7 @@
 """Runs in a real Slurm: submitted, in sweeps, and as its README says."""
 
-import os
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +12,7 @@ SLURM = Path(__file__).parents[2] / "slurm"
 
 
 def test_job_on_two_nodes_gives_the_digest_of_one_process(cluster, undisturbed):
-    """Every process of it is started afresh; of the other tests those that are no ranks are forked."""
-    cluster.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    cluster.start_afresh()
     cluster.experiment()
     dry = cluster.hpcfl("submit", "e.toml", "--profile", "bed", "--out", "out", "--dry-run")
     assert ("#SBATCH --nodes=2" in dry and "#SBATCH --ntasks-per-node=2" in dry

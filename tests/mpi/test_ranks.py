@@ -1,5 +1,5 @@
 """The same bits for any number of ranks, with all clients a round and half of them; every method on real
-data, resumed too."""
+data with half of them, resumed too."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_every_method_is_tested():
 
 def test_every_method_on_digits_with_three_ranks_and_resumed(start, alone, tmp_path):
     file = tmp_path / "experiment.toml"
-    file.write_text(DIGITS + grid(METHODS))
+    file.write_text(DIGITS + grid(METHODS, (0.5,)))
     assert alone(str(file), tmp_path / "1") == 0
     code, output = start(3, file, "--out", tmp_path / "3").wait()
     assert code == 0, output
@@ -66,17 +66,17 @@ def test_every_method_on_digits_with_three_ranks_and_resumed(start, alone, tmp_p
         # as if killed before it was there
         (tmp_path / "3" / cell / "checkpoints" / "manifest-00000002.json").unlink()
     code, output = start(2, file, "--out", tmp_path / "3").wait()
-    assert code == 0 and output.count("continues after round 1") == 2 * len(METHODS), output
+    assert code == 0 and output.count("continues after round 1") == len(METHODS), output
     compare(tmp_path / "1", tmp_path / "3", len(METHODS))
 
 
 def test_kinds_of_messages_and_state_with_any_number_of_ranks(start, alone, experiment, tmp_path):
     file = experiment(grid(KINDS))
     assert alone(file, tmp_path / "1") == 0
-    for ranks in (2, 5, 7):
+    for ranks in (5, 7):
         code, output = start(ranks, file, "--out", tmp_path / str(ranks)).wait()
         assert code == 0, output
-        compare(tmp_path / "1", tmp_path / str(ranks), len(KINDS))
+        compare(tmp_path / "1", tmp_path / str(ranks), 2 * len(KINDS))
 
 
 def test_a_client_that_is_left_out_counts_nowhere(start, experiment, tmp_path):
@@ -97,7 +97,7 @@ def test_tensors_travel_like_arrays(start, alone, experiment, tmp_path, wide):
     assert alone(file, tmp_path / "1") == 0
     code, output = start(3, file, "--out", tmp_path / "3", program=(TENSORS,), WIDE_BYTES=str(wide)).wait()
     assert code == 0, output
-    compare(tmp_path / "1", tmp_path / "3", 2)
+    compare(tmp_path / "1", tmp_path / "3", 4)
 
 
 def test_matrices_in_files_give_the_same_bits(start, alone, experiment, tmp_path):
@@ -105,22 +105,22 @@ def test_matrices_in_files_give_the_same_bits(start, alone, experiment, tmp_path
     assert alone(file, tmp_path / "1") == 0
     code, output = start(3, file, "--out", tmp_path / "3", "--set", "runtime.memory=1e-6").wait()
     assert code == 0, output
-    compare(tmp_path / "1", tmp_path / "3", 7)
+    compare(tmp_path / "1", tmp_path / "3", 14)
 
 
-def grid(names):
-    """Cells for these methods, each with all clients in a round and with half of them."""
+def grid(names, fractions=(1.0, 0.5)):
+    """Cells for these methods, each with these shares of the clients in a round."""
     cases = "".join(f"[[sweep.cases]]\nmethod.name = '{name}'\n{METHODS[name]}\n" for name in names)
-    return f"[sweep]\nparticipation.fraction = [1.0, 0.5]\n{cases}"
+    return f"[sweep]\nparticipation.fraction = {list(fractions)}\n{cases}"
 
 
 def cells(folder):
     return sorted(path.parent.name for path in folder.glob("*/run.json"))
 
 
-def compare(calm, other, methods):
-    """Equal digests and metrics in all cells; no two cells are alike."""
-    assert cells(calm) == cells(other) and len(cells(calm)) == 2 * methods
+def compare(calm, other, count):
+    """Equal digests and metrics in so many cells; no two cells are alike."""
+    assert cells(calm) == cells(other) and len(cells(calm)) == count
     expected = [jobs.digest(calm / cell) for cell in cells(calm)]
     assert ([jobs.digest(other / cell) for cell in cells(calm)] == expected
             and len(set(expected)) == len(expected))
