@@ -12,7 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._guards import TracingContext, tracing
 from torch._ops import OpOverload
+from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from hpcfl.fleet import comparing
@@ -70,7 +72,9 @@ def record(function: Function, tensors: tuple[Tensor, ...], labels: int | None =
     Left out are operations that change nothing, those that were done before and those with a constant result.
     ``labels``: as for ``Replayed``.
     """
-    module = make_fx(function)(*tensors)
+    # With a mode at hand make_fx does not make one for every operation, which takes most of its time.
+    with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):
+        module = make_fx(function)(*tensors)
     done: dict[Any, fx.Node] = {}
     operations = [node for node in module.graph.nodes if node.op == "call_function"]
     in_place = any(_changes(node) for node in operations)  # then two equal calls may see different values

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 from torch.fx.experimental import proxy_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from gpu import operations, runtime
 from gpu.ledger import Copy, Ledger, line
 from gpu.memory import Memory
 from gpu.operations import aten
 from gpu.tape import Tape
-from gpu.tensor import CUDA, OnGPU, values_of
+from gpu.tensor import CUDA, OnGPU, each, tensors_in, values_of
 
 RECORDING, PRETENDING = torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE
 PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer, OnGPU)
@@ -78,7 +77,7 @@ class GPU(TorchDispatchMode):
 
     def run(self, operation, args, kwargs):
         """One operation, on the host or on the device, wherever its tensors lie."""
-        tensors = [item for item in tree_leaves((args, kwargs)) if isinstance(item, Tensor)]
+        tensors = tensors_in((args, kwargs))
         if any(type(tensor) not in PLAIN for tensor in tensors):
             return operation(*args, **kwargs)  # another wrapper's turn
         if operation in operations.COPIES:
@@ -88,12 +87,12 @@ class GPU(TorchDispatchMode):
         asked = kwargs.get("device")
         here = asked is not None and torch.device(asked).type == "cuda"
         if not here and (asked is not None or not any(isinstance(tensor, OnGPU) for tensor in tensors)):
-            return self._on_host(operation, *tree_map(values_of, (args, kwargs)))
+            return self._on_host(operation, *each(values_of, (args, kwargs)))
         if asked is None:  # what is made anew may have its shape from a tensor elsewhere
             self._check(operation, args, tensors)
         if operations.is_random(operation):
             self._refuse_in_capture("a draw of random numbers")
-        given = tree_map(values_of, (args, {**kwargs, "device": torch.device("cpu")} if here else kwargs))
+        given = each(values_of, (args, {**kwargs, "device": torch.device("cpu")} if here else kwargs))
         with torch.no_grad():
             result = operation(*given[0], **given[1])
         self._launched(operation, args, *given, result)
@@ -155,16 +154,16 @@ class GPU(TorchDispatchMode):
         """The result as tensors on the device: of an operation in place, the very tensors it was given."""
         schema = operation._schema
         if not schema.is_mutable:
-            return tree_map(self.show, result)
+            return each(self.show, result)
         positional = zip(schema.arguments, args, strict=False)
         given = {argument.name: value for argument, value in positional} | kwargs
         written = [given[argument.name] for argument in schema.arguments
                    if argument.alias_info is not None and argument.alias_info.is_write
                    and argument.name in given]
-        for tensor in tree_leaves(written):
+        for tensor in tensors_in(written):
             _follow(tensor)
         if not any(one.alias_info is not None for one in schema.returns):
-            return tree_map(self.show, result)  # such as batch norm, which changes its statistics on the way
+            return each(self.show, result)  # such as batch norm, which changes its statistics on the way
         return written[0] if len(schema.returns) == 1 else tuple(written)
 
     def _copied(self, operation, args, kwargs):
@@ -216,7 +215,7 @@ class GPU(TorchDispatchMode):
         would never get to a tensor: it is made on the CPU, shown as the device's, and recorded as made there.
         """
         asked = kwargs.get("device")
-        if (any(isinstance(item, OnGPU) for item in tree_leaves((args, kwargs)))
+        if (any(isinstance(item, OnGPU) for item in tensors_in((args, kwargs)))
                 or asked is None or torch.device(asked).type != "cuda"):
             return operation(*args, **kwargs)
         made = operation(*args, **{**kwargs, "device": torch.device("cpu")})

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from gpu.memory import Pool
+from gpu.tensor import each, tensors_in
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Entry:
     operation: Any
     args: Any
     kwargs: Any
-    results: list[Any]
+    results: list[Tensor]
     kernels: int
 
 
@@ -37,7 +37,7 @@ class Tape:
         """One more operation. Its tensors are shown anew: an operation such as ``unsqueeze_`` may still give
         those at hand another shape."""
         with torch._C._DisableTorchDispatch(), torch.no_grad():
-            args, kwargs, results = tree_map(_shown_anew, (args, kwargs, tree_leaves(result)))
+            args, kwargs, results = each(_shown_anew, (args, kwargs, tensors_in(result)))
         self._entries.append(Entry(operation, args, kwargs, results, kernels))
 
     def replay(self) -> None:
@@ -49,9 +49,9 @@ class Tape:
         gpu.replayed = self
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             for entry in self._entries:
-                found = tree_leaves(entry.operation(*entry.args, **entry.kwargs))
+                found = tensors_in(entry.operation(*entry.args, **entry.kwargs))
                 for place, value in zip(entry.results, found, strict=True):
-                    if isinstance(place, Tensor) and place.data_ptr() != value.data_ptr():
+                    if place.data_ptr() != value.data_ptr():
                         place.copy_(value)
 
     def spoil(self) -> None:
@@ -59,8 +59,7 @@ class Tape:
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             for entry in self._entries:
                 for place in entry.results:
-                    if (isinstance(place, Tensor) and place.is_floating_point()
-                            and not self._gpu.memory.holds(place)):
+                    if place.is_floating_point() and not self._gpu.memory.holds(place):
                         place.fill_(math.nan)
 
 

@@ -25,8 +25,7 @@ class OnGPU(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, operation, types, args=(), kwargs=None):
-        gpu = next(item for item in torch.utils._pytree.tree_leaves((args, kwargs or {}))
-                   if isinstance(item, OnGPU)).gpu
+        gpu = next(item for item in tensors_in((args, kwargs or {})) if isinstance(item, OnGPU)).gpu
         return gpu.run(operation, args, kwargs or {})
 
     def __repr__(self):
@@ -57,6 +56,29 @@ class OnGPU(Tensor):
         """Take over the shape of another, as torch does, and its numbers."""
         Tensor.data.__set__(self, other)
         self.values = other.values
+
+
+def each(function, value):
+    """What an operation gets or gives, with ``function`` of all in it that is no list, tuple or dictionary.
+
+    torch's own pytrees take as long as the operations.
+    """
+    if isinstance(value, dict):
+        return {key: each(function, item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [each(function, item) for item in value]
+    return tuple([each(function, item) for item in value]) if isinstance(value, tuple) else function(value)
+
+
+def tensors_in(value):
+    """All tensors in what an operation gets or gives."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return []
+    return [tensor for item in value for tensor in tensors_in(item)]
 
 
 def values_of(item):
