@@ -23,6 +23,7 @@ from hpcfl.experiment import config
 from hpcfl.experiment.config import Training
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.setup import Setup
+from hpcfl.methods._ala import AdaptiveLocalAggregation, Blending
 from hpcfl.methods.base import Cohort
 from hpcfl.preparation.prepare import prepare
 from hpcfl.report import figures, summary
@@ -50,6 +51,13 @@ def federate(tmp_path: Path):
     def play_anew(*arguments: Any, **sections: Any) -> Played:
         return play(tmp_path / f"run{len(list(tmp_path.glob('run*')))}", *arguments, **sections)
     return play_anew
+
+
+@pytest.fixture
+def short_ala(monkeypatch):
+    """The first adaptive local aggregation ends after few epochs instead of when its loss stands still."""
+    monkeypatch.setattr(Blending, "adaptive_aggregation",
+                        lambda self: AdaptiveLocalAggregation(most_epochs=5))
 
 
 @pytest.fixture

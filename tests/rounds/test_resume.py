@@ -42,7 +42,7 @@ def flip(path):
 
 @pytest.mark.parametrize("harm", [truncate, flip])
 @pytest.mark.parametrize("victim", ["data", "manifest"])
-@pytest.mark.parametrize("method", ["cwfedavg", "fedala"])
+@pytest.mark.parametrize("method", ["cwfedavg", {"name": "fedala", "most_epochs": 5}], ids=str)
 def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, capsys, harm, victim, method):
     expected = play(tmp_path / "calm", method)
     folder = tmp_path / "harmed"
