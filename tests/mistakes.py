@@ -134,8 +134,13 @@ def sequential(shape, classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(63, classes))
 
 
-def dropping(shape, classes):
-    return nn.Sequential(nn.Flatten(), nn.Dropout(), nn.Linear(64, classes))
+class Dropping(Image):
+    def __init__(self, shape, classes):
+        super().__init__(shape, classes)
+        self.dropout = nn.Dropout()
+
+    def forward(self, x):
+        return super().forward(self.dropout(x))
 
 
 def of_shape_alone(shape):

@@ -104,6 +104,11 @@ class Normalised(MLP):
         return super().features(self.norm(x))
 
 
+def dropping(shape, classes, *, share: float = 0.5):
+    """A linear model that leaves out a share of its inputs."""
+    return nn.Sequential(nn.Dropout(share), nn.Linear(FEATURES, classes))
+
+
 def normalised(shape, classes, *, hidden: int = 6):
     return Normalised(shape, classes, hidden)
 

@@ -9,6 +9,7 @@ A mini-batch's way, from the top down: ``train``, then a chunk's ``run``, ``epoc
 """
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -161,7 +162,8 @@ class Chunk:
         history: list[Tensor] = []
         running = torch.ones(len(self.clients), dtype=torch.bool)
         for epoch in range(self.task.epochs):
-            record = self.epoch(epoch, running)
+            with self._drawn_by_model(epoch):
+                record = self.epoch(epoch, running)
             losses = torch.where(running.to(losses.device)[:, None], record[:, :2], losses)
             history.append(record[:, 2])
             if self.task.until is not None:
@@ -170,6 +172,17 @@ class Chunk:
                     break
         proximal = self._optimizer.proximal_term(self.tensors, self.task.names)
         return losses if proximal is None else regularised(losses, proximal)
+
+    def _drawn_by_model(self, epoch: int) -> AbstractContextManager[None]:
+        """A block in which what a model draws by itself, for dropout, is a function of client and epoch.
+
+        Clients side by side cannot draw so; a model that does trains them one after the other.
+        """
+        if self.resources.kernel.widest > 1:
+            return nullcontext()
+        (client, _, _), = self.clients
+        key = self.task.phase, self.task.round, client, epoch
+        return randomness.seeded(self.resources.seed, "model", *key)
 
     def epoch(self, epoch: int, running: Tensor) -> Tensor:
         """Train one epoch of the lanes where ``running``, bool [L]; the others stay as they are.

@@ -58,7 +58,10 @@ def permutation(size: int, seed: int, *key: int | str) -> np.ndarray:
 
 @contextmanager
 def seeded(seed: int, *key: int | str) -> Iterator[None]:
-    """A block in which torch's CPU generator, which constructors of modules use, is seeded by the key."""
+    """A block in which torch's own generators are seeded by the key, for constructors of modules and dropout.
+
+    The CPU's is afterwards as it was; a GPU's, which nothing else draws from, is not.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.random.manual_seed(int.from_bytes(_digest(seed, key)[:8], "little") >> 1)
         yield

@@ -52,7 +52,7 @@ def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
     """This rank's verdict, and the exception behind a mistake.
 
     What fails with several lanes but not with one cannot be batched. That is a mistake, too, if the user has
-    set the number of lanes or if random numbers are drawn without a key.
+    set the number of lanes.
     """
     resources = prepared.resources
     wrong_score = measuring.diagnose(resources.scores, prepared.setup.classes, resources.device)
@@ -63,7 +63,7 @@ def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
     if failure is None:
         return Verdict(), None
     alone = failure if lanes == 1 else attempt(prepared, 1)
-    if alone is None and prepared.config.runtime.lanes == "auto" and not diagnosis.drew_without_key(failure):
+    if alone is None and prepared.config.runtime.lanes == "auto":
         return Verdict(unbatched=diagnosis.of_unbatched(failure)), None
     return _mistaken(*(diagnosis.of_lanes(failure) if alone is None
                        else diagnosis.of_mistake(prepared, alone)))

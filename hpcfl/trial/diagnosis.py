@@ -53,10 +53,7 @@ def of_model(prepared: Prepared) -> Diagnosis | None:
 
 def of_lanes(failure: Failure) -> Diagnosis:
     """What keeps clients from training side by side, and what to do about it; it works with one lane."""
-    remedy = "set runtime.lanes = 1"
-    if drew_without_key(failure):
-        remedy = f"leave out dropout and the like, or {remedy}, where results depend on the number of ranks"
-    return f"{of_unbatched(failure)}; {remedy}", failure.__cause__
+    return f"{of_unbatched(failure)}; set runtime.lanes = 1", failure.__cause__
 
 
 def of_unbatched(failure: Failure) -> str:
@@ -65,11 +62,6 @@ def of_unbatched(failure: Failure) -> str:
     assert error is not None
     said = blame.said(error).partition(". ")[0]
     return f"{blame.line_of(error) or 'model or method'}: cannot be batched over clients ({said})"
-
-
-def drew_without_key(failure: Failure) -> bool:
-    """Whether the trial failed because random numbers were drawn without a key, by dropout for example."""
-    return "called random operation" in str(failure.__cause__)  # what torch.vmap says of it
 
 
 def _model_plugin(prepared: Prepared) -> object:

@@ -248,3 +248,15 @@ def test_a_methods_own_steps_have_a_rate_of_their_own(make_fleet, keys, rate):
 def test_a_rate_of_plain_steps_is_not_the_optimisers(make_fleet, rows_of):
     plain, other = make_fleet(lr=0.1), make_fleet(lr=0.1, plain_lr=0.3)
     assert torch.equal(plain.train(rows_of(plain)), other.train(rows_of(other)))
+
+
+def test_what_a_model_draws_is_keyed_by_client(federate):
+    """It trains one client after the other, whoever else is there and whatever was drawn before."""
+    def first(others, share):
+        played = federate("local", [[4, 4, 0, 0], *others], rounds=2, runtime={"lanes": 1},
+                          model={"name": "tiny:dropping", "share": share})
+        return played.clients["model"][0]
+
+    plain, one = first([], 0.0), first([[0, 5, 5, 0]], 0.5)
+    torch.rand(1)
+    assert torch.equal(first([[0, 0, 3, 3], [1, 1, 1, 1]], 0.5), one) and not torch.equal(plain, one)

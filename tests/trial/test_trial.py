@@ -102,7 +102,8 @@ MISTAKES = [
      "self.cell(x[:, 0])", f"{BATCHED} (RuntimeError: Batching rule"),
     (["method.name=mistakes:Item", "runtime.lanes=4"], "value.item()",
      "calling .item() on a Tensor); set runtime.lanes = 1"),
-    (["model.name=mistakes:dropping"], None, "leave out dropout and the like, or set runtime.lanes = 1"),
+    (["model.name=mistakes:Dropping", "runtime.lanes=4"], "self.dropout(x)",
+     f"{BATCHED} (RuntimeError: vmap: called random"),
 ]
 
 
@@ -128,6 +129,7 @@ def test_the_traceback_is_there_for_those_who_ask(hpcfl):
     (["model.name=mistakes:Recurrent"], "self.cell(x[:, 0])"),
     (["model.name=mistakes:Recurrent", "model.cell=LSTM"], "self.cell(x[:, 0])"),
     (["model.name=mistakes:InPlace"], "summed += x.flatten(1)"),
+    (["model.name=mistakes:Dropping"], "self.dropout(x)"),
 ])
 def test_what_cannot_be_batched_runs_with_one_lane_and_a_note(hpcfl, no_figures, overrides, fragment):
     for name in ("check", "run"):
