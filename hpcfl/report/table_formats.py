@@ -42,7 +42,7 @@ def latex(grid: Grid) -> str:
              " & ".join(["", *map(_tex, grid.columns)]) + r" \\", r"\midrule"]
     for row, entries in zip(grid.rows, grid.entries, strict=True):
         texts = (_text(entry, grid, r"\pm") for entry in entries)
-        cells = (f"$\\mathbf{{{text}}}$" if entry and entry.best else f"${text}$" if text else ""
+        cells = ("--" if text == MISSING else f"$\\mathbf{{{text}}}$" if entry and entry.best else f"${text}$"
                  for entry, text in zip(entries, texts, strict=True))
         lines.append(" & ".join([_tex(row), *cells]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *(f"% {plain(note)}" for note in grid.notes)])
@@ -65,6 +65,7 @@ TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 MOMENTS = {"best": "of the best round", "last": "of the last round",
            "tail": "as mean of the last tenth of the rounds"}
+MISSING = "–"  # of what was not run, or has no such number
 TEXTS = {"markdown": markdown, "csv": long_csv, "latex": latex}
 
 
@@ -84,10 +85,8 @@ def _most_runs(grid: Grid) -> int:
 
 def _text(entry: Entry | None, grid: Grid, sign: str) -> str:
     """An entry as ``85.31 ± 0.42``, with ``(2)`` behind it if it has only 2 runs and others have more."""
-    if entry is None:
-        return ""
-    if entry.mean != entry.mean:
-        return "–"
+    if entry is None or entry.mean != entry.mean:
+        return MISSING
     form = ".2f" if grid.percent else ".4g"
     spread = f" {sign} {entry.std:{form}}" if entry.runs > 1 else ""
     return f"{entry.mean:{form}}{spread}{f' ({entry.runs})' if entry.runs < _most_runs(grid) else ''}"
