@@ -90,8 +90,9 @@ def setting_of(run: Run) -> Setting:
 
 def origin(run: Run) -> Setting:
     """What is recorded of where and how a run was made that may change its numbers, by dotted key."""
-    flat = protocols.flat({**run.results.header, **run.config})
-    return {key: content for key, content in flat.items() if key.startswith(ORIGIN)}
+    recorded = {key: run.results.header.get(key) for key in ("commit", "versions", "processor", "gpus")}
+    return {key: content for key, content in protocols.flat({**recorded, **run.config}).items()
+            if key.startswith(ORIGIN)}
 
 
 def seeds(setting: Setting) -> Setting:
