@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcfl.report import charts, colours, costs, series, sweep_table
-from hpcfl.report.arrangement import Arrangement, Placed, label, seeds
+from hpcfl.report.arrangement import SEEDS, Arrangement, Placed, label, seeds
 from hpcfl.report.charts import Curves, Spread
 from hpcfl.report.grid import Grid
 from hpcfl.report.pairing import of_clients
@@ -79,26 +79,30 @@ def _fairness(runs: list[Run], arranged: Arrangement) -> list[Grid]:
 
 def _spread(rows: Mapping[str, Sequence[Placed]], palette: Mapping[str, str]) -> Spread | None:
     """Each client's own number of the score that counts, in the rows of the chart."""
-    names = list(dict.fromkeys(_repetition(placed) for cell in rows.values() for placed in cell))
-    of_rows = {row: {names.index(_repetition(placed)): placed.run.measure.factor
+    names = _repetitions(rows)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names.values()))}
+    of_rows = {row: {numbers[names[id(placed.run)]]: placed.run.measure.factor
                      * of_clients(placed.run, placed.run.score, placed.run.measure, AT) for placed in cell
                      if "test_counts" in placed.run.results.static} for row, cell in rows.items()}
     of_rows = {row: found for row, found in of_rows.items() if found}
-    return charts.spread(of_rows, palette, names) if of_rows else None
+    return charts.spread(of_rows, palette, list(numbers)) if of_rows else None
 
 
-def _repetition(placed: Placed) -> str:
-    """What sets a repetition apart from others: its seeds."""
-    known = seeds(placed.setting)
-    return plain(label(known, list(known)))
+def _repetitions(rows: Mapping[str, Sequence[Placed]]) -> dict[int, str]:
+    """What sets a repetition apart from others, its seeds, by the ``id`` of its run."""
+    settings = {id(placed.run): seeds(placed.setting) for cell in rows.values() for placed in cell}
+    first = next(iter(settings.values()))
+    differing = [key for key in SEEDS if any(setting[key] != first[key] for setting in settings.values())]
+    return {run: plain(label(setting, differing or ["seed"])) for run, setting in settings.items()}
 
 
 def _partitions(rows: Mapping[str, Sequence[Placed]]) -> list[Partition]:
     """The different partitions of a column's runs, by the counts of samples; a few of them."""
+    names = _repetitions(rows)
     found: dict[bytes, tuple[np.ndarray, dict[str, None]]] = {}
     for placed in (placed for cell in rows.values() for placed in cell):
         counts = placed.run.results.static.get("train_counts")
         if counts is not None:
-            found.setdefault(counts.tobytes(), (counts, {}))[1][_repetition(placed)] = None
+            found.setdefault(counts.tobytes(), (counts, {}))[1][names[id(placed.run)]] = None
     return [Partition(counts[:CLIENTS, :CLASSES].tolist(), int(counts.max()), len(counts), len(counts[0]),
-                      list(names)) for counts, names in list(found.values())[:PARTITIONS]]
+                      list(of)) for counts, of in list(found.values())[:PARTITIONS]]

@@ -155,16 +155,17 @@ def _strip(label: str, colour: str, clients: Sequence[tuple[float, str]], x: Axi
     """The strip at place ``number`` of ``count``; ``clients``: their values and names."""
     height = SIZE / count
     middle = height * (number + 0.5)
-    columns: dict[int, list[str]] = {}
-    for value, name in clients:
-        columns.setdefault(round(float(x.place(np.array(value))) * COLUMNS / SIZE), []).append(name)
+    columns: dict[int, list[tuple[float, str]]] = {}  # places and names
+    for value, name in sorted(clients):
+        at = float(x.place(np.array(value)))
+        columns.setdefault(round(at * COLUMNS / SIZE), []).append((at, name))
     dots = []
-    for column, names in sorted(columns.items()):
-        groups = [[name] for name in names[:STACK - 1]] + ([names[STACK - 1:]] if len(names) >= STACK else [])
+    for _, found in sorted(columns.items()):
+        groups = [[one] for one in found[:STACK - 1]] + ([found[STACK - 1:]] if len(found) >= STACK else [])
         for level, group in enumerate(groups):
             side = (level + 1) // 2 * (1 if level % 2 else -1)  # 0, 1, -1, 2, -2: around the middle
-            y = middle + side * 0.8 * height / STACK
-            dots.append(Dot(f"M{column * SIZE / COLUMNS:g} {y:.1f}h0", " ".join(group[:NAMED]),
+            y, names = middle + side * 0.8 * height / STACK, [name for _, name in group]
+            dots.append(Dot(f"M{group[0][0]:.1f} {y:.1f}h0", " ".join(names[:NAMED]),
                             max(0, len(group) - NAMED)))
     if not clients:
         return Strip(label, colour, [], "", "")

@@ -119,4 +119,4 @@ for (const chapter of document.querySelectorAll(".chapter")) {
   for (const svg of chapter.querySelectorAll("svg.curves")) curves(svg, chapter);
   for (const svg of chapter.querySelectorAll("svg.spread")) spread(svg);
 }
-addEventListener("beforeprint", () => { for (const one of document.querySelectorAll("details")) one.open = true; });
+addEventListener("beforeprint", () => { for (const one of document.querySelectorAll(".printed")) one.open = true; });

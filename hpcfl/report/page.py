@@ -21,6 +21,7 @@ from hpcfl.report.grid import Grid
 from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
 from hpcfl.report.text import plain
+from hpcfl.storage import run_folder, sweep_folder
 
 HERE = Path(__file__).parent
 # what a summary over clients is called
@@ -40,15 +41,15 @@ def write(folders: Sequence[Path], out: Path) -> None:
     if out.is_dir() or not out.parent.is_dir():
         raise UserError(f"{out}: is no file in a folder that is there; choose another --out")
     found = {run.folder.resolve(): run for folder in folders for run in sweep_table.runs_below(folder)}
-    page = render(list(found.values()), ", ".join(map(str, folders)))
+    page = render(list(found.values()), ", ".join(map(str, folders)), _waiting(folders))
     try:
         atomic.write(out, page.encode())
     except RunFailure as error:
         raise UserError(f"{error}; choose another --out") from None
 
 
-def render(runs: list[Run], title: str) -> str:
-    """The page of runs as HTML. The same runs make the same page."""
+def render(runs: list[Run], title: str, waiting: Sequence[str]) -> str:
+    """The page of runs as HTML; ``waiting``: the names of others. The same runs make the same page."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -65,9 +66,16 @@ def render(runs: list[Run], title: str) -> str:
         title=title, version=__version__, script=Markup(script), style=Markup(style),
         script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         kinds=KINDS, moments=MOMENTS, runs=runs, states=Counter(run.summary.state for run in runs),
-        measure=runs[0].measure,
+        measure=runs[0].measure, waiting=waiting,
         tables=_tables(runs, arranged), chapters=chapters, differing=_differing(runs), ran=_ran(runs),
         configuration=_values([protocols.flat(run.config) for run in runs]))
+
+
+def _waiting(folders: Sequence[Path]) -> list[str]:
+    """The cells of all sweeps in folders and below them that nobody has begun."""
+    sweeps = sorted({file.parent for folder in folders for file in folder.glob(f"**/{sweep_folder.CELLS}")})
+    return [cell for sweep in sweeps for cell in sweep_folder.cells(sweep)
+            if not run_folder.is_run(sweep / cell)]
 
 
 def _tables(runs: Sequence[Run], arranged: Arrangement) -> list[Grid]:

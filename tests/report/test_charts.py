@@ -54,10 +54,11 @@ def test_every_client_has_a_dot_in_the_row_of_its_method():
     found = charts.spread({"a": {0: np.array([0, 50, np.nan]), 1: np.array([50, 100, 50])},
                            "b": {0: np.array([100, 100, 100])}}, COLOURS, ["seed=0", "seed=1"])
     dots = {dot.clients: dot.path for dot in found.strips[0].dots}
-    assert dots == {"0.0": "M0 250.0h0", "0.1": "M500 250.0h0", "1.0": "M500 330.0h0", "1.2": "M500 170.0h0",
-                    "1.1": "M1000 250.0h0"}
+    assert dots == {"0.0": "M0.0 250.0h0", "0.1": "M500.0 250.0h0", "1.0": "M500.0 330.0h0",
+                    "1.2": "M500.0 170.0h0", "1.1": "M1000.0 250.0h0"}
     assert found.strips[0].median == "M500.0 40.0v420.0"
-    assert {dot.path for dot in found.strips[1].dots} == {"M1000 750.0h0", "M1000 830.0h0", "M1000 670.0h0"}
+    assert {dot.path for dot in found.strips[1].dots} == {"M1000.0 750.0h0", "M1000.0 830.0h0",
+                                                            "M1000.0 670.0h0"}
 
 
 def test_many_clients_share_dots_and_are_counted():
