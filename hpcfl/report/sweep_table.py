@@ -193,7 +193,8 @@ def _mixed_origins(found: Arrangement) -> list[str]:
         rows: dict[str, dict[str, None]] = {}  # by the key's value, the rows that have it
         for (row, _), cell in found.cells.items():
             for placed in cell:
-                rows.setdefault(str(placed.setting.get(key)), {})[row] = None
+                if (content := placed.setting.get(key)) is not None:  # else it was not recorded
+                    rows.setdefault(str(content), {})[row] = None
         if len(rows) > 1 and key not in found.down:
             parts = (f"{content} ({few(list(of))})" for content, of in rows.items())
             notes.append(f"these runs differ in {key}: {', '.join(parts)}")

@@ -60,7 +60,7 @@ def test_keys_that_end_alike_are_not_mixed_up():
 
 def test_what_was_made_by_different_code_is_noted_where_it_is_compared():
     runs = [ended(run("fedavg"), "a", commit="abc"), ended(run("local"), "b", commit="abc"),
-            ended(run("ditto"), "c", commit="def")]
+            ended(run("ditto"), "c", commit="def"), ended(run("moon"), "d")]  # the last outside a repository
     assert sweep_table.make(runs).notes == ["these runs differ in commit: abc (fedavg, local), def (ditto)"]
     assert sweep_table.make(runs, ["method.name", "commit"]).notes == []
 
