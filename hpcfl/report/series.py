@@ -16,7 +16,7 @@ def _rounds(run: Run) -> np.ndarray:
 
 
 def _seconds(run: Run) -> np.ndarray:
-    return _added_up(run.results.values.get("seconds/round"), run)
+    return _spent(run.results.values.get("seconds/round"), run)
 
 
 def _floats(run: Run) -> np.ndarray:
@@ -24,7 +24,7 @@ def _floats(run: Run) -> np.ndarray:
     sent = None
     if up is not None:  # the mean over those who sent any
         sent = np.nansum(up, axis=1) / np.maximum(1, np.isfinite(up).sum(axis=1))
-    travelled: np.ndarray = _added_up(run.results.values.get("floats_down"), run) + _added_up(sent, run)
+    travelled: np.ndarray = _spent(run.results.values.get("floats_down"), run) + _spent(sent, run)
     return travelled
 
 
@@ -85,12 +85,16 @@ def thinned(values: np.ndarray, buckets: int) -> np.ndarray:
     return np.array(sorted(chosen))
 
 
-def _added_up(each: np.ndarray | None, run: Run) -> np.ndarray:
-    """The sum up to each round [T] of a number of each round; NaN where it was never recorded."""
+def _spent(each: np.ndarray | None, run: Run) -> np.ndarray:
+    """What had been spent when the models that count were there, [T]; NaN where that was never recorded.
+
+    each: what each round costs, [T]. Only models after local training need their own round; all others are
+    there when the rounds before are over.
+    """
     if each is None:
         return _unknown(run)
     total: np.ndarray = np.nancumsum(each.astype(float))
-    return total
+    return total if run.score == "post" else total - np.nan_to_num(each)
 
 
 def _unknown(run: Run) -> np.ndarray:

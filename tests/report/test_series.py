@@ -1,5 +1,7 @@
 """Means over repetitions along rounds, seconds and floats, and the points that a line needs."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from made_up import run
@@ -23,14 +25,18 @@ def test_rounds_count_that_all_repetitions_have():
     assert not len(series.mean([long, short], "rounds").rounds)
 
 
-def test_seconds_and_floats_add_up():
+def test_what_was_spent_until_the_models_were_there():
     """Rounds take 0.1, 0.2, 0.3 s; 30 floats go down, and 10 and 20 up from those who take part."""
-    one = run()
-    assert series.mean([one], "seconds").x == pytest.approx([0.1, 0.3, 0.6])
-    assert not len(series.mean([one], "floats").rounds)  # what went down was not recorded
-    one.results.values["floats_down"] = np.full(3, 30.0)
-    one.results.values["clients/floats_up"] = np.array([[10, np.nan], [20, 20], [np.nan, np.nan]])
-    assert series.mean([one], "floats").x.tolist() == [40, 90, 120]
+    before = run()
+    after = replace(before, score="post")
+    after.results.values["post/weighted"] = np.full(3, 0.5)
+    assert series.mean([before], "seconds").x == pytest.approx([0, 0.1, 0.3])
+    assert series.mean([after], "seconds").x == pytest.approx([0.1, 0.3, 0.6])
+    assert not len(series.mean([before], "floats").rounds)  # what went down was not recorded
+    before.results.values["floats_down"] = np.full(3, 30.0)
+    before.results.values["clients/floats_up"] = np.array([[10, np.nan], [20, 20], [np.nan, np.nan]])
+    assert series.mean([before], "floats").x.tolist() == [0, 40, 90]
+    assert series.mean([after], "floats").x.tolist() == [40, 90, 120]
 
 
 def test_numbers_that_nobody_can_draw_are_left_out():
