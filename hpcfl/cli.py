@@ -256,6 +256,19 @@ def table(folder: Path, rows: str, columns: str, metric: str, at: str, std: str,
          Reading(metric, at, std, test), form)
 
 
+@cli.command()
+@click.argument("folders", nargs=-1, required=True, metavar="FOLDER…", type=click.Path(path_type=Path))
+@click.option("--out", default=Path("report.html"), show_default=True, type=click.Path(path_type=Path),
+              help="The file to write, in place of what is there.")
+@on_server
+def report(folders: tuple[Path, ...], out: Path) -> None:
+    """All there is to say of the runs below FOLDER… on one page for a browser, which needs no network."""
+    from hpcfl.report import page
+
+    page.write(folders, out)
+    print(f"page: {out}")
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON that other programs can read: NaN is refused with a ValueError."""
     print(json.dumps(value, indent=1, allow_nan=False))

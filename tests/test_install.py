@@ -3,9 +3,12 @@
 import os
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
 
 
@@ -19,3 +22,11 @@ def test_a_folder_that_holds_the_clone_does_not_hide_the_package(tmp_path):
     done = subprocess.run([sys.executable, "-c", "import hpcfl; print(hpcfl.run.__module__)"], cwd=tmp_path,
                           env=installed, capture_output=True, text=True)
     assert (done.stdout, done.stderr) == ("hpcfl.api\n", "")
+
+
+def test_an_installed_package_has_every_file():
+    """What is no module is installed only where ``package-data`` names it."""
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["*"]
+    files = [path for path in (ROOT / "hpcfl").rglob("*")
+             if path.is_file() and path.suffix not in (".py", ".pyc")]
+    assert files and [path for path in files if not any(path.match(pattern) for pattern in patterns)] == []

@@ -13,15 +13,12 @@ from rich.table import Table
 from hpcfl.cluster import slurm
 from hpcfl.cluster.slurm import Queued
 from hpcfl.cluster.submission_folder import Submissions
-from hpcfl.commands.experiments import SWEEP
 from hpcfl.errors import UserError
-from hpcfl.files import foreign
-from hpcfl.files.atomic import Damaged
 from hpcfl.report import summary
 from hpcfl.report.progress import duration
 from hpcfl.report.summary import Run
 from hpcfl.report.text import literal
-from hpcfl.storage import life, run_folder
+from hpcfl.storage import life, run_folder, sweep_folder
 from hpcfl.storage.life import Stage
 from hpcfl.storage.results import Results
 
@@ -81,21 +78,13 @@ def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]
     if run_folder.is_run(folder):
         yield next(iter(submissions.jobs), folder.resolve().name), folder
         return
-    planned = _planned(folder) or list(submissions.jobs)
+    planned = sweep_folder.cells(folder) or list(submissions.jobs)
     others = sorted(entry.name for entry in folder.iterdir()
                     if run_folder.is_run(entry) and not run_folder.is_aside(entry))
     if not planned and not others:
         raise UserError(f"{folder}: no run of hpcfl here")
     for name in dict.fromkeys([*planned, *others]):
         yield name, folder / name
-
-
-def _planned(folder: Path) -> list[str]:
-    """The names of the sweep's cells as ``Plan.record`` wrote them; none if that cannot be read."""
-    try:
-        return [name for name in foreign.read_json(folder / SWEEP, list[str]) if Path(name).name == name]
-    except (FileNotFoundError, Damaged):
-        return []
 
 
 def _status(name: str, folder: Path, submissions: Submissions, queued: Queued | None) -> Status:

@@ -1,6 +1,5 @@
 """Running or checking an experiment file: a single run, or the cells of a sweep one after the other."""
 
-import json
 import shlex
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,12 +12,10 @@ from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config, protocols, sweep
-from hpcfl.files import atomic
 from hpcfl.preparation.prepare import prepare_together
 from hpcfl.report.text import plain
+from hpcfl.storage import sweep_folder
 from hpcfl.storage.run_folder import RUN
-
-SWEEP = "sweep.json"  # in a sweep's folder: the names of all its cells, also of those that nobody has started
 
 
 @dataclass(frozen=True)
@@ -47,9 +44,7 @@ class Plan:
             return
         if (self.folder / RUN).exists():
             raise UserError(f"{self.folder}: holds a single run, not a sweep; choose another --out or name")
-        with atomic.explained(self.folder):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        atomic.write(self.folder / SWEEP, json.dumps([cell.name for cell in self.cells], indent=1).encode())
+        sweep_folder.record(self.folder, [cell.name for cell in self.cells])
 
 
 def make_plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:

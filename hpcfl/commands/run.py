@@ -1,5 +1,6 @@
 """One run from start to end: prepare, claim its folder, restore the newest checkpoint, play what is left."""
 
+import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,7 +21,7 @@ from hpcfl.rounds.best import BestRound
 from hpcfl.rounds.federation import Federation
 from hpcfl.rounds.rank_list import rank_list
 from hpcfl.rounds.signals import StopRequest
-from hpcfl.storage import provenance, run_folder
+from hpcfl.storage import provenance, results, run_folder
 from hpcfl.storage.checkpoint import Checkpoints, Restored
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.run_folder import CHECKPOINTS, PARTITION, Claim
@@ -65,7 +66,8 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
             notes = _begin(claim, prepared, restored) if claim is not None else []
         try:
             with agreed(communicator):
-                metrics = _metrics_writer(folder, communicator, prepared) if communicator.is_server else None
+                metrics = (_metrics_writer(claim, communicator, prepared, restored.round if restored else 0)
+                           if claim is not None else None)
             _play(communicator, prepared, checkpoints, restored, metrics, folder, introduced, notes, request,
                   on_round)
         except UserError as error:
@@ -158,14 +160,23 @@ def check_world(communicator: Communicator) -> None:
                         "MPI's own mpiexec")
 
 
-def _metrics_writer(folder: Path, communicator: Communicator, prepared: Prepared) -> MetricsWriter:
-    """What writes the metrics on rank 0, with all that readers need to know of the run."""
-    header = {"config": prepared.config.resolved(), "ranks": communicator.size, **provenance.header(),
+def _metrics_writer(claim: Claim, communicator: Communicator, prepared: Prepared,
+                    done: int) -> MetricsWriter:
+    """What writes the metrics on rank 0, with all that readers need to know of the run.
+
+    done: the rounds after which the run goes on.
+    """
+    origin = provenance.header()
+    merged = results.load_merged(claim.folder, [])
+    start = {"after": done, "time": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+             "ranks": communicator.size, "commit": origin["commit"], "failure": claim.failure}
+    header = {"config": prepared.config.resolved(), "ranks": communicator.size, **origin,
+              "starts": [*(merged.header.get("starts", []) if merged else []), start],
               "gpus": list(prepared.gpus),
               "primary": prepared.method.primary, "scores": measures.describe(prepared.resources.scores)}
     static = {"train_counts": prepared.setup.counts.long().numpy(),
               "test_counts": prepared.test_counts.long().numpy()}
-    return MetricsWriter(folder, header, static, PUBLISH_EVERY)
+    return MetricsWriter(claim.folder, header, static, PUBLISH_EVERY)
 
 
 def _meta(prepared: Prepared) -> dict[str, Any]:

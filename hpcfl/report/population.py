@@ -24,6 +24,10 @@ def mixed(clients: Mapping[str, str]) -> str:
             named.setdefault(text, []).append(name)
     if len(named) < 2:
         return ""
-    parts = [f"of {text} clients ({', '.join(names[:3])}{', …' if len(names) > 3 else ''})"
-             for text, names in named.items()]
+    parts = [f"of {text} clients ({few(names)})" for text, names in named.items()]
     return f"these numbers cannot be compared, they are {' and '.join(parts)}"
+
+
+def few(names: Sequence[str]) -> str:
+    """The first of several names, with a sign that there are more."""
+    return f"{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"

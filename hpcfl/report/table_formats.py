@@ -19,18 +19,18 @@ def terminal(grid: Grid) -> RenderableType:
     for column in grid.columns:
         table.add_column(literal(column), justify="right")
     for row, entries in zip(grid.rows, grid.entries, strict=True):
-        texts = (_text(entry, grid, "±") for entry in entries)
+        texts = (cell(entry, grid, "±") for entry in entries)
         table.add_row(literal(row), *(f"[bold]{text}[/]" if entry and entry.best else text
                                      for entry, text in zip(entries, texts, strict=True)))
-    return Group(literal(_title(grid)), table, *map(literal, grid.notes))
+    return Group(literal(title(grid)), table, *map(literal, grid.notes))
 
 
 def markdown(grid: Grid) -> str:
     """A table of GitHub's Markdown, with a line about the metric above and what was left out below."""
     heading = ["", *map(_safe, grid.columns)]
-    lines = [_safe(_title(grid)), "", _line(heading), _line(["---", *["---:"] * len(grid.columns)])]
+    lines = [_safe(title(grid)), "", _line(heading), _line(["---", *["---:"] * len(grid.columns)])]
     for row, entries in zip(grid.rows, grid.entries, strict=True):
-        texts = (_text(entry, grid, "±") for entry in entries)
+        texts = (cell(entry, grid, "±") for entry in entries)
         lines.append(_line([_safe(row), *(f"**{text}**" if entry and entry.best else text
                                           for entry, text in zip(entries, texts, strict=True))]))
     return "\n".join([*lines, *(f"\n{_safe(note)}" for note in grid.notes)])
@@ -38,11 +38,11 @@ def markdown(grid: Grid) -> str:
 
 def latex(grid: Grid) -> str:
     """A ``tabular`` for the package booktabs."""
-    lines = [f"% {plain(_title(grid))}", rf"\begin{{tabular}}{{l{'r' * len(grid.columns)}}}", r"\toprule",
+    lines = [f"% {plain(title(grid))}", rf"\begin{{tabular}}{{l{'r' * len(grid.columns)}}}", r"\toprule",
              " & ".join(["", *map(_tex, grid.columns)]) + r" \\", r"\midrule"]
     for row, entries in zip(grid.rows, grid.entries, strict=True):
-        texts = (_text(entry, grid, r"\pm") for entry in entries)
-        cells = (f"$\\mathbf{{{text}}}$" if entry and entry.best else f"${text}$" if text else ""
+        texts = (cell(entry, grid, r"\pm") for entry in entries)
+        cells = ("--" if text == MISSING else f"$\\mathbf{{{text}}}$" if entry and entry.best else f"${text}$"
                  for entry, text in zip(entries, texts, strict=True))
         lines.append(" & ".join([_tex(row), *cells]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *(f"% {plain(note)}" for note in grid.notes)])
@@ -65,10 +65,11 @@ TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 MOMENTS = {"best": "of the best round", "last": "of the last round",
            "tail": "as mean of the last tenth of the rounds"}
+MISSING = "–"  # of what was not run, or has no such number
 TEXTS = {"markdown": markdown, "csv": long_csv, "latex": latex}
 
 
-def _title(grid: Grid) -> str:
+def title(grid: Grid) -> str:
     """What the numbers of the grid are, in a line."""
     seeds = _most_runs(grid)
     over = f"mean ± {grid.spread} standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
@@ -82,12 +83,10 @@ def _most_runs(grid: Grid) -> int:
     return max(entry.runs for row in grid.entries for entry in row if entry)
 
 
-def _text(entry: Entry | None, grid: Grid, sign: str) -> str:
+def cell(entry: Entry | None, grid: Grid, sign: str) -> str:
     """An entry as ``85.31 ± 0.42``, with ``(2)`` behind it if it has only 2 runs and others have more."""
-    if entry is None:
-        return ""
-    if entry.mean != entry.mean:
-        return "–"
+    if entry is None or entry.mean != entry.mean:
+        return MISSING
     form = ".2f" if grid.percent else ".4g"
     spread = f" {sign} {entry.std:{form}}" if entry.runs > 1 else ""
     return f"{entry.mean:{form}}{spread}{f' ({entry.runs})' if entry.runs < _most_runs(grid) else ''}"

@@ -51,14 +51,29 @@ class RunFile(TypedDict):
 
 
 @with_config(_OPEN)
+class Start(TypedDict):
+    """One time that a run was begun or continued.
+
+    after: rounds that were done. time: in words. failure: why the attempt before this one failed.
+    """
+
+    after: NonNegativeInt
+    time: str
+    ranks: PositiveInt
+    commit: str | None
+    failure: str | None
+
+
+@with_config(_OPEN)
 class Header(TypedDict, total=False):
     """The header of a file of results; that of rounds which are not merged yet lacks most entries.
 
     primary: the column that is the method's result unless the configuration names another.
-    scores: by name. completed: see ``Results``.
+    scores: by name. completed: see ``Results``. starts: how often the run was begun and continued.
     """
 
     config: Configuration
     primary: str
     scores: dict[str, Described]
     completed: list[NonNegativeInt]
+    starts: list[Start]

@@ -86,6 +86,7 @@ class Claim:
         self.folder = folder
         self.note: str | None = None  # for the user: that ``run.json`` was damaged and is written again
         self.begun = False
+        self.failure = failure(folder)  # why the attempt before this one failed, which ``begin`` forgets
         self._config, self._fresh, self._lock = config, fresh, lock
         self._is_new = not any((folder / name).exists() for name in EVIDENCE)
         try:

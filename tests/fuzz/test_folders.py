@@ -38,6 +38,7 @@ def test_commands_that_look(finished, data):
         for command in ("show", "status", "table"):
             asked.answer(command, place / "run")
         asked.answer("show", place / "run", "--json")
+        asked.answer("report", place / "run", "--out", place.with_name("report.html"))
         with suppress(UserError):
             hpcfl.load(place / "run")
         assert asked.stamp(place) == before

@@ -1,40 +1,12 @@
 """Rows × columns over seeds: numbers computed by hand, every format as text."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from made_up import run, seeds
 
 from hpcfl.errors import UserError
 from hpcfl.report import sweep_table, table_formats
-from hpcfl.report.summary import Run, Summary
 from hpcfl.report.sweep_table import Reading
-from hpcfl.storage.life import Life, Stage
-from hpcfl.storage.results import Results
-
-
-def run(method: str = "fedavg",
-        seed: int = 0, accuracy: tuple[float, ...] = (0.5, 0.75, 0.6), finished: bool = True,
-        dataset: str = "digits", clients: float = 5.0, **method_keys: object) -> Run:
-    """A run whose best round is that of its highest accuracy."""
-    rounds = np.arange(1, len(accuracy) + 1)
-    values = {"pre/weighted": np.array(accuracy), "pre/mean": np.array(accuracy) - 0.1,
-              "seconds/round": rounds / 10,
-              "pre/clients": np.full(len(rounds), clients), "clients/floats_up": np.zeros((len(rounds), 2))}
-    best = int(np.argmax(accuracy))
-    summary = Summary(method, dataset, len(rounds), finished, {"round": best + 1, "pre": accuracy[best]},
-                      None, None, None, None, None, None, "finished" if finished else "stopped", [])
-    life = Life(Stage.FINISHED if finished else Stage.PLAYING, 3, len(rounds), None, [], False, None)
-    config = {"name": f"{method}-{seed}", "seed": seed, "rounds": 3,
-              "data": {"dataset": dataset, "root": None},
-              "partition": {"scheme": "iid", "seed": 1}, "method": {"name": method, **method_keys},
-              "runtime": {"device": "cpu"}}
-    return Run(Path(f"runs/{method}-{seed}"), summary, config, Results(rounds=rounds, values=values), "pre",
-               "weighted", life)
-
-
-def seeds(method: str, *best: float, **keys: object) -> list[Run]:
-    return [run(method, seed, (0.1, one), **keys) for seed, one in enumerate(best)]
 
 
 def entry(grid: sweep_table.Grid, row: int = 0, column: int = 0) -> tuple[float, float, int, bool]:
@@ -193,6 +165,15 @@ def test_csv(grid):
     assert (lines[0] == "row,column,metric,at,mean,std,runs,clients"
             and lines[2] == "a|b_c,digits iid,weighted,best,70.0,nan,1,5")
     assert [float(one) for one in lines[1].split(",")[4:]] == pytest.approx([55, 5, 2, 5])
+
+
+def test_what_is_missing_is_a_dash_in_every_format_and_never_bold():
+    one, other = run("fedavg"), run("local", dataset="mnist")
+    other.results.values["pre/weighted"] = np.full(3, np.nan)
+    found = sweep_table.make([one, other])
+    assert "| fedavg | **75.00** | – |\n| local | – | – |" in table_formats.markdown(found)
+    assert r"fedavg & $\mathbf{75.00}$ & -- \\" in table_formats.latex(found)
+    assert r"local & -- & -- \\" in table_formats.latex(found)
 
 
 def test_terminal(grid):

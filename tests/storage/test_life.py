@@ -302,6 +302,18 @@ def test_a_report_that_fails_does_not_fail_the_run(tmp_path, monkeypatch, capsys
     assert said.endswith(f"; hpcfl show {tmp_path / 'run'} makes it again\n")
 
 
+def test_every_start_is_noted_with_what_went_wrong_before_it(tmp_path):
+    for _ in range(2):
+        with pytest.raises(RunFailure):
+            play(tmp_path / "run", {"name": "tiny:Diverges", "since": 3})
+    first, second = results.read(tmp_path / "run").header["starts"]
+    assert (first["after"], first["ranks"], first["failure"]) == (0, 1, None)
+    assert second["after"] == 2 and "diverged" in second["failure"] and first["time"] <= second["time"]
+    with pytest.raises(RunFailure):
+        play(tmp_path / "run", {"name": "tiny:Diverges", "since": 3}, fresh=True)
+    assert len(results.read(tmp_path / "run").header["starts"]) == 1
+
+
 def test_without_its_description_a_run_is_seen_by_all_who_look(tmp_path):
     play(tmp_path / "run")
     (tmp_path / "run" / "run.json").unlink()

@@ -1,0 +1,101 @@
+"""Curves of a run over rounds, seconds or floats, and their mean over repetitions."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import pairwise
+
+import numpy as np
+
+from hpcfl.report.summary import Run
+
+
+def _rounds(run: Run) -> np.ndarray:
+    rounds: np.ndarray = run.results.rounds.astype(float)
+    return rounds
+
+
+def _seconds(run: Run) -> np.ndarray:
+    return _spent(run.results.values.get("seconds/round"), run)
+
+
+def _floats(run: Run) -> np.ndarray:
+    up = run.results.values.get("clients/floats_up")
+    sent = None
+    if up is not None:  # the mean over those who sent any
+        sent = np.nansum(up, axis=1) / np.maximum(1, np.isfinite(up).sum(axis=1))
+    travelled: np.ndarray = _spent(run.results.values.get("floats_down"), run) + _spent(sent, run)
+    return travelled
+
+
+AXES: dict[str, tuple[str, Callable[[Run], np.ndarray]]] = {  # by name: label, places [T] of rounds
+    "rounds": ("round", _rounds),
+    "seconds": ("seconds, scoring included", _seconds),
+    "floats": ("floats to and from a client that takes part in all rounds", _floats)}
+BEYOND = 1e100  # numbers that nobody can draw, such as those of a model that diverges
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A number at N places along an axis: its mean and standard deviation over repetitions, [N] each.
+
+    rounds: those that the places are of. runs: how many repetitions there are.
+    """
+
+    rounds: np.ndarray
+    x: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    runs: int
+
+    def at(self, places: np.ndarray) -> "Curve":
+        """The same at some of its places only."""
+        return Curve(self.rounds[places], self.x[places], self.mean[places], self.std[places], self.runs)
+
+
+def mean(runs: Sequence[Run], axis: str) -> Curve:
+    """The number that counts in the column that counts, over one of ``AXES``.
+
+    Rounds count in which every run has the number; places along the axis are means over the runs as well.
+    """
+    place = AXES[axis][1]
+    numbers = [run.measure.factor * run.results.values.get(f"{run.score}/{run.metric}", _unknown(run))
+               for run in runs]
+    places = [place(run) for run in runs]
+    known = [(np.abs(of_run) < BEYOND) & (np.abs(at) < BEYOND)
+             for of_run, at in zip(numbers, places, strict=True)]
+    rounds = reduce(np.intersect1d, [run.results.rounds[has] for run, has in zip(runs, known, strict=True)])
+    rows = [np.searchsorted(run.results.rounds, rounds) for run in runs]
+    values = np.stack([of_run[row] for of_run, row in zip(numbers, rows, strict=True)])
+    x = np.stack([at[row] for at, row in zip(places, rows, strict=True)])
+    return Curve(rounds, x.mean(axis=0), values.mean(axis=0), values.std(axis=0), len(runs))
+
+
+def thinned(values: np.ndarray, buckets: int) -> np.ndarray:
+    """Positions among ``values`` [N] that suffice to draw them: of each bucket the lowest and the highest.
+
+    The first and the last are always there; N values in fewer than two for each bucket all are.
+    """
+    if len(values) <= 2 * buckets:
+        return np.arange(len(values))
+    edges = np.linspace(0, len(values), buckets + 1).astype(int)
+    chosen = {0, len(values) - 1}
+    for first, end in pairwise(edges):
+        chosen |= {int(first + values[first:end].argmin()), int(first + values[first:end].argmax())}
+    return np.array(sorted(chosen))
+
+
+def _spent(each: np.ndarray | None, run: Run) -> np.ndarray:
+    """What had been spent when the models that count were there, [T]; NaN where that was never recorded.
+
+    each: what each round costs, [T]. Only models after local training need their own round; all others are
+    there when the rounds before are over.
+    """
+    if each is None:
+        return _unknown(run)
+    total: np.ndarray = np.nancumsum(each.astype(float))
+    return total if run.score == "post" else total - np.nan_to_num(each)
+
+
+def _unknown(run: Run) -> np.ndarray:
+    return np.full(len(run.results.rounds), np.nan)

@@ -1,0 +1,25 @@
+"""The folder of a sweep: below it the runs of its cells, in it the names of all, also of those not begun."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcfl.files import atomic, foreign
+from hpcfl.files.atomic import Damaged
+
+CELLS = "sweep.json"
+
+
+def record(folder: Path, cells: Sequence[str]) -> None:
+    """Write the names of a sweep's cells into its folder, which is made where missing. Raises RunFailure."""
+    with atomic.explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    atomic.write(folder / CELLS, json.dumps(list(cells), indent=1).encode())
+
+
+def cells(folder: Path) -> list[str]:
+    """The names of the sweep's cells; none where there is no sweep, or that cannot be read."""
+    try:
+        return [name for name in foreign.read_json(folder / CELLS, list[str]) if Path(name).name == name]
+    except (FileNotFoundError, Damaged):
+        return []

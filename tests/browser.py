@@ -1,0 +1,116 @@
+"""A real browser without a window, driven over two pipes: what it shows, complains of, and fetches.
+
+The protocol is Chromium's own (https://chromedevtools.github.io/devtools-protocol): JSON messages that end
+with a zero byte.
+"""
+
+import base64
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync",
+         "--hide-scrollbars", "--remote-debugging-pipe")
+
+
+def path() -> str | None:
+    """The program of a browser; None where there is none."""
+    return next((found for name in NAMES if (found := shutil.which(name))), None)
+
+
+class Page:
+    """The one page of a browser. complaints: of its console and its policy. requests: all addresses."""
+
+    def __init__(self, write: int, read: BinaryIO) -> None:
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self._write, self._read = write, read
+        self._sent, self._session = 0, {}
+        target = self.tell("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.tell("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = {"sessionId": attached["sessionId"]}
+        for domain in ("Page", "Runtime", "Log", "Network", "Audits"):
+            self.tell(f"{domain}.enable")
+
+    def tell(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Send a command and return its result; what the browser tells meanwhile is noted."""
+        self._sent += 1
+        message = {"id": self._sent, "method": method, "params": parameters, **self._session}
+        os.write(self._write, json.dumps(message).encode() + b"\0")
+        while (answer := self._next()).get("id") != self._sent:
+            pass
+        assert "error" not in answer, answer
+        return answer["result"]
+
+    def open(self, file: Path, width: int, height: int = 800, scheme: str = "light") -> None:
+        """Show a file in a window of so many pixels, in light or dark colours."""
+        self.tell("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
+                  mobile=width < 600)
+        self.tell("Emulation.setEmulatedMedia",
+                  features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.tell("Page.navigate", url=file.as_uri())
+        while self._next().get("method") != "Page.loadEventFired":
+            pass
+        self.ask("new Promise(requestAnimationFrame).then(() => 0)")  # what scripts of the page still do
+
+    def ask(self, expression: str) -> Any:
+        """The value of a JavaScript expression, or of its promise."""
+        answer = self.tell("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        assert "exceptionDetails" not in answer, answer
+        return answer["result"].get("value")
+
+    def point(self, x: float, y: float) -> None:
+        """Move the pointer to a place in the window."""
+        self.tell("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+
+    def screenshot(self, file: Path) -> None:
+        """Write a picture of the whole page."""
+        answer = self.tell("Page.captureScreenshot", captureBeyondViewport=True)
+        file.write_bytes(base64.b64decode(answer["data"]))
+
+    def print(self, file: Path) -> None:
+        """Write what a printer would get, as PDF."""
+        file.write_bytes(base64.b64decode(self.tell("Page.printToPDF")["data"]))
+
+    def _next(self) -> dict[str, Any]:
+        text = bytearray()
+        while (byte := self._read.read(1)) != b"\0":
+            assert byte, "the browser has ended"
+            text += byte
+        message = json.loads(text)
+        details = message.get("params", {})
+        match message.get("method"):
+            case "Runtime.exceptionThrown" | "Log.entryAdded" | "Audits.issueAdded":
+                self.complaints.append(json.dumps(details))
+            case "Runtime.consoleAPICalled":
+                self.complaints.append(json.dumps(details["args"]))
+            case "Network.requestWillBeSent":
+                self.requests.append(details["request"]["url"])
+        return message
+
+
+@contextmanager
+def page(profile: Path) -> Iterator[Page]:
+    """A page of a browser that has its profile in a new folder."""
+    program = path()
+    assert program is not None
+    (to_read, we_write), (we_read, to_write) = os.pipe(), os.pipe()
+    command = f'exec "$@" 3<&{to_read} 4>&{to_write}'  # where the browser looks for its pipes
+    browser = subprocess.Popen(["bash", "-c", command, "bash", program, *FLAGS, f"--user-data-dir={profile}"],
+                               pass_fds=(to_read, to_write), stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+    os.close(to_read)
+    os.close(to_write)
+    try:
+        with os.fdopen(we_read, "rb") as answers:
+            yield Page(we_write, answers)
+    finally:
+        os.close(we_write)  # which ends it
+        browser.wait(30)

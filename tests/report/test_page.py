@@ -1,0 +1,253 @@
+"""The page of a report: what stands on it, that nothing in a run's folder becomes markup or script, and how
+it is in a real browser, on a phone and on a desk."""
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+
+import browser
+import made_up
+import pytest
+from click.testing import CliRunner
+
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import plugins
+from hpcfl.report import page, summary, sweep_table, table_formats
+from hpcfl.report.sweep_table import Reading
+
+STARTS = [{"after": 0, "time": "2026-01-01 00:00:00 UTC", "ranks": 3, "commit": "abc", "failure": None},
+          {"after": 7, "time": "2026-01-02 00:00:00 UTC", "ranks": 1, "commit": "abc", "failure": "no space"}]
+
+
+class Outline(HTMLParser):
+    """The structure of a page: tags with the names of their attributes, and the texts of elements by tag."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, ...]] = []
+        self.texts: dict[str, list[str]] = {}
+        self._open: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append((tag, *sorted(name for name, _ in attributes)))
+        if tag not in ("meta", "path", "input"):
+            self._open.append(tag)
+            self.texts.setdefault(tag, []).append("")
+
+    def handle_endtag(self, tag):
+        if self._open and self._open[-1] == tag:
+            self._open.pop()
+
+    def handle_data(self, text):
+        for tag in set(self._open):
+            self.texts[tag][-1] += text
+
+
+@pytest.fixture
+def sweep(tmp_path):
+    """Two methods with two seeds each, and a third that failed and was continued before."""
+    for seed in (0, 1):
+        for method in ("fedavg", "ditto"):
+            made_up.folder(tmp_path / "sweep" / f"{method},seed={seed}", method, seed)
+    failed = made_up.folder(tmp_path / "sweep" / "local", "local", 0, finished=False,
+                            header={"starts": STARTS})
+    (failed / "failure.txt").write_text("client 3 diverged")
+    return tmp_path / "sweep"
+
+
+def written(folder: Path, *more: Path) -> str:
+    page.write([folder, *more], folder.parent / "report.html")
+    return (folder.parent / "report.html").read_text(encoding="utf-8")
+
+
+def rows(cells: list[str], width: int) -> list[list[str]]:
+    """All stretches of so many cells."""
+    return [cells[first:first + width] for first in range(len(cells) - width + 1)]
+
+
+def test_the_page_says_what_the_commands_say(sweep):
+    found = Outline(written(sweep))
+    runs = summary.load_all(sweep)
+    cells = found.texts["td"]
+    for at in ("best", "tail"):
+        grid = sweep_table.make(runs, reading=Reading(at=at, test=True))
+        for row in grid.entries:
+            assert table_formats.cell(row[0], grid, "±") in cells
+        assert set(grid.notes) <= {note.removeprefix("last tenth: ") for note in found.texts["li"]}
+    for run in runs:
+        assert (run.summary.digest or "–") in cells and run.label in found.texts["th"]
+    assert found.texts["h2"] == ["What was run", "Results", "digits dirichlet", "Runs"]
+    assert found.texts["h3"] == ["Curves", "Spread over clients", "Fairness", "Cost", "Partition",
+                                 "Failures and damage", "Resumptions", "All runs", "Configuration"]
+    assert "5 runs of federated learning: 4 finished, 1 failed" in found.texts["p"][0]
+    assert "local, failed after round 12: client 3 diverged" in found.texts["li"]
+    assert ("local: continued after round 7, 2026-01-02 00:00:00 UTC, on 1 rank; before it: no space"
+            in found.texts["li"])
+    counts = runs[0].results.static["train_counts"][0]
+    assert [*(str(count or "") for count in counts), str(counts.sum())] in rows(cells, len(counts) + 1)
+
+
+def test_the_same_runs_make_the_same_page_and_a_run_counts_once(sweep):
+    first = written(sweep)
+    again = written(sweep, sweep / "fedavg,seed=0")
+    assert first.count("<tr>") == again.count("<tr>")
+    assert written(sweep) == first
+
+
+def test_it_needs_no_network_and_its_script_alone_may_run(sweep):
+    html = written(sweep)
+    assert not re.search(r"(src|href)\s*=|url\(|@import|https?:", html)
+    assert "default-src 'none'" in html and "script-src 'sha256-" in html
+
+
+def test_every_table_and_chart_has_a_name_and_headings_are_in_order(sweep):
+    found = Outline(written(sweep))
+    tags = [tag for tag, *_ in found.tags]
+    assert tags.count("table") == tags.count("caption") and tags.count("h1") == 1
+    levels = [int(tag[1]) for tag in tags if re.fullmatch(r"h\d", tag)]
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    for tag, *attributes in found.tags:
+        assert tag != "th" or "scope" in attributes
+        assert tag != "svg" or {"role", "aria-label"} <= set(attributes) or "aria-hidden" in attributes
+
+
+def test_cells_of_a_sweep_that_nobody_has_begun_are_named(sweep):
+    (sweep / "sweep.json").write_text(json.dumps(["local", "fedavg,seed=2"]))
+    found = Outline(written(sweep))
+    assert "1 failed; 1 not begun" in found.texts["p"][0] and "fedavg,seed=2" in found.texts["li"]
+    assert "Not begun" in found.texts["h3"]
+
+
+def test_before_the_first_round_there_is_little_to_say(tmp_path):
+    folder = made_up.folder(tmp_path / "run", finished=False)
+    (folder / "metrics.h5").unlink()
+    html = written(folder)
+    assert "1 run of federated learning: 1 stopped" in html and "No round is scored yet." in html
+
+
+HOSTILE = ("</script><script>document.title='met'</script>" "\"'><img src=x onerror=\"document.title='met'\">"
+           "' onmouseover='document.title=1' {{ 7 * 7 }}{% raw %}\x1b[31m\u202etxet\u2028 &lt;b&gt;")
+
+
+def spoilt(tmp_path: Path, text: str) -> Path:
+    """A sweep's folder in which everything that can be a text is ``text``."""
+    for seed in (0, 1):
+        for method in ("fedavg", "ditto"):
+            name = f"{text.replace('/', '∕')} {method} {seed}"
+            run = made_up.folder(tmp_path / "sweep" / name, method, seed)
+            config = json.loads((run / "run.json").read_text())
+            config["config"]["method"]["name"] = f"{text} {method}"
+            config["config"]["method"][text] = text
+            config["config"]["data"]["dataset"] = config["config"]["partition"]["seed"] = text
+            (run / "run.json").write_text(json.dumps(config))
+            results = made_up.results.read(run)
+            scores = {text: {"unit": "%", "better": "up",
+                             "recorded": {"weighted": "weighted", text: "std"}}}
+            starts = [{**start, "time": text, "commit": text, "failure": text} for start in STARTS]
+            header = {**results.header, "commit": f"{text} {method}", "versions": {text: text},
+                      "command": [text], "processor": text, "gpus": [text], "scores": scores,
+                      "starts": starts}
+            (run / "metrics.h5").write_bytes(made_up.results.encode(replace(results, header=header)))
+    failed = made_up.folder(tmp_path / "sweep" / "failed", "local", 0, finished=False)
+    (failed / "failure.txt").write_text(text)
+    return tmp_path / "sweep"
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory):
+    """The page of a folder that belongs to an enemy."""
+    folder = tmp_path_factory.mktemp("hostile")
+    page.write([spoilt(folder, HOSTILE)], folder / "report.html")
+    return folder / "report.html"
+
+
+def test_what_a_folder_says_never_becomes_markup(hostile, tmp_path):
+    """The page has the same elements with the same attributes as where all texts are harmless."""
+    html = hostile.read_text(encoding="utf-8")
+    found = Outline(html)
+    assert found.tags == Outline(written(spoilt(tmp_path, "plain"))).tags
+    assert "{{ 7 * 7 }}" in found.texts["h2"][2]
+    assert all(letter.isprintable() or letter == "\n" for letter in html)
+
+
+def test_the_command(sweep, tmp_path):
+    from hpcfl.cli import cli
+
+    out = tmp_path / "page.html"
+    done = CliRunner().invoke(cli, ["report", str(sweep), "--out", str(out)], obj=OneProcess())
+    assert (done.exit_code, done.output) == (0, f"page: {out}\n") and out.exists()
+
+
+@pytest.mark.parametrize(("folder", "out", "complaint"), [
+    ("nothing", "x.html", "nothing: no run of hpcfl here"), ("sweep", ".", "choose another --out"),
+    ("sweep", "missing/x.html", "choose another --out")])
+def test_mistakes_are_one_line(sweep, monkeypatch, folder, out, complaint):
+    monkeypatch.chdir(sweep.parent)
+    with pytest.raises(page.UserError, match=complaint):
+        page.write([Path(folder)], Path(out))
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """The page of all methods with three seeds each."""
+    folder = tmp_path_factory.mktemp("all") / "runs"
+    for method in plugins.names("hpcfl.methods"):
+        for seed in range(3):
+            made_up.folder(folder / f"{method},seed={seed}", method, seed, rounds=400, clients=20)
+    page.write([folder], folder.parent / "report.html")
+    return folder.parent / "report.html"
+
+
+@pytest.mark.slow
+def test_all_methods_with_three_seeds_fit_in_five_megabytes(everything):
+    assert everything.stat().st_size < 5e6
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory):
+    if browser.path() is None:
+        pytest.skip("no browser is installed; apt-get install chromium")
+    with browser.page(tmp_path_factory.mktemp("profile")) as opened:
+        yield opened
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 1200])
+def test_in_a_browser_it_is_quiet_and_as_wide_as_the_window(shown, everything, width, scheme):
+    shown.complaints.clear()
+    shown.requests.clear()
+    shown.open(everything, width, scheme=scheme)
+    assert shown.complaints == [] and shown.requests == [everything.as_uri()]
+    assert shown.ask("document.documentElement.scrollWidth") == width
+    background = shown.ask("getComputedStyle(document.body).backgroundColor")
+    assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"}[scheme]
+
+
+@pytest.mark.slow
+def test_pointing_choosing_and_the_axes(shown, everything):
+    shown.open(everything, 1200)
+    visible = "[...document.querySelectorAll('[data-axis]')].filter(f => !f.hidden).map(f => f.dataset.axis)"
+    assert shown.ask(visible) == ["rounds"]
+    shown.ask("document.querySelector('.axes [value=floats]').click()")
+    assert shown.ask(visible) == ["floats"]
+    shown.ask("document.querySelector('.legend button').click()")
+    assert shown.ask("document.querySelectorAll('.line.on').length") == 3  # one over each axis
+    shown.ask("document.querySelector('svg.spread').scrollIntoView()")
+    dot = "document.querySelector('[data-c]').getBoundingClientRect()"
+    shown.point(shown.ask(f"{dot}.left"), shown.ask(f"{dot}.top"))
+    said = shown.ask("document.getElementById('tip').textContent")
+    assert re.match(r"\S+: [\d.]+, client \d+ \(seed=\d\)", said)
+    assert shown.ask("document.querySelectorAll('.met').length") == len(plugins.names("hpcfl.methods"))
+
+
+@pytest.mark.slow
+def test_hostile_texts_do_nothing_in_a_browser(shown, hostile):
+    shown.complaints.clear()
+    shown.open(hostile, 1200)
+    assert shown.complaints == [] and shown.ask("document.title").endswith(": a report of hpcfl")
+    assert shown.ask("document.querySelectorAll('img').length + document.scripts.length") == 1
