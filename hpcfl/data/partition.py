@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcfl.data import split_check, split_file
 from hpcfl.data.datasets import Dataset
-from hpcfl.data.partitions.base import MergedScheme, Scheme
+from hpcfl.data.partitions.base import Scheme
 from hpcfl.data.split_file import KIND, PARTS
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, hdf5
@@ -80,8 +80,7 @@ def make(scheme: Scheme, dataset: Dataset) -> Split:
     checksum = hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
     if scheme.file is not None:
         return _read(scheme.file, scheme, dataset, checksum)
-    left_out = 0 if dataset.merges or not isinstance(scheme, MergedScheme) else dataset.official_test
-    draw = scheme.draw(labels[:len(labels) - left_out], dataset.classes, dataset.official_test - left_out)
+    draw = scheme.of(dataset)
     for client, (train, test) in enumerate(zip(draw.train, draw.test, strict=True)):
         if not len(train) or not len(test):
             raise UserError(f"partition: client {client} gets {len(train)} samples to train "

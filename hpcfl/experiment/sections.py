@@ -42,7 +42,7 @@ Seed = Annotated[int, Field(ge=0, lt=2 ** 63)]
 class Data(Section):
     dataset: str = Field("digits", description="name of a data set; `hpcfl datasets` lists them")
     root: str | None = Field(None, description="folder that holds the data sets; default $HPCFL_DATA")
-    file: str | None = Field(None, description="your own data, for dataset = 'npz'")
+    file: str | None = Field(None, description="your own file or folder, for npz, npz-folders and leaf")
     normalise: Literal["half", "statistics"] = Field(
         "half",
         description="subtract and divide by 0.5, or by the data set's own mean and standard deviation")
