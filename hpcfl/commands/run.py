@@ -163,7 +163,7 @@ def _metrics_writer(folder: Path, communicator: Communicator, prepared: Prepared
     header = {"config": prepared.config.resolved(), "ranks": communicator.size, **provenance.header(),
               "gpus": list(prepared.gpus),
               "primary": prepared.method.primary, "scores": measures.describe(prepared.resources.scores)}
-    static = {"train_counts": prepared.setup.counts.long().numpy(),
+    static = {"train_counts": prepared.counts.long().numpy(),
               "test_counts": prepared.test_counts.long().numpy()}
     return MetricsWriter(folder, header, static, PUBLISH_EVERY)
 

@@ -70,12 +70,22 @@ class Split:
                    for mine, theirs in ((self.train, other.train), (self.test, other.test)))
 
 
-def make(scheme: Scheme, dataset: Dataset) -> Split:
+def make(scheme: Scheme, dataset: Dataset, newcomers: int = 0) -> Split:
     """The partition that the section ``[partition]`` asks for: drawn, or read from ``partition.file``.
 
-    Raises UserError if it cannot be drawn, leaves a client without training or test samples, or does not fit
-    the data.
+    newcomers: how many clients there are beside ``partition.clients``, after them. Raises UserError if it
+    cannot be drawn, leaves a client without training or test samples, or does not fit the data.
     """
+    try:
+        return _make(scheme.model_copy(update={"clients": scheme.clients + newcomers}), dataset)
+    except UserError as error:
+        if not newcomers:
+            raise
+        raise UserError(f"{error} (with newcomers.clients = {newcomers})") from None
+
+
+def _make(scheme: Scheme, dataset: Dataset) -> Split:
+    """``make`` for a scheme whose clients are all that there are."""
     labels = dataset.y.numpy()
     checksum = hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
     if scheme.file is not None:

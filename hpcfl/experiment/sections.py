@@ -129,6 +129,15 @@ class Participation(Section):
                                                         "one always stays")
 
 
+class Newcomers(Section):
+    """Clients that are never trained with; after the last round they get what the method gives a new one."""
+
+    clients: NonNegativeInt = Field(0, description="clients held out of training, beside partition.clients, "
+                                                   "and scored after the last round")
+    epochs: NonNegativeInt = Field(0, description="epochs of a local training that they do then, to be "
+                                                  "scored after it too; 0: none")
+
+
 def _score_name(name: str) -> str:
     """A built-in score's name like its file's, where ``macro-f1`` is taken as ``macro_f1``."""
     return name if ":" in name else name.replace("-", "_")

@@ -146,7 +146,7 @@ def _tested(runs: list[Run], settings: list[Setting], places: list[tuple[str, st
     name, measure = _resolve(runs[0], metric)
     if measure is None or measure.kind == "std":
         raise UserError(f"--test compares clients by a score of theirs, and {metric} is none")
-    column = name.partition("/")[0] if metric == name else ""
+    column = name.rpartition("/")[0] if metric == name else ""
     cells: dict[str, dict[str, list[tuple[Setting, Run]]]] = {}
     for run, setting, (row, label) in zip(runs, settings, places, strict=True):
         seeds = {key: setting.get(key) for key in SEEDS}
@@ -174,7 +174,7 @@ def _resolve(run: Run, metric: str) -> tuple[str, Measure | None]:
         for wanted in (metric, metric.replace("-", "_")):
             if (measure := resolve(wanted, run.scores)) is not None:
                 return f"{run.score}/{measure.recorded}", measure
-    column, _, rest = metric.partition("/")
+    column, _, rest = metric.rpartition("/")
     return metric, resolve(rest, run.scores) if column not in NO_COLUMNS else None
 
 
