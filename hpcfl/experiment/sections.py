@@ -181,5 +181,7 @@ class Runtime(Section):
                                  description="CPU threads a rank; changes the last bits of results")
     memory: float = Field(8192.0, gt=0, le=1e9, description="MB of client state, and of a round's "
                                                             "models, kept in memory; the rest in $TMPDIR")
+    track: list[str] = Field(default_factory=list, description="show the run elsewhere while it goes: "
+                                                               "tensorboard, wandb")
     hang_after: float = Field(600.0, gt=0, le=1e7,
                               description="seconds of silence after which a rank counts as lost")

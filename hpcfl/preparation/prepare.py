@@ -39,6 +39,7 @@ from hpcfl.rows import layout, mixing, randomness
 from hpcfl.scores._described import Measure
 from hpcfl.scores.base import Score
 from hpcfl.storage.clients import ClientStore
+from hpcfl.tracking._writing import check as check_trackers
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     torch.set_num_threads(config.runtime.threads)
     scratch.limit(config.runtime.memory * 1e6)
     method = cast(Method, config.method)
-    _refuse(config, method)
+    _refuse(config, method, process)
     dataset = datasets.load(config.data)
     split = partition.make(cast(Scheme, config.partition), dataset, config.newcomers.clients)
     scores = _scores(config, split)
@@ -146,8 +147,10 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
                     measures.measure(config.evaluation, scores))
 
 
-def _refuse(config: Config, method: Method) -> None:
-    """Raise UserError where newcomers are asked for and the method has nothing for them."""
+def _refuse(config: Config, method: Method, process: Process) -> None:
+    """Raise UserError for newcomers of whom the method knows nothing, and trackers that cannot be used."""
+    if process.is_server:
+        check_trackers(config.runtime.track)
     if config.newcomers.clients and method.no_newcomers:
         raise UserError(f"newcomers.clients = {config.newcomers.clients}: {method.name} has no model for a "
                         f"client that never took part, {method.no_newcomers}")
