@@ -40,7 +40,7 @@ NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
 # Keys that came later. With their defaults they do not count, so that runs go on that began without them.
 LATER = (("evaluation", "scores"), ("training", "plain_lr"), ("training", "schedule"),
          ("training", "milestones"), ("training", "warmup"), ("training", "validation"),
-         ("evaluation", "best_by"), ("participation", "dropout"),
+         ("evaluation", "best_by"), ("participation", "dropout"), ("participation", "stragglers"),
          ("newcomers", "clients"), ("newcomers", "epochs"))
 
 
@@ -122,6 +122,9 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
         config = Config(**{**table, **built})
         measures.asked(config.evaluation)
         measures.check_best_by(config.evaluation, config.training)
+        if (share := config.participation.stragglers) and config.training.epochs == 1:
+            raise UserError(f"participation.stragglers = {share}: of one local epoch nobody does fewer; set "
+                            "training.epochs to more than 1")
         return config
     except pydantic.ValidationError as error:
         raise UserError(f"{source}: {_explain(error, place, table)}") from None

@@ -127,6 +127,8 @@ class Participation(Section):
     fraction: float = Field(1.0, gt=0, le=1, description="share of clients drawn each round, at least one")
     dropout: float = Field(0.0, ge=0, lt=1, description="chance that a drawn client is lost before a round; "
                                                         "one always stays")
+    stragglers: float = Field(0.0, ge=0, le=1, description="share of a round's clients that do fewer of "
+                                                           "their local epochs, a random number from 1 on")
 
 
 class Newcomers(Section):

@@ -131,6 +131,7 @@ class Federation:
              observers: Fleet) -> Message:
         """Train this rank's ``participants`` and score its ``observers``; returns what goes up."""
         method = self.prepared.method
+        participants.pace = self.pace(round, participants.ids)
         uplink: Message = {}
         with self.prepared.resources.stopwatch.phase("train"):
             with on_this_rank(f"round {round}, {_named(participants.ids)}"):
@@ -186,6 +187,21 @@ class Federation:
             luck = randomness.uniform(config.seed, "dropout", round, skip=0, count=clients)[drawn]
             drawn = drawn[luck >= min(share.dropout, luck.max())]
         return np.sort(drawn)
+
+    def pace(self, round: int, ids: np.ndarray) -> np.ndarray | None:
+        """The share of their local epochs that the clients ``ids`` [n] of a round's cohort do; None: all.
+
+        As in FedProx's experiments (Li et al., MLSys 2020): of the cohort, a share ``stragglers``, drawn anew
+        in each round, does a number of epochs that is uniform in 1 … E. Nobody is left out for it.
+        """
+        seed, clients = self.prepared.config.seed, self.prepared.setup.clients
+        cohort, share = self.select(round), self.prepared.config.participation.stragglers
+        if not share:
+            return None
+        luck, pace = (randomness.uniform(seed, purpose, round, skip=0, count=clients)
+                      for purpose in ("stragglers", "pace"))
+        slow = cohort[np.argsort(luck[cohort], kind="stable")[:int(share * len(cohort) + 1e-9)]]
+        return np.where(np.isin(ids, slow), pace[ids], 1.0)
 
     def send(self, audience: np.ndarray, round: int, new: bool = False) -> tuple[Inbox, float]:
         """Collective. Send the method's message to the clients ``audience`` [n]; ``new``: to newcomers.
