@@ -29,7 +29,7 @@ def test_files_commands_and_snippets_work(zygote, tmp_path):
         assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
         ran += 1
     assert ran >= 9
-    names = {"first", "three-ranks", "pulled", "noisy", "momentum", "own-model", "top3"}
+    names = {"first", "three-ranks", "pulled", "noisy", "momentum", "own-model", "top3", "mine", "newcomers"}
     assert {path.name for path in (tmp_path / "runs").iterdir()} == names
 
 

@@ -1,8 +1,8 @@
 """One run from start to end: prepare, claim its folder, restore the newest checkpoint, play what is left."""
 
 import time
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from hpcfl.storage import provenance, results, run_folder
 from hpcfl.storage.checkpoint import Checkpoints, Restored
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.run_folder import CHECKPOINTS, PARTITION, Claim
+from hpcfl.tracking._writing import Tracking
 
 # of (the run's name, round, numbers by name): called on rank 0 when a round is recorded
 OnRound = Callable[[str, int, dict[str, Any]], None]
@@ -122,15 +123,32 @@ def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoin
         Federation(communicator, prepared, server, checkpoints, None, _meta(prepared),
                    _silent, best).run(done, request)
         return
-    with Progress(prepared.config, folder, communicator, prepared) as progress:
+    config = prepared.config
+    tracking = Tracking(config.runtime.track, folder, config.resolved(), _history(folder, done))
+    with Progress(config, folder, communicator, prepared) as progress:
         def report(round: int, values: dict[str, Any]) -> None:
             progress.round(round, values)
+            tracking.round(round, values)
+            progress.tell(tracking.notes)
             if on_round is not None:
-                on_round(prepared.config.name, round, values)
+                on_round(config.name, round, values)
 
         progress.start(done, introduced, [*notes, *metrics.notes])
-        Federation(communicator, prepared, server, checkpoints, metrics, _meta(prepared),
-                   report, best).run(done, request)
+        try:
+            with tracking:
+                Federation(communicator, prepared, server, checkpoints, metrics, _meta(prepared),
+                           report, best).run(done, request)
+        finally:
+            progress.tell(tracking.notes)
+
+
+def _history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The rounds up to ``done`` with what was recorded of them, ascending; nothing where they are lost."""
+    with suppress(UserError):
+        found = results.read(folder)
+        for row, round in enumerate(found.rounds.tolist()):
+            if round <= done:
+                yield round, {name: values[row] for name, values in found.values.items() if values.ndim == 1}
 
 
 def _best_round(prepared: Prepared, restored: Restored | None) -> BestRound | None:
@@ -174,7 +192,7 @@ def _metrics_writer(claim: Claim, communicator: Communicator, prepared: Prepared
               "starts": [*(merged.header.get("starts", []) if merged else []), start],
               "gpus": list(prepared.gpus),
               "primary": prepared.method.primary, "scores": measures.describe(prepared.resources.scores)}
-    static = {"train_counts": prepared.setup.counts.long().numpy(),
+    static = {"train_counts": prepared.counts.long().numpy(),
               "test_counts": prepared.test_counts.long().numpy()}
     return MetricsWriter(claim.folder, header, static, PUBLISH_EVERY)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from hpcfl.data.owners import Owners
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, sections
 
@@ -49,8 +50,8 @@ class Dataset:
     from 0. official_test: how many samples at the end are the official test split, 0 where there is none.
     scale, mean, std: see ``Normalisation``. statistics: mean and std of the training split by channel, where
     they are known. vocabulary: how many token ids there are. merges: whether schemes that merge the official
-    splits do so here; else they deal out the training split alone. notes: one line each for what a user
-    should know.
+    splits do so here; else they deal out the training split alone. owners: whose each sample is, where the
+    data have clients of their own. notes: one line each for what a user should know.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Dataset:
     statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     vocabulary: int | None = None
     merges: bool = True
+    owners: Owners | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -104,8 +106,8 @@ def _place(data: sections.Data, built_in: bool, own_file: bool) -> Path:
     """The folder or file that a source reads. Raises UserError where the section does not name it."""
     if own_file != (data.file is not None):
         raise UserError(f"data.dataset = '{data.dataset}' "
-                        + ("needs data.file, the path of your file" if own_file
-                           else f"does not read data.file = '{data.file}'; data.dataset = 'npz' does"))
+                        + ("needs data.file, the path of your data" if own_file else
+                           f"does not read data.file = '{data.file}'; npz, npz-folders and leaf do"))
     if data.file is not None:
         return Path(data.file).expanduser()
     root = data.root or os.environ.get("HPCFL_DATA")

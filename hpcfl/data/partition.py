@@ -10,7 +10,7 @@ import numpy as np
 
 from hpcfl.data import split_check, split_file
 from hpcfl.data.datasets import Dataset
-from hpcfl.data.partitions.base import MergedScheme, Scheme
+from hpcfl.data.partitions.base import Scheme
 from hpcfl.data.split_file import KIND, PARTS
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, hdf5
@@ -70,18 +70,27 @@ class Split:
                    for mine, theirs in ((self.train, other.train), (self.test, other.test)))
 
 
-def make(scheme: Scheme, dataset: Dataset) -> Split:
+def make(scheme: Scheme, dataset: Dataset, newcomers: int = 0) -> Split:
     """The partition that the section ``[partition]`` asks for: drawn, or read from ``partition.file``.
 
-    Raises UserError if it cannot be drawn, leaves a client without training or test samples, or does not fit
-    the data.
+    newcomers: how many clients there are beside ``partition.clients``, after them. Raises UserError if it
+    cannot be drawn, leaves a client without training or test samples, or does not fit the data.
     """
+    try:
+        return _make(scheme.model_copy(update={"clients": scheme.clients + newcomers}), dataset)
+    except UserError as error:
+        if not newcomers:
+            raise
+        raise UserError(f"{error} (with newcomers.clients = {newcomers})") from None
+
+
+def _make(scheme: Scheme, dataset: Dataset) -> Split:
+    """``make`` for a scheme whose clients are all that there are."""
     labels = dataset.y.numpy()
     checksum = hashlib.sha256(labels.astype("<i8").tobytes()).hexdigest()
     if scheme.file is not None:
         return _read(scheme.file, scheme, dataset, checksum)
-    left_out = 0 if dataset.merges or not isinstance(scheme, MergedScheme) else dataset.official_test
-    draw = scheme.draw(labels[:len(labels) - left_out], dataset.classes, dataset.official_test - left_out)
+    draw = scheme.of(dataset)
     for client, (train, test) in enumerate(zip(draw.train, draw.test, strict=True)):
         if not len(train) or not len(test):
             raise UserError(f"partition: client {client} gets {len(train)} samples to train "

@@ -24,6 +24,7 @@ from hpcfl.experiment.sections import (
     Evaluation,
     MethodSection,
     Model,
+    Newcomers,
     Participation,
     Partition,
     Runtime,
@@ -39,7 +40,8 @@ NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
 # Keys that came later. With their defaults they do not count, so that runs go on that began without them.
 LATER = (("evaluation", "scores"), ("training", "plain_lr"), ("training", "schedule"),
          ("training", "milestones"), ("training", "warmup"), ("training", "validation"),
-         ("evaluation", "best_by"), ("participation", "dropout"))
+         ("evaluation", "best_by"), ("participation", "dropout"), ("participation", "stragglers"),
+         ("newcomers", "clients"), ("newcomers", "epochs"))
 
 
 def _short(name: str) -> str:
@@ -63,6 +65,7 @@ class Config(Section):
     method: SerializeAsAny[MethodSection]
     training: Training = Training()
     participation: Participation = Participation()
+    newcomers: Newcomers = Newcomers()
     evaluation: Evaluation = Evaluation()
     checkpoint: Checkpoint = Checkpoint()
     runtime: Runtime = Runtime()
@@ -90,7 +93,7 @@ class Config(Section):
             if table[section][key] == type(getattr(self, section)).model_fields[key].get_default(
                     call_default_factory=True):
                 table[section].pop(key)
-        return table
+        return {key: value for key, value in table.items() if value != {}}
 
     def fingerprint(self) -> str:
         """SHA-256 of the identity, hexadecimal."""
@@ -119,6 +122,9 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
         config = Config(**{**table, **built})
         measures.asked(config.evaluation)
         measures.check_best_by(config.evaluation, config.training)
+        if (share := config.participation.stragglers) and config.training.epochs == 1:
+            raise UserError(f"participation.stragglers = {share}: of one local epoch nobody does fewer; set "
+                            "training.epochs to more than 1")
         return config
     except pydantic.ValidationError as error:
         raise UserError(f"{source}: {_explain(error, place, table)}") from None

@@ -16,7 +16,7 @@ from hpcfl.experiment import blame
 
 # What a user's own object must extend, in the ``base`` of each package; a model is any callable.
 CONTRACTS = {"hpcfl.methods": "Method", "hpcfl.data.partitions": "Scheme", "hpcfl.data.sources": "Source",
-             "hpcfl.scores": "Score"}
+             "hpcfl.scores": "Score", "hpcfl.tracking": "Tracker"}
 AS_FILES = ("hpcfl.scores",)  # packages whose built-in names keep ``_``, as the numbers in the results do
 
 

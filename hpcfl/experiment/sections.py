@@ -42,7 +42,7 @@ Seed = Annotated[int, Field(ge=0, lt=2 ** 63)]
 class Data(Section):
     dataset: str = Field("digits", description="name of a data set; `hpcfl datasets` lists them")
     root: str | None = Field(None, description="folder that holds the data sets; default $HPCFL_DATA")
-    file: str | None = Field(None, description="your own data, for dataset = 'npz'")
+    file: str | None = Field(None, description="your own file or folder, for npz, npz-folders and leaf")
     normalise: Literal["half", "statistics"] = Field(
         "half",
         description="subtract and divide by 0.5, or by the data set's own mean and standard deviation")
@@ -127,6 +127,17 @@ class Participation(Section):
     fraction: float = Field(1.0, gt=0, le=1, description="share of clients drawn each round, at least one")
     dropout: float = Field(0.0, ge=0, lt=1, description="chance that a drawn client is lost before a round; "
                                                         "one always stays")
+    stragglers: float = Field(0.0, ge=0, le=1, description="share of a round's clients that do fewer of "
+                                                           "their local epochs, a random number from 1 on")
+
+
+class Newcomers(Section):
+    """Clients that are never trained with; after the last round they get what the method gives a new one."""
+
+    clients: NonNegativeInt = Field(0, description="clients held out of training, beside partition.clients, "
+                                                   "and scored after the last round")
+    epochs: NonNegativeInt = Field(0, description="epochs of a local training that they do then, to be "
+                                                  "scored after it too; 0: none")
 
 
 def _score_name(name: str) -> str:
@@ -172,5 +183,7 @@ class Runtime(Section):
                                  description="CPU threads a rank; changes the last bits of results")
     memory: float = Field(8192.0, gt=0, le=1e9, description="MB of client state, and of a round's "
                                                             "models, kept in memory; the rest in $TMPDIR")
+    track: list[str] = Field(default_factory=list, description="show the run elsewhere while it goes: "
+                                                               "tensorboard, wandb")
     hang_after: float = Field(600.0, gt=0, le=1e7,
                               description="seconds of silence after which a rank counts as lost")

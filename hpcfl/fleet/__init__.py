@@ -39,6 +39,8 @@ class Fleet:
     loss: what ``train`` minimises unless told otherwise.
     scores: what ``score`` added up, by column.
     recorded: what ``record`` was given, [n] by name.
+    pace: of each client the share of a training's epochs that it does, [n] in [0, 1], though at least one of
+    them; None where all do all.
     losses, data_losses: each client's mean objective in the last epoch of the last training, with the
     proximal term at its end, and the data term alone, float64 [n]; None before any.
     """
@@ -52,6 +54,7 @@ class Fleet:
     resources: Resources
     scores: dict[str, scoring.Sums] = field(default_factory=dict)
     recorded: Tensors = field(default_factory=dict)
+    pace: np.ndarray | None = None
     losses: Tensor | None = None
     data_losses: Tensor | None = None
     _phases: set[str] = field(default_factory=set)
@@ -136,8 +139,8 @@ class Fleet:
         Raises ValueError for shapes that do not fit, and for a phase that was trained before.
         """
         return self._trained(rows, model, variables, training.Task(
-            self.round, loss or self.loss, self.layout.members(params), self._epochs(epochs), steps, 1, phase,
-            self._anchored(proximal), share, only, until)).rows
+            self.round, loss or self.loss, self.layout.members(params), self._epochs(epochs), self.pace,
+            steps, 1, phase, self._anchored(proximal), share, only, until)).rows
 
     def train_by(self, step: Callable[[Turn], None], rows: Tensor, *, batches: int = 1,
                  loss: Loss | None = None, params: Sequence[Group] = ("all",),
@@ -157,8 +160,8 @@ class Fleet:
             mini-batch's own statistics.
         """
         trained = self._trained(rows, model, variables, training.Task(
-            self.round, loss or self.loss, self.layout.members(params), self._epochs(epochs), steps, batches,
-            phase, self._anchored(proximal), share, only, until, frozen, step))
+            self.round, loss or self.loss, self.layout.members(params), self._epochs(epochs), self.pace,
+            steps, batches, phase, self._anchored(proximal), share, only, until, frozen, step))
         return trained.rows, {**(variables or {}), **trained.changed}
 
     @contextmanager

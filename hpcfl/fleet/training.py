@@ -8,7 +8,7 @@ padded.
 A mini-batch's way, from the top down: ``train``, then a chunk's ``run``, ``epoch``, ``play`` and ``batch``.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -38,6 +38,7 @@ class Task:
     loss: Loss
     names: list[str]  # the parameters that move, in the order of a row
     epochs: int
+    pace: np.ndarray | None = None
     steps: int | None = None
     batches: int = 1
     phase: str = "train"
@@ -47,6 +48,12 @@ class Task:
     until: Callable[[Tensor, Tensors], Tensor] | None = None
     frozen: Frozen = "evaluation"  # the mode of layers of which nothing is trained
     step: Callable[[Turn], None] | None = None  # None: a step of the optimiser on the loss
+
+    def lasts(self, clients: Sequence[int]) -> Tensor:
+        """How many epochs the clients at these positions do, int64 [L]: at least one of several."""
+        if self.pace is None:
+            return torch.full((len(clients),), self.epochs)
+        return torch.from_numpy(self.pace[clients] * self.epochs).long().add(1).clamp(max=self.epochs)
 
     def pool(self, seed: int, client: int, held: np.ndarray) -> np.ndarray:
         """Which of a client's samples ``held`` [n_i] it trains on: all, or a random share for the phase."""
@@ -98,7 +105,7 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
             here, own = frozen.run_once(resources, rows, buffers, own)
         tensors = frozen.heads(resources, rows) if once else resources.stacked(rows, buffers)
         clients = [(int(ids[i]), pool, lengths[i]) for i, pool in zip(positions, own, strict=True)]
-        chunk = Chunk(task, here, clients, size, tensors,
+        chunk = Chunk(task, here, clients, task.lasts(positions), size, tensors,
                       {name: value[lanes] for name, value in variables.items()},
                       None if task.proximal is None else (task.proximal[0], task.proximal[1][lanes]))
         trained.losses[lanes] = chunk.run()
@@ -134,6 +141,7 @@ class Chunk:
     """Clients side by side, a lane each, sorted by ``by_length``, from their first mini-batch to their last.
 
     clients: for each lane the client's id, its pool, and how many samples of it an epoch uses.
+    lasts: how many epochs each lane does at most, int64 [L].
     size: samples of a full step of one lane.
     tensors, variables: of the lanes, ``[L, …]`` by name; steps change them in place.
     proximal: the strength, and the lanes' anchors [L, P].
@@ -141,8 +149,10 @@ class Chunk:
     """
 
     def __init__(self, task: Task, resources: Resources, clients: list[tuple[int, np.ndarray, int]],
-                 size: int, tensors: Tensors, variables: Tensors, proximal: tuple[float, Tensor] | None):
+                 lasts: Tensor, size: int, tensors: Tensors, variables: Tensors,
+                 proximal: tuple[float, Tensor] | None):
         self.task, self.resources, self.clients, self.size = task, resources, clients, size
+        self.lasts = lasts
         self.tensors, self.variables = tensors, variables
         self.assigned: set[str] = set()
         self._gradient = resources.kernel.session(tensors, task.names, task.loss, task.frozen)
@@ -162,14 +172,15 @@ class Chunk:
         history: list[Tensor] = []
         running = torch.ones(len(self.clients), dtype=torch.bool)
         for epoch in range(self.task.epochs):
+            running &= self.lasts > epoch
+            if not running.any():
+                break
             with self._drawn_by_model(epoch):
                 record = self.epoch(epoch, running)
             losses = torch.where(running.to(losses.device)[:, None], record[:, :2], losses)
             history.append(record[:, 2])
             if self.task.until is not None:
                 running &= ~self.task.until(torch.stack(history, dim=1), self.variables).cpu()
-                if not running.any():
-                    break
         proximal = self._optimizer.proximal_term(self.tensors, self.task.names)
         return losses if proximal is None else regularised(losses, proximal)
 

@@ -38,6 +38,9 @@ class AveragedBuffers:
     def send(self, server: State, audience: Audience) -> Message:
         return {**self.method.send(server, audience), **{name: server[name] for name in self.initial}}
 
+    def greet(self, server: State, audience: Audience) -> Message:
+        return {**self.method.greet(server, audience), **{name: server[name] for name in self.initial}}
+
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         message = self.method.update(fleet, self._unpacked(fleet, inbox))
         shares = self.method.shares(fleet)
@@ -54,6 +57,12 @@ class AveragedBuffers:
 
     def finish(self, fleet: Fleet, inbox: Inbox) -> None:
         self.method.finish(fleet, self._unpacked(fleet, inbox))
+
+    def join(self, fleet: Fleet, inbox: Inbox) -> None:
+        self.method.join(fleet, self._unpacked(fleet, inbox))
+
+    def inherit(self, fleet: Fleet, inbox: Inbox) -> None:
+        self.method.inherit(fleet, self._unpacked(fleet, inbox))
 
     def _unpacked(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """The method's own part of the inbox, after the received buffers have become the clients'."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import Audience, Cohort, Layers, Setup, State
+from hpcfl.methods.base import Cohort, Layers, Setup, State
 from hpcfl.models import parts
 from hpcfl.rows import mixing
 from hpcfl.rows.layout import Layout
@@ -83,8 +83,9 @@ class ClassWise:
                 "weights": torch.ones(1).double(), "shares": torch.ones(setup.classes, 1).double(),
                 "distributions": torch.full((setup.clients, setup.classes), 1 / setup.classes).double()}
 
-    def send(self, server: State, audience: Audience) -> Message:
-        matrix = mixing_matrix(server["distributions"][audience.ids], server["shares"], server["weights"])
+    def send(self, server: State, distributions: Tensor) -> Message:
+        """The message to clients whose class distributions π̂ are these, [n, K]."""
+        matrix = mixing_matrix(distributions, server["shares"], server["weights"])
         mixed = mixing.mix(matrix, server["uploads"])
         lower = server["model"][:len(server["model"]) - mixed.shape[1]]
         return {"lower": lower, "classwise": mixed} if len(lower) else {"classwise": mixed}

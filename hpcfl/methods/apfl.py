@@ -26,6 +26,7 @@ class APFL(ServerModel):
     """Server: ``model`` w [P]. Client: ``personal`` v_i [P], ``alpha`` α_i [1]. Down P, up P (w_i)."""
 
     primary = "post"
+    inherited = ("personal",)
     family = "a personal model beside the global one"
     reference = "Deng et al., arXiv 2003.13461"
     alpha: float = Field(0.5, ge=0, le=1, description="first share α of the own model; 0 is FedAvg, 1 Local")

@@ -31,6 +31,7 @@ class Apple(Method):
 
     primary = "post"
     family = "personal models, mixed by clients"
+    no_newcomers = "because its model is a mix of the cores of those who train, its own among them"
     reference = "Luo & Wu, IJCAI 2022"
     needs_rounds = True
     relation_lr: float = Field(0.01, ge=0, description="learning rate η₂ of the relationships")

@@ -55,6 +55,7 @@ class Method(MethodSection, ABC):
     models: those of a client's models that have batch-norm buffers of their own; "model" is the one that
     local training starts from.
     needs_rounds: what a round does depends on how many there will be, so a finished run cannot be prolonged.
+    no_newcomers: why a client that never took part gets no model from this method; "" where it does.
     """
 
     weights: Literal["samples", "uniform"] = Field("samples",
@@ -64,6 +65,7 @@ class Method(MethodSection, ABC):
     reference: ClassVar[str] = ""
     family: ClassVar[str] = ""
     models: ClassVar[tuple[str, ...]] = ("model",)
+    no_newcomers: ClassVar[str] = ""
 
     def validation_share(self) -> float:
         """The share of a client's training samples, in [0, 1), that is held out for validation.
@@ -193,3 +195,22 @@ class Method(MethodSection, ABC):
     def finish(self, fleet: Fleet, inbox: Inbox) -> None:
         """Score clients after the last round, from one more ``send``; their state is forgotten."""
         self.observe(fleet, inbox)
+
+    def greet(self, server: State, audience: Audience) -> Message:
+        """The message to newcomers, after the last round: as ``send``, to clients that never took part.
+
+        Their ids follow those of the others, so nothing in ``server`` or ``audience.setup`` is about them.
+        """
+        return self.send(server, audience)
+
+    def join(self, fleet: Fleet, inbox: Inbox) -> None:
+        """The one round of newcomers, their round 1: score as ``pre``, train, score as ``post``.
+
+        Their state is the initial one, after ``inherit``, and is forgotten; ``training.epochs`` is what they
+        have by ``newcomers.epochs``. By default it is a round as everybody's, whose reply goes nowhere. Where
+        they do not train, ``observe`` is called instead.
+        """
+        self.update(fleet, inbox)
+
+    def inherit(self, fleet: Fleet, inbox: Inbox) -> None:
+        """Assign in ``fleet.state`` what newcomers take over from what came down, before ``join``."""

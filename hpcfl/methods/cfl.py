@@ -35,6 +35,7 @@ class CFL(ServerModel):
 
     reference = "Sattler et al., TNNLS 2020"
     family = "clusters of clients"
+    no_newcomers = "because its updates in the rounds of splitting would have said which cluster it is in"
     eps1: float = Field(0.4, ge=0,
                         description="split where the norm of the mean update is below ε₁; 0 is FedAvg")
     eps2: float = Field(0.9, ge=0,

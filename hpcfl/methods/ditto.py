@@ -28,6 +28,7 @@ class Ditto(FedAvg):
     family = "a personal model beside the global one"
     reference = "Li et al., ICML 2021"
     models: ClassVar[tuple[str, ...]] = ("model", "personal")
+    inherited: ClassVar[tuple[str, ...]] = ("personal",)
     lam: float = Field(0.1, ge=0, description="strength λ of the proximal term (FedNH 0.75); "
                                             "0 is Local beside FedAvg")
     personal_epochs: NonNegativeInt = Field(2, description="epochs s on the personal model (FedNH 5)")

@@ -10,6 +10,7 @@ those whose server averages whole models.
 
 from typing import Any, ClassVar, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -26,7 +27,11 @@ class ServerModel(Blending):
 
     Server: ``model`` [P]. Client: nothing (with ``ala`` the state of ``AdaptiveLocalAggregation``). Down P,
     up P.
+
+    inherited: names of private models [P] for which a newcomer takes the model that it receives.
     """
+
+    inherited: ClassVar[tuple[str, ...]] = ()
 
     def server_state(self, setup: Setup) -> State:
         return {"model": setup.initial()}
@@ -80,6 +85,11 @@ class ServerModel(Blending):
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         server["model"] = uplink["model"]
 
+    def inherit(self, fleet: Fleet, inbox: Inbox) -> None:
+        if self.inherited:
+            received = fleet.rows(self.received(fleet, self.opened(fleet, inbox)))
+            fleet.state |= {name: received.clone() for name in self.inherited}
+
     def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
         """Before training ``global``, the received model, where all clients received the same."""
         received = self.received(fleet, inbox)
@@ -119,7 +129,17 @@ class FedAvg(ServerModel):
 
     def send(self, server: State, audience: Audience) -> Message:
         class_wise = self.class_wise()
-        return class_wise.send(server, audience) if class_wise else super().send(server, audience)
+        if not class_wise:
+            return super().send(server, audience)
+        return class_wise.send(server, server["distributions"][audience.ids])
+
+    def greet(self, server: State, audience: Audience) -> Message:
+        """With class-wise aggregation to newcomers an even mix, as everybody's before their first round."""
+        class_wise, setup = self.class_wise(), audience.setup
+        if not class_wise:
+            return super().greet(server, audience)
+        return class_wise.send(server, torch.full((len(audience.ids), setup.classes),
+                                                  1 / setup.classes).double())
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         class_wise = self.class_wise()

@@ -41,6 +41,12 @@ class FedBABU(SharedBody):
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
         return fleet.train(rows, params=("body",), **how)
 
+    def join(self, fleet: Fleet, inbox: Inbox) -> None:
+        """Newcomers fine-tune body and head, as everybody does in the end."""
+        received = self.received(fleet, inbox)
+        self.score(fleet, inbox, received)
+        self.score(fleet, inbox, fleet.train(received, phase="tune"), trained=True)
+
     def finish(self, fleet: Fleet, inbox: Inbox) -> None:
         super().finish(fleet, inbox)
         start = fleet.state.get("local", self.received(fleet, inbox))

@@ -108,6 +108,9 @@ class FedCAC(ServerModel):
         masks, custom = (mixing.picked(server[name], ids) for name in ("masks", "custom"))
         return {"model": torch.where(masks, custom, server["model"], out=custom)}
 
+    def greet(self, server: State, audience: Audience) -> Message:
+        return {"model": server["model"]}  # newcomers have no mask yet
+
     def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         mask = critical(fleet.layout, inbox["start"], trained, self.tau)
         return {"model": trained, "mask": Sent(mask, floats=mask.shape[1] / 32)}

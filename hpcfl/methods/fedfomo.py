@@ -59,13 +59,19 @@ class FedFomo(Method):
         return {"model": setup.initial(), "base": setup.initial()}
 
     def send(self, server: State, audience: Audience) -> Message:
+        return self.offered(server, audience, server["affinity"][audience.ids])
+
+    def greet(self, server: State, audience: Audience) -> Message:
+        return self.offered(server, audience, torch.zeros(len(audience.ids), audience.setup.clients).double())
+
+    def offered(self, server: State, audience: Audience, affinity: Tensor) -> Message:
+        """The message to clients whose summed ω are ``affinity`` [n, M]."""
         senders = server["uploaded"].nonzero()[:, 0]
         if not len(senders) or self.received == 0:
             return {}
         receivers = torch.from_numpy(audience.ids)
         most = len(senders) if self.received == "all" else min(self.received, len(senders))
-        affinity = server["affinity"][receivers][:, senders]
-        ranked = affinity.masked_fill(receivers[:, None] == senders, -torch.inf).sort(
+        ranked = affinity[:, senders].masked_fill(receivers[:, None] == senders, -torch.inf).sort(
             dim=1, descending=True, stable=True)
         picks = torch.where(ranked.values > -torch.inf, ranked.indices, -1)[:, :most]
         return {"models": Pool(mixing.picked(server["models"], senders), picks), "senders": Sent(senders, 0)}
@@ -90,7 +96,9 @@ class FedFomo(Method):
             useful = usefulness(base_losses[i], losses[i][judged], distances)
             if (useful > 0).any():
                 start[i] = mixing.average(useful.clamp(min=0) / useful.clamp(min=0).sum(), candidates)
-            omega[i, torch.cat([inbox["senders"][picks], picks.new_tensor([client])])] = useful
+            judged_ids = torch.cat([inbox["senders"][picks], picks.new_tensor([client])])
+            here = judged_ids < omega.shape[1]  # all but a newcomer's own
+            omega[i, judged_ids[here]] = useful[here]
         return {**inbox, "start": start, "omega": omega}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:

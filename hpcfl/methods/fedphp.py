@@ -53,6 +53,7 @@ class FedPHP(FedAvg):
     reference = "Li et al., ECML-PKDD 2021"
     needs_rounds: ClassVar[bool] = True
     models: ClassVar[tuple[str, ...]] = ("model", "inherited")
+    inherited: ClassVar[tuple[str, ...]] = ("inherited",)
     mu: float = Field(0.9, ge=0, le=1, description="final weight μ of the past in the inherited model")
     lam: float = Field(0.01, ge=0, le=1,
                        description="weight λ of the inherited model's supervision; 0 trains like FedAvg")

@@ -26,6 +26,7 @@ class PFedMe(ServerModel):
     """Server: ``model`` [P]. Client: ``personal`` [P], θ after its last round. Down P, up P (w_i)."""
 
     primary = "post"
+    inherited = ("personal",)
     family = "a personal model beside the global one"
     reference = "Dinh et al., NeurIPS 2020"
     lam: float = Field(15.0, ge=0, description="strength λ of the proximal term between θ and w_i; "

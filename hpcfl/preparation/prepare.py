@@ -39,23 +39,27 @@ from hpcfl.rows import layout, mixing, randomness
 from hpcfl.scores._described import Measure
 from hpcfl.scores.base import Score
 from hpcfl.storage.clients import ClientStore
+from hpcfl.tracking._writing import check as check_trackers
 
 
 @dataclass(frozen=True)
 class Prepared:
     """What a rank has before round 1: what stays the same during the run, and the initial state.
 
-    store: private state of this rank's clients, the one thing here that rounds change.
+    store: private state of this rank's clients, the one thing here that rounds change. newcomers: the same
+    of its newcomers, which nobody changes.
     """
 
     config: Config
     method: Method
     setup: Setup
     split: Split
-    test_counts: Tensor  # test samples, float64 [clients, classes]
+    counts: Tensor  # training samples, float64 [clients and newcomers, classes]
+    test_counts: Tensor  # test samples, the same
     placement: Placement
     resources: Resources
     store: ClientStore
+    newcomers: ClientStore
     server: State  # before round 1; empty on workers
     notes: list[str]  # lines that a user should read before round 1
     gpus: tuple[str, ...]  # types and libraries, of all ranks
@@ -75,6 +79,19 @@ class Prepared:
         own = ids[np.isin(ids, self.store.ids)]
         state = self.store.get(own.tolist(), self.resources.device)
         return Fleet(own, state, self.setup.counts[own], round, scored, self.method.objective, self.resources)
+
+    @property
+    def newcomer_ids(self) -> np.ndarray:
+        """The ids of the clients that are never trained with, which follow those of the others."""
+        return np.arange(self.setup.clients, len(self.counts))
+
+    def new_fleet(self) -> Fleet:
+        """The newcomers that live on this rank, in their own round 1, of ``newcomers.epochs`` epochs."""
+        ids = np.array(self.newcomers.ids, np.int64)
+        training = self.setup.training.model_copy(update={"epochs": self.config.newcomers.epochs})
+        resources = replace(self.resources, setup=replace(self.setup, training=training))
+        return Fleet(ids, self.newcomers.get(ids.tolist(), resources.device), self.counts[ids], 1, True,
+                     self.method.objective, resources)
 
 
 def prepare_together(config: Config, communicator: Communicator) -> Prepared:
@@ -97,12 +114,11 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     torch.set_num_threads(config.runtime.threads)
     scratch.limit(config.runtime.memory * 1e6)
     method = cast(Method, config.method)
+    _refuse(config, method, process)
     dataset = datasets.load(config.data)
-    split = partition.make(cast(Scheme, config.partition), dataset)
+    split = partition.make(cast(Scheme, config.partition), dataset, config.newcomers.clients)
     scores = _scores(config, split)
-    labels, seed, share = dataset.y.numpy(), config.partition.seed, config.training.validation
-    train, selection = hold_out(split.train, labels, share, seed, "selection")
-    train, validation = hold_out(train, labels, method.validation_share(), seed)
+    train, validation, selection = _held_out(config, method, split, dataset.y.numpy())
     counts, test_counts = _counts(replace(split, train=train), dataset)
     seat = seat or Device(choose_device(config.runtime, process.local_rank))
     mixing.on(device := seat.device)
@@ -110,13 +126,14 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     with randomness.seeded(config.seed, "template"):
         template = build()
     parameters, buffers = layout.of_parameters(template), layout.of_buffers(template)
-    setup = Setup(parameters, counts, config.rounds, config.seed, build, config.training,
+    trained = config.partition.clients
+    setup = Setup(parameters, counts[:trained], config.rounds, config.seed, build, config.training,
                   config.participation.fraction)
-    steps = torch.ceil(counts.sum(dim=1) / config.training.batch_size)
-    placed = placement.place(steps.tolist(), process.size)
-    own = placed.clients_of(process.rank).tolist()
-    samples = Samples(dataset, own, train, split.test, device, device.type == "cpu" and convolves(template),
-                      validation, config.data.augment, split.global_test, selection if share else None)
+    placed = _placed(counts, trained, config.training.batch_size, process.size)
+    own = placed.clients_of(process.rank)
+    samples = Samples(dataset, own.tolist(), train, split.test, device,
+                      device.type == "cpu" and convolves(template), validation, config.data.augment,
+                      split.global_test, selection)
     method, private = _with_buffers(config, method, setup, buffers, template)
     template = convolutions.prepared(template.to(device), device)
     lanes = _lanes(config, seat, template, samples, dataset, private)
@@ -124,10 +141,48 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     resources = Resources(setup, samples, choose(*given), buffers, device, process.beat, Stopwatch(), scores,
                           head=head_kernel(*given))
     server = method.server_state(setup) if process.is_server else {}
-    store = ClientStore(own, private, config.runtime.memory * 1e6, memory.STATE_SHARE * seat.memory)
-    return Prepared(config, method, setup, split, test_counts, placed, resources, store, server,
-                    [*split.notes, *method.notes(setup)], seat.kinds,
+    store, newcomers = _stores(config, seat, own, private)
+    return Prepared(config, method, setup, split, counts, test_counts, placed, resources, store, newcomers,
+                    server, [*split.notes, *method.notes(setup)], seat.kinds,
                     measures.measure(config.evaluation, scores))
+
+
+def _refuse(config: Config, method: Method, process: Process) -> None:
+    """Raise UserError for newcomers of whom the method knows nothing, and trackers that cannot be used."""
+    if process.is_server:
+        check_trackers(config.runtime.track)
+    if config.newcomers.clients and method.no_newcomers:
+        raise UserError(f"newcomers.clients = {config.newcomers.clients}: {method.name} has no model for a "
+                        f"client that never took part, {method.no_newcomers}")
+
+
+def _held_out(config: Config, method: Method, split: Split, labels: np.ndarray) -> tuple[
+        list[np.ndarray], list[np.ndarray], list[np.ndarray] | None]:
+    """Each client's samples to train on, those held out for the method, and those to choose rounds on.
+
+    The last is None where the experiment holds none out for that. labels: int64, of all samples.
+    """
+    seed, share = config.partition.seed, config.training.validation
+    train, selection = hold_out(split.train, labels, share, seed, "selection")
+    train, validation = hold_out(train, labels, method.validation_share(), seed)
+    return train, validation, selection if share else None
+
+
+def _stores(config: Config, seat: Device, own: np.ndarray, private: State) -> tuple[ClientStore, ClientStore]:
+    """The initial private state of this rank's clients, and of its newcomers; ``own``: the ids of both."""
+    new = own >= config.partition.clients
+    return (ClientStore(own[~new].tolist(), private, config.runtime.memory * 1e6,
+                        memory.STATE_SHARE * seat.memory), ClientStore(own[new].tolist(), private))
+
+
+def _placed(counts: Tensor, trained: int, batch_size: int, size: int) -> Placement:
+    """Where clients live, by their local steps: the first ``trained`` ones, and the newcomers after them.
+
+    Each of the two groups is spread evenly over the ranks, because they never work at the same time.
+    """
+    steps = torch.ceil(counts.sum(dim=1) / batch_size)
+    groups = [placement.place(group.tolist(), size) for group in (steps[:trained], steps[trained:])]
+    return Placement(np.concatenate([group.owner for group in groups]), size)
 
 
 def _counts(split: Split, dataset: Dataset) -> tuple[Tensor, Tensor]:

@@ -51,6 +51,11 @@ class Progress:
                  traceback: TracebackType | None) -> None:
         self._bar.stop()
 
+    def tell(self, notes: list[str]) -> None:
+        """Print what became known while the run goes, and take it off the list."""
+        while notes:
+            self._say(f"note: {notes.pop(0)}")
+
     def start(self, done: int, ranks: list[str], notes: list[str]) -> None:
         """Print what runs where, and every note; then show the bar, with ``done`` rounds behind it.
 

@@ -15,7 +15,7 @@ from hpcfl.storage import life, run_folder
 from hpcfl.storage import results as recorded
 from hpcfl.storage.life import Life
 from hpcfl.storage.manifest import newest_first
-from hpcfl.storage.moments import counts, moments, scores
+from hpcfl.storage.moments import AFTER, BEFORE, counts, moments, scores
 from hpcfl.storage.results import Results
 
 if TYPE_CHECKING:
@@ -51,6 +51,8 @@ class Summary:
     state: str  # one word, see ``storage/life.py``
     notes: list[str]  # what is damaged or lost
     scores: dict[str, float | None] = field(default_factory=dict)  # of the column that counts, in ``best``
+    # the number that counts, of clients never trained with, before and after a training of their own
+    newcomers: dict[str, float | None] | None = None
     best_by: str = "test"  # the samples that ``best`` is chosen on; its numbers are of test samples anyway
 
 
@@ -281,7 +283,8 @@ def _summarise(config: Mapping[str, Any], results: Results, column: str, measure
         state=its_life.state,
         notes=notes,
         scores={} if found is None else _all_of(results, found.best, column),
-        best_by=measures.best_by(config))
+        best_by=measures.best_by(config),
+        newcomers=_of_newcomers(results, metric))
 
 
 def _round(results: Results, position: int, column: str, metric: str) -> dict[str, Any]:
@@ -305,6 +308,14 @@ def _all_of(results: Results, position: int, column: str) -> dict[str, float | N
                for name, values in sorted(results.values.items())
                if name.startswith(f"{column}/") and values.ndim == 1}
     return {name: number if np.isfinite(number) else None for name, number in numbers.items()}
+
+
+def _of_newcomers(results: Results, metric: str) -> dict[str, float | None] | None:
+    """As ``Summary.newcomers`` has it; None where there are none."""
+    if f"{BEFORE}/{metric}" not in results.values:
+        return None
+    return {column.rpartition("/")[2]: _mean(_series(results, f"{column}/{metric}")[-1:])
+            for column in (BEFORE, AFTER)}
 
 
 def _series(results: Results, name: str) -> np.ndarray:

@@ -135,7 +135,7 @@ def _tested(found: Arrangement, metric: str, at: str) -> list[str]:
     name, measure = _resolve(_first(found), metric)
     if measure is None or measure.kind == "std":
         raise UserError(f"--test compares clients by a score of theirs, and {metric} is none")
-    column = name.partition("/")[0] if metric == name else ""
+    column = name.rpartition("/")[0] if metric == name else ""
     notes = []
     for where in found.columns:
         rows = found.column(where)
@@ -163,7 +163,7 @@ def _resolve(run: Run, metric: str) -> tuple[str, Measure | None]:
         for wanted in (metric, metric.replace("-", "_")):
             if (measure := resolve(wanted, run.scores)) is not None:
                 return f"{run.score}/{measure.recorded}", measure
-    column, _, rest = metric.partition("/")
+    column, _, rest = metric.rpartition("/")
     return metric, resolve(rest, run.scores) if column not in NO_COLUMNS else None
 
 

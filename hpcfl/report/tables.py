@@ -11,9 +11,10 @@ from rich.text import Text
 from hpcfl.report.population import clients_text, mixed
 from hpcfl.report.summary import Run, is_sweep, load_all
 from hpcfl.report.text import literal, plain
-from hpcfl.storage.moments import CLIENTS, moments
+from hpcfl.storage.moments import AFTER, BEFORE, CLIENTS, moments
 
 MOMENTS = (("pre", "before"), ("post", "after"))  # column, how it is called in the table
+NEWCOMERS = ((BEFORE, "new"), (AFTER, "tuned"))
 MEANINGS = {"weighted": "of all samples"}  # summaries that are not said by their name and "over clients"
 CAPTION = """\
 Models before and after local training on the clients' own test samples{unit},
@@ -21,6 +22,8 @@ at the best round, by {best_by} samples, of the column that counts (▸); that
 column in the last round, and its mean over the last tenth of the rounds (tail).
 {score}: {meaning}; mean ± std, worst tenth: over clients, so many as
 in "of"; floats: to and from a client in a round."""
+CAPTION_OF_NEWCOMERS = """
+New: clients that were never trained with; tuned: after a training of their own."""
 
 
 def show(folder: Path) -> None:
@@ -56,7 +59,9 @@ def caption(runs: list[Run]) -> str:
     unit = f", in {plain(measure.unit)}" if measure.unit else ""
     meaning = MEANINGS.get(kind, f"{plain(kind)} over clients")
     best_by = " or ".join(dict.fromkeys(run.summary.best_by for run in runs))
-    return CAPTION.format(unit=unit, best_by=best_by, score=plain(_scores_of(runs)), meaning=meaning)
+    newcomers = CAPTION_OF_NEWCOMERS if any(_newcomers(run) for run in runs) else ""
+    return CAPTION.format(unit=unit, best_by=best_by, score=plain(_scores_of(runs)),
+                          meaning=meaning) + newcomers
 
 
 def _scores_of(runs: list[Run]) -> str:
@@ -78,6 +83,7 @@ def table(runs: list[Run]) -> Table:
         lines = [(f"{'▸' if column == run.score else ' '}{moment}", *_numbers(run, column, "best"))
                  for column, moment in MOMENTS]
         lines += [(f" {at}", *_numbers(run, run.score, at)) for at in ("last", "tail")]
+        lines += [(f" {moment}", *_numbers(run, column, "last")) for column, moment in _newcomers(run)]
         floats = f"{_number(run.summary.floats_down, ',.0f')} ↓\n{_number(run.summary.floats_up, ',.0f')} ↑"
         overview.add_row(_title(run), *("\n".join(pair) for pair in zip(*lines, strict=True)), floats,
                          _number(run.summary.seconds_per_round, ".3f"), end_section=True)
@@ -89,6 +95,12 @@ def _title(run: Run) -> Text:
     summary = run.summary
     title = literal(run.label if summary.method in run.label else f"{run.label} {summary.method}")
     return title if summary.finished else title.append(f"\n{summary.rounds} of {run.config['rounds']}")
+
+
+def _newcomers(run: Run) -> list[tuple[str, str]]:
+    """The columns of newcomers that the run has scored, and what they are called in the table."""
+    recorded = run.results.values
+    return [(column, moment) for column, moment in NEWCOMERS if f"{column}/{run.metric}" in recorded]
 
 
 def _numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, str]:

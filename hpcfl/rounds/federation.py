@@ -25,6 +25,7 @@ from hpcfl.rounds.signals import StopRequest
 from hpcfl.rows import randomness
 from hpcfl.storage.checkpoint import Checkpoints
 from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.moments import AFTER, BEFORE
 from hpcfl.storage.results import FINAL
 from hpcfl.storage.schedule import Schedule
 
@@ -91,7 +92,7 @@ class Federation:
         cohort = self.select(round)
         scored = round % config.evaluation.every == 0 or round == config.rounds
         to_all = scored and config.evaluation.clients == "all"
-        audience = np.arange(config.partition.clients) if to_all else cohort
+        audience = np.arange(self.prepared.setup.clients) if to_all else cohort
         with stopwatch.phase("send"):
             inbox, floats_down = self.send(audience, round)
         self.record_round()  # the round before, while the workers are busy with this one
@@ -108,7 +109,7 @@ class Federation:
         with stopwatch.phase("gather"), self.communicator.together():
             of_uplinks, lost, of_numbers = zip(*self.communicator.allgather(headers), strict=True)
             values = record.gather(self.communicator, self.prepared.placement,
-                                   audience, config.partition.clients,
+                                   audience, len(self.prepared.counts),
                                    numbers, of_numbers, self.prepared.resources.scores)
             diverged = np.array(sorted(itertools.chain(*lost)), np.int64)
             level = self.agree(round, diverged, values, request)
@@ -130,6 +131,7 @@ class Federation:
              observers: Fleet) -> Message:
         """Train this rank's ``participants`` and score its ``observers``; returns what goes up."""
         method = self.prepared.method
+        participants.pace = self.pace(round, participants.ids)
         uplink: Message = {}
         with self.prepared.resources.stopwatch.phase("train"):
             with on_this_rank(f"round {round}, {_named(participants.ids)}"):
@@ -186,15 +188,30 @@ class Federation:
             drawn = drawn[luck >= min(share.dropout, luck.max())]
         return np.sort(drawn)
 
-    def send(self, audience: np.ndarray, round: int) -> tuple[Inbox, float]:
-        """Collective. Send the method's message to the clients ``audience`` [n].
+    def pace(self, round: int, ids: np.ndarray) -> np.ndarray | None:
+        """The share of their local epochs that the clients ``ids`` [n] of a round's cohort do; None: all.
+
+        As in FedProx's experiments (Li et al., MLSys 2020): of the cohort, a share ``stragglers``, drawn anew
+        in each round, does a number of epochs that is uniform in 1 … E. Nobody is left out for it.
+        """
+        seed, clients = self.prepared.config.seed, self.prepared.setup.clients
+        cohort, share = self.select(round), self.prepared.config.participation.stragglers
+        if not share:
+            return None
+        luck, pace = (randomness.uniform(seed, purpose, round, skip=0, count=clients)
+                      for purpose in ("stragglers", "pace"))
+        slow = cohort[np.argsort(luck[cohort], kind="stable")[:int(share * len(cohort) + 1e-9)]]
+        return np.where(np.isin(ids, slow), pace[ids], 1.0)
+
+    def send(self, audience: np.ndarray, round: int, new: bool = False) -> tuple[Inbox, float]:
+        """Collective. Send the method's message to the clients ``audience`` [n]; ``new``: to newcomers.
 
         Returns what arrived for those of them that live on this rank, and the mean floats sent to a client.
         """
-        server = self.communicator.is_server
+        server, method = self.communicator.is_server, self.prepared.method
         with on_this_rank(f"round {round}, what the server sends"):
             known = self.prepared.audience(audience, round)
-            message = self.prepared.method.send(self.server, known) if server else None
+            message = (method.greet if new else method.send)(self.server, known) if server else None
         device = self.prepared.resources.device
         return exchange.send(self.communicator, self.prepared.placement, audience, message, device)
 
@@ -261,7 +278,7 @@ class Federation:
 
         Private state stays as it is.
         """
-        everyone = np.arange(self.prepared.config.partition.clients)
+        everyone, newcomers = np.arange(self.prepared.setup.clients), self.prepared.newcomer_ids
         audience = everyone if self.prepared.config.evaluation.clients == "all" else self.select(rounds)
         inbox, floats_down = self.send(audience, rounds + 1)
         fleet = self.prepared.fleet(audience, rounds + 1, scored=True)
@@ -269,7 +286,10 @@ class Federation:
             if len(fleet.ids):
                 self.prepared.method.finish(fleet, self.pick(inbox, audience, fleet))
         numbers = [(fleet.ids, record.numbers(fleet, None, None))]
-        values = record.gather(self.communicator, self.prepared.placement, audience, len(everyone), numbers,
+        if len(newcomers):
+            numbers.append(self.welcome(newcomers, rounds + 1))
+        values = record.gather(self.communicator, self.prepared.placement,
+                               np.concatenate([audience, newcomers]), len(self.prepared.counts), numbers,
                                self.communicator.allgather(record.header(numbers, {})),
                                self.prepared.resources.scores)
         if self.metrics is not None:
@@ -277,6 +297,22 @@ class Federation:
             with on_this_rank("after the last round, metrics"):
                 self.metrics.conclude(rounds + 1, values)
                 self.report(rounds + 1, values)
+
+    def welcome(self, ids: np.ndarray, round: int) -> tuple[np.ndarray, record.Numbers]:
+        """Collective. Score the newcomers ``ids`` before and after their own training, where they do any.
+
+        Returns which of them live on this rank, and their numbers. Nothing of it stays.
+        """
+        inbox, _ = self.send(ids, round, new=True)
+        fleet, method = self.prepared.new_fleet(), self.prepared.method
+        with on_this_rank(f"after the last round, {_named(fleet.ids)}"):
+            if len(fleet.ids):
+                method.inherit(fleet, inbox)
+                (method.join if self.prepared.config.newcomers.epochs else method.observe)(fleet, inbox)
+        columns = {"pre": BEFORE, "post": AFTER}
+        fleet.scores = {columns[name]: sums for name, sums in fleet.scores.items() if name in columns}
+        fleet.recorded = {}
+        return fleet.ids, record.numbers(fleet, None, None)
 
 
 @contextmanager

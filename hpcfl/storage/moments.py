@@ -15,6 +15,7 @@ from hpcfl.scores._described import Described, Measure, resolve
 from hpcfl.storage.results import Results
 
 TAIL = 0.1  # share of the rounds
+BEFORE, AFTER = "newcomers/before", "newcomers/after"  # columns of clients that were never trained with
 CLIENTS = "clients"  # COLUMN/clients: how many clients the column's numbers are of
 
 

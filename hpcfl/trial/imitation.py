@@ -1,5 +1,7 @@
 """A round of the method on an imitated federation, in which one client with two samples takes part.
 
+Where there will be newcomers, another such client joins after it.
+
 Model, loss, kernel and messages are the real ones. Where the server aggregates, the client's message stands
 for those of all clients.
 """
@@ -30,7 +32,7 @@ SAMPLES = 2  # of the client that takes part
 FLOATS = 1 << 24  # the most in the models of all imitated clients: of large models there are fewer clients
 FEWEST = 2  # clients, however large the models
 CLIENT = np.array([0])  # the ids of the cohort
-SERVER_SIDE = ("server_state", "send", "aggregate")  # hooks that run on rank 0
+SERVER_SIDE = ("server_state", "send", "aggregate", "greet")  # hooks that run on rank 0
 BEATS = 10  # heartbeats of one computation on the server, after which it counts as working
 
 
@@ -68,6 +70,7 @@ def play(prepared: Prepared, lanes: int) -> None:
                        arrived.repeat(small.setup.clients, 1) for name, arrived in uplink.items()}
             small.method.aggregate(server, everyone, uploads)
         inbox = sent(small, server, last)
+        greeting = sent(small, server, last, small.newcomer_ids, "greet") if small.newcomers.ids else {}
     except Failure as failure:
         fewer = small.setup.clients < prepared.setup.clients
         if str(failure) in SERVER_SIDE and (fewer or isinstance(failure.__cause__, EXCUSED)):
@@ -75,24 +78,33 @@ def play(prepared: Prepared, lanes: int) -> None:
         raise
     with trying("finish"):
         small.method.finish(fleet(small, last), inbox)
+    if small.newcomers.ids:
+        newcomer = brief(small.new_fleet())
+        with trying("inherit"):
+            small.method.inherit(newcomer, greeting)
+        with trying("join"):
+            small.method.join(newcomer, greeting)
 
 
 def imitate(prepared: Prepared, lanes: int) -> Prepared:
     """The experiment with one client of two samples, and a kernel and store of its own. Raises Failure."""
     real, method = prepared.resources, prepared.method
     clients = min(prepared.setup.clients, max(FEWEST, FLOATS // prepared.setup.layout.width))
-    samples = real.samples.dealt({0: np.arange(min(SAMPLES, len(real.samples.y)))})
-    setup = replace(prepared.setup, counts=samples.counts(0).repeat(clients, 1))
+    new = [clients] if prepared.config.newcomers.clients else []
+    samples = real.samples.dealt(dict.fromkeys([0, *new], np.arange(min(SAMPLES, len(real.samples.y)))))
+    counts = samples.counts(0).repeat(clients + len(new), 1)
+    setup = replace(prepared.setup, counts=counts[:clients])
     with trying("adapt"):
         module = setup.build().to(real.device)
     kernel, head = choose(module, real.device, lanes), head_kernel(module, real.device, lanes, False)
     with trying("client_state"):
         buffers = {name: row for name, row in prepared.store.template.items() if name.startswith(BUFFERS)}
-        store = ClientStore([0], method.client_state(setup) | buffers)
+        private = method.client_state(setup) | buffers
     resources = Resources(setup, samples, kernel, real.buffers, real.device, lambda: None, Stopwatch(),
                         real.scores, head=head)
-    here = Placement(np.zeros(clients, np.int64), 1)
-    return replace(prepared, setup=setup, resources=resources, store=store, placement=here)
+    here = Placement(np.zeros(len(counts), np.int64), 1)
+    return replace(prepared, setup=setup, counts=counts, resources=resources, store=ClientStore([0], private),
+                   newcomers=ClientStore(new, private), placement=here)
 
 
 def impatient() -> Callable[[], None]:
@@ -106,11 +118,11 @@ def impatient() -> Callable[[], None]:
     return beat
 
 
-def sent(small: Prepared, server: State, round: int) -> Inbox:
-    """What the server sends to the client, as it arrives there. Raises Failure."""
-    with trying("send"):
-        message = checked("send", small.method.send(server, small.audience(CLIENT, round)))
-        return exchange.send(OneProcess(), small.placement, CLIENT, message, small.resources.device)[0]
+def sent(small: Prepared, server: State, round: int, ids: np.ndarray = CLIENT, hook: str = "send") -> Inbox:
+    """What the server sends to the client by its ``hook``, as it arrives there. Raises Failure."""
+    with trying(hook):
+        message = checked(hook, getattr(small.method, hook)(server, small.audience(ids, round)))
+        return exchange.send(OneProcess(), small.placement, ids, message, small.resources.device)[0]
 
 
 def client_side(small: Prepared, inbox: Inbox) -> tuple[Message, State]:
@@ -133,8 +145,12 @@ def client_side(small: Prepared, inbox: Inbox) -> tuple[Message, State]:
 
 def fleet(small: Prepared, round: int) -> Fleet:
     """The fleet of the one client, in a round that is scored."""
-    full = small.fleet(CLIENT, round, scored=True)
-    return BriefFleet(full.ids, full.state, full.counts, round, True, full.loss, full.resources)
+    return brief(small.fleet(CLIENT, round, scored=True))
+
+
+def brief(full: Fleet) -> Fleet:
+    """The same fleet, before it has done anything, as one that trains briefly."""
+    return BriefFleet(full.ids, full.state, full.counts, full.round, True, full.loss, full.resources)
 
 
 def checked(sender: str, message: Any) -> Message:
@@ -142,13 +158,14 @@ def checked(sender: str, message: Any) -> Message:
     if not isinstance(message, Mapping):
         raise TypeError(f"it returns a {type(message).__name__}; expected a dictionary of tensors by name")
     for name, field in fields(message).items():
-        if isinstance(field, Mean) and sender == "send":
+        down = sender != "update"
+        if isinstance(field, Mean) and down:
             raise TypeError(f"it returns '{name}' as a Mean, which is what clients send")
-        shared = field.shared and sender == "send"
+        shared = field.shared and down
         if not shared and (field.shared or len(field.tensor) != 1):
             raise TypeError(f"it returns '{name}' of shape {list(field.tensor.shape)}; "
                             "expected a row for each client, here [1, "
-                            f"width]{', or one for all, [width]' if sender == 'send' else ''}")
+                            f"width]{', or one for all, [width]' if down else ''}")
     return message
 
 

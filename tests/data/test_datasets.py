@@ -72,8 +72,9 @@ def test_digits_are_built_in(monkeypatch):
 
 
 def test_names_are_the_files():
-    assert datasets.names() == ["ag-news", "cifar-10", "cifar-100", "digits", "fashion-mnist", "mnist", "npz",
-                                "pathmnist", "spiral", "spiral-imbalanced", "tiny-imagenet"]
+    assert datasets.names() == ["ag-news", "cifar-10", "cifar-100", "digits", "fashion-mnist", "leaf",
+                                "mnist", "npz", "npz-folders", "pathmnist", "spiral", "spiral-imbalanced",
+                                "tiny-imagenet"]
 
 
 @pytest.mark.parametrize("per_channel", [False, True])

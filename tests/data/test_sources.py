@@ -345,7 +345,7 @@ def test_keys_that_do_not_fit_the_data_are_refused(tmp_path):
     with pytest.raises(UserError, match=r"data\.dataset = 'npz' needs data\.file"):
         datasets.load(config.Data(dataset="npz"))
     with pytest.raises(UserError,
-                       match=r"'digits' does not read data\.file = 'x'; data\.dataset = 'npz' does"):
+                       match=r"'digits' does not read data\.file = 'x'; npz, npz-folders and leaf do"):
         datasets.load(config.Data(file="x"))
     with pytest.raises(UserError, match=r"data\.augment = true: 'spiral' has no images"):
         load("spiral", ".", augment=True)

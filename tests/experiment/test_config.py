@@ -38,6 +38,7 @@ WRONG = {
     "training.milestones=[3]": "training.milestones = [3]: must be given where schedule = 'step', and only",
     "training.schedule=step": "training.milestones = []: must be given where schedule = 'step'",
     "participation.dropout=1.0": "participation.dropout = 1.0: must be less than 1",
+    "participation.stragglers=0.5": "participation.stragglers = 0.5: of one local epoch nobody does",
     "model.hidden=8": "model.hidden = 8: must be a",
     "partition.scheme=dirichlett": "partition.scheme = 'dirichlett' is unknown; did you mean 'dirichlet'?",
     "partition.clients=-2": "partition.clients = -2: must be greater than 0 (number of clients in total)",

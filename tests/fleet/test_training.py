@@ -56,6 +56,18 @@ def test_how_many_samples_are_gathered_at_once_does_not_matter(make_fleet, rows_
 
 
 @every_kernel
+def test_each_client_does_its_own_share_of_the_epochs(make_fleet, rows_of, lanes):
+    """Of four epochs 1 + ⌊4u⌋, four at most; losses are those of a client's last one."""
+    fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
+    fleet.pace = np.array([0.0, 0.24, 0.5, 0.99, 1.0])
+    trained = fleet.train(rows_of(fleet), epochs=4)
+    for client, epochs in enumerate((1, 1, 3, 4, 4)):
+        alike = make_fleet(COUNTS, lanes=lanes, batch_size=4)
+        assert torch.equal(trained[client], alike.train(rows_of(alike), epochs=epochs)[client])
+        assert fleet.losses[client] == alike.losses[client]
+
+
+@every_kernel
 def test_the_given_rows_stay_as_they_are(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
     rows = rows_of(fleet)

@@ -19,7 +19,7 @@ METHODS = {"fedala": "[method]\nname = 'fedala'\nmost_epochs = 12\n" + HALF,
            "cwfedavg": "[method]\nname = 'cwfedavg'\n",
            # the first line belongs to the file's last table, [checkpoint]
            "diversifed": "best = true\n[method]\nname = 'diversifed'\n" + HALF,
-           "fednh": "[method]\nname = 'fednh'\n"}
+           "fednh": "[method]\nname = 'fednh'\n[newcomers]\nclients = 2\nepochs = 1\n"}
 KINDS = ["one rank", "all ranks", "SIGTERM", "SIGUSR1", "one rank"]  # twenty in all
 
 

@@ -23,6 +23,7 @@ METHODS = {"local": "", "fedavg": "", "fedprox": "", "fedavg-c": "method.tune_ep
            "partialfed": "method.warmup = 1", "fedcac": "", "per-fedavg": "", "apple": "",
            "scaffold": "", "moon": "", "apfl": "", "fedbn": "", "fedadam": "", "fedyogi": "",
            "creff": "method.head_epochs = 2\nmethod.match_steps = 2\nmethod.features_each = 10"}
+NEWCOMERS = "newcomers.clients = 3\nnewcomers.epochs = 1"
 TENSORS = str(Path(__file__).with_name("tensors.py"))
 # kinds of messages and of private state
 KINDS = ["local", "fedavg", "cwfedavg", "fedala", "fednh", "fedrep", "ifca"]
@@ -53,7 +54,7 @@ def test_every_method_is_tested():
 
 def test_every_method_on_digits_with_three_ranks_and_resumed(start, alone, tmp_path):
     file = tmp_path / "experiment.toml"
-    file.write_text(DIGITS + grid(METHODS, (0.5,)))
+    file.write_text(DIGITS + grid(METHODS, (0.5,), NEWCOMERS))
     assert alone(str(file), tmp_path / "1") == 0
     code, output = start(3, file, "--out", tmp_path / "3").wait()
     assert code == 0, output
@@ -63,6 +64,7 @@ def test_every_method_on_digits_with_three_ranks_and_resumed(start, alone, tmp_p
         scores = [values[name] for name in values if name.endswith("/weighted")]
         assert scores and all(np.isfinite(score).any() for score in scores), cell
         assert np.isfinite(values["clients/train_loss"][:2]).any(), cell
+        assert np.isfinite(values.get("newcomers/after/weighted", [0])[-1]), cell
         # as if killed before it was there
         (tmp_path / "3" / cell / "checkpoints" / "manifest-00000002.json").unlink()
     code, output = start(2, file, "--out", tmp_path / "3").wait()
@@ -108,9 +110,14 @@ def test_matrices_in_files_give_the_same_bits(start, alone, experiment, tmp_path
     compare(tmp_path / "1", tmp_path / "3", 14)
 
 
-def grid(names, fractions=(1.0, 0.5)):
-    """Cells for these methods, each with these shares of the clients in a round."""
-    cases = "".join(f"[[sweep.cases]]\nmethod.name = '{name}'\n{METHODS[name]}\n" for name in names)
+def grid(names, fractions=(1.0, 0.5), newcomers=""):
+    """Cells for these methods, each with these shares of the clients in a round.
+
+    newcomers: keys for those methods that have something for them.
+    """
+    own = {name: plugins.find("hpcfl.methods", "method.name", name).no_newcomers for name in names}
+    cases = "".join(f"[[sweep.cases]]\nmethod.name = '{name}'\n{METHODS[name]}\n"
+                    f"{'' if own[name] else newcomers}\n" for name in names)
     return f"[sweep]\nparticipation.fraction = {list(fractions)}\n{cases}"
 
 

@@ -77,7 +77,7 @@ def test_a_sweep_is_its_runs_without_those_moved_aside(make_run, tmp_path):
     assert found["fedavg"] == summary.as_json(tmp_path / "fedavg")
     assert set(found["local"]) == {"method", "dataset", "rounds", "finished", "best", "last", "tail",
                                    "digest", "seconds_per_round", "floats_up", "floats_down", "state",
-                                   "notes", "scores", "best_by"}
+                                   "notes", "scores", "best_by", "newcomers"}
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from hpcfl.experiment import config
+from hpcfl.fleet.training import Task
 from hpcfl.rounds.federation import Federation
 
 
@@ -44,6 +45,44 @@ def test_drop_outs_are_lost_of_the_drawn_ones_and_one_always_stays():
     assert left[:50] == cohorts(50, participation={"fraction": 0.5, "dropout": 0.3})
     alone = cohorts(50, participation={"fraction": 0.01, "dropout": 0.99})
     assert alone == cohorts(50, participation={"fraction": 0.01})
+
+
+def paces(rounds, share, **keys):
+    """Of each of these rounds the pace of its cohort, of 20 clients a half."""
+    table = {"method": {"name": "fedavg"}, "partition": {"clients": 20}, "training": {"epochs": 4}, **keys,
+             "participation": {"fraction": 0.5, "stragglers": share}}
+    prepared = SimpleNamespace(config=config.parse(table), setup=SimpleNamespace(clients=20))
+    federation = SimpleNamespace(prepared=prepared)
+    federation.select = lambda round: Federation.select(federation, round)
+    return [Federation.pace(federation, round, federation.select(round)) for round in rounds], federation
+
+
+def test_a_share_of_the_cohort_straggles_by_any_number_of_epochs():
+    """As in FedProx's experiments: of ten clients nine, each for 1 … 4 epochs alike."""
+    found, _ = paces(range(1, 401), 0.9)
+    lasts = np.stack([Task(1, None, [], 4, pace).lasts(range(10)) for pace in found])
+    assert all((pace < 1).sum() == 9 for pace in found)
+    counts = np.bincount(lasts[np.stack(found) < 1], minlength=5)
+    assert counts[0] == 0 and np.abs(counts[1:] - 900).max() < 5 * np.sqrt(3600 * 0.25 * 0.75)
+    assert (lasts[np.stack(found) == 1] == 4).all()
+
+
+def test_who_straggles_follows_seed_round_and_client_alone():
+    [first, second], federation = paces((1, 2), 0.5)
+    assert not np.array_equal(first, second) and not np.array_equal(first, paces((1,), 0.5, seed=1)[0][0])
+    cohort = federation.select(1)
+    assert [Federation.pace(federation, 1, cohort[i:i + 1])[0] for i in range(10)] == first.tolist()
+    assert paces((1,), 0.0)[0] == [None]
+
+
+@pytest.mark.slow
+def test_stragglers_train_less_and_count_all_the_same(federate):
+    """A client that does one or two of two epochs is FedAvg's with that many."""
+    def digest(seed, epochs, **keys):
+        return federate("fedavg", [[8, 3, 0, 0]], rounds=1, seed=seed, training={"epochs": epochs},
+                        participation=keys).digest
+
+    assert {digest(seed, 2, stragglers=1.0) == digest(seed, 1) for seed in range(4)} == {True, False}
 
 
 @pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}])

@@ -40,6 +40,12 @@ def test_a_few_clients_at_a_time_give_the_same_models(played, monkeypatch):
         assert all(torch.equal(tensor, other[name]) for name, tensor in one.module.state_dict().items())
 
 
+def test_a_stragglers_model_is_trained_again_for_as_many_epochs(played):
+    run = played("fedavg", training={"epochs": 3}, participation={"stragglers": 1.0})
+    for one in run.models.of_clients(range(5), "post"):
+        assert accuracy(run, one) == one.recorded
+
+
 def test_the_global_model_is_the_servers(played):
     run = played("fedavg", participation={"fraction": 0.5}, evaluation={"clients": "cohort"})
     [found] = run.models.of_server()

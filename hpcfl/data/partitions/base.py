@@ -3,6 +3,7 @@
 Most schemes deal out the official training and test samples merged, and each client's part is then cut at
 random into training and test samples: these extend ``MergedScheme`` and write ``assign``. A scheme that keeps
 the official splits apart, or tests all clients on the same samples, extends ``Scheme`` and writes ``draw``.
+One that needs more of a data set than its labels overrides ``of`` as well.
 """
 
 import math
@@ -12,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from hpcfl.data.datasets import Dataset
 from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Partition
 from hpcfl.rows import randomness
@@ -52,6 +54,10 @@ class Scheme(Partition):
 
     exclusive: ClassVar[bool] = False
 
+    def of(self, dataset: Dataset) -> Draw:
+        """Spread the samples of a data set over the clients. Raises UserError where it cannot be done."""
+        return self.draw(dataset.y.numpy(), dataset.classes, dataset.official_test)
+
     @abstractmethod
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
         """Spread samples with ``labels`` over the clients.
@@ -59,6 +65,12 @@ class Scheme(Partition):
         labels: int64 [samples], whose last ``official_test`` are the official test split. Random numbers come
         from ``randomness.generator(self.seed, …)``. Raises UserError where it cannot be done.
         """
+
+    def cut(self, client: int, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """A client's ``samples`` cut at random into those it trains on, a share ``train``, and the rest."""
+        order = samples[randomness.permutation(len(samples), self.seed, "split", client)]
+        first = math.floor(self.train * len(order))
+        return np.sort(order[:first]), np.sort(order[first:])
 
 
 class MergedScheme(Scheme):
@@ -76,19 +88,20 @@ class MergedScheme(Scheme):
         labels: int64 [samples] in [0, classes). Raises UserError where it cannot be done.
         """
 
+    def of(self, dataset: Dataset) -> Draw:
+        if dataset.merges:
+            return super().of(dataset)
+        return self.draw(dataset.y.numpy()[:len(dataset.y) - dataset.official_test], dataset.classes, 0)
+
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
         if self.clients > len(labels):
             raise UserError(f"partition.clients = {self.clients}: there are only {len(labels)} samples")
         assignment = self.assign(labels, classes, randomness.generator(self.seed, "partition"))
         if np.bincount(np.concatenate(assignment.samples)).max(initial=0) > 1:
             raise UserError(f"partition.scheme = '{self.scheme}' gave a sample to more than one client")
-        train, test = [], []
-        for client, samples in enumerate(assignment.samples):
-            samples = samples[randomness.permutation(len(samples), self.seed, "split", client)]
-            cut = math.floor(self.train * len(samples))
-            train.append(np.sort(samples[:cut]))
-            test.append(np.sort(samples[cut:]))
-        return Draw(train, test, assignment.attempts, assignment.notes)
+        parts = [self.cut(client, samples) for client, samples in enumerate(assignment.samples)]
+        return Draw([train for train, _ in parts], [test for _, test in parts], assignment.attempts,
+                    assignment.notes)
 
     def least_samples(self, samples: int) -> int:
         """PFLlib's lower bound for a client's samples, ⌊min(10 / test share, N / 2M)⌋ of N ``samples``."""

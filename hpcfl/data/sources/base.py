@@ -17,7 +17,8 @@ MOST_BYTES = 1 << 30  # of a file; the largest, PathMNIST's, has 206 MB
 class Source(ABC):
     """One data set.
 
-    built_in: it needs no files of the user. own_file: it reads the file ``data.file``, a user's own.
+    built_in: it needs no files of the user. own_file: it reads ``data.file``, a user's own file or
+    folder.
     """
 
     built_in = False
@@ -25,7 +26,7 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, name: str, root: Path) -> Dataset:
-        """The data set, called ``name``, from the files under ``root`` (with ``own_file``: from that file).
+        """The data set, called ``name``, from the files under ``root`` (with ``own_file``: from that).
 
         Raises UserError for missing or damaged files.
         """

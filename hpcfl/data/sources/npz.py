@@ -3,17 +3,19 @@
 uint8 samples are images [n, channels, height, width] or values 0 … 255, scaled as the built-in images;
 floats are taken as they are; other integers are token ids [n, positions], 0 for padding. An integer
 ``classes`` in the file says how many classes there are, for data in which the last ones do not occur; without
-it there is one more than the greatest class number.
+it there is one more than the greatest class number. An array ``client`` [n] of numbers or names says whose
+each sample is, for ``partition.scheme = "by-client"``.
 """
 
 import zipfile
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 
+from hpcfl.data import owners
 from hpcfl.data.datasets import Dataset
 from hpcfl.data.sources.base import Source
 from hpcfl.errors import UserError
@@ -27,27 +29,40 @@ class OwnFile(Source):
     own_file = True
 
     def read(self, name: str, root: Path) -> Dataset:
-        arrays = _arrays(root)
-        if problem := _labels_problem(arrays) or _samples_problem(arrays["x"]):
+        read = arrays(root)
+        if problem := _clients_problem(read):
             raise UserError(f"{root}: {problem}")
-        x, y = arrays["x"], torch.from_numpy(arrays["y"].astype(np.int64))
-        classes = int(arrays.get("classes", y.max() + 1))
-        notes = () if "classes" in arrays else _gaps(root, y)
-        made = partial(Dataset, root.stem, y=y, classes=classes, notes=notes)
-        if x.dtype == np.uint8:
-            return made(x=torch.from_numpy(x))
-        if x.dtype.kind == "f":
-            return made(x=torch.from_numpy(x.astype(np.float32)), scale=1.0, mean=(0.0,), std=(1.0,))
-        return made(x=torch.from_numpy(x.astype(np.int64)), vocabulary=int(x.max()) + 1)
+        return made(root, read, owners=owners.numbered(read["client"]) if "client" in read else None)
 
 
-def _arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays ``x``, ``y`` and, if it is there, ``classes``. Raises UserError for anything else."""
+def made(path: Path, arrays: dict[str, np.ndarray], **more: Any) -> Dataset:
+    """The data set of the ``arrays`` x, y and perhaps ``classes`` that were read from ``path``.
+
+    more: further fields of it. Raises UserError where the arrays cannot be used.
+    """
+    if problem := _labels_problem(arrays) or _samples_problem(arrays["x"]):
+        raise UserError(f"{path}: {problem}")
+    x, y = arrays["x"], torch.from_numpy(arrays["y"].astype(np.int64))
+    classes = int(arrays.get("classes", y.max() + 1))
+    notes = () if "classes" in arrays else gaps(path, y)
+    data = partial(Dataset, path.stem, y=y, classes=classes, notes=notes, **more)
+    if x.dtype == np.uint8:
+        return data(x=torch.from_numpy(x))
+    if x.dtype.kind == "f":
+        return data(x=torch.from_numpy(x.astype(np.float32)), scale=1.0, mean=(0.0,), std=(1.0,))
+    return data(x=torch.from_numpy(x.astype(np.int64)), vocabulary=int(x.max()) + 1)
+
+
+def arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays ``x``, ``y`` and, if they are there, ``classes`` and ``client``, of a .npz file.
+
+    Raises UserError for anything else.
+    """
     try:
         with regular.opened(path) as file:
             _refuse_bombs(file)
             with np.load(file, allow_pickle=False) as content:
-                return {key: content[key] for key in ("x", "y", *{"classes"} & set(content))}
+                return {key: content[key] for key in ("x", "y", *{"classes", "client"} & set(content))}
     except KeyError:
         raise UserError(f"{path}: must hold the arrays 'x' and 'y'") from None
     except FileNotFoundError:
@@ -86,6 +101,15 @@ def _labels_problem(arrays: dict[str, np.ndarray]) -> str:
     return ""
 
 
+def _clients_problem(arrays: dict[str, np.ndarray]) -> str:
+    """What is wrong with the owners of samples; "" if nothing is or there are none."""
+    clients, y = arrays.get("client"), arrays["y"]
+    if clients is None or (clients.shape == y.shape[:1] and clients.dtype.kind in "iuU"):
+        return ""
+    return (f"client must be [{len(y)}], the number or name of each sample's owner; it is {clients.dtype} "
+            f"{list(clients.shape)}")
+
+
 def _samples_problem(x: np.ndarray) -> str:
     """What is wrong with the samples; "" if nothing is."""
     if x.dtype.kind not in "fiu":
@@ -101,7 +125,7 @@ def _samples_problem(x: np.ndarray) -> str:
     return ""
 
 
-def _gaps(path: Path, y: torch.Tensor) -> tuple[str, ...]:
+def gaps(path: Path, y: torch.Tensor) -> tuple[str, ...]:
     """A note where class numbers below the greatest do not occur, else nothing."""
     missing = (y.bincount() == 0).nonzero().flatten().tolist()
     if not missing:

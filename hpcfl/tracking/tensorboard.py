@@ -1,0 +1,34 @@
+"""TensorBoard: a file of events below the run's folder; ``tensorboard --logdir runs`` shows it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcfl.tracking.base import Tracker
+
+
+class TensorBoard(Tracker):
+    package = "tensorboard"
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from torch.utils.tensorboard import FileWriter
+
+        for old in folder.glob("events.out.tfevents.*"):
+            old.unlink()
+        self._writer = FileWriter(str(folder))
+        # a TensorBoard that shows the old file now forgets it
+        self._writer.add_event(Event(session_log=SessionLog(status=SessionLog.START)), 0)
+
+    def write(self, round: int, numbers: Mapping[str, float]) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        values = [Summary.Value(tag=name, simple_value=number) for name, number in numbers.items()]
+        self._writer.add_summary(Summary(value=values), round)  # one event, not one for each number
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+plugin = TensorBoard

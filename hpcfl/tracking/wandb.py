@@ -1,0 +1,40 @@
+"""Weights & Biases: one of its runs, called like the experiment.
+
+Without a login, or with WANDB_MODE=offline, it lies below the run's folder until ``wandb sync`` sends it.
+Its id is made of the folder's path, so that a resumed run is the same one there; its server leaves out the
+rounds that it has.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hpcfl.tracking.base import Tracker
+
+
+class WeightsAndBiases(Tracker):
+    package = "wandb"
+
+    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
+        import wandb
+
+        for old in folder.glob("offline-run-*"):
+            shutil.rmtree(old)
+        offline = "WANDB_MODE" not in os.environ and not wandb.api.api_key
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "hpcfl"), name=config["name"], config=dict(config),
+            id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16], resume="allow",
+            dir=folder.parent, mode="offline" if offline else None,
+            settings=wandb.Settings(console="off", silent=True))
+
+    def write(self, round: int, numbers: Mapping[str, float]) -> None:
+        self._run.log(dict(numbers), step=round)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+plugin = WeightsAndBiases

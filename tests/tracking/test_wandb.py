@@ -1,0 +1,55 @@
+import struct
+
+import pytest
+import tiny
+
+from hpcfl.commands.run import run
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config
+from hpcfl.storage import results
+
+wandb_internal_pb2 = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+pytestmark = pytest.mark.slow
+BLOCK, WHOLE, LAST = 1 << 15, 1, 4
+
+
+def pieces(data):
+    """The records in a .wandb file, a log as of LevelDB: blocks of 32 KiB, pieces with headers of 7 bytes."""
+    at, record = 7, b""  # after the file's own header
+    while at + 7 <= len(data):
+        if (left := BLOCK - at % BLOCK) < 7:
+            at += left
+            continue
+        size, kind = struct.unpack("<HB", data[at + 4:at + 7])
+        record += data[at + 7:at + 7 + size]
+        at += 7 + size
+        if kind in (WHOLE, LAST):
+            yield record
+            record = b""
+
+
+def history(folder):
+    """The steps and numbers in the one offline run of a folder."""
+    [path] = folder.glob("offline-run-*/*.wandb")
+    rows = []
+    for piece in pieces(path.read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(piece)
+        if record.WhichOneof("record_type") == "history":
+            numbers = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
+            rows.append((int(numbers["_step"]), float(numbers["pre/weighted"])))
+    return rows
+
+
+def test_an_offline_run_has_each_round_once_also_after_an_interruption(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+
+    def play(rounds):
+        table = tiny.table("fedavg", rounds=rounds, runtime={"track": ["wandb"]}, checkpoint={"every": 1})
+        run(config.parse(table), tmp_path, OneProcess())
+
+    play(2)
+    (tmp_path / "checkpoints" / "manifest-00000002.json").unlink()  # round 2 is played again
+    play(4)
+    numbers = results.read(tmp_path).values["pre/weighted"].tolist()
+    assert history(tmp_path / "wandb") == list(zip([1, 2, 3, 4, 5], numbers, strict=True))
