@@ -90,6 +90,13 @@ def label(setting: Setting, keys: Iterable[str]) -> str:
     return " ".join(parts)
 
 
+def varied(runs: Sequence[Run]) -> list[str]:
+    """The dotted keys in which runs differ."""
+    settings = [_setting(run.config) for run in runs]
+    return sorted(key for key in set().union(*settings)
+                  if any(setting.get(key) != settings[0].get(key) for setting in settings))
+
+
 def share_a_partition(settings: list[Setting]) -> bool:
     """Whether runs differ in their seed, and all have the same seed of the partition."""
     return (len({setting.get("seed") for setting in settings}) > 1
