@@ -80,7 +80,7 @@ def paper(sheet: Sheet, found: Rows) -> "tuple[Figure, list[Axes]]":
     figure, places = sheet.panels(len(found.panels), height=0.75 + found.longest * 1.15 * LINE,
                                   sharex=True)
     for place, (title, of_panel) in zip(places, found.panels.items(), strict=True):
-        place.set(title=literal(title) if len(found.panels) > 1 else "",
+        place.set(title=sheet.title(title) if len(found.panels) > 1 else "",
                   ylim=(len(of_panel) - 0.4, -0.6))
         place.set_yticks(range(len(of_panel)), [literal(row.label) for row in of_panel])
         place.grid(False, axis="y")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcfl.report.plots.base import Sheet, literal
+from hpcfl.report.plots.base import Sheet
 from hpcfl.report.reading import named
 from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
@@ -82,10 +82,10 @@ def draw(sheet: Sheet, panels: Mapping[str, Sequence[Line]], measure: Measure | 
             if line.runs > 1:
                 place.fill_between(line.x, line.mean - line.std, line.mean + line.std, color=look.color,
                                    alpha=0.15, linewidth=0)
-        place.set(title=literal(title), xlabel=axes["xlabel"])
+        place.set(title=sheet.title(title), xlabel=axes["xlabel"])
     for place in places:
         if place.get_subplotspec().is_first_col():  # type: ignore[union-attr]
-            place.set_ylabel(axes["ylabel"])
+            place.set_ylabel(sheet.upright(axes["ylabel"]))
     sheet.legend(figure, [handles[label] for label in labels], list(labels))
     return figure
 
@@ -95,13 +95,13 @@ def scored(runs: Sequence[Run], metric: str) -> str:
     found = [named(run, metric) for run in runs]
     measure = found[0].measure
     if measure is None:
-        return literal(metric)
-    unit = f" ({literal(measure.unit)})" if measure.unit else ""
-    kind = "" if measure.kind in ("weighted", "mean") else f", {literal(measure.kind.replace('_', ' '))}"
+        return metric
+    unit = f" ({measure.unit})" if measure.unit else ""
+    kind = "" if measure.kind in ("weighted", "mean") else f", {measure.kind.replace('_', ' ')}"
     columns = {name.column for name in found}
     moment = MOMENTS.get(found[0].column, found[0].column)
-    moment = literal(moment) if len(columns) == 1 else "each method's own models"
-    return f"test {literal(measure.score)}{unit}{kind}, {moment}"
+    moment = moment if len(columns) == 1 else "each method's own models"
+    return f"test {measure.score}{unit}{kind}, {moment}"
 
 
 def repeated(lines: Sequence[Line]) -> str:

@@ -8,9 +8,10 @@ is set, and imports matplotlib where it needs more of it: many machines that tra
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import ceil
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from hpcfl.report.style import SMALL
+from hpcfl.report.style import SMALL, TEXT
 from hpcfl.report.text import plain
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Sheet:
 
     width: float
     notes: list[str] = field(default_factory=list)
+    _across: int = 1  # panels beside each other
+    _row: float = 0.0  # inches of a row of panels
 
     def panels(self, count: int, most: int = 0, height: float = 0.0,
                **shared: Any) -> "tuple[Figure, list[Axes]]":
@@ -41,14 +44,25 @@ class Sheet:
         """
         from matplotlib.figure import Figure  # without pyplot no window system is touched
 
-        across = min(count, most or max(1, int(self.width / NARROWEST)))
+        self._across = across = min(count, most or max(1, int(self.width / NARROWEST)))
         down = ceil(count / across)
-        row = height or min(3.0, 0.68 * self.width / across)
+        self._row = row = height or min(3.0, 0.68 * self.width / across)
         figure = Figure(figsize=(self.width, down * row), layout="constrained")
         panels = list(figure.subplots(down, across, squeeze=False, **shared).flat)
         for spare in panels[count:]:
             spare.remove()
         return figure, panels[:count]
+
+    def title(self, text: object) -> str:
+        """A panel's title, letter by letter as it is, on as many lines as it needs."""
+        return self._filled(text, self.width / self._across - 0.3)
+
+    def upright(self, text: object) -> str:
+        """What stands beside a y axis, likewise."""
+        return self._filled(text, self._row - 0.5)
+
+    def _filled(self, text: object, inches: float) -> str:
+        return fill(literal(text), max(8, int(inches * SMALL / TEXT / LETTER)))
 
     def legend(self, figure: "Figure", handles: Sequence[Any], labels: Sequence[str]) -> None:
         """A legend below the panels, in as many columns as fit; the figure grows by its height."""

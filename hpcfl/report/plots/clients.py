@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.report.plots import _clients, _lines
-from hpcfl.report.plots.base import Sheet
+from hpcfl.report.plots.base import Sheet, literal
 from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
 
@@ -24,7 +24,7 @@ def plugin(runs: list[Run], sheet: Sheet, *, metric: str = "", at: str = "best",
     found = _clients.rows(runs, sheet, metric, at, group)
     figure, places = _clients.paper(sheet, found)
     for place, of_panel in zip(places, found.panels.values(), strict=True):
-        place.set_xlabel(_lines.scored(found.runs, found.metric))
+        place.set_xlabel(literal(_lines.scored(found.runs, found.metric)))
         for position, (row, look) in enumerate(zip(of_panel, looks([row.method for row in of_panel]),
                                                    strict=True)):
             heights = position + 0.28 * np.sin(2.4 * np.arange(len(row.known)))  # apart, and not by chance

@@ -18,6 +18,7 @@ from hpcfl.report.summary import Run
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+DECADES = 100  # keys whose values differ by this factor are drawn on a logarithmic axis
 LABELS = {"rounds": "round", "seconds": "seconds", "floats": "floats to and from a client that takes part"}
 
 
@@ -47,7 +48,10 @@ def plugin(runs: list[Run], sheet: Sheet, *, x: str = "rounds", metric: str = ""
     figure = _lines.draw(sheet, panels if len(panels) > 1 else {"": lines}, named(runs[0], metric).measure,
                          xlabel=LABELS.get(x, literal(x)), ylabel=_lines.scored(placed.runs, metric))
     for axes in figure.axes:
-        if x == "rounds" or _whole(lines):
+        places = np.concatenate([line.x for line in lines])
+        if x not in LABELS and places.min() > 0 and places.max() / places.min() >= DECADES:
+            axes.set_xscale("log")
+        elif (places == places.round()).all():
             whole_numbers(axes.xaxis)
         if x == "floats":
             axes.xaxis.set_major_formatter(EngFormatter())
@@ -108,8 +112,3 @@ def spent(run: Run, x: str, column: str) -> np.ndarray:
 def _factor(run: Run, metric: str) -> int:
     measure = named(run, metric).measure
     return measure.factor if measure else 1
-
-
-def _whole(lines: Sequence[Line]) -> bool:
-    """Whether the x axis has whole numbers only."""
-    return all((line.x == line.x.round()).all() for line in lines)

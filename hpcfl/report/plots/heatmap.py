@@ -11,7 +11,7 @@ import numpy as np
 
 from hpcfl.report.plots import _clients, _lines
 from hpcfl.report.plots._clients import Row
-from hpcfl.report.plots.base import Sheet, whole_numbers
+from hpcfl.report.plots.base import Sheet, literal, whole_numbers
 from hpcfl.report.style import PALE
 from hpcfl.report.summary import Run
 
@@ -34,7 +34,7 @@ def plugin(runs: list[Run], sheet: Sheet, *, metric: str = "", at: str = "best",
         place.set_xlabel("client")
         whole_numbers(place.xaxis, 12)
     figure.colorbar(image, ax=places, pad=0.01, aspect=30)
-    figure.suptitle(_lines.scored(found.runs, found.metric))
+    figure.suptitle(literal(_lines.scored(found.runs, found.metric)))
     sheet.notes.append(f"rows by their mean, {max(one.shape[1] for one in table.values())} columns, "
                        f"{at} of the rounds")
     return figure

@@ -7,7 +7,7 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.report import repetitions
-from hpcfl.report.plots.base import LINE, NARROWEST, Sheet, literal, whole_numbers
+from hpcfl.report.plots.base import LINE, NARROWEST, Sheet, whole_numbers
 from hpcfl.report.style import COLOURS
 from hpcfl.report.summary import Run
 
@@ -42,7 +42,7 @@ def bubbles(sheet: Sheet, panels: dict[str, np.ndarray]) -> "Figure":
     scale = pi / 4 * diameter ** 2 / largest  # points² a sample
     for place, (title, counts) in zip(places, panels.items(), strict=True):
         _draw(place, counts, scale)
-        place.set_title(literal(title) if len(panels) > 1
+        place.set_title(sheet.title(title) if len(panels) > 1
                         else f"training samples by client and class ({int(counts.sum()):,} in total)")
     sizes = legend_sizes(largest)
     handles = [places[0].scatter([], [], s=scale * size, color=COLOURS[0], linewidth=0) for size in sizes]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.report.plots import _clients, _lines
-from hpcfl.report.plots.base import Sheet
+from hpcfl.report.plots.base import Sheet, literal
 from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
 from hpcfl.scores._summaries import summarised
@@ -22,7 +22,7 @@ def plugin(runs: list[Run], sheet: Sheet, *, metric: str = "", at: str = "best",
     figure, places = _clients.paper(sheet, found)
     better = found.measure.better
     for place, of_panel in zip(places, found.panels.values(), strict=True):
-        place.set_xlabel(_lines.scored(found.runs, found.metric))
+        place.set_xlabel(literal(_lines.scored(found.runs, found.metric)))
         for position, (row, look) in enumerate(zip(of_panel, looks([row.method for row in of_panel]),
                                                    strict=True)):
             worst, mean, best = spread(row.numbers, better)
