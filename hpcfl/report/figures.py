@@ -29,12 +29,13 @@ NO_DATE: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}, 
 
 
 def plot(folders: Sequence[Path], kind: str, width: float, out: Path | None, form: str | None,
-         options: dict[str, Any]) -> list[str]:
+         options: dict[str, Any], own: Sequence[str] = ()) -> list[str]:
     """Draw a figure of the runs below some folders; returns the lines to say.
 
     kind: a file of ``plots``, or a user's own ``module:function``. width: inches on paper. out: the file, by
     default ``KIND.png`` in the current folder. form: one of FORMATS, by default what the file's name ends
-    with. options: those of the kind that the user gave. Raises UserError, RunFailure.
+    with. options: those of the kind that the user gave. own: as for ``summary.load``. Raises UserError,
+    RunFailure.
     """
     if find_spec("matplotlib") is None:
         raise UserError("figures need matplotlib, which is not installed here: pip install matplotlib")
@@ -44,7 +45,7 @@ def plot(folders: Sequence[Path], kind: str, width: float, out: Path | None, for
     if unknown := [name for name in options if name not in taken]:
         allowed = ", ".join(f"--{name}" for name in taken) or "no options"
         raise UserError(f"--{unknown[0]}: means nothing to --kind {kind}, which takes {allowed}")
-    runs = [run for folder in folders for run in runs_below(folder)]
+    runs = [run for folder in folders for run in runs_below(folder, own)]
     sheet = Sheet(width)
     height = _written(out, form, lambda: draw(runs, sheet, **options))
     return [f"note: {note}" for note in dict.fromkeys(sheet.notes)] + [

@@ -1,6 +1,6 @@
 """Which runs are repetitions of one another, and by which keys the others are told apart."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,13 +48,13 @@ class Placed:
         return found
 
 
-def runs_below(folder: Path) -> list[Run]:
+def runs_below(folder: Path, own: Collection[str] = ()) -> list[Run]:
     """The runs in a folder and in all folders below it, but for those that ``--fresh`` moved aside.
 
-    Raises UserError if there are none.
+    own: as for ``summary.load``. Raises UserError if there are none.
     """
     folders = sorted(below for below in folder.glob("**/") if run_folder.is_run(below))  # with the folder
-    runs = [summary.load(below) for below in folders
+    runs = [summary.load(below, own) for below in folders
             if not any(run_folder.is_aside(part) for part in (below, *below.parents))]
     if not runs:
         raise UserError(f"{folder}: no run of hpcfl here")

@@ -11,6 +11,9 @@ from hpcfl.report.plots import (
     output_norms,
     prototype_similarity,
     representations,
+    training_loss,
+    trajectory,
+    weight_learning,
 )
 from hpcfl.report.plots.base import Sheet
 
@@ -51,6 +54,10 @@ def test_cosines_of_prototypes(played):
     assert len(prototype_similarity.plugin([run], Sheet(7)).axes) == 2  # with the scale of shades
     with pytest.raises(UserError, match="only two can be drawn"):
         representations.plugin([run], Sheet(7))
+    with pytest.raises(UserError, match="fednh does not learn how to blend models"):
+        weight_learning.losses(run, 0)
+    with pytest.raises(UserError, match="fednh neither pulls nor pushes models"):
+        model_distances.distances(run)
 
 
 def test_five_classes_make_a_super_class():
@@ -72,3 +79,44 @@ def test_distances_of_pairs_by_the_sign_of_their_force(played):
     apart = torch.cdist(models, models)
     pulled, pushed = model_distances.distances(run)
     assert apart[apart > 0].min() <= pulled < pushed <= apart.max()
+
+
+HISTORY = {"every": 1, "keep": 9}
+
+
+def test_losses_while_weights_are_learned_go_on_for_six_epochs(played):
+    """FedALA learns them for seven epochs in round 2, the most, and for one in round 3, which goes on."""
+    run = played({"name": "fedala", "most_epochs": 7}, checkpoint=HISTORY)
+    found = weight_learning.losses(run, 1)
+    assert {round: len(epochs) for round, epochs in found.items()} == {2: 7, 3: 6}
+    assert len(weight_learning.plugin([run], Sheet(7), client=1).axes[0].lines) == 4  # a rule before each
+
+
+def test_a_path_goes_through_the_models_before_and_after_training(played):
+    run = played("fedavg", checkpoint=HISTORY)
+    path = trajectory.models(run, 2)
+    assert len(path) == 6
+    layout = run.models.again.prepared.setup.layout
+    for position, column in ((2, "pre"), (3, "post")):
+        found = run.model(2, column, at=2).state_dict()
+        row = torch.cat([found[name].flatten() for name in layout.names])
+        assert np.array_equal(path[position], row.numpy())
+    assert len(trajectory.plugin([run], Sheet(7), client=2).axes[0].lines) == 3
+    plane, shares = trajectory.principal(np.array([[0.0, 0, 5], [2, 0, 5], [4, 0, 5]]))
+    np.testing.assert_allclose(np.abs(plane[:, 0]), [2, 0, 2], atol=1e-12)
+    assert shares[0] == pytest.approx(1)
+
+
+def test_the_training_loss_is_of_the_clients_own_training_samples(played):
+    run = played("local", checkpoint=HISTORY)
+    samples = run.models.again.prepared.resources.samples
+    total = count = 0
+    for client in range(5):
+        x, y = samples.take(samples.train[client])
+        logits = run.model(client, "post", at=2)(x)
+        total += torch.nn.functional.cross_entropy(logits, y, reduction="sum").item()
+        count += len(y)
+    assert training_loss.loss(run, "post", 2) == pytest.approx(total / count)
+    before, after = training_loss.plugin([run], Sheet(7)).axes[0].lines
+    assert after.get_ydata()[1] == pytest.approx(total / count)
+    assert before.get_ydata()[2] == pytest.approx(total / count)  # alone, a client goes on where it was

@@ -58,14 +58,14 @@ def method_of(run: Run) -> str:
 
 
 def draw(sheet: Sheet, panels: Mapping[str, Sequence[Line]], measure: Measure | None,
-         **axes: str) -> "Figure":
+         shared: bool = True, **axes: str) -> "Figure":
     """Lines in panels by title, with one legend for all.
 
-    measure: of the numbers on the y axis, which says which line is best: it is first in the legend. axes:
-    ``xlabel`` and ``ylabel``.
+    measure: of the numbers on the y axis, which says which line is best: it is first in the legend. shared:
+    whether all panels have the same y axis. axes: ``xlabel`` and ``ylabel``.
     """
     crowded = max(map(len, panels.values())) > MANY
-    figure, places = sheet.panels(len(panels), height=3.8 if crowded else 0, sharey=True)
+    figure, places = sheet.panels(len(panels), height=3.8 if crowded else 0, sharey=shared)
     rank = measure.rank if measure else float
     labels: dict[str, Line] = {}
     for line in sorted((line for lines in panels.values() for line in lines),

@@ -36,7 +36,8 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
         mean, std = (np.array([of(one) for one in numbers]) for of in (np.mean, np.std))
         panels[title] = [Line(method, method, np.array(tau), mean, std, max(map(len, numbers)))]
     sheet.notes += [*placed.notes, _lines.repeated(panels[PANELS[0]])]
-    return _lines.draw(sheet, panels, None, xlabel="temperature τ", ylabel="mean Euclidean distance")
+    return _lines.draw(sheet, panels, None, shared=False, xlabel="temperature τ",
+                       ylabel="mean Euclidean distance")
 
 
 def distances(run: Run) -> tuple[float, float]:

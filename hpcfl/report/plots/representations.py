@@ -1,16 +1,19 @@
 """What a network with two features makes of the samples: its plane, with the head's rows as rays.
 
-A dot is a test sample, a colour a class. One network for each run, of client 0, and of another client where
-one is asked for (FedNH, Figures 1 and 2: ``--kind representations`` on the spiral).
+A dot is a test sample, a colour a class. Where the head looks at angles only, as FedNH's does, a sample's
+distance from the centre means nothing, and each class lies on a ring of its own. One network for each run, of
+client 0, and of another client where one is asked for (FedNH, Figures 1 and 2, on the spiral).
 """
 
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+import torch.nn.functional as functional
 
 from hpcfl.errors import UserError
 from hpcfl.models import parts
+from hpcfl.models._heads import CosineHead
 from hpcfl.report import repetitions
 from hpcfl.report.plots.base import Sheet
 from hpcfl.report.style import COLOURS
@@ -58,4 +61,7 @@ def plane(run: Run, client: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     x, y = run.models.samples(run.models.everyone)
     with torch.no_grad():
         features = module.features(x)
+    if isinstance(module.head, CosineHead):
+        rings = 0.5 + 0.5 * (y[:, None] + 1) / module.head.weight.shape[0]
+        features = functional.normalize(features, dim=1) * rings
     return features.numpy(), y.numpy(), module.head.weight.detach().numpy()
