@@ -101,7 +101,7 @@ def test_a_path_goes_through_the_models_before_and_after_training(played):
         found = run.model(2, column, at=2).state_dict()
         row = torch.cat([found[name].flatten() for name in layout.names])
         assert np.array_equal(path[position], row.numpy())
-    assert len(trajectory.plugin([run], Sheet(7), client=2).axes[0].lines) == 3
+    assert len(trajectory.plugin([run], Sheet(7), client=2).axes[0].lines) == 5  # two of them for the legend
     plane, shares = trajectory.principal(np.array([[0.0, 0, 5], [2, 0, 5], [4, 0, 5]]))
     np.testing.assert_allclose(np.abs(plane[:, 0]), [2, 0, 2], atol=1e-12)
     assert shares[0] == pytest.approx(1)

@@ -95,7 +95,7 @@ def scored(runs: Sequence[Run], metric: str) -> str:
     found = [named(run, metric) for run in runs]
     measure = found[0].measure
     if measure is None:
-        return metric
+        return metric.removeprefix("recorded/").replace("_", " ")
     unit = f" ({measure.unit})" if measure.unit else ""
     kind = "" if measure.kind in ("weighted", "mean") else f", {measure.kind.replace('_', ' ')}"
     columns = {name.column for name in found}

@@ -62,7 +62,8 @@ class Sheet:
         return self._filled(text, self._row - 0.5)
 
     def _filled(self, text: object, inches: float) -> str:
-        return fill(literal(text), max(8, int(inches * SMALL / TEXT / LETTER)))
+        letters = max(8, int(inches * SMALL / TEXT / LETTER))
+        return fill(literal(text), letters, break_long_words=False)
 
     def legend(self, figure: "Figure", handles: Sequence[Any], labels: Sequence[str]) -> None:
         """A legend below the panels, in as many columns as fit; the figure grows by its height."""

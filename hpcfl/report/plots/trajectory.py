@@ -28,16 +28,19 @@ def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     labels = [row for row, _ in placed.places]
     for path, label, look in zip(paths, labels, looks(list(map(method_of, placed.runs))), strict=True):
         at, plane = plane[:len(path)], plane[len(path):]
-        panel.plot(at[:, 0], at[:, 1], color=look.color, linestyle=look.linestyle, linewidth=0.9, label=label)
-        panel.plot(at[::2, 0], at[::2, 1], color=look.color, linestyle="none", marker="o", fillstyle="none")
-        panel.plot(at[1::2, 0], at[1::2, 1], color=look.color, linestyle="none", marker="s")
-        panel.annotate("begin", at[0], fontsize="small")
-        panel.annotate("end", at[-1], fontsize="small")
+        panel.plot(*at.T, color=look.color, linestyle=look.linestyle, linewidth=0.9, label=label)
+        panel.plot(*at[::2].T, color=look.color, linestyle="none", marker="o", fillstyle="none")
+        panel.plot(*at[1::2].T, color=look.color, linestyle="none", marker="s")
+        panel.annotate("begin", at[0], (-4, -10), textcoords="offset points", fontsize="small")
+        panel.annotate("end", at[-1], (5, -2), textcoords="offset points", fontsize="small")
+    for mark, filled, moment in (("o", "none", "before"), ("s", "full", "after")):
+        panel.plot([], [], color="grey", linestyle="none", marker=mark, fillstyle=filled,
+                   label=f"{moment} local training")
+    panel.margins(0.08)
     panel.set(xlabel=f"first component, {100 * shares[0]:.0f} % of the variance",
               ylabel=f"second component, {100 * shares[1]:.0f} %")
     sheet.legend(figure, *panel.get_legend_handles_labels())
-    sheet.notes.append(f"client {client}: {len(paths[0]) // 2} rounds, each from the model before local "
-                       "training (circle) to that after it (square)")
+    sheet.notes.append(f"client {client}: {len(paths[0]) // 2} rounds")
     return figure
 
 
