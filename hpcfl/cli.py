@@ -269,6 +269,38 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     print(f"page: {out}")
 
 
+@cli.command()
+@click.argument("folders", nargs=-1, required=True, metavar="FOLDER…", type=click.Path(path_type=Path))
+@click.option("--kind", default="curves", show_default=True, metavar="NAME",
+              help="curves, clients, spread, heatmap, partition; of papers class-distribution, "
+                   "output-norms, representations, prototype-similarity, model-distances, weight-learning, "
+                   "trajectory, training-loss; or your own MODULE:FUNCTION.")
+@click.option("--x", metavar="AXIS", help="Of curves: rounds, seconds, floats, or a key such as training.lr.")
+@click.option("--metric", metavar="NAME", help="A recorded number; default the accuracy that counts.")
+@click.option("--at", type=click.Choice(["best", "last", "tail"]),
+              help="Read it in a run's best round, its last one, or as mean of the last tenth of the rounds.")
+@click.option("--group", metavar="KEY,…", help="Keys that make a line or row; default the method.")
+@click.option("--client", type=click.IntRange(0), metavar="N", help="For kinds that show one client.")
+@click.option("--own", multiple=True, metavar="MODULE:OBJECT",
+              help="A method, model or data set of your own that may be imported to look at models.")
+@click.option("--format", "form", type=click.Choice(["png", "pdf", "svg"]),
+              help="Default what the file's name ends with, or png.")
+@click.option("--width", default=7.0, show_default=True, type=click.FloatRange(2, 40), metavar="INCHES",
+              help="Width on paper: letters have their size there. A column is 3.3 inches wide, or so.")
+@click.option("--out", type=click.Path(path_type=Path), help="The file; default KIND.png here.")
+@on_server
+def plot(folders: tuple[Path, ...], kind: str, form: str | None, width: float, out: Path | None,
+         group: str | None, own: tuple[str, ...], **options: Any) -> None:
+    """Draw the runs below FOLDERs: means over seeds, a band of a standard deviation, a colour a method."""
+    from hpcfl.report.figures import plot
+
+    given = {name: value for name, value in options.items() if value is not None}
+    if group is not None:
+        given["group"] = [key for key in group.split(",") if key]
+    for line in plot(folders, kind, width, out, form, given, own):
+        print(line)
+
+
 def print_json(value: Any) -> None:
     """Print a value as JSON that other programs can read: NaN is refused with a ValueError."""
     print(json.dumps(value, indent=1, allow_nan=False))

@@ -57,7 +57,7 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
                      if communicator.is_server else None)
         if communicator.share(communicator.is_server and claim is None):
             return False
-        checkpoints = Checkpoints(folder / CHECKPOINTS, communicator)
+        checkpoints = Checkpoints(folder / CHECKPOINTS, communicator, config.checkpoint.keep)
         restored = None if fresh else checkpoints.restore(prepared.store)
         if communicator.agree(int(request.received is not None)):
             raise Interrupted("stopped before it began; the same command begins it" if restored is None

@@ -167,6 +167,8 @@ class Checkpoint(Section):
     every: PositiveInt | Literal["auto"] = Field(
         "auto",
         description="rounds between checkpoints; auto: so rarely that they cost less than 2 % of the time")
+    keep: PositiveInt = Field(2, description="how many checkpoints stay; with more of them the models of "
+                                             "earlier rounds can be had")
     best: bool = Field(False, description="keep the state before the best round too, so that its models can "
                                           "be had; needs as much memory again")
 

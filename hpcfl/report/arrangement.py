@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, protocols
+from hpcfl.experiment.plugin_keys import SELECTORS
 from hpcfl.report.summary import Run
 
 ROWS, COLUMNS = ("method.name",), ("data.dataset", "partition.scheme")  # where the user names no keys
@@ -49,29 +50,58 @@ class Arrangement:
         """The labels of all columns."""
         return list(dict.fromkeys(column for _, column in self.cells))
 
+    @property
+    def placed(self) -> list[Placed]:
+        """All runs, cell after cell."""
+        return [placed for cell in self.cells.values() for placed in cell]
+
+    @property
+    def runs(self) -> list[Run]:
+        """All runs, cell after cell."""
+        return [placed.run for placed in self.placed]
+
+    @property
+    def places(self) -> list[tuple[str, str]]:
+        """The labels of each run's row and column, in the order of ``runs``."""
+        return [place for place, cell in self.cells.items() for _ in cell]
+
+    @property
+    def repetitions(self) -> dict[tuple[str, str], list[Run]]:
+        """The runs in each row and column."""
+        return {place: [placed.run for placed in cell] for place, cell in self.cells.items()}
+
     def column(self, label: str) -> dict[str, list[Placed]]:
         """What stands in a column, by row."""
         return {row: cell for (row, column), cell in self.cells.items() if column == label}
 
 
-def arrange(runs: Sequence[Run], rows: Sequence[str] = (), columns: Sequence[str] = ()) -> Arrangement:
-    """Put runs into rows and columns by dotted keys of their configurations.
+def arrange(runs: Sequence[Run], rows: Sequence[str] = (), columns: Sequence[str] = (),
+            unfinished: bool = False, options: str = "--rows or --columns") -> Arrangement:
+    """Put the finished runs into rows and columns by dotted keys of their configurations.
 
-    Where no keys are given these are method × data set and partition, and whatever else differs between runs.
-    Of the same run in several folders the first is taken. Two that have one configuration and ended in other
-    states are apart, by what is recorded of where they were made. Raises UserError if the user's ``rows`` and
-    ``columns`` do not suffice, or are no keys.
+    A section stands for the key that names its plugin. Where no keys are given these are method × data set
+    and partition, and whatever else differs between runs. Of the same run in several folders the first is
+    taken. Two that have one configuration and ended in other states are apart, by what is recorded of where
+    they were made. unfinished: whether runs that are not finished are placed too. options: where the user
+    gives keys, for errors. Raises UserError if no run is finished, or if the user's keys do not suffice or
+    are none.
     """
+    stand = [f"{run.label}: {'' if unfinished else 'left out, '}it stands at round {run.summary.rounds} of "
+             f"{run.config['rounds']}" for run in runs if not run.summary.finished]
+    runs = [run for run in runs if unfinished or run.summary.finished]
+    if not runs:
+        raise UserError("; ".join(["no run is finished yet", *stand]))
+    rows, columns = _whole(rows), _whole(columns)
     settings = [setting_of(run) for run in runs]
     wholes = [setting | origin(run) for setting, run in zip(settings, runs, strict=True)]
     known = sorted({key for whole in wholes for key in whole})
     for key in (*rows, *columns):
         if key not in known:
             raise UserError(f"'{key}' is no key of these runs{plugins.nearest(key, known)}")
-    down, across = _axes(wholes, settings, rows, columns)
+    down, across = _axes(wholes, settings, rows, columns, options)
     while lacking := _between_copies(runs, settings, wholes, (*down, *across)):
         if rows:
-            raise UserError(f"runs of the same entry differ in {lacking}; add it to --rows or --columns")
+            raise UserError(f"runs of the same entry differ in {lacking}; add it to {options}")
         down.append(lacking)
     places = [(label(whole, down), label(whole, across)) for whole in wholes]
     kept, notes = _without_copies(runs, settings, places)
@@ -79,13 +109,20 @@ def arrange(runs: Sequence[Run], rows: Sequence[str] = (), columns: Sequence[str
     for i in kept:
         cells.setdefault(places[i], []).append(Placed(runs[i], wholes[i]))
     return Arrangement({place: sorted(cell, key=lambda placed: repr(seeds(placed.setting)))
-                        for place, cell in cells.items()}, down, across, notes)
+                        for place, cell in cells.items()}, down, across, [*notes, *stand])
 
 
 def setting_of(run: Run) -> Setting:
     """A run's configuration as dotted keys, without what does not make another experiment."""
     return {key: content for key, content in protocols.flat(run.config).items()
             if not key.startswith(IGNORED)}
+
+
+def varied_keys(runs: Sequence[Run]) -> list[str]:
+    """The dotted keys in which runs differ."""
+    settings = [setting_of(run) for run in runs]
+    return sorted(key for key in set().union(*settings)
+                  if any(setting.get(key) != settings[0].get(key) for setting in settings))
 
 
 def origin(run: Run) -> Setting:
@@ -111,8 +148,13 @@ def label(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
     return " ".join(parts)
 
 
-def _axes(wholes: list[Setting], settings: list[Setting], rows: Sequence[str],
-          columns: Sequence[str]) -> tuple[list[str], list[str]]:
+def _whole(keys: Sequence[str]) -> list[str]:
+    """Keys where a section, such as ``method``, stands for the key that names its plugin."""
+    return [f"{key}.{SELECTORS[key]}" if key in SELECTORS else key for key in keys]
+
+
+def _axes(wholes: list[Setting], settings: list[Setting], rows: Sequence[str], columns: Sequence[str],
+          options: str) -> tuple[list[str], list[str]]:
     """The keys of rows and of columns, so many that runs of the same entry differ in their seeds only.
 
     wholes: ``settings`` with where the runs were made. Raises UserError if the user's ``rows`` and
@@ -127,7 +169,7 @@ def _axes(wholes: list[Setting], settings: list[Setting], rows: Sequence[str],
     while lacking := _differing(wholes, known, (*down, *across)):
         of_data = lacking.startswith(OF_DATA)
         if columns if of_data else rows:
-            raise UserError(f"runs of the same entry differ in {lacking}; add it to --rows or --columns")
+            raise UserError(f"runs of the same entry differ in {lacking}; add it to {options}")
         (across if of_data else down).append(lacking)
     return down, across
 

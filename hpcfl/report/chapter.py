@@ -10,7 +10,7 @@ from hpcfl.report import charts, colours, costs, series, sweep_table
 from hpcfl.report.arrangement import SEEDS, Arrangement, Placed, label, seeds
 from hpcfl.report.charts import Curves, Spread
 from hpcfl.report.grid import Grid
-from hpcfl.report.pairing import of_clients
+from hpcfl.report.reading import of_clients
 from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
 from hpcfl.report.text import plain

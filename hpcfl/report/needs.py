@@ -17,7 +17,6 @@ from hpcfl.trial import measuring
 FLOAT = 4  # bytes
 NUMBERS = 4  # float64 numbers of a client and round beside its scores: losses, floats sent, divergence
 COLUMNS = 2  # how many most methods score: pre and post
-KEPT = 3  # checkpoints on the disk: two, and the one being written
 
 
 @dataclass(frozen=True)
@@ -92,7 +91,8 @@ def show(prepared: Prepared, ranks: list[dict[str, Any]]) -> None:
         table.add_row(str(rank), str(needs["clients"]), *map(size_text, [*sizes, sum(sizes)]))
     console.print(table)
     checkpoint, metrics = of_disk(prepared)
-    console.print(f"disk: {size_text(checkpoint)} a checkpoint, {KEPT} at most; metrics {size_text(metrics)}")
+    kept = prepared.config.checkpoint.keep + 1  # with the one that is being written
+    console.print(f"disk: {size_text(checkpoint)} a checkpoint, {kept} at most; metrics {size_text(metrics)}")
     console.print(f"model: {prepared.setup.layout.width:,} parameters")
     measure = prepared.measure
     direction = "highest" if measure.better == "up" else "lowest"

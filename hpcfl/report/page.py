@@ -15,7 +15,7 @@ from hpcfl import __version__
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import protocols
 from hpcfl.files import atomic
-from hpcfl.report import chapter, charts, sweep_table, table_formats
+from hpcfl.report import chapter, charts, summary, sweep_table, table_formats
 from hpcfl.report.arrangement import Arrangement, arrange
 from hpcfl.report.grid import Grid
 from hpcfl.report.summary import Run
@@ -40,7 +40,7 @@ def write(folders: Sequence[Path], out: Path) -> None:
     """
     if out.is_dir() or not out.parent.is_dir():
         raise UserError(f"{out}: is no file in a folder that is there; choose another --out")
-    found = {run.folder.resolve(): run for folder in folders for run in sweep_table.runs_below(folder)}
+    found = {run.folder.resolve(): run for folder in folders for run in summary.runs_below(folder)}
     page = render(list(found.values()), ", ".join(map(str, folders)), _waiting(folders))
     try:
         atomic.write(out, page.encode())
@@ -60,7 +60,7 @@ def render(runs: list[Run], title: str, waiting: Sequence[str]) -> str:
                               trim_blocks=True, lstrip_blocks=True, finalize=shown)
     environment.globals |= {"cell": table_formats.cell, "title_of": table_formats.title, "SIZE": charts.SIZE}
     script, style = ((HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("js", "css"))
-    arranged = arrange([run for run in runs if run.summary.finished] or runs)
+    arranged = arrange([run for run in runs if run.summary.finished] or runs, unfinished=True)
     chapters = [chapter.make(arranged, column) for column in arranged.columns]
     return environment.get_template("page.html").render(
         title=title, version=__version__, script=Markup(script), style=Markup(style),

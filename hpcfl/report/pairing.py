@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hpcfl.errors import UserError
+from hpcfl.report.reading import of_clients
 from hpcfl.report.significance import LEVEL, Comparison, compare
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
-from hpcfl.storage import moments
 
 
 def note(rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, at: str, where: str) -> str:
@@ -46,16 +46,3 @@ def compared(rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, a
     if not known.any():
         raise UserError("no client has a number in every row")
     return compare({label: numbers[known] for label, numbers in values.items()})
-
-
-def of_clients(run: Run, column: str, measure: Measure, at: str) -> np.ndarray:
-    """Each client's own number of the score that ``measure`` is of, [clients]; NaN for those without one."""
-    numbers = moments.of_clients(run.results, column, measure.score)
-    counted = run.results.values.get(f"{column}/{measure.recorded}")
-    best = run.summary.best
-    read = ([] if numbers is None or counted is None else
-            moments.positions(run.results.rounds, counted.astype(float), best["round"] if best else None, at))
-    if numbers is None or not read:
-        return np.full(len(run.results.static["test_counts"]), np.nan)
-    mean: np.ndarray = numbers[read].mean(axis=0)
-    return mean

@@ -10,25 +10,27 @@ import numpy as np
 from hpcfl.report.summary import Run
 
 
-def _rounds(run: Run) -> np.ndarray:
+def _rounds(run: Run, column: str) -> np.ndarray:
     rounds: np.ndarray = run.results.rounds.astype(float)
     return rounds
 
 
-def _seconds(run: Run) -> np.ndarray:
-    return _spent(run.results.values.get("seconds/round"), run)
+def _seconds(run: Run, column: str) -> np.ndarray:
+    return _spent(run.results.values.get("seconds/round"), run, column)
 
 
-def _floats(run: Run) -> np.ndarray:
+def _floats(run: Run, column: str) -> np.ndarray:
     up = run.results.values.get("clients/floats_up")
     sent = None
     if up is not None:  # the mean over those who sent any
         sent = np.nansum(up, axis=1) / np.maximum(1, np.isfinite(up).sum(axis=1))
-    travelled: np.ndarray = _spent(run.results.values.get("floats_down"), run) + _spent(sent, run)
+    down = _spent(run.results.values.get("floats_down"), run, column)
+    travelled: np.ndarray = down + _spent(sent, run, column)
     return travelled
 
 
-AXES: dict[str, tuple[str, Callable[[Run], np.ndarray]]] = {  # by name: label, places [T] of rounds
+# by name: the label, and the places [T] of rounds, for the models of a column
+AXES: dict[str, tuple[str, Callable[[Run, str], np.ndarray]]] = {
     "rounds": ("round", _rounds),
     "seconds": ("seconds, scoring included", _seconds),
     "floats": ("floats to and from a client that takes part in all rounds", _floats)}
@@ -61,7 +63,7 @@ def mean(runs: Sequence[Run], axis: str) -> Curve:
     place = AXES[axis][1]
     numbers = [run.measure.factor * run.results.values.get(f"{run.score}/{run.metric}", _unknown(run))
                for run in runs]
-    places = [place(run) for run in runs]
+    places = [place(run, run.score) for run in runs]
     known = [(np.abs(of_run) < BEYOND) & (np.abs(at) < BEYOND)
              for of_run, at in zip(numbers, places, strict=True)]
     rounds = reduce(np.intersect1d, [run.results.rounds[has] for run, has in zip(runs, known, strict=True)])
@@ -85,8 +87,8 @@ def thinned(values: np.ndarray, buckets: int) -> np.ndarray:
     return np.array(sorted(chosen))
 
 
-def _spent(each: np.ndarray | None, run: Run) -> np.ndarray:
-    """What had been spent when the models that count were there, [T]; NaN where that was never recorded.
+def _spent(each: np.ndarray | None, run: Run, column: str) -> np.ndarray:
+    """What had been spent when the models of a column were there, [T]; NaN where that was never recorded.
 
     each: what each round costs, [T]. Only models after local training need their own round; all others are
     there when the rounds before are over.
@@ -94,7 +96,7 @@ def _spent(each: np.ndarray | None, run: Run) -> np.ndarray:
     if each is None:
         return _unknown(run)
     total: np.ndarray = np.nancumsum(each.astype(float))
-    return total if run.score == "post" else total - np.nan_to_num(each)
+    return total if column == "post" else total - np.nan_to_num(each)
 
 
 def _unknown(run: Run) -> np.ndarray:

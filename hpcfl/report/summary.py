@@ -131,18 +131,20 @@ class Run:
 
         return frames.clients(self.results)
 
-    def model(self, client: int | str, moment: str | None = None, at: str = "last") -> "nn.Module":
+    def model(self, client: int | str, moment: str | None = None, at: str | int = "last") -> "nn.Module":
         """A model of the run as a module of torch, whose forward gives the logits that were scored.
 
         client: a client's number, or the name of a model of the server, such as "global" or "class 3".
         moment: the column as which it was scored: ``pre`` or ``post`` local training, or another of the
-        method's; by default the one that counts. at: "last" or "best", of the rounds in which it was scored.
+        method's; by default the one that counts. at: "last" or "best", of the rounds in which it was scored,
+        or a round's number; ``checkpoint.keep`` says how far back there are models.
 
         The round is played again for this client, so it is exact on the machine of the run. Raises UserError.
         """
         return self.models.one(client, moment, at).module
 
-    def predict(self, client: int | str, x: Any, moment: str | None = None, at: str = "last") -> np.ndarray:
+    def predict(self, client: int | str, x: Any, moment: str | None = None,
+                at: str | int = "last") -> np.ndarray:
         """The classes [n] that a model predicts for samples ``x`` [n, …], which are as in the data set.
 
         Other arguments as for ``model``.
@@ -152,7 +154,7 @@ class Run:
         predictions: np.ndarray = predicted(self.model(client, moment, at), self.models.taken(x)).numpy()
         return predictions
 
-    def confusion(self, client: int | str, moment: str | None = None, at: str = "last") -> np.ndarray:
+    def confusion(self, client: int | str, moment: str | None = None, at: str | int = "last") -> np.ndarray:
         """How often a model takes test samples of class i for class j, int64 [classes, classes].
 
         They are the client's own; for a model of the server all clients'. Arguments as for ``model``.
@@ -205,6 +207,19 @@ def load_all(folder: Path, own: Collection[str] = ()) -> list[Run]:
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     return found(folder, own) or [load(folder, own)]
+
+
+def runs_below(folder: Path, own: Collection[str] = ()) -> list[Run]:
+    """The runs in a folder and in all folders below it, but for those that ``--fresh`` moved aside.
+
+    own: as for ``load``. Raises UserError if there are none.
+    """
+    folders = sorted(below for below in folder.glob("**/") if run_folder.is_run(below))  # with the folder
+    runs = [load(below, own) for below in folders
+            if not any(run_folder.is_aside(part) for part in (below, *below.parents))]
+    if not runs:
+        raise UserError(f"{folder}: no run of hpcfl here")
+    return runs
 
 
 def found(folder: Path, own: Collection[str] = ()) -> list[Run]:

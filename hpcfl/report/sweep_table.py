@@ -4,34 +4,23 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from rich.console import Console
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import plugins
 from hpcfl.report import pairing, summary, table_formats
 from hpcfl.report.arrangement import OF_DATA, Arrangement, arrange, label, seeds
 from hpcfl.report.grid import Entry, Grid
 from hpcfl.report.population import clients_text, few, mixed
+from hpcfl.report.reading import Number, named, refuse_unknown, value
 from hpcfl.report.summary import Run
-from hpcfl.scores._described import Measure, resolve
-from hpcfl.storage import run_folder
-from hpcfl.storage.moments import CLIENTS, positions
 
 NOTED = ("versions.hpcfl", "commit", "runtime.precision")  # what makes runs hard to compare, if it differs
 ONE_PARTITION = ("all seeds have the same partition, so that ± says nothing about others; "
                  "a sweep over partition.seed does")
 LOWER_IS_BETTER = ("seconds", "bytes", "floats", "std")  # in names of recorded numbers that are no scores
-NO_COLUMNS = ("recorded", "seconds")  # what stands before '/' in names of recorded numbers that are no scores
-
-
-class Number(NamedTuple):
-    """A number of a run, and of how many clients it is, NaN if that was not recorded."""
-
-    value: float
-    clients: float
 
 
 @dataclass(frozen=True)
@@ -58,24 +47,11 @@ def show(folder: Path, rows: Sequence[str] = (), columns: Sequence[str] = (), re
 
     The other arguments are those of ``make``. Raises UserError.
     """
-    grid = make(runs_below(folder), rows, columns, reading)
+    grid = make(summary.runs_below(folder), rows, columns, reading)
     if form == "terminal":
         Console(highlight=False).print(table_formats.terminal(grid))
     else:
         print(table_formats.TEXTS[form](grid))
-
-
-def runs_below(folder: Path) -> list[Run]:
-    """The runs in a folder and in all folders below it, but for those that ``--fresh`` moved aside.
-
-    Raises UserError if there are none.
-    """
-    folders = sorted(below for below in folder.glob("**/") if run_folder.is_run(below))  # with the folder
-    runs = [summary.load(below) for below in folders
-            if not any(run_folder.is_aside(part) for part in (below, *below.parents))]
-    if not runs:
-        raise UserError(f"{folder}: no run of hpcfl here")
-    return runs
 
 
 def make(runs: list[Run], rows: Sequence[str] = (), columns: Sequence[str] = (),
@@ -86,20 +62,15 @@ def make(runs: list[Run], rows: Sequence[str] = (), columns: Sequence[str] = (),
     else differs between runs.
     """
     metric = reading.metric or runs[0].metric
-    done = [run for run in runs if run.summary.finished]
-    notes = [f"{run.label}: left out, it stands at round {run.summary.rounds} of {run.config['rounds']}"
-             for run in runs if not run.summary.finished]
-    if not done:
-        raise UserError("; ".join(["no run is finished yet", *notes]))
-    found = arrange(done, rows, columns)
-    _refuse_unknown(done, metric)
+    found = arrange(runs, rows, columns)
+    refuse_unknown(found.runs, metric)
     numbers = {place: [value(placed.run, metric, reading.at) for placed in cell]
                for place, cell in found.cells.items()}
-    name, measure = _resolve(_first(found), metric)
+    name, measure = named(found.runs[0], metric)
     factor, ddof = measure.factor if measure else 1, 1 if reading.std == "sample" else 0
     entries = [[_entry(numbers.get((row, column)), factor, ddof) for column in found.columns]
                for row in found.rows]
-    notes = [*found.notes, *notes, *_one_partition(found), *_mixed_origins(found),
+    notes = [*found.notes, *_one_partition(found), *_mixed_origins(found),
              *_mixed_populations(found, numbers)]
     if reading.test:
         notes += _tested(found, metric, reading.at)
@@ -108,34 +79,12 @@ def make(runs: list[Run], rows: Sequence[str] = (), columns: Sequence[str] = (),
                 measure is not None and measure.percent, notes)
 
 
-def value(run: Run, metric: str, at: str) -> Number:
-    """A number of a run, NaN if it was never recorded in a round that is asked for, and of how many clients.
-
-    metric, at: as in ``Reading``; which rounds that are: ``moments.positions``.
-    """
-    name, known = _resolve(run, metric)[0], _recorded(run)
-    rounds, best = run.results.rounds, run.summary.best
-    if name not in known:
-        return Number(math.nan, math.nan)
-    numbers = known[name].astype(float)
-    read = positions(rounds, numbers, best["round"] if best else None, at)
-    if not read:
-        return Number(math.nan, math.nan)
-    clients = known.get(f"{name.partition('/')[0]}/{CLIENTS}", np.full(len(rounds), np.nan))
-    return Number(float(numbers[read].mean()), float(clients[read].mean()))
-
-
-def _recorded(run: Run) -> dict[str, np.ndarray]:
-    """What was recorded once a round, [T] by name."""
-    return {name: values for name, values in run.results.values.items() if values.ndim == 1}
-
-
 def _tested(found: Arrangement, metric: str, at: str) -> list[str]:
     """A note for each column of the table on which rows differ by more than the noise. Raises UserError."""
-    name, measure = _resolve(_first(found), metric)
+    name, measure = read = named(found.runs[0], metric)
     if measure is None or measure.kind == "std":
         raise UserError(f"--test compares clients by a score of theirs, and {metric} is none")
-    column = name.rpartition("/")[0] if metric == name else ""
+    column = read.column if metric == name else ""
     notes = []
     for where in found.columns:
         rows = found.column(where)
@@ -144,27 +93,6 @@ def _tested(found: Arrangement, metric: str, at: str) -> list[str]:
                                   column, measure, at, where) if same
                      else f"{where}: not tested, the rows have not the same seeds")
     return notes
-
-
-def _first(found: Arrangement) -> Run:
-    return next(placed.run for cell in found.cells.values() for placed in cell)
-
-
-def _refuse_unknown(runs: list[Run], metric: str) -> None:
-    """Raise UserError where no run has such a number. One method may have it, and another not."""
-    if not any(_resolve(run, metric)[0] in _recorded(run) for run in runs):
-        hint = plugins.nearest(_resolve(runs[0], metric)[0], sorted(_recorded(runs[0])))
-        raise UserError(f"{runs[0].folder}: --metric {metric}: not recorded{hint}")
-
-
-def _resolve(run: Run, metric: str) -> tuple[str, Measure | None]:
-    """The recorded name of what ``metric`` asks for, and what that measures, None if it is no score's."""
-    if metric not in run.results.values:
-        for wanted in (metric, metric.replace("-", "_")):
-            if (measure := resolve(wanted, run.scores)) is not None:
-                return f"{run.score}/{measure.recorded}", measure
-    column, _, rest = metric.rpartition("/")
-    return metric, resolve(rest, run.scores) if column not in NO_COLUMNS else None
 
 
 def _entry(values: list[Number] | None, factor: float, ddof: int) -> Entry | None:

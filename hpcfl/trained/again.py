@@ -5,7 +5,7 @@ method for this: the round's own hooks run once more, for the clients that are w
 in the run, to the last bit where processor, GPU and libraries are the same.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -88,11 +88,12 @@ class Again:
         """The server's state before a round. Raises UserError."""
         return self._before(round)[1]
 
-    def play(self, round: int, final: bool, clients: Sequence[int]) -> Iterator[tuple[list[int], Keeper]]:
+    def play(self, round: int, final: bool, clients: Sequence[int],
+             fleets: Callable[..., Keeper] = Keeper) -> Iterator[tuple[list[int], Keeper]]:
         """What a round scores: ids of some of the ``clients``, and their fleet with what it keeps.
 
-        clients: ascending. final: whether the round is the scoring after the last aggregation. Raises
-        UserError.
+        clients: ascending. final: whether the round is the scoring after the last aggregation. fleets: makes
+        a fleet of what one is made of. Raises UserError.
         """
         for start in range(0, len(clients), TOGETHER):
             ids = np.array(clients[start:start + TOGETHER])
@@ -102,7 +103,7 @@ class Again:
                                     lambda round, values: None)
             inbox, _ = federation.send(ids, round)
             cohort = ids[:0] if final else np.intersect1d(ids, federation.select(round))
-            trained, others = (Keeper(**vars(prepared.fleet(chosen, round, scored=True)))
+            trained, others = (fleets(**vars(prepared.fleet(chosen, round, scored=True)))
                                for chosen in (cohort, np.setdiff1d(ids, cohort)))
             if final:
                 prepared.method.finish(others, inbox)

@@ -18,6 +18,7 @@ from hpcfl.storage.results import Results
 from hpcfl.trained.again import Again, Keeper
 from hpcfl.trained.module import module
 
+At = str | int  # "last", "best", or the number of a round
 GLOBAL = "global"  # the column of the one model that all clients received
 
 
@@ -60,7 +61,7 @@ class Models:
         """The ids of all clients."""
         return list(range(self.again.prepared.setup.clients))
 
-    def one(self, who: int | str, moment: str | None = None, at: str = "last") -> Trained:
+    def one(self, who: int | str, moment: str | None = None, at: At = "last") -> Trained:
         """The model of a client by its id, or one of the server's by its name. Raises UserError."""
         if isinstance(who, str):
             return self.of_server([who], at)[0]
@@ -71,11 +72,12 @@ class Models:
         return found[0]
 
     def of_clients(self, clients: Sequence[int], moment: str | None = None,
-                   at: str = "last") -> Iterator[Trained]:
+                   at: At = "last") -> Iterator[Trained]:
         """The models of those of the ``clients`` that have one.
 
         moment: the column as which it was scored, ``pre``, ``post`` …; by default the one that counts.
-        at: "last" or "best", of the rounds in which the column was scored. Raises UserError.
+        at: "last" or "best", of the rounds in which the column was scored, or a round's number. Raises
+        UserError.
         """
         column = moment or self._counts
         if strangers := sorted(set(clients) - set(self.everyone)):
@@ -87,7 +89,7 @@ class Models:
                 yield Trained(f"client {client}", self._module(fleet, column, position), column, round,
                               self.again.digest(round), self._recorded(column, round, client), [client])
 
-    def of_server(self, names: Sequence[str] = (), at: str = "last") -> list[Trained]:
+    def of_server(self, names: Sequence[str] = (), at: At = "last") -> list[Trained]:
         """The server's models: the global one, and class or cluster models; by default all.
 
         Raises UserError where there is none, or none of a name.
@@ -119,9 +121,9 @@ class Models:
         normalised: Tensor = samples.normalise(given.to(kind))
         return normalised
 
-    def _round(self, column: str, at: str) -> int:
+    def _round(self, column: str, at: At) -> int:
         """The round whose models in a column are wanted. Raises UserError."""
-        if at not in ("last", "best"):
+        if isinstance(at, str) and at not in ("last", "best"):
             raise UserError(f"at = '{at}'{nearest(at, ['last', 'best'])}")
         scored = self._results.rounds[np.isfinite(self._accuracies(column))].tolist()
         if not scored:
@@ -134,13 +136,18 @@ class Models:
                 raise UserError(f"{self._folder}: the best round, {self._best}, has no '{column}'; "
                                 f"at = 'last' takes that of round {scored[-1]}")
             wanted = self._best
+        elif isinstance(at, int):
+            if at not in scored:
+                raise UserError(f"{self._folder}: '{column}' was not scored in round {at}; "
+                                f"evaluation.every = {self.table['evaluation']['every']}")
+            wanted = at
         else:  # of a run that goes on, the last that can be looked at
             wanted = max((round for round in scored if round in kept), default=scored[-1])
             wanted = scored[-1] if self._finished else wanted
         if wanted not in kept:
             raise UserError(f"{self._folder}: the state before round {wanted} is not kept, only that before "
                             f"{', '.join(map(str, sorted(kept)))}; checkpoint.best = true keeps the best "
-                            "round's")
+                            "round's, checkpoint.keep more of them")
         return int(wanted)
 
     def _final(self, round: int) -> bool:
@@ -166,7 +173,7 @@ class Models:
         return module(setup.build, setup.layout, row.cpu(), fleet.resources.buffers,
                       kept.buffers[position].cpu(), kept.predict, variables)
 
-    def _global(self, at: str) -> Trained:
+    def _global(self, at: At) -> Trained:
         """The global model, as it came to the first client. Raises UserError."""
         self._refuse_own_statistics(GLOBAL)
         round = self._round(GLOBAL, at)

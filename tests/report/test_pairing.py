@@ -5,7 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from hpcfl.report.pairing import note, of_clients
+from hpcfl.report.pairing import note
+from hpcfl.report.reading import of_clients
 from hpcfl.scores._described import Measure
 
 ACCURACY = Measure("accuracy", "mean", "mean", "%", "up")

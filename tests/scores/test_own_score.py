@@ -15,6 +15,7 @@ import hpcfl
 from hpcfl.cli import command
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.report import figures, summary
+from hpcfl.report.plots.base import Sheet
 
 NAME = "own_scores:Surprise"
 EXPERIMENT = f"""
@@ -103,8 +104,8 @@ def test_table_has_no_other_scores(folder, unimportable, capsys):
 @pytest.mark.slow
 def test_the_figure_is_of_it(folder, unimportable):
     assert [path.name for path in figures.draw(folder)] == ["own_scores_Surprise.png", "clients.png"]
-    before, _ = figures.curves(summary.load_all(folder)).axes
-    assert before.get_ylabel() == f"{NAME} on the clients' test samples (bits)"
+    before, _ = figures.moments(summary.load_all(folder), Sheet(7)).axes
+    assert before.get_ylabel() == f"test {NAME} (bits)"
     values = summary.load(folder).results.values[f"pre/{NAME}"]
     assert before.lines[0].get_ydata().tolist() == values[np.isfinite(values)].tolist()
 

@@ -19,7 +19,7 @@ from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import config
 from hpcfl.files import atomic
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.report import summary, sweep_table
+from hpcfl.report import summary
 from hpcfl.rounds.federation import Federation
 from hpcfl.storage import manifest, results
 from hpcfl.storage.metrics import MetricsWriter
@@ -318,6 +318,6 @@ def test_without_its_description_a_run_is_seen_by_all_who_look(tmp_path):
     play(tmp_path / "run")
     (tmp_path / "run" / "run.json").unlink()
     assert status.look(tmp_path / "run")[0].state == summary.as_json(tmp_path / "run")["state"] == "finished"
-    assert [run.folder.name for run in sweep_table.runs_below(tmp_path)] == ["run"]
+    assert [run.folder.name for run in summary.runs_below(tmp_path)] == ["run"]
     assert [cell.name for cell in status.look(tmp_path)] == ["run"]
     assert not play(tmp_path / "run")

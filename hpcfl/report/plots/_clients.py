@@ -1,0 +1,87 @@
+"""Each client's own number of a score, by method and by data: what three kinds of figures show."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcfl.errors import UserError
+from hpcfl.report.arrangement import arrange
+from hpcfl.report.plots._lines import method_of
+from hpcfl.report.plots.base import LINE, Sheet, literal
+from hpcfl.report.reading import named, of_clients, refuse_unknown
+from hpcfl.report.summary import Run
+from hpcfl.scores._described import Measure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True)
+class Row:
+    """The clients of one method: ``numbers`` [repetitions, clients] as shown, NaN for those without one."""
+
+    label: str
+    method: str
+    runs: list[Run]
+    numbers: list[np.ndarray]
+
+    @property
+    def known(self) -> np.ndarray:
+        """The numbers of all clients of all repetitions that have one, [n]."""
+        everyone = np.concatenate(self.numbers)
+        numbers: np.ndarray = everyone[np.isfinite(everyone)]
+        return numbers
+
+
+@dataclass(frozen=True)
+class Rows:
+    """By the label of their data the rows, the best one first; what their numbers measure."""
+
+    panels: dict[str, list[Row]]
+    measure: Measure
+    runs: list[Run]
+    metric: str
+
+    @property
+    def longest(self) -> int:
+        """How many rows the longest panel has."""
+        return max(map(len, self.panels.values()))
+
+
+def rows(runs: list[Run], sheet: Sheet, metric: str, at: str, group: Sequence[str]) -> Rows:
+    """The finished runs' rows; what was left out joins the sheet's notes. Raises UserError."""
+    metric = metric or runs[0].metric
+    arranged = arrange(runs, group, options="--group")
+    refuse_unknown(arranged.runs, metric)
+    measure = named(arranged.runs[0], metric).measure
+    if measure is None or measure.kind == "std":
+        raise UserError(f"--metric {metric}: is no score that each client has; such as accuracy, loss")
+    panels: dict[str, list[Row]] = {}
+    for (row, column), found in arranged.repetitions.items():
+        numbers = [measure.factor * of_clients(run, named(run, metric).column, measure, at) for run in found]
+        panels.setdefault(column, []).append(Row(row, method_of(found[0]), found, numbers))
+    for column, of_panel in panels.items():
+        sheet.notes += [f"{one.label}: left out, its clients have no such number"
+                        for one in of_panel if not len(one.known)]
+        panels[column] = sorted((one for one in of_panel if len(one.known)),
+                                key=lambda one: -measure.rank(float(one.known.mean())))
+    panels = {column: of_panel for column, of_panel in panels.items() if of_panel}
+    if not panels:
+        raise UserError(f"--metric {metric}: no client has a number of its own")
+    sheet.notes += arranged.notes
+    return Rows(panels, measure, arranged.runs, metric)
+
+
+def paper(sheet: Sheet, found: Rows) -> "tuple[Figure, list[Axes]]":
+    """Panels with a line of text for each row, the first on top."""
+    figure, places = sheet.panels(len(found.panels), height=0.75 + found.longest * 1.15 * LINE,
+                                  sharex=True)
+    for place, (title, of_panel) in zip(places, found.panels.items(), strict=True):
+        place.set(title=sheet.title(title) if len(found.panels) > 1 else "",
+                  ylim=(len(of_panel) - 0.4, -0.6))
+        place.set_yticks(range(len(of_panel)), [literal(row.label) for row in of_panel])
+        place.grid(False, axis="y")
+    return figure, places

@@ -1,0 +1,113 @@
+"""Lines with a band: means and standard deviations over the repetitions of an experiment, drawn as curves."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcfl.report.plots.base import Sheet
+from hpcfl.report.reading import named
+from hpcfl.report.style import looks
+from hpcfl.report.summary import Run
+from hpcfl.scores._described import Measure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MARKS = 8  # about so many marks along a line
+MANY = 12  # with more lines a panel is higher
+MOMENTS = {"pre": "before local training", "post": "after local training"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line: at ``x`` [T] the mean and the population's standard deviation over ``runs`` repetitions."""
+
+    label: str
+    method: str
+    x: np.ndarray
+    mean: np.ndarray
+    std: np.ndarray
+    runs: int
+
+    @property
+    def end(self) -> float:
+        """The last of the means; NaN without one."""
+        return float(self.mean[-1]) if len(self.mean) else np.nan
+
+
+def over(label: str, runs: Sequence[Run], x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Line:
+    """The line of the repetitions ``runs``, each with its own ``x`` [T] and ``y`` [T], NaN where none is.
+
+    It goes through those rounds in which every one of them has a number.
+    """
+    known = [dict(zip(run.results.rounds[np.isfinite(one)].tolist(), np.flatnonzero(np.isfinite(one)),
+                      strict=True)) for run, one in zip(runs, y, strict=True)]
+    rounds = sorted(set.intersection(*(set(found) for found in known)))
+    at = [[found[round] for round in rounds] for found in known]
+    numbers = np.array([one[rows] for one, rows in zip(y, at, strict=True)])
+    places = np.array([one[rows] for one, rows in zip(x, at, strict=True)])
+    return Line(label, method_of(runs[0]), places.mean(axis=0), numbers.mean(axis=0), numbers.std(axis=0),
+                len(runs))
+
+
+def method_of(run: Run) -> str:
+    """The method's name, by which its look is chosen."""
+    return str(run.config["method"]["name"])
+
+
+def draw(sheet: Sheet, panels: Mapping[str, Sequence[Line]], measure: Measure | None,
+         shared: bool = True, **axes: str) -> "Figure":
+    """Lines in panels by title, with one legend for all.
+
+    measure: of the numbers on the y axis, which says which line is best: it is first in the legend. shared:
+    whether all panels have the same y axis. axes: ``xlabel`` and ``ylabel``.
+    """
+    crowded = max(map(len, panels.values())) > MANY
+    figure, places = sheet.panels(len(panels), height=3.8 if crowded else 0, sharey=shared)
+    rank = measure.rank if measure else float
+    labels: dict[str, Line] = {}
+    for line in sorted((line for lines in panels.values() for line in lines),
+                       key=lambda line: -np.nan_to_num(rank(line.end), nan=-np.inf)):
+        labels.setdefault(line.label, line)
+    chosen = dict(zip(labels, looks([line.method for line in labels.values()]), strict=True))
+    handles = {}
+    for place, (title, lines) in zip(places, panels.items(), strict=True):
+        for position, line in enumerate(lines):
+            look = chosen[line.label]
+            step = max(1, len(line.x) // MARKS)
+            (handles[line.label],) = place.plot(line.x, line.mean, color=look.color, marker=look.marker,
+                                                linestyle=look.linestyle, markevery=(position % step, step))
+            if line.runs > 1:
+                place.fill_between(line.x, line.mean - line.std, line.mean + line.std, color=look.color,
+                                   alpha=0.15, linewidth=0)
+        place.set(title=sheet.title(title), xlabel=axes["xlabel"])
+    for place in places:
+        if place.get_subplotspec().is_first_col():  # type: ignore[union-attr]
+            place.set_ylabel(sheet.upright(axes["ylabel"]))
+    sheet.legend(figure, [handles[label] for label in labels], list(labels))
+    return figure
+
+
+def scored(runs: Sequence[Run], metric: str) -> str:
+    """What numbers are, for an axis: ``test accuracy (%), before local training``."""
+    found = [named(run, metric) for run in runs]
+    measure = found[0].measure
+    if measure is None:
+        return metric.removeprefix("recorded/").replace("_", " ")
+    unit = f" ({measure.unit})" if measure.unit else ""
+    kind = "" if measure.kind in ("weighted", "mean") else f", {measure.kind.replace('_', ' ')}"
+    columns = {name.column for name in found}
+    moment = MOMENTS.get(found[0].column, found[0].column)
+    moment = moment if len(columns) == 1 else "each method's own models"
+    return f"test {measure.score}{unit}{kind}, {moment}"
+
+
+def repeated(lines: Sequence[Line]) -> str:
+    """Of how many runs lines are, for the command: ``mean ± standard deviation over 3 seeds``."""
+    counts = sorted({line.runs for line in lines})
+    seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    return "one run each" if counts == [1] else f"mean ± standard deviation over {seeds} seeds"
+
+

@@ -1,0 +1,89 @@
+"""What every kind of figure is made on: a sheet of a given width, with panels and a legend below them.
+
+A kind is a function ``plugin(runs, sheet, *, …)`` that returns a figure of matplotlib. Its further keyword
+parameters are the options of ``hpcfl plot`` that mean something to it. It is called while the house's style
+is set, and imports matplotlib where it needs more of it: many machines that train have none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import ceil
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
+
+from hpcfl.report.style import SMALL, TEXT
+from hpcfl.report.text import plain
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+NARROWEST = 2.4  # inches of a panel in which a curve is drawn
+LETTER, LINE = 0.55 * SMALL / 72, 1.55 * SMALL / 72  # inches of small text
+
+
+@dataclass
+class Sheet:
+    """The paper of one figure.
+
+    width: inches on paper. notes: lines that the command says beside the figure.
+    """
+
+    width: float
+    notes: list[str] = field(default_factory=list)
+    _across: int = 1  # panels beside each other
+    _row: float = 0.0  # inches of a row of panels
+
+    def panels(self, count: int, most: int = 0, height: float = 0.0,
+               **shared: Any) -> "tuple[Figure, list[Axes]]":
+        """A figure with ``count`` panels, at most ``most`` beside each other, by default as many as fit.
+
+        height: inches of a row of panels; by default 0.68 of a panel's width, at most 3. shared: ``sharex``,
+        ``sharey``.
+        """
+        from matplotlib.figure import Figure  # without pyplot no window system is touched
+
+        self._across = across = min(count, most or max(1, int(self.width / NARROWEST)))
+        down = ceil(count / across)
+        self._row = row = height or min(3.0, 0.68 * self.width / across)
+        figure = Figure(figsize=(self.width, down * row), layout="constrained")
+        panels = list(figure.subplots(down, across, squeeze=False, **shared).flat)
+        for spare in panels[count:]:
+            spare.remove()
+        return figure, panels[:count]
+
+    def title(self, text: object) -> str:
+        """A panel's title, letter by letter as it is, on as many lines as it needs."""
+        return self._filled(text, self.width / self._across - 0.3)
+
+    def upright(self, text: object) -> str:
+        """What stands beside a y axis, likewise."""
+        return self._filled(text, self._row - 0.5)
+
+    def _filled(self, text: object, inches: float) -> str:
+        letters = max(8, int(inches * SMALL / TEXT / LETTER))
+        return fill(literal(text), letters, break_long_words=False)
+
+    def legend(self, figure: "Figure", handles: Sequence[Any], labels: Sequence[str]) -> None:
+        """A legend below the panels, in as many columns as fit; the figure grows by its height."""
+        longest = max(map(len, labels)) * LETTER + 0.5
+        columns = max(1, min(len(labels), int(self.width / longest)))
+        rows = ceil(len(labels) / columns)
+        figure.set_figheight(figure.get_figheight() + rows * LINE + 0.1)
+        # matplotlib leaves out lines whose label begins with "_"
+        figure.legend(handles, [literal(label).lstrip("_") for label in labels], ncols=columns,
+                      loc="outside lower center", handlelength=2.8, columnspacing=1.0, handletextpad=0.5,
+                      labelspacing=0.25, borderaxespad=0.1)
+
+
+def literal(text: object) -> str:
+    """A text that matplotlib shows letter by letter: '$' would begin a formula."""
+    return plain(text).replace("$", r"\$")
+
+
+def whole_numbers(axis: "Axis", most: int = 8) -> None:
+    """Let an axis have ticks at whole numbers only, about ``most``."""
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True, nbins=most, steps=[1, 2, 5, 10]))

@@ -1,0 +1,74 @@
+"""How a client's estimates of its class distribution move while it trains for the first time.
+
+After every mini-batch of round 1, which is played again for this client, the estimates are the norms of the
+output layer's rows divided by their sum (cwFedAvg, Figures 2 and 5).
+"""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from hpcfl.fleet import Turn
+from hpcfl.methods._classwise import norm_distribution
+from hpcfl.report.arrangement import arrange
+from hpcfl.report.plots._lines import method_of
+from hpcfl.report.plots.base import Sheet, literal
+from hpcfl.report.style import COLOURS, looks
+from hpcfl.report.summary import Run
+from hpcfl.trained.watched import Watched
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
+    """A panel for each run, a line a class; and the last estimates beside the true shares."""
+    arranged = arrange(runs)
+    labels = [row for row, _ in arranged.places]
+    count = len(arranged.runs) + 1
+    figure, panels = sheet.panels(count, most=3, height=min(2.4, 0.9 * sheet.width / min(count, 3)))
+    looking = looks(list(map(method_of, arranged.runs)))
+    for run, label, panel, look in zip(arranged.runs, labels, panels, looking, strict=False):
+        found, truth = estimates(run, client), shares(run, client)
+        order = np.argsort(truth)  # so that the classes that the client has are on top
+        for of_class in order:
+            panel.plot(np.arange(1, len(found) + 1), found[:, of_class], linewidth=0.9,
+                       color=COLOURS[of_class % len(COLOURS)] if len(order) <= len(COLOURS) + 3 else None)
+        panel.set(title=sheet.title(label), xlabel="mini-batch of round 1")
+        panels[-1].plot(truth, found[-1], linestyle="none", marker=look.marker, color=look.color, alpha=0.8,
+                        markersize=4, markeredgewidth=0, label=literal(label))
+    panels[0].set_ylabel("estimated share of a class")
+    highest = max(panel.get_ylim()[1] for panel in panels)
+    for panel in panels:
+        panel.set_ylim(0, highest)
+    panels[-1].axline((0, 0), slope=1, color="black", linewidth=0.7)
+    panels[-1].set(title="after the last of them", xlabel="true share of a class", ylabel="estimated share")
+    sheet.legend(figure, *panels[-1].get_legend_handles_labels())
+    samples = int(arranged.runs[0].results.static["train_counts"][client].sum())
+    sheet.notes.append(f"client {client}, with {samples:,} training samples; round 1 was played again for it")
+    return figure
+
+
+def estimates(run: Run, client: int) -> np.ndarray:
+    """A client's estimates after each mini-batch of round 1, [mini-batches, classes]."""
+    again = run.models.again
+    columns, classes = again.prepared.setup.layout.columns("head.weight"), again.prepared.setup.classes
+    seen: list[torch.Tensor] = []
+
+    def look(phase: str, turn: Turn) -> None:
+        if phase == "train":
+            seen.append(norm_distribution(turn.rows()[0, columns].double().view(classes, -1)))
+
+    for _ in again.play(1, False, [client], partial(Watched, look=look)):
+        pass
+    found: np.ndarray = torch.stack(seen).cpu().numpy()
+    return found
+
+
+def shares(run: Run, client: int) -> np.ndarray:
+    """The share of each class in a client's training samples, [classes]."""
+    counts = run.results.static["train_counts"][client]
+    found: np.ndarray = counts / counts.sum()
+    return found

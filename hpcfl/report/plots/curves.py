@@ -1,0 +1,94 @@
+"""A score over rounds, over the seconds or floats that they cost, or over a key of the configuration."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcfl.errors import UserError
+from hpcfl.experiment import plugins
+from hpcfl.report.arrangement import Arrangement, arrange, label, varied_keys
+from hpcfl.report.plots import _lines
+from hpcfl.report.plots._lines import Line, over
+from hpcfl.report.plots.base import Sheet, literal, whole_numbers
+from hpcfl.report.reading import named, refuse_unknown, series, value
+from hpcfl.report.series import AXES
+from hpcfl.report.summary import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DECADES = 100  # keys whose values differ by this factor are drawn on a logarithmic axis
+
+
+def plugin(runs: list[Run], sheet: Sheet, *, x: str = "rounds", metric: str = "", at: str = "",
+           group: Sequence[str] = ()) -> "Figure":
+    """A line for each method, or other ``group``; a panel for each data set and partition.
+
+    at: of a key on the x axis, where the score is read in a run.
+    """
+    if x in AXES and at:
+        raise UserError(f"--at {at}: a curve over {x} has all rounds; --at is for --x KEY")
+    from matplotlib.ticker import EngFormatter
+
+    metric = metric or runs[0].metric
+    varied = varied_keys(runs)
+    if x not in AXES and x not in varied:
+        hint = plugins.nearest(x, [*AXES, *varied])
+        raise UserError(f"--x {x}: is no key in which these runs differ{hint}")
+    arranged = arrange(runs, [*group, x] if group and x in varied else group, unfinished=x in AXES,
+                     options="--group")
+    refuse_unknown(arranged.runs, metric)
+    panels = over_cost(arranged, metric, x) if x in AXES else against(arranged, metric, x, at or "best")
+    lines = [line for of_panel in panels.values() for line in of_panel]
+    if not any(len(line.x) for line in lines):
+        raise UserError(f"--metric {metric}: no round has it in all repetitions")
+    sheet.notes += [*arranged.notes, _lines.repeated(lines)]
+    figure = _lines.draw(sheet, panels if len(panels) > 1 else {"": lines}, named(runs[0], metric).measure,
+                         xlabel=AXES[x][0] if x in AXES else literal(x),
+                         ylabel=_lines.scored(arranged.runs, metric))
+    for axes in figure.axes:
+        places = np.concatenate([line.x for line in lines])
+        if x not in AXES and places.min() > 0 and places.max() / places.min() >= DECADES:
+            axes.set_xscale("log")
+        elif (places == places.round()).all():
+            whole_numbers(axes.xaxis)
+        if x == "floats":
+            axes.xaxis.set_major_formatter(EngFormatter())
+    return figure
+
+
+def over_cost(arranged: Arrangement, metric: str, x: str = "rounds") -> dict[str, list[Line]]:
+    """The lines of runs over rounds or what these cost, by the label of their data."""
+    panels: dict[str, list[Line]] = {}
+    for (row, column), runs in arranged.repetitions.items():
+        numbers = [_factor(run, metric) * series(run, metric) for run in runs]
+        panels.setdefault(column, []).append(
+            over(row, runs, [AXES[x][1](run, named(run, metric).column) for run in runs], numbers))
+    return panels
+
+
+def against(arranged: Arrangement, metric: str, key: str, at: str) -> dict[str, list[Line]]:
+    """The lines of what came out over the values of a key, by the label of what else the data are."""
+    points: dict[tuple[str, str], dict[float, list[float]]] = {}
+    methods = {}
+    for run, setting in arranged.placed:
+        if isinstance(setting.get(key), bool) or not isinstance(setting.get(key), int | float):
+            raise UserError(f"--x {key}: {setting.get(key)!r} in {run.folder} is not a number")
+        row, column = (label(setting, [one for one in keys if one != key])
+                       for keys in (arranged.down, arranged.across))
+        methods[row] = _lines.method_of(run)
+        number = _factor(run, metric) * value(run, metric, at).value
+        points.setdefault((row, column), {}).setdefault(setting[key], []).append(number)
+    panels: dict[str, list[Line]] = {}
+    for (row, column), found in points.items():
+        keys = sorted(found)
+        panels.setdefault(column, []).append(Line(
+            row, methods[row], np.array(keys, float), np.array([np.mean(found[one]) for one in keys]),
+            np.array([np.std(found[one]) for one in keys]), max(map(len, found.values()))))
+    return panels
+
+
+def _factor(run: Run, metric: str) -> int:
+    measure = named(run, metric).measure
+    return measure.factor if measure else 1

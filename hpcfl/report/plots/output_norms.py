@@ -1,0 +1,72 @@
+"""How large the rows of the output layer are: what a model says of the classes that it was trained on.
+
+Heatmaps of the norms, by client or class model and by class, beside the clients' samples (cwFedAvg, Figures
+4, 6 and 7).
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from hpcfl.report.arrangement import arrange
+from hpcfl.report.plots.base import Sheet, whole_numbers
+from hpcfl.report.summary import Run
+from hpcfl.trained.models import Trained
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+FEW = 4  # runs, of which more is shown than of many
+
+
+def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
+    """The samples first, then each run's models.
+
+    Of at most ``FEW`` runs also the trained models, where all clients start from one, and the class models.
+    """
+    arranged = arrange(runs)
+    panels: dict[str, np.ndarray] = {"training samples": runs[0].results.static["train_counts"]}
+    for run, (label, _) in zip(arranged.runs, arranged.places, strict=True):
+        panels |= {f"{label}{what}": table for what, table in of_run(run, len(arranged.runs) <= FEW).items()}
+    rows = max(len(table) for table in panels.values())
+    figure, places = sheet.panels(len(panels), most=4, height=min(2.6, 0.75 + 0.085 * rows))
+    for place, (title, table) in zip(places, panels.items(), strict=True):
+        _draw(place, sheet.title(title), table, "class model" if title.endswith("class models") else "client")
+    sheet.notes.append("norms of the output layer's rows; each panel has shades of its own, dark is small")
+    return figure
+
+
+def of_run(run: Run, whole: bool) -> dict[str, np.ndarray]:
+    """A run's panels [models, classes] by what they are of; of the clients' models alone unless ``whole``."""
+    everyone = run.models.everyone
+    judged = norms(run, run.models.of_clients(everyone))
+    panels = {"": judged}
+    if not whole:
+        return panels
+    if (judged == judged[0]).all():
+        trained = norms(run, run.models.of_clients(everyone, "post"))
+        panels |= {", trained": trained, ": trained less not": trained - judged}
+    names = [name for name in run.models.again.prepared.method.server_models(
+        run.models.again.server(max(run.models.again.rounds))) if name.startswith("class ")]
+    if names:
+        panels[": class models"] = norms(run, run.models.of_server(names))
+    return panels
+
+
+def norms(run: Run, models: Iterable[Trained]) -> np.ndarray:
+    """The norms of the output layers' rows [models, classes], without biases."""
+    head = f"{run.models.again.prepared.setup.layout.head_name}.weight"
+    rows = [one.module.state_dict()[head].double().norm(dim=1) for one in models]
+    table: np.ndarray = torch.stack(rows).numpy()
+    return table
+
+
+def _draw(place: "Axes", title: str, table: np.ndarray, of: str) -> None:
+    place.imshow(table, aspect="auto", interpolation="nearest")
+    place.grid(False)
+    place.set(title=title, xlabel="class", ylabel=of)
+    for axis in (place.xaxis, place.yaxis):
+        whole_numbers(axis, 5)

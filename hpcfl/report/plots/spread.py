@@ -1,0 +1,44 @@
+"""The worst tenth of the clients, all of them and the best tenth: how fair methods are."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcfl.report.plots import _clients, _lines
+from hpcfl.report.plots.base import Sheet, literal
+from hpcfl.report.style import looks
+from hpcfl.report.summary import Run
+from hpcfl.scores._summaries import summarised
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def plugin(runs: list[Run], sheet: Sheet, *, metric: str = "", at: str = "best",
+           group: Sequence[str] = ()) -> "Figure":
+    """A row for each method, or other ``group``, the best mean on top; each number is a mean over seeds."""
+    found = _clients.rows(runs, sheet, metric, at, group)
+    figure, places = _clients.paper(sheet, found)
+    better = found.measure.better
+    for place, of_panel in zip(places, found.panels.values(), strict=True):
+        place.set_xlabel(literal(_lines.scored(found.runs, found.metric)))
+        for position, (row, look) in enumerate(zip(of_panel, looks([row.method for row in of_panel]),
+                                                   strict=True)):
+            worst, mean, best = spread(row.numbers, better)
+            place.plot([worst, best], [position, position], color=look.color, linewidth=1.6, alpha=0.6)
+            place.plot([worst], [position], marker="|", color=look.color, markersize=7, markeredgewidth=1.6)
+            place.plot([best], [position], marker="|", color=look.color, markersize=7, markeredgewidth=1.6)
+            place.plot([mean], [position], marker="o", color=look.color, markersize=4)
+    sheet.notes.append("from the worst tenth of the clients over the mean (dot) to the best tenth, "
+                       f"{at} of the rounds, mean over seeds")
+    return figure
+
+
+def spread(numbers: Sequence[np.ndarray], better: str) -> tuple[float, float, float]:
+    """The mean over repetitions of the worst tenth, of the mean and of the best tenth of ``numbers``."""
+    opposite = "down" if better == "up" else "up"
+    summaries = [(summarised("worst_tenth", one, better), summarised("mean", one),
+                  summarised("worst_tenth", one, opposite)) for one in numbers]
+    worst, mean, best = np.nanmean(summaries, axis=0).tolist()
+    return worst, mean, best

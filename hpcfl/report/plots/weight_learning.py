@@ -1,0 +1,76 @@
+"""The loss of one client while FedALA learns its blending weights, epoch by epoch, round by round.
+
+Each round whose state is kept is played again for this client, with at least six such epochs, as in FedALA,
+Figure 3; ``checkpoint.keep`` says how many rounds there are.
+"""
+
+from functools import partial
+from math import ceil
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from hpcfl.errors import UserError
+from hpcfl.fleet import Turn
+from hpcfl.methods._ala import Blending
+from hpcfl.report.arrangement import arrange
+from hpcfl.report.plots._lines import method_of
+from hpcfl.report.plots.base import Sheet, whole_numbers
+from hpcfl.report.style import looks
+from hpcfl.report.summary import Run
+from hpcfl.trained.watched import Watched
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PHASE = "ala"
+FEWEST = 6  # epochs in a round
+
+
+def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
+    """A panel for each run, the rounds one after the other; a line between two rounds' epochs."""
+    arranged = arrange(runs)
+    figure, panels = sheet.panels(len(arranged.runs), height=2.2)
+    titles = [" ".join(place) for place in arranged.places]
+    for panel, run, title in zip(panels, arranged.runs, titles, strict=True):
+        [look], done = looks([method_of(run)]), 0
+        for round, found in losses(run, client).items():
+            panel.plot(done + np.arange(1, len(found) + 1), found, color=look.color, marker="o", markersize=2)
+            panel.axvline(done + 0.5, color="black", linewidth=0.5, linestyle=":")
+            panel.annotate(f"round {round}", (done + 1, 1), xycoords=("data", "axes fraction"), rotation=90,
+                           va="top", fontsize="small")
+            done += len(found)
+        low, high = panel.get_ylim()
+        panel.set_ylim(low, high + 0.35 * (high - low))  # room for the rounds' numbers
+        panel.set(title=sheet.title(title), xlabel="epoch of learning the weights")
+        whole_numbers(panel.xaxis)
+    panels[0].set_ylabel(sheet.upright(f"training loss of client {client}"))
+    sheet.notes.append(f"client {client}; rounds were played again with at least {FEWEST} epochs each")
+    return figure
+
+
+def losses(run: Run, client: int) -> dict[int, np.ndarray]:
+    """By round the mean loss of a client's mini-batches in each epoch, [epochs].
+
+    Raises UserError for a method that blends nothing, or a run that keeps no round in which it does.
+    """
+    again, found = run.models.again, dict[int, np.ndarray]()
+    method = again.prepared.method
+    if not isinstance(method, Blending) or not method.ala:
+        raise UserError(f"{run.folder}: {method.name} does not learn how to blend models")
+    pool = max(1, int(method.adaptive_aggregation().share * run.results.static["train_counts"][client].sum()))
+    steps = ceil(pool / run.config["training"]["batch_size"])
+    for round in sorted(again.rounds & set(run.results.rounds[run.results.played].tolist())):
+        seen: list[float] = []
+
+        def look(phase: str, turn: Turn, seen: list[float] = seen) -> None:
+            if phase == PHASE:
+                seen.append(float(turn.losses[0, 0]))
+
+        for _ in again.play(round, False, [client], partial(Watched, look=look, longest={PHASE: FEWEST})):
+            pass
+        if seen:
+            found[round] = np.array(seen).reshape(-1, steps).mean(axis=1)
+    if not found:
+        raise UserError(f"{run.folder}: no round is kept in which weights are learned; see checkpoint.keep")
+    return found

@@ -1,0 +1,89 @@
+"""A number of a run by the name that a user gives it, in each round or where a run's result is read."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from hpcfl.errors import UserError
+from hpcfl.experiment import plugins
+from hpcfl.report.summary import Run
+from hpcfl.scores._described import Measure, resolve
+from hpcfl.storage import moments
+from hpcfl.storage.moments import CLIENTS, positions
+
+NO_COLUMNS = ("recorded", "seconds")  # what stands before '/' in names of recorded numbers that are no scores
+
+
+class Number(NamedTuple):
+    """A number of a run, and of how many clients it is, NaN if that was not recorded."""
+
+    value: float
+    clients: float
+
+
+class Name(NamedTuple):
+    """The recorded name of a number, and what it measures, None if it is no score's."""
+
+    recorded: str
+    measure: Measure | None
+
+    @property
+    def column(self) -> str:
+        """Which models the number is of, such as ``post`` or ``newcomers/after``."""
+        return self.recorded.rpartition("/")[0]
+
+
+def named(run: Run, metric: str) -> Name:
+    """What ``metric`` asks for in a run; see ``sweep_table.Reading``."""
+    if metric not in run.results.values:
+        for wanted in (metric, metric.replace("-", "_")):
+            if (measure := resolve(wanted, run.scores)) is not None:
+                return Name(f"{run.score}/{measure.recorded}", measure)
+    column, _, rest = metric.rpartition("/")
+    return Name(metric, resolve(rest, run.scores) if column not in NO_COLUMNS else None)
+
+
+def refuse_unknown(runs: list[Run], metric: str) -> None:
+    """Raise UserError where no run has such a number. One method may have it, and another not."""
+    if not any(named(run, metric).recorded in _recorded(run) for run in runs):
+        known = [*runs[0].scores, *sorted(_recorded(runs[0]))]
+        hint = plugins.nearest(metric, known)
+        raise UserError(f"{runs[0].folder}: --metric {metric}: not recorded{hint}")
+
+
+def series(run: Run, metric: str) -> np.ndarray:
+    """A number of a run in each round, float64 [T]; NaN where it was not recorded."""
+    known = _recorded(run).get(named(run, metric).recorded)
+    return np.full(len(run.results.rounds), np.nan) if known is None else known.astype(float)
+
+
+def value(run: Run, metric: str, at: str) -> Number:
+    """A number of a run, NaN if it was never recorded in a round that is asked for, and of how many clients.
+
+    at: "best", "last" or "tail"; which rounds that are: ``moments.positions``.
+    """
+    numbers, rounds, best = series(run, metric), run.results.rounds, run.summary.best
+    read = positions(rounds, numbers, best["round"] if best else None, at)
+    if not read:
+        return Number(math.nan, math.nan)
+    clients = _recorded(run).get(f"{named(run, metric).column}/{CLIENTS}", np.full(len(rounds), np.nan))
+    return Number(float(numbers[read].mean()), float(clients[read].mean()))
+
+
+def of_clients(run: Run, column: str, measure: Measure, at: str) -> np.ndarray:
+    """Each client's own number of the score that ``measure`` is of, [clients]; NaN for those without one."""
+    numbers = moments.of_clients(run.results, column, measure.score)
+    counted = run.results.values.get(f"{column}/{measure.recorded}")
+    best = run.summary.best
+    read = ([] if numbers is None or counted is None else
+            positions(run.results.rounds, counted.astype(float), best["round"] if best else None, at))
+    if numbers is None or not read:
+        return np.full(len(run.results.static["test_counts"]), np.nan)
+    mean: np.ndarray = numbers[read].mean(axis=0)
+    return mean
+
+
+def _recorded(run: Run) -> dict[str, np.ndarray]:
+    """What was recorded once a round, [T] by name."""
+    return {name: values for name, values in run.results.values.items() if values.ndim == 1}

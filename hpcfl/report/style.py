@@ -1,0 +1,67 @@
+"""How every figure looks: sizes that a paper's column bears, and each method's colour, line and mark."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+from hpcfl.experiment import plugins
+
+TEXT, SMALL = 8, 7  # points, on paper, at the width that a figure is made for
+# Okabe and Ito's palette, distinct for all kinds of colour vision.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Four kinds of lines and eleven marks, which have no common factor, make 44 pairs: in grey, too, the built-in
+# methods stay apart.
+DASHES = ((0, ()), (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">", "p")
+PAIRS = len(DASHES) * len(MARKS)
+PALE = "#e4e4e4"
+HOUSE: dict[Any, Any] = {  # new versions of matplotlib have a type for these keys, which older ones lack
+    "font.size": TEXT, "axes.titlesize": TEXT, "axes.labelsize": TEXT, "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL, "legend.fontsize": SMALL, "legend.title_fontsize": SMALL,
+    "figure.titlesize": TEXT, "axes.titlelocation": "left",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "axes.grid": True,
+    "grid.color": PALE, "grid.linewidth": 0.5, "axes.axisbelow": True, "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6, "xtick.major.size": 2.5, "ytick.major.size": 2.5, "lines.linewidth": 1.1,
+    "lines.markersize": 3.2, "legend.frameon": False, "image.cmap": "cividis", "savefig.dpi": 200,
+    "pdf.fonttype": 42, "ps.fonttype": 42,  # TrueType, as publishers ask
+    "svg.hashsalt": "hpcfl"}  # the same picture is the same file
+
+
+@dataclass(frozen=True)
+class Look:
+    """A line's colour, dashes and mark, as matplotlib takes them."""
+
+    color: str
+    linestyle: Any
+    marker: str
+
+
+def looks(methods: Sequence[str]) -> list[Look]:
+    """The looks of a figure's lines, by each line's method.
+
+    A method has its own colour, line and mark in every figure. Further lines of the same method have its
+    colour and a line and a mark that no other has; where all lines are of one method, other colours too.
+    """
+    alone = len(set(methods)) == 1
+    taken: set[int] = set()
+    chosen: dict[int, int] = {}  # by position: which colour and which pair
+    first = {method: position for position, method in reversed(list(enumerate(methods)))}
+    for position in sorted(range(len(methods)), key=lambda one: first[methods[one]] != one):
+        own = _place(methods[position])
+        free = (place for place in range(own, own + PAIRS) if place % PAIRS not in taken)
+        chosen[position] = next(free, own)
+        taken.add(chosen[position] % PAIRS)
+    return [look(chosen[position], chosen[position] if alone else _place(method))
+            for position, method in enumerate(methods)]
+
+
+def look(pair: int, colour: int) -> Look:
+    """The look with the given number of line and mark, and of colour; both count on and on."""
+    return Look(COLOURS[colour % len(COLOURS)], DASHES[pair % len(DASHES)], MARKS[pair % len(MARKS)])
+
+
+def _place(method: str) -> int:
+    """A number for a method, the same in every figure; different ones for the built-in methods."""
+    known = plugins.names("hpcfl.methods")
+    return known.index(method) if method in known else len(known) + crc32(method.encode()) % PAIRS

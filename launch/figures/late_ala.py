@@ -1,0 +1,16 @@
+"""FedALA that is FedAvg until a given round."""
+
+from pydantic import PositiveInt
+
+from hpcfl.methods._ala import Activation
+from hpcfl.methods.fedala import FedALA
+
+
+class Late(FedALA):
+    """From round ``begins`` on clients blend the received model with their own; before, they train it."""
+
+    begins: PositiveInt = 2
+    activation: Activation = "own"  # so that the weights converge when it begins
+
+    def start(self, fleet, inbox):
+        return super().start(fleet, inbox) if fleet.round >= self.begins else self.received(fleet, inbox)

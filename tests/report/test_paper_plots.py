@@ -1,0 +1,122 @@
+"""The papers' figures: the numbers that are drawn, from models that a run kept."""
+
+import numpy as np
+import pytest
+import torch
+
+from hpcfl.errors import UserError
+from hpcfl.report.plots import (
+    class_distribution,
+    model_distances,
+    output_norms,
+    prototype_similarity,
+    representations,
+    training_loss,
+    trajectory,
+    weight_learning,
+)
+from hpcfl.report.plots.base import Sheet
+
+pytestmark = pytest.mark.slow  # each plays a run first
+
+
+def test_the_estimates_end_with_those_of_the_trained_model(played):
+    run = played({"name": "cwfedavg", "wdr": 3.0}, rounds=1)
+    found = class_distribution.estimates(run, 2)
+    norms = run.model(2, "post").state_dict()["head.weight"].double().norm(dim=1)
+    np.testing.assert_allclose(found[-1], norms / norms.sum(), rtol=1e-9)
+    assert class_distribution.shares(run, 2).sum() == pytest.approx(1)
+    figure = class_distribution.plugin([run], Sheet(7), client=2)
+    np.testing.assert_allclose(figure.axes[-1].lines[0].get_ydata(), found[-1])
+
+
+def test_norms_of_output_layers(played):
+    run = played("cwfedavg")
+    panels = output_norms.of_run(run, whole=True)
+    assert list(panels) == ["", ": class models"] and panels[": class models"].shape == (4, 4)
+    own = run.model(3).state_dict()["head.weight"].double().norm(dim=1)
+    np.testing.assert_allclose(panels[""][3], own)
+    assert len(output_norms.plugin([run], Sheet(7)).axes) == 3
+
+
+def test_where_all_start_from_one_model_the_trained_ones_are_shown_too(played):
+    panels = output_norms.of_run(played("fedavg"), whole=True)
+    assert list(panels) == ["", ", trained", ": trained less not"]
+    np.testing.assert_allclose(panels[": trained less not"], panels[", trained"] - panels[""])
+
+
+def test_cosines_of_prototypes(played):
+    run = played("fednh")
+    rows = run.model("global").state_dict()["head.weight"].double()
+    table = prototype_similarity.cosines(run)
+    assert np.isnan(np.diag(table)).all()
+    assert table[0, 1] == pytest.approx(torch.cosine_similarity(rows[0], rows[1], dim=0).item())
+    assert len(prototype_similarity.plugin([run], Sheet(7)).axes) == 2  # with the scale of shades
+    with pytest.raises(UserError, match="only two can be drawn"):
+        representations.plugin([run], Sheet(7))
+    with pytest.raises(UserError, match="fednh does not learn how to blend models"):
+        weight_learning.losses(run, 0)
+    with pytest.raises(UserError, match="fednh neither pulls nor pushes models"):
+        model_distances.distances(run)
+
+
+def test_five_classes_make_a_super_class():
+    assert (np.bincount(prototype_similarity.SUPER_CLASSES) == 5).all()
+    same = prototype_similarity.SUPER_CLASSES[:, None] == prototype_similarity.SUPER_CLASSES
+    assert prototype_similarity.contrast(np.where(same, 0.5, -0.1)) == pytest.approx((0.5, -0.1))
+
+
+def test_a_plane_of_two_features(played):
+    run = played("fedavg", model={"name": "spiral"})
+    features, labels, rows = representations.plane(run, 1)
+    assert features.shape == (len(labels), 2) and rows.shape == (4, 2)
+    assert len(representations.plugin([run], Sheet(7), client=1).axes) == 2
+
+
+def test_distances_of_pairs_by_the_sign_of_their_force(played):
+    run = played("diversifed")
+    models = run.models.again.server(4)["models"].double()
+    apart = torch.cdist(models, models)
+    pulled, pushed = model_distances.distances(run)
+    assert apart[apart > 0].min() <= pulled < pushed <= apart.max()
+
+
+HISTORY = {"every": 1, "keep": 9}
+
+
+def test_losses_while_weights_are_learned_go_on_for_six_epochs(played):
+    """FedALA learns them for seven epochs in round 2, the most, and for one in round 3, which goes on."""
+    run = played({"name": "fedala", "most_epochs": 7}, checkpoint=HISTORY)
+    found = weight_learning.losses(run, 1)
+    assert {round: len(epochs) for round, epochs in found.items()} == {2: 7, 3: 6}
+    assert len(weight_learning.plugin([run], Sheet(7), client=1).axes[0].lines) == 4  # a rule before each
+
+
+def test_a_path_goes_through_the_models_before_and_after_training(played):
+    run = played("fedavg", checkpoint=HISTORY)
+    path = trajectory.models(run, 2)
+    assert len(path) == 6
+    layout = run.models.again.prepared.setup.layout
+    for position, column in ((2, "pre"), (3, "post")):
+        found = run.model(2, column, at=2).state_dict()
+        row = torch.cat([found[name].flatten() for name in layout.names])
+        assert np.array_equal(path[position], row.numpy())
+    assert len(trajectory.plugin([run], Sheet(7), client=2).axes[0].lines) == 5  # two of them for the legend
+    plane, shares = trajectory.principal(np.array([[0.0, 0, 5], [2, 0, 5], [4, 0, 5]]))
+    np.testing.assert_allclose(np.abs(plane[:, 0]), [2, 0, 2], atol=1e-12)
+    assert shares[0] == pytest.approx(1)
+
+
+def test_the_training_loss_is_of_the_clients_own_training_samples(played):
+    run = played("local", checkpoint=HISTORY)
+    samples = run.models.again.prepared.resources.samples
+    total = count = 0
+    for client in range(5):
+        x, y = samples.take(samples.train[client])
+        logits = run.model(client, "post", at=2)(x)
+        total += torch.nn.functional.cross_entropy(logits, y, reduction="sum").item()
+        count += len(y)
+    assert training_loss.loss(run, "post", 2) == pytest.approx(total / count)
+    before, after = training_loss.plugin([run], Sheet(7)).axes[0].lines
+    assert after.get_ydata()[1] == pytest.approx(total / count)
+    assert before.get_ydata()[2] == pytest.approx(total / count)  # alone, a client goes on where it was

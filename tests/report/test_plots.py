@@ -1,0 +1,139 @@
+"""What is drawn: means and bands over seeds, costs, clients' own numbers; methods can be told apart."""
+
+import json
+
+import numpy as np
+import pytest
+
+from hpcfl.errors import UserError
+from hpcfl.experiment import config, plugins
+from hpcfl.report.plots import clients, curves, heatmap, partition, spread
+from hpcfl.report.plots.base import Sheet
+from hpcfl.report.style import COLOURS, looks
+from hpcfl.report.series import AXES
+from hpcfl.report.summary import load_all
+from hpcfl.storage.metrics import MetricsWriter
+
+OWN = np.array([0.2, 0.4, 0.9])  # of three clients with ten test samples each
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """``runs(method=[numbers by seed])``: runs of two rounds; a number is added in round 2."""
+    def make(finished: bool = True, partitions: int = 1, keys: dict | None = None, **methods: list[float]):
+        for method, numbers in methods.items():
+            for seed, number in enumerate(numbers):
+                folder = tmp_path / f"{method},seed={seed}"
+                table = {"rounds": 2, "seed": seed, "method": {"name": method}, **(keys or {})}
+                resolved = config.parse(table).resolved()
+                counts = np.full((3, 2), 5) + seed % partitions * np.array([[1, -1]] * 3)
+                writer = MetricsWriter(folder, {"config": resolved, "primary": "pre"},
+                                       {"train_counts": counts, "test_counts": counts})
+                for round, own in ((1, OWN), (2, OWN + number)):
+                    writer.record(round, {
+                        "pre/weighted": own.mean(), "pre/mean": own.mean(), "seconds/round": 2.0,
+                        "floats_down": 100.0, "clients/floats_up": np.array([50.0, np.nan, 50.0]),
+                        "clients/pre/correct": 10 * own, "clients/pre/total": np.full(3, 10.0)})
+                if finished:
+                    writer.record(3, {"final": 1, "floats_down": 100.0, "seconds/round": 1.0})
+                    writer.merge()
+                (folder / "run.json").write_text(json.dumps({"identity": {}, "config": resolved}))
+        return load_all(tmp_path)
+    return make
+
+
+def line(figure, position=0):
+    return figure.axes[0].lines[position].get_xydata().round(6).tolist()
+
+
+def test_a_curve_is_the_mean_over_seeds_with_a_band_of_one_standard_deviation(runs):
+    sheet = Sheet(7)
+    figure = curves.plugin(runs(fedavg=[0.0, 0.06]), sheet)
+    assert line(figure) == [[1, 50], [2, 53]]
+    band = figure.axes[0].collections[0].get_paths()[0].vertices.round(6).tolist()
+    assert [2, 50] in band and [2, 56] in band and [1, 50] in band
+    assert sheet.notes == ["mean ± standard deviation over 2 seeds"]
+    assert figure.axes[0].get_ylabel() == "test accuracy (%), before local training"
+    assert all(float(tick).is_integer() for tick in figure.axes[0].get_xticks())
+
+
+def test_models_before_training_cost_what_the_rounds_before_did(runs):
+    found = runs(fedavg=[0.1])
+    assert line(curves.plugin(found, Sheet(7), x="seconds")) == [[0, 50], [2, 60]]
+    assert line(curves.plugin(found, Sheet(7), x="floats")) == [[0, 50], [150, 60]]
+    assert AXES["seconds"][1](found[0], "post").tolist() == [2, 4, 5]
+
+
+def test_a_score_over_a_key(runs):
+    runs(fedavg=[0.0, 0.02], keys={"training": {"lr": 0.1}})
+    found = runs(local=[0.1], keys={"training": {"lr": 0.2}})
+    figure = curves.plugin(found, Sheet(7), x="training.lr", at="last")
+    assert sorted(line(figure, position) for position in (0, 1)) == [[[0.1, 51]], [[0.2, 60]]]
+    assert [text.get_text() for text in figure.legends[0].texts] == ["local", "fedavg"]
+    with pytest.raises(UserError, match=r"--x method.name: 'fedavg' in .* is not a number"):
+        curves.plugin(found, Sheet(7), x="method.name")
+
+
+def test_a_run_that_is_not_finished_is_drawn_as_far_as_it_is(runs):
+    sheet = Sheet(7)
+    assert line(curves.plugin(runs(fedavg=[0.1], finished=False), sheet)) == [[1, 50], [2, 60]]
+    assert sheet.notes[0] == "fedavg,seed=0: it stands at round 2 of 2"
+
+
+def test_group_makes_lines_and_must_tell_runs_apart(runs):
+    runs(fedprox=[0.0], keys={"training": {"lr": 0.1}})
+    found = runs(fedavg=[0.1])
+    figure = curves.plugin(found, Sheet(7), group=["method", "training.lr"])
+    assert [text.get_text() for text in figure.legends[0].texts] == ["fedavg lr=0.005", "fedprox lr=0.1"]
+    with pytest.raises(UserError, match=r"'method.nam' is no key of these runs; did you mean 'method.name'"):
+        curves.plugin(found, Sheet(7), group=["method.nam"])
+    with pytest.raises(UserError, match=r"runs of the same entry differ in method.*; add it to --group"):
+        curves.plugin(found, Sheet(7), group=["rounds"])
+
+
+def test_clients_and_their_spread(runs):
+    found = runs(fedavg=[0.0, 0.1], local=[0.1, 0.1])
+    figure = clients.plugin(found, Sheet(7))
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["local", "fedavg"]
+    dots = figure.axes[0].lines[2].get_xdata()
+    np.testing.assert_allclose(dots, 100 * np.concatenate([OWN, OWN + 0.1]))
+    assert spread.spread([OWN, OWN + 0.1], "up") == pytest.approx((0.25, 0.55, 0.95))
+    assert spread.spread([OWN], "down") == pytest.approx((0.9, 0.5, 0.2))
+    means = [one.get_xdata().tolist() for one in spread.plugin(found, Sheet(7)).axes[0].lines[3::4]]
+    np.testing.assert_allclose(means, [[60], [55]])
+
+
+def test_clients_of_other_partitions_are_other_clients(runs):
+    table = heatmap.plugin(runs(fedavg=[0.0, 0.1], local=[0.1]), Sheet(7)).axes[0].images[0].get_array()
+    np.testing.assert_allclose(table, 100 * np.array([OWN + 0.1, OWN + 0.05]))  # local is better
+    table = heatmap.plugin(runs(fedavg=[0.0, 0.1], local=[0.1], partitions=2), Sheet(7)).axes[0].images[0]
+    assert table.get_array().shape == (2, 7)
+    np.testing.assert_allclose(table.get_array()[1].filled(np.nan), 100 * np.r_[OWN, np.nan, OWN + 0.1])
+
+
+def test_circles_have_areas_in_proportion_to_samples():
+    figure = partition.bubbles(Sheet(7), {"": np.array([[80, 0, 10], [0, 40, 0]])})
+    drawn = figure.axes[0].collections[0]
+    assert drawn.get_offsets().tolist() == [[0, 0], [0, 2], [1, 1]]
+    assert np.allclose(drawn.get_sizes() / drawn.get_sizes()[0], [1, 1 / 8, 1 / 2])
+
+
+def test_the_legend_shows_round_numbers_that_occur():
+    assert partition.legend_sizes(93) == [2, 10, 50]
+    assert partition.legend_sizes(1) == [1]
+    assert partition.legend_sizes(3000) == [100, 500, 2000]
+
+
+def test_every_method_has_a_look_of_its_own_and_the_same_in_every_figure():
+    everyone = plugins.names("hpcfl.methods")
+    together = dict(zip(everyone, looks(everyone), strict=True))
+    assert len({(one.linestyle, one.marker) for one in together.values()}) == len(everyone)
+    assert looks(["ditto", "fedavg"]) == [together["ditto"], together["fedavg"]]
+    assert looks(["mine:Own"]) == looks(["mine:Own"])
+
+
+def test_variants_of_a_method_have_its_colour_beside_others_and_several_when_alone():
+    one, two, other = looks(["fedprox", "fedprox", "fedavg"])
+    assert one.color == two.color != other.color
+    assert len({(look.linestyle, look.marker) for look in (one, two, other)}) == 3
+    assert len({look.color for look in looks(["fedprox"] * 7)}) == len(COLOURS)
