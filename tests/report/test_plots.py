@@ -9,8 +9,8 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import config, plugins
 from hpcfl.report.plots import clients, curves, heatmap, partition, spread
 from hpcfl.report.plots.base import Sheet
-from hpcfl.report.style import COLOURS, looks
 from hpcfl.report.series import AXES
+from hpcfl.report.style import COLOURS, looks
 from hpcfl.report.summary import load_all
 from hpcfl.storage.metrics import MetricsWriter
 
