@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
+from made_up import run, seeds
 
 from hpcfl.errors import UserError
 from hpcfl.report import sweep_table
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.summary import Run
-from tests.report.test_sweep_table import run, seeds
 
 
 def ended(one: Run, digest: str, **header: object) -> Run:
