@@ -1,4 +1,5 @@
-"""The README's files are written as it says, its commands and snippets run in order, in an empty folder."""
+"""The files of README and guide are written as they say, their commands and snippets run in order, in a folder
+that is empty at first."""
 
 import os
 import re
@@ -11,8 +12,9 @@ from hpcfl.report import catalogue
 
 pytestmark = pytest.mark.slow
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"^```(toml|python|bash)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+ROOT = Path(__file__).parent.parent
+README, GUIDE = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "hpcfl/GUIDE.md"))
+BLOCKS = re.findall(r"^```(toml|python|bash)\n(.*?)^```$", README + GUIDE, re.DOTALL | re.MULTILINE)
 FILE = re.compile(r"# (\w+\.\w+)\n")
 
 
@@ -29,7 +31,8 @@ def test_files_commands_and_snippets_work(zygote, tmp_path):
         assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
         ran += 1
     assert ran >= 9
-    names = {"first", "three-ranks", "pulled", "noisy", "momentum", "own-model", "top3", "mine", "newcomers"}
+    names = {"first", "three-ranks", "pulled", "noisy", "momentum", "own-model", "top3", "mine", "newcomers",
+             "apfl", "gru"}
     assert {path.name for path in (tmp_path / "runs").iterdir()} == names
 
 
@@ -45,14 +48,14 @@ def test_tables_say_what_the_code_says(chapter, kind):
 
 
 def test_the_speeds_are_those_that_were_measured(monkeypatch):
-    root = Path(__file__).parent.parent
-    monkeypatch.syspath_prepend(str(root / "tests" / "benchmarks"))
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "benchmarks"))
     import table
 
-    assert table.render_short(table.measured(root / "results" / "benchmarks")) in README
+    assert table.render_short(table.measured(ROOT / "results" / "benchmarks")) in README
 
 
 @pytest.mark.parametrize("path", ["launch/quickstart.sh", "tests/run.sh", "launch/quickstart.toml",
-                                  "hpcfl/README.md", "launch/papers", "slurm/profiles", "slurm/README.md"])
+                                  "hpcfl/README.md", "hpcfl/GUIDE.md", "launch/papers", "slurm/profiles",
+                                  "slurm/README.md"])
 def test_the_files_it_names_exist(path):
-    assert path in README and (Path(__file__).parent.parent / path).exists()
+    assert path in README and (ROOT / path).exists()
