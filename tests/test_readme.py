@@ -1,5 +1,5 @@
-"""The files of README and guide are written as they say, their commands and snippets run in order, in a folder
-that is empty at first."""
+"""The files of README and guide are written as they say, their commands and snippets run in order, in a new
+folder."""
 
 import os
 import re
