@@ -98,15 +98,18 @@ def spent(run: Run, x: str, column: str) -> np.ndarray:
     results = run.results
     if x == "rounds":
         return results.rounds.astype(float)
-    if x == "seconds":
-        cost = results.values["seconds/round"]
-    else:
-        up = results.values["clients/floats_up"]
-        known = np.isfinite(up)
-        cost = (results.values["floats_down"]
-                + np.where(known, up, 0).sum(axis=1) / np.maximum(1, known.sum(axis=1)))
-    total: np.ndarray = np.cumsum(np.nan_to_num(cost))
-    return total if column == "post" else total - np.nan_to_num(cost)
+    try:
+        if x == "seconds":
+            cost = np.nan_to_num(results.values["seconds/round"])
+        else:
+            up = results.values["clients/floats_up"]
+            known = np.isfinite(up)
+            cost = (np.nan_to_num(results.values["floats_down"])
+                    + np.where(known, up, 0).sum(axis=1) / np.maximum(1, known.sum(axis=1)))
+    except KeyError as missing:
+        raise UserError(f"{run.folder}: --x {x}: {missing.args[0]} was not recorded") from None
+    total: np.ndarray = np.cumsum(cost)
+    return total if column == "post" else total - cost
 
 
 def _factor(run: Run, metric: str) -> int:
