@@ -149,4 +149,4 @@ def test_variants_of_a_method_have_its_colour_beside_others_and_several_when_alo
     one, two, other = looks(["fedprox", "fedprox", "fedavg"])
     assert one.color == two.color != other.color
     assert len({(look.linestyle, look.marker) for look in (one, two, other)}) == 3
-    assert len({look.color for look in looks(["fedprox"] * 7)}) == len(COLOURS)
+    assert len({look.color for look in looks(["fedprox"] * len(COLOURS))}) == len(COLOURS)

@@ -8,7 +8,7 @@ import numpy as np
 from hpcfl.errors import UserError
 from hpcfl.report import repetitions
 from hpcfl.report.plots.base import LINE, NARROWEST, Sheet, whole_numbers
-from hpcfl.report.style import COLOURS
+from hpcfl.report.style import PLAIN
 from hpcfl.report.summary import Run
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def bubbles(sheet: Sheet, panels: dict[str, np.ndarray]) -> "Figure":
         place.set_title(sheet.title(title) if len(panels) > 1
                         else f"training samples by client and class ({int(counts.sum()):,} in total)")
     sizes = legend_sizes(largest)
-    handles = [places[0].scatter([], [], s=scale * size, color=COLOURS[0], linewidth=0) for size in sizes]
+    handles = [places[0].scatter([], [], s=scale * size, color=PLAIN, linewidth=0) for size in sizes]
     figure.set_figheight(figure.get_figheight() + LINE)
     figure.legend(handles, [f"{size:,} samples" for size in sizes], ncols=len(sizes),
                   loc="outside lower center", borderaxespad=0.1, handletextpad=0.4)
@@ -56,7 +56,7 @@ def _draw(place: "Axes", counts: np.ndarray, scale: float) -> None:
     clients, classes = counts.shape
     client, label = np.nonzero(counts)
     areas = np.maximum(scale * counts[client, label], 0.5)
-    place.scatter(client, label, s=areas, color=COLOURS[0], alpha=0.8, linewidth=0)
+    place.scatter(client, label, s=areas, color=PLAIN, alpha=0.8, linewidth=0)
     place.set(xlabel="client", ylabel="class", xlim=(-0.8, clients - 0.2), ylim=(-0.8, classes - 0.2))
     for axis in (place.xaxis, place.yaxis):
         whole_numbers(axis, 12)
