@@ -10,7 +10,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import config, plugins
 from hpcfl.report.plots import clients, curves, heatmap, partition, spread
 from hpcfl.report.plots._lines import over
-from hpcfl.report.plots.base import Sheet
+from hpcfl.report.plots.base import Sheet, whole_numbers
 from hpcfl.report.style import COLOURS, looks
 from hpcfl.report.summary import load_all
 from hpcfl.storage.metrics import MetricsWriter
@@ -129,6 +129,16 @@ def test_circles_have_areas_in_proportion_to_samples():
     drawn = figure.axes[0].collections[0]
     assert drawn.get_offsets().tolist() == [[0, 0], [0, 2], [1, 1]]
     assert np.allclose(drawn.get_sizes() / drawn.get_sizes()[0], [1, 1 / 8, 1 / 2])
+    assert partition.bubbles(Sheet(7), {"": np.ones((10, 100), int)}).get_figheight() < 7
+
+
+def test_a_single_round_has_one_tick():
+    figure, (axes,) = Sheet(7).panels(1)
+    axes.plot([6], [0.5])
+    whole_numbers(axes.xaxis)
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [6]
+    assert figure.get_figwidth() == 7
 
 
 def test_the_legend_shows_round_numbers_that_occur():

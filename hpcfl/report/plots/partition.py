@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+HIGHEST = 5.0  # inches of all classes
+
+
 def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
     """A panel for each partition that the runs have; of seeds with partitions of their own the first one."""
     placed = repetitions.placed(runs, unfinished=True)
@@ -36,9 +39,10 @@ def bubbles(sheet: Sheet, panels: dict[str, np.ndarray]) -> "Figure":
     room = sheet.width / across - 0.55  # inches in which the circles lie
     cell = min(0.3, room / widest)
     classes = max(counts.shape[1] for counts in panels.values())
-    figure, places = sheet.panels(len(panels), most, height=max(1.4, 0.75 + classes * min(cell * 1.3, 0.2)))
+    tall = max(0.8, classes * min(1.3 * cell, 0.2, HIGHEST / classes))
+    figure, places = sheet.panels(len(panels), most, height=0.75 + tall)
     largest = max(int(counts.max()) for counts in panels.values())
-    diameter = 72 * min(cell, max(1.4, classes * min(cell * 1.3, 0.2)) / (classes + 1))
+    diameter = 72 * min(cell, 1.3 * tall / (classes + 1))  # points; large circles of one client may touch
     scale = pi / 4 * diameter ** 2 / largest  # points² a sample
     for place, (title, counts) in zip(places, panels.items(), strict=True):
         _draw(place, counts, scale)
