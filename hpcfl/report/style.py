@@ -8,8 +8,10 @@ from zlib import crc32
 from hpcfl.experiment import plugins
 
 TEXT, SMALL = 8, 7  # points, on paper, at the width that a figure is made for
-# Okabe and Ito's palette, distinct for all kinds of colour vision.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# Okabe and Ito's palette, distinct for all kinds of colour vision, without its yellow, which is too pale for
+# lines, and with wine and olive of Paul Tol's.
+COLOURS = ("#000000", "#0072B2", "#56B4E9", "#999933", "#D55E00", "#CC79A7", "#009E73", "#882255", "#E69F00")
+PLAIN = COLOURS[1]  # of what is no method's
 # Four kinds of lines and eleven marks, which have no common factor, make 44 pairs: in grey, too, the built-in
 # methods stay apart.
 DASHES = ((0, ()), (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))

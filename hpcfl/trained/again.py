@@ -95,6 +95,10 @@ class Again:
         clients: ascending. final: whether the round is the scoring after the last aggregation. fleets: makes
         a fleet of what one is made of. Raises UserError.
         """
+        known = self.prepared.setup.clients
+        if strangers := [client for client in clients if client >= known]:
+            raise UserError(f"{self.folder}: there is no client {strangers[0]}; the clients are 0 … "
+                            f"{known - 1}")
         for start in range(0, len(clients), TOGETHER):
             ids = np.array(clients[start:start + TOGETHER])
             alone, prepared = OneProcess(), replace(self.prepared, store=self._store(round, ids.tolist()))

@@ -80,9 +80,6 @@ class Models:
         UserError.
         """
         column = moment or self._counts
-        if strangers := sorted(set(clients) - set(self.everyone)):
-            raise UserError(f"{self._folder}: there is no client {strangers[0]}; the clients are 0 … "
-                            f"{len(self.everyone) - 1}")
         round = self._round(column, at)
         for ids, fleet in self.again.play(round, self._final(round), sorted(set(clients))):
             for position, client in enumerate(ids if column in fleet.kept else []):

@@ -1,6 +1,7 @@
 """What is drawn: means and bands over seeds, costs, clients' own numbers; methods can be told apart."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from hpcfl.errors import UserError
 from hpcfl.experiment import config, plugins
 from hpcfl.report.plots import clients, curves, heatmap, partition, spread
-from hpcfl.report.plots.base import Sheet
+from hpcfl.report.plots._lines import over
+from hpcfl.report.plots.base import Sheet, whole_numbers
 from hpcfl.report.series import AXES
 from hpcfl.report.style import COLOURS, looks
 from hpcfl.report.summary import load_all
@@ -57,11 +59,23 @@ def test_a_curve_is_the_mean_over_seeds_with_a_band_of_one_standard_deviation(ru
     assert all(float(tick).is_integer() for tick in figure.axes[0].get_xticks())
 
 
+def test_the_mean_is_over_the_same_seeds_in_every_round():
+    """The second seed stands at round 2 and has no number in round 1."""
+    ran = [SimpleNamespace(results=SimpleNamespace(rounds=np.arange(1, last + 1)),
+                           config={"method": {"name": "fedavg"}}) for last in (3, 2)]
+    line = over("both", ran, [one.results.rounds for one in ran],
+                [np.array([1.0, 2.0, 3.0]), np.array([np.nan, 4.0])])
+    assert (line.x.tolist(), line.mean.tolist(), line.std.tolist()) == ([2], [3], [1])
+
+
 def test_models_before_training_cost_what_the_rounds_before_did(runs):
     found = runs(fedavg=[0.1])
     assert line(curves.plugin(found, Sheet(7), x="seconds")) == [[0, 50], [2, 60]]
     assert line(curves.plugin(found, Sheet(7), x="floats")) == [[0, 50], [150, 60]]
     assert AXES["seconds"][1](found[0], "post").tolist() == [2, 4, 5]
+    del found[0].results.values["floats_down"]
+    with pytest.raises(UserError, match="--x floats: was not recorded"):
+        curves.plugin(found, Sheet(7), x="floats")
 
 
 def test_a_score_over_a_key(runs):
@@ -116,6 +130,16 @@ def test_circles_have_areas_in_proportion_to_samples():
     drawn = figure.axes[0].collections[0]
     assert drawn.get_offsets().tolist() == [[0, 0], [0, 2], [1, 1]]
     assert np.allclose(drawn.get_sizes() / drawn.get_sizes()[0], [1, 1 / 8, 1 / 2])
+    assert partition.bubbles(Sheet(7), {"": np.ones((10, 100), int)}).get_figheight() < 7
+
+
+def test_a_single_round_has_one_tick():
+    figure, (axes,) = Sheet(7).panels(1)
+    axes.plot([6], [0.5])
+    whole_numbers(axes.xaxis)
+    low, high = axes.get_xlim()
+    assert [tick for tick in axes.get_xticks() if low <= tick <= high] == [6]
+    assert figure.get_figwidth() == 7
 
 
 def test_the_legend_shows_round_numbers_that_occur():
@@ -136,4 +160,4 @@ def test_variants_of_a_method_have_its_colour_beside_others_and_several_when_alo
     one, two, other = looks(["fedprox", "fedprox", "fedavg"])
     assert one.color == two.color != other.color
     assert len({(look.linestyle, look.marker) for look in (one, two, other)}) == 3
-    assert len({look.color for look in looks(["fedprox"] * 7)}) == len(COLOURS)
+    assert len({look.color for look in looks(["fedprox"] * len(COLOURS))}) == len(COLOURS)

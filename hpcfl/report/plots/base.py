@@ -86,4 +86,4 @@ def whole_numbers(axis: "Axis", most: int = 8) -> None:
     """Let an axis have ticks at whole numbers only, about ``most``."""
     from matplotlib.ticker import MaxNLocator
 
-    axis.set_major_locator(MaxNLocator(integer=True, nbins=most, steps=[1, 2, 5, 10]))
+    axis.set_major_locator(MaxNLocator(integer=True, nbins=most, steps=[1, 2, 5, 10], min_n_ticks=1))

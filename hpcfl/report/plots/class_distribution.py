@@ -35,7 +35,7 @@ def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
         order = np.argsort(truth)  # so that the classes that the client has are on top
         for of_class in order:
             panel.plot(np.arange(1, len(found) + 1), found[:, of_class], linewidth=0.9,
-                       color=COLOURS[of_class % len(COLOURS)] if len(order) <= len(COLOURS) + 3 else None)
+                       color=COLOURS[of_class % len(COLOURS)] if len(order) <= 10 else None)
         panel.set(title=sheet.title(label), xlabel="mini-batch of round 1")
         panels[-1].plot(truth, found[-1], linestyle="none", marker=look.marker, color=look.color, alpha=0.8,
                         markersize=4, markeredgewidth=0, label=literal(label))

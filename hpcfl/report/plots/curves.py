@@ -63,8 +63,11 @@ def over_cost(arranged: Arrangement, metric: str, x: str = "rounds") -> dict[str
     panels: dict[str, list[Line]] = {}
     for (row, column), runs in arranged.repetitions.items():
         numbers = [_factor(run, metric) * series(run, metric) for run in runs]
-        panels.setdefault(column, []).append(
-            over(row, runs, [AXES[x][1](run, named(run, metric).column) for run in runs], numbers))
+        places = [AXES[x][1](run, named(run, metric).column) for run in runs]
+        for run, of_run in zip(runs, places, strict=True):
+            if np.isnan(of_run).all():
+                raise UserError(f"{run.folder}: --x {x}: was not recorded")
+        panels.setdefault(column, []).append(over(row, runs, places, numbers))
     return panels
 
 

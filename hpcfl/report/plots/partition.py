@@ -8,12 +8,15 @@ import numpy as np
 from hpcfl.errors import UserError
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots.base import LINE, NARROWEST, Sheet, whole_numbers
-from hpcfl.report.style import COLOURS
+from hpcfl.report.style import PLAIN
 from hpcfl.report.summary import Run
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+
+HIGHEST = 5.0  # inches of all classes
 
 
 def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
@@ -36,16 +39,17 @@ def bubbles(sheet: Sheet, panels: dict[str, np.ndarray]) -> "Figure":
     room = sheet.width / across - 0.55  # inches in which the circles lie
     cell = min(0.3, room / widest)
     classes = max(counts.shape[1] for counts in panels.values())
-    figure, places = sheet.panels(len(panels), most, height=max(1.4, 0.75 + classes * min(cell * 1.3, 0.2)))
+    tall = max(0.8, classes * min(1.3 * cell, 0.2, HIGHEST / classes))
+    figure, places = sheet.panels(len(panels), most, height=0.75 + tall)
     largest = max(int(counts.max()) for counts in panels.values())
-    diameter = 72 * min(cell, max(1.4, classes * min(cell * 1.3, 0.2)) / (classes + 1))
+    diameter = 72 * min(cell, 1.3 * tall / (classes + 1))  # points; large circles of one client may touch
     scale = pi / 4 * diameter ** 2 / largest  # points² a sample
     for place, (title, counts) in zip(places, panels.items(), strict=True):
         _draw(place, counts, scale)
         place.set_title(sheet.title(title) if len(panels) > 1
                         else f"training samples by client and class ({int(counts.sum()):,} in total)")
     sizes = legend_sizes(largest)
-    handles = [places[0].scatter([], [], s=scale * size, color=COLOURS[0], linewidth=0) for size in sizes]
+    handles = [places[0].scatter([], [], s=scale * size, color=PLAIN, linewidth=0) for size in sizes]
     figure.set_figheight(figure.get_figheight() + LINE)
     figure.legend(handles, [f"{size:,} samples" for size in sizes], ncols=len(sizes),
                   loc="outside lower center", borderaxespad=0.1, handletextpad=0.4)
@@ -56,7 +60,7 @@ def _draw(place: "Axes", counts: np.ndarray, scale: float) -> None:
     clients, classes = counts.shape
     client, label = np.nonzero(counts)
     areas = np.maximum(scale * counts[client, label], 0.5)
-    place.scatter(client, label, s=areas, color=COLOURS[0], alpha=0.8, linewidth=0)
+    place.scatter(client, label, s=areas, color=PLAIN, alpha=0.8, linewidth=0)
     place.set(xlabel="client", ylabel="class", xlim=(-0.8, clients - 0.2), ylim=(-0.8, classes - 0.2))
     for axis in (place.xaxis, place.yaxis):
         whole_numbers(axis, 12)

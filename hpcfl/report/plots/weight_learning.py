@@ -58,8 +58,6 @@ def losses(run: Run, client: int) -> dict[int, np.ndarray]:
     method = again.prepared.method
     if not isinstance(method, Blending) or not method.ala:
         raise UserError(f"{run.folder}: {method.name} does not learn how to blend models")
-    pool = max(1, int(method.adaptive_aggregation().share * run.results.static["train_counts"][client].sum()))
-    steps = ceil(pool / run.config["training"]["batch_size"])
     for round in sorted(again.rounds & set(run.results.rounds[run.results.played].tolist())):
         seen: list[float] = []
 
@@ -67,8 +65,10 @@ def losses(run: Run, client: int) -> dict[int, np.ndarray]:
             if phase == PHASE:
                 seen.append(float(turn.losses[0, 0]))
 
-        for _ in again.play(round, False, [client], partial(Watched, look=look, longest={PHASE: FEWEST})):
-            pass
+        fleets = partial(Watched, look=look, longest={PHASE: FEWEST})
+        for _, fleet in again.play(round, False, [client], fleets):
+            pool = max(1, int(method.adaptive_aggregation().share * int(fleet.samples[0])))
+            steps = ceil(pool / fleet.setup.training.batch_size)
         if seen:
             found[round] = np.array(seen).reshape(-1, steps).mean(axis=1)
     if not found:
