@@ -105,7 +105,7 @@ def test_table_has_no_other_scores(folder, unimportable, capsys):
 def test_the_figure_is_of_it(folder, unimportable):
     assert [path.name for path in figures.draw(folder)] == ["own_scores_Surprise.png", "clients.png"]
     before, _ = figures.moments(summary.load_all(folder), Sheet(7)).axes
-    assert before.get_ylabel() == f"test {NAME} (bits)"
+    assert before.get_ylabel().split() == f"test {NAME} (bits)".split()
     values = summary.load(folder).results.values[f"pre/{NAME}"]
     assert before.lines[0].get_ydata().tolist() == values[np.isfinite(values)].tolist()
 
