@@ -24,7 +24,7 @@ SEEDS = ("seed", "partition.seed")  # runs that differ in nothing else are repet
 # keys and sections that do not make another experiment
 IGNORED = ("name", "runtime.", "checkpoint.", "data.root", "partition.file", "evaluation.scores")
 ONE_PARTITION = ("all seeds have the same partition, so that ± says nothing about others; "
-                 "a sweep over partition.seed does")
+                 "without partition.seed each has its own")
 OF_DATA = ("data.", "partition.")  # keys that set the data
 LOWER_IS_BETTER = ("seconds", "bytes", "floats", "std")  # in names of recorded numbers that are no scores
 NO_COLUMNS = ("recorded", "seconds")  # what stands before '/' in names of recorded numbers that are no scores
