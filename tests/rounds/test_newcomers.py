@@ -76,8 +76,9 @@ def test_they_leave_no_trace_in_any_method(federate, name):
     assert not np.array_equal(newcomers(with_them, "before", "loss"), newcomers(with_them, "after", "loss"))
 
 
-@pytest.mark.parametrize("name", ["ditto", "apfl", "pfedme", "fedphp", "partialfed"])
+@pytest.mark.parametrize("name", ["ditto", "apfl", "pfedme", "fedphp", "partialfed", "fedala"])
 def test_a_personal_model_begins_as_the_global_one(federate, name):
+    """FedALA's clients blend nothing in their round 1, which this is for a newcomer."""
     played = federate(name, COUNTS, rounds=2, **sections(0))
     setup, samples = played.prepared.setup, played.prepared.resources.samples
     model, shared = setup.build(), setup.layout.split(played.server["model"])
