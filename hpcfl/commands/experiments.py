@@ -14,7 +14,7 @@ from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config, protocols, sweep
 from hpcfl.preparation.prepare import prepare_together
 from hpcfl.report.text import plain
-from hpcfl.storage import sweep_folder
+from hpcfl.storage import run_folder, sweep_folder
 from hpcfl.storage.run_folder import RUN
 
 
@@ -47,12 +47,18 @@ class Plan:
         sweep_folder.record(self.folder, [cell.name for cell in self.cells])
 
 
-def make_plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
-    """What an experiment file's ``table`` asks for; ``source`` names it in messages. Raises UserError."""
+def make_plan(table: dict[str, Any], source: str, out: Path | None, fresh: bool = False) -> Plan:
+    """What an experiment file's ``table`` asks for; ``source`` names it in messages. Raises UserError.
+
+    fresh: nothing of what lies in the folders counts.
+    """
     cells = sweep.expand(table, source)
     is_sweep = "sweep" in table
     folder = out or Path("runs") / table.get("name", cells[0].config.name)
-    planned = [PlannedCell(cell.name, cell.name if is_sweep else ".", cell.config) for cell in cells]
+    places = [cell.name if is_sweep else "." for cell in cells]
+    planned = [PlannedCell(cell.name, place,
+                           cell.config if fresh else run_folder.as_begun(folder / place, cell.config))
+               for cell, place in zip(cells, places, strict=True)]
     return Plan(folder, planned, is_sweep)
 
 
@@ -78,7 +84,7 @@ def _run(read: Callable[[], dict[str, Any]], source: str, out: Path | None, fres
     """``run_table`` with a function that gives the table, so that an unreadable file fails on all ranks."""
     with agreed(communicator):
         check_world(communicator)
-        plan = make_plan(read(), source, out)
+        plan = make_plan(read(), source, out, fresh)
         communicator.watch(allowed_silence(cell.config for cell in plan.cells))
         if communicator.is_server:
             plan.record()

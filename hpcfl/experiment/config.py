@@ -55,7 +55,7 @@ class Config(Section):
 
     name: Annotated[str, AfterValidator(_short)] = Field(
         "experiment", pattern=r"^[\w+=,][\w.+=,-]*$", description="names the results folder")
-    seed: Seed = Field(0, description="seed of everything but the partition")
+    seed: Seed = Field(0, description="seed of everything that is drawn; of the partition see partition.seed")
     protocol: str | None = Field(None, description="a paper's settings as defaults: cwfedavg, fedala, "
                                                    "diversifed, fednh")
     rounds: PositiveInt = Field(100, description="federated rounds")
@@ -106,7 +106,7 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
     source: where the table comes from, for errors. Raises UserError.
     """
     sections: dict[str, Callable[[dict[str, Any]], Section]] = {
-        "partition": lambda given: plugin_keys.partition_class(given)(**given),
+        "partition": lambda given: plugin_keys.partition_class(given)(**_without_word(given)),
         "model": lambda given: plugin_keys.model(**given),
         "method": lambda given: plugin_keys.method_class(given)(**given)}
     place = ""
@@ -119,7 +119,7 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
                 raise UserError(f"{place} = {_shown(given)}: must be a table, [{place}]")
             built[place] = build(given)
         place = ""
-        config = Config(**{**table, **built})
+        config = _with_partition_seed(Config(**{**table, **built}))
         measures.asked(config.evaluation)
         measures.check_best_by(config.evaluation, config.training)
         if (share := config.participation.stragglers) and config.training.epochs == 1:
@@ -130,6 +130,20 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
         raise UserError(f"{source}: {_explain(error, place, table)}") from None
     except UserError as error:
         raise UserError(f"{source}: {error}") from None
+
+
+def _without_word(given: dict[str, Any]) -> dict[str, Any]:
+    """The section ``[partition]`` without ``seed = "seed"``, which is what holds where it is left out."""
+    return {key: value for key, value in given.items() if (key, value) != ("seed", "seed")}
+
+
+def _with_partition_seed(config: Config) -> Config:
+    """The configuration with a seed of the partition, where none is given: one more than the experiment's."""
+    if "seed" in config.partition.model_fields_set:
+        return config
+    partition = config.partition.model_copy(update={"seed": (config.seed + 1) % 2 ** 63})
+    partition.model_fields_set.discard("seed")  # that nobody gave it counts for a run that began with another
+    return config.model_copy(update={"partition": partition})
 
 
 def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:

@@ -14,8 +14,9 @@ from hpcfl.experiment.plugins import nearest
 Setting = dict[str, Any]  # dotted key → value
 Rule = tuple[Setting, Setting]  # where the first holds (of a tuple one value), the second are the defaults
 
-MERGED: list[Rule] = [  # what FedALA and cwFedAvg share: merged splits, 75/25, 20 clients, one epoch of SGD
-    ({}, {"rounds": 1000, "partition.scheme": "dirichlet", "partition.clients": 20,
+# what FedALA and cwFedAvg share: merged splits, 75/25, one partition, 20 clients, 1 epoch of SGD
+MERGED: list[Rule] = [
+    ({}, {"rounds": 1000, "partition.scheme": "dirichlet", "partition.clients": 20, "partition.seed": 1,
           "partition.train": 0.75, "participation.fraction": 1.0,
           "training.epochs": 1, "training.batch_size": 10, "training.optimizer": "sgd",
           "training.lr": 0.005, "evaluation.metric": "weighted", "model.name": "cnn"}),

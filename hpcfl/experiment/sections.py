@@ -55,7 +55,8 @@ class Partition(Section):
 
     scheme: str = Field("dirichlet", description="how samples are spread over clients")
     clients: PositiveInt = Field(20, description="number of clients in total")
-    seed: Seed = Field(1, description="seed of the partition alone, so that all runs share one partition")
+    seed: Seed = Field(1, description="seed of the partition; default 'seed': that of the experiment + 1, so "
+                                      "that each has its own")
     train: float = Field(0.75, gt=0, lt=1, description="share of a client's samples used for training")
     file: str | None = Field(None,
                              description="reuse the partition stored in this file instead of drawing one")

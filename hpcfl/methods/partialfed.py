@@ -47,8 +47,7 @@ class PartialFed(FedAvg):
     decay: float = Field(0.965, gt=0, le=1, description="factor of the temperature in each round")
     strategy_share: float = Field(0.2, ge=0, lt=1,
                                   description="share of mini-batches that train the strategy")
-    strategy_lr: float | None = Field(None, ge=0,
-                                      description="learning rate η_a of the strategy; default: plain_lr")
+    strategy_lr: float | None = Field(None, ge=0, description="rate η_a of the strategy; default: plain_lr")
 
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "model": setup.initial(),

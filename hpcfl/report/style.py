@@ -6,12 +6,13 @@ from typing import Any
 from zlib import crc32
 
 from hpcfl.experiment import plugins
+from hpcfl.report import colours
 
 TEXT, SMALL = 8, 7  # points, on paper, at the width that a figure is made for
-# Okabe and Ito's palette, distinct for all kinds of colour vision, without its yellow, which is too pale for
-# lines, and with wine and olive of Paul Tol's.
+# Of what is no method's, such as classes: Okabe and Ito's palette, distinct for all kinds of colour vision,
+# without its yellow, which is too pale for lines, and with wine and olive of Paul Tol's.
 COLOURS = ("#000000", "#0072B2", "#56B4E9", "#999933", "#D55E00", "#CC79A7", "#009E73", "#882255", "#E69F00")
-PLAIN = COLOURS[1]  # of what is no method's
+PLAIN = COLOURS[1]
 # Four kinds of lines and eleven marks, which have no common factor, make 44 pairs: in grey, too, the built-in
 # methods stay apart.
 DASHES = ((0, ()), (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
@@ -47,20 +48,17 @@ def looks(methods: Sequence[str]) -> list[Look]:
     """
     alone = len(set(methods)) == 1
     taken: set[int] = set()
-    chosen: dict[int, int] = {}  # by position: which colour and which pair
+    chosen: dict[int, int] = {}  # by position: which pair of a line and a mark
     first = {method: position for position, method in reversed(list(enumerate(methods)))}
     for position in sorted(range(len(methods)), key=lambda one: first[methods[one]] != one):
         own = _place(methods[position])
         free = (place for place in range(own, own + PAIRS) if place % PAIRS not in taken)
         chosen[position] = next(free, own)
         taken.add(chosen[position] % PAIRS)
-    return [look(chosen[position], chosen[position] if alone else _place(method))
-            for position, method in enumerate(methods)]
-
-
-def look(pair: int, colour: int) -> Look:
-    """The look with the given number of line and mark, and of colour; both count on and on."""
-    return Look(COLOURS[colour % len(COLOURS)], DASHES[pair % len(DASHES)], MARKS[pair % len(MARKS)])
+    several = alone and len(methods) > 1
+    return [Look(COLOURS[pair % len(COLOURS)] if several else colours.of(method),
+                 DASHES[pair % len(DASHES)], MARKS[pair % len(MARKS)])
+            for method, (_, pair) in zip(methods, sorted(chosen.items()), strict=True)]
 
 
 def _place(method: str) -> int:

@@ -19,7 +19,7 @@ from hpcfl.report.summary import Run
 
 NOTED = ("versions.hpcfl", "commit", "runtime.precision")  # what makes runs hard to compare, if it differs
 ONE_PARTITION = ("all seeds have the same partition, so that ± says nothing about others; "
-                 "a sweep over partition.seed does")
+                 "without partition.seed each has its own")
 LOWER_IS_BETTER = ("seconds", "bytes", "floats", "std")  # in names of recorded numbers that are no scores
 
 

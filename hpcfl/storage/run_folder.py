@@ -69,6 +69,21 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
     return False
 
 
+def as_begun(folder: Path, config: Config) -> Config:
+    """The configuration as the run in the folder began, where it says nothing of the partition's seed.
+
+    Runs that began before that seed followed the experiment's so go on with the partition that they have.
+    """
+    try:
+        begun = read(folder)
+    except UserError:
+        begun = None
+    seed = protocols.flat(begun["identity"]).get("partition.seed") if begun else None
+    if "seed" in config.partition.model_fields_set or type(seed) is not int:
+        return config
+    return config.model_copy(update={"partition": config.partition.model_copy(update={"seed": seed})})
+
+
 def is_finished(rounds: int, done: int, completed: list[int]) -> bool:
     """Whether a run of so many ``rounds`` was played and scored to the end.
 

@@ -35,6 +35,16 @@ def test_cases_are_linked_columns():
     assert cells[0].config.method.mu == 0.5
 
 
+@pytest.mark.parametrize(("given", "expected"), [({}, [1, 2, 8]), ({"seed": "seed"}, [1, 2, 8]),
+                                                 ({"seed": 5}, [5, 5, 5])])
+def test_each_seed_has_its_own_partition_unless_that_has_a_seed(given, expected):
+    """Without any seed it is as it was when the partition's was 1 by default."""
+    table = {"method": {"name": "fedavg"}, "partition": given, "sweep": {"seed": [0, 1, 7]}}
+    cells = expand(table, "f.toml")
+    assert [cell.config.partition.seed for cell in cells] == expected
+    assert [cell.config.resolved()["partition"]["seed"] for cell in cells] == expected
+
+
 def test_cells_do_not_share_what_they_set():
     cells = expand(tiny.table("fedavg", sweep={"training": {"lr": [0.1, 0.2]}}), "f.toml")
     assert [cell.config.training.lr for cell in cells] == [0.1, 0.2]

@@ -76,11 +76,12 @@ def test_it_is_told_every_round_in_a_thread_of_its_own(tmp_path):
 
 
 @pytest.mark.slow
-def test_after_an_interruption_it_is_told_everything_once(tmp_path):
+def test_after_an_interruption_it_is_told_everything_once(tmp_path, capsys):
     play(tmp_path / "run", "Told", rounds=4)
     (tmp_path / "run" / "checkpoints" / "manifest-00000004.json").unlink()  # round 4 is played again
     found = play(tmp_path / "run", "Told", rounds=4)
     first, second = Told.begun
+    assert "is left out" not in capsys.readouterr().out  # a round told twice fails
     assert list(second.rounds) == [1, 2, 3, 4, 5] == found.rounds.tolist()
     for round, numbers in first.rounds.items():
         same = {name: number for name, number in numbers.items() if not name.startswith(("seconds", "bytes"))}

@@ -1,0 +1,84 @@
+"""The base of all methods whose clients start from a model of the server and return theirs."""
+
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from hpcfl.communication.message import Inbox, Mean, Message
+from hpcfl.fleet import Fleet
+from hpcfl.methods._ala import Blending
+from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State
+
+
+class ServerModel(Blending):
+    """A method overrides what it does otherwise: ``received``, ``start``, ``known``, ``fit``, ``keep`` …
+
+    Server: ``model`` [P]. Client: nothing (with ``ala`` the state of ``AdaptiveLocalAggregation``). Down P,
+    up P.
+
+    inherited: names of private models [P] for which a newcomer takes the model that it receives.
+    """
+
+    inherited: ClassVar[tuple[str, ...]] = ()
+
+    def server_state(self, setup: Setup) -> State:
+        return {"model": setup.initial()}
+
+    def send(self, server: State, audience: Audience) -> Message:
+        return {"model": server["model"]}
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        """The model that came down: ``[P]`` if it is the same for all, else ``[n, P]``."""
+        model: Tensor = inbox["model"]
+        return model
+
+    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        """The model that came down, ``[P]`` or ``[n, P]``; with ``ala`` blended with each client's own."""
+        received = self.received(fleet, inbox)
+        return self.adaptive_aggregation().adapt(fleet, received) if self.ala else received
+
+    def known(self, fleet: Fleet, rows: Tensor) -> State:
+        """What an option of the objective reads as ``lane.NAME``: tensors [n, …] by name.
+
+        rows: what training starts from, which tells their type and device.
+        """
+        return {}
+
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, *, variables: State | None = None,
+            **how: Any) -> Tensor:
+        """One local training from ``rows`` as this method does it: the trained rows [n, P].
+
+        ``variables``, beside those that are ``known``, and ``how`` go to ``fleet.train``.
+        """
+        return fleet.train(rows, variables={**self.known(fleet, rows), **(variables or {})}, **how)
+
+    def keep(self, fleet: Fleet, trained: Tensor) -> None:
+        """Assign in ``fleet.state`` what clients remember of their ``trained`` models [n, P]."""
+        if self.ala:
+            fleet.state["model"] = trained
+
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        inbox = self.opened(fleet, inbox)
+        start = self.start(fleet, inbox)
+        self.score(fleet, inbox, start)
+        trained = self.fit(fleet, start, inbox)
+        self.keep(fleet, trained)
+        self.score(fleet, inbox, trained, trained=True)
+        return self.reply(fleet, inbox, trained)
+
+    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        """What goes up from clients whose training came to ``trained`` [n, P]."""
+        return {"model": Mean(trained, self.shares(fleet))}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        server["model"] = uplink["model"]
+
+    def inherit(self, fleet: Fleet, inbox: Inbox) -> None:
+        if self.inherited:
+            received = fleet.rows(self.received(fleet, self.opened(fleet, inbox)))
+            fleet.state |= {name: received.clone() for name in self.inherited}
+
+    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+        """Before training ``global``, the received model, where all clients received the same."""
+        received = self.received(fleet, inbox)
+        return {} if trained or received.dim() == 2 else {"global": ClientModel(received)}
