@@ -26,7 +26,7 @@ METHODS = {"local": "", "fedavg": "", "fedprox": "", "fedavg-c": "method.tune_ep
 NEWCOMERS = "newcomers.clients = 3\nnewcomers.epochs = 1"
 TENSORS = str(Path(__file__).with_name("tensors.py"))
 # kinds of messages and of private state
-KINDS = ["local", "fedavg", "cwfedavg", "fedala", "fednh", "fedrep", "ifca"]
+KINDS = ["fedavg", "cwfedavg", "fedala", "fednh", "ifca"]
 
 
 DIGITS = """
