@@ -31,8 +31,10 @@ from hpcfl.report.summary import Run
 from hpcfl.rows import layout
 from hpcfl.trained.experiment import named
 
-# What takes minutes by itself begins at once: two files that mostly wait for Slurm, two that have one test.
-LONGEST = ["test_slurm", "test_slurm_interruptions", "test_simulated", "test_campaign"]
+# What takes minutes by itself begins at once: two files that mostly wait for Slurm, two that have one test,
+# and two with a test that would be at work alone at the end.
+LONGEST = ["test_slurm", "test_slurm_interruptions", "test_simulated", "test_campaign", "test_ranks",
+           "test_readme"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
