@@ -49,7 +49,7 @@ def test_a_score_that_is_a_mean_over_samples_is_read_as_one():
 def test_a_row_that_is_better_on_every_client_is_best_and_one_like_it_is_named():
     """p = 2/64 for six clients that all say the same, as in ``test_significance``."""
     line = note({"low": [run([LOW])], "high": [run([LOW + STEPS], "post")]}, "", ACCURACY, "last", "iid")
-    assert line.startswith("iid: high is best (p < 0.05, Wilcoxon's signed-rank test on 6 pairs")
+    assert line.startswith("iid: high is best (at the level 0.05: Wilcoxon's signed-rank test on 6 pairs")
     mixed = LOW + STEPS * [1, -1, 1, -1, 1, -1]
     line = note({"low": [run([LOW])], "mixed": [run([mixed])]}, "", ACCURACY, "last", "iid")
     assert line.startswith("iid: low cannot be told from mixed (")
