@@ -6,6 +6,9 @@ import subprocess
 
 import pytest
 
+from hpcfl.cli import plot
+from hpcfl.experiment import plugins
+
 pytestmark = pytest.mark.slow  # they need the zygote, which takes seconds to start
 
 SWEEP = """
@@ -76,6 +79,11 @@ def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, line, words):
     assert failed.returncode == 2
     assert failed.stdout == ""
     assert failed.stderr.startswith("hpcfl: ") and failed.stderr.count("\n") == 1 and words in failed.stderr
+
+
+def test_the_help_of_plot_names_every_kind():
+    words = next(option.help for option in plot.params if option.name == "kind")
+    assert all(kind.replace("_", "-") in words for kind in plugins.names("hpcfl.report.plots"))
 
 
 def test_lists_are_json_alone(call):

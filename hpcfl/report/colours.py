@@ -11,17 +11,25 @@ METHODS = ("fedavg", "local", "fedala", "cwfedavg", "ditto", "fedrep", "fedprox"
            "fedprox-c", "apfl", "scaffold", "moon", "fedbn", "fedadam", "fedyogi")
 GOLDEN = 0.6180339887  # of the circle of hues: any number of such steps keeps hues apart
 FIRST = 0.56  # the first hue, a blue
-LUMINANCES = (0.16, 0.25, 0.20)  # each has a contrast of 3 and more to white as well as to a dark page
-SATURATION = 0.8
+LUMINANCES = (0.28, 0.14, 0.21)  # each has a contrast of 3 and more to white as well as to a dark page
+VIVID = 21  # so many golden steps come back to nearly the same hue: colours from there on are duller
+SATURATIONS = (0.9, 0.25)
 STRANGERS = 997  # places after ``METHODS`` for methods that are not listed
 
 
 def of(method: str) -> str:
     """The colour of a method, as ``#rrggbb``."""
-    place = (METHODS.index(method) if method in METHODS
-             else len(METHODS) + int(hashlib.sha256(method.encode()).hexdigest(), 16) % STRANGERS)
-    pure = colorsys.hls_to_rgb((FIRST + place * GOLDEN) % 1, 0.5, SATURATION)
-    return _with_luminance([_linear(part) for part in pure], LUMINANCES[place % len(LUMINANCES)])
+    number = place(method)
+    saturation = SATURATIONS[number // VIVID % len(SATURATIONS)]
+    pure = colorsys.hls_to_rgb((FIRST + number * GOLDEN) % 1, 0.5, saturation)
+    return _with_luminance([_linear(part) for part in pure], LUMINANCES[number % len(LUMINANCES)])
+
+
+def place(method: str) -> int:
+    """A number for a method, by which its look is chosen: always the same, and its own if it is built in."""
+    if method in METHODS:
+        return METHODS.index(method)
+    return len(METHODS) + int(hashlib.sha256(method.encode()).hexdigest(), 16) % STRANGERS
 
 
 def luminance(colour: str) -> float:

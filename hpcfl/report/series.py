@@ -56,21 +56,24 @@ class Curve:
 
 
 def mean(runs: Sequence[Run], axis: str) -> Curve:
-    """The number that counts in the column that counts, over one of ``AXES``.
-
-    Rounds count in which every run has the number; places along the axis are means over the runs as well.
-    """
-    place = AXES[axis][1]
+    """The number that counts in the column that counts, over one of ``AXES``."""
     numbers = [run.measure.factor * run.results.values.get(f"{run.score}/{run.metric}", _unknown(run))
                for run in runs]
-    places = [place(run, run.score) for run in runs]
-    known = [(np.abs(of_run) < BEYOND) & (np.abs(at) < BEYOND)
-             for of_run, at in zip(numbers, places, strict=True)]
+    return over(runs, [AXES[axis][1](run, run.score) for run in runs], numbers)
+
+
+def over(runs: Sequence[Run], x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Curve:
+    """The curve of the repetitions ``runs``, each with its own ``x`` [T] and ``y`` [T], NaN where none is.
+
+    Rounds count in which every run has both; places along the axis are means over the runs as well.
+    """
+    known = [(np.abs(numbers) < BEYOND) & (np.abs(places) < BEYOND)
+             for numbers, places in zip(y, x, strict=True)]
     rounds = reduce(np.intersect1d, [run.results.rounds[has] for run, has in zip(runs, known, strict=True)])
     rows = [np.searchsorted(run.results.rounds, rounds) for run in runs]
-    values = np.stack([of_run[row] for of_run, row in zip(numbers, rows, strict=True)])
-    x = np.stack([at[row] for at, row in zip(places, rows, strict=True)])
-    return Curve(rounds, x.mean(axis=0), values.mean(axis=0), values.std(axis=0), len(runs))
+    places, numbers = (np.stack([one[row] for one, row in zip(of_runs, rows, strict=True)])
+                       for of_runs in (x, y))
+    return Curve(rounds, places.mean(axis=0), numbers.mean(axis=0), numbers.std(axis=0), len(runs))
 
 
 def thinned(values: np.ndarray, buckets: int) -> np.ndarray:

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-from zlib import crc32
 
-from hpcfl.experiment import plugins
 from hpcfl.report import colours
 
 TEXT, SMALL = 8, 7  # points, on paper, at the width that a figure is made for
@@ -51,7 +49,7 @@ def looks(methods: Sequence[str]) -> list[Look]:
     chosen: dict[int, int] = {}  # by position: which pair of a line and a mark
     first = {method: position for position, method in reversed(list(enumerate(methods)))}
     for position in sorted(range(len(methods)), key=lambda one: first[methods[one]] != one):
-        own = _place(methods[position])
+        own = colours.place(methods[position])
         free = (place for place in range(own, own + PAIRS) if place % PAIRS not in taken)
         chosen[position] = next(free, own)
         taken.add(chosen[position] % PAIRS)
@@ -59,9 +57,3 @@ def looks(methods: Sequence[str]) -> list[Look]:
     return [Look(COLOURS[pair % len(COLOURS)] if several else colours.of(method),
                  DASHES[pair % len(DASHES)], MARKS[pair % len(MARKS)])
             for method, (_, pair) in zip(methods, sorted(chosen.items()), strict=True)]
-
-
-def _place(method: str) -> int:
-    """A number for a method, the same in every figure; different ones for the built-in methods."""
-    known = plugins.names("hpcfl.methods")
-    return known.index(method) if method in known else len(known) + crc32(method.encode()) % PAIRS

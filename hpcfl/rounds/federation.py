@@ -194,10 +194,11 @@ class Federation:
         As in FedProx's experiments (Li et al., MLSys 2020): of the cohort, a share ``stragglers``, drawn anew
         in each round, does a number of epochs that is uniform in 1 … E. Nobody is left out for it.
         """
-        seed, clients = self.prepared.config.seed, self.prepared.setup.clients
-        cohort, share = self.select(round), self.prepared.config.participation.stragglers
+        share = self.prepared.config.participation.stragglers
         if not share:
             return None
+        cohort = self.select(round)
+        seed, clients = self.prepared.config.seed, self.prepared.setup.clients
         luck, pace = (randomness.uniform(seed, purpose, round, skip=0, count=clients)
                       for purpose in ("stragglers", "pace"))
         slow = cohort[np.argsort(luck[cohort], kind="stable")[:int(share * len(cohort) + 1e-9)]]

@@ -1,7 +1,6 @@
 """What is drawn: means and bands over seeds, costs, clients' own numbers; methods can be told apart."""
 
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from hpcfl.errors import UserError
 from hpcfl.experiment import config, plugins
 from hpcfl.report.plots import clients, curves, heatmap, partition, spread
-from hpcfl.report.plots._lines import over
 from hpcfl.report.plots.base import Sheet, whole_numbers
 from hpcfl.report.series import AXES
 from hpcfl.report.style import COLOURS, looks
@@ -57,15 +55,6 @@ def test_a_curve_is_the_mean_over_seeds_with_a_band_of_one_standard_deviation(ru
     assert sheet.notes == ["mean ± standard deviation over 2 seeds"]
     assert figure.axes[0].get_ylabel() == "test accuracy (%), before local training"
     assert all(float(tick).is_integer() for tick in figure.axes[0].get_xticks())
-
-
-def test_the_mean_is_over_the_same_seeds_in_every_round():
-    """The second seed stands at round 2 and has no number in round 1."""
-    ran = [SimpleNamespace(results=SimpleNamespace(rounds=np.arange(1, last + 1)),
-                           config={"method": {"name": "fedavg"}}) for last in (3, 2)]
-    line = over("both", ran, [one.results.rounds for one in ran],
-                [np.array([1.0, 2.0, 3.0]), np.array([np.nan, 4.0])])
-    assert (line.x.tolist(), line.mean.tolist(), line.std.tolist()) == ([2], [3], [1])
 
 
 def test_models_before_training_cost_what_the_rounds_before_did(runs):

@@ -1,6 +1,7 @@
 """Means over repetitions along rounds, seconds and floats, and the points that a line needs."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -23,6 +24,15 @@ def test_rounds_count_that_all_repetitions_have():
     assert series.mean([long, short], "rounds").rounds.tolist() == [2]
     del long.results.values["pre/weighted"]
     assert not len(series.mean([long, short], "rounds").rounds)
+
+
+def test_the_mean_is_over_the_same_seeds_in_every_round():
+    """The second seed stands at round 2 and has no number in round 1."""
+    ran = [SimpleNamespace(results=SimpleNamespace(rounds=np.arange(1, last + 1)))
+           for last in (3, 2)]
+    curve = series.over(ran, [one.results.rounds for one in ran],
+                        [np.array([1.0, 2.0, 3.0]), np.array([np.nan, 4.0])])
+    assert (curve.x.tolist(), curve.mean.tolist(), curve.std.tolist()) == ([2], [3], [1])
 
 
 def test_what_was_spent_until_the_models_were_there():

@@ -37,21 +37,6 @@ class Line:
         return float(self.mean[-1]) if len(self.mean) else np.nan
 
 
-def over(label: str, runs: Sequence[Run], x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Line:
-    """The line of the repetitions ``runs``, each with its own ``x`` [T] and ``y`` [T], NaN where none is.
-
-    It goes through those rounds in which every one of them has a number.
-    """
-    known = [dict(zip(run.results.rounds[np.isfinite(one)].tolist(), np.flatnonzero(np.isfinite(one)),
-                      strict=True)) for run, one in zip(runs, y, strict=True)]
-    rounds = sorted(set.intersection(*(set(found) for found in known)))
-    at = [[found[round] for round in rounds] for found in known]
-    numbers = np.array([one[rows] for one, rows in zip(y, at, strict=True)])
-    places = np.array([one[rows] for one, rows in zip(x, at, strict=True)])
-    return Line(label, method_of(runs[0]), places.mean(axis=0), numbers.mean(axis=0), numbers.std(axis=0),
-                len(runs))
-
-
 def method_of(run: Run) -> str:
     """The method's name, by which its look is chosen."""
     return str(run.config["method"]["name"])

@@ -9,10 +9,10 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.report.arrangement import Arrangement, arrange, label, varied_keys
 from hpcfl.report.plots import _lines
-from hpcfl.report.plots._lines import Line, over
+from hpcfl.report.plots._lines import Line
 from hpcfl.report.plots.base import Sheet, literal, whole_numbers
 from hpcfl.report.reading import named, refuse_unknown, series, value
-from hpcfl.report.series import AXES
+from hpcfl.report.series import AXES, over
 from hpcfl.report.summary import Run
 
 if TYPE_CHECKING:
@@ -67,7 +67,9 @@ def over_cost(arranged: Arrangement, metric: str, x: str = "rounds") -> dict[str
         for run, of_run in zip(runs, places, strict=True):
             if np.isnan(of_run).all():
                 raise UserError(f"{run.folder}: --x {x}: was not recorded")
-        panels.setdefault(column, []).append(over(row, runs, places, numbers))
+        curve = over(runs, places, numbers)
+        panels.setdefault(column, []).append(
+            Line(row, _lines.method_of(runs[0]), curve.x, curve.mean, curve.std, curve.runs))
     return panels
 
 

@@ -29,8 +29,8 @@ def plugin(runs: list[Run], sheet: Sheet, *, metric: str = "", at: str = "best",
             place.plot([worst, best], [position, position], color=look.color, linewidth=1.6, alpha=0.6)
             place.plot([worst], [position], marker="|", color=look.color, markersize=7, markeredgewidth=1.6)
             place.plot([best], [position], marker="|", color=look.color, markersize=7, markeredgewidth=1.6)
-            place.plot([mean], [position], marker="o", color=look.color, markersize=4)
-    sheet.notes.append("from the worst tenth of the clients over the mean (dot) to the best tenth, "
+            place.plot([mean], [position], marker=look.marker, color=look.color, markersize=4)
+    sheet.notes.append("from the worst tenth of the clients over the mean (its mark) to the best tenth, "
                        f"{at} of the rounds, mean over seeds")
     return figure
 
