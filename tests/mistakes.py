@@ -79,6 +79,19 @@ class WrongState(FedAvg):
         fleet.state["last"] = trained
 
 
+class NoRows(FedAvg):
+    def client_state(self, setup):
+        return {"last": torch.zeros(setup.layout.width)}
+
+    def keep(self, fleet, trained):
+        fleet.state["last"] = trained[0]
+
+
+class Counting(FedAvg):
+    def keep(self, fleet, trained):
+        self.calls = fleet.round
+
+
 class MisspeltUpload(FedAvg):
     def aggregate(self, server, cohort, uplink):
         server["model"] = uplink["modle"].mean(dim=0)

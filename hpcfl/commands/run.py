@@ -12,7 +12,7 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.mpi import launched_world_size
 from hpcfl.data.partition import Split
 from hpcfl.errors import Interrupted, RunFailure, UserError
-from hpcfl.experiment import measures
+from hpcfl.experiment import blame, measures
 from hpcfl.experiment.config import Config
 from hpcfl.files import heartbeat
 from hpcfl.preparation.prepare import Prepared, prepare_together
@@ -131,7 +131,7 @@ def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoin
             tracking.round(round, values)
             progress.tell(tracking.notes)
             if on_round is not None:
-                on_round(config.name, round, values)
+                _call(on_round, config.name, round, values)
 
         progress.start(done, introduced, [*notes, *metrics.notes])
         try:
@@ -140,6 +140,15 @@ def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoin
                            report, best).run(done, request)
         finally:
             progress.tell(tracking.notes)
+
+
+def _call(on_round: OnRound, name: str, round: int, values: dict[str, Any]) -> None:
+    """Call the user's function. What fails in it is a UserError with its line."""
+    try:
+        on_round(name, round, values)
+    except Exception as error:
+        place = blame.line_of(error)
+        raise UserError(f"{f'{place}: ' if place else ''}on_round raised {blame.said(error)}") from error
 
 
 def _history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:

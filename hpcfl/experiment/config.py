@@ -4,7 +4,6 @@
 ``UserError`` of one line with the file, the key, the value, what is allowed and the nearest valid name.
 """
 
-import difflib
 import hashlib
 import json
 import re
@@ -74,6 +73,18 @@ class Config(Section):
     def needs_rounds(self) -> bool:
         """Whether what a round does depends on how many there will be, so that no other number may follow."""
         return self.method.needs_rounds or self.training.schedule == "cosine"
+
+    @property
+    def notes(self) -> list[str]:
+        """A line for each key that was set and changes nothing, as rounds and other keys are."""
+        training, lines = self.training, []
+        if training.warmup > self.rounds:
+            lines.append(f"training.warmup = {training.warmup}: no round of {self.rounds} has the whole rate")
+        if late := [round for round in training.milestones if round >= self.rounds]:
+            lines.append(f"training.milestones: {late} come after the last of {self.rounds} rounds")
+        if self.newcomers.epochs and not self.newcomers.clients:
+            lines.append(f"newcomers.epochs = {self.newcomers.epochs}: there are none, newcomers.clients = 0")
+        return lines
 
     def resolved(self) -> dict[str, Any]:
         """Every key with its value, JSON-able, as nested as in the experiment file."""
@@ -190,7 +201,8 @@ def _explain(error: pydantic.ValidationError, place: str, table: dict[str, Any])
     key = ".".join(location)
     if first["type"] == "extra_forbidden":
         kind = "section" if isinstance(first["input"], dict) and len(location) == 1 else "key"
-        return f"unknown {kind} '{key}'{plugins.nearest(location[-1], _fields_of(location[:-1], table))}"
+        allowed, others = _fields_of(location[:-1], table), _elsewhere(table)
+        return f"unknown {kind} '{key}'{plugins.nearest(location[-1], allowed, others)}"
     if first["type"] == "missing":
         return f"'{key}' is missing"
     if first["type"] in ("model_type", "dict_type"):
@@ -211,13 +223,13 @@ def _shown(value: Any) -> str:
 def _closest(error: Any) -> str:
     """A hint at the word that was meant, "" unless only certain words are allowed and one is close."""
     words = re.findall("'(.+?)'", error.get("ctx", {}).get("expected", ""))
-    close = difflib.get_close_matches(str(error["input"]), words, n=1, cutoff=0.5)
-    return f"; did you mean '{close[0]}'?" if close else ""
+    meant = plugins.closest(str(error["input"]), words)
+    return f"; did you mean '{meant}'?" if meant else ""
 
 
 def _wanted(error: Any) -> str:
     """What would be allowed, to stand after "must be"."""
-    if error["type"] in ("sequence_str", "list_type"):
+    if error["type"] in ("sequence_str", "list_type") or error.get("ctx", {}).get("class") == "Sequence":
         return "a list"
     words: str = error["msg"]
     for prefix in ("Value error, ", "Input should be ", "String should "):
@@ -235,6 +247,14 @@ def _location(loc: tuple[int | str, ...], place: str, table: dict[str, Any]) -> 
     depth = 2 if isinstance(table.get(str(whole[0])), dict) else 1
     return [str(part)
             for part in [*whole[:depth], *(part for part in whole[depth:] if isinstance(part, int))]]
+
+
+def _elsewhere(table: dict[str, Any]) -> list[str]:
+    """The keys of all sections, as ``training.lr``."""
+    sections = [name for name, field in Config.model_fields.items()
+                if isinstance(table.get(name, {}), dict)
+                and (name in plugin_keys.SELECTORS or hasattr(field.annotation, "model_fields"))]
+    return [f"{section}.{key}" for section in sections for key in _fields_of([section], table)]
 
 
 def _fields_of(location: list[str], table: dict[str, Any]) -> Mapping[str, Any]:

@@ -13,6 +13,8 @@ MOST_BYTES, MOST_LEVELS, MOST_BITS = 1_000_000, 10, 64
 
 def parsed(path: str | Path) -> dict[str, Any]:
     """The table in a TOML file, or in a ``.json`` file as ``Config.resolved`` gives it. Raises UserError."""
+    if Path(path).is_dir():
+        raise UserError(f"{path}: is a folder; name an experiment file")
     kind = "JSON" if Path(path).suffix == ".json" else "TOML"
     try:
         text = regular.read_bytes(path, MOST_BYTES).decode()

@@ -4,6 +4,7 @@ import difflib
 import importlib
 import importlib.util
 import pkgutil
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,9 @@ from hpcfl.experiment import blame
 # What a user's own object must extend, in the ``base`` of each package; a model is any callable.
 CONTRACTS = {"hpcfl.methods": "Method", "hpcfl.data.partitions": "Scheme", "hpcfl.data.sources": "Source",
              "hpcfl.scores": "Score", "hpcfl.tracking": "Tracker"}
+# What other tools call keys and scores of ours.
+SYNONYMS = {"learning_rate": "lr", "alpha": "beta", "num_clients": "clients", "num_rounds": "rounds",
+            "local_epochs": "epochs", "f1_score": "macro_f1", "random_state": "seed", "l2": "weight_decay"}
 AS_FILES = ("hpcfl.scores",)  # packages whose built-in names keep ``_``, as the numbers in the results do
 
 
@@ -29,12 +33,30 @@ def names(package: str) -> list[str]:
     return sorted(name if package in AS_FILES else name.replace("_", "-") for name in files if name != "base")
 
 
-def nearest(word: str, allowed: Iterable[str]) -> str:
-    """``; did you mean 'x'? (allowed: …)``: the end of an error line about an unknown word."""
+def nearest(word: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
+    """``; did you mean 'x'? allowed: …``: the end of an error line about an unknown word.
+
+    elsewhere: words that are allowed in another place; one of them may be meant, but they are not listed.
+    """
     allowed = list(allowed)
-    close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
-    hint = f"; did you mean '{close[0]}'?" if close else ";"
-    return f"{hint} allowed: {', '.join(allowed)}"
+    meant = closest(word, allowed) or closest(word, elsewhere)
+    return f"; did you mean '{meant}'? allowed: {', '.join(allowed)}" if meant else (
+        f"; allowed: {', '.join(allowed)}")
+
+
+def closest(word: str, allowed: Iterable[str]) -> str | None:
+    """The allowed word that was probably meant, also where other tools have another word; None if none is.
+
+    That is the same word but for upper case, one that has it as a part between dots, dashes and the like,
+    what stands for it in SYNONYMS, or one that is spelled alike; the first of these.
+    """
+    by_small = {one.lower(): one for one in allowed}
+    for wanted in (word.lower(), SYNONYMS.get(word.lower())):
+        whole = [small for small in by_small if wanted in (small, small.rpartition(".")[2])]
+        if found := whole or [small for small in by_small if wanted in re.split(r"[._/-]", small)]:
+            return by_small[found[0]]
+    alike = difflib.get_close_matches(word.lower(), by_small, n=1, cutoff=0.5)
+    return by_small[alike[0]] if alike else None
 
 
 def find(package: str, key: str, name: str) -> Any:

@@ -46,6 +46,7 @@ def _gaps(replayed: Tensor, plain: Tensor, again: Tensor) -> Tensor:
 
 def refusal(what: str) -> RunFailure:
     """What to raise where a replay of ``what`` gave something else."""
-    return RunFailure(f"{what} reads a number that changed since its steps were recorded; "
-                      "give what changes as a variable, which it reads as lane.NAME, or set "
-                      "runtime.replay = false: nothing is recorded")
+    return RunFailure(f"{what} reads a number that changed since its steps were recorded; keep what changes "
+                      "in the server's or the clients' state and give it as a variable, read as lane.NAME "
+                      "(runtime.replay = false records nothing, but what only Python keeps is lost when a "
+                      "run is resumed)")

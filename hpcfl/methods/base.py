@@ -67,6 +67,11 @@ class Method(MethodSection, ABC):
     models: ClassVar[tuple[str, ...]] = ("model",)
     no_newcomers: ClassVar[str] = ""
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Raises TypeError: what a method kept in itself would not be saved, nor be the same on all ranks."""
+        raise TypeError(f"self.{name} = …: a method keeps nothing in itself; what changes lies in "
+                        "server_state or client_state")
+
     def validation_share(self) -> float:
         """The share of a client's training samples, in [0, 1), that is held out for validation.
 

@@ -143,7 +143,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     server = method.server_state(setup) if process.is_server else {}
     store, newcomers = _stores(config, seat, own, private)
     return Prepared(config, method, setup, split, counts, test_counts, placed, resources, store, newcomers,
-                    server, [*split.notes, *method.notes(setup)], seat.kinds,
+                    server, [*config.notes, *split.notes, *method.notes(setup)], seat.kinds,
                     measures.measure(config.evaluation, scores))
 
 

@@ -13,8 +13,9 @@ PHASES = ("round", "train", "score", "send", "gather", "aggregate", "checkpoint"
 def table(rows: Mapping[str, Sequence[Run]]) -> tuple[list[str], list[list[str]]]:
     """The headings, and for each row its label and what it costs, means over its runs.
 
-    Floats are those of a client in a round; bytes and seconds those of a round, without the first, which is
-    slower. The phases are not all of a round, and those of rank 0 and of the slowest worker overlap.
+    Floats are those of a client in a round; bytes, which only several ranks move, and seconds those of a
+    round, without the first, which is slower. The phases are not all of a round, and those of rank 0 and of
+    the slowest worker overlap.
     """
     headings = ["floats down", "floats up", "MB down", "MB up", "whole run",
                 *(f"s/{phase}" for phase in PHASES)]
@@ -24,7 +25,7 @@ def table(rows: Mapping[str, Sequence[Run]]) -> tuple[list[str], list[list[str]]
 def _cells(runs: Sequence[Run]) -> list[str]:
     floats = [[number for run in runs if (number := getattr(run.summary, name)) is not None]
               for name in ("floats_down", "floats_up")]
-    megabytes = [[_mean(run, name) / 1e6 for run in runs] for name in ("bytes_down", "bytes_up")]
+    megabytes = [[_mean(run, name) / 1e6 or np.nan for run in runs] for name in ("bytes_down", "bytes_up")]
     seconds = [[_mean(run, f"seconds/{phase}") for run in runs] for phase in PHASES]
     whole = [float(np.nansum(run.results.values["seconds/round"])) for run in runs
              if "seconds/round" in run.results.values]

@@ -24,7 +24,8 @@ def note(rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, at: s
     alike = [name for name in found.names if name != best and not found.differ(name, best)]
     outcome = f"{best} cannot be told from {', '.join(alike)}" if alike else f"{best} is best"
     return (f"{where}: {outcome} (at the level {LEVEL}: Wilcoxon's signed-rank test on {found.pairs} pairs "
-            f"of client and seed, Holm's correction for {len(rows) * (len(rows) - 1) // 2} comparisons)")
+            "of client and seed taken as independent, Holm's correction for "
+            f"{len(rows) * (len(rows) - 1) // 2} comparisons)")
 
 
 def compared(rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, at: str) -> Comparison:

@@ -12,7 +12,13 @@ from hpcfl.scores._described import Measure, resolve
 from hpcfl.storage import moments
 from hpcfl.storage.moments import CLIENTS, positions
 
+NEWCOMERS = "newcomers/"  # begins the names of their numbers
 NO_COLUMNS = ("recorded", "seconds")  # what stands before '/' in names of recorded numbers that are no scores
+
+
+def read_at(metric: str, at: str) -> str:
+    """Where a number is read: ``at``, but "last" for newcomers, who are scored once, after the last round."""
+    return "last" if metric.startswith(NEWCOMERS) else at
 
 
 class Number(NamedTuple):
@@ -64,7 +70,7 @@ def value(run: Run, metric: str, at: str) -> Number:
     at: "best", "last" or "tail"; which rounds that are: ``moments.positions``.
     """
     numbers, rounds, best = series(run, metric), run.results.rounds, run.summary.best
-    read = positions(rounds, numbers, best["round"] if best else None, at)
+    read = positions(rounds, numbers, best["round"] if best else None, read_at(metric, at))
     if not read:
         return Number(math.nan, math.nan)
     clients = _recorded(run).get(f"{named(run, metric).column}/{CLIENTS}", np.full(len(rounds), np.nan))
@@ -77,7 +83,8 @@ def of_clients(run: Run, column: str, measure: Measure, at: str) -> np.ndarray:
     counted = run.results.values.get(f"{column}/{measure.recorded}")
     best = run.summary.best
     read = ([] if numbers is None or counted is None else
-            positions(run.results.rounds, counted.astype(float), best["round"] if best else None, at))
+            positions(run.results.rounds, counted.astype(float), best["round"] if best else None,
+                      read_at(column, at)))
     if numbers is None or not read:
         return np.full(len(run.results.static["test_counts"]), np.nan)
     mean: np.ndarray = numbers[read].mean(axis=0)

@@ -14,7 +14,7 @@ from hpcfl.report import pairing, summary, table_formats
 from hpcfl.report.arrangement import OF_DATA, Arrangement, arrange, label, seeds
 from hpcfl.report.grid import Entry, Grid
 from hpcfl.report.population import clients_text, few, mixed
-from hpcfl.report.reading import Number, named, refuse_unknown, value
+from hpcfl.report.reading import Number, named, read_at, refuse_unknown, value
 from hpcfl.report.summary import Run
 
 NOTED = ("versions.hpcfl", "commit", "runtime.precision")  # what makes runs hard to compare, if it differs
@@ -62,9 +62,10 @@ def make(runs: list[Run], rows: Sequence[str] = (), columns: Sequence[str] = (),
     else differs between runs.
     """
     metric = reading.metric or runs[0].metric
+    at = read_at(metric, reading.at)
     found = arrange(runs, rows, columns)
     refuse_unknown(found.runs, metric)
-    numbers = {place: [value(placed.run, metric, reading.at) for placed in cell]
+    numbers = {place: [value(placed.run, metric, at) for placed in cell]
                for place, cell in found.cells.items()}
     name, measure = named(found.runs[0], metric)
     factor, ddof = measure.factor if measure else 1, 1 if reading.std == "sample" else 0
@@ -73,9 +74,9 @@ def make(runs: list[Run], rows: Sequence[str] = (), columns: Sequence[str] = (),
     notes = [*found.notes, *_one_partition(found), *_mixed_origins(found),
              *_mixed_populations(found, numbers)]
     if reading.test:
-        notes += _tested(found, metric, reading.at)
+        notes += _tested(found, metric, at)
     lower = measure.better == "down" if measure else any(word in name for word in LOWER_IS_BETTER)
-    return Grid(metric, reading.at, reading.std, found.rows, found.columns, _mark_best(entries, lower),
+    return Grid(metric, at, reading.std, found.rows, found.columns, _mark_best(entries, lower),
                 measure is not None and measure.percent, notes)
 
 

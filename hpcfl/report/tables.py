@@ -18,10 +18,12 @@ NEWCOMERS = ((BEFORE, "new"), (AFTER, "tuned"))
 MEANINGS = {"weighted": "of all samples"}  # summaries that are not said by their name and "over clients"
 CAPTION = """\
 Models before and after local training on the clients' own test samples{unit},
-at the best round, by {best_by} samples, of the column that counts (▸); that
-column in the last round, and its mean over the last tenth of the rounds (tail).
+at the best round, by {best_by} samples, of the column that counts (▸), or the
+latest before it that has them; that column at the end (last), and its mean over
+the last tenth of the rounds (tail).{final}
 {score}: {meaning}; mean ± std, worst tenth: over clients, so many as
 in "of"; floats: to and from a client in a round."""
+CAPTION_OF_FINAL = " Round {} is the scoring\nafter the last aggregation."
 CAPTION_OF_NEWCOMERS = """
 New: clients that were never trained with; tuned: after a training of their own."""
 
@@ -59,9 +61,11 @@ def caption(runs: list[Run]) -> str:
     unit = f", in {plain(measure.unit)}" if measure.unit else ""
     meaning = MEANINGS.get(kind, f"{plain(kind)} over clients")
     best_by = " or ".join(dict.fromkeys(run.summary.best_by for run in runs))
+    finals = sorted({run.config["rounds"] + 1 for run in runs if run.summary.finished})
+    final = CAPTION_OF_FINAL.format(finals[0]) if len(finals) == 1 else ""
     newcomers = CAPTION_OF_NEWCOMERS if any(_newcomers(run) for run in runs) else ""
     return CAPTION.format(unit=unit, best_by=best_by, score=plain(_scores_of(runs)),
-                          meaning=meaning) + newcomers
+                          meaning=meaning, final=final) + newcomers
 
 
 def _scores_of(runs: list[Run]) -> str:

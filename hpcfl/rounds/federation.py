@@ -251,6 +251,7 @@ class Federation:
             (round, values), self._unrecorded = self._unrecorded, None
             with on_this_rank(f"round {round}, metrics"):
                 self.metrics.record(round, values)
+            with on_this_rank(f"round {round}, report"):
                 self.report(round, values)
 
     def checkpoint(self, round: int, wait: bool) -> None:
@@ -297,6 +298,7 @@ class Federation:
             values |= self.costs(floats_down) | {FINAL: 1}
             with on_this_rank("after the last round, metrics"):
                 self.metrics.conclude(rounds + 1, values)
+            with on_this_rank("after the last round, report"):
                 self.report(rounds + 1, values)
 
     def welcome(self, ids: np.ndarray, round: int) -> tuple[np.ndarray, record.Numbers]:

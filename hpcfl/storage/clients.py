@@ -167,12 +167,12 @@ class ClientStore:
 
     def _check_state(self, count: int, state: Mapping[str, Tensor]) -> None:
         if state.keys() != self.template.keys():
-            raise ValueError(f"client state has names {sorted(state)} instead of {sorted(self.template)}")
+            raise ValueError(f"fleet.state has {sorted(state)}; expected {sorted(self.template)}")
         for name, tensor in state.items():
             expected = (self.template[name].dtype, (count, *self.template[name].shape))
             if (tensor.dtype, tuple(tensor.shape)) != expected:
-                raise ValueError(f"client state '{name}' is {tensor.dtype} {tuple(tensor.shape)} instead of "
-                                 f"{expected[0]} {expected[1]}")
+                raise ValueError(f"fleet.state['{name}'] is {tensor.dtype} of shape {list(tensor.shape)}; "
+                                 f"a row for each client is {expected[0]} of shape {list(expected[1])}")
 
 
 def _private(tensor: Tensor) -> Tensor:

@@ -133,8 +133,8 @@ def client_side(small: Prepared, inbox: Inbox) -> tuple[Message, State]:
     participants, observers = fleet(small, 1), fleet(small, 1)
     with trying("update"):
         message = checked("update", small.method.update(participants, inbox))
-        record.numbers(participants, message, record.finite(participants, message))
         small.store.put([0], participants.state)
+        record.numbers(participants, message, record.finite(participants, message))
         uplink = exchange.gather(OneProcess(), small.placement, CLIENT, message, [exchange.header(message)])
     with trying("observe"):
         small.method.observe(observers, inbox)

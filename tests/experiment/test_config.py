@@ -173,7 +173,7 @@ def test_bad_json(run, tmp_path, content, message):
 
 
 def test_a_folder_as_experiment_file(run, tmp_path):
-    assert run(file=tmp_path)[:2] == (2, f"hpcfl: {tmp_path}: cannot be read (not a regular file)\n")
+    assert run(file=tmp_path)[:2] == (2, f"hpcfl: {tmp_path}: is a folder; name an experiment file\n")
 
 
 def test_a_pipe_as_experiment_file(run, tmp_path):
@@ -270,3 +270,13 @@ def test_a_configuration_is_frozen():
         parsed.rounds = 5
     with pytest.raises(UserError, match="must be a table"):
         config.parse({"method": {"name": "fedavg"}, "model": 3})
+
+
+def test_keys_that_change_nothing_are_noted():
+    table = {"method": {"name": "fedavg"}, "rounds": 5, "newcomers": {"epochs": 2},
+             "training": {"warmup": 6, "schedule": "step", "milestones": [4, 5, 9]}}
+    assert config.parse(table).notes == [
+        "training.warmup = 6: no round of 5 has the whole rate",
+        "training.milestones: [5, 9] come after the last of 5 rounds",
+        "newcomers.epochs = 2: there are none, newcomers.clients = 0"]
+    assert config.parse({"method": {"name": "fedavg"}, "training": {"warmup": 100}}).notes == []

@@ -92,3 +92,21 @@ def test_a_module_may_lie_on_the_path_instead(own, tmp_path, monkeypatch):
     (tmp_path / "elsewhere" / "users.py").write_text(METHOD)
     monkeypatch.syspath_prepend(str(tmp_path / "elsewhere"))
     assert plugins.find(METHODS, "method.name", "users:Mine").__name__ == "Mine"
+
+
+@pytest.mark.parametrize(("word", "allowed", "meant"), [
+    ("learning_rate", ["plain_lr", "lr"], "lr"),
+    ("AdamW", ["sgd", "adamw"], "adamw"),
+    ("beta", ["seed", "partition.beta"], "partition.beta"),
+    ("f1", ["accuracy", "macro_f1"], "macro_f1"),
+    ("alpha", ["beta", "alpha"], "alpha"),
+    ("alpha", ["clients", "beta"], "beta"),
+    ("fedvag", ["fedavg", "local"], "fedavg"),
+    ("zzz", ["fedavg", "local"], None),
+])
+def test_the_word_that_was_meant(word, allowed, meant):
+    assert plugins.closest(word, allowed) == meant
+
+
+def test_what_is_meant_elsewhere_is_a_hint_but_not_listed():
+    assert plugins.nearest("lr", ["seed"], ["training.lr"]) == "; did you mean 'training.lr'? allowed: seed"

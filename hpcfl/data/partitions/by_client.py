@@ -5,6 +5,8 @@ clients. Where the data keep test samples apart, these are a client's test sampl
 other schemes, a share ``train`` for training.
 """
 
+from dataclasses import replace
+
 import numpy as np
 from pydantic import Field
 
@@ -23,7 +25,9 @@ class ByClient(Scheme):
 
     def of(self, dataset: Dataset) -> Draw:
         if self.lists is not None:
-            return self._drawn(owner_lists.read(self.lists), self.lists)
+            held = owner_lists.read(self.lists)
+            draw = self._drawn(held, self.lists)
+            return replace(draw, notes=[*draw.notes, *_uneven(held, len(dataset.y), self.lists)])
         if dataset.owners is None:
             raise UserError(f"partition.scheme = 'by-client': '{dataset.name}' does not say whose its "
                             "samples are; set partition.lists, or bring data that do (an array 'client' in "
@@ -54,6 +58,15 @@ class ByClient(Scheme):
             raise UserError(f"{where}: client '{one.name}' has {len(train)} samples to train and {len(test)} "
                             "to test on, it needs at least one of each; leave such clients out")
         return train, test
+
+
+def _uneven(held: list[Held], samples: int, where: str) -> list[str]:
+    """Notes on samples of the data set that several of the natural clients hold, and on those of nobody."""
+    listed = np.concatenate([part for one in held for part in (one.train, one.test) if part is not None])
+    holders = np.bincount(listed[(listed >= 0) & (listed < samples)], minlength=samples)
+    counts = {"several clients": int((holders > 1).sum()), "no client": int((holders == 0).sum())}
+    return [f"{where}: {count:,} of {samples:,} samples are held by {whom}"
+            for whom, count in counts.items() if count]
 
 
 plugin = ByClient

@@ -30,7 +30,7 @@ class OwnFile(Source):
 
     def read(self, name: str, root: Path) -> Dataset:
         read = arrays(root)
-        if problem := _clients_problem(read):
+        if problem := _labels_problem(read) or _clients_problem(read):
             raise UserError(f"{root}: {problem}")
         return made(root, read, owners=owners.numbered(read["client"]) if "client" in read else None)
 
@@ -62,9 +62,11 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
         with regular.opened(path) as file:
             _refuse_bombs(file)
             with np.load(file, allow_pickle=False) as content:
+                if missing := " and ".join(f"'{key}'" for key in ("x", "y") if key not in content):
+                    raise UserError(f"{path}: must hold the arrays 'x' and 'y'; it lacks {missing}")
                 return {key: content[key] for key in ("x", "y", *{"classes", "client"} & set(content))}
-    except KeyError:
-        raise UserError(f"{path}: must hold the arrays 'x' and 'y'") from None
+    except UserError:
+        raise
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
     except Exception as error:  # numpy and zipfile raise many kinds for what is not a whole .npz

@@ -11,6 +11,7 @@ import numpy as np
 
 from hpcfl.report.plots import _clients, _lines
 from hpcfl.report.plots.base import Sheet, literal
+from hpcfl.report.reading import read_at
 from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
 
@@ -34,6 +35,6 @@ def plugin(runs: list[Run], sheet: Sheet, *, metric: str = "", at: str = "best",
             place.barh(position, high - low, left=low, height=0.62, facecolor="none", edgecolor="black",
                        linewidth=0.6)
             place.plot([middle, middle], [position - 0.31, position + 0.31], color="black", linewidth=1.4)
-    sheet.notes.append(f"a dot is a client's own number, {at} of the rounds; a box has the middle half "
-                       "of the clients and the median; rows by their mean")
+    sheet.notes.append(f"a dot is a client's own number, {read_at(found.metric, at)} of the rounds; a box "
+                       "has the middle half of the clients and the median; rows by their mean")
     return figure

@@ -7,6 +7,7 @@ import numpy as np
 
 from hpcfl.report.plots import _clients, _lines
 from hpcfl.report.plots.base import Sheet, literal
+from hpcfl.report.reading import read_at
 from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
 from hpcfl.scores._summaries import summarised
@@ -31,7 +32,7 @@ def plugin(runs: list[Run], sheet: Sheet, *, metric: str = "", at: str = "best",
             place.plot([best], [position], marker="|", color=look.color, markersize=7, markeredgewidth=1.6)
             place.plot([mean], [position], marker=look.marker, color=look.color, markersize=4)
     sheet.notes.append("from the worst tenth of the clients over the mean (its mark) to the best tenth, "
-                       f"{at} of the rounds, mean over seeds")
+                       f"{read_at(found.metric, at)} of the rounds, mean over seeds")
     return figure
 
 

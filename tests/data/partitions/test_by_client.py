@@ -100,6 +100,15 @@ def test_lists_that_are_none_are_refused(tmp_path, content, told):
         partition.make(plugin(clients=2, lists=write(tmp_path / "lists.json", content)), data())
 
 
+def test_samples_of_several_clients_and_of_none_are_noted(tmp_path):
+    path = write(tmp_path / "lists.json", {"one": [5, 0, 1, 2], "two": [2, 5, 6, 7]})
+    assert partition.make(plugin(clients=2, lists=path), data()).notes == [
+        f"{path}: 2 of 12 samples are held by several clients",
+        f"{path}: 6 of 12 samples are held by no client"]
+    whole = write(tmp_path / "lists.json", {"one": [0, 1, 2, 3, 4, 5], "two": [6, 7, 8, 9, 10, 11]})
+    assert partition.make(plugin(clients=2, lists=whole), data()).notes == []
+
+
 def test_hdf5_that_is_not_plain_is_refused(tmp_path):
     with h5py.File(tmp_path / "lists.h5", "w") as file:
         file.create_dataset("a", data=np.arange(1000), compression="gzip")
