@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from hpcfl.fleet import Fleet
+from hpcfl.fleet.turn import Turn
+from hpcfl.methods.base import Cohort
 from hpcfl.report import catalogue
 
 pytestmark = pytest.mark.slow
@@ -45,6 +48,15 @@ def test_tables_say_what_the_code_says(chapter, kind):
     assert [row[0].strip("`") for row in rows] == [entry["name"] for entry in catalogue.entries(kind)]
     for row, entry in zip(rows, catalogue.entries(kind), strict=True):
         assert row[-1] in entry["description"] and row[1] in (entry.get("reference"), row[-1])
+
+
+@pytest.mark.parametrize(("given", "kind"), [("fleet", Fleet), ("turn", Turn), ("cohort", Cohort)])
+def test_the_guide_names_all_that_hooks_are_given(given, kind):
+    chapter = GUIDE.partition("## What hooks are given\n")[2].partition("\n## ")[0]
+    part = chapter.partition(f"`{given}.`")[2].partition("\n\n")[0]
+    named = set(re.findall(r"`(\w+)", part))
+    public = {name for name in {*vars(kind), *kind.__dataclass_fields__} if not name.startswith("_")}
+    assert not public - named
 
 
 def test_the_speeds_are_those_that_were_measured(monkeypatch):
