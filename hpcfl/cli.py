@@ -279,6 +279,8 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
 @click.option("--metric", metavar="NAME", help="A recorded number; default the accuracy that counts.")
 @click.option("--at", type=click.Choice(["best", "last", "tail"]),
               help="Read it in a run's best round, its last one, or as mean of the last tenth of the rounds.")
+@click.option("--base", type=float, metavar="VALUE",
+              help="Of --x KEY: draw the gain over the run of the same seed with this value of KEY.")
 @click.option("--group", metavar="KEY,…", help="Keys that make a line or row; default the method.")
 @click.option("--client", type=click.IntRange(0), metavar="N", help="For kinds that show one client.")
 @click.option("--own", multiple=True, metavar="MODULE:OBJECT",

@@ -100,15 +100,21 @@ class Config(Section):
         table = {key: value for key, value in self.resolved().items() if key not in NOT_IDENTITY}
         table["data"].pop("root")
         table["partition"].pop("file")
-        for section, key in LATER:
-            if table[section][key] == type(getattr(self, section)).model_fields[key].get_default(
-                    call_default_factory=True):
+        for (section, key), default in later_defaults().items():
+            if table[section][key] == default:
                 table[section].pop(key)
         return {key: value for key, value in table.items() if value != {}}
 
     def fingerprint(self) -> str:
         """SHA-256 of the identity, hexadecimal."""
         return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+
+
+def later_defaults() -> dict[tuple[str, str], Any]:
+    """The values that runs from before the keys LATER have for them, by section and key."""
+    sections = {section: cast(type[Section], Config.model_fields[section].annotation) for section, _ in LATER}
+    return {(section, key): sections[section].model_fields[key].get_default(call_default_factory=True)
+            for section, key in LATER}
 
 
 def parse(table: dict[str, Any], source: str = "configuration") -> Config:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import plugins, protocols
+from hpcfl.experiment import config, plugins, protocols
 from hpcfl.experiment.plugin_keys import SELECTORS
 from hpcfl.report.summary import Run
 
@@ -113,8 +113,12 @@ def arrange(runs: Sequence[Run], rows: Sequence[str] = (), columns: Sequence[str
 
 
 def setting_of(run: Run) -> Setting:
-    """A run's configuration as dotted keys, without what does not make another experiment."""
-    return {key: content for key, content in protocols.flat(run.config).items()
+    """A run's configuration as dotted keys, without what does not make another experiment.
+
+    Keys that a run is too old for have the values that count for it.
+    """
+    older = {".".join(key): default for key, default in config.later_defaults().items()}
+    return {key: content for key, content in (older | protocols.flat(run.config)).items()
             if not key.startswith(IGNORED)}
 
 

@@ -6,11 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpcfl.report import charts, colours, costs, series, sweep_table
+from hpcfl.report import charts, client_curves, colours, costs, series, sweep_table
 from hpcfl.report.arrangement import SEEDS, Arrangement, Placed, label, seeds
 from hpcfl.report.charts import Curves, Spread
+from hpcfl.report.client_curves import ClientCurves
 from hpcfl.report.grid import Grid
-from hpcfl.report.reading import of_clients
+from hpcfl.report.reading import client_series, of_clients
 from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
 from hpcfl.report.text import plain
@@ -39,6 +40,7 @@ class Chapter:
     partitions: list[Partition]
     curves: list[Curves]
     spread: Spread | None
+    client_curves: ClientCurves | None
     fairness: list[Grid]
     costs: tuple[list[str], list[list[str]]]
 
@@ -53,7 +55,7 @@ def make(arranged: Arrangement, column: str) -> Chapter:
     drawn = [charts.curves(name, text, {row: series.mean(of_row, name) for row, of_row in of_rows.items()},
                            palette, form) for name, (text, _) in series.AXES.items()]
     return Chapter(column, _partitions(rows), [one for one in drawn if one], _spread(rows, palette),
-                   _fairness(runs, arranged), costs.table(of_rows))
+                   _client_curves(rows), _fairness(runs, arranged), costs.table(of_rows))
 
 
 def best_first(rows: Mapping[str, Sequence[Placed]]) -> dict[str, Sequence[Placed]]:
@@ -79,13 +81,28 @@ def _fairness(runs: list[Run], arranged: Arrangement) -> list[Grid]:
 
 def _spread(rows: Mapping[str, Sequence[Placed]], palette: Mapping[str, str]) -> Spread | None:
     """Each client's own number of the score that counts, in the rows of the chart."""
-    names = _repetitions(rows)
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names.values()))}
+    names, numbers = _repetitions(rows), _numbered(rows)
     of_rows = {row: {numbers[names[id(placed.run)]]: placed.run.measure.factor
                      * of_clients(placed.run, placed.run.score, placed.run.measure, AT) for placed in cell
                      if "test_counts" in placed.run.results.static} for row, cell in rows.items()}
     of_rows = {row: found for row, found in of_rows.items() if found}
     return charts.spread(of_rows, palette, list(numbers)) if of_rows else None
+
+
+def _client_curves(rows: Mapping[str, Sequence[Placed]]) -> ClientCurves | None:
+    """The same number of each client over rounds."""
+    names, numbers = _repetitions(rows), _numbered(rows)
+    found: dict[str, dict[int, tuple[np.ndarray, np.ndarray]]] = {row: {} for row in rows}
+    for row, cell in rows.items():
+        for run in (placed.run for placed in cell):
+            if (of_run := client_series(run, run.score, run.measure)) is not None:
+                found[row][numbers[names[id(run)]]] = run.results.rounds, of_run
+    return client_curves.make(found)
+
+
+def _numbered(rows: Mapping[str, Sequence[Placed]]) -> dict[str, int]:
+    """The repetitions' numbers by what sets them apart."""
+    return {name: number for number, name in enumerate(dict.fromkeys(_repetitions(rows).values()))}
 
 
 def _repetitions(rows: Mapping[str, Sequence[Placed]]) -> dict[int, str]:

@@ -1,6 +1,8 @@
 "use strict";
 // Charts work without this script; with it one axis is shown at a time, and pointing says what lies there.
 const SIZE = 1000, NEAR = 24;  // units of a chart; pixels within which a mark is met
+const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";  // two are a height, of 64 · 64
+const HIGHEST = 64 * 64 - 2;  // one more is no number
 const tip = document.getElementById("tip");
 
 function numbers(path) {  // the points of a path as [[x, y], …]
@@ -94,9 +96,25 @@ function curves(svg, chapter) {
   }, () => choose(chapter, pressed(chapter)));
 }
 
-function spread(svg) {
+function decoded(letters, rounds) {  // a client's curve as a path
+  const points = rounds.map((x, i) => [x, 64 * LETTERS.indexOf(letters[2 * i]) + LETTERS.indexOf(letters[2 * i + 1])]);
+  const known = points.filter(([, height]) => height <= HIGHEST);
+  return known.length ? "M" + known.map(([x, height]) => x + " " + SIZE * (1 - height / HIGHEST)).join("L") : "";
+}
+
+function own(svg, rows, client, row) {  // draw a client's curves, or none where it is null
+  const rounds = svg.dataset.rounds.split(" ").map(Number);
+  [...svg.querySelectorAll(".line")].forEach((line, number) => {
+    const found = client && rows[number].dataset.curves.split(" ").find(text => text.startsWith(client + ":"));
+    line.setAttribute("d", found ? decoded(found.slice(client.length + 1), rounds) : "");
+    line.classList.toggle("met", line.dataset.row === row);
+  });
+}
+
+function spread(svg, lines) {
   const x = range(svg, "x"), repetitions = JSON.parse(svg.dataset.repetitions);
   const follow = svg.querySelector(".follow"), dots = [...svg.querySelectorAll("[data-c]")];
+  const rows = [...svg.querySelectorAll("g")];
   const name = client => { const [run, number] = client.split("."); return `client ${number} (${repetitions[run]})`; };
   const forget = () => {
     follow.setAttribute("d", "");
@@ -108,7 +126,9 @@ function spread(svg) {
     const same = dots.filter(dot => dot.dataset.c.split(" ").includes(clients[0]));
     for (const dot of same) dot.classList.add("met");
     follow.setAttribute("d", "M" + same.map(dot => numbers(dot)[0].join(" ")).join("L"));
-    say(event, `${met.path.parentElement.dataset.row}: ${Number(x(met.x).toPrecision(4))}, ${clients.map(name).join(", ")}`
+    const row = met.path.parentElement.dataset.row;
+    if (lines) own(lines, rows, clients[0], row);
+    say(event, `${row}: ${Number(x(met.x).toPrecision(4))}, ${clients.map(name).join(", ")}`
       + (more ? ` and ${more} more` : ""));
   }, forget);
 }
@@ -117,6 +137,6 @@ for (const chapter of document.querySelectorAll(".chapter")) {
   legend(chapter);
   axes(chapter);
   for (const svg of chapter.querySelectorAll("svg.curves")) curves(svg, chapter);
-  for (const svg of chapter.querySelectorAll("svg.spread")) spread(svg);
+  for (const svg of chapter.querySelectorAll("svg.spread")) spread(svg, chapter.querySelector("svg.own"));
 }
 addEventListener("beforeprint", () => { for (const one of document.querySelectorAll(".printed")) one.open = true; });

@@ -36,8 +36,8 @@ def again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> Confi
     """
     if foreign := [name for name in own_code(table) if name not in own]:
         raise UserError(f"{folder}: was run with your own {', '.join(foreign)}, which is imported only where "
-                        f"you name it: hpcfl.load(…, own={foreign}), "
-                        f"hpcfl export … {' '.join(f'--own {name}' for name in foreign)}")
+                        f"you name it: {' '.join(f'--own {name}' for name in foreign)}, from Python "
+                        f"hpcfl.load(…, own={foreign})")
     wanted: dict[str, Any] = {**deepcopy(dict(table)), "protocol": None}
     drawn = {key: table["partition"][key] for key in ("clients", "seed")}
     wanted["partition"] = {"scheme": "iid", "file": str(folder / PARTITION), **drawn}

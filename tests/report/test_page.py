@@ -236,13 +236,18 @@ def test_pointing_choosing_and_the_axes(shown, everything):
     shown.ask("document.querySelector('.axes [value=floats]').click()")
     assert shown.ask(visible) == ["floats"]
     shown.ask("document.querySelector('.legend button').click()")
-    assert shown.ask("document.querySelectorAll('.line.on').length") == 3  # one over each axis
+    assert shown.ask("document.querySelectorAll('.curves .line.on').length") == 3  # one over each axis
     shown.ask("document.querySelector('svg.spread').scrollIntoView()")
     dot = "document.querySelector('[data-c]').getBoundingClientRect()"
     shown.point(shown.ask(f"{dot}.left"), shown.ask(f"{dot}.top"))
     said = shown.ask("document.getElementById('tip').textContent")
     assert re.match(r"\S+: [\d.]+, client \d+ \(seed=\d partition.seed=\d\)", said)
-    assert shown.ask("document.querySelectorAll('.met').length") == len(plugins.names("hpcfl.methods"))
+    methods = len(plugins.names("hpcfl.methods"))
+    assert shown.ask("document.querySelectorAll('.spread .met').length") == methods
+    drawn = shown.ask("[...document.querySelectorAll('.own .line')].map(line => line.getAttribute('d'))")
+    assert len(drawn) == methods and all(re.fullmatch(r"M[\d.]+ [\d.]+(L[\d.]+ [\d.]+){59}", path)
+                                         for path in drawn)
+    assert shown.ask("document.querySelectorAll('.own .met').length") == 1
 
 
 @pytest.mark.slow

@@ -20,10 +20,11 @@ OWN = np.array([0.2, 0.4, 0.9])  # of three clients with ten test samples each
 @pytest.fixture
 def runs(tmp_path):
     """``runs(method=[numbers by seed])``: runs of two rounds; a number is added in round 2."""
-    def make(finished: bool = True, partitions: int = 1, keys: dict | None = None, **methods: list[float]):
+    def make(finished: bool = True, partitions: int = 1, keys: dict | None = None, aside: str = "",
+             **methods: list[float]):
         for method, numbers in methods.items():
             for seed, number in enumerate(numbers):
-                folder = tmp_path / f"{method},seed={seed}"
+                folder = tmp_path / f"{method},seed={seed}{aside}"
                 table = {"rounds": 2, "seed": seed, "method": {"name": method}, **(keys or {})}
                 resolved = config.parse(table).resolved()
                 counts = np.full((3, 2), 5) + seed % partitions * np.array([[1, -1]] * 3)
@@ -75,6 +76,22 @@ def test_a_score_over_a_key(runs):
     assert [text.get_text() for text in figure.legends[0].texts] == ["local", "fedavg"]
     with pytest.raises(UserError, match=r"--x method.name: 'fedavg' in .* is not a number"):
         curves.plugin(found, Sheet(7), x="method.name")
+
+
+def test_gains_over_the_runs_with_one_value_of_a_key_seed_by_seed(runs):
+    runs(fedavg=[0.0, 0.02], keys={"training": {"lr": 0.1}})
+    found = runs(local=[0.0], fedavg=[0.1, 0.1], keys={"training": {"lr": 0.2}}, aside=",lr=0.2")
+    both = [run for run in found if run.config["method"]["name"] == "fedavg"]
+    figure = curves.plugin(both, Sheet(7), x="training.lr", at="last", base=0.1)
+    assert line(figure) == [[0.1, 0], [0.2, 9]]  # of 10 and 8
+    label = figure.axes[0].get_ylabel().replace("\n", " ")
+    assert label.startswith("gain over training.lr = 0.1: test accuracy")
+    with pytest.raises(UserError, match=r"--base 0.3: there are not runs of all the same seeds"):
+        curves.plugin(both, Sheet(7), x="training.lr", base=0.3)
+    with pytest.raises(UserError, match=r"--base 0.1: there are not runs of all the same seeds"):
+        curves.plugin(found, Sheet(7), x="training.lr", base=0.1)  # local has run with 0.2 alone
+    with pytest.raises(UserError, match=r"--base 0.1: a curve over rounds has all rounds; --base is for --x"):
+        curves.plugin(both, Sheet(7), base=0.1)
 
 
 def test_a_run_that_is_not_finished_is_drawn_as_far_as_it_is(runs):
