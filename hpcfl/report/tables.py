@@ -28,10 +28,13 @@ CAPTION_OF_NEWCOMERS = """
 New: clients that were never trained with; tuned: after a training of their own."""
 
 
-def show(folder: Path) -> None:
-    """Print notes, table and caption for a run's or a sweep's folder. Raises UserError if there is no run."""
+def show(folder: Path, runs: list[Run] | None = None) -> None:
+    """Print notes, table and caption for a run's or a sweep's folder. Raises UserError if there is no run.
+
+    runs: what ``load_all`` gave for it, if that was called already.
+    """
     console = Console(highlight=False)
-    runs = load_all(folder)
+    runs = runs or load_all(folder)
     for run in runs:
         for note in run.notes:
             console.print(literal(f"note: {note}"), soft_wrap=True)
