@@ -55,8 +55,9 @@ def plot(folders: Sequence[Path], kind: str, width: float, out: Path | None, for
 def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
     """Draw the figures of a run or a sweep into its folder and return their paths.
 
-    runs: what ``load_all`` gave for it, if that was called already. The curves are called after the score that
-    counts, mostly ``accuracy.png``; the samples are in ``clients.png``. Without matplotlib nothing is drawn. Raises UserError if there is no run in the folder.
+    runs: what ``load_all`` gave for it, if that was called already. The curves are called after the score
+    that counts, mostly ``accuracy.png``; the samples are in ``clients.png``. Without matplotlib nothing is
+    drawn. Raises UserError if there is no run in the folder.
     """
     if find_spec("matplotlib") is None:  # many compute nodes have just what training needs
         print("note: no figures, matplotlib is not installed here")
