@@ -55,16 +55,19 @@ def row(run: Run) -> dict[str, Any]:
     tail = {name: float(values[found.tail].mean()) for name, values in numbers.items()}
     length = rounds[found.last] - rounds[found.tail[0]] + 1
     before = (rounds < rounds[found.tail[0]]) & (rounds >= rounds[found.tail[0]] - length)
+    before &= np.isfinite(numbers["mean"])
     return {"method": run.summary.method, "seed": run.config["seed"], "rounds": run.summary.rounds,
             "column": run.score, "accuracy": tail["mean"], "spread": tail["std"],
             "worst tenth": tail["worst_tenth"], "best": float(np.nanmax(numbers["mean"])),
-            "drift": tail["mean"] - float(np.nanmean(numbers["mean"][before])), "floats": down + up,
-            "seconds": float(np.quantile(seconds, 0.1)), "digest": run.summary.digest}
+            "drift": tail["mean"] - float(numbers["mean"][before].mean()) if before.any() else np.nan,
+            "floats": down + up, "seconds": float(np.quantile(seconds, 0.1)), "digest": run.summary.digest}
 
 
 def page(what: str, finished: Sequence[Run], frame: pandas.DataFrame) -> str:
     """A setting's table in Markdown, the best method first."""
     complete = [name for name, own in frame.groupby("method") if sorted(own["seed"]) == SEEDS]
+    if len(complete) < 2:
+        return f"# {what}\n\nNot finished with all seeds.\n"
     frame = frame[frame["method"].isin(complete)].copy()
     frame["rank"] = frame.groupby("seed")["accuracy"].rank(ascending=False)
     frame["floats"] /= frame[frame["method"] == "fedavg"]["floats"].mean()
@@ -95,7 +98,7 @@ def cells(name: str, column: str, mean: Mapping[str, float], deviation: float, b
     return {"method": name, "column": column, "accuracy, %": f"{percent['accuracy']} ± {100 * deviation:.2f}",
             "rank": f"{mean['rank']:.1f}", "better than": str(beats), "worse than": str(beaten),
             "spread": percent["spread"], "worst tenth": percent["worst tenth"], "best round": percent["best"],
-            "drift": f"{100 * mean['drift']:+.2f}", "floats": f"{mean['floats']:.2f}",
+            "drift": f"{100 * mean['drift']:+.2f}".replace("+nan", "–"), "floats": f"{mean['floats']:.2f}",
             "seconds": f"{mean['seconds']:.2f}"}
 
 
