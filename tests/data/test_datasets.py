@@ -7,6 +7,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from hpcfl.data import datasets
 from hpcfl.data.sources import cifar_10, mnist
@@ -69,6 +70,12 @@ def test_digits_are_built_in(monkeypatch):
         178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
     values = digits.normalise(digits.x)
     assert values.dtype == torch.float32 and values.min() == -1 and values.max() == 1
+
+
+def test_digits_are_those_that_scikit_learn_gives():
+    digits, given = datasets.load(config.Data()), load_digits()
+    assert np.array_equal(digits.x.squeeze(1).numpy(), given.images)
+    assert np.array_equal(digits.y.numpy(), given.target)
 
 
 def test_names_are_the_files():
