@@ -150,6 +150,16 @@ class Diverges(FedAvg):
         return lane.factor * super().loss(model, batch, lane)
 
 
+class DivergesInRows(Diverges):
+    """The same, whose models travel to the server one by one."""
+
+    def reply(self, fleet, inbox, trained):
+        return {"model": trained}
+
+    def aggregate(self, server, cohort, uplink):
+        server["model"] = (cohort.weights @ uplink["model"].double()).float()
+
+
 class Fades(FedAvg):
     """FedAvg whose loss reads a number that changes each round from somewhere else than the lane."""
 

@@ -7,7 +7,7 @@ is in ``mpi.py``.
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
 
@@ -105,10 +105,33 @@ class Communicator(Process, ABC):
 
     @abstractmethod
     def gather(self, rows: Array, owner: Array, empty: Empty = np.empty) -> Array | None:
-        """Collective. The reverse of ``scatter``: all rows on rank 0, None elsewhere.
+        """Collective. The reverse of ``scatter``: all rows on rank 0, None elsewhere. For narrow rows.
 
         rows: this rank's, ``[its own, width]``. The result is ``[n, width]``, with row i from rank
         ``owner[i]``, in what ``empty`` makes.
+        """
+
+    @abstractmethod
+    def offers(self, row_bytes: int) -> bool:
+        """Whether rows of this size are better offered than gathered; the same on all ranks."""
+
+    @abstractmethod
+    def offer(self, rows: Mapping[str, Array], positions: np.ndarray, total: int, empty: Empty) -> None:
+        """Begin to send rows to rank 0, which takes them while it waits for others; no rank waits here.
+
+        Every rank calls it once, with what it has, before the next exchange, and then ``offered``. The arrays
+        must not change until that has returned.
+
+        rows: this rank's by name, ``[its own, width]``. positions: where its rows belong among the ``total``
+        rows of all ranks. empty: makes what rank 0 receives rows in.
+        """
+
+    @abstractmethod
+    def offered(self, names: Sequence[str], count: int) -> dict[str, Array]:
+        """Collective. Wait until ``count`` rows of each name have arrived on rank 0.
+
+        Returns them there by name, ``[total, width]``; what nobody sent is not initialised. {} elsewhere.
+        Raises on rank 0 what ``empty`` raised.
         """
 
     @abstractmethod
@@ -173,6 +196,15 @@ class OneProcess(Communicator):
 
     def gather(self, rows: Array, owner: Array, empty: Empty = np.empty) -> Array | None:
         return rows
+
+    def offers(self, row_bytes: int) -> bool:
+        return False
+
+    def offer(self, rows: Mapping[str, Array], positions: np.ndarray, total: int, empty: Empty) -> None:
+        """Does nothing: rows are where they belong."""
+
+    def offered(self, names: Sequence[str], count: int) -> dict[str, Array]:
+        return {}
 
     def highest(self, values: np.ndarray) -> np.ndarray:
         return values

@@ -4,7 +4,7 @@ They come back in client order, or as their mean.
 """
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -58,8 +58,34 @@ def header(message: Message) -> list[list[Any]]:
             *([name, means.kind(mean), means.weights(mean)] for name, mean in added.items())]
 
 
+def offer(communicator: Communicator, cohort: np.ndarray, ids: np.ndarray, message: Message) -> None:
+    """Begin to send the wide rows of a message, so that they travel while other ranks still train.
+
+    Every rank calls it as soon as its clients are done, then ``landed``; no rank waits here.
+
+    message: of the clients ``ids`` of this rank, which are among the ``cohort``.
+    """
+    rows, _ = split(message)
+    wide = {name: _array(field.tensor, communicator.takes_gpu) for name, field in rows.items()
+            if communicator.offers(field.tensor.shape[1] * field.tensor.element_size())}
+    communicator.offer(wide, np.searchsorted(cohort, ids), len(cohort), _scratch)
+
+
+def landed(communicator: Communicator, cohort: np.ndarray, ids: np.ndarray,
+           headers: Sequence[list[list[Any]]]) -> dict[str, Array]:
+    """Collective. What the clients ``ids`` of the cohort have offered: on rank 0 ``[n, width]`` by name.
+
+    headers: as for ``gather``, which takes the result.
+    """
+    found = communicator.offered(_wide(communicator, _common(headers)[0]), len(ids))
+    if len(ids) < len(cohort):
+        found = {name: rows[np.searchsorted(cohort, ids)] for name, rows in found.items()}
+    return found
+
+
 def gather(communicator: Communicator, placement: Placement, ids: np.ndarray, message: Message,
-           headers: Sequence[list[list[Any]]]) -> dict[str, Tensor] | None:
+           headers: Sequence[list[list[Any]]],
+           offered: Mapping[str, Array] | None = None) -> dict[str, Tensor] | None:
     """Collective. The messages of the clients ``ids``: on rank 0 tensors by name, else None.
 
     A field arrives as ``[n, width]``, with rows in the order of ``ids``, a Mean as ``[width]`` or
@@ -67,13 +93,19 @@ def gather(communicator: Communicator, placement: Placement, ids: np.ndarray, me
 
     message: what the clients on this rank send, in the order of ``ids``; empty where it hosts none of them.
     headers: the ``header`` of every rank's message, by rank.
+    offered: what ``landed`` gave, if wide rows were offered before; else they are now.
     Raises ValueError where ranks send different fields.
     """
     rows, added = split(message)
     kinds, weights = _common(headers)
-    arrays = {name: _array(field.tensor, communicator.takes_gpu) for name, field in rows.items()}
-    owner, uplink = placement.owner[ids], dict[str, Tensor]()
-    travelling = {name: kind for name, kind in kinds.items() if name not in weights}
+    owner, there = placement.owner[ids], _wide(communicator, kinds)
+    if offered is None:
+        offer(communicator, ids, ids[owner == communicator.rank], message)
+        offered = landed(communicator, ids, ids, headers)
+    arrays = {name: _array(field.tensor, communicator.takes_gpu) for name, field in rows.items()
+              if name not in there}
+    uplink = {name: torch.as_tensor(arrived) for name, arrived in offered.items()}
+    travelling = {name: kind for name, kind in kinds.items() if name not in weights and name not in there}
     with communicator.together():
         for name, (width, dtype) in travelling.items():
             total = communicator.gather(arrays[name] if name in arrays else np.empty((0, width), dtype),
@@ -82,6 +114,12 @@ def gather(communicator: Communicator, placement: Placement, ids: np.ndarray, me
                 uplink[name] = torch.as_tensor(total).cpu()
     uplink |= means.over_ranks(communicator, added, {name: kinds[name] for name in weights}, weights)
     return uplink if communicator.is_server else None
+
+
+def _wide(communicator: Communicator, kinds: Mapping[str, Any]) -> list[str]:
+    """The names of fields whose rows are offered. kinds: of all entries; that of a Mean has three parts."""
+    return [name for name, kind in kinds.items()
+            if len(kind) == 2 and communicator.offers(kind[0] * np.dtype(kind[1]).itemsize)]
 
 
 def _common(headers: Sequence[list[list[Any]]]) -> tuple[dict[str, Any], dict[str, list[Any]]]:

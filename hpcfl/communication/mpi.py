@@ -2,7 +2,8 @@
 
 Ranks wait for each other by polling with a short sleep: a Python signal handler cannot run inside a blocking
 MPI call, and idle ranks leave their core to others. Only when all ranks have arrived do rows move, by
-blocking calls at full speed. While they wait and while they train, ranks send heartbeats; the job ends when
+blocking calls at full speed; but wide rows for rank 0 are offered by each rank as soon as it has them, and
+travel while the others train. While they wait and while they train, ranks send heartbeats; the job ends when
 one is silent too long.
 """
 
@@ -11,8 +12,9 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
@@ -27,10 +29,10 @@ SHORTEST_PAUSE = 5e-5  # seconds between two looks at who has arrived
 PAUSES = ((0.05, 2e-3), (0.005, 2e-2))
 LOOK_ROUND = 0.02  # seconds between two looks at who is silent
 BLOCK_BYTES = 1 << 28  # the most that one broadcast moves, as MPI counts in 32 bits
-# Rows of this size or more travel straight from place to place, one of each rank at a time; smaller ones
-# travel all together, copied into the order of ranks.
+# Rows of this size or more travel straight from place to place, one at a time; smaller ones travel all
+# together, copied into the order of ranks.
 WIDE_BYTES = 1 << 16
-HEARTBEAT = 77  # the tag of these messages
+HEARTBEAT, OFFER, ROWS = 77, 78, 79  # the tags of messages
 UNTIL_TOLD = 600.0  # seconds of silence that count as a hang until ``watch`` says how many
 
 
@@ -50,6 +52,7 @@ class World(Communicator):
         self._last_beat = 0.0
         self._pending: list[Any] = []  # requests of heartbeats that may still be under way
         self._sent, self._received = [0] * self.size, [0] * self.size  # heartbeats, by the other rank
+        self._under_way = _Offers()
         self.watch(UNTIL_TOLD)
 
     def watch(self, seconds: float) -> None:
@@ -101,6 +104,9 @@ class World(Communicator):
         begun = looked = time.monotonic()
         while not request.Test():
             now = time.monotonic()
+            self._take()
+            if self._under_way.requests and not self._mpi.Request.Testall(self._under_way.requests):
+                begun = now  # what travels does so only while somebody looks
             if now - looked > LOOK_ROUND:
                 looked = now
                 self.beat()
@@ -155,7 +161,7 @@ class World(Communicator):
         mine = empty((int((owner == self.rank).sum()), width), dtype)
         with self.together():
             if width * mine.itemsize >= WIDE_BYTES:
-                self._each_row(rows, mine, owner, down=True)
+                self._scatter_waves(rows, mine, owner)
             else:
                 order, sizes = _route(owner, self.size, width * mine.itemsize)
                 block = None if rows is None else [_settled(rows[order]), sizes, None, self._mpi.BYTE]
@@ -166,16 +172,13 @@ class World(Communicator):
     def gather(self, rows: Array, owner: Array, empty: Empty = np.empty) -> Array | None:
         width = rows.shape[1]
         total = empty((len(owner), width), str(rows.dtype).removeprefix("torch.")) if self.rank == 0 else None
+        order, sizes = _route(owner, self.size, width * rows.itemsize)
         with self.together():
-            if width * rows.itemsize >= WIDE_BYTES:
-                self._each_row(total, rows, owner, down=False)
-            else:
-                order, sizes = _route(owner, self.size, width * rows.itemsize)
-                block = None if total is None else np.empty_like(total)
-                there = None if block is None else [block, sizes, None, self._mpi.BYTE]
-                self._world.Gatherv([rows, self._mpi.BYTE], there, root=0)
-                if total is not None:
-                    total[order] = block
+            block = None if total is None else np.empty_like(total)
+            there = None if block is None else [block, sizes, None, self._mpi.BYTE]
+            self._world.Gatherv([rows, self._mpi.BYTE], there, root=0)
+            if total is not None:
+                total[order] = block
         self.bytes_received += len(owner) * width * rows.itemsize
         return total
 
@@ -195,12 +198,55 @@ class World(Communicator):
         self.bytes_received += values.nbytes * (self.size - 1)
         return values if self.rank == 0 else None
 
-    def _each_row(self, all_rows: Array | None, mine: Array, owner: Array, down: bool) -> None:
-        """One scatter or gather for the first row of every rank, one for the second, and so on.
+    def offers(self, row_bytes: int) -> bool:
+        return row_bytes >= WIDE_BYTES
+
+    def offer(self, rows: Mapping[str, Array], positions: np.ndarray, total: int, empty: Empty) -> None:
+        self._under_way = offers = _Offers(total, empty, kept=rows)
+        for name, own in rows.items() if len(positions) else ():
+            told = [name, own.shape[1], str(own.dtype).removeprefix("torch."), positions.tolist()]
+            text = json.dumps(told).encode()
+            offers.requests.append(self._world.Isend([text, self._mpi.BYTE], dest=0, tag=OFFER))
+            offers.requests += [self._world.Isend([own[i:i + 1], self._mpi.BYTE], dest=0, tag=ROWS)
+                                for i in range(len(own))]
+            offers.texts.append(text)
+
+    def _take(self) -> None:
+        """Begin to receive the rows that other ranks have offered. Of one rank they come in their order."""
+        offers, status = self._under_way, self._mpi.Status()
+        while self.rank == 0 and offers.empty is not None and self._world.Iprobe(tag=OFFER, status=status):
+            text = bytearray(status.Get_count(self._mpi.BYTE))
+            self._world.Recv([text, self._mpi.BYTE], source=status.source, tag=OFFER)
+            name, width, dtype, positions = json.loads(text)
+            if (name, width, dtype) not in offers.landed:
+                try:
+                    offers.landed[name, width, dtype] = offers.empty((offers.total, width), dtype)
+                except Exception as error:  # the other ranks know nothing of it, and are met first
+                    offers.failure, offers.empty = error, None
+                    return
+            rows = offers.landed[name, width, dtype]
+            offers.requests += [self._world.Irecv([rows[i:i + 1], self._mpi.BYTE],
+                                                  source=status.source, tag=ROWS) for i in positions]
+            offers.taken += len(positions)
+            self.bytes_received += len(positions) * width * rows.itemsize
+
+    def offered(self, names: Sequence[str], count: int) -> dict[str, Array]:
+        offers = self._under_way
+        with self.together():
+            while self.rank == 0 and offers.taken < count * len(names):
+                if offers.failure is not None:
+                    raise offers.failure
+                self._take()
+            self._mpi.Request.Waitall(offers.requests)
+        self._under_way = _Offers()
+        return {name: rows for (name, _, _), rows in offers.landed.items()}
+
+    def _scatter_waves(self, all_rows: Array | None, mine: Array, owner: Array) -> None:
+        """One scatter for the first row of every rank, one for the second, and so on.
 
         Rows move straight from place to place: none are copied to be put in order first.
 
-        all_rows: rank 0's ``[n, width]``, None elsewhere. mine: this rank's. down: whether it is a scatter.
+        all_rows: rank 0's ``[n, width]``, None elsewhere. mine: this rank's, which is received into.
         """
         positions = [np.flatnonzero(owner == rank) for rank in range(self.size)]
         row, requests = self._mpi.BYTE.Create_contiguous(mine.shape[1] * mine.itemsize).Commit(), []
@@ -209,8 +255,7 @@ class World(Communicator):
             places = [int(own[wave]) if wave < len(own) else 0 for own in positions]
             outer = None if all_rows is None else [all_rows, (counts, places), row]
             inner = [mine[wave:wave + 1], counts[self.rank], row]
-            ends = (outer, inner) if down else (inner, outer)
-            requests.append((self._world.Iscatterv if down else self._world.Igatherv)(*ends, root=0))
+            requests.append(self._world.Iscatterv(outer, inner, root=0))
         self._mpi.Request.Waitall(requests)
         row.Free()
 
@@ -220,6 +265,7 @@ class World(Communicator):
             expected = self._world.alltoall(self._sent)
             while self._received != expected:  # MPI must not be finalised with a message under way
                 self._listen()
+            self._mpi.Request.Waitall(self._pending)
         self._blocked_since = time.monotonic()
         self._mpi.Finalize()
         self._blocked_since = float("inf")
@@ -233,6 +279,25 @@ class World(Communicator):
             self._world.Abort(code)
         finally:
             os._exit(code)  # MPI may be gone already
+
+
+@dataclass
+class _Offers:
+    """Rows on their way to rank 0 beside other exchanges.
+
+    total, empty: as ``offer`` got them. kept, texts: what is being sent. landed: the rows on rank 0 by name,
+    width and type, of which ``taken`` in all are there or have a request. failure: why there is no
+    room for them.
+    """
+
+    total: int = 0
+    empty: Empty | None = None
+    kept: Mapping[str, Array] = field(default_factory=dict)
+    texts: list[bytes] = field(default_factory=list)
+    landed: dict[tuple[str, int, str], Array] = field(default_factory=dict)
+    taken: int = 0
+    failure: Exception | None = None
+    requests: list[Any] = field(default_factory=list)
 
 
 def reaches_gpus(kinds: str) -> bool:

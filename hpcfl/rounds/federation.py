@@ -103,8 +103,10 @@ class Federation:
         finite = record.finite(participants, uplink)
         numbers = [(participants.ids, record.numbers(participants, uplink, finite)),
                    (observers.ids, record.numbers(observers, None, None))]
-        uplink = only(uplink, finite)
-        headers = [exchange.header(uplink), participants.ids[~finite.numpy()].tolist(),
+        uplink, lost_here = only(uplink, finite), participants.ids[~finite.numpy()]
+        with on_this_rank(f"round {round}, uploads"):
+            exchange.offer(self.communicator, cohort, participants.ids[finite.numpy()], uplink)
+        headers = [exchange.header(uplink), lost_here.tolist(),
                    record.header(numbers, dict(stopwatch.seconds))]
         with stopwatch.phase("gather"), self.communicator.together():
             of_uplinks, lost, of_numbers = zip(*self.communicator.allgather(headers), strict=True)
@@ -112,10 +114,13 @@ class Federation:
                                    audience, len(self.prepared.counts),
                                    numbers, of_numbers, self.prepared.resources.scores)
             diverged = np.array(sorted(itertools.chain(*lost)), np.int64)
+            sound = np.setdiff1d(cohort, diverged)
+            with on_this_rank(f"round {round}, uploads"):  # before anything can end the run
+                offered = exchange.landed(self.communicator, cohort, sound, of_uplinks)
             level = self.agree(round, diverged, values, request)
-        sound = np.setdiff1d(cohort, diverged)
         with stopwatch.phase("gather"), on_this_rank(f"round {round}, uploads"):
-            arrived = exchange.gather(self.communicator, self.prepared.placement, sound, uplink, of_uplinks)
+            arrived = exchange.gather(self.communicator, self.prepared.placement, sound, uplink, of_uplinks,
+                                      offered)
         with on_this_rank(f"round {round}, state of {_named(participants.ids)}"):
             self.keep(participants, finite.numpy())
         with stopwatch.phase("aggregate"):

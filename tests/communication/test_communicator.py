@@ -12,7 +12,7 @@ from hpcfl.communication.communicator import Communicator, OneProcess
 from hpcfl.communication.mpi import World
 
 EXCHANGES = ["together", "share", "collect", "allgather", "agree", "broadcast", "scatter", "gather",
-             "highest", "total"]
+             "offers", "offer", "offered", "highest", "total"]
 NEEDED = [*EXCHANGES, "beat", "watch", "end", "abort"]
 
 

@@ -24,7 +24,7 @@ METHODS = {"local": "", "fedavg": "", "fedprox": "", "fedavg-c": "method.tune_ep
            "scaffold": "", "moon": "", "apfl": "", "fedbn": "", "fedadam": "", "fedyogi": "",
            "creff": "method.head_epochs = 2\nmethod.match_steps = 2\nmethod.features_each = 10"}
 NEWCOMERS = "newcomers.clients = 3\nnewcomers.epochs = 1"
-TENSORS = str(Path(__file__).with_name("tensors.py"))
+TENSORS, LATE = (str(Path(__file__).with_name(name)) for name in ("tensors.py", "late.py"))
 # kinds of messages and of private state
 KINDS = ["fedavg", "cwfedavg", "fedala", "fednh", "ifca"]
 
@@ -91,6 +91,29 @@ def test_a_client_that_is_left_out_counts_nowhere(start, experiment, tmp_path):
     assert digest is not None
     for ranks in (3, 6):
         same(results.read(tmp_path / "0"), results.read(tmp_path / str(ranks)))
+
+
+def test_rows_travel_while_other_ranks_train(start, alone, experiment, tmp_path):
+    file = experiment("[method]\nname = 'fedamp'\n", 2)
+    assert alone(file, tmp_path / "1") == 0
+    code, output = start(3, file, "--out", tmp_path / "3", program=(LATE,),
+                         ARRIVED=str(tmp_path / "arrived")).wait()
+    assert code == 0 and (tmp_path / "arrived").exists(), output
+    assert jobs.digest(tmp_path / "3") == jobs.digest(tmp_path / "1")
+
+
+def test_rows_of_a_client_that_is_left_out_are_not_waited_for(start, experiment, tmp_path):
+    """Of two ranks with rows, and of five of which one has none left."""
+    file = experiment("[method]\nname = 'tiny:DivergesInRows'\nclient = 3\nsince = 2\n", 3)
+    arguments = ["--set", "training.on_divergence=exclude", "--out"]
+    given = {"program": (TENSORS,), "WIDE_BYTES": "1"}
+    assert start(0, file, *arguments, tmp_path / "0").wait()[0] == 0
+    for ranks in (3, 6):
+        code, output = start(ranks, file, *arguments, tmp_path / str(ranks), **given).wait()
+        assert code == 0, output
+        assert jobs.digest(tmp_path / str(ranks)) == jobs.digest(tmp_path / "0") is not None
+    code, output = start(3, file, "--out", tmp_path / "stopped", **given).wait()
+    assert code == 1 and "client 3 diverged" in output and "Traceback" not in output, output
 
 
 @pytest.mark.parametrize("wide", [1, 1 << 16], ids=["a row at a time", "all together"])
