@@ -25,7 +25,7 @@ def command(arguments: list[str], communicator: Communicator) -> int:
     Raises KeyboardInterrupt after Ctrl-C, and what is neither bad input nor a RunFailure or Interrupted.
     """
     try:
-        cli.main(arguments, prog_name="hpcfl", standalone_mode=False, obj=communicator)
+        cli.main(arguments or ["--help"], prog_name="hpcfl", standalone_mode=False, obj=communicator)
         return DONE
     except click.exceptions.Exit as leave:
         return leave.exit_code
@@ -79,7 +79,19 @@ def traced(action: Callable[..., None]) -> Callable[..., None]:
     return carry_out
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class Commands(click.Group):
+    """Commands by name; a name that is none gets the nearest."""
+
+    def resolve_command(self, context: click.Context,
+                        arguments: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if arguments and not arguments[0].startswith("-") and arguments[0] not in self.commands:
+            from hpcfl.experiment.plugins import nearest
+
+            raise click.UsageError(f"no command '{arguments[0]}'{nearest(arguments[0], self.commands)}")
+        return super().resolve_command(context, arguments)
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
 def cli() -> None:
     """Personalised federated learning simulated on HPC clusters."""
@@ -232,7 +244,7 @@ def export(folder: Path, clients: tuple[int, ...], everyone: bool, of_server: bo
 
 
 @cli.command()
-@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("folders", nargs=-1, required=True, metavar="FOLDER…", type=click.Path(path_type=Path))
 @click.option("--rows", default="", metavar="KEY,…", help="Keys of the configuration; default the method.")
 @click.option("--columns", default="", metavar="KEY,…",
               help="Keys of the configuration; default data set and partition.")
@@ -247,12 +259,12 @@ def export(folder: Path, clients: tuple[int, ...], everyone: bool, of_server: bo
 @click.option("--format", "form", default="terminal",
               type=click.Choice(["terminal", "markdown", "csv", "latex"]))
 @on_server
-def table(folder: Path, rows: str, columns: str, metric: str, at: str, std: str, test: bool,
+def table(folders: tuple[Path, ...], rows: str, columns: str, metric: str, at: str, std: str, test: bool,
           form: str) -> None:
-    """The runs below FOLDER as rows × columns, mean ± standard deviation over seeds."""
+    """The runs below FOLDER… as rows × columns, mean ± standard deviation over seeds."""
     from hpcfl.report.sweep_table import Reading, show
 
-    show(folder, [key for key in rows.split(",") if key], [key for key in columns.split(",") if key],
+    show(folders, [key for key in rows.split(",") if key], [key for key in columns.split(",") if key],
          Reading(metric, at, std, test), form)
 
 

@@ -92,6 +92,11 @@ class Counting(FedAvg):
         self.calls = fleet.round
 
 
+class NoModelLeft(FedAvg):
+    def aggregate(self, server, cohort, uplink):
+        server["model"] = uplink["model"].sum(dim=0)
+
+
 class MisspeltUpload(FedAvg):
     def aggregate(self, server, cohort, uplink):
         server["model"] = uplink["modle"].mean(dim=0)

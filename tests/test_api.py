@@ -78,6 +78,15 @@ def test_what_a_callback_raises_ends_the_run_and_the_next_command_continues(tmp_
 
 
 @pytest.mark.slow
+def test_fewer_rounds_than_a_later_command_has_played_are_said(tmp_path, capsys):
+    for rounds in (2, 3):
+        hpcfl.run({**TABLE, "rounds": rounds}, out=tmp_path / "run")
+    assert "of a later command" not in capsys.readouterr().out
+    assert hpcfl.run(TABLE, out=tmp_path / "run").summary.rounds == 3
+    assert "run, for the 3 rounds of a later command; --fresh starts over" in capsys.readouterr().out
+
+
+@pytest.mark.slow
 def test_fresh_starts_over(tmp_path):
     hpcfl.run(TABLE, out=tmp_path / "run")
     hpcfl.run(TABLE, out=tmp_path / "run", fresh=True)

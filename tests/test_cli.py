@@ -44,7 +44,7 @@ def test_a_sweep_over_mpi_ends_with_a_table_and_figures_and_is_not_repeated(call
     folder = tmp_path / "runs" / "both"
     assert {path.name for path in folder.iterdir()} >= {"local", "fedavg", "accuracy.png", "clients.png"}
     again = call("hpcfl run both.toml")
-    assert again.stdout.count("complete in") == 2
+    assert again.stdout.count("complete in") == 2 and "of a later command" not in again.stdout
 
     shown = call("mpiexec -n 2 hpcfl show runs/both --json")
     summaries = json.loads(shown.stdout)
@@ -70,6 +70,7 @@ def test_check_writes_nothing_and_shows_every_rank(call, tmp_path):
     pytest.param("mpiexec -n 2 hpcfl run missing.toml", "missing.toml: no such experiment file",
                  marks=pytest.mark.mpi),
     ("hpcfl check wrong.toml", "training.lr"),
+    ("hpcfl rnu both.toml", "no command 'rnu'; did you mean 'run'? allowed: "),
     ("hpcfl data download minst --root .", "did you mean 'mnist'?"),
     ("hpcfl data download digits --root .", "built in"),
 ])
@@ -84,6 +85,11 @@ def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, line, words):
 def test_the_help_of_plot_names_every_kind():
     words = next(option.help for option in plot.params if option.name == "kind")
     assert all(kind.replace("_", "-") in words for kind in plugins.names("hpcfl.report.plots"))
+
+
+def test_without_a_command_there_is_help(call):
+    helped = call("hpcfl")
+    assert helped.returncode == 0 and "\n  run  " in helped.stdout
 
 
 def test_lists_are_json_alone(call):

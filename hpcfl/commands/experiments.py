@@ -131,7 +131,10 @@ def run_one(experiment: config.Config, folder: Path, fresh: bool, communicator: 
     """
     played = run(experiment, folder, communicator, fresh, on_round)
     if not played and communicator.is_server:
-        print(f"{experiment.name}: complete in {folder}; --fresh starts over", flush=True)
+        there = run_folder.read(folder)
+        asked = there["config"]["rounds"] if there else experiment.rounds
+        more = f", for the {asked} rounds of a later command" if asked > experiment.rounds else ""
+        print(f"{experiment.name}: complete in {folder}{more}; --fresh starts over", flush=True)
     return played
 
 

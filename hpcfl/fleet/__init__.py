@@ -312,8 +312,8 @@ class Fleet:
                  task: training.Task) -> training.Trained:
         """Train ``task``; keep buffers and losses. Raises ValueError for a phase that was trained before."""
         if task.phase in self._phases:
-            raise ValueError(f"phase '{task.phase}' was trained already in this call; "
-                             "shuffles are keyed by phase")
+            raise ValueError(f"phase '{task.phase}' was trained already in this call; shuffles are keyed by "
+                             "phase, so give a second training one of its own: phase=\"NAME\"")
         self._phases.add(task.phase)
         given = self._variables(variables)
         trained = training.train(task, self.resources, self.ids, self.rows(rows), self.buffers(model), given)

@@ -12,7 +12,7 @@ def tell(folder: Path, played: bool) -> None:
     tables.show(folder, runs)
     # only where runs differ in more than their method: then there is something to average or to cross
     if len(runs) > len({run.summary.method for run in runs}):
-        sweep_table.show(folder)
+        sweep_table.show([folder])
     for path in figures.draw(folder, runs) if played else []:
         print(f"figure: {path}")
     print(f"look further: hpcfl show {shlex.quote(str(folder))}", flush=True)

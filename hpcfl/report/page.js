@@ -103,6 +103,7 @@ function decoded(letters, rounds) {  // a client's curve as a path
 }
 
 function own(svg, rows, client, row) {  // draw a client's curves, or none where it is null
+  svg.parentElement.querySelector(".hint").hidden = true;
   const rounds = svg.dataset.rounds.split(" ").map(Number);
   [...svg.querySelectorAll(".line")].forEach((line, number) => {
     const found = client && rows[number].dataset.curves.split(" ").find(text => text.startsWith(client + ":"));

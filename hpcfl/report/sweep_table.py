@@ -1,6 +1,7 @@
 """``hpcfl table``: runs in rows and columns by any keys, with mean ± standard deviation over seeds."""
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,10 +17,12 @@ from hpcfl.report.grid import Entry, Grid
 from hpcfl.report.population import clients_text, few, mixed
 from hpcfl.report.reading import Number, named, read_at, refuse_unknown, value
 from hpcfl.report.summary import Run
+from hpcfl.report.text import plain
 
 NOTED = ("versions.hpcfl", "commit", "runtime.precision")  # what makes runs hard to compare, if it differs
 ONE_PARTITION = ("all seeds have the same partition, so that ± says nothing about others; "
                  "without partition.seed each has its own")
+MODELS = {"pre": "before local training", "post": "after it"}
 LOWER_IS_BETTER = ("seconds", "bytes", "floats", "std")  # in names of recorded numbers that are no scores
 
 
@@ -41,17 +44,21 @@ class Reading:
     test: bool = False
 
 
-def show(folder: Path, rows: Sequence[str] = (), columns: Sequence[str] = (), reading: Reading = Reading(),
-         form: str = "terminal") -> None:
-    """Print the table of the finished runs below a folder; ``form``: terminal, or one of ``TEXTS``.
+def show(folders: Sequence[Path], rows: Sequence[str] = (), columns: Sequence[str] = (),
+         reading: Reading = Reading(), form: str = "terminal") -> None:
+    """Print the table of the finished runs below folders; ``form``: terminal, or one of ``TEXTS``.
 
     The other arguments are those of ``make``. Raises UserError.
     """
-    grid = make(summary.runs_below(folder), rows, columns, reading)
+    runs = {run.folder.resolve(): run for folder in folders for run in summary.runs_below(folder)}
+    grid = make(list(runs.values()), rows, columns, reading)
     if form == "terminal":
         Console(highlight=False).print(table_formats.terminal(grid))
     else:
         print(table_formats.TEXTS[form](grid))
+    if form == "csv":  # a table for other programs, which has no place for notes
+        for note in grid.notes:
+            print(plain(f"note: {note}"), file=sys.stderr)
 
 
 def make(runs: list[Run], rows: Sequence[str] = (), columns: Sequence[str] = (),
@@ -71,7 +78,7 @@ def make(runs: list[Run], rows: Sequence[str] = (), columns: Sequence[str] = (),
     factor, ddof = measure.factor if measure else 1, 1 if reading.std == "sample" else 0
     entries = [[_entry(numbers.get((row, column)), factor, ddof) for column in found.columns]
                for row in found.rows]
-    notes = [*found.notes, *_one_partition(found), *_mixed_origins(found),
+    notes = [*found.notes, *_mixed_models(found, metric), *_one_partition(found), *_mixed_origins(found),
              *_mixed_populations(found, numbers)]
     if reading.test:
         notes += _tested(found, metric, at)
@@ -113,6 +120,19 @@ def _one_partition(found: Arrangement) -> list[str]:
     if columns == found.columns:
         return [ONE_PARTITION]
     return [f"{column}: {ONE_PARTITION}" for column in columns]
+
+
+def _mixed_models(found: Arrangement, metric: str) -> list[str]:
+    """A note where numbers are of each method's own models, for some before and for others after training."""
+    rows: dict[str, dict[str, None]] = {}
+    for (row, _), cell in found.cells.items():
+        for placed in cell:
+            rows.setdefault(named(placed.run, metric).column, {})[row] = None
+    if len(rows) < 2:
+        return []
+    known = {column: rows[column] for column in (*MODELS, *sorted(rows)) if column in rows}
+    parts = (f"{MODELS.get(column, column)} ({few(list(of))})" for column, of in known.items())
+    return [f"each method's own models: {', '.join(parts)}; --metric post/mean is of the same for all"]
 
 
 def _mixed_origins(found: Arrangement) -> list[str]:

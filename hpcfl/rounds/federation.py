@@ -166,8 +166,8 @@ class Federation:
                                         else SAVE if self.due(round) else GO_ON)
         if level == DIVERGED:
             raise RunFailure(f"round {round}: {_named(diverged)} diverged (NaN or Inf); "
-                             "lower training.lr, set training.clip, or leave such clients out with "
-                             "training.on_divergence = 'exclude'")
+                             "lower training.lr or set training.clip and start over with --fresh, or "
+                             "leave such clients out with training.on_divergence = 'exclude'")
         return level
 
     def due(self, round: int) -> bool:

@@ -157,7 +157,11 @@ def checked(sender: str, message: Any) -> Message:
     """The message of one client that the hook ``sender`` returned. Raises TypeError if it cannot travel."""
     if not isinstance(message, Mapping):
         raise TypeError(f"it returns a {type(message).__name__}; expected a dictionary of tensors by name")
-    for name, field in fields(message).items():
+    try:
+        entries = fields(message)
+    except ValueError as error:  # which is excused on the server, but not in what it sends
+        raise TypeError(f"it returns what cannot travel: {error}") from None
+    for name, field in entries.items():
         down = sender != "update"
         if isinstance(field, Mean) and down:
             raise TypeError(f"it returns '{name}' as a Mean, which is what clients send")

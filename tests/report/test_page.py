@@ -237,11 +237,14 @@ def test_pointing_choosing_and_the_axes(shown, everything):
     assert shown.ask(visible) == ["floats"]
     shown.ask("document.querySelector('.legend button').click()")
     assert shown.ask("document.querySelectorAll('.curves .line.on').length") == 3  # one over each axis
+    hint = "document.querySelector('.hint').checkVisibility()"
+    assert shown.ask(hint) is True
     shown.ask("document.querySelector('svg.spread').scrollIntoView()")
     dot = "document.querySelector('[data-c]').getBoundingClientRect()"
     shown.point(shown.ask(f"{dot}.left"), shown.ask(f"{dot}.top"))
     said = shown.ask("document.getElementById('tip').textContent")
     assert re.match(r"\S+: [\d.]+, client \d+ \(seed=\d partition.seed=\d\)", said)
+    assert shown.ask(hint) is False
     methods = len(plugins.names("hpcfl.methods"))
     assert shown.ask("document.querySelectorAll('.spread .met').length") == methods
     drawn = shown.ask("[...document.querySelectorAll('.own .line')].map(line => line.getAttribute('d'))")

@@ -126,7 +126,9 @@ def test_clients_and_their_spread(runs):
 def test_clients_of_other_partitions_are_other_clients(runs):
     table = heatmap.plugin(runs(fedavg=[0.0, 0.1], local=[0.1]), Sheet(7)).axes[0].images[0].get_array()
     np.testing.assert_allclose(table, 100 * np.array([OWN + 0.1, OWN + 0.05]))  # local is better
-    table = heatmap.plugin(runs(fedavg=[0.0, 0.1], local=[0.1], partitions=2), Sheet(7)).axes[0].images[0]
+    axes = heatmap.plugin(runs(fedavg=[0.0, 0.1], local=[0.1], partitions=2), Sheet(7)).axes[0]
+    table, number = axes.images[0], axes.xaxis.get_major_formatter()
+    assert [number(place) for place in range(-1, 8)] == ["", "0", "1", "2", "", "0", "1", "2", ""]
     assert table.get_array().shape == (2, 7)
     np.testing.assert_allclose(table.get_array()[1].filled(np.nan), 100 * np.r_[OWN, np.nan, OWN + 0.1])
 

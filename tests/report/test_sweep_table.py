@@ -1,5 +1,7 @@
 """Rows × columns over seeds: numbers computed by hand, every format as text."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from made_up import run, seeds
@@ -24,6 +26,22 @@ def test_mean_and_standard_deviation_over_seeds():
     grid = sweep_table.make(runs, reading=Reading(std="sample"))
     assert entry(grid) == (60, 10, 3, True) and entry(grid, 1) == (55, 8.660254, 3, False)
     assert "mean ± sample standard deviation over 3 seeds" in table_formats.markdown(grid)
+
+
+def test_models_before_and_after_training_in_one_table_are_told():
+    after = replace(run("local"), score="post")
+    after.results.values.update({"post/weighted": np.full(3, 0.8), "post/mean": np.full(3, 0.7)})
+    note = ("each method's own models: before local training (fedavg), after it (local); "
+            "--metric post/mean is of the same for all")
+    assert note in sweep_table.make([run(), after]).notes
+    assert note not in sweep_table.make([run(), after], reading=Reading("post/mean")).notes
+
+
+def test_several_folders_and_the_notes_of_csv(make_run, capsys):
+    one, other = make_run("one", "fedavg"), make_run("other", "local", finished=False)
+    sweep_table.show([one, other, one], form="csv")
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 2 and "note: other: left out, it stands at round 3" in shown.err
 
 
 def test_the_best_of_each_column():

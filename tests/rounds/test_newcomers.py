@@ -154,7 +154,7 @@ def test_they_stand_in_tables_and_frames(played, monkeypatch, capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["new", f"{100 * before:.2f}"] in [line[:2] for line in lines]
     assert ["tuned", f"{100 * after:.2f}"] in [line[:2] for line in lines]
-    sweep_table.show(found.folder, reading=sweep_table.Reading("newcomers/after/weighted", "last"))
+    sweep_table.show([found.folder], reading=sweep_table.Reading("newcomers/after/weighted", "last"))
     assert f"{100 * after:.2f}" in capsys.readouterr().out
 
 

@@ -78,6 +78,8 @@ MISTAKES = [
      "fleet.state['last'] is torch.float32 of shape [1, 4810]; a row for each client is"),
     (["method.name=mistakes:NoRows"], "class NoRows", "fleet.state['last'] is torch.float32 of shape [4810]"),
     (["method.name=mistakes:Counting"], "self.calls =", "self.calls = …: a method keeps nothing in itself"),
+    (["method.name=mistakes:NoModelLeft"], "class NoModelLeft",
+     "fails in 'send': TypeError: it returns what cannot travel: message field 'model' has shape ()"),
     (["method.name=mistakes:MisspeltUpload"], 'uplink["modle"]', "fails in 'aggregate': KeyError: 'modle'"),
     (["model.name=mistakes:number"], None, "is of type int; expected a class or function"),
     (["model.name=mistakes:Image", "model.inputs=10"],
