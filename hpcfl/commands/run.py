@@ -199,7 +199,7 @@ def _metrics_writer(claim: Claim, communicator: Communicator, prepared: Prepared
              "ranks": communicator.size, "commit": origin["commit"], "failure": claim.failure}
     header = {"config": prepared.config.resolved(), "ranks": communicator.size, **origin,
               "starts": [*(merged.header.get("starts", []) if merged else []), start],
-              "gpus": list(prepared.gpus),
+              "gpus": list(prepared.gpus), "clients": prepared.split.names,
               "primary": prepared.method.primary, "scores": measures.describe(prepared.resources.scores)}
     static = {"train_counts": prepared.counts.long().numpy(),
               "test_counts": prepared.test_counts.long().numpy()}

@@ -23,7 +23,7 @@ class Split:
     They ascend, unless a user's own scheme drew them otherwise.
     dataset, samples, labels_sha256: the data it belongs to: name, number of samples, digest of the labels.
     scheme: the section ``[partition]`` that drew it. attempts: how often it was drawn until it was accepted.
-    notes: one line each for what a user should know.
+    notes: one line each for what a user should know. names: what the data call the clients, if anything.
     """
 
     train: list[np.ndarray]
@@ -34,6 +34,7 @@ class Split:
     labels_sha256: str
     scheme: dict[str, Any]
     notes: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
     def counts(self, labels: np.ndarray, classes: int, part: str = "train") -> np.ndarray:
         """Samples per client and class, int64 [clients, classes]; ``part`` is "train" or "test"."""
@@ -99,7 +100,7 @@ def _make(scheme: Scheme, dataset: Dataset) -> Split:
     if problem := split_check.problem(draw.train, draw.test, len(labels), repeats=True, shares=True):
         raise UserError(f"partition.scheme = '{scheme.scheme}' draws no partition: {problem}")
     return Split(draw.train, draw.test, draw.attempts, dataset.name, len(labels), checksum,
-                 scheme.model_dump(mode="json"), [*dataset.notes, *draw.notes])
+                 scheme.model_dump(mode="json"), [*dataset.notes, *draw.notes], draw.names)
 
 
 def _read(path: str, scheme: Scheme, dataset: Dataset, checksum: str) -> Split:

@@ -30,6 +30,7 @@ class Attributes(BaseModel):
     labels_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     scheme: dict[str, JsonValue]
     notes: list[str]
+    names: list[str] = []
 
     def repeats(self) -> bool:
         """Whether a client may have a sample twice: drawn with replacement, or by a user's own scheme."""
@@ -53,6 +54,8 @@ def read(path: str | Path) -> tuple[dict[str, list[np.ndarray]], Attributes]:
         parts = {part: _lists(part, arrays) for part in PARTS}
         if len({len(lists) for lists in parts.values()}) > 1:
             raise Damaged("as many clients must train as are tested")
+        if attributes.names and len(attributes.names) != len(parts["train"]):
+            raise Damaged(f"it names {len(attributes.names)} of {len(parts['train'])} clients")
         rules = attributes.samples, attributes.repeats(), attributes.shares()
         if problem := split_check.problem(parts["train"], parts["test"], *rules):
             raise Damaged(problem)

@@ -47,13 +47,15 @@ def nearest(word: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) ->
 def closest(word: str, allowed: Iterable[str]) -> str | None:
     """The allowed word that was probably meant, also where other tools have another word; None if none is.
 
-    That is the same word but for upper case, one that has it as a part between dots, dashes and the like,
-    what stands for it in SYNONYMS, or one that is spelled alike; the first of these.
+    That is the same word but for upper case, one that has it at its end or is nearly the same, one that has
+    it as a part between dots, dashes and the like, what stands for it in SYNONYMS, or one that is spelled
+    somewhat alike; the first of these.
     """
     by_small = {one.lower(): one for one in allowed}
+    nearly = difflib.get_close_matches(word.lower(), by_small, n=1, cutoff=0.8)
     for wanted in (word.lower(), SYNONYMS.get(word.lower())):
         whole = [small for small in by_small if wanted in (small, small.rpartition(".")[2])]
-        if found := whole or [small for small in by_small if wanted in re.split(r"[._/-]", small)]:
+        if found := whole or nearly or [small for small in by_small if wanted in re.split(r"[._/-]", small)]:
             return by_small[found[0]]
     alike = difflib.get_close_matches(word.lower(), by_small, n=1, cutoff=0.5)
     return by_small[alike[0]] if alike else None

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpcfl.errors import RunFailure
 
+FULL = (errno.ENOSPC, errno.EDQUOT)
 TEMPORARY = ".*.tmp"  # the pattern of names that a file has while it is written
 
 
@@ -29,7 +30,8 @@ def explained(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise RunFailure(f"{path}: {reason(error)}") from error
+        advice = "; make room and give the same command again" if error.errno in FULL else ""
+        raise RunFailure(f"{path}: {reason(error)}{advice}") from error
 
 
 def write(path: Path, data: bytes | memoryview, durable: bool = True) -> None:

@@ -25,8 +25,8 @@ def rounds(results: Results) -> "pandas.DataFrame":
 def clients(results: Results) -> "pandas.DataFrame":
     """One row for each round and client; a column for each number that was recorded of clients.
 
-    Beside them ``COLUMN/accuracy``, and the numbers of a client's samples, ``train_samples`` and
-    ``test_samples``.
+    Beside them ``COLUMN/accuracy``, the numbers of a client's samples, ``train_samples`` and
+    ``test_samples``, and its ``name`` where the data have clients of their own.
     """
     import pandas
 
@@ -40,6 +40,8 @@ def clients(results: Results) -> "pandas.DataFrame":
     for part in ("train", "test"):
         if (counts := results.static.get(f"{part}_counts")) is not None:
             values[f"{part}_samples"] = np.broadcast_to(counts.sum(axis=1), (len(results.rounds), count))
+    if len(names := results.header.get("clients", [])) == count:
+        values["name"] = np.broadcast_to(np.array(names, object), (len(results.rounds), count))
     index = pandas.MultiIndex.from_product([results.rounds, range(count)], names=["round", "client"])
     return pandas.DataFrame({name: values[name].reshape(-1) for name in sorted(values)}, index=index)
 

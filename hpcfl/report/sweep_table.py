@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.measure import Measurement
 
 from hpcfl.errors import UserError
 from hpcfl.report import pairing, summary, table_formats
@@ -17,12 +18,13 @@ from hpcfl.report.grid import Entry, Grid
 from hpcfl.report.population import clients_text, few, mixed
 from hpcfl.report.reading import Number, named, read_at, refuse_unknown, value
 from hpcfl.report.summary import Run
-from hpcfl.report.text import plain
+from hpcfl.report.text import literal, plain
 
 NOTED = ("versions.hpcfl", "commit", "runtime.precision")  # what makes runs hard to compare, if it differs
 ONE_PARTITION = ("all seeds have the same partition, so that ± says nothing about others; "
                  "without partition.seed each has its own")
 MODELS = {"pre": "before local training", "post": "after it"}
+WIDEST = 10_000  # letters, which no terminal has
 LOWER_IS_BETTER = ("seconds", "bytes", "floats", "std")  # in names of recorded numbers that are no scores
 
 
@@ -53,7 +55,12 @@ def show(folders: Sequence[Path], rows: Sequence[str] = (), columns: Sequence[st
     runs = {run.folder.resolve(): run for folder in folders for run in summary.runs_below(folder)}
     grid = make(list(runs.values()), rows, columns, reading)
     if form == "terminal":
-        Console(highlight=False).print(table_formats.terminal(grid))
+        console = Console(highlight=False)
+        console.print(table_formats.terminal(grid))
+        boundless = console.options.update(max_width=WIDEST)
+        if Measurement.get(console, boundless, table_formats.cells_of(grid)).maximum > console.width:
+            console.print(literal(f"note: cut to the terminal's {console.width} columns; --format markdown "
+                                  "and csv are not, --rows and --columns choose the keys"), soft_wrap=True)
     else:
         print(table_formats.TEXTS[form](grid))
     if form == "csv":  # a table for other programs, which has no place for notes

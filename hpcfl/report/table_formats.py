@@ -13,7 +13,12 @@ from hpcfl.report.text import literal, plain
 
 
 def terminal(grid: Grid) -> RenderableType:
-    """The grid for a console of rich."""
+    """The grid for a console of rich, with its title and notes."""
+    return Group(literal(title(grid)), cells_of(grid), *map(literal, grid.notes))
+
+
+def cells_of(grid: Grid) -> Table:
+    """The grid's own part of it."""
     table = Table(box=box.SIMPLE_HEAD)
     table.add_column("")
     for column in grid.columns:
@@ -22,7 +27,7 @@ def terminal(grid: Grid) -> RenderableType:
         texts = (cell(entry, grid, "±") for entry in entries)
         table.add_row(literal(row), *(f"[bold]{text}[/]" if entry and entry.best else text
                                      for entry, text in zip(entries, texts, strict=True)))
-    return Group(literal(title(grid)), table, *map(literal, grid.notes))
+    return table
 
 
 def markdown(grid: Grid) -> str:

@@ -88,25 +88,19 @@ class Federation:
 
     def play(self, round: int, request: StopRequest) -> int:
         """Collective. Play one round; returns the level that the ranks agree on."""
-        config, stopwatch = self.prepared.config, self.prepared.resources.stopwatch
-        cohort = self.select(round)
-        scored = round % config.evaluation.every == 0 or round == config.rounds
-        to_all = scored and config.evaluation.clients == "all"
-        audience = np.arange(self.prepared.setup.clients) if to_all else cohort
+        cohort, stopwatch = self.select(round), self.prepared.resources.stopwatch
+        scored, audience = self.asked(round, cohort)
         with stopwatch.phase("send"):
             inbox, floats_down = self.send(audience, round)
         self.record_round()  # the round before, while the workers are busy with this one
         participants = self.prepared.fleet(cohort, round, scored)
         observers = self.prepared.fleet(np.setdiff1d(audience, cohort), round, scored)
         self.prepared.store.read_ahead(self.select(round + 1).tolist())
-        uplink = self.work(round, inbox, audience, participants, observers)
-        finite = record.finite(participants, uplink)
+        uplink, finite = self.work(round, inbox, audience, participants, observers)
         numbers = [(participants.ids, record.numbers(participants, uplink, finite)),
                    (observers.ids, record.numbers(observers, None, None))]
-        uplink, lost_here = only(uplink, finite), participants.ids[~finite.numpy()]
-        with on_this_rank(f"round {round}, uploads"):
-            exchange.offer(self.communicator, cohort, participants.ids[finite.numpy()], uplink)
-        headers = [exchange.header(uplink), lost_here.tolist(),
+        uplink = self.offer(round, cohort, participants, uplink, finite)
+        headers = [exchange.header(uplink), participants.ids[~finite.numpy()].tolist(),
                    record.header(numbers, dict(stopwatch.seconds))]
         with stopwatch.phase("gather"), self.communicator.together():
             of_uplinks, lost, of_numbers = zip(*self.communicator.allgather(headers), strict=True)
@@ -132,9 +126,19 @@ class Federation:
         stopwatch.seconds.clear()  # so a checkpoint that follows counts for the next round
         return level
 
+    def asked(self, round: int, cohort: np.ndarray) -> tuple[bool, np.ndarray]:
+        """Whether the round is scored, and the ids [n] of those that get a message: the cohort, or all."""
+        config = self.prepared.config
+        scored = round % config.evaluation.every == 0 or round == config.rounds
+        to_all = scored and config.evaluation.clients == "all"
+        return scored, np.arange(self.prepared.setup.clients) if to_all else cohort
+
     def work(self, round: int, inbox: Inbox, audience: np.ndarray, participants: Fleet,
-             observers: Fleet) -> Message:
-        """Train this rank's ``participants`` and score its ``observers``; returns what goes up."""
+             observers: Fleet) -> tuple[Message, torch.Tensor]:
+        """Train this rank's ``participants`` and score its ``observers``.
+
+        Returns what goes up, and which participants have finite numbers only, bool [n].
+        """
         method = self.prepared.method
         participants.pace = self.pace(round, participants.ids)
         uplink: Message = {}
@@ -145,6 +149,14 @@ class Federation:
             with on_this_rank(f"round {round}, {_named(observers.ids)}"):
                 if len(observers.ids):
                     method.observe(observers, self.pick(inbox, audience, observers))
+        return uplink, record.finite(participants, uplink)
+
+    def offer(self, round: int, cohort: np.ndarray, participants: Fleet, uplink: Message,
+              finite: torch.Tensor) -> Message:
+        """Begin to send what goes up from the participants that are ``finite``, bool [n]; returns that."""
+        uplink = only(uplink, finite)
+        with on_this_rank(f"round {round}, uploads"):
+            exchange.offer(self.communicator, cohort, participants.ids[finite.numpy()], uplink)
         return uplink
 
     def judge(self, values: dict[str, Any]) -> None:

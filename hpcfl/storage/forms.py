@@ -70,6 +70,7 @@ class Header(TypedDict, total=False):
 
     primary: the column that is the method's result unless the configuration names another.
     scores: by name. completed: see ``Results``. starts: how often the run was begun and continued.
+    clients: what the data call them, if anything, by number.
     """
 
     config: Configuration
@@ -77,3 +78,4 @@ class Header(TypedDict, total=False):
     scores: dict[str, Described]
     completed: list[NonNegativeInt]
     starts: list[Start]
+    clients: list[str]

@@ -168,6 +168,8 @@ def load_merged(folder: Path, notes: list[str]) -> Results | None:
     for name in (MERGED, COPY):
         with suppress(FileNotFoundError):
             if merged := load_or_note(folder / name, notes):
+                if notes and notes[-1].startswith(f"{folder / MERGED}: "):
+                    notes[-1] += "; its copy counts"
                 return merged
     return None
 

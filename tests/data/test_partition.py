@@ -136,6 +136,15 @@ def test_damaged_files_are_refused(tmp_path):
         partition.Split.load(path)
 
 
+def test_clients_names_are_kept_and_are_as_many(tmp_path):
+    split = replace(partition.make(Iid(clients=3), TOY), names=["ann", "bob", "eve"])
+    split.save(tmp_path / "p.h5")
+    assert partition.Split.load(tmp_path / "p.h5").names == ["ann", "bob", "eve"]
+    replace(split, names=["ann"]).save(tmp_path / "p.h5")
+    with pytest.raises(UserError, match=r"p\.h5: .*it names 1 of 3 clients"):
+        partition.Split.load(tmp_path / "p.h5")
+
+
 TRAIN, TEST = [[0, 1], [4, 5], [8]], [[2, 3], [6], [9]]
 GLOBAL = [[10, 11]] * 3
 

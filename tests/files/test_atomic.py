@@ -27,7 +27,8 @@ def test_failure_is_one_line_and_leaves_the_old_file(tmp_path, monkeypatch, call
     monkeypatch.setattr(os, call, fail)
     with pytest.raises(RunFailure) as caught:
         atomic.write(tmp_path / "file", b"new")
-    assert str(caught.value) == f"{tmp_path / 'file'}: {os.strerror(number)}"
+    advice = "; make room and give the same command again" if number in (errno.ENOSPC, errno.EDQUOT) else ""
+    assert str(caught.value) == f"{tmp_path / 'file'}: {os.strerror(number)}{advice}"
     assert os.listdir(tmp_path) == ["file"]
     assert (tmp_path / "file").read_bytes() == b"old"
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -23,7 +25,9 @@ def test_a_row_for_each_round_and_client():
     assert frame.index.names == ["round", "client"] and len(frame) == 6
     assert frame.loc[(5, 1), "pre/accuracy"] == 1 and frame.loc[(2, 0), "pre/accuracy"] == 0.25
     assert frame["pre/accuracy"].isna().tolist() == [False, False, True, False, False, True]
-    assert frame.loc[(5, 2), "train_samples"] == 2
+    assert frame.loc[(5, 2), "train_samples"] == 2 and "name" not in frame
+    named = frames.clients(replace(found, header={"clients": ["ann", "bob", "eve"]}))
+    assert named.loc[5, "name"].tolist() == ["ann", "bob", "eve"]
 
 
 def test_a_row_for_each_run_also_of_a_sweep(make_run, tmp_path):

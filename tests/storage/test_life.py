@@ -295,7 +295,7 @@ def test_a_report_that_fails_does_not_fail_the_run(tmp_path, monkeypatch, capsys
     from hpcfl.commands.experiments import run_table
     from hpcfl.report import figures
 
-    monkeypatch.setattr(figures, "draw", lambda folder: 1 / 0)
+    monkeypatch.setattr(figures, "draw", lambda *given: 1 / 0)
     run_table(tiny.table("fedavg"), "x.toml", tmp_path / "run", False, OneProcess())
     said = capsys.readouterr().out
     assert "note: the results are complete, but their report failed (ZeroDivisionError" in said

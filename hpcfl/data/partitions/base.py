@@ -26,12 +26,14 @@ class Draw:
     """A drawn partition: for each client the indices of its training and test samples, int64.
 
     attempts: how often it was drawn until it was accepted. notes: one line each for what a user should know.
+    names: what the data call the clients, if anything.
     """
 
     train: list[np.ndarray]
     test: list[np.ndarray]
     attempts: int = 1
     notes: list[str] = field(default_factory=list)
+    names: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ class ByClient(Scheme):
             f"{self.clients} of the {len(held):,} clients of {where} take part, drawn with partition.seed"]
         parts = [self._parts(number, held[position], where)
                  for number, position in enumerate(chosen.tolist())]
-        return Draw([train for train, _ in parts], [test for _, test in parts], notes=notes)
+        return Draw([train for train, _ in parts], [test for _, test in parts], notes=notes,
+                    names=[held[position].name for position in chosen.tolist()])
 
     def _parts(self, number: int, one: Held, where: str) -> tuple[np.ndarray, np.ndarray]:
         """The training and the test samples of a natural client, which is client ``number`` of the run."""

@@ -106,6 +106,7 @@ def test_samples_of_several_clients_and_of_none_are_noted(tmp_path):
         f"{path}: 2 of 12 samples are held by several clients",
         f"{path}: 6 of 12 samples are held by no client"]
     whole = write(tmp_path / "lists.json", {"one": [0, 1, 2, 3, 4, 5], "two": [6, 7, 8, 9, 10, 11]})
+    assert partition.make(plugin(clients=2, lists=whole), data()).names == ["one", "two"]
     assert partition.make(plugin(clients=2, lists=whole), data()).notes == []
 
 
