@@ -82,6 +82,8 @@ def traced(action: Callable[..., None]) -> Callable[..., None]:
 class Commands(click.Group):
     """Commands by name; a name that is none gets the nearest."""
 
+    group_class = type  # groups within it are such, too
+
     def resolve_command(self, context: click.Context,
                         arguments: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if arguments and not arguments[0].startswith("-") and arguments[0] not in self.commands:

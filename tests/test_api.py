@@ -84,6 +84,8 @@ def test_fewer_rounds_than_a_later_command_has_played_are_said(tmp_path, capsys)
     assert "of a later command" not in capsys.readouterr().out
     assert hpcfl.run(TABLE, out=tmp_path / "run").summary.rounds == 3
     assert "run, for the 3 rounds of a later command; --fresh starts over" in capsys.readouterr().out
+    (tmp_path / "run" / "run.json").write_text("damaged")
+    assert hpcfl.run(TABLE, out=tmp_path / "run").summary.rounds == 3
 
 
 @pytest.mark.slow

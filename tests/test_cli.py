@@ -71,6 +71,7 @@ def test_check_writes_nothing_and_shows_every_rank(call, tmp_path):
                  marks=pytest.mark.mpi),
     ("hpcfl check wrong.toml", "training.lr"),
     ("hpcfl rnu both.toml", "no command 'rnu'; did you mean 'run'? allowed: "),
+    ("hpcfl data dwnload mnist --root .", "no command 'dwnload'; did you mean 'download'?"),
     ("hpcfl data download minst --root .", "did you mean 'mnist'?"),
     ("hpcfl data download digits --root .", "built in"),
 ])

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,8 +132,10 @@ def run_one(experiment: config.Config, folder: Path, fresh: bool, communicator: 
     """
     played = run(experiment, folder, communicator, fresh, on_round)
     if not played and communicator.is_server:
-        there = run_folder.read(folder)
-        asked = there["config"]["rounds"] if there else experiment.rounds
+        asked = experiment.rounds
+        with suppress(UserError):  # a complete run needs its run.json no more
+            if there := run_folder.read(folder):
+                asked = there["config"]["rounds"]
         more = f", for the {asked} rounds of a later command" if asked > experiment.rounds else ""
         print(f"{experiment.name}: complete in {folder}{more}; --fresh starts over", flush=True)
     return played

@@ -202,14 +202,13 @@ class World(Communicator):
         return row_bytes >= WIDE_BYTES
 
     def offer(self, rows: Mapping[str, Array], positions: np.ndarray, total: int, empty: Empty) -> None:
-        self._under_way = offers = _Offers(total, empty, kept=rows)
+        self._under_way = offers = _Offers(total, empty)
         for name, own in rows.items() if len(positions) else ():
             told = [name, own.shape[1], str(own.dtype).removeprefix("torch."), positions.tolist()]
             text = json.dumps(told).encode()
             offers.requests.append(self._world.Isend([text, self._mpi.BYTE], dest=0, tag=OFFER))
             offers.requests += [self._world.Isend([own[i:i + 1], self._mpi.BYTE], dest=0, tag=ROWS)
                                 for i in range(len(own))]
-            offers.texts.append(text)
 
     def _take(self) -> None:
         """Begin to receive the rows that other ranks have offered. Of one rank they come in their order."""
@@ -285,15 +284,13 @@ class World(Communicator):
 class _Offers:
     """Rows on their way to rank 0 beside other exchanges.
 
-    total, empty: as ``offer`` got them. kept, texts: what is being sent. landed: the rows on rank 0 by name,
-    width and type, of which ``taken`` in all are there or have a request. failure: why there is no
-    room for them.
+    total, empty: as ``offer`` got them. landed: the rows on rank 0 by name, width and type, of which
+    ``taken`` in all are there or have a request. failure: why there is no room for them. requests: of all
+    that is being sent or received; they hold on to what is sent.
     """
 
     total: int = 0
     empty: Empty | None = None
-    kept: Mapping[str, Array] = field(default_factory=dict)
-    texts: list[bytes] = field(default_factory=list)
     landed: dict[tuple[str, int, str], Array] = field(default_factory=dict)
     taken: int = 0
     failure: Exception | None = None

@@ -76,7 +76,7 @@ class Config(Section):
 
     @property
     def notes(self) -> list[str]:
-        """A line for each key that was set and changes nothing, as rounds and other keys are."""
+        """A line for each key that was set but changes nothing, because of what other keys are."""
         training, lines = self.training, []
         if training.warmup > self.rounds:
             lines.append(f"training.warmup = {training.warmup}: no round of {self.rounds} has the whole rate")

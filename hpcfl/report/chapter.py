@@ -11,10 +11,11 @@ from hpcfl.report.arrangement import SEEDS, Arrangement, Placed, label, seeds
 from hpcfl.report.charts import Curves, Spread
 from hpcfl.report.client_curves import ClientCurves
 from hpcfl.report.grid import Grid
-from hpcfl.report.reading import client_series, of_clients
+from hpcfl.report.reading import of_clients
 from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
 from hpcfl.report.text import plain
+from hpcfl.storage import moments
 
 CLIENTS, CLASSES = 100, 100  # of a partition that are shown
 PARTITIONS = 6  # different ones that are shown
@@ -95,8 +96,9 @@ def _client_curves(rows: Mapping[str, Sequence[Placed]]) -> ClientCurves | None:
     found: dict[str, dict[int, tuple[np.ndarray, np.ndarray]]] = {row: {} for row in rows}
     for row, cell in rows.items():
         for run in (placed.run for placed in cell):
-            if (of_run := client_series(run, run.score, run.measure)) is not None:
-                found[row][numbers[names[id(run)]]] = run.results.rounds, of_run
+            of_run = moments.of_clients(run.results, run.score, run.measure.score)
+            if of_run is not None:
+                found[row][numbers[names[id(run)]]] = run.results.rounds, run.measure.factor * of_run
     return client_curves.make(found)
 
 

@@ -102,11 +102,11 @@ function decoded(letters, rounds) {  // a client's curve as a path
   return known.length ? "M" + known.map(([x, height]) => x + " " + SIZE * (1 - height / HIGHEST)).join("L") : "";
 }
 
-function own(svg, rows, client, row) {  // draw a client's curves, or none where it is null
+function own(svg, rows, client, row) {  // draw a client's curves, that of one row thick
   svg.parentElement.querySelector(".hint").hidden = true;
   const rounds = svg.dataset.rounds.split(" ").map(Number);
   [...svg.querySelectorAll(".line")].forEach((line, number) => {
-    const found = client && rows[number].dataset.curves.split(" ").find(text => text.startsWith(client + ":"));
+    const found = rows[number].dataset.curves.split(" ").find(text => text.startsWith(client + ":"));
     line.setAttribute("d", found ? decoded(found.slice(client.length + 1), rounds) : "");
     line.classList.toggle("met", line.dataset.row === row);
   });

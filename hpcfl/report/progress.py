@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,7 +36,6 @@ class Progress:
         self._workers = f"{max(1, communicator.size - 1)} worker{'s' if communicator.size > 2 else ''}"
         self._device = prepared.resources.device
         self._seconds: deque[float] = deque(maxlen=50)  # of the latest rounds
-        self._settled = False  # whether the first round is behind it
         self._reached = ""  # the score that counts, as it is shown
         self._last_line = 0.0
         shortened = Column(overflow="ellipsis")  # on narrow terminals
@@ -78,16 +78,13 @@ class Progress:
     def round(self, round: int, values: dict[str, Any]) -> None:
         """Show a finished round; ``values``: what was recorded of it. The final scoring is round R + 1."""
         now = time.perf_counter()
-        if len(self._seconds) == 1 and not self._settled:
-            self._seconds.clear()  # the first round of a start is slower, and no measure of the others
-            self._settled = True
         self._seconds.append(now - self._begun)
         self._begun = now
         number = values.get(self._column)
         if number is not None:
             measure = self._measure
             self._reached = f"{measure.score} {measure.shown(number)} {measure.unit}".rstrip()
-        pace = statistics.fmean(self._seconds)
+        pace = pace_of(self._seconds)
         played = min(round, self._config.rounds)
         left = pace * (self._config.rounds - played)
         state = (f"round {played}/{self._config.rounds}  {self._reached}  {pace:.3g} s/round  "
@@ -100,6 +97,12 @@ class Progress:
 
     def _say(self, line: str) -> None:
         self._console.print(literal(line), soft_wrap=True)
+
+
+def pace_of(seconds: Iterable[float]) -> float:
+    """The mean of the latest rounds but the oldest, if there are others: a start's first round is slower."""
+    oldest, *later = seconds
+    return statistics.fmean(later or [oldest])
 
 
 def duration(seconds: float) -> str:

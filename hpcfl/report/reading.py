@@ -77,12 +77,6 @@ def value(run: Run, metric: str, at: str) -> Number:
     return Number(float(numbers[read].mean()), float(clients[read].mean()))
 
 
-def client_series(run: Run, column: str, measure: Measure) -> np.ndarray | None:
-    """Each client's own number in each round, [T, clients], as shown; None where it was not recorded."""
-    numbers = moments.of_clients(run.results, column, measure.score)
-    return None if numbers is None else measure.factor * numbers
-
-
 def of_clients(run: Run, column: str, measure: Measure, at: str) -> np.ndarray:
     """Each client's own number of the score that ``measure`` is of, [clients]; NaN for those without one."""
     numbers = moments.of_clients(run.results, column, measure.score)

@@ -139,7 +139,8 @@ def _mixed_models(found: Arrangement, metric: str) -> list[str]:
         return []
     known = {column: rows[column] for column in (*MODELS, *sorted(rows)) if column in rows}
     parts = (f"{MODELS.get(column, column)} ({few(list(of))})" for column, of in known.items())
-    return [f"each method's own models: {', '.join(parts)}; --metric post/mean is of the same for all"]
+    number = named(found.runs[0], metric).recorded.rpartition("/")[2]
+    return [f"each method's own models: {', '.join(parts)}; --metric post/{number} is of the same for all"]
 
 
 def _mixed_origins(found: Arrangement) -> list[str]:

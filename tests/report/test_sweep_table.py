@@ -32,7 +32,7 @@ def test_models_before_and_after_training_in_one_table_are_told():
     after = replace(run("local"), score="post")
     after.results.values.update({"post/weighted": np.full(3, 0.8), "post/mean": np.full(3, 0.7)})
     note = ("each method's own models: before local training (fedavg), after it (local); "
-            "--metric post/mean is of the same for all")
+            "--metric post/weighted is of the same for all")
     assert note in sweep_table.make([run(), after]).notes
     assert note not in sweep_table.make([run(), after], reading=Reading("post/mean")).notes
 

@@ -8,6 +8,7 @@ each sample is, for ``partition.scheme = "by-client"``.
 """
 
 import zipfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,9 +31,10 @@ class OwnFile(Source):
 
     def read(self, name: str, root: Path) -> Dataset:
         read = arrays(root)
-        if problem := _labels_problem(read) or _clients_problem(read):
+        dataset = made(root, read)
+        if problem := _clients_problem(read):
             raise UserError(f"{root}: {problem}")
-        return made(root, read, owners=owners.numbered(read["client"]) if "client" in read else None)
+        return replace(dataset, owners=owners.numbered(read["client"])) if "client" in read else dataset
 
 
 def made(path: Path, arrays: dict[str, np.ndarray], **more: Any) -> Dataset:
