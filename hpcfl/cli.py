@@ -1,6 +1,7 @@
 """The command line: commands and their options, no logic."""
 
 import json
+import shlex
 import sys
 import traceback
 from collections.abc import Callable
@@ -36,7 +37,8 @@ def command(arguments: list[str], communicator: Communicator) -> int:
     except UserError as error:
         return _say(communicator, str(error), BAD_INPUT)
     except Interrupted as error:
-        return _say(communicator, str(error), CONTINUE)
+        again = [word for word in arguments if word != "--fresh" or not error.begun]
+        return _say(communicator, f"{error}: {shlex.join(['hpcfl', *again])}", CONTINUE)
     except RunFailure as error:
         return _say(communicator, str(error), FAILED)
 

@@ -12,7 +12,14 @@ class RunFailure(Exception):
 
 
 class Interrupted(Exception):
-    """A planned early end after a signal: state is saved and the same command continues. Exit code 75."""
+    """A planned early end after a signal, from which the same command goes on. Exit code 75.
+
+    begun: whether there is a state that it continues, so that nobody wants to start afresh.
+    """
+
+    def __init__(self, text: str, begun: bool = True):
+        super().__init__(text)
+        self.begun = begun
 
 
 class RankFailure(Exception):

@@ -6,7 +6,10 @@ import subprocess
 
 import pytest
 
-from hpcfl.cli import plot
+from hpcfl.cli import command, plot
+from hpcfl.commands import experiments
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import Interrupted
 from hpcfl.experiment import plugins
 
 pytestmark = pytest.mark.slow  # they need the zygote, which takes seconds to start
@@ -55,6 +58,17 @@ def test_a_sweep_over_mpi_ends_with_a_table_and_figures_and_is_not_repeated(call
     assert summaries["local"]["floats_up"] == summaries["local"]["floats_down"] == 0
 
 
+@pytest.mark.parametrize("begun, again", [(True, "hpcfl run 'a b.toml' --out x"),
+                                          (False, "hpcfl run 'a b.toml' --fresh --out x")])
+def test_a_stopped_run_says_how_it_goes_on_which_is_not_afresh(monkeypatch, capsys, begun, again):
+    def stopped(*arguments):
+        raise Interrupted("stopped; the same command continues", begun)
+
+    monkeypatch.setattr(experiments, "run_file", stopped)
+    assert command(["run", "a b.toml", "--fresh", "--out", "x"], OneProcess()) == 75
+    assert capsys.readouterr().err == f"hpcfl: stopped; the same command continues: {again}\n"
+
+
 @pytest.mark.mpi
 def test_check_writes_nothing_and_shows_every_rank(call, tmp_path):
     (tmp_path / "both.toml").write_text(SWEEP)
@@ -70,6 +84,7 @@ def test_check_writes_nothing_and_shows_every_rank(call, tmp_path):
     pytest.param("mpiexec -n 2 hpcfl run missing.toml", "missing.toml: no such experiment file",
                  marks=pytest.mark.mpi),
     ("hpcfl check wrong.toml", "training.lr"),
+    ("hpcfl run wrogn.toml", "wrogn.toml: no such experiment file; did you mean 'wrong.toml'?"),
     ("hpcfl rnu both.toml", "no command 'rnu'; did you mean 'run'? allowed: "),
     ("hpcfl data dwnload mnist --root .", "no command 'dwnload'; did you mean 'download'?"),
     ("hpcfl data download minst --root .", "did you mean 'mnist'?"),

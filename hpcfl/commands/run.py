@@ -62,7 +62,7 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
         if communicator.agree(int(request.received is not None)):
             raise Interrupted("stopped before it began; the same command begins it" if restored is None
                               else f"stopped after round {restored.round} of {config.rounds}; "
-                              "the same command continues")
+                              "the same command continues", begun=restored is not None)
         with agreed(communicator):
             notes = _begin(claim, prepared, restored) if claim is not None else []
         try:

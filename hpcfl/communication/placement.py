@@ -18,6 +18,11 @@ class Placement:
         """The ids of a rank's clients, ascending."""
         return np.flatnonzero(self.owner == rank)
 
+    @property
+    def idle(self) -> list[int]:
+        """The worker ranks that have no client."""
+        return [rank for rank in range(1, self.size) if rank not in self.owner]
+
 
 def place(cost: Sequence[float], size: int) -> Placement:
     """Place clients on the worker ranks 1 … size − 1, or on rank 0 if it is alone.

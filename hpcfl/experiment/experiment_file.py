@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcfl.errors import UserError
+from hpcfl.experiment import plugins
 from hpcfl.files import atomic, regular
 
 MOST_BYTES, MOST_LEVELS, MOST_BITS = 1_000_000, 10, 64
@@ -20,7 +21,9 @@ def parsed(path: str | Path) -> dict[str, Any]:
         text = regular.read_bytes(path, MOST_BYTES).decode()
         table = json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except FileNotFoundError:
-        raise UserError(f"{path}: no such experiment file") from None
+        meant = plugins.closest(Path(path).name, (file.name for file in Path(path).parent.glob("*.toml")))
+        raise UserError(f"{path}: no such experiment file"
+                        + (f"; did you mean '{Path(path).with_name(meant)}'?" if meant else "")) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
     except (ValueError, RecursionError) as error:  # Python's own limit of an integer's digits is a ValueError

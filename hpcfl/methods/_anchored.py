@@ -26,7 +26,7 @@ class Anchored(Blending):
     """
 
     primary: ClassVar[str] = "post"
-    family: ClassVar[str] = "personal models, mixed on the server"
+    family: ClassVar[str] = "mixed on the server"
     no_newcomers: ClassVar[str] = ("because what the server mixes for a client begins with what that client "
                                    "uploaded")
 

@@ -27,7 +27,7 @@ class APFL(ServerModel):
 
     primary = "post"
     inherited = ("personal",)
-    family = "a personal model beside the global one"
+    family = "personal beside global"
     reference = "Deng et al., arXiv 2003.13461"
     alpha: float = Field(0.5, ge=0, le=1, description="first share α of the own model; 0 is FedAvg, 1 Local")
     adaptive: bool = Field(True, description="learn α; otherwise it stays")

@@ -30,7 +30,7 @@ class Apple(Method):
     """Server: ``cores`` [M, P]. Client: ``relations`` a_i [M]. Down (M − 1)·P (the others' cores), up P."""
 
     primary = "post"
-    family = "personal models, mixed by clients"
+    family = "mixed by clients"
     no_newcomers = "because its model is a mix of the cores of those who train, its own among them"
     reference = "Luo & Wu, IJCAI 2022"
     needs_rounds = True

@@ -26,7 +26,7 @@ class CwFedAvg(FedAvg):
     Down P, up P (and K with the true π).
     """
 
-    family = "personal models, mixed on the server"
+    family = "mixed on the server"
     reference = "Lee & Choi, ICCV 2025"
     aggregation: Literal["average", "class-wise"] = Field("class-wise", description="average is FedAvg")
     # `--set method.distribution=true` is read as TOML's boolean, but means the word.

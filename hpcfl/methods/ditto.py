@@ -25,7 +25,7 @@ class Ditto(FedAvg):
     """Server: ``model`` [P]. Client: ``personal`` v_i [P]. Down P, up P. ``global`` scores w."""
 
     primary = "post"
-    family = "a personal model beside the global one"
+    family = "personal beside global"
     reference = "Li et al., ICML 2021"
     models: ClassVar[tuple[str, ...]] = ("model", "personal")
     inherited: ClassVar[tuple[str, ...]] = ("personal",)

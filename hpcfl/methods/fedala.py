@@ -16,7 +16,7 @@ from hpcfl.methods.fedavg import FedAvg
 class FedALA(FedAvg):
     """Server: ``model`` [P]. Client: see ``AdaptiveLocalAggregation``. Down P, up P. ``pre``: after ALA."""
 
-    family = "personal models, blended by clients"
+    family = "blended by clients"
     reference = "Zhang et al., AAAI 2023"
     ala: bool = Field(True, description="without it this is FedAvg")
     eta: float = Field(1.0, ge=0, description="learning rate of the blending weights Ω")

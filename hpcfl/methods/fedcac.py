@@ -77,7 +77,7 @@ class FedCAC(ServerModel):
     """
 
     primary = "post"
-    family = "personal models, mixed on the server"
+    family = "mixed on the server"
     reference = "Wu et al., ICCV 2023"
     tau: float = Field(0.5, ge=0, le=1, description="share τ of critical entries in each tensor (0.4 for "
                                                   "CIFAR-100); 0 is FedAvg")

@@ -40,7 +40,7 @@ class FedFomo(Method):
     """
 
     primary = "post"
-    family = "personal models, mixed by clients"
+    family = "mixed by clients"
     reference = "Zhang et al., ICLR 2021"
     received: NonNegativeInt | Literal["all"] = Field("all",
                                                       description="most models of others sent to a client")

@@ -30,7 +30,7 @@ class FedNH(Method):
     Down P; up the body, s, and for each class held d + 1 floats, the mean and the count.
     """
 
-    family = "prototypes as a shared head"
+    family = "prototypes as head"
     primary = "post"
     reference = "Dai et al., AAAI 2023"
     weights: Literal["samples", "uniform"] = Field("uniform", description="weights of the clients' bodies")

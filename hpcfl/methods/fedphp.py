@@ -49,7 +49,7 @@ class FedPHP(FedAvg):
     """Server: ``model`` [P]. Client: ``inherited`` q_i [P]; ``count`` c_i [1]. Down P, up P."""
 
     primary = "post"
-    family = "a personal model beside the global one"
+    family = "personal beside global"
     reference = "Li et al., ECML-PKDD 2021"
     needs_rounds: ClassVar[bool] = True
     models: ClassVar[tuple[str, ...]] = ("model", "inherited")

@@ -34,7 +34,7 @@ class FedProto(Method):
     """
 
     primary = "post"
-    family = "prototypes instead of weights"
+    family = "prototypes, no weights"
     reference = "Tan et al., AAAI 2022"
     weights: Literal["samples", "uniform"] = Field("uniform",
                                                    description="weights of clients in a class's prototype")

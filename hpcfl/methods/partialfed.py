@@ -38,7 +38,7 @@ class PartialFed(FedAvg):
 
     primary = "post"
     inherited = ("model",)
-    family = "a personal model beside the global one"
+    family = "personal beside global"
     reference = "Sun et al., NeurIPS 2021"
     draw: Literal["round", "batch"] = Field("round", description="load before local training, or anew in "
                                                                  "every mini-batch")

@@ -27,7 +27,7 @@ class PFedMe(ServerModel):
 
     primary = "post"
     inherited = ("personal",)
-    family = "a personal model beside the global one"
+    family = "personal beside global"
     reference = "Dinh et al., NeurIPS 2020"
     lam: float = Field(15.0, ge=0, description="strength λ of the proximal term between θ and w_i; "
                                              "0 never moves w_i")

@@ -143,7 +143,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     server = method.server_state(setup) if process.is_server else {}
     store, newcomers = _stores(config, seat, own, private)
     return Prepared(config, method, setup, split, counts, test_counts, placed, resources, store, newcomers,
-                    server, [*config.notes, *split.notes, *method.notes(setup)], seat.kinds,
+                    server, [*config.notes, *split.notes, *method.notes(setup), *_idle(placed)], seat.kinds,
                     measures.measure(config.evaluation, scores))
 
 
@@ -183,6 +183,13 @@ def _placed(counts: Tensor, trained: int, batch_size: int, size: int) -> Placeme
     steps = torch.ceil(counts.sum(dim=1) / batch_size)
     groups = [placement.place(group.tolist(), size) for group in (steps[:trained], steps[trained:])]
     return Placement(np.concatenate([group.owner for group in groups]), size)
+
+
+def _idle(placed: Placement) -> list[str]:
+    """A note where there are more ranks than can work."""
+    if not (idle := len(placed.idle)):
+        return []
+    return [f"{idle} of {placed.size - 1} workers have no client; -n {placed.size - idle} is as fast"]
 
 
 def _counts(split: Split, dataset: Dataset) -> tuple[Tensor, Tensor]:

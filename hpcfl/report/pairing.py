@@ -21,8 +21,10 @@ def note(rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, at: s
     except UserError as error:
         return f"{where}: not tested, {error}"
     best = max(found.names, key=lambda name: measure.rank(found.mean(name)))
-    alike = [name for name in found.names if name != best and not found.differ(name, best)]
-    outcome = f"{best} cannot be told from {', '.join(alike)}" if alike else f"{best} is best"
+    others = {name: found.between(name, best) for name in found.names if name != best}
+    alike = [f"{name} (p = {p:.2g})" for name, p in others.items() if p >= LEVEL]
+    outcome = (f"{best} cannot be told from {', '.join(alike)}" if alike
+               else f"{best} is best, p ≤ {max(others.values()):.2g}")
     return (f"{where}: {outcome} (at the level {LEVEL}: Wilcoxon's signed-rank test on {found.pairs} pairs "
             "of client and seed taken as independent, Holm's correction for "
             f"{len(rows) * (len(rows) - 1) // 2} comparisons)")

@@ -33,9 +33,13 @@ class Comparison:
     def mean(self, name: str) -> float:
         return float(self.values[self.names.index(name)].mean())
 
+    def between(self, one: str, other: str) -> float:
+        """The corrected p-value of two names."""
+        return float(self.p[self.names.index(one), self.names.index(other)])
+
     def differ(self, one: str, other: str) -> bool:
         """Whether two names' numbers differ by more than the noise."""
-        return bool(self.p[self.names.index(one), self.names.index(other)] < LEVEL)
+        return self.between(one, other) < LEVEL
 
     def above(self, name: str) -> list[str]:
         """The names whose numbers are higher than those of ``name`` by more than the noise."""

@@ -271,8 +271,8 @@ def test_own_images_values_and_tokens(tmp_path):
 
 
 @pytest.mark.parametrize(("arrays", "told"), [
-    ({"x": np.zeros((3, 2))}, "must hold the arrays 'x' and 'y'; it lacks 'y'"),
-    ({"classes": 3}, "must hold the arrays 'x' and 'y'; it lacks 'x' and 'y'"),
+    ({"x": np.zeros((3, 2)), "Y": [1]}, "must hold the arrays 'x' and 'y'; it lacks 'y', it has 'x', 'Y'"),
+    ({"classes": 3}, "must hold the arrays 'x' and 'y'; it lacks 'x' and 'y', it has 'classes'"),
     ({"x": np.zeros((3, 2)), "y": np.zeros(2, int)}, r"x has the shape \(3, 2\) and y \(2,\)"),
     ({"x": np.zeros((3, 2)), "y": np.zeros((3, 1), int)}, r"y \(3, 1\)"),
     ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, "n at least 1"),

@@ -24,6 +24,7 @@ from hpcfl.files import atomic, regular
 
 MOST_CLASSES, MOST_TOKENS = 100_000, 10_000_000
 UNPACKED, RATIO = 1 << 30, 100  # bytes; a larger array may have a hundred times its bytes in the file
+NAMED = 10  # arrays of a file that an error names
 
 
 class OwnFile(Source):
@@ -65,7 +66,8 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
             _refuse_bombs(file)
             with np.load(file, allow_pickle=False) as content:
                 if missing := " and ".join(f"'{key}'" for key in ("x", "y") if key not in content):
-                    raise UserError(f"{path}: must hold the arrays 'x' and 'y'; it lacks {missing}")
+                    raise UserError(f"{path}: must hold the arrays 'x' and 'y'; it lacks {missing}, it has "
+                                    f"{', '.join(map(repr, content.files[:NAMED])) or 'none'}")
                 return {key: content[key] for key in ("x", "y", *{"classes", "client"} & set(content))}
     except UserError:
         raise
