@@ -1,5 +1,6 @@
 """The command, with a rank that is warned while Python takes itself apart."""
 
+import ctypes
 import os
 import signal
 import sys
@@ -14,4 +15,7 @@ class Late:
 
 
 sys.late = Late()  # this module is among the last things to go, long after Python's own signal handlers
-main()
+try:
+    main()
+except SystemExit as leaving:
+    ctypes.pythonapi.Py_Exit(leaving.code)  # as Python does it, also where what forked this process would not
