@@ -68,7 +68,8 @@ class Communicator(Process, ABC):
     def together(self) -> AbstractContextManager[None]:
         """Collective. A block of exchanges that follow each other at once.
 
-        Ranks wait for each other when it begins, not before each exchange.
+        Ranks wait for each other when it begins, not before each exchange, nor where one such block lies in
+        another. While a rank waits it hears stop signals, and ends the job where another is silent too long.
         """
 
     @abstractmethod
@@ -119,8 +120,8 @@ class Communicator(Process, ABC):
     def offer(self, rows: Mapping[str, Array], positions: np.ndarray, total: int, empty: Empty) -> None:
         """Begin to send rows to rank 0, which takes them while it waits for others; no rank waits here.
 
-        Every rank calls it once, with what it has, before the next exchange, and then ``offered``. The arrays
-        must not change until that has returned.
+        Every rank calls it once, with what it has, before the next exchange, and then ``offered``; where
+        nothing is better offered, with {}. The arrays must not change until ``offered`` has returned.
 
         rows: this rank's by name, ``[its own, width]``. positions: where its rows belong among the ``total``
         rows of all ranks. empty: makes what rank 0 receives rows in.
@@ -145,7 +146,8 @@ class Communicator(Process, ABC):
     def total(self, values: np.ndarray) -> np.ndarray | None:
         """Collective. The sum of the ranks' arrays of one shape, on rank 0; None elsewhere.
 
-        values: this rank's array, of whole numbers, which may be written to.
+        values: this rank's array, of integers or of floats that hold whole numbers, so that the order in
+        which they are added does not matter; it may be written to.
         """
 
     @abstractmethod

@@ -138,7 +138,8 @@ def _common(headers: Sequence[list[list[Any]]]) -> tuple[dict[str, Any], dict[st
 
 
 def _array(tensor: Tensor, takes_gpu: bool) -> Array:
-    """The rows as MPI can read them: where they are, or else copied from a GPU into page-locked memory."""
+    """The rows as the communicator can read them: where they are, or copied from a GPU into page-locked memory.
+    """
     tensor = tensor.detach().contiguous()
     if not (tensor.is_cuda and takes_gpu):
         return pinned.on_host(tensor).numpy()
@@ -149,8 +150,8 @@ def _array(tensor: Tensor, takes_gpu: bool) -> Array:
 def _landing(device: torch.device, takes_gpu: bool) -> Empty:
     """Makes what rows for ``device`` are received in.
 
-    It lies there if MPI can write to it; else in memory that is page-locked for a GPU, which copies faster
-    from it.
+    It lies there if the communicator can write to it; else in memory that is page-locked for a GPU, which
+    copies faster from it.
     """
     def there(shape: Any, dtype: str) -> Tensor:
         rows = torch.empty(shape, dtype=getattr(torch, dtype), device=device)

@@ -166,7 +166,11 @@ class Fleet:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """A block of training for a score alone: afterwards private state and ``losses`` are as before it."""
+        """A block of training for a score alone: afterwards private state and losses are as before it.
+
+        What was scored and recorded in it stays. Whatever else training leaves in a fleet has to be put back
+        here, too.
+        """
         state, losses = self.state, (self.losses, self.data_losses)
         self.state = dict(state)
         try:

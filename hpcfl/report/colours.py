@@ -3,8 +3,8 @@
 import colorsys
 import hashlib
 
-# Neighbours in this list differ most. A new method may stand at its end; one that is not here gets a colour
-# that follows from its name.
+# Neighbours in this list differ most. A new built-in method is appended; a user's own gets a colour that
+# follows from its name.
 METHODS = ("fedavg", "local", "fedala", "cwfedavg", "ditto", "fedrep", "fedprox", "diversifed", "fednh",
            "fedamp", "per-fedavg", "fedper", "pfedme", "apple", "fedfomo", "fedbabu", "fedrod",
            "fedproto", "fedcac", "feduv", "fedphp", "partialfed", "creff", "cfl", "ifca", "fedavg-c",

@@ -51,9 +51,11 @@ def show(kind: str, name: str | None) -> None:
 def entry(kind: str, name: str) -> Entry:
     """The entry called ``name``. Raises UserError if there is none."""
     known = {entry["name"]: entry for entry in catalogue.entries(kind)}
-    if name not in known:
-        raise UserError(f"'{name}' is none of hpcfl's {kind}{nearest(name, known)}")
-    return known[name]
+    # methods have hyphens, as their papers, scores underscores, as data frames' columns
+    for wanted in (name, name.replace("-", "_"), name.replace("_", "-")):
+        if wanted in known:
+            return known[wanted]
+    raise UserError(f"'{name}' is none of hpcfl's {kind}{nearest(name, known)}")
 
 
 def overview(kind: str, width: int) -> Table:

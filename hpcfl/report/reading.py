@@ -53,7 +53,7 @@ def named(run: Run, metric: str) -> Name:
 def refuse_unknown(runs: list[Run], metric: str) -> None:
     """Raise UserError where no run has such a number. One method may have it, and another not."""
     if not any(named(run, metric).recorded in _recorded(run) for run in runs):
-        known = [*runs[0].scores, *sorted(_recorded(runs[0]))]
+        known = sorted({*runs[0].scores, *_recorded(runs[0])})
         hint = plugins.nearest(metric, known)
         raise UserError(f"{runs[0].folder}: --metric {metric}: not recorded{hint}")
 

@@ -82,10 +82,10 @@ def table(runs: list[Run]) -> Table:
     overview = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     overview.add_column("run", overflow="fold")
     overview.add_column("models", no_wrap=True)
-    # of a user's own score, module:Class, the class alone, so that the runs' names have room
-    score = _scores_of(runs).rpartition(":")[2]
+    # of a user's own score, module:Class, the class alone, and a line a word: so the runs' names have room
+    score = Text("_\n").join(map(literal, _scores_of(runs).rpartition(":")[2].split("_")))
     for heading in (score, "mean ± std", "worst", "at", "of", "floats", "s/round"):
-        overview.add_column(literal(heading), justify="right", no_wrap=True)
+        overview.add_column(heading, justify="right", no_wrap=True)
     for run in runs:
         lines = [(f"{'▸' if column == run.score else ' '}{moment}", *_numbers(run, column, "best"))
                  for column, moment in MOMENTS]

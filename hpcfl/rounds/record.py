@@ -23,7 +23,9 @@ class Numbers:
     """The numbers of a fleet's clients, float64 [n] each, by name.
 
     columns: those that were scored; their numbers are called COLUMN/NUMBER. recorded: what the method
-    recorded; these numbers are called recorded/NAME.
+    recorded; these numbers are called recorded/NAME. Of both the mean and the spread over clients are
+    computed for every round, and tables, figures and data frames know them by their names: a further number
+    of all methods is one more entry here, made in ``numbers``.
     """
 
     values: dict[str, NDArray[np.float64]] = field(default_factory=dict)

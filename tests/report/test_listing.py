@@ -32,7 +32,7 @@ def test_one_method_with_its_keys(monkeypatch, capsys):
 
 def test_one_data_set_and_one_score(capsys):
     listing.show("datasets", "mnist")
-    listing.show("scores", "macro_f1")
+    listing.show("scores", "macro-f1")  # as a configuration takes it, too
     shown = " ".join(capsys.readouterr().out.split())
     assert "hpcfl data download mnist --root DIR" in shown
     assert "unit: % better: up" in shown

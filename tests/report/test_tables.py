@@ -26,6 +26,12 @@ def test_beside_the_best_stand_the_last_round_and_the_last_tenth(make_run, capsy
         assert [moment, "62.50", "61.50", "±", "5.00", "42.50", "4", "2"] in lines
 
 
+def test_a_long_name_of_a_score_leaves_room_for_the_names_of_runs(make_run, capsys, monkeypatch):
+    monkeypatch.setattr(tables, "_scores_of", lambda runs: "balanced_accuracy")
+    tables.show(make_run("fedavg"))
+    assert any(line.split()[:2] == ["fedavg", "▸before"] for line in capsys.readouterr().out.splitlines())
+
+
 def test_numbers_of_different_clients_are_warned_of(make_run, tmp_path, capsys):
     make_run("a-fedavg")
     tables.show(make_run("b-fedavg", clients=1.0))

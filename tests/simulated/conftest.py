@@ -13,6 +13,7 @@ from on_gpu import made_up
 
 HERE = "gpu.guard" in sys.modules
 collect_ignore_glob = ["test_simulated.py"] if HERE else ["test_on_*.py"]
+START = "start with: PYTHONPATH=tests/simulated:. python -m pytest -p gpu.guard -p no:xdist tests/simulated"
 
 if HERE:
     from gpu.device import GPU
@@ -44,6 +45,8 @@ class Seen:
 @pytest.fixture
 def gpu():
     """A device, empty at first."""
+    if not HERE:
+        pytest.skip(START)
     with GPU() as device:
         yield device
     mixing.on(torch.device("cpu"))

@@ -1,50 +1,61 @@
 """Every method, model, optimiser and option on the simulated GPU: the CPU's state, and what it costs."""
 
+import numpy as np
 import pytest
 import torch
 from on_gpu import COUNTS, PLAYED
 
 from hpcfl.experiment import plugins
-from hpcfl.fleet import comparing, convolutions, graphs
+from hpcfl.fleet import comparing, convolutions, graphs, scoring
 from hpcfl.methods._ala import AdaptiveLocalAggregation, Blending
 
 # Batch norm over convolutions differs in its last bits on the simulated GPU, and why was not found. In
 # batches of two samples training would make much of that, so there is one round of small steps.
 ROUNDED = {"resnet8": 1e-5}
-CASES = [pytest.param(*case, id="-".join([case[0], case[2]])) for case in PLAYED]
+CLASS_TESTED = 20  # samples of each class that a client has are tested on, none is of another number
+# Every second case has two lanes, so two chunks, and test sets that are whole blocks, so nothing is padded.
+CASES = [pytest.param(*case, number % 2, id="-".join([case[0], case[2]]))
+         for number, case in enumerate(PLAYED)]
 
 
-@pytest.mark.parametrize(("name", "options", "model", "training"), CASES)
+@pytest.mark.parametrize(("name", "options", "model", "training", "apart"), CASES)
 def test_a_method_ends_as_on_the_cpu(on_gpu, federate, samples, monkeypatch, name, options, model,
-                                     training):
+                                     training, apart):
     """Four of five clients take part in each of two rounds; all are scored. Graphs begin at once."""
     monkeypatch.setattr(graphs, "SOON", 0 if model in ROUNDED else 1)
     monkeypatch.setattr(comparing, "is_due", lambda number: False)  # test_on_graphs.py compares
     monkeypatch.setattr(Blending, "adaptive_aggregation",
                         lambda self: AdaptiveLocalAggregation(most_epochs=2))
     monkeypatch.setattr(convolutions, "BY_PRODUCTS", {"cpu", "cuda"})
+    if apart:
+        monkeypatch.setattr(scoring, "BLOCK", CLASS_TESTED)
     rounds = 1 if model in ROUNDED else 2
     sections = {**samples(model), "rounds": rounds, "training": {"lr": 0.05, **training},
                 "participation": {"fraction": 0.8}}
     method = {"name": name, **options}
-    seen = on_gpu(method, COUNTS, **sections)
-    plain = federate(method, COUNTS, **sections, runtime={"device": "cpu", "lanes": 1024})
+    seen = on_gpu(method, COUNTS, **sections, runtime={"lanes": 2} if apart else {})
+    plain = federate(method, COUNTS, **sections, runtime={"device": "cpu", "lanes": 2 if apart else 1024})
     state, expected, most = seen.played.state, plain.state, ROUNDED.get(model, 0)
     assert state.keys() == expected.keys()
-    assert [key for key, value in state.items() if apart(value, expected[key]) > most] == []
+    assert [key for key, value in state.items() if gap(value, expected[key]) > most] == []
+    found, scores = seen.played.values, {name: values for name, values in plain.values.items()
+                                         if name.endswith("/correct")}
+    assert scores and all(np.array_equal(found[name], values, equal_nan=True)
+                          for name, values in scores.items())
     no_epoch_waits_twice(seen)
     rows_travel_page_locked(seen)
 
 
-def apart(one, other):
+def gap(one, other):
     """The largest difference of two tensors; of infinities of the same sign none."""
     gaps = torch.where(one == other, 0.0, (one.double() - other.double()).abs())
     return gaps.amax().item() if one.numel() else 0.0
 
 
 def no_epoch_waits_twice(seen):
-    """For the order in which samples come, and nothing else; recordings and captures are made once."""
-    once = ("begin of a capture", "fleet/graphs.py", "fleet/replay.py")
+    """For the order in which samples come, and nothing else; recordings, captures and the constants of
+    a data set are made once."""
+    once = ("begin of a capture", "fleet/graphs.py", "fleet/replay.py", "data/datasets.py")
     waits = [{why: times for why, times in epoch.waits.items() if not any(part in why for part in once)}
              for epoch in seen.epochs]
     assert [one for one in waits if sum(one.values()) > 1] == []
