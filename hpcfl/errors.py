@@ -25,8 +25,12 @@ class Interrupted(Exception):
 class RankFailure(Exception):
     """A failure on one rank while the others wait for it, which aborts the job.
 
-    Its text says where in the run it happened, its ``__cause__`` what went wrong.
+    It is made with where in the run it happened; its ``__cause__`` is what went wrong.
     """
+
+    def __str__(self) -> str:
+        place, cause = super().__str__(), self.__cause__
+        return place if cause is None else f"{place}: {_said(cause)}"
 
 
 def explain(error: BaseException) -> str:
@@ -35,7 +39,12 @@ def explain(error: BaseException) -> str:
     Expected are UserError and RunFailure, also as the cause of a RankFailure.
     """
     cause = error.__cause__ if isinstance(error, RankFailure) and error.__cause__ else error
-    place = f"{error}: " if cause is not error else ""
+    said = str(error) if cause is not error else _said(error)
     if isinstance(cause, UserError | RunFailure):
-        return f"{place}{cause}"
-    return f"{place}{type(cause).__name__}: {cause}\n{''.join(traceback.format_exception(cause))}"
+        return said
+    return f"{said}\n{''.join(traceback.format_exception(cause))}"
+
+
+def _said(error: BaseException) -> str:
+    """An expected error's line, or the kind and the text of another."""
+    return str(error) if isinstance(error, UserError | RunFailure) else f"{type(error).__name__}: {error}"

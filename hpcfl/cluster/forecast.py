@@ -4,6 +4,7 @@ from hpcfl.communication.communicator import Process
 from hpcfl.experiment.config import Config
 from hpcfl.preparation.prepare import prepare
 from hpcfl.report import needs
+from hpcfl.report.text import plain
 
 
 def show(config: Config, ranks: int) -> None:
@@ -19,4 +20,6 @@ def show(config: Config, ranks: int) -> None:
     needs.show(prepared[0], [vars(needs.of_rank(of_process, process))
                              for of_process, process in zip(prepared, processes, strict=True)])
     if ranks > len(processes):
-        print(f"ranks 2 to {ranks - 1}: much like rank 1")
+        print(f"ranks 2 to {ranks - 1}: at most as much as rank 1")
+    for note in prepared[0].notes:
+        print(f"note: {plain(note)}")

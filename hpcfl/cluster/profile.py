@@ -86,7 +86,7 @@ def _find(name: str) -> Path:
     """The file of a profile by name; the first folder that has it counts. Raises UserError."""
     known = {path.stem: path for folder in reversed(folders()) for path in sorted(folder.glob("*.toml"))}
     if name not in known:
-        looked = " and ".join(str(folder) for folder in folders())
+        looked = " and ".join(str(folder.absolute()) for folder in folders())
         raise UserError(f"--profile {name}: no such profile in {looked}{plugins.nearest(name, known)}")
     return known[name]
 

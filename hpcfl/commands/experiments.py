@@ -157,11 +157,20 @@ def _run_cells(plan: Plan, fresh: bool, communicator: Communicator,
             failures[cell.name] = error.with_traceback(None)
             if communicator.is_server:
                 print(f"{cell.name}: failed: {plain(error)}", flush=True)
+    if communicator.is_server and (earlier := _earlier(plan)):
+        print(f"note: {plan.folder} has {len(earlier)} cells that are not in this sweep any more, as "
+              f"{plain(earlier[0])}; they count in its tables", flush=True)
     if len(failures) < len(plan.cells):
         _show_results(plan, played, communicator)
     if failures:
         name, first = next(iter(failures.items()))
         raise RunFailure(f"{len(failures)} of {len(plan.cells)} cells failed, first {name}: {first}")
+
+
+def _earlier(plan: Plan) -> list[str]:
+    """Runs in the sweep's folder that are none of its cells."""
+    now = {cell.folder for cell in plan.cells}
+    return sorted(path.parent.name for path in plan.folder.glob(f"*/{RUN}") if path.parent.name not in now)
 
 
 def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:
@@ -177,4 +186,5 @@ def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:
         closing.tell(plan.folder, played)
     except Exception as error:
         print(f"note: the results are complete, but their report failed ({type(error).__name__}: "
-              f"{plain(error)}); hpcfl show {shlex.quote(str(plan.folder))} makes it again", flush=True)
+              f"{plain(error)}); the same command makes it again, hpcfl show "
+              f"{shlex.quote(str(plan.folder))} shows them", flush=True)

@@ -84,6 +84,10 @@ class Config(Section):
             lines.append(f"training.milestones: {late} come after the last of {self.rounds} rounds")
         if self.newcomers.epochs and not self.newcomers.clients:
             lines.append(f"newcomers.epochs = {self.newcomers.epochs}: there are none, newcomers.clients = 0")
+        if unheeded := [f"training.{key} = {getattr(training, key)!r}" for key in self.method.unheeded
+                        if getattr(training, key) != Training.model_fields[key].default]:
+            lines.append(f"{', '.join(unheeded)}: {self.method.name} takes no heed of it in the steps that "
+                         "it does itself, which are plain ones")
         return lines
 
     def resolved(self) -> dict[str, Any]:
@@ -171,13 +175,27 @@ def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     """
     table = parsed(path)
     try:
-        pairs = map(split, overrides)
+        pairs = list(map(split, overrides))
+        _refuse_swept(table, [key for key, _ in pairs])
         for key, value in sorted(pairs, key=lambda pair: not plugin_keys.is_selector(pair[0])):
             choose(table, key, value)
             check_plain(table, key)
     except UserError as error:
         raise UserError(f"{path}: --set {error}") from None
     return table
+
+
+def _refuse_swept(table: dict[str, Any], keys: Iterable[str]) -> None:
+    """Raise UserError for a key that every cell of the file's ``[sweep]`` sets, which would be in vain."""
+    sweep = table.get("sweep")
+    axes = protocols.flat(sweep) if isinstance(sweep, dict) else {}
+    linked = [[set(protocols.flat(case)) for case in axis] for axis in axes.values()
+              if isinstance(axis, list) and axis and all(isinstance(case, dict) for case in axis)]
+    swept = set(axes).union(*(set.intersection(*cases) for cases in linked))
+    for key in keys:
+        if key in swept:
+            instead = f", by --set 'sweep.{key}=[…]'" if key in axes else ""
+            raise UserError(f"{key}: every cell of [sweep] sets it anew; change it there{instead}")
 
 
 def choose(table: dict[str, Any], key: str, value: Any) -> None:

@@ -41,7 +41,7 @@ def nearest(word: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) ->
     allowed = list(allowed)
     meant = closest(word, allowed) or closest(word, elsewhere)
     return f"; did you mean '{meant}'? allowed: {', '.join(allowed)}" if meant else (
-        f"; allowed: {', '.join(allowed)}")
+        f"; allowed: {', '.join(allowed) or 'none'}")
 
 
 def closest(word: str, allowed: Iterable[str]) -> str | None:

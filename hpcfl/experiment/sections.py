@@ -76,11 +76,13 @@ class MethodSection(Section):
 
     needs_rounds: whether what a round does depends on how many there will be, so that a run cannot go on with
     another number.
+    unheeded: keys of ``[training]`` that steps which the method does itself take no heed of.
     """
 
     name: str = Field(description="name of the method's file, or your own 'module:Class'")
 
     needs_rounds: ClassVar[bool] = False
+    unheeded: ClassVar[tuple[str, ...]] = ()
 
 
 class Training(Section):

@@ -29,6 +29,7 @@ class APFL(ServerModel):
     inherited = ("personal",)
     family = "personal beside global"
     reference = "Deng et al., arXiv 2003.13461"
+    unheeded = ("optimizer", "momentum", "weight_decay", "clip")
     alpha: float = Field(0.5, ge=0, le=1, description="first share α of the own model; 0 is FedAvg, 1 Local")
     adaptive: bool = Field(True, description="learn α; otherwise it stays")
 

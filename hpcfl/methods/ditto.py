@@ -27,6 +27,7 @@ class Ditto(FedAvg):
     primary = "post"
     family = "personal beside global"
     reference = "Li et al., ICML 2021"
+    unheeded = ("optimizer", "momentum", "weight_decay")
     models: ClassVar[tuple[str, ...]] = ("model", "personal")
     inherited: ClassVar[tuple[str, ...]] = ("personal",)
     lam: float = Field(0.1, ge=0, description="strength λ of the proximal term (FedNH 0.75); "

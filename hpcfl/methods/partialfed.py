@@ -40,6 +40,7 @@ class PartialFed(FedAvg):
     inherited = ("model",)
     family = "personal beside global"
     reference = "Sun et al., NeurIPS 2021"
+    unheeded = ("optimizer", "momentum", "weight_decay", "clip")
     draw: Literal["round", "batch"] = Field("round", description="load before local training, or anew in "
                                                                  "every mini-batch")
     warmup: NonNegativeInt = Field(20, description="first rounds in which all of the shared model is loaded")

@@ -28,6 +28,7 @@ class PerFedAvg(FedAvg):
     """Server: ``model`` [P]. Client: nothing. Down P, up P. ``pre``: the received model after one step."""
 
     reference = "Fallah et al., NeurIPS 2020"
+    unheeded = ("optimizer", "momentum", "weight_decay", "clip")
     variant: Literal["first-order", "hessian-free"] = Field("first-order",
                                                             description="how the second derivative is had")
     alpha: float | None = Field(None, ge=0, description="size α of the adapting step; default: plain_lr")

@@ -29,6 +29,7 @@ class PFedMe(ServerModel):
     inherited = ("personal",)
     family = "personal beside global"
     reference = "Dinh et al., NeurIPS 2020"
+    unheeded = ("optimizer", "momentum", "weight_decay", "clip")
     lam: float = Field(15.0, ge=0, description="strength λ of the proximal term between θ and w_i; "
                                              "0 never moves w_i")
     personal_lr: float = Field(0.01, gt=0,

@@ -24,6 +24,7 @@ class Scaffold(ServerModel):
 
     family = "one global model"
     reference = "Karimireddy et al., ICML 2020"
+    unheeded = ("optimizer", "momentum", "weight_decay")
     weights: Literal["samples", "uniform"] = Field("uniform",
                                                    description="weights of the clients in averages")
     server_lr: float = Field(1.0, ge=0, description="the server's step η_g; 1 is the average")

@@ -7,13 +7,16 @@ from hpcfl.report import figures, summary, sweep_table, tables
 
 
 def tell(folder: Path, played: bool) -> None:
-    """Print what is in a run's or a sweep's folder; if anything was ``played`` now, draw figures into it."""
+    """Print what is in a run's or a sweep's folder, and draw figures into it.
+
+    They are drawn if anything was ``played`` now, or if there are none, as after a disk was full.
+    """
     runs = summary.load_all(folder)
     # where runs differ in more than their method, there is something to average or to cross
     if len(runs) > len({run.summary.method for run in runs}):
         sweep_table.show([folder])
     else:
         tables.show(folder, runs)
-    for path in figures.draw(folder, runs) if played else []:
+    for path in figures.draw(folder, runs) if played or not any(folder.glob("*.png")) else []:
         print(f"figure: {path}")
     print(f"look further: hpcfl show {shlex.quote(str(folder))}", flush=True)

@@ -131,14 +131,18 @@ def _one_partition(found: Arrangement) -> list[str]:
 
 def _mixed_models(found: Arrangement, metric: str) -> list[str]:
     """A note where numbers are of each method's own models, for some before and for others after training."""
-    rows: dict[str, dict[str, None]] = {}
-    for (row, _), cell in found.cells.items():
+    places: dict[str, list[tuple[str, str]]] = {}
+    for place, cell in found.cells.items():
         for placed in cell:
-            rows.setdefault(named(placed.run, metric).column, {})[row] = None
-    if len(rows) < 2:
+            places.setdefault(named(placed.run, metric).column, []).append(place)
+    if len(places) < 2:
         return []
-    known = {column: rows[column] for column in (*MODELS, *sorted(rows)) if column in rows}
-    parts = (f"{MODELS.get(column, column)} ({few(list(of))})" for column, of in known.items())
+    # methods stand in rows or in columns
+    axis = 0 if len({row for of in places.values() for row, _ in of}) == sum(
+        len({row for row, _ in of}) for of in places.values()) else 1
+    known = {column: list(dict.fromkeys(place[axis] for place in places[column]))
+             for column in (*MODELS, *sorted(places)) if column in places}
+    parts = (f"{MODELS.get(column, column)} ({few(of)})" for column, of in known.items())
     number = named(found.runs[0], metric).recorded.rpartition("/")[2]
     return [f"each method's own models: {', '.join(parts)}; --metric post/{number} is of the same for all"]
 

@@ -87,7 +87,7 @@ def test_a_dry_run_shows_the_script_and_writes_nothing(here, capsys):
     last = text.strip().splitlines()[-1]
     assert shlex.split(last)[-1] == str(here / "two words; it's" / "jobs") and last.startswith("exec ")
     said = capsys.readouterr().out
-    assert "memory" in said and "ranks 2 to 3: much like rank 1" in said
+    assert "memory" in said and "ranks 2 to 3: at most as much as rank 1" in said
     assert not (here / "two words; it's").exists()
 
 

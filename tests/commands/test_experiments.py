@@ -1,9 +1,10 @@
 import json
+import sys
 
 import pytest
 import tiny
 
-from hpcfl.commands.experiments import check_file, make_plan
+from hpcfl.commands.experiments import check_file, make_plan, run_file
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 
@@ -25,6 +26,17 @@ def test_check_names_once_what_has_no_source_in_any_cell(tmp_path, capsys):
     check_file(tmp_path / "sweep.toml", [], OneProcess())
     printed = capsys.readouterr().out
     assert printed.count("note: method.tune_epochs = 10: FedALA does not print it") == 1
+
+
+def test_a_sweep_that_lost_cells_says_that_they_count(tmp_path, capsys, monkeypatch):
+    (tmp_path / "sweep.toml").write_text("name = 'grid'\n" + SWEEP.replace("fedavg-c", "fedavg"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for seeds in ("[0, 1]", "[0]"):
+        run_file(tmp_path / "sweep.toml", [f"sweep.seed={seeds}"], None, False, OneProcess())
+    said = capsys.readouterr().out
+    assert said.count("cells that are not in this sweep any more") == 1
+    assert "note: runs/grid has 2 cells that are not in this sweep any more, as seed=1,fedavg;" in said
 
 
 @pytest.mark.parametrize(("begun", "asked", "seed"), [

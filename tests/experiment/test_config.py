@@ -280,3 +280,33 @@ def test_keys_that_change_nothing_are_noted():
         "training.milestones: [5, 9] come after the last of 5 rounds",
         "newcomers.epochs = 2: there are none, newcomers.clients = 0"]
     assert config.parse({"method": {"name": "fedavg"}, "training": {"warmup": 100}}).notes == []
+
+
+@pytest.mark.parametrize("name", ["apfl", "ditto", "partialfed", "per-fedavg", "pfedme", "scaffold"])
+def test_methods_with_plain_steps_note_what_these_take_no_heed_of(name):
+    table = {"method": {"name": name}, "training": {"momentum": 0.9, "lr": 0.1}}
+    assert config.parse(table).notes == [f"training.momentum = 0.9: {name} takes no heed of it in the steps "
+                                         "that it does itself, which are plain ones"]
+    assert config.parse({"method": {"name": name}, "training": {"lr": 0.1}}).notes == []
+    assert config.parse({**table, "method": {"name": "fedavg"}}).notes == []
+
+
+SWEPT = """
+method.name = "fedavg"
+[sweep]
+seed = [0, 1]
+cases = [{ training.lr = 0.1, rounds = 3 }, { training.lr = 0.2 }]
+"""
+
+
+@pytest.mark.parametrize(("override", "message"), [
+    ("seed=5", r"--set seed: every cell of \[sweep\] sets it anew; change it there, by --set 'sweep.seed="),
+    ("training.lr=1", r"--set training.lr: every cell of \[sweep\] sets it anew; change it there$"),
+    ("rounds=2", None), ("sweep.seed=[5]", None)])  # not every case sets the rounds
+def test_what_every_cell_sets_cannot_be_overridden(tmp_path, override, message):
+    (tmp_path / "e.toml").write_text(SWEPT)
+    if message is None:
+        assert config.read(tmp_path / "e.toml", [override])
+        return
+    with pytest.raises(UserError, match=message):
+        config.read(tmp_path / "e.toml", [override])

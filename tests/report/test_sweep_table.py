@@ -37,6 +37,13 @@ def test_models_before_and_after_training_in_one_table_are_told():
     assert note not in sweep_table.make([run(), after], reading=Reading("post/mean")).notes
 
 
+def test_models_of_methods_in_columns_are_told_by_the_columns():
+    after = replace(run("local"), score="post")
+    after.results.values.update({"post/weighted": np.full(3, 0.8), "post/mean": np.full(3, 0.7)})
+    grid = sweep_table.make([run("fedavg"), after], rows=["seed"], columns=["method.name"])
+    assert any("before local training (fedavg), after it (local)" in note for note in grid.notes)
+
+
 def test_several_folders_and_the_notes_of_csv(make_run, capsys):
     one, other = make_run("one", "fedavg"), make_run("other", "local", finished=False)
     sweep_table.show([one, other, one], form="csv")
