@@ -68,7 +68,7 @@ def long_csv(grid: Grid) -> str:
 
 TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-MOMENTS = {"best": "of the best round", "last": "of the last round",
+MOMENTS = {"best": "at each run's best round", "last": "of the last round",
            "tail": "as mean of the last tenth of the rounds"}
 MISSING = "–"  # of what was not run, or has no such number
 TEXTS = {"markdown": markdown, "csv": long_csv, "latex": latex}

@@ -168,7 +168,7 @@ def grid():
     return sweep_table.make([*seeds("fedavg", 0.5, 0.6), *seeds("a|b_c", 0.7), run("x", finished=False)])
 
 
-TITLE = "weighted in % of the best round, of 5 clients, mean ± population standard deviation over 2 seeds"
+TITLE = "weighted in % at each run's best round, of 5 clients, mean ± population standard deviation over 2 seeds"
 
 
 def test_markdown(grid):
@@ -204,6 +204,6 @@ def test_what_is_missing_is_a_dash_in_every_format_and_never_bold():
 def test_terminal(grid):
     from rich.console import Console
 
-    console = Console(width=100, record=True)
+    console = Console(width=120, record=True)
     console.print(table_formats.terminal(grid))
     assert "55.00 ± 5.00" in (text := console.export_text()) and "left out" in text and TITLE in text
