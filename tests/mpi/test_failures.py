@@ -135,7 +135,7 @@ def test_a_report_that_fails_changes_no_code(start, experiment, tmp_path):
     code, output = start(3, file, "--out", tmp_path / "out", program=(UNREPORTED,)).wait()
     assert code == 0 and "BAD TERMINATION" not in output
     [note] = [line for line in output.splitlines() if "their report failed (ModuleNotFoundError" in line]
-    assert note.endswith(f"; hpcfl show {tmp_path / 'out'} makes it again")
+    assert note.endswith(f"hpcfl show {tmp_path / 'out'} shows them")
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"local", "fedavg"}
 
 

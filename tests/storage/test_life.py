@@ -291,15 +291,21 @@ def test_a_finished_run_may_lose_its_checkpoints_to_save_room(tmp_path):
     assert not play(tmp_path / "run")
 
 
-def test_a_report_that_fails_does_not_fail_the_run(tmp_path, monkeypatch, capsys):
+def test_a_report_that_fails_does_not_fail_the_run_and_is_made_by_the_same_command(tmp_path, monkeypatch,
+                                                                                   capsys):
     from hpcfl.commands.experiments import run_table
     from hpcfl.report import figures
 
-    monkeypatch.setattr(figures, "draw", lambda *given: 1 / 0)
-    run_table(tiny.table("fedavg"), "x.toml", tmp_path / "run", False, OneProcess())
-    said = capsys.readouterr().out
+    def run():
+        run_table(tiny.table("fedavg"), "x.toml", tmp_path / "run", False, OneProcess())
+        return capsys.readouterr().out
+
+    with monkeypatch.context() as broken:
+        broken.setattr(figures, "draw", lambda *given: 1 / 0)
+        said = run()
     assert "note: the results are complete, but their report failed (ZeroDivisionError" in said
-    assert said.endswith(f"; hpcfl show {tmp_path / 'run'} makes it again\n")
+    assert said.endswith(f"; the same command makes it again, hpcfl show {tmp_path / 'run'} shows them\n")
+    assert "complete in" in (said := run()) and "figure: " in said and "figure: " not in run()
 
 
 def test_every_start_is_noted_with_what_went_wrong_before_it(tmp_path):
