@@ -168,7 +168,8 @@ def grid():
     return sweep_table.make([*seeds("fedavg", 0.5, 0.6), *seeds("a|b_c", 0.7), run("x", finished=False)])
 
 
-TITLE = "weighted in % at each run's best round, of 5 clients, mean ± population standard deviation over 2 seeds"
+TITLE = ("weighted in % at each run's best round, of 5 clients, mean ± population standard deviation over "
+         "2 seeds")
 
 
 def test_markdown(grid):
