@@ -1,6 +1,6 @@
 """What came out of a run, read from its folder: also while it runs, and from what damage has left."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -199,37 +199,57 @@ def load(folder: Path, own: Collection[str] = ()) -> Run:
 
 
 def load_all(folder: Path, own: Collection[str] = ()) -> list[Run]:
-    """The run in a folder, or the runs in a sweep's folder, sorted by name.
+    """The run in a folder, or the runs in a sweep's folder, sorted by name; see ``found``.
 
-    Runs that ``--fresh`` moved aside are left out if there are others. ``own``: as for ``load``. Raises
-    UserError if there is no run.
+    own: as for ``load``. Raises UserError if there is no run.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
-    return found(folder, own) or [load(folder, own)]
+    return found([folder], own) or [load(folder, own)]
 
 
-def runs_below(folder: Path, own: Collection[str] = ()) -> list[Run]:
-    """The runs in a folder and in all folders below it, but for those that ``--fresh`` moved aside.
+def runs_below(folders: Sequence[Path], own: Collection[str] = ()) -> tuple[list[Run], list[str]]:
+    """The runs in some folders and in all folders below them, and a note on those that are left out.
 
-    own: as for ``load``. Raises UserError if there are none.
+    These are the ones that ``--fresh`` moved aside, see ``_places``. own: as for ``load``. Raises UserError
+    if there is no run, or a folder without any.
     """
-    folders = sorted(below for below in folder.glob("**/") if run_folder.is_run(below))  # with the folder
-    runs = [load(below, own) for below in folders
-            if not any(run_folder.is_aside(part) for part in (below, *below.parents))]
-    if not runs:
-        raise UserError(f"{folder}: no run of hpcfl here")
-    return runs
+    current, aside = _places(folders, lambda folder: sorted(folder.glob("**/")))  # with the folder
+    real = [place.resolve() for place in [*current, *aside]]
+    if empty := [one for one in folders if not any(place.is_relative_to(one.resolve()) for place in real)]:
+        raise UserError(f"{empty[0]}: no run of hpcfl here")
+    if not current:
+        raise UserError(f"{aside[0]}: --fresh moved it aside, and there is no other run; name it alone")
+    more = f" and {len(aside) - 1} more" if len(aside) > 1 else ""
+    notes = [f"left out, as --fresh moved it aside: {aside[0]}{more}; named alone it counts"] if aside else []
+    return [load(place, own) for place in current], notes
 
 
-def found(folder: Path, own: Collection[str] = ()) -> list[Run]:
-    """``load_all`` for a folder that may hold no run, of which it gives none."""
-    if run_folder.is_run(folder):
-        return [load(folder, own)]
-    cells = sorted(folder.iterdir()) if folder.is_dir() else []
-    runs = [cell for cell in cells if run_folder.is_run(cell)]
-    current = [cell for cell in runs if not run_folder.is_aside(cell)]
-    return [load(cell, own) for cell in current]
+def found(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
+    """The runs in some folders, or one level below one that is a sweep's; none of one without a run.
+
+    Those that ``--fresh`` moved aside are left out, see ``_places``. own: as for ``load``.
+    """
+    def cells(folder: Path) -> list[Path]:
+        return [folder] if run_folder.is_run(folder) else sorted(folder.iterdir()) if folder.is_dir() else []
+
+    return [load(place, own) for place in _places(folders, cells)[0]]
+
+
+def _places(folders: Sequence[Path], below: Callable[[Path], list[Path]]) -> tuple[list[Path], list[Path]]:
+    """The runs' folders among those that ``below`` gives of each folder, and which of them lie aside.
+
+    Each is there once. What ``--fresh`` moved aside counts as a run only where it is the one folder that is
+    named: among several, which the shell or a pattern may have found, and below one, nobody asked for it.
+    """
+    current, aside = dict[Path, Path](), dict[Path, Path]()
+    for folder in folders:
+        named = [folder.name] if len(folders) > 1 else []
+        for place in filter(run_folder.is_run, below(folder)):
+            names = [*named, *place.relative_to(folder).parts]
+            kind = aside if any(map(run_folder.is_aside, names)) else current
+            kind.setdefault(place.resolve(), place)
+    return list(current.values()), list(aside.values())
 
 
 def as_json(folder: Path) -> dict[str, Any]:

@@ -318,6 +318,6 @@ def test_without_its_description_a_run_is_seen_by_all_who_look(tmp_path):
     play(tmp_path / "run")
     (tmp_path / "run" / "run.json").unlink()
     assert status.look(tmp_path / "run")[0].state == summary.as_json(tmp_path / "run")["state"] == "finished"
-    assert [run.folder.name for run in summary.runs_below(tmp_path)] == ["run"]
+    assert [run.folder.name for run in summary.runs_below([tmp_path])[0]] == ["run"]
     assert [cell.name for cell in status.look(tmp_path)] == ["run"]
     assert not play(tmp_path / "run")
