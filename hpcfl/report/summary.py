@@ -14,7 +14,6 @@ from hpcfl.scores._described import Described, Measure, resolve
 from hpcfl.storage import life, run_folder
 from hpcfl.storage import results as recorded
 from hpcfl.storage.life import Life
-from hpcfl.storage.manifest import newest_first
 from hpcfl.storage.moments import AFTER, BEFORE, counts, moments, scores
 from hpcfl.storage.results import Results
 
@@ -281,8 +280,7 @@ def _lost(folder: Path, its_life: Life, results: Results) -> list[str]:
     missing = sorted(set(range(1, max(its_life.done, played.max(initial=0)) + 1)) - set(played.tolist()))
     lines = ([f"{folder}: the metrics of {_ranges(missing)} are lost, their files were damaged"]
              if missing else [])
-    if (its_life.finished and its_life.done != its_life.asked
-            and newest_first(folder / run_folder.CHECKPOINTS)):
+    if its_life.finished and its_life.lost:
         lines.append(f"{folder}: its checkpoints are damaged, the final state is lost; "
                      "--fresh makes it again")
     return lines

@@ -13,6 +13,8 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 from hpcfl.fleet import buffer_name
 from hpcfl.fleet.scoring import BLOCK
+from hpcfl.storage.checkpoint import damaged
+from hpcfl.storage.manifest import name_after
 from hpcfl.storage.moments import of_clients
 from hpcfl.storage.results import Results
 from hpcfl.trained.again import Again, Keeper
@@ -92,7 +94,7 @@ class Models:
         Raises UserError where there is none, or none of a name.
         """
         has_global = np.isfinite(self._accuracies(GLOBAL)).any()
-        newest = max(self.again.rounds) if at == "last" else self._round(self._counts, at)
+        newest = self._newest() if at == "last" else self._round(self._counts, at)
         others = self.again.prepared.method.server_models(self.again.server(newest))
         known = [*([GLOBAL] if has_global else []), *others]
         method = self.again.prepared.method.name
@@ -129,7 +131,7 @@ class Models:
             raise UserError(f"{self._folder}: '{column}' was not scored{nearest(column, columns)}")
         kept = self.again.rounds
         if at == "best":
-            if self._best not in scored:
+            if self._best is None or self._best not in scored:
                 raise UserError(f"{self._folder}: the best round, {self._best}, has no '{column}'; "
                                 f"at = 'last' takes that of round {scored[-1]}")
             wanted = self._best
@@ -141,11 +143,27 @@ class Models:
         else:  # of a run that goes on, the last that can be looked at
             wanted = max((round for round in scored if round in kept), default=scored[-1])
             wanted = scored[-1] if self._finished else wanted
-        if wanted not in kept:
-            raise UserError(f"{self._folder}: the state before round {wanted} is not kept, only that before "
-                            f"{', '.join(map(str, sorted(kept)))}; checkpoint.best = true keeps the best "
-                            "round's, checkpoint.keep more of them")
+        self._refuse_unkept(wanted)
         return int(wanted)
+
+    def _newest(self) -> int:
+        """The last round before which there is a state. Raises UserError where a finished run lost it."""
+        newest = int(self._results.rounds.max()) if self._finished else max(self.again.rounds)
+        self._refuse_unkept(newest)
+        return newest
+
+    def _refuse_unkept(self, round: int) -> None:
+        """Raises UserError where the state before a round is not there: what took it, or what keeps it."""
+        kept = self.again.rounds
+        if round in kept:
+            return
+        only = f"only that before {', '.join(map(str, sorted(kept)))}"
+        lost = damaged(self.again.checkpoints)
+        why = lost.get(name_after(round - 1)) or next((one for one in lost.values() if kept == {1}), None)
+        if why is not None:
+            raise UserError(f"{self._folder}: the state before round {round} is lost, there is {only}: {why}")
+        raise UserError(f"{self._folder}: the state before round {round} is not kept, {only}; "
+                        "checkpoint.best = true keeps the best round's, checkpoint.keep more of them")
 
     def _final(self, round: int) -> bool:
         """Whether a round is the scoring after the last aggregation."""
