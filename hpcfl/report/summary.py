@@ -136,7 +136,7 @@ class Run:
         client: a client's number, or the name of a model of the server, such as "global" or "class 3".
         moment: the column as which it was scored: ``pre`` or ``post`` local training, or another of the
         method's; by default the one that counts. at: "last" or "best", of the rounds in which it was scored,
-        or a round's number; ``checkpoint.keep`` says how far back there are models.
+        or a round's number; ``checkpoint.every`` and ``checkpoint.keep`` say of which there are models.
 
         The round is played again for this client, so it is exact on the machine of the run. Raises UserError.
         """

@@ -163,7 +163,8 @@ class Models:
         if why is not None:
             raise UserError(f"{self._folder}: the state before round {round} is lost, there is {only}: {why}")
         raise UserError(f"{self._folder}: the state before round {round} is not kept, {only}; "
-                        "checkpoint.best = true keeps the best round's, checkpoint.keep more of them")
+                        "checkpoint.best = true keeps the best round's, checkpoint.every = 1 with "
+                        f"checkpoint.keep = {self.table['rounds'] - round + 2} this one")
 
     def _final(self, round: int) -> bool:
         """Whether a round is the scoring after the last aggregation."""
