@@ -15,7 +15,7 @@ from hpcfl.fleet import buffer_name
 from hpcfl.fleet.scoring import BLOCK
 from hpcfl.storage.checkpoint import damaged
 from hpcfl.storage.manifest import name_after
-from hpcfl.storage.moments import of_clients
+from hpcfl.storage.moments import AFTER, BEFORE, of_clients
 from hpcfl.storage.results import Results
 from hpcfl.trained.again import Again, Keeper
 from hpcfl.trained.module import module
@@ -125,9 +125,12 @@ class Models:
         if isinstance(at, str) and at not in ("last", "best"):
             raise UserError(f"at = '{at}'{nearest(at, ['last', 'best'])}")
         scored = self._results.rounds[np.isfinite(self._accuracies(column))].tolist()
+        of_newcomers = (BEFORE, AFTER)
+        if scored and column in of_newcomers:
+            raise UserError(f"{self._folder}: '{column}' is of newcomers, whose models are not kept")
         if not scored:
             columns = sorted(name.removesuffix("/weighted") for name in self._results.values
-                             if name.endswith("/weighted"))
+                             if name.endswith("/weighted") and not name.startswith(of_newcomers))
             raise UserError(f"{self._folder}: '{column}' was not scored{nearest(column, columns)}")
         kept = self.again.rounds
         if at == "best":

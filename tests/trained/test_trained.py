@@ -71,7 +71,7 @@ def test_averaged_statistics_go_with_the_global_model(played):
 
 
 @pytest.mark.parametrize("arguments, words", [
-    ({"client": 9}, "there is no client 9; the clients are 0 … 4"),
+    ({"client": 9}, "there is no client 9; the clients with models are 0 … 4"),
     ({"client": 0, "moment": "past"}, "'past' was not scored; did you mean 'post'?"),
     ({"client": 0, "at": "lst"}, "did you mean 'last'?"),
     ({"client": "class 0"}, "the server of fedavg has no model 'class 0'"),
@@ -82,6 +82,17 @@ def test_what_cannot_be_had_is_one_line(played, arguments, words):
     with pytest.raises(UserError, match=r"^[^\n]+$") as error:
         run.model(**arguments)
     assert words in str(error.value)
+
+
+def test_newcomers_have_no_models(played):
+    run = played("fedavg", rounds=1, partition={"clients": 4}, newcomers={"clients": 1, "epochs": 1})
+    for words, arguments in {
+            "client 4 is a newcomer, whose models are not kept; the clients with models are 0 … 3": (4,),
+            "there is no client -1": (-1,),
+            "'newcomers/after' is of newcomers, whose models are not kept": (0, "newcomers/after"),
+            "allowed: global, post, pre$": (0, "what")}.items():
+        with pytest.raises(UserError, match=words):
+            run.model(*arguments)
 
 
 def test_only_rounds_whose_state_is_kept_can_be_looked_at(played):
