@@ -146,11 +146,12 @@ class Run:
                 at: str | int = "last") -> np.ndarray:
         """The classes [n] that a model predicts for samples ``x`` [n, …], which are as in the data set.
 
-        Other arguments as for ``model``.
+        Other arguments as for ``model``. Raises UserError also for samples of another shape.
         """
         from hpcfl.trained.models import predicted
 
-        predictions: np.ndarray = predicted(self.model(client, moment, at), self.models.taken(x)).numpy()
+        samples = self.models.taken(x)
+        predictions: np.ndarray = predicted(self.model(client, moment, at), samples).numpy()
         return predictions
 
     def confusion(self, client: int | str, moment: str | None = None, at: str | int = "last") -> np.ndarray:

@@ -114,8 +114,16 @@ class Models:
         return x.cpu(), y.cpu()
 
     def taken(self, x: Any) -> Tensor:
-        """Samples [n, *shape] of the data set's kind, an array or tensor, as a model takes them."""
+        """Samples [n, *shape] of the data set's kind, an array or tensor, as a model takes them.
+
+        Token ids may be of any length. Raises UserError for another shape.
+        """
         samples, given = self.again.prepared.resources.samples, torch.as_tensor(x)
+        shape = given.shape[1:] if samples.tokens else samples.x.shape[1:]
+        if given.dim() != samples.x.dim() or given.shape[1:] != shape:
+            expected = ", ".join(["n", *map(str, samples.x.shape[1:])])
+            raise UserError(f"{self._folder}: samples of {self.table['data']['dataset']} have the shape "
+                            f"[{expected}], a single one too, with n = 1; these have {list(given.shape)}")
         kind = samples.x.dtype if samples.tokens else torch.promote_types(samples.x.dtype, torch.float32)
         normalised: Tensor = samples.normalise(given.to(kind))
         return normalised

@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -30,6 +32,9 @@ def test_a_model_is_plain_torch_and_predicts_what_was_scored(played):
     assert right.sum() == confusion.trace() == run.results.values["clients/post/correct"][-2, 1]
     assert confusion.sum() == run.results.values["clients/post/total"][-2, 1]
     assert confusion[3].sum() == 0  # client 1 has no sample of class 3
+    for wrong in (raw[0], raw[:, :4], raw[:, None]):
+        with pytest.raises(UserError, match=rf"have the shape \[n, 5\], .*{re.escape(str([*wrong.shape]))}"):
+            run.predict(1, wrong)
 
 
 def test_a_few_clients_at_a_time_give_the_same_models(played, monkeypatch):
