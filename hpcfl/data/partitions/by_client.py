@@ -71,7 +71,8 @@ def _refuse_impossible(held: list[Held], samples: int, where: str) -> None:
         tests = one.train[:0] if one.test is None else one.test
         listed = np.concatenate([one.train, tests])
         if len(wrong := listed[(listed < 0) | (listed >= samples)]):
-            raise UserError(f"{where}: client '{one.name}' has sample {wrong[0]}, they are 0 … {samples - 1}")
+            raise UserError(f"{where}: client '{one.name}' has sample {wrong[0]}; the data set's are 0 … "
+                            f"{samples - 1}")
         if len(both := np.intersect1d(one.train, tests)):
             raise UserError(f"{where}: client '{one.name}' has sample {both[0]} to train and to test on")
 
