@@ -64,16 +64,17 @@ def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     """All runs in folders as a data frame, one row a run: its configuration by dotted key, and what came out.
 
     folders: one or several, also patterns such as "runs/*"; of a sweep's folder all runs in it, of a folder
-    without a run nothing. See ``Run.row`` for the columns. Raises UserError if there is no run.
+    without a run nothing. What ``--fresh`` moved aside counts only where it is the one folder. See
+    ``Run.row`` for the columns. Raises UserError if there is no run.
     """
     asked = [folders] if isinstance(folders, str | Path) else list(folders)
     paths = [Path(path) for one in asked for path in sorted(glob(str(one))) or [str(one)]]
-    found = {run.folder: run for path in paths for run in summary.found(path)}
+    found = summary.found(list(dict.fromkeys(paths)))
     if not found:
         raise UserError(f"{', '.join(map(str, asked))}: no run of hpcfl")
     from hpcfl.report import frames
 
-    return frames.runs({str(run.folder): run.row() for run in found.values()})
+    return frames.runs({str(run.folder): run.row() for run in found})
 
 
 @cache

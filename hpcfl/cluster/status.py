@@ -80,7 +80,7 @@ def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]
         return
     planned = sweep_folder.cells(folder) or list(submissions.jobs)
     others = sorted(entry.name for entry in folder.iterdir()
-                    if run_folder.is_run(entry) and not run_folder.is_aside(entry))
+                    if run_folder.is_run(entry) and not run_folder.is_aside(entry.name))
     if not planned and not others:
         raise UserError(f"{folder}: no run of hpcfl here")
     for name in dict.fromkeys([*planned, *others]):

@@ -171,7 +171,7 @@ class Checkpoint(Section):
         "auto",
         description="rounds between checkpoints; auto: so rarely that they cost less than 2 % of the time")
     keep: PositiveInt = Field(2, description="how many checkpoints stay; with more of them the models of "
-                                             "earlier rounds can be had")
+                                             "earlier rounds can be had, of each with every = 1")
     best: bool = Field(False, description="keep the state before the best round too, so that its models can "
                                           "be had; needs as much memory again")
 

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -50,6 +51,27 @@ def write(path: Path, data: bytes | memoryview, durable: bool = True) -> None:
         except BaseException:
             _discard(temporary)
             raise
+
+
+@contextmanager
+def together(folder: Path) -> Iterator[Path]:
+    """A temporary folder inside the block; at its end all files in it move to ``folder``, which is made.
+
+    What is raised in the block leaves neither. Raises RunFailure where something cannot be written.
+    """
+    there = next(above for above in (folder, *folder.absolute().parents) if above.exists())
+    temporary = there / f".{folder.name}.{uuid.uuid4().hex}.tmp"
+    with explained(folder):
+        temporary.mkdir()
+    try:
+        yield temporary
+        with explained(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            for path in sorted(temporary.iterdir()):
+                path.rename(folder / path.name)
+            _sync_folder(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def is_temporary(name: str) -> bool:

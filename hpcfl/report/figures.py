@@ -45,8 +45,9 @@ def plot(folders: Sequence[Path], kind: str, width: float, out: Path | None, for
     if unknown := [name for name in options if name not in taken]:
         allowed = ", ".join(f"--{name}" for name in taken) or "no options"
         raise UserError(f"--{unknown[0]}: means nothing to --kind {kind}, which takes {allowed}")
-    runs = [run for folder in folders for run in summary.runs_below(folder, own)]
+    runs, notes = summary.runs_below(folders, own)
     sheet = Sheet(width)
+    sheet.notes.extend(notes)
     height = _written(out, form, lambda: draw(runs, sheet, **options))
     return [f"note: {note}" for note in dict.fromkeys(sheet.notes)] + [
         f"figure: {out} ({width:g} × {height:.2f} inches, letters of {TEXT} and {SMALL} points)"]

@@ -13,6 +13,7 @@ from hpcfl.experiment.plugins import nearest
 from hpcfl.report import catalogue
 from hpcfl.report.catalogue import Entry
 
+WHOLE = 10_000  # columns, more than any line has
 BETWEEN = 2  # spaces between the columns of an overview
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<",
           "minItems": "at least", "maxItems": "at most"}
@@ -33,11 +34,14 @@ COLUMNS: dict[str, Cells] = {
 
 
 def show(kind: str, name: str | None) -> None:
-    """Print a line for each entry of a kind, cut at the terminal's width, or all of the one called ``name``.
+    """Print a line for each entry of a kind, or all of the one called ``name``.
 
-    Raises UserError for an unknown name.
+    A terminal's lines are cut at its width; a file's or another program's are whole. Raises UserError for an
+    unknown name.
     """
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console = Console(highlight=False, markup=False, width=WHOLE)
     if name is None:
         console.print(overview(kind, console.width))
         if kind == "methods":

@@ -40,8 +40,8 @@ def write(folders: Sequence[Path], out: Path) -> None:
     """
     if out.is_dir() or not out.parent.is_dir():
         raise UserError(f"{out}: is no file in a folder that is there; choose another --out")
-    found = {run.folder.resolve(): run for folder in folders for run in summary.runs_below(folder)}
-    page = render(list(found.values()), ", ".join(map(str, folders)), _waiting(folders))
+    runs, _ = summary.runs_below(folders)
+    page = render(runs, ", ".join(map(str, folders)), _waiting(folders))
     try:
         atomic.write(out, page.encode())
     except RunFailure as error:

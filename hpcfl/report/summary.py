@@ -1,6 +1,6 @@
 """What came out of a run, read from its folder: also while it runs, and from what damage has left."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +14,6 @@ from hpcfl.scores._described import Described, Measure, resolve
 from hpcfl.storage import life, run_folder
 from hpcfl.storage import results as recorded
 from hpcfl.storage.life import Life
-from hpcfl.storage.manifest import newest_first
 from hpcfl.storage.moments import AFTER, BEFORE, counts, moments, scores
 from hpcfl.storage.results import Results
 
@@ -137,7 +136,7 @@ class Run:
         client: a client's number, or the name of a model of the server, such as "global" or "class 3".
         moment: the column as which it was scored: ``pre`` or ``post`` local training, or another of the
         method's; by default the one that counts. at: "last" or "best", of the rounds in which it was scored,
-        or a round's number; ``checkpoint.keep`` says how far back there are models.
+        or a round's number; ``checkpoint.every`` and ``checkpoint.keep`` say of which there are models.
 
         The round is played again for this client, so it is exact on the machine of the run. Raises UserError.
         """
@@ -147,11 +146,12 @@ class Run:
                 at: str | int = "last") -> np.ndarray:
         """The classes [n] that a model predicts for samples ``x`` [n, …], which are as in the data set.
 
-        Other arguments as for ``model``.
+        Other arguments as for ``model``. Raises UserError also for samples of another shape.
         """
         from hpcfl.trained.models import predicted
 
-        predictions: np.ndarray = predicted(self.model(client, moment, at), self.models.taken(x)).numpy()
+        samples = self.models.taken(x)
+        predictions: np.ndarray = predicted(self.model(client, moment, at), samples).numpy()
         return predictions
 
     def confusion(self, client: int | str, moment: str | None = None, at: str | int = "last") -> np.ndarray:
@@ -199,37 +199,57 @@ def load(folder: Path, own: Collection[str] = ()) -> Run:
 
 
 def load_all(folder: Path, own: Collection[str] = ()) -> list[Run]:
-    """The run in a folder, or the runs in a sweep's folder, sorted by name.
+    """The run in a folder, or the runs in a sweep's folder, sorted by name; see ``found``.
 
-    Runs that ``--fresh`` moved aside are left out if there are others. ``own``: as for ``load``. Raises
-    UserError if there is no run.
+    own: as for ``load``. Raises UserError if there is no run.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
-    return found(folder, own) or [load(folder, own)]
+    return found([folder], own) or [load(folder, own)]
 
 
-def runs_below(folder: Path, own: Collection[str] = ()) -> list[Run]:
-    """The runs in a folder and in all folders below it, but for those that ``--fresh`` moved aside.
+def runs_below(folders: Sequence[Path], own: Collection[str] = ()) -> tuple[list[Run], list[str]]:
+    """The runs in some folders and in all folders below them, and a note on those that are left out.
 
-    own: as for ``load``. Raises UserError if there are none.
+    These are the ones that ``--fresh`` moved aside, see ``_places``. own: as for ``load``. Raises UserError
+    if there is no run, or a folder without any.
     """
-    folders = sorted(below for below in folder.glob("**/") if run_folder.is_run(below))  # with the folder
-    runs = [load(below, own) for below in folders
-            if not any(run_folder.is_aside(part) for part in (below, *below.parents))]
-    if not runs:
-        raise UserError(f"{folder}: no run of hpcfl here")
-    return runs
+    current, aside = _places(folders, lambda folder: sorted(folder.glob("**/")))  # with the folder
+    real = [place.resolve() for place in [*current, *aside]]
+    if empty := [one for one in folders if not any(place.is_relative_to(one.resolve()) for place in real)]:
+        raise UserError(f"{empty[0]}: no run of hpcfl here")
+    if not current:
+        raise UserError(f"{aside[0]}: --fresh moved it aside, and there is no other run; name it alone")
+    more = f" and {len(aside) - 1} more" if len(aside) > 1 else ""
+    notes = [f"left out, as --fresh moved it aside: {aside[0]}{more}; named alone it counts"] if aside else []
+    return [load(place, own) for place in current], notes
 
 
-def found(folder: Path, own: Collection[str] = ()) -> list[Run]:
-    """``load_all`` for a folder that may hold no run, of which it gives none."""
-    if run_folder.is_run(folder):
-        return [load(folder, own)]
-    cells = sorted(folder.iterdir()) if folder.is_dir() else []
-    runs = [cell for cell in cells if run_folder.is_run(cell)]
-    current = [cell for cell in runs if not run_folder.is_aside(cell)]
-    return [load(cell, own) for cell in current]
+def found(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
+    """The runs in some folders, or one level below one that is a sweep's; none of one without a run.
+
+    Those that ``--fresh`` moved aside are left out, see ``_places``. own: as for ``load``.
+    """
+    def cells(folder: Path) -> list[Path]:
+        return [folder] if run_folder.is_run(folder) else sorted(folder.iterdir()) if folder.is_dir() else []
+
+    return [load(place, own) for place in _places(folders, cells)[0]]
+
+
+def _places(folders: Sequence[Path], below: Callable[[Path], list[Path]]) -> tuple[list[Path], list[Path]]:
+    """The runs' folders among those that ``below`` gives of each folder, and which of them lie aside.
+
+    Each is there once. What ``--fresh`` moved aside counts as a run only where it is the one folder that is
+    named: among several, which the shell or a pattern may have found, and below one, nobody asked for it.
+    """
+    current, aside = dict[Path, Path](), dict[Path, Path]()
+    for folder in folders:
+        named = [folder.name] if len(folders) > 1 else []
+        for place in filter(run_folder.is_run, below(folder)):
+            names = [*named, *place.relative_to(folder).parts]
+            kind = aside if any(map(run_folder.is_aside, names)) else current
+            kind.setdefault(place.resolve(), place)
+    return list(current.values()), list(aside.values())
 
 
 def as_json(folder: Path) -> dict[str, Any]:
@@ -261,8 +281,7 @@ def _lost(folder: Path, its_life: Life, results: Results) -> list[str]:
     missing = sorted(set(range(1, max(its_life.done, played.max(initial=0)) + 1)) - set(played.tolist()))
     lines = ([f"{folder}: the metrics of {_ranges(missing)} are lost, their files were damaged"]
              if missing else [])
-    if (its_life.finished and its_life.done != its_life.asked
-            and newest_first(folder / run_folder.CHECKPOINTS)):
+    if its_life.finished and its_life.lost:
         lines.append(f"{folder}: its checkpoints are damaged, the final state is lost; "
                      "--fresh makes it again")
     return lines

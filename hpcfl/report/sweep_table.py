@@ -52,8 +52,9 @@ def show(folders: Sequence[Path], rows: Sequence[str] = (), columns: Sequence[st
 
     The other arguments are those of ``make``. Raises UserError.
     """
-    runs = {run.folder.resolve(): run for folder in folders for run in summary.runs_below(folder)}
-    grid = make(list(runs.values()), rows, columns, reading)
+    runs, notes = summary.runs_below(folders)
+    grid = make(runs, rows, columns, reading)
+    grid.notes.extend(notes)
     if form == "terminal":
         console = Console(highlight=False)
         console.print(table_formats.terminal(grid))

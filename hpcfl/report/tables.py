@@ -44,7 +44,14 @@ def show(folder: Path, runs: list[Run] | None = None) -> None:
                          for run in runs}):
         console.print(literal(f"note: {warning}"), soft_wrap=True)
     if not is_sweep(folder, runs):
-        console.print(f"state: {runs[0].summary.digest or 'no checkpoint yet'}", soft_wrap=True)
+        console.print(f"state: {_state(runs[0])}", soft_wrap=True)
+
+
+def _state(run: Run) -> str:
+    """The digest of a run's last state, or why there is none."""
+    if run.life.lost:
+        return "lost, its checkpoints are damaged"
+    return run.summary.digest or ("not kept" if run.summary.finished else "no checkpoint yet")
 
 
 def best_first(runs: list[Run]) -> list[Run]:

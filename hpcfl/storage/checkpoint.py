@@ -269,6 +269,20 @@ def states(folder: Path) -> dict[int, Manifest]:
     return found
 
 
+def damaged(folder: Path) -> dict[str, str]:
+    """What is wrong with each checkpoint that cannot be read, by its manifest's name, newest first.
+
+    All files are read to know that.
+    """
+    found: dict[str, str] = {}
+    for path in manifest.newest_first(folder):
+        try:
+            manifest.read(path).verify(folder)
+        except Damaged as error:
+            found[path.name] = f"{path}: damaged checkpoint ({error})"
+    return found
+
+
 def latest(folder: str | Path) -> Manifest | None:
     """The newest checkpoint whose manifest is intact and whose own files are there, for looking only.
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from hpcfl.storage import lock, run_folder
 from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.manifest import newest_first
 from hpcfl.storage.results import Results
 
 
@@ -42,6 +43,7 @@ class Life:
     completed: the numbers of rounds after which the run was scored, several where it was prolonged.
     held: whether a process has the folder now.
     failure: why the last attempt failed; None if it did not, or the run is finished.
+    lost: whether there are checkpoints, but none that can be read.
     """
 
     stage: Stage
@@ -51,6 +53,7 @@ class Life:
     completed: list[int]
     held: bool
     failure: str | None
+    lost: bool = False
 
     @property
     def finished(self) -> bool:
@@ -75,7 +78,8 @@ def look(folder: Path, asked: int | None, results: Results) -> Life:
     stage = _stage(folder, asked, done, results)
     return Life(stage, asked, done, checkpoint.digest if checkpoint else None,
                 results.completed, lock.held(folder),
-                None if stage == Stage.FINISHED else run_folder.failure(folder))
+                None if stage == Stage.FINISHED else run_folder.failure(folder),
+                checkpoint is None and bool(newest_first(folder / run_folder.CHECKPOINTS)))
 
 
 def _stage(folder: Path, asked: int | None, done: int, results: Results) -> Stage:

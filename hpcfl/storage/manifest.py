@@ -48,8 +48,7 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """The name of the manifest's file; names sort by round."""
-        return f"manifest-{self.round:08d}.json"
+        return name_after(self.round)
 
     @property
     def all_files(self) -> list[Shard]:
@@ -68,6 +67,11 @@ class Manifest:
         """Read its own files in ``folder``. Raises Damaged for one that is missing or not as written."""
         for shard in self.files:
             shard.verify(folder)
+
+
+def name_after(round: int) -> str:
+    """The name of the file of the manifest after a round; names sort by round."""
+    return f"manifest-{round:08d}.json"
 
 
 def read(path: Path) -> Manifest:

@@ -259,9 +259,9 @@ def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
             if there.get(key, missing) != here.get(key, missing)]
 
 
-def is_aside(folder: Path) -> bool:
-    """Whether the folder's name says that ``--fresh`` moved it aside."""
-    return re.search(r"\.\d{8}-\d{6}(-\d+)?$", folder.name) is not None
+def is_aside(name: str) -> bool:
+    """Whether a folder's name says that ``--fresh`` moved it aside."""
+    return re.search(r"\.\d{8}-\d{6}(-\d+)?$", name) is not None
 
 
 def _aside(folder: Path) -> Path:

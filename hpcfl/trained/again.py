@@ -95,10 +95,7 @@ class Again:
         clients: ascending. final: whether the round is the scoring after the last aggregation. fleets: makes
         a fleet of what one is made of. Raises UserError.
         """
-        known = self.prepared.setup.clients
-        if strangers := [client for client in clients if client >= known]:
-            raise UserError(f"{self.folder}: there is no client {strangers[0]}; the clients are 0 … "
-                            f"{known - 1}")
+        self._refuse_strangers(clients)
         for start in range(0, len(clients), TOGETHER):
             ids = np.array(clients[start:start + TOGETHER])
             alone, prepared = OneProcess(), replace(self.prepared, store=self._store(round, ids.tolist()))
@@ -114,6 +111,14 @@ class Again:
             else:
                 federation.work(round, inbox, ids, trained, others)
             yield from ((fleet.ids.tolist(), fleet) for fleet in (trained, others) if len(fleet.ids))
+
+    def _refuse_strangers(self, clients: Sequence[int]) -> None:
+        """Raises UserError where one of the clients has no model because the run was not trained with it."""
+        known, newcomers = self.prepared.setup.clients, self.prepared.newcomer_ids
+        for stranger in [client for client in clients if not 0 <= client < known]:
+            why = (f"client {stranger} is a newcomer, whose models are not kept" if stranger in newcomers
+                   else f"there is no client {stranger}")
+            raise UserError(f"{self.folder}: {why}; the clients with models are 0 … {known - 1}")
 
     def _before(self, round: int) -> tuple[Manifest | None, State]:
         """The checkpoint before a round, None before the first, and the server's state in it."""

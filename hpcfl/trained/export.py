@@ -27,30 +27,35 @@ from hpcfl.trained.module import PREDICTION, Predicting
 def export(models: Models, chosen: Iterable[Trained], out: Path) -> list[str]:
     """Write models into the folder ``out``, which is made; returns a line for each, and for what is left out.
 
-    Raises UserError where the folder holds something, RunFailure where it cannot be written.
+    Where one of them cannot be had, nothing is written. Raises UserError then, and where the folder holds
+    something; RunFailure where it cannot be written.
     """
-    from safetensors.torch import save
-
     with atomic.explained(out):
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
             raise UserError(f"{out}: is there already; choose another --out")
+    with atomic.together(out) as folder:
+        return _written(models, chosen, folder)
+
+
+def _written(models: Models, chosen: Iterable[Trained], folder: Path) -> list[str]:
+    """Write models into a folder; returns as ``export``."""
+    from safetensors.torch import save
+
     lines, programs = list[str](), dict[str, str | None]()  # by kind of model: its program's file
     for one in chosen:
-        with atomic.explained(out):
-            out.mkdir(parents=True, exist_ok=True)
         kind, name = one.name.split()[0], one.name.replace(" ", "-")
         if kind not in programs:
             content, problem = _program(one.module, models.samples(one.clients[:1])[0])
             programs[kind] = f"{kind}.pt2" if content else None
             if content:
-                atomic.write(out / f"{kind}.pt2", content)
+                atomic.write(folder / f"{kind}.pt2", content)
             else:
                 lines.append(f"{kind}.pt2 is left out, torch cannot write the model down ({problem}); "
                              "its tensors are there")
         about = _about(models, one, programs[kind])
         tensors = {key: tensor.contiguous() for key, tensor in one.module.state_dict().items()}
-        atomic.write(out / f"{name}.safetensors", save(tensors, {"format": "pt"}))
-        atomic.write(out / f"{name}.json", json.dumps(about, indent=1).encode())
+        atomic.write(folder / f"{name}.safetensors", save(tensors, {"format": "pt"}))
+        atomic.write(folder / f"{name}.json", json.dumps(about, indent=1).encode())
         lines.append(_line(one, about["accuracy"]))
     return lines
 

@@ -13,7 +13,9 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 from hpcfl.fleet import buffer_name
 from hpcfl.fleet.scoring import BLOCK
-from hpcfl.storage.moments import of_clients
+from hpcfl.storage.checkpoint import damaged
+from hpcfl.storage.manifest import name_after
+from hpcfl.storage.moments import AFTER, BEFORE, of_clients
 from hpcfl.storage.results import Results
 from hpcfl.trained.again import Again, Keeper
 from hpcfl.trained.module import module
@@ -92,7 +94,7 @@ class Models:
         Raises UserError where there is none, or none of a name.
         """
         has_global = np.isfinite(self._accuracies(GLOBAL)).any()
-        newest = max(self.again.rounds) if at == "last" else self._round(self._counts, at)
+        newest = self._newest() if at == "last" else self._round(self._counts, at)
         others = self.again.prepared.method.server_models(self.again.server(newest))
         known = [*([GLOBAL] if has_global else []), *others]
         method = self.again.prepared.method.name
@@ -112,8 +114,16 @@ class Models:
         return x.cpu(), y.cpu()
 
     def taken(self, x: Any) -> Tensor:
-        """Samples [n, *shape] of the data set's kind, an array or tensor, as a model takes them."""
+        """Samples [n, *shape] of the data set's kind, an array or tensor, as a model takes them.
+
+        Token ids may be of any length. Raises UserError for another shape.
+        """
         samples, given = self.again.prepared.resources.samples, torch.as_tensor(x)
+        shape = given.shape[1:] if samples.tokens else samples.x.shape[1:]
+        if given.dim() != samples.x.dim() or given.shape[1:] != shape:
+            expected = ", ".join(["n", *map(str, samples.x.shape[1:])])
+            raise UserError(f"{self._folder}: samples of {self.table['data']['dataset']} have the shape "
+                            f"[{expected}], a single one too, with n = 1; these have {list(given.shape)}")
         kind = samples.x.dtype if samples.tokens else torch.promote_types(samples.x.dtype, torch.float32)
         normalised: Tensor = samples.normalise(given.to(kind))
         return normalised
@@ -123,13 +133,16 @@ class Models:
         if isinstance(at, str) and at not in ("last", "best"):
             raise UserError(f"at = '{at}'{nearest(at, ['last', 'best'])}")
         scored = self._results.rounds[np.isfinite(self._accuracies(column))].tolist()
+        of_newcomers = (BEFORE, AFTER)
+        if scored and column in of_newcomers:
+            raise UserError(f"{self._folder}: '{column}' is of newcomers, whose models are not kept")
         if not scored:
             columns = sorted(name.removesuffix("/weighted") for name in self._results.values
-                             if name.endswith("/weighted"))
+                             if name.endswith("/weighted") and not name.startswith(of_newcomers))
             raise UserError(f"{self._folder}: '{column}' was not scored{nearest(column, columns)}")
         kept = self.again.rounds
         if at == "best":
-            if self._best not in scored:
+            if self._best is None or self._best not in scored:
                 raise UserError(f"{self._folder}: the best round, {self._best}, has no '{column}'; "
                                 f"at = 'last' takes that of round {scored[-1]}")
             wanted = self._best
@@ -141,11 +154,28 @@ class Models:
         else:  # of a run that goes on, the last that can be looked at
             wanted = max((round for round in scored if round in kept), default=scored[-1])
             wanted = scored[-1] if self._finished else wanted
-        if wanted not in kept:
-            raise UserError(f"{self._folder}: the state before round {wanted} is not kept, only that before "
-                            f"{', '.join(map(str, sorted(kept)))}; checkpoint.best = true keeps the best "
-                            "round's, checkpoint.keep more of them")
+        self._refuse_unkept(wanted)
         return int(wanted)
+
+    def _newest(self) -> int:
+        """The last round before which there is a state. Raises UserError where a finished run lost it."""
+        newest = int(self._results.rounds.max()) if self._finished else max(self.again.rounds)
+        self._refuse_unkept(newest)
+        return newest
+
+    def _refuse_unkept(self, round: int) -> None:
+        """Raises UserError where the state before a round is not there: what took it, or what keeps it."""
+        kept = self.again.rounds
+        if round in kept:
+            return
+        only = f"only that before {', '.join(map(str, sorted(kept)))}"
+        lost = damaged(self.again.checkpoints)
+        why = lost.get(name_after(round - 1)) or next((one for one in lost.values() if kept == {1}), None)
+        if why is not None:
+            raise UserError(f"{self._folder}: the state before round {round} is lost, there is {only}: {why}")
+        raise UserError(f"{self._folder}: the state before round {round} is not kept, {only}; "
+                        "checkpoint.best = true keeps the best round's, checkpoint.every = 1 with "
+                        f"checkpoint.keep = {self.table['rounds'] - round + 2} this one")
 
     def _final(self, round: int) -> bool:
         """Whether a round is the scoring after the last aggregation."""

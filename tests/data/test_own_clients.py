@@ -32,6 +32,12 @@ def test_an_npz_file_with_owners(tmp_path, client):
     assert owned(load("npz", tmp_path / "own.npz")) == {str(client[1]): [1], str(client[0]): [0, 2]}
 
 
+def test_an_array_of_another_name_is_told(tmp_path):
+    np.savez(tmp_path / "own.npz", x=np.zeros((3, 2)), y=np.arange(3), clients=np.arange(3))
+    with pytest.raises(UserError, match=r"an array 'client' in an npz file; it has 'clients'; npz-folders"):
+        partition.make(by_client(clients=3), load("npz", tmp_path / "own.npz"))
+
+
 @pytest.mark.parametrize("client", [np.zeros(2, int), np.zeros((3, 1), int), np.zeros(3)])
 def test_owners_that_are_none_are_refused(tmp_path, client):
     np.savez(tmp_path / "own.npz", x=np.zeros((3, 2)), y=np.arange(3), client=client)

@@ -51,3 +51,19 @@ def test_removes_only_temporaries(tmp_path):
         (tmp_path / name).touch()
     atomic.remove_temporaries(tmp_path)
     assert sorted(os.listdir(tmp_path)) == [".hidden", "file.tmp"]
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_files_that_belong_together_are_all_there_or_none(tmp_path, made):
+    folder = tmp_path / "new" / "out"
+    if made:
+        folder.mkdir(parents=True)
+    with pytest.raises(ValueError, match="second"), atomic.together(folder) as place:
+        atomic.write(place / "first", b"1")
+        raise ValueError("second")
+    left = [path for path in tmp_path.rglob("*") if path not in (folder, folder.parent)]
+    assert not left and folder.exists() == made
+    with atomic.together(folder) as place:
+        atomic.write(place / "first", b"1")
+        assert not (folder / "first").exists()
+    assert [path.name for path in folder.iterdir()] == ["first"] and not list(tmp_path.rglob(".*"))

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 
@@ -12,12 +13,22 @@ from hpcfl.report import catalogue, listing
 @pytest.mark.parametrize("kind", list(catalogue.PACKAGES))
 def test_one_line_each_whatever_the_width(kind, width, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     listing.show(kind, None)
-    lines = capsys.readouterr().out.splitlines()
+    lines = re.sub(r"\x1b\[\d*m", "", capsys.readouterr().out).splitlines()
     names = plugins.names(catalogue.PACKAGES[kind])
     shown = [line.split()[0] for line in lines[1:len(names) + 1]]
     assert all(name.startswith(word.rstrip("…")) for name, word in zip(names, shown, strict=True))
     assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("kind", list(catalogue.PACKAGES))
+def test_what_is_no_terminal_gets_whole_lines(kind, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    listing.show(kind, None)
+    lines = capsys.readouterr().out.splitlines()[1:]
+    for entry, line in zip(catalogue.entries(kind), lines, strict=False):
+        assert line.startswith(entry["name"]) and line.rstrip().endswith(listing.COLUMNS[kind][-1][1](entry))
 
 
 def test_one_method_with_its_keys(monkeypatch, capsys):

@@ -68,6 +68,28 @@ def test_where_nothing_is_readable_one_line_says_so(make_run, tmp_path):
             summary.load_all(empty / "nothing")
 
 
+def test_below_folders_what_fresh_moved_aside_is_left_out_and_named(make_run, tmp_path):
+    run, aside = make_run("i"), make_run("i.20260101-120000")
+    again = make_run("i.20260101-120000-2")
+    for folders in ([tmp_path], [run, aside, again], [run, tmp_path / "."]):
+        found, [note] = summary.runs_below(folders)
+        assert [one.folder for one in found] == [run] and str(tmp_path / "i.20260101-120000") in note
+        assert "and 1 more" in note
+    assert [one.folder for one in summary.runs_below([aside])[0]] == [aside]  # named alone
+    with pytest.raises(UserError, match="--fresh moved it aside"):
+        summary.runs_below([aside, again])
+    with pytest.raises(UserError, match="nothing: no run of hpcfl here"):
+        summary.runs_below([run, tmp_path / "nothing"])
+
+
+def test_a_folder_in_what_was_set_aside_may_be_named(make_run, tmp_path):
+    cells = [make_run(f"sweep.20260101-120000/{name}") for name in ("a", "b")]
+    assert [run.folder for run in summary.runs_below(cells)[0]] == cells
+    assert len(summary.runs_below([tmp_path / "sweep.20260101-120000"])[0]) == 2
+    with pytest.raises(UserError, match="--fresh moved it aside"):
+        summary.runs_below([tmp_path])
+
+
 def test_a_sweep_is_its_runs_without_those_moved_aside(make_run, tmp_path):
     make_run("fedavg")
     make_run("local", method="local", primary="post")

@@ -51,6 +51,12 @@ def test_several_folders_and_the_notes_of_csv(make_run, capsys):
     assert len(shown.out.splitlines()) == 2 and "note: other: left out, it stands at round 3" in shown.err
 
 
+def test_what_fresh_moved_aside_is_left_out_with_a_note(make_run, capsys):
+    folders = [make_run(name) for name in ("i", "i.20260101-120000")]
+    sweep_table.show(folders, form="markdown")
+    assert f"left out, as --fresh moved it aside: {folders[1]}; named alone it" in capsys.readouterr().out
+
+
 def test_the_best_of_each_column():
     grid = sweep_table.make([run("a", accuracy=(0.5,)), run("b", accuracy=(0.6,)),
                              run("a", accuracy=(0.9,), dataset="mnist"),

@@ -19,7 +19,7 @@ from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import config
 from hpcfl.files import atomic
 from hpcfl.methods.fedavg import FedAvg
-from hpcfl.report import summary
+from hpcfl.report import summary, tables
 from hpcfl.rounds.federation import Federation
 from hpcfl.storage import manifest, results
 from hpcfl.storage.metrics import MetricsWriter
@@ -282,6 +282,19 @@ def test_a_lost_final_state_is_made_again_from_the_checkpoint_before(tmp_path):
     same(tmp_path / "calm", tmp_path / "run")
 
 
+def test_a_state_that_damage_took_is_called_lost(tmp_path, capsys):
+    play(tmp_path / "run", rounds=1)
+    for path in (tmp_path / "run" / "checkpoints").iterdir():
+        path.write_bytes(b"")
+    run = summary.load(tmp_path / "run", ["tiny:blobs"])
+    tables.show(tmp_path / "run", [run])
+    assert "state: lost, its checkpoints are damaged" in capsys.readouterr().out
+    lost = r"state before round 2 is lost, there is only that before 1: .*manifest-00000001.json: damaged"
+    for ask in (lambda: run.model(0), lambda: run.models.of_server()):
+        with pytest.raises(UserError, match=lost):
+            ask()
+
+
 def test_a_finished_run_may_lose_its_checkpoints_to_save_room(tmp_path):
     play(tmp_path / "run")
     for path in (tmp_path / "run" / "checkpoints").iterdir():
@@ -324,6 +337,6 @@ def test_without_its_description_a_run_is_seen_by_all_who_look(tmp_path):
     play(tmp_path / "run")
     (tmp_path / "run" / "run.json").unlink()
     assert status.look(tmp_path / "run")[0].state == summary.as_json(tmp_path / "run")["state"] == "finished"
-    assert [run.folder.name for run in summary.runs_below(tmp_path)] == ["run"]
+    assert [run.folder.name for run in summary.runs_below([tmp_path])[0]] == ["run"]
     assert [cell.name for cell in status.look(tmp_path)] == ["run"]
     assert not play(tmp_path / "run")

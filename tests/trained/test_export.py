@@ -64,6 +64,18 @@ def test_a_model_that_torch_cannot_write_down_is_left_as_tensors(played, tmp_pat
 
 
 @pytest.mark.slow
+def test_where_one_model_cannot_be_had_nothing_is_written(played, tmp_path):
+    run = played("fedavg", participation={"fraction": 0.5})
+    out = tmp_path / "new" / "out"
+    with pytest.raises(UserError, match="client 0 has no model 'post' of round 3"):
+        export(run.folder, [1, 0], True, "post", "last", OWN, out)  # the server's and client 1's come first
+    assert not out.parent.exists() and not list(tmp_path.glob(".*"))
+    out.mkdir(parents=True)
+    exported(run, out, [1], False, "post", "last")
+    assert {path.name for path in out.iterdir()} == {"client-1.json", "client-1.safetensors", "client.pt2"}
+
+
+@pytest.mark.slow
 def test_files_are_used_without_hpcfl(played, tmp_path):
     run = played("cwfedavg", rounds=1)
     exported(run, tmp_path / "out", [0], True, None, "last")

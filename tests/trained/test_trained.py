@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -30,6 +32,9 @@ def test_a_model_is_plain_torch_and_predicts_what_was_scored(played):
     assert right.sum() == confusion.trace() == run.results.values["clients/post/correct"][-2, 1]
     assert confusion.sum() == run.results.values["clients/post/total"][-2, 1]
     assert confusion[3].sum() == 0  # client 1 has no sample of class 3
+    for wrong in (raw[0], raw[:, :4], raw[:, None]):
+        with pytest.raises(UserError, match=rf"have the shape \[n, 5\], .*{re.escape(str([*wrong.shape]))}"):
+            run.predict(1, wrong)
 
 
 def test_a_few_clients_at_a_time_give_the_same_models(played, monkeypatch):
@@ -71,7 +76,7 @@ def test_averaged_statistics_go_with_the_global_model(played):
 
 
 @pytest.mark.parametrize("arguments, words", [
-    ({"client": 9}, "there is no client 9; the clients are 0 … 4"),
+    ({"client": 9}, "there is no client 9; the clients with models are 0 … 4"),
     ({"client": 0, "moment": "past"}, "'past' was not scored; did you mean 'post'?"),
     ({"client": 0, "at": "lst"}, "did you mean 'last'?"),
     ({"client": "class 0"}, "the server of fedavg has no model 'class 0'"),
@@ -84,12 +89,24 @@ def test_what_cannot_be_had_is_one_line(played, arguments, words):
     assert words in str(error.value)
 
 
+def test_newcomers_have_no_models(played):
+    run = played("fedavg", rounds=1, partition={"clients": 4}, newcomers={"clients": 1, "epochs": 1})
+    for words, arguments in {
+            "client 4 is a newcomer, whose models are not kept; the clients with models are 0 … 3": (4,),
+            "there is no client -1": (-1,),
+            "'newcomers/after' is of newcomers, whose models are not kept": (0, "newcomers/after"),
+            "allowed: global, post, pre$": (0, "what")}.items():
+        with pytest.raises(UserError, match=words):
+            run.model(*arguments)
+
+
 def test_only_rounds_whose_state_is_kept_can_be_looked_at(played):
     run = played("fedavg", rounds=4, evaluation={"score": "post"}, checkpoint={"every": 9})
     assert run.models.again.rounds == {1, 4, 5}
     for manifest in (run.folder / "checkpoints").glob("manifest-*3.json"):
         manifest.unlink()
-    with pytest.raises(UserError, match="the state before round 4 is not kept, only that before 1, 5"):
+    with pytest.raises(UserError, match=r"the state before round 4 is not kept, only that before 1, 5.*"
+                                        r"every = 1 with checkpoint.keep = 2 this one"):
         run.model(client=0)
 
 
@@ -101,7 +118,7 @@ def test_looking_imports_no_code_that_only_the_folder_names(played):
 
 
 def test_with_more_checkpoints_there_are_models_of_more_rounds(played):
-    run = played("fedavg", checkpoint={"every": 1, "keep": 9})
+    run = played("fedavg", checkpoint={"every": 1, "keep": 3})  # of three rounds
     for round in (1, 2, 3, 4):
         found = run.models.one(2, "pre", round)
         assert accuracy(run, found) == found.recorded and found.round == round

@@ -17,6 +17,8 @@ from hpcfl.data.partitions.base import Draw, Scheme
 from hpcfl.errors import UserError
 from hpcfl.rows import randomness
 
+NAMED = 10  # arrays of a file that an error names
+
 
 class ByClient(Scheme):
     scheme: str = "by-client"
@@ -26,12 +28,14 @@ class ByClient(Scheme):
     def of(self, dataset: Dataset) -> Draw:
         if self.lists is not None:
             held = owner_lists.read(self.lists)
+            _refuse_impossible(held, len(dataset.y), self.lists)
             draw = self._drawn(held, self.lists)
             return replace(draw, notes=[*draw.notes, *_uneven(held, len(dataset.y), self.lists)])
         if dataset.owners is None:
+            has = f"; it has {', '.join(map(repr, dataset.unread[:NAMED]))}" if dataset.unread else ""
             raise UserError(f"partition.scheme = 'by-client': '{dataset.name}' does not say whose its "
                             "samples are; set partition.lists, or bring data that do (an array 'client' in "
-                            "an npz file, npz-folders, leaf)")
+                            f"an npz file{has}; npz-folders; leaf)")
         return self._drawn(dataset.owners.held(dataset.official_test), f"'{dataset.name}'")
 
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
@@ -61,10 +65,22 @@ class ByClient(Scheme):
         return train, test
 
 
+def _refuse_impossible(held: list[Held], samples: int, where: str) -> None:
+    """Raises UserError for a client with a number that is no sample's, or with a sample in both its lists."""
+    for one in held:
+        tests = one.train[:0] if one.test is None else one.test
+        listed = np.concatenate([one.train, tests])
+        if len(wrong := listed[(listed < 0) | (listed >= samples)]):
+            raise UserError(f"{where}: client '{one.name}' has sample {wrong[0]}; the data set's are 0 … "
+                            f"{samples - 1}")
+        if len(both := np.intersect1d(one.train, tests)):
+            raise UserError(f"{where}: client '{one.name}' has sample {both[0]} to train and to test on")
+
+
 def _uneven(held: list[Held], samples: int, where: str) -> list[str]:
     """Notes on samples of the data set that several of the natural clients hold, and on those of nobody."""
     listed = np.concatenate([part for one in held for part in (one.train, one.test) if part is not None])
-    holders = np.bincount(listed[(listed >= 0) & (listed < samples)], minlength=samples)
+    holders = np.bincount(listed, minlength=samples)
     counts = {"several clients": int((holders > 1).sum()), "no client": int((holders == 0).sum())}
     return [f"{where}: {count:,} of {samples:,} samples are held by {whom}"
             for whom, count in counts.items() if count]

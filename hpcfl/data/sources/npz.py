@@ -8,6 +8,8 @@ each sample is, for ``partition.scheme = "by-client"``.
 """
 
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
+from numpy.lib.npyio import NpzFile
 
 from hpcfl.data import owners
 from hpcfl.data.datasets import Dataset
@@ -23,6 +26,7 @@ from hpcfl.errors import UserError
 from hpcfl.files import atomic, regular
 
 MOST_CLASSES, MOST_TOKENS = 100_000, 10_000_000
+KEYS = {"x", "y", "classes", "client"}  # arrays that are read
 UNPACKED, RATIO = 1 << 30, 100  # bytes; a larger array may have a hundred times its bytes in the file
 NAMED = 10  # arrays of a file that an error names
 
@@ -31,8 +35,9 @@ class OwnFile(Source):
     own_file = True
 
     def read(self, name: str, root: Path) -> Dataset:
-        read = arrays(root)
-        dataset = made(root, read)
+        with _opened(root) as content:
+            read, unread = _taken(content), tuple(sorted({*content.files} - KEYS))
+        dataset = made(root, read, unread=unread)
         if problem := _clients_problem(read):
             raise UserError(f"{root}: {problem}")
         return replace(dataset, owners=owners.numbered(read["client"])) if "client" in read else dataset
@@ -61,6 +66,17 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
 
     Raises UserError for anything else.
     """
+    with _opened(path) as content:
+        return _taken(content)
+
+
+def _taken(content: NpzFile) -> dict[str, np.ndarray]:
+    return {key: content[key] for key in sorted(KEYS & {*content.files})}
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[NpzFile]:
+    """A .npz file with x and y; what cannot be read inside the block raises UserError, too."""
     try:
         with regular.opened(path) as file:
             _refuse_bombs(file)
@@ -68,7 +84,7 @@ def arrays(path: Path) -> dict[str, np.ndarray]:
                 if missing := " and ".join(f"'{key}'" for key in ("x", "y") if key not in content):
                     raise UserError(f"{path}: must hold the arrays 'x' and 'y'; it lacks {missing}, it has "
                                     f"{', '.join(map(repr, content.files[:NAMED])) or 'none'}")
-                return {key: content[key] for key in ("x", "y", *{"classes", "client"} & set(content))}
+                yield content
     except UserError:
         raise
     except FileNotFoundError:

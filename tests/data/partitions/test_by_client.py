@@ -90,10 +90,10 @@ def test_lists_in_a_file(tmp_path, suffix):
     ({"a": [0, 1], "b": []}, r"client 'b' has 0 samples to train and 0 to test on, it needs at least one"),
     ({"a": [0], "b": [1, 2]}, "client 'a' has 0 samples to train and 1 to test on"),
     ({"a": [0, 1]}, r"partition\.clients = 2: .*lists\.json has only 1 clients"),
-    ({"a": [0, 1], "b": [2, 12]}, "'by-client' draws no partition: client 1: no sample 12 among 12"),
-    ({"a": [-1, 1], "b": [2, 3]}, "client 0: no sample -1 among 12"),
+    ({"a": [0, 1], "b": [2, 12]}, r"lists\.json: client 'b' has sample 12; the data set's are 0 … 11"),
+    ({"a": [-1, 1], "b": [2, 3]}, "client 'a' has sample -1"),
     ({"a": {"train": [0], "test": [0]}, "b": {"train": [1], "test": [2]}},
-     "client 0: sample 0 is to train and to test on"),
+     r"lists\.json: client 'a' has sample 0 to train and to test on"),
 ])
 def test_lists_that_are_none_are_refused(tmp_path, content, told):
     with pytest.raises(UserError, match=told):
