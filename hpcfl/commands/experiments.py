@@ -170,7 +170,8 @@ def _run_cells(plan: Plan, fresh: bool, communicator: Communicator,
 def _earlier(plan: Plan) -> list[str]:
     """Runs in the sweep's folder that are none of its cells."""
     now = {cell.folder for cell in plan.cells}
-    return sorted(path.parent.name for path in plan.folder.glob(f"*/{RUN}") if path.parent.name not in now)
+    names = [path.parent.name for path in plan.folder.glob(f"*/{RUN}")]
+    return sorted(name for name in names if name not in now and not run_folder.is_aside(name))
 
 
 def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:
