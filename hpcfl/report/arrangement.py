@@ -141,6 +141,15 @@ def seeds(setting: Setting) -> Setting:
     return {key: setting.get(key) for key in SEEDS}
 
 
+def called(settings: Sequence[Setting]) -> list[str]:
+    """What repetitions are called, such as ``seed=2``: by as few of ``SEEDS`` as tell all of them apart."""
+    def names(keys: Sequence[str]) -> list[str]:
+        return [" ".join(f"{key}={setting.get(key)}" for key in keys) for setting in settings]
+
+    whole = names(SEEDS)
+    return next((few for few in map(names, zip(SEEDS)) if len(set(few)) == len(set(whole))), whole)
+
+
 def label(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
     """A row's or column's label, such as ``fedavg lr=0.1``, from the values of its keys."""
     ends = [key.rpartition(".")[2] for key in keys]

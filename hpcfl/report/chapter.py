@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hpcfl.report import charts, client_curves, colours, costs, series, sweep_table
-from hpcfl.report.arrangement import SEEDS, Arrangement, Placed, label, seeds
+from hpcfl.report.arrangement import Arrangement, Placed, called
 from hpcfl.report.charts import Curves, Spread
 from hpcfl.report.client_curves import ClientCurves
 from hpcfl.report.grid import Grid
@@ -109,10 +109,9 @@ def _numbered(rows: Mapping[str, Sequence[Placed]]) -> dict[str, int]:
 
 def _repetitions(rows: Mapping[str, Sequence[Placed]]) -> dict[int, str]:
     """What sets a repetition apart from others, its seeds, by the ``id`` of its run."""
-    settings = {id(placed.run): seeds(placed.setting) for cell in rows.values() for placed in cell}
-    first = next(iter(settings.values()))
-    differing = [key for key in SEEDS if any(setting[key] != first[key] for setting in settings.values())]
-    return {run: plain(label(setting, differing or ["seed"])) for run, setting in settings.items()}
+    everyone = [placed for cell in rows.values() for placed in cell]
+    names = called([placed.setting for placed in everyone])
+    return {id(placed.run): plain(name) for placed, name in zip(everyone, names, strict=True)}
 
 
 def _partitions(rows: Mapping[str, Sequence[Placed]]) -> list[Partition]:

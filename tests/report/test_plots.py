@@ -126,11 +126,25 @@ def test_clients_and_their_spread(runs):
 def test_clients_of_other_partitions_are_other_clients(runs):
     table = heatmap.plugin(runs(fedavg=[0.0, 0.1], local=[0.1]), Sheet(7)).axes[0].images[0].get_array()
     np.testing.assert_allclose(table, 100 * np.array([OWN + 0.1, OWN + 0.05]))  # local is better
-    axes = heatmap.plugin(runs(fedavg=[0.0, 0.1], local=[0.1], partitions=2), Sheet(7)).axes[0]
-    table, number = axes.images[0], axes.xaxis.get_major_formatter()
-    assert [number(place) for place in range(-1, 8)] == ["", "0", "1", "2", "", "0", "1", "2", ""]
-    assert table.get_array().shape == (2, 7)
-    np.testing.assert_allclose(table.get_array()[1].filled(np.nan), 100 * np.r_[OWN, np.nan, OWN + 0.1])
+    sheet = Sheet(7)
+    axes = heatmap.plugin(runs(fedavg=[0.0, 0.1], local=[0.1], partitions=2), sheet).axes[0]
+    labels = [(place, text.get_text()) for place, text in zip(axes.get_xticks(), axes.get_xticklabels(),
+                                                             strict=True)]
+    assert labels == [(0, "0"), (1, "1"), (2, "2"), (4, "0"), (5, "1"), (6, "2")]  # 3 is a gap
+    [above] = axes.child_axes
+    assert [text.get_text() for text in above.get_xticklabels()] == ["seed=0", "seed=1"]
+    assert sheet.notes[-1].endswith("; 3 clients each of 2 partitions")
+    table = axes.images[0].get_array()
+    assert table.shape == (2, 7)
+    np.testing.assert_allclose(table[1].filled(np.nan), 100 * np.r_[OWN, np.nan, OWN + 0.1])
+
+
+def test_of_several_partitions_it_is_said_which_is_drawn(runs):
+    found = runs(fedavg=[0.0, 0.1], partitions=2)
+    whole = "training samples by client and class (30 in total)"
+    assert partition.plugin(found[:1], Sheet(7)).axes[0].get_title() == whole
+    title = partition.plugin(found, Sheet(7)).axes[0].get_title().replace("\n", " ")
+    assert title == f"{whole}, seed=0, one of 2 partitions"
 
 
 def test_circles_have_areas_in_proportion_to_samples():
