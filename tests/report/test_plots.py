@@ -76,6 +76,8 @@ def test_a_score_over_a_key(runs):
     assert [text.get_text() for text in figure.legends[0].texts] == ["local", "fedavg"]
     with pytest.raises(UserError, match=r"--x method.name: 'fedavg' in .* is not a number"):
         curves.plugin(found, Sheet(7), x="method.name")
+    with pytest.raises(UserError, match=r"--x lr: .*allowed: rounds, seconds, floats, partition.seed, seed, training.lr$"):
+        curves.plugin(found, Sheet(7), x="lr")
 
 
 def test_gains_over_the_runs_with_one_value_of_a_key_seed_by_seed(runs):
@@ -107,7 +109,7 @@ def test_group_makes_lines_and_must_tell_runs_apart(runs):
     assert [text.get_text() for text in figure.legends[0].texts] == ["fedavg lr=0.005", "fedprox lr=0.1"]
     with pytest.raises(UserError, match=r"'method.nam' is no key of these runs; did you mean 'method.name'"):
         curves.plugin(found, Sheet(7), group=["method.nam"])
-    with pytest.raises(UserError, match=r"runs of the same entry differ in method.*; add it to --group"):
+    with pytest.raises(UserError, match=r"runs of the same entry differ in method.name; add it to --group"):
         curves.plugin(found, Sheet(7), group=["rounds"])
 
 
