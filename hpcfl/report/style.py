@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import Any
 
 from hpcfl.report import colours
@@ -16,6 +17,7 @@ PLAIN = COLOURS[1]
 DASHES = ((0, ()), (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">", "p")
 PAIRS = len(DASHES) * len(MARKS)
+CLASSES = lcm(len(COLOURS), len(DASHES))
 PALE = "#e4e4e4"
 HOUSE: dict[Any, Any] = {  # new versions of matplotlib have a type for these keys, which older ones lack
     "font.size": TEXT, "axes.titlesize": TEXT, "axes.labelsize": TEXT, "xtick.labelsize": SMALL,
@@ -36,6 +38,11 @@ class Look:
     color: str
     linestyle: Any
     marker: str
+
+
+def of_class(number: int) -> Look:
+    """The look of what belongs to a class of samples, another one for each of the first ``CLASSES``."""
+    return Look(COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)], MARKS[number % len(MARKS)])
 
 
 def looks(methods: Sequence[str]) -> list[Look]:

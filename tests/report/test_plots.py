@@ -8,9 +8,10 @@ import pytest
 from hpcfl.errors import UserError
 from hpcfl.experiment import config, plugins
 from hpcfl.report.plots import clients, curves, heatmap, partition, spread
+from hpcfl.report.plots._principal import principal
 from hpcfl.report.plots.base import Sheet, whole_numbers
 from hpcfl.report.series import AXES
-from hpcfl.report.style import COLOURS, looks
+from hpcfl.report.style import CLASSES, COLOURS, looks, of_class
 from hpcfl.report.summary import load_all
 from hpcfl.storage.metrics import MetricsWriter
 
@@ -76,7 +77,7 @@ def test_a_score_over_a_key(runs):
     assert [text.get_text() for text in figure.legends[0].texts] == ["local", "fedavg"]
     with pytest.raises(UserError, match=r"--x method.name: 'fedavg' in .* is not a number"):
         curves.plugin(found, Sheet(7), x="method.name")
-    with pytest.raises(UserError, match=r"--x lr: .*allowed: rounds, seconds, floats, partition.seed, seed, training.lr$"):
+    with pytest.raises(UserError, match=r"--x lr: .*floats, partition.seed, seed, training.lr$"):
         curves.plugin(found, Sheet(7), x="lr")
 
 
@@ -185,3 +186,15 @@ def test_variants_of_a_method_have_its_colour_beside_others_and_several_when_alo
     assert one.color == two.color != other.color
     assert len({(look.linestyle, look.marker) for look in (one, two, other)}) == 3
     assert len({look.color for look in looks(["fedprox"] * len(COLOURS))}) == len(COLOURS)
+
+
+def test_classes_have_looks_of_their_own():
+    assert len({(look.color, str(look.linestyle)) for look in map(of_class, range(CLASSES))}) == CLASSES == 36
+
+
+def test_the_plane_of_principal_components():
+    rows = np.array([[0.0, 0, 5], [2, 0, 5], [4, 0, 5]])
+    found = principal(rows)
+    np.testing.assert_allclose(np.abs(found.points[:, 0]), [2, 0, 2], atol=1e-12)
+    np.testing.assert_allclose((rows - rows.mean(axis=0)) @ found.directions, found.points, atol=1e-12)
+    assert found.shares[0] == pytest.approx(1)
