@@ -189,7 +189,7 @@ def test_variants_of_a_method_have_its_colour_beside_others_and_several_when_alo
 
 
 def test_classes_have_looks_of_their_own():
-    assert len({(look.color, str(look.linestyle)) for look in map(of_class, range(CLASSES))}) == CLASSES == 36
+    assert len({(look.color, str(look.linestyle)) for look in map(of_class, range(CLASSES))}) == CLASSES == 63
 
 
 def test_the_plane_of_principal_components():
