@@ -309,7 +309,17 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
 @on_server
 def plot(folders: tuple[Path, ...], kind: str, form: str | None, width: float, out: Path | None,
          group: str | None, own: tuple[str, ...], **options: Any) -> None:
-    """Draw the runs below FOLDERs: means over seeds, a band of a standard deviation, a colour a method."""
+    """Draw the runs below FOLDERs, a colour a method.
+
+    curves, model-distances and training-loss are means over seeds with a band of a standard deviation,
+    spread is a mean over them; clients and heatmap show the clients of all seeds, partition those of the
+    first. The other kinds of papers have a panel, or trajectory a path, for each run.
+
+    Kinds of papers look at models of finished runs again, as far as their state is kept: for trajectory,
+    weight-learning and training-loss set checkpoint.every = 1, and checkpoint.keep to the number of rounds,
+    already when the run is made. representations draws two features as they are, and of more the plane of
+    their two principal components.
+    """
     from hpcfl.report.figures import plot
 
     given = {name: value for name, value in options.items() if value is not None}

@@ -101,6 +101,7 @@ def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, line, words):
 def test_the_help_of_plot_names_every_kind():
     words = next(option.help for option in plot.params if option.name == "kind")
     assert all(kind.replace("_", "-") in words for kind in plugins.names("hpcfl.report.plots"))
+    assert "checkpoint.every = 1, and checkpoint.keep" in plot.help and "principal components" in plot.help
 
 
 def test_without_a_command_there_is_help(call):

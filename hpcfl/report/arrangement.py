@@ -17,6 +17,8 @@ IGNORED = ("name", "runtime.", "checkpoint.", "data.root", "partition.file", "ev
 ORIGIN = ("commit", "versions.", "runtime.precision", "runtime.device", "runtime.threads", "runtime.lanes",
           "processor", "gpus", "partition.file", "data.root")
 OF_DATA = ("data.", "partition.")  # keys that set the data
+# keys that bring others with them: where runs differ in one, it is this that sets them apart
+PLUGINS = ("method.name", "model.name", "data.dataset", "partition.scheme")
 Setting = dict[str, Any]  # dotted key → value
 
 
@@ -141,6 +143,15 @@ def seeds(setting: Setting) -> Setting:
     return {key: setting.get(key) for key in SEEDS}
 
 
+def called(settings: Sequence[Setting]) -> list[str]:
+    """What repetitions are called, such as ``seed=2``: by as few of ``SEEDS`` as tell all of them apart."""
+    def names(keys: Sequence[str]) -> list[str]:
+        return [" ".join(f"{key}={setting.get(key)}" for key in keys) for setting in settings]
+
+    whole = names(SEEDS)
+    return next((few for few in map(names, zip(SEEDS)) if len(set(few)) == len(set(whole))), whole)
+
+
 def label(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
     """A row's or column's label, such as ``fedavg lr=0.1``, from the values of its keys."""
     ends = [key.rpartition(".")[2] for key in keys]
@@ -173,6 +184,8 @@ def _axes(wholes: list[Setting], settings: list[Setting], rows: Sequence[str], c
     while lacking := _differing(wholes, known, (*down, *across)):
         of_data = lacking.startswith(OF_DATA)
         if columns if of_data else rows:
+            bringing = [key for key in PLUGINS if key.startswith(OF_DATA) == of_data]
+            lacking = _differing(wholes, bringing, (*down, *across)) or lacking
             raise UserError(f"runs of the same entry differ in {lacking}; add it to {options}")
         (across if of_data else down).append(lacking)
     return down, across

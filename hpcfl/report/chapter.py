@@ -2,16 +2,17 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from hpcfl.report import charts, client_curves, colours, costs, series, sweep_table
-from hpcfl.report.arrangement import SEEDS, Arrangement, Placed, label, seeds
+from hpcfl.report.arrangement import Arrangement, Placed, called
 from hpcfl.report.charts import Curves, Spread
 from hpcfl.report.client_curves import ClientCurves
 from hpcfl.report.grid import Grid
 from hpcfl.report.reading import of_clients
+from hpcfl.report.style import Look, looks
 from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
 from hpcfl.report.text import plain
@@ -51,11 +52,13 @@ def make(arranged: Arrangement, column: str) -> Chapter:
     rows = best_first(arranged.column(column))
     of_rows = {row: [placed.run for placed in cell] for row, cell in rows.items()}
     runs = [run for of_row in of_rows.values() for run in of_row]
-    palette = {row: colours.of(of_row[0].summary.method) for row, of_row in of_rows.items()}
+    methods = [of_row[0].summary.method for of_row in of_rows.values()]
+    of_lines = {row: replace(look, color=colours.of(method))  # which are seen on a dark page, too
+                for row, method, look in zip(of_rows, methods, looks(methods), strict=True)}
     form = ".2f" if runs[0].measure.percent else ".4g"
     drawn = [charts.curves(name, text, {row: series.mean(of_row, name) for row, of_row in of_rows.items()},
-                           palette, form) for name, (text, _) in series.AXES.items()]
-    return Chapter(column, _partitions(rows), [one for one in drawn if one], _spread(rows, palette),
+                           of_lines, form) for name, (text, _) in series.AXES.items()]
+    return Chapter(column, _partitions(rows), [one for one in drawn if one], _spread(rows, of_lines),
                    _client_curves(rows), _fairness(runs, arranged), costs.table(of_rows))
 
 
@@ -80,14 +83,14 @@ def _fairness(runs: list[Run], arranged: Arrangement) -> list[Grid]:
             if any(f"{run.score}/{name}" in run.results.values for run in runs)]
 
 
-def _spread(rows: Mapping[str, Sequence[Placed]], palette: Mapping[str, str]) -> Spread | None:
+def _spread(rows: Mapping[str, Sequence[Placed]], of_lines: Mapping[str, Look]) -> Spread | None:
     """Each client's own number of the score that counts, in the rows of the chart."""
     names, numbers = _repetitions(rows), _numbered(rows)
     of_rows = {row: {numbers[names[id(placed.run)]]: placed.run.measure.factor
                      * of_clients(placed.run, placed.run.score, placed.run.measure, AT) for placed in cell
                      if "test_counts" in placed.run.results.static} for row, cell in rows.items()}
     of_rows = {row: found for row, found in of_rows.items() if found}
-    return charts.spread(of_rows, palette, list(numbers)) if of_rows else None
+    return charts.spread(of_rows, of_lines, list(numbers)) if of_rows else None
 
 
 def _client_curves(rows: Mapping[str, Sequence[Placed]]) -> ClientCurves | None:
@@ -109,10 +112,9 @@ def _numbered(rows: Mapping[str, Sequence[Placed]]) -> dict[str, int]:
 
 def _repetitions(rows: Mapping[str, Sequence[Placed]]) -> dict[int, str]:
     """What sets a repetition apart from others, its seeds, by the ``id`` of its run."""
-    settings = {id(placed.run): seeds(placed.setting) for cell in rows.values() for placed in cell}
-    first = next(iter(settings.values()))
-    differing = [key for key in SEEDS if any(setting[key] != first[key] for setting in settings.values())]
-    return {run: plain(label(setting, differing or ["seed"])) for run, setting in settings.items()}
+    everyone = [placed for cell in rows.values() for placed in cell]
+    names = called([placed.setting for placed in everyone])
+    return {id(placed.run): plain(name) for placed, name in zip(everyone, names, strict=True)}
 
 
 def _partitions(rows: Mapping[str, Sequence[Placed]]) -> list[Partition]:

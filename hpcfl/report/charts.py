@@ -10,6 +10,7 @@ from math import ceil, floor, log10
 import numpy as np
 
 from hpcfl.report.series import BEYOND, Curve, thinned
+from hpcfl.report.style import Look
 
 SIZE = 1000
 TICKS = 8  # about so many on an axis
@@ -17,7 +18,7 @@ BUCKETS = 150  # of points along a line, two points each: what a screen shows
 COLUMNS = 200  # of dots along a strip
 STACK = 5  # dots above one another there; further clients share the last one
 NAMED = 8  # clients of a dot that are named
-DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2 1 2")  # lengths of strokes and gaps, so that colour is not alone
+STROKE = 2  # pixels that a line is wide
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,14 @@ class Dot:
 
 @dataclass(frozen=True)
 class Strip:
-    """The clients' numbers of one row: dots, the box from the first to the third quartile, the median."""
+    """The clients' numbers of one row: dots, the box from the first to the third quartile, the median.
+
+    dash: of the line of one client over rounds.
+    """
 
     label: str
     colour: str
+    dash: str
     dots: list[Dot]
     box: str
     median: str
@@ -108,7 +113,7 @@ def short(number: float) -> str:
     return f"{number:.6g}"
 
 
-def curves(name: str, label: str, of_rows: Mapping[str, Curve], colours: Mapping[str, str],
+def curves(name: str, label: str, of_rows: Mapping[str, Curve], looks: Mapping[str, Look],
            form: str) -> Curves | None:
     """The lines of rows by label, in order; None where none has a point. ``form``: of numbers as text."""
     drawn = {row: curve for row, curve in of_rows.items() if len(curve.rounds)}
@@ -121,17 +126,17 @@ def curves(name: str, label: str, of_rows: Mapping[str, Curve], colours: Mapping
         lowest = max(lowest, 0.0)  # a band that reaches below what a number can be says nothing there
     y = axis(lowest, max((curve.mean + curve.std).max() for curve in drawn.values()))
     lines = []
-    for number, (row, curve) in enumerate(drawn.items()):
+    for row, curve in drawn.items():
         few = curve.at(thinned(curve.mean, BUCKETS))
         along, above, below = x.place(few.x), few.mean + few.std, few.mean - few.std
         band = "" if few.runs < 2 else _path(np.concatenate([along, along[::-1]]),
                                              SIZE - y.place(np.concatenate([above, below[::-1]]))) + "Z"
-        lines.append(Line(row, colours[row], DASHES[number % len(DASHES)],
+        lines.append(Line(row, looks[row].color, looks[row].strokes(STROKE),
                           _path(along, SIZE - y.place(few.mean)), band, format(float(curve.mean[-1]), form)))
     return Curves(name, label, x, y, lines)
 
 
-def spread(of_rows: Mapping[str, Mapping[int, np.ndarray]], colours: Mapping[str, str],
+def spread(of_rows: Mapping[str, Mapping[int, np.ndarray]], looks: Mapping[str, Look],
            repetitions: list[str]) -> Spread | None:
     """The clients' numbers [clients] of each row and repetition; NaN where a client has none.
 
@@ -146,11 +151,11 @@ def spread(of_rows: Mapping[str, Mapping[int, np.ndarray]], colours: Mapping[str
     for number, (row, of_repetitions) in enumerate(of_rows.items()):
         clients = [(float(value), f"{repetition}.{client}") for repetition, numbers in of_repetitions.items()
                    for client, value in enumerate(numbers) if abs(value) < BEYOND]
-        strips.append(_strip(row, colours[row], clients, x, number, len(of_rows)))
+        strips.append(_strip(row, looks[row], clients, x, number, len(of_rows)))
     return Spread(x, strips, repetitions)
 
 
-def _strip(label: str, colour: str, clients: Sequence[tuple[float, str]], x: Axis, number: int,
+def _strip(label: str, look: Look, clients: Sequence[tuple[float, str]], x: Axis, number: int,
            count: int) -> Strip:
     """The strip at place ``number`` of ``count``; ``clients``: their values and names."""
     height = SIZE / count
@@ -167,11 +172,12 @@ def _strip(label: str, colour: str, clients: Sequence[tuple[float, str]], x: Axi
             y, names = middle + side * 0.8 * height / STACK, [name for _, name in group]
             dots.append(Dot(f"M{group[0][0]:.1f} {y:.1f}h0", " ".join(names[:NAMED]),
                             max(0, len(group) - NAMED)))
+    colour, dash = look.color, look.strokes(STROKE)
     if not clients:
-        return Strip(label, colour, [], "", "")
+        return Strip(label, colour, dash, [], "", "")
     first, median, third = x.place(np.percentile([value for value, _ in clients], (25, 50, 75)))
     top, tall = middle - 0.42 * height, 0.84 * height
-    return Strip(label, colour, dots, f"M{first:.1f} {top:.1f}H{third:.1f}v{tall:.1f}H{first:.1f}Z",
+    return Strip(label, colour, dash, dots, f"M{first:.1f} {top:.1f}H{third:.1f}v{tall:.1f}H{first:.1f}Z",
                  f"M{median:.1f} {top:.1f}v{tall:.1f}")
 
 

@@ -102,8 +102,10 @@ function decoded(letters, rounds) {  // a client's curve as a path
   return known.length ? "M" + known.map(([x, height]) => x + " " + SIZE * (1 - height / HIGHEST)).join("L") : "";
 }
 
-function own(svg, rows, client, row) {  // draw a client's curves, that of one row thick
-  svg.parentElement.querySelector(".hint").hidden = true;
+function own(svg, rows, client, name, row) {  // draw the curves of a client called so, that of one row thick
+  const figure = svg.closest("figure");
+  figure.querySelector(".hint").hidden = true;
+  figure.querySelector(".who").textContent = name;
   const rounds = svg.dataset.rounds.split(" ").map(Number);
   [...svg.querySelectorAll(".line")].forEach((line, number) => {
     const found = rows[number].dataset.curves.split(" ").find(text => text.startsWith(client + ":"));
@@ -115,22 +117,22 @@ function own(svg, rows, client, row) {  // draw a client's curves, that of one r
 function spread(svg, lines) {
   const x = range(svg, "x"), repetitions = JSON.parse(svg.dataset.repetitions);
   const follow = svg.querySelector(".follow"), dots = [...svg.querySelectorAll("[data-c]")];
-  const rows = [...svg.querySelectorAll("g")];
+  const rows = [...svg.querySelectorAll("g")], said = svg.closest("figure").querySelector(".said");
   const name = client => { const [run, number] = client.split("."); return `client ${number} (${repetitions[run]})`; };
   const forget = () => {
     follow.setAttribute("d", "");
     for (const dot of svg.querySelectorAll(".met")) dot.classList.remove("met");
   };
-  pointing(svg, (met, event) => {
+  pointing(svg, met => {
     forget();
     const clients = met.path.dataset.c.split(" "), more = Number(met.path.dataset.more || 0);
     const same = dots.filter(dot => dot.dataset.c.split(" ").includes(clients[0]));
     for (const dot of same) dot.classList.add("met");
     follow.setAttribute("d", "M" + same.map(dot => numbers(dot)[0].join(" ")).join("L"));
     const row = met.path.parentElement.dataset.row;
-    if (lines) own(lines, rows, clients[0], row);
-    say(event, `${row}: ${Number(x(met.x).toPrecision(4))}, ${clients.map(name).join(", ")}`
-      + (more ? ` and ${more} more` : ""));
+    if (lines) own(lines, rows, clients[0], name(clients[0]), row);
+    said.textContent = `${row}: ${Number(x(met.x).toPrecision(4))}, ${clients.map(name).join(", ")}`
+      + (more ? ` and ${more} more` : "");  // below the chart, where it hides no dots
   }, forget);
 }
 

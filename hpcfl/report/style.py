@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import lcm
 from typing import Any
 
 from hpcfl.report import colours
@@ -11,11 +12,13 @@ TEXT, SMALL = 8, 7  # points, on paper, at the width that a figure is made for
 # without its yellow, which is too pale for lines, and with wine and olive of Paul Tol's.
 COLOURS = ("#000000", "#0072B2", "#56B4E9", "#999933", "#D55E00", "#CC79A7", "#009E73", "#882255", "#E69F00")
 PLAIN = COLOURS[1]
-# Four kinds of lines and eleven marks, which have no common factor, make 44 pairs: in grey, too, the built-in
-# methods stay apart.
-DASHES = ((0, ()), (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)))
+# Seven kinds of lines and eleven marks, which have no common factor, make 77 pairs: in grey, too, the
+# built-in methods stay apart. Where there are no marks, any seven do that follow one another in their list.
+DASHES = ((0, ()), (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1, 1, 1)), (0, (9, 2)), (0, (1, 2.5)),
+          (0, (5, 1, 1, 1, 1, 1)))
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">", "p")
 PAIRS = len(DASHES) * len(MARKS)
+CLASSES = lcm(len(COLOURS), len(DASHES))
 PALE = "#e4e4e4"
 HOUSE: dict[Any, Any] = {  # new versions of matplotlib have a type for these keys, which older ones lack
     "font.size": TEXT, "axes.titlesize": TEXT, "axes.labelsize": TEXT, "xtick.labelsize": SMALL,
@@ -36,6 +39,15 @@ class Look:
     color: str
     linestyle: Any
     marker: str
+
+    def strokes(self, width: float) -> str:
+        """The dashes of a line of so many pixels as SVG takes them; empty for a solid one."""
+        return " ".join(f"{width * length:g}" for length in self.linestyle[1])
+
+
+def of_class(number: int) -> Look:
+    """The look of what belongs to a class of samples, another one for each of the first ``CLASSES``."""
+    return Look(COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)], MARKS[number % len(MARKS)])
 
 
 def looks(methods: Sequence[str]) -> list[Look]:

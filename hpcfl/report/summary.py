@@ -279,7 +279,7 @@ def _lost(folder: Path, its_life: Life, results: Results) -> list[str]:
     """Lines about what damage took for good: metrics of rounds that were played, a finished run's state."""
     played = results.rounds[results.played]
     missing = sorted(set(range(1, max(its_life.done, played.max(initial=0)) + 1)) - set(played.tolist()))
-    lines = ([f"{folder}: the metrics of {_ranges(missing)} are lost, their files were damaged"]
+    lines = ([f"{folder}: the metrics of {ranges(missing)} are lost, their files were damaged"]
              if missing else [])
     if its_life.finished and its_life.lost:
         lines.append(f"{folder}: its checkpoints are damaged, the final state is lost; "
@@ -287,7 +287,7 @@ def _lost(folder: Path, its_life: Life, results: Results) -> list[str]:
     return lines
 
 
-def _ranges(rounds: list[int]) -> str:
+def ranges(rounds: list[int]) -> str:
     """Numbers of rounds, ascending, as ``rounds 3–5, 9``."""
     starts = [number for number in rounds if number - 1 not in rounds]
     ends = [number for number in rounds if number + 1 not in rounds]

@@ -7,7 +7,7 @@ from made_up import run, seeds
 
 from hpcfl.errors import UserError
 from hpcfl.report import sweep_table
-from hpcfl.report.arrangement import arrange
+from hpcfl.report.arrangement import arrange, called
 from hpcfl.report.summary import Run
 
 
@@ -21,6 +21,14 @@ def test_the_repetitions_are_in_the_order_of_their_seeds():
     found = arrange(seeds("fedavg", 0.5, 0.6)[::-1])
     assert list(found.cells) == [("fedavg", "digits iid")]
     assert [placed.run.config["seed"] for placed in found.cells["fedavg", "digits iid"]] == [0, 1]
+
+
+def test_repetitions_are_called_by_as_few_seeds_as_tell_them_apart():
+    one = [{"seed": seed, "partition.seed": seed + 1} for seed in (0, 1)]
+    assert called(one) == ["seed=0", "seed=1"] and called(one[:1]) == ["seed=0"]
+    dealt = [{"seed": 0, "partition.seed": seed} for seed in (5, 6)]
+    assert called(dealt) == ["partition.seed=5", "partition.seed=6"]
+    assert called([*dealt, {"seed": 1, "partition.seed": 5}])[0] == "seed=0 partition.seed=5"
 
 
 def test_the_same_run_twice_counts_once():

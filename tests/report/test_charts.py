@@ -5,8 +5,9 @@ import pytest
 
 from hpcfl.report import charts
 from hpcfl.report.series import Curve
+from hpcfl.report.style import Look
 
-COLOURS = {"a": "#111111", "b": "#222222"}
+LOOKS = {"a": Look("#111111", (0, (4, 1.5)), "o"), "b": Look("#222222", (0, ()), "s")}
 
 
 def curve(*mean: float, std: float = 0.0, runs: int = 2) -> Curve:
@@ -33,26 +34,26 @@ def test_an_exact_axis_ends_where_it_is_told_and_rounds_are_whole():
 def test_lines_and_bands():
     """Means 20 and 40 with a deviation of 10 on an axis from 10 to 50, upside down as SVG is."""
     of_rows = {"a": curve(20, 40, std=10), "b": curve(30, 30, runs=1)}
-    found = charts.curves("rounds", "round", of_rows, COLOURS, ".1f")
+    found = charts.curves("rounds", "round", of_rows, LOOKS, ".1f")
     assert (found.y.low, found.y.high) == (10, 50)
     first, second = found.lines
     assert (first.path, first.band) == ("M0 750L1000 250", "M0 500L1000 0L1000 500L0 1000Z")
     assert first.end == "40.0" and first.colour == "#111111" and second.band == ""
-    assert first.dash != second.dash  # a colour is not all that sets them apart
+    assert (first.dash, second.dash) == ("8 3", "")  # a colour is not all that sets them apart
 
 
 def test_a_band_does_not_reach_below_what_a_number_can_be():
-    assert charts.curves("rounds", "round", {"a": curve(1, 9, std=5)}, COLOURS, "g").y.low == 0
+    assert charts.curves("rounds", "round", {"a": curve(1, 9, std=5)}, LOOKS, "g").y.low == 0
 
 
 def test_no_points_no_chart():
-    assert charts.curves("rounds", "round", {"a": curve()}, COLOURS, "g") is None
-    assert charts.spread({"a": {0: np.array([np.nan])}}, COLOURS, ["seed=0"]) is None
+    assert charts.curves("rounds", "round", {"a": curve()}, LOOKS, "g") is None
+    assert charts.spread({"a": {0: np.array([np.nan])}}, LOOKS, ["seed=0"]) is None
 
 
 def test_every_client_has_a_dot_in_the_row_of_its_method():
     found = charts.spread({"a": {0: np.array([0, 50, np.nan]), 1: np.array([50, 100, 50])},
-                           "b": {0: np.array([100, 100, 100])}}, COLOURS, ["seed=0", "seed=1"])
+                           "b": {0: np.array([100, 100, 100])}}, LOOKS, ["seed=0", "seed=1"])
     dots = {dot.clients: dot.path for dot in found.strips[0].dots}
     assert dots == {"0.0": "M0.0 250.0h0", "0.1": "M500.0 250.0h0", "1.0": "M500.0 330.0h0",
                     "1.2": "M500.0 170.0h0", "1.1": "M1000.0 250.0h0"}
@@ -62,6 +63,6 @@ def test_every_client_has_a_dot_in_the_row_of_its_method():
 
 
 def test_many_clients_share_dots_and_are_counted():
-    found = charts.spread({"a": {0: np.full(5000, 1.0)}}, COLOURS, ["seed=0"])
+    found = charts.spread({"a": {0: np.full(5000, 1.0)}}, LOOKS, ["seed=0"])
     dots = found.strips[0].dots
     assert len(dots) == charts.STACK and sum(len(dot.clients.split()) + dot.more for dot in dots) == 5000

@@ -16,6 +16,7 @@ from click.testing import CliRunner
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import plugins
 from hpcfl.report import page, summary, sweep_table, table_formats
+from hpcfl.report.style import looks
 from hpcfl.report.sweep_table import Reading
 
 STARTS = [{"after": 0, "time": "2026-01-01 00:00:00 UTC", "ranks": 3, "commit": "abc", "failure": None},
@@ -207,6 +208,14 @@ def test_all_methods_with_three_seeds_fit_in_five_megabytes(everything):
     assert everything.stat().st_size < 5e6
 
 
+def test_a_method_has_the_same_dashes_wherever_it_is_drawn(sweep):
+    html = written(sweep)
+    for method, look in zip(("fedavg", "ditto"), looks(["fedavg", "ditto"]), strict=True):
+        lines = re.findall(f'<path class="line" data-row="{method}"[^>]*stroke-dasharray="([^"]*)"', html)
+        assert set(lines) == {look.strokes(2)} and len(lines) == 4  # over three axes, and of one client
+        assert f'stroke-dasharray="{look.strokes(2)}"/></svg> {method}' in html  # the legend
+
+
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory):
     if browser.path() is None:
@@ -242,8 +251,10 @@ def test_pointing_choosing_and_the_axes(shown, everything):
     shown.ask("document.querySelector('svg.spread').scrollIntoView()")
     dot = "document.querySelector('[data-c]').getBoundingClientRect()"
     shown.point(shown.ask(f"{dot}.left"), shown.ask(f"{dot}.top"))
-    said = shown.ask("document.getElementById('tip').textContent")
-    assert re.match(r"\S+: [\d.]+, client \d+ \(seed=\d partition.seed=\d\)", said)
+    assert shown.ask("document.getElementById('tip').checkVisibility()") is False  # it would hide dots
+    said = shown.ask("document.querySelector('.said').textContent")
+    assert shown.ask("document.querySelector('.who').textContent") in said
+    assert re.match(r"\S+: [\d.]+, client \d+ \(seed=\d\)", said)
     assert shown.ask(hint) is False
     methods = len(plugins.names("hpcfl.methods"))
     assert shown.ask("document.querySelectorAll('.spread .met').length") == methods
@@ -251,6 +262,34 @@ def test_pointing_choosing_and_the_axes(shown, everything):
     assert len(drawn) == methods and all(re.fullmatch(r"M[\d.]+ [\d.]+(L[\d.]+ [\d.]+){59}", path)
                                          for path in drawn)
     assert shown.ask("document.querySelectorAll('.own .met').length") == 1
+
+
+# the words of some elements, without hyphens, that stand on more than one line
+BROKEN = """[...document.querySelectorAll('%s')].flatMap(cell => {
+  const range = document.createRange();
+  const text = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT).nextNode();
+  return text ? [...text.data.matchAll(/[^\\s-]+/g)].filter(word => {
+    range.setStart(text, word.index);
+    range.setEnd(text, word.index + word[0].length);
+    return new Set([...range.getClientRects()].map(one => one.top)).size > 1;
+  }).map(String) : [];
+})"""
+
+
+@pytest.mark.slow
+def test_no_word_of_a_heading_or_a_state_is_broken_in_print(shown, everything):
+    shown.open(everything, 700)
+    shown.tell("Emulation.setEmulatedMedia", media="print")
+    assert shown.ask(BROKEN % "thead th, tbody th, table:not([class]) td:not(.digest)") == []
+
+
+@pytest.mark.slow
+def test_on_a_phone_keys_and_values_are_whole_and_wide_tables_have_a_shadow(shown, everything):
+    shown.open(everything, 390)
+    wide = "[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth)"
+    assert shown.ask(f"{wide}.filter(box => box.querySelector('.values')).length") == 0
+    assert shown.ask(f"{wide}.length") > 0
+    assert shown.ask(f"{wide}.every(box => getComputedStyle(box).backgroundImage.includes('gradient'))")
 
 
 @pytest.mark.slow

@@ -28,6 +28,10 @@ def test_the_estimates_end_with_those_of_the_trained_model(played):
     assert class_distribution.shares(run, 2).sum() == pytest.approx(1)
     figure = class_distribution.plugin([run], Sheet(7), client=2)
     np.testing.assert_allclose(figure.axes[-1].lines[0].get_ydata(), found[-1])
+    named = [text.get_text() for text in figure.legends[0].texts]
+    assert named == [*(f"class {number}" for number in range(4)), "cwfedavg"]
+    highest = figure.axes[-1].get_xlim()[1]
+    assert figure.axes[-1].get_ylim()[1] == highest > class_distribution.shares(run, 2).max()
 
 
 def test_norms_of_output_layers(played):
@@ -41,8 +45,8 @@ def test_norms_of_output_layers(played):
 
 def test_where_all_start_from_one_model_the_trained_ones_are_shown_too(played):
     panels = output_norms.of_run(played("fedavg"), whole=True)
-    assert list(panels) == ["", ", trained", ": trained less not"]
-    np.testing.assert_allclose(panels[": trained less not"], panels[", trained"] - panels[""])
+    assert list(panels) == ["", ", after training", ": change by training"]
+    np.testing.assert_allclose(panels[": change by training"], panels[", after training"] - panels[""])
 
 
 def test_cosines_of_prototypes(played):
@@ -52,8 +56,11 @@ def test_cosines_of_prototypes(played):
     assert np.isnan(np.diag(table)).all()
     assert table[0, 1] == pytest.approx(torch.cosine_similarity(rows[0], rows[1], dim=0).item())
     assert len(prototype_similarity.plugin([run], Sheet(7)).axes) == 2  # with the scale of shades
-    with pytest.raises(UserError, match="only two can be drawn"):
-        representations.plugin([run], Sheet(7))
+    drawn = representations.plane(run, 0)  # of more features than two: their principal components
+    assert drawn.points.shape == (len(drawn.labels), 2) and drawn.rays.shape == (4, 2)
+    assert representations.plugin([run], Sheet(7)).axes[0].get_xlabel().startswith("first component, ")
+    with pytest.raises(UserError, match="there is no client 99"):
+        representations.plugin([run], Sheet(7), client=99)
     with pytest.raises(UserError, match="fednh does not learn how to blend models"):
         weight_learning.losses(run, 0)
     with pytest.raises(UserError, match="fednh neither pulls nor pushes models"):
@@ -68,8 +75,9 @@ def test_five_classes_make_a_super_class():
 
 def test_a_plane_of_two_features(played):
     run = played("fedavg", model={"name": "spiral"})
-    features, labels, rows = representations.plane(run, 1)
-    assert features.shape == (len(labels), 2) and rows.shape == (4, 2)
+    drawn = representations.plane(run, 1)
+    head = run.model(1, "post").state_dict()["head.weight"]
+    assert drawn.points.shape == (len(drawn.labels), 2) and np.array_equal(drawn.rays, head)
     assert len(representations.plugin([run], Sheet(7), client=1).axes) == 2
 
 
@@ -102,9 +110,6 @@ def test_a_path_goes_through_the_models_before_and_after_training(played):
         row = torch.cat([found[name].flatten() for name in layout.names])
         assert np.array_equal(path[position], row.numpy())
     assert len(trajectory.plugin([run], Sheet(7), client=2).axes[0].lines) == 5  # two of them for the legend
-    plane, shares = trajectory.principal(np.array([[0.0, 0, 5], [2, 0, 5], [4, 0, 5]]))
-    np.testing.assert_allclose(np.abs(plane[:, 0]), [2, 0, 2], atol=1e-12)
-    assert shares[0] == pytest.approx(1)
 
 
 def test_the_training_loss_is_of_the_clients_own_training_samples(played):
@@ -120,3 +125,13 @@ def test_the_training_loss_is_of_the_clients_own_training_samples(played):
     before, after = training_loss.plugin([run], Sheet(7)).axes[0].lines
     assert after.get_ydata()[1] == pytest.approx(total / count)
     assert before.get_ydata()[2] == pytest.approx(total / count)  # alone, a client goes on where it was
+
+
+def test_no_line_goes_over_rounds_whose_state_is_not_kept(played, tmp_path):
+    run, sheet = played("local", rounds=4, checkpoint={"every": 3}), Sheet(7)
+    assert run.models.again.rounds == {1, 4, 5}
+    before, _ = training_loss.plugin([run], sheet).axes[0].lines
+    assert before.get_xdata().tolist() == [1, 2, 3, 4]
+    assert np.isnan(before.get_ydata()).tolist() == [False, True, True, False]
+    assert sheet.notes == ["one run each", "without rounds 2–3, whose state is not kept: checkpoint.every = "
+                           "1 and checkpoint.keep = 4 before a run keep all"]

@@ -8,9 +8,10 @@ import pytest
 from hpcfl.errors import UserError
 from hpcfl.experiment import config, plugins
 from hpcfl.report.plots import clients, curves, heatmap, partition, spread
+from hpcfl.report.plots._principal import principal
 from hpcfl.report.plots.base import Sheet, whole_numbers
 from hpcfl.report.series import AXES
-from hpcfl.report.style import COLOURS, looks
+from hpcfl.report.style import CLASSES, COLOURS, looks, of_class
 from hpcfl.report.summary import load_all
 from hpcfl.storage.metrics import MetricsWriter
 
@@ -76,6 +77,8 @@ def test_a_score_over_a_key(runs):
     assert [text.get_text() for text in figure.legends[0].texts] == ["local", "fedavg"]
     with pytest.raises(UserError, match=r"--x method.name: 'fedavg' in .* is not a number"):
         curves.plugin(found, Sheet(7), x="method.name")
+    with pytest.raises(UserError, match=r"--x lr: .*floats, partition.seed, seed, training.lr$"):
+        curves.plugin(found, Sheet(7), x="lr")
 
 
 def test_gains_over_the_runs_with_one_value_of_a_key_seed_by_seed(runs):
@@ -107,7 +110,7 @@ def test_group_makes_lines_and_must_tell_runs_apart(runs):
     assert [text.get_text() for text in figure.legends[0].texts] == ["fedavg lr=0.005", "fedprox lr=0.1"]
     with pytest.raises(UserError, match=r"'method.nam' is no key of these runs; did you mean 'method.name'"):
         curves.plugin(found, Sheet(7), group=["method.nam"])
-    with pytest.raises(UserError, match=r"runs of the same entry differ in method.*; add it to --group"):
+    with pytest.raises(UserError, match=r"runs of the same entry differ in method.name; add it to --group"):
         curves.plugin(found, Sheet(7), group=["rounds"])
 
 
@@ -126,11 +129,25 @@ def test_clients_and_their_spread(runs):
 def test_clients_of_other_partitions_are_other_clients(runs):
     table = heatmap.plugin(runs(fedavg=[0.0, 0.1], local=[0.1]), Sheet(7)).axes[0].images[0].get_array()
     np.testing.assert_allclose(table, 100 * np.array([OWN + 0.1, OWN + 0.05]))  # local is better
-    axes = heatmap.plugin(runs(fedavg=[0.0, 0.1], local=[0.1], partitions=2), Sheet(7)).axes[0]
-    table, number = axes.images[0], axes.xaxis.get_major_formatter()
-    assert [number(place) for place in range(-1, 8)] == ["", "0", "1", "2", "", "0", "1", "2", ""]
-    assert table.get_array().shape == (2, 7)
-    np.testing.assert_allclose(table.get_array()[1].filled(np.nan), 100 * np.r_[OWN, np.nan, OWN + 0.1])
+    sheet = Sheet(7)
+    axes = heatmap.plugin(runs(fedavg=[0.0, 0.1], local=[0.1], partitions=2), sheet).axes[0]
+    labels = [(place, text.get_text()) for place, text in zip(axes.get_xticks(), axes.get_xticklabels(),
+                                                             strict=True)]
+    assert labels == [(0, "0"), (1, "1"), (2, "2"), (4, "0"), (5, "1"), (6, "2")]  # 3 is a gap
+    [above] = axes.child_axes
+    assert [text.get_text() for text in above.get_xticklabels()] == ["seed=0", "seed=1"]
+    assert sheet.notes[-1].endswith("; 3 clients each of 2 partitions")
+    table = axes.images[0].get_array()
+    assert table.shape == (2, 7)
+    np.testing.assert_allclose(table[1].filled(np.nan), 100 * np.r_[OWN, np.nan, OWN + 0.1])
+
+
+def test_of_several_partitions_it_is_said_which_is_drawn(runs):
+    found = runs(fedavg=[0.0, 0.1], partitions=2)
+    whole = "training samples by client and class (30 in total)"
+    assert partition.plugin(found[:1], Sheet(7)).axes[0].get_title() == whole
+    title = partition.plugin(found, Sheet(7)).axes[0].get_title().replace("\n", " ")
+    assert title == f"{whole}, seed=0, one of 2 partitions"
 
 
 def test_circles_have_areas_in_proportion_to_samples():
@@ -169,3 +186,15 @@ def test_variants_of_a_method_have_its_colour_beside_others_and_several_when_alo
     assert one.color == two.color != other.color
     assert len({(look.linestyle, look.marker) for look in (one, two, other)}) == 3
     assert len({look.color for look in looks(["fedprox"] * len(COLOURS))}) == len(COLOURS)
+
+
+def test_classes_have_looks_of_their_own():
+    assert len({(look.color, str(look.linestyle)) for look in map(of_class, range(CLASSES))}) == CLASSES == 63
+
+
+def test_the_plane_of_principal_components():
+    rows = np.array([[0.0, 0, 5], [2, 0, 5], [4, 0, 5]])
+    found = principal(rows)
+    np.testing.assert_allclose(np.abs(found.points[:, 0]), [2, 0, 2], atol=1e-12)
+    np.testing.assert_allclose((rows - rows.mean(axis=0)) @ found.directions, found.points, atol=1e-12)
+    assert found.shares[0] == pytest.approx(1)

@@ -75,10 +75,10 @@ def rows(runs: list[Run], sheet: Sheet, metric: str, at: str, group: Sequence[st
     return Rows(panels, measure, arranged.runs, metric)
 
 
-def paper(sheet: Sheet, found: Rows) -> "tuple[Figure, list[Axes]]":
-    """Panels with a line of text for each row, the first on top."""
+def paper(sheet: Sheet, found: Rows, shared: bool = True) -> "tuple[Figure, list[Axes]]":
+    """Panels with a line of text for each row, the first on top; ``shared``: with one x axis for all."""
     figure, places = sheet.panels(len(found.panels), height=0.75 + found.longest * 1.15 * LINE,
-                                  sharex=True)
+                                  sharex=shared)
     for place, (title, of_panel) in zip(places, found.panels.items(), strict=True):
         place.set(title=sheet.title(title) if len(found.panels) > 1 else "",
                   ylim=(len(of_panel) - 0.4, -0.6))

@@ -12,14 +12,16 @@ import torch
 
 from hpcfl.fleet import Turn
 from hpcfl.methods._classwise import norm_distribution
+from hpcfl.report import style
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots._lines import method_of
 from hpcfl.report.plots.base import Sheet, literal
-from hpcfl.report.style import COLOURS, looks
+from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
 from hpcfl.trained.watched import Watched
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 
@@ -34,21 +36,36 @@ def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
         found, truth = estimates(run, client), shares(run, client)
         order = np.argsort(truth)  # so that the classes that the client has are on top
         for of_class in order:
-            panel.plot(np.arange(1, len(found) + 1), found[:, of_class], linewidth=0.9,
-                       color=COLOURS[of_class % len(COLOURS)] if len(order) <= 10 else None)
+            look_of = style.of_class(int(of_class))
+            panel.plot(np.arange(1, len(found) + 1), found[:, of_class], linewidth=0.9, color=look_of.color,
+                       linestyle=look_of.linestyle, label=f"class {of_class}")
         panel.set(title=sheet.title(label), xlabel="mini-batch of round 1")
         panels[-1].plot(truth, found[-1], linestyle="none", marker=look.marker, color=look.color, alpha=0.8,
                         markersize=4, markeredgewidth=0, label=literal(label))
     panels[0].set_ylabel("estimated share of a class")
-    highest = max(panel.get_ylim()[1] for panel in panels)
-    for panel in panels:
+    highest = max(panel.get_ylim()[1] for panel in panels[:-1])
+    for panel in panels[:-1]:
         panel.set_ylim(0, highest)
+    largest = 1.05 * max(panels[-1].dataLim.max)  # so that the diagonal goes from corner to corner
     panels[-1].axline((0, 0), slope=1, color="black", linewidth=0.7)
-    panels[-1].set(title="after the last of them", xlabel="true share of a class", ylabel="estimated share")
-    sheet.legend(figure, *panels[-1].get_legend_handles_labels())
+    panels[-1].set(title="after the last of them", xlabel="true share of a class", ylabel="estimated share",
+                   xlim=(-0.02 * largest, largest), ylim=(0, largest))
+    _legend(sheet, figure, panels)
     samples = int(arranged.runs[0].results.static["train_counts"][client].sum())
     sheet.notes.append(f"client {client}, with {samples:,} training samples; round 1 was played again for it")
     return figure
+
+
+def _legend(sheet: Sheet, figure: "Figure", panels: "list[Axes]") -> None:
+    """The classes' lines, as long as each has a look of its own, and the runs' marks."""
+    lines = dict(zip(*panels[0].get_legend_handles_labels()[::-1], strict=True))
+    marks = dict(zip(*panels[-1].get_legend_handles_labels()[::-1], strict=True))
+    classes = sorted(lines, key=lambda label: int(label.split()[1]))
+    if len(classes) > style.CLASSES:
+        sheet.notes.append(f"lines of {len(classes)} classes share looks and have no legend")
+        classes = []
+    shown = {label: lines[label] for label in classes} | marks
+    sheet.legend(figure, list(shown.values()), list(shown))
 
 
 def estimates(run: Run, client: int) -> np.ndarray:

@@ -7,7 +7,7 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.report.arrangement import Arrangement, arrange, label, seeds, varied_keys
+from hpcfl.report.arrangement import Arrangement, arrange, label, seeds, setting_of, varied_keys
 from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import Line
 from hpcfl.report.plots.base import Sheet, literal, whole_numbers
@@ -36,7 +36,7 @@ def plugin(runs: list[Run], sheet: Sheet, *, x: str = "rounds", metric: str = ""
     metric = metric or runs[0].metric
     varied = varied_keys(runs)
     if x not in AXES and x not in varied:
-        hint = plugins.nearest(x, [*AXES, *varied])
+        hint = plugins.nearest(x, [*AXES, *(key for key in varied if _numeric(runs, key))])
         raise UserError(f"--x {x}: is no key in which these runs differ{hint}")
     arranged = arrange(runs, [*group, x] if group and x in varied else group, unfinished=x in AXES,
                      options="--group")
@@ -85,7 +85,7 @@ def against(arranged: Arrangement, metric: str, key: str, at: str,
     points: dict[tuple[str, str], dict[float, dict[str, float]]] = {}  # the innermost by seeds
     methods = {}
     for run, setting in arranged.placed:
-        if isinstance(setting.get(key), bool) or not isinstance(setting.get(key), int | float):
+        if not _is_number(setting.get(key)):
             raise UserError(f"--x {key}: {setting.get(key)!r} in {run.folder} is not a number")
         row, column = (label(setting, [one for one in keys if one != key])
                        for keys in (arranged.down, arranged.across))
@@ -111,6 +111,15 @@ def _gains(of_seeds: Mapping[float, Mapping[str, float]], key: str,
         raise UserError(f"--base {base:g}: there are not runs of all the same seeds with {key} = {base:g}")
     return {place: {seed: number - of_seeds[base][seed] for seed, number in numbers.items()}
             for place, numbers in of_seeds.items()}
+
+
+def _numeric(runs: list[Run], key: str) -> bool:
+    """Whether a key has a number in all runs."""
+    return all(_is_number(setting_of(run).get(key)) for run in runs)
+
+
+def _is_number(content: object) -> bool:
+    return isinstance(content, int | float) and not isinstance(content, bool)
 
 
 def _factor(run: Run, metric: str) -> int:

@@ -4,56 +4,69 @@ Repetitions with the same partition are averaged; clients of other partitions ar
 them, behind a gap.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from itertools import accumulate
+from math import ceil
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcfl.report.arrangement import called, setting_of
 from hpcfl.report.plots import _clients, _lines
 from hpcfl.report.plots._clients import Row
-from hpcfl.report.plots.base import Sheet, literal, whole_numbers
+from hpcfl.report.plots.base import LETTER, Sheet, literal
+from hpcfl.report.reading import read_at
 from hpcfl.report.style import PALE
 from hpcfl.report.summary import Run
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+STEPS = (1, 2, 5, 10, 20, 50, 100)  # from one client's number that is shown to the next
 
 
 def plugin(runs: list[Run], sheet: Sheet, *, metric: str = "", at: str = "best",
            group: Sequence[str] = ()) -> "Figure":
-    """The best mean on top; a client without a number is grey."""
+    """The best mean on top; a client without a number is hatched."""
     found = _clients.rows(runs, sheet, metric, at, group)
-    figure, places = _clients.paper(sheet, found)
+    figure, places = _clients.paper(sheet, found, shared=False)
     table = {title: cells(of_panel) for title, of_panel in found.panels.items()}
     low = min(np.nanmin(one) for one in table.values())
     high = max(np.nanmax(one) for one in table.values())
+    fitting = int(sheet.width / len(places) / (5 * LETTER))
     for place, (title, one) in zip(places, table.items(), strict=True):
-        place.set_facecolor(PALE)
+        place.patch.set(hatch="////", edgecolor=PALE)
         image = place.imshow(one, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
         place.grid(False)
-        place.set_xlabel("client")
-        whole_numbers(place.xaxis, 12)
-        place.xaxis.set_major_formatter(client_numbers(found.panels[title]))
+        place.set(xlabel="client", ylim=(len(one) - 0.5, -0.5))
+        _name_clients(place, partitions(found.panels[title]), fitting)
     figure.colorbar(image, ax=places, pad=0.01, aspect=30)
     figure.suptitle(literal(_lines.scored(found.runs, found.metric)))
-    sheet.notes.append(f"rows by their mean, {max(one.shape[1] for one in table.values())} columns, "
-                       f"{at} of the rounds")
+    sheet.notes.append(f"rows by their mean; a column is a client, {read_at(found.metric, at)} of the rounds"
+                       + "".join(f"; {said(of_panel)}" for of_panel in found.panels.values()))
     return figure
 
 
-def partitions(rows: Sequence[Row]) -> list[np.ndarray]:
-    """The different partitions of the rows' runs, each as its clients' test samples."""
-    found: list[np.ndarray] = []
-    for run in (run for row in rows for run in row.runs):
-        if not any(np.array_equal(run.results.static["test_counts"], one) for one in found):
-            found.append(run.results.static["test_counts"])
-    return found
+def partitions(rows: Sequence[Row]) -> dict[str, np.ndarray]:
+    """The different partitions of the rows' runs: by the names of their repetitions the test samples."""
+    runs = [run for row in rows for run in row.runs]
+    found: list[tuple[np.ndarray, dict[str, None]]] = []
+    for run, name in zip(runs, called(list(map(setting_of, runs))), strict=True):
+        counts = run.results.static["test_counts"]
+        if not any(np.array_equal(counts, known) for known, _ in found):
+            found.append((counts, {}))
+        next(names for known, names in found if np.array_equal(counts, known))[name] = None
+    return {", ".join(names): counts for counts, names in found}
 
 
-def client_numbers(rows: Sequence[Row]) -> Callable[[float, float], str]:
-    """What stands below a column of ``cells``: the client's number in its partition, nothing at a gap."""
-    numbers = [text for counts in partitions(rows) for text in (*map(str, range(len(counts))), "")]
-    return lambda place, position: numbers[int(place)] if 0 <= place < len(numbers) else ""
+def said(rows: Sequence[Row]) -> str:
+    """How many clients there are, for the command: ``10 clients each of 3 partitions``."""
+    sizes = [len(counts) for counts in partitions(rows).values()]
+    if len(sizes) == 1:
+        return f"{sizes[0]} clients"
+    alike = len(set(sizes)) == 1
+    return f"{f'{sizes[0]} clients each' if alike else f'{sum(sizes)} clients'} of {len(sizes)} partitions"
 
 
 def cells(rows: Sequence[Row]) -> np.ndarray:
@@ -61,10 +74,28 @@ def cells(rows: Sequence[Row]) -> np.ndarray:
     table = []
     for row in rows:
         line: list[float] = []
-        for counts in partitions(rows):
+        for counts in partitions(rows).values():
             same = [numbers for run, numbers in zip(row.runs, row.numbers, strict=True)
                     if np.array_equal(run.results.static["test_counts"], counts)]
             line += [np.nan] if line else []
             line += np.mean(same, axis=0).tolist() if same else [np.nan] * len(counts)
         table.append(line)
     return np.array(table)
+
+
+def _name_clients(place: "Axes", of: dict[str, np.ndarray], most: int) -> None:
+    """Clients' numbers below the columns of ``cells``, about ``most``, and above them partitions' names."""
+    sizes = [len(counts) for counts in of.values()]
+    starts = list(accumulate([size + 1 for size in sizes], initial=0))[:-1]
+    step = next((step for step in STEPS if sum(ceil(size / step) for size in sizes) <= most), max(sizes))
+    shown = [(start, client) for start, size in zip(starts, sizes, strict=True)
+             for client in range(0, size, step)]
+    place.set_xticks([start + client for start, client in shown], [str(client) for _, client in shown])
+    if len(sizes) > 1:
+        middles = [start + (size - 1) / 2 for start, size in zip(starts, sizes, strict=True)]
+        names = place.secondary_xaxis("top")
+        names.set_xticks(middles, list(map(literal, of)))
+        names.tick_params(length=0)
+        names.spines[:].set_visible(False)
+    for start in starts[1:]:
+        place.axvspan(start - 1.5, start - 0.5, facecolor="white", edgecolor="black", linewidth=0.6)

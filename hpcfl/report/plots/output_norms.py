@@ -48,7 +48,7 @@ def of_run(run: Run, whole: bool) -> dict[str, np.ndarray]:
         return panels
     if (judged == judged[0]).all():
         trained = norms(run, run.models.of_clients(everyone, "post"))
-        panels |= {", trained": trained, ": trained less not": trained - judged}
+        panels |= {", after training": trained, ": change by training": trained - judged}
     names = [name for name in run.models.again.prepared.method.server_models(
         run.models.again.server(max(run.models.again.rounds))) if name.startswith("class ")]
     if names:

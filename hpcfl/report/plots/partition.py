@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.report.arrangement import arrange
+from hpcfl.report.arrangement import arrange, called
 from hpcfl.report.plots.base import LINE, NARROWEST, Sheet, whole_numbers
 from hpcfl.report.style import PLAIN
 from hpcfl.report.summary import Run
@@ -20,12 +20,20 @@ HIGHEST = 5.0  # inches of all classes
 
 
 def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
-    """A panel for each partition that the runs have; of seeds with partitions of their own the first one."""
+    """A panel for each data set and scheme; of several partitions the first, with its name."""
     arranged = arrange(runs, unfinished=True)
     panels: dict[str, np.ndarray] = {}
-    for (_, column), found in arranged.repetitions.items():
-        if (counts := found[0].results.static.get("train_counts")) is not None:
-            panels.setdefault(column, counts)
+    for column in arranged.columns:
+        known = [placed for cell in arranged.column(column).values() for placed in cell
+                 if "train_counts" in placed.run.results.static]
+        if not known:
+            continue
+        tables = [placed.run.results.static["train_counts"] for placed in known]
+        title = column if len(arranged.columns) > 1 else (
+            f"training samples by client and class ({int(tables[0].sum()):,} in total)")
+        several = len({table.tobytes() for table in tables})
+        name = called([placed.setting for placed in known])[0]
+        panels[f"{title}, {name}, one of {several} partitions" if several > 1 else title] = tables[0]
     if not panels:
         raise UserError(f"{runs[0].folder}: its partition was not recorded")
     return bubbles(sheet, panels)
@@ -46,8 +54,7 @@ def bubbles(sheet: Sheet, panels: dict[str, np.ndarray]) -> "Figure":
     scale = pi / 4 * diameter ** 2 / largest  # points² a sample
     for place, (title, counts) in zip(places, panels.items(), strict=True):
         _draw(place, counts, scale)
-        place.set_title(sheet.title(title) if len(panels) > 1
-                        else f"training samples by client and class ({int(counts.sum()):,} in total)")
+        place.set_title(sheet.title(title))
     sizes = legend_sizes(largest)
     handles = [places[0].scatter([], [], s=scale * size, color=PLAIN, linewidth=0) for size in sizes]
     figure.set_figheight(figure.get_figheight() + LINE)

@@ -13,25 +13,44 @@ from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import MOMENTS, Line
 from hpcfl.report.plots.base import Sheet, whole_numbers
-from hpcfl.report.summary import Run
+from hpcfl.report.summary import Run, ranges
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
-    """Two lines for each run, before and after local training."""
+    """Two lines for each method, before and after local training: means over seeds, with a band.
+
+    Rounds whose state is not kept in all repetitions are left out, and no line goes over them.
+    """
     arranged = arrange(runs)
-    lines = []
-    for run, (row, _) in zip(arranged.runs, arranged.places, strict=True):
-        rounds = sorted(run.models.again.rounds & set(run.results.rounds[run.results.played].tolist()))
-        for column, moment in MOMENTS.items():
-            found = np.array([loss(run, column, round) for round in rounds])
-            lines.append(Line(f"{row}, {moment}", _lines.method_of(run), np.array(rounds, float), found,
-                              np.zeros(len(rounds)), 1))
-    figure = _lines.draw(sheet, {"": lines}, None, xlabel="round", ylabel="training loss")
-    figure.axes[0].set_yscale("log")
-    whole_numbers(figure.axes[0].xaxis)
+    panels: dict[str, list[Line]] = {}
+    missing: set[int] = set()
+    for (row, column), found in arranged.repetitions.items():
+        played = [set(run.results.rounds[run.results.played].tolist()) for run in found]
+        rounds = set.intersection(*played, *(run.models.again.rounds for run in found))
+        missing |= set.union(*played) - rounds
+        for moment, text in MOMENTS.items():
+            losses = np.full((len(found), max(rounds)), np.nan)
+            for round in rounds:
+                losses[:, round - 1] = [loss(run, moment, round) for run in found]
+            panels.setdefault(column, []).append(Line(
+                f"{row}, {text}", _lines.method_of(found[0]), np.arange(1.0, max(rounds) + 1),
+                losses.mean(axis=0), losses.std(axis=0), len(found)))
+    lines = [line for of_panel in panels.values() for line in of_panel]
+    sheet.notes += [*arranged.notes, _lines.repeated(lines)]
+    figure = _lines.draw(sheet, panels if len(panels) > 1 else {"": lines}, None, xlabel="round",
+                         ylabel="training loss")
+    for axes in figure.axes:
+        axes.set_yscale("log")
+        whole_numbers(axes.xaxis)
+    if missing:
+        most = max(run.config["rounds"] for run in arranged.runs)
+        sheet.notes.append(f"without {ranges(sorted(missing))}, whose state is not kept: checkpoint.every = "
+                           f"1 and checkpoint.keep = {most} before a run keep all")
+        for drawn in (line for axes in figure.axes for line in axes.lines):
+            drawn.set_markevery(1)  # a round between two that are missing is a mark alone
     return figure
 
 

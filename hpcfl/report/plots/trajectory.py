@@ -11,6 +11,7 @@ import numpy as np
 from hpcfl.errors import UserError
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots._lines import method_of
+from hpcfl.report.plots._principal import principal
 from hpcfl.report.plots.base import Sheet
 from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
@@ -23,11 +24,12 @@ def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     """One path for each run; the plane is that of all their models together."""
     arranged = arrange(runs)
     paths = [models(run, client) for run in arranged.runs]
-    plane, shares = principal(np.concatenate(paths))
+    plane = principal(np.concatenate(paths))
+    points = plane.points
     figure, (panel,) = sheet.panels(1, height=min(4.0, 0.8 * sheet.width))
     labels = [row for row, _ in arranged.places]
     for path, label, look in zip(paths, labels, looks(list(map(method_of, arranged.runs))), strict=True):
-        at, plane = plane[:len(path)], plane[len(path):]
+        at, points = points[:len(path)], points[len(path):]
         panel.plot(*at.T, color=look.color, linestyle=look.linestyle, linewidth=0.9, label=label)
         panel.plot(*at[::2].T, color=look.color, linestyle="none", marker="o", fillstyle="none")
         panel.plot(*at[1::2].T, color=look.color, linestyle="none", marker="s")
@@ -37,8 +39,7 @@ def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
         panel.plot([], [], color="grey", linestyle="none", marker=mark, fillstyle=filled,
                    label=f"{moment} local training")
     panel.margins(0.08)
-    panel.set(xlabel=f"first component, {100 * shares[0]:.0f} % of the variance",
-              ylabel=f"second component, {100 * shares[1]:.0f} %")
+    panel.set(**plane.axes)
     sheet.legend(figure, *panel.get_legend_handles_labels())
     sheet.notes.append(f"client {client}: {len(paths[0]) // 2} rounds")
     return figure
@@ -56,12 +57,6 @@ def models(run: Run, client: int) -> np.ndarray:
         if "post" in fleet.kept:
             found += [fleet.rows(fleet.kept[column].rows)[0].cpu().numpy() for column in ("pre", "post")]
     if len(found) < 4:
-        raise UserError(f"{run.folder}: a path needs the states of several rounds; see checkpoint.keep")
+        raise UserError(f"{run.folder}: a path needs the states of rounds that follow one another; run with "
+                        f"checkpoint.every = 1 and checkpoint.keep = {run.config['rounds']}, which keeps all")
     return np.stack(found)
-
-
-def principal(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows [n, P] in the plane of their two principal components [n, 2], and the shares of variance [2]."""
-    centred = (rows - rows.mean(axis=0)).astype(float)
-    left, sizes, _ = np.linalg.svd(centred, full_matrices=False)
-    return left[:, :2] * sizes[:2], (sizes ** 2 / (sizes ** 2).sum())[:2]

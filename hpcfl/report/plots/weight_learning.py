@@ -72,5 +72,6 @@ def losses(run: Run, client: int) -> dict[int, np.ndarray]:
         if seen:
             found[round] = np.array(seen).reshape(-1, steps).mean(axis=1)
     if not found:
-        raise UserError(f"{run.folder}: no round is kept in which weights are learned; see checkpoint.keep")
+        raise UserError(f"{run.folder}: no round is kept in which weights are learned; run with "
+                        f"checkpoint.every = 1 and checkpoint.keep = {run.config['rounds']}, which keeps all")
     return found
