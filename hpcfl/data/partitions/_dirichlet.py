@@ -4,6 +4,7 @@ Balanced: a client that already holds the mean number of samples takes no more.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,30 +12,53 @@ from hpcfl.errors import UserError
 
 CAP = 10_000  # attempts at a draw
 
-Chunks = list[np.ndarray]  # one class's samples, a chunk for each client
-# (class, its chunks, number of classes that each client holds so far [clients]) → its chunks
-Rearrange = Callable[[int, Chunks, np.ndarray], Chunks]
+# (class, the numbers of its chunks, number of classes that each client holds so far [clients]) → the number
+# of the chunk that each client gets
+Rearrange = Callable[[int, list[int], np.ndarray], list[int]]
 
 
-def spread(labels: np.ndarray, classes: int, clients: int, beta: float, generator: np.random.Generator,
-           rearrange: Rearrange = lambda k, chunks, held: chunks) -> list[np.ndarray]:
-    """The samples of each client, int64, with shares of each class from Dir(``beta``).
+@dataclass(frozen=True)
+class Spread:
+    """One draw; whose samples are whose is put together only if it is accepted.
 
-    rearrange: changes who gets which chunk of a class. Raises UserError where ``beta`` is too small for
-    floating-point numbers.
+    sizes: how many samples each client holds, int64 [clients].
+    chunks: of each class its shuffled samples, and where in them each client's begin and end [clients].
     """
-    parts: list[Chunks] = [[] for _ in range(clients)]
+
+    sizes: np.ndarray
+    chunks: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+
+    def samples(self) -> list[np.ndarray]:
+        """The samples of each client, int64."""
+        return [np.concatenate([of_class[begin[client]:end[client]] for of_class, begin, end in self.chunks])
+                for client in range(len(self.sizes))]
+
+
+def by_class(labels: np.ndarray, classes: int) -> list[np.ndarray]:
+    """The positions of each class's samples in ``labels``, int64."""
+    return [np.flatnonzero(labels == k) for k in range(classes)]
+
+
+def spread(pools: list[np.ndarray], clients: int, beta: float, generator: np.random.Generator,
+           rearrange: Rearrange = lambda k, chunks, held: chunks) -> Spread:
+    """Spread each class over the clients with shares from Dir(``beta``).
+
+    pools: as ``by_class`` gives them. rearrange: changes who gets which chunk of a class. Raises UserError
+    where ``beta`` is too small for floating-point numbers.
+    """
+    total, chunks = sum(map(len, pools)), []
     sizes, held = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
-    for k in range(classes):
-        samples = generator.permutation(np.flatnonzero(labels == k))
-        shares = shares_of(sizes < len(labels) / clients, beta, generator)
+    for k, pool in enumerate(pools):
+        samples = generator.permutation(pool)
+        shares = shares_of(sizes < total / clients, beta, generator)
         # without the last cut: the last client gets what rounding leaves
         cuts = np.floor(np.cumsum(shares) * len(samples)).astype(np.int64)[:-1]
-        for client, chunk in enumerate(rearrange(k, np.split(samples, cuts), held)):
-            parts[client].append(chunk)
-            sizes[client] += len(chunk)
-            held[client] += len(chunk) > 0
-    return [np.concatenate(part) for part in parts]
+        order = rearrange(k, list(range(clients)), held)
+        begin, end = np.concatenate([[0], cuts])[order], np.concatenate([cuts, [len(samples)]])[order]
+        sizes += end - begin
+        held += end > begin
+        chunks.append((samples, begin, end))
+    return Spread(sizes, chunks)
 
 
 def shares_of(below_mean: np.ndarray, beta: float, generator: np.random.Generator) -> np.ndarray:

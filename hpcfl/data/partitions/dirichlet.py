@@ -3,7 +3,7 @@
 import numpy as np
 from pydantic import Field
 
-from hpcfl.data.partitions._dirichlet import CAP, spread
+from hpcfl.data.partitions._dirichlet import CAP, by_class, spread
 from hpcfl.data.partitions.base import Assignment, MergedScheme
 from hpcfl.errors import UserError
 
@@ -14,13 +14,13 @@ class Dirichlet(MergedScheme):
 
     def assign(self, labels: np.ndarray, classes: int, generator: np.random.Generator) -> Assignment:
         least = max(2, self.least_samples(len(labels)))  # one sample on each side of the split
+        pools = by_class(labels, classes)
         # Small data sets need many attempts: with 1,797 digits, 20 clients and beta 0.1 one in a thousand
         # is accepted.
         for attempt in range(1, CAP + 1):
-            samples = spread(labels, classes, self.clients, self.beta, generator)
-            smallest = min(map(len, samples))
-            if smallest >= least:
-                return Assignment(samples, attempt)
+            drawn = spread(pools, self.clients, self.beta, generator)
+            if (smallest := drawn.sizes.min()) >= least:
+                return Assignment(drawn.samples(), attempt)
         raise UserError(f"partition.beta = {self.beta}: in {CAP} attempts never did each of "
                         f"{self.clients} clients get {least} of {len(labels)} samples (the last time one got "
                         f"{smallest}); take fewer clients or a larger beta")

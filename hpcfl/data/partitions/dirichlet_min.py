@@ -9,7 +9,7 @@ attempts the last draw counts, with a note.
 import numpy as np
 from pydantic import Field, PositiveInt
 
-from hpcfl.data.partitions._dirichlet import Chunks, spread
+from hpcfl.data.partitions._dirichlet import by_class, spread
 from hpcfl.data.partitions.base import Draw, Scheme
 from hpcfl.errors import UserError
 from hpcfl.rows import randomness
@@ -30,8 +30,9 @@ class DirichletMin(Scheme):
                             "this data has none")
         end = len(labels) - official_test
         generator = randomness.generator(self.seed, "partition")
+        pools = by_class(labels[:end], classes)
         for attempt in range(1, _ATTEMPTS + 1):
-            train = spread(labels[:end], classes, self.clients, self.beta, generator, swap)
+            train = spread(pools, self.clients, self.beta, generator, swap).samples()
             samples, fewest = min(map(len, train)), min(len(np.unique(labels[held])) for held in train)
             enough = samples >= self.least_samples and fewest >= self.least_classes
             if enough or attempt == _ATTEMPTS:
@@ -42,8 +43,10 @@ class DirichletMin(Scheme):
         return Draw([np.sort(held) for held in train], [test] * self.clients, attempt, notes)
 
 
-def swap(k: int, chunks: Chunks, held: np.ndarray) -> Chunks:
+def swap(k: int, chunks: list[int], held: np.ndarray) -> list[int]:
     """The chunks of class ``k`` after clients with at most one class have swapped theirs with the last ones'.
+
+    chunks: their numbers, in the order of the clients that get them.
 
     held: int64 [clients], how many classes each client holds so far.
     """

@@ -36,9 +36,9 @@ def test_d2_the_last_client_gets_the_rest_of_rounding(monkeypatch):
     of ten samples."""
     shares = np.array([0.25, 0.25, 0.4999999, 0.0])
     monkeypatch.setattr(_dirichlet, "shares_of", lambda *given: shares)
-    samples = _dirichlet.spread(np.zeros(10, int), 1, 4, 0.1, np.random.default_rng(0))
-    assert ([len(held) for held in samples] == [2, 3, 4, 1]
-            and sorted(np.concatenate(samples)) == list(range(10)))
+    drawn = _dirichlet.spread([np.arange(10)], 4, 0.1, np.random.default_rng(0))
+    assert [len(held) for held in drawn.samples()] == drawn.sizes.tolist() == [2, 3, 4, 1]
+    assert sorted(np.concatenate(drawn.samples())) == list(range(10))
 
 
 def test_d2_shares_that_underflow_are_drawn_again():

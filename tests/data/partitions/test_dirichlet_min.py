@@ -19,11 +19,9 @@ def test_d3_the_training_split_is_dealt_out_and_all_are_tested_on_the_test_split
 
 
 def test_d3_clients_with_one_class_swap_with_the_last_ones():
-    chunks = [np.array([client]) for client in range(6)]
-    held = np.array([2, 1, 3, 0, 2, 2])
-    assert [chunk.item() for chunk in swap(2, chunks, held)] == [0, 5, 2, 4, 3, 1]  # 1 with 5, 3 with 4
-    assert swap(1, chunks, held) == chunks
-    assert [chunk.item() for chunk in chunks] == list(range(6))
+    chunks, held = list(range(6)), np.array([2, 1, 3, 0, 2, 2])
+    assert swap(2, chunks, held) == [0, 5, 2, 4, 3, 1]  # 1 with 5, 3 with 4
+    assert swap(1, chunks, held) == chunks == list(range(6))
 
 
 def test_d3_after_three_draws_the_last_one_counts_with_a_note():
