@@ -171,6 +171,7 @@ class StackedSession:
         self._names = [*trained, *(name for name in tensors if name not in trained)]
         self._buffers = {name for name, _ in kernel.module.named_buffers()} & tensors.keys()
         self._first = next(iter(tensors.values()))
+        self._runs: dict[tuple[str, ...], Function] = {}  # by names of variables, which mostly are the same
 
     def computed(self, lanes: int) -> int:
         """How many lanes a call for so many computes."""
@@ -184,23 +185,32 @@ class StackedSession:
         x: ``[a, size, …]``. y: [a, size]. variables: ``[a, …]`` by name.
         Raises TypeError where a loss is not one number or does not depend on what is trained.
         """
-        names, variable_names = self._names, sorted(variables)
+        names, variable_names = self._names, tuple(sorted(variables))
         tensors = [self._tensors[name][lanes] for name in names]
         given = (*tensors, x, y, *(variables[name] for name in variable_names))
-        run: Function = StackedLoss(self._kernel.module, self._loss, names, len(self._trained),
-                                    variable_names).gradients
-        key = (identity(self._loss), self._frozen, len(self._trained), *names, *variable_names)
-        recorded = key, run, f"the loss {in_words(self._loss)}", len(names) + 1
+        if variable_names not in self._runs:
+            self._runs[variable_names] = self._recorded(variable_names)
+        run = self._runs[variable_names]
         if x.is_cuda:
-            moved = [position for position, name in enumerate(names) if name in self._buffers]
-            *gradients, losses = self._kernel.graphed(*recorded, moved)(given, len(self._first))
+            *gradients, losses = run(given, len(self._first))
             losses = losses.clone()  # the next call overwrites them
         else:
-            if not self._buffers:  # batch norm writes to its buffers, which only graphs can repeat
-                run = self._kernel.replayed(*recorded)
             *gradients, losses = run(*given)
         if isinstance(lanes, Tensor):  # indices gave copies; a slice gave views, whose buffers moved in place
             for name, tensor in zip(names, tensors, strict=True):
                 if name in self._buffers:
                     self._tensors[name].index_copy_(0, lanes, tensor)
         return dict(zip(self._trained, gradients, strict=True)), losses
+
+    def _recorded(self, variable_names: tuple[str, ...]) -> Function:
+        """What computes gradients and losses: a ``Graphed`` on a GPU, else the function or its recordings."""
+        names = self._names
+        run = StackedLoss(self._kernel.module, self._loss, names, len(self._trained),
+                          [*variable_names]).gradients
+        key = (identity(self._loss), self._frozen, len(self._trained), *names, *variable_names)
+        recorded = key, run, f"the loss {in_words(self._loss)}", len(names) + 1
+        if self._first.is_cuda:
+            return self._kernel.graphed(*recorded, [position for position, name in enumerate(names)
+                                                    if name in self._buffers])
+        # batch norm writes to its buffers, which only graphs can repeat
+        return run if self._buffers else self._kernel.replayed(*recorded)
