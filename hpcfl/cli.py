@@ -261,7 +261,8 @@ def export(folder: Path, clients: tuple[int, ...], everyone: bool, of_server: bo
 @click.option("--test", is_flag=True,
               help="Say which rows cannot be told from the best: paired over seeds and clients.")
 @click.option("--format", "form", default="terminal",
-              type=click.Choice(["terminal", "markdown", "csv", "latex"]))
+              type=click.Choice(["terminal", "markdown", "csv", "latex", "clients"]),
+              help="clients: a CSV with every client's own numbers in every run.")
 @on_server
 def table(folders: tuple[Path, ...], rows: str, columns: str, metric: str, at: str, std: str, test: bool,
           form: str) -> None:

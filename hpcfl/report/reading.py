@@ -69,12 +69,21 @@ def value(run: Run, metric: str, at: str) -> Number:
 
     at: "best", "last" or "tail"; which rounds that are: ``moments.positions``.
     """
-    numbers, rounds, best = series(run, metric), run.results.rounds, run.summary.best
-    read = positions(rounds, numbers, best["round"] if best else None, read_at(metric, at))
+    numbers, read = series(run, metric), where_read(run, metric, at)
     if not read:
         return Number(math.nan, math.nan)
-    clients = _recorded(run).get(f"{named(run, metric).column}/{CLIENTS}", np.full(len(rounds), np.nan))
+    clients = _recorded(run).get(f"{named(run, metric).column}/{CLIENTS}", np.full(len(numbers), np.nan))
     return Number(float(numbers[read].mean()), float(clients[read].mean()))
+
+
+def where_read(run: Run, metric: str, at: str) -> list[int]:
+    """The positions of the rounds in which a number is read, none if it is not there.
+
+    at: as for ``value``.
+    """
+    best = run.summary.best
+    return positions(run.results.rounds, series(run, metric), best["round"] if best else None,
+                     read_at(metric, at))
 
 
 def of_clients(run: Run, column: str, measure: Measure, at: str) -> np.ndarray:

@@ -16,7 +16,7 @@ from hpcfl.report import pairing, summary, table_formats
 from hpcfl.report.arrangement import OF_DATA, Arrangement, arrange, label, seeds
 from hpcfl.report.grid import Entry, Grid
 from hpcfl.report.population import clients_text, few, mixed
-from hpcfl.report.reading import Number, named, read_at, refuse_unknown, value
+from hpcfl.report.reading import Number, named, read_at, refuse_unknown, value, where_read
 from hpcfl.report.summary import Run
 from hpcfl.report.text import literal, plain
 
@@ -48,11 +48,16 @@ class Reading:
 
 def show(folders: Sequence[Path], rows: Sequence[str] = (), columns: Sequence[str] = (),
          reading: Reading = Reading(), form: str = "terminal") -> None:
-    """Print the table of the finished runs below folders; ``form``: terminal, or one of ``TEXTS``.
+    """Print the table of the finished runs below folders.
+
+    form: terminal, one of ``TEXTS``, or clients, which is a CSV of every client's numbers in every run.
 
     The other arguments are those of ``make``. Raises UserError.
     """
     runs, notes = summary.runs_below(folders)
+    if form == "clients":
+        print(_of_clients(runs, reading))
+        return
     grid = make(runs, rows, columns, reading)
     grid.notes.extend(notes)
     if form == "terminal":
@@ -67,6 +72,19 @@ def show(folders: Sequence[Path], rows: Sequence[str] = (), columns: Sequence[st
     if form == "csv":  # a table for other programs, which has no place for notes
         for note in grid.notes:
             print(plain(f"note: {note}"), file=sys.stderr)
+
+
+def _of_clients(runs: list[Run], reading: Reading) -> str:
+    """Of each run the numbers of all clients in the rounds that count there, as CSV."""
+    import pandas
+
+    from hpcfl.report import frames
+
+    chosen = {}
+    for run in runs:
+        read = where_read(run, reading.metric or run.metric, reading.at)
+        chosen[str(run.folder)] = frames.clients(run.results).loc[run.results.rounds[read].tolist()]
+    return str(pandas.concat(chosen, names=["run"]).to_csv()).rstrip("\n")
 
 
 def make(runs: list[Run], rows: Sequence[str] = (), columns: Sequence[str] = (),

@@ -1,5 +1,6 @@
 """Rows × columns over seeds: numbers computed by hand, every format as text."""
 
+import csv
 from dataclasses import replace
 
 import numpy as np
@@ -55,6 +56,17 @@ def test_what_fresh_moved_aside_is_left_out_with_a_note(make_run, capsys):
     folders = [make_run(name) for name in ("i", "i.20260101-120000")]
     sweep_table.show(folders, form="markdown")
     assert f"left out, as --fresh moved it aside: {folders[1]}; named alone it" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("at", "rounds"), [("best", {2}), ("last", {4})])
+def test_every_clients_own_numbers(make_run, capsys, at, rounds):
+    folders = [make_run("a-fedavg"), make_run("b-fedavg")]
+    sweep_table.show(folders, reading=Reading(at=at), form="clients")
+    lines = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert {line["run"] for line in lines} == set(map(str, folders))
+    assert {int(line["round"]) for line in lines} == rounds and len(lines) == 4
+    assert {line["client"] for line in lines} == {"0", "1"} and lines[0]["floats_up"] == "10.0"
 
 
 def test_the_best_of_each_column():
