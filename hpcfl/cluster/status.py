@@ -79,8 +79,7 @@ def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]
         yield next(iter(submissions.jobs), folder.resolve().name), folder
         return
     planned = sweep_folder.cells(folder) or list(submissions.jobs)
-    others = sorted(entry.name for entry in folder.iterdir()
-                    if run_folder.is_run(entry) and not run_folder.is_aside(entry.name))
+    others = sweep_folder.there(folder)
     if not planned and not others:
         raise UserError(f"{folder}: no run of hpcfl here")
     for name in dict.fromkeys([*planned, *others]):

@@ -157,21 +157,16 @@ def _run_cells(plan: Plan, fresh: bool, communicator: Communicator,
             failures[cell.name] = error.with_traceback(None)
             if communicator.is_server:
                 print(f"{cell.name}: failed: {plain(error)}", flush=True)
-    if communicator.is_server and (earlier := _earlier(plan)):
-        print(f"note: {plan.folder} has {len(earlier)} cells that are not in this sweep any more, as "
-              f"{plain(earlier[0])}; they count in its tables", flush=True)
+    if communicator.is_server:
+        now = {cell.folder for cell in plan.cells}
+        if earlier := [name for name in sweep_folder.there(plan.folder) if name not in now]:
+            print(f"note: {plan.folder} also has runs that are not in this sweep any more, {len(earlier)} in "
+                  f"all, such as {plain(earlier[0])}; they count in its tables", flush=True)
     if len(failures) < len(plan.cells):
         _show_results(plan, played, communicator)
     if failures:
         name, first = next(iter(failures.items()))
         raise RunFailure(f"{len(failures)} of {len(plan.cells)} cells failed, first {name}: {first}")
-
-
-def _earlier(plan: Plan) -> list[str]:
-    """Runs in the sweep's folder that are none of its cells."""
-    now = {cell.folder for cell in plan.cells}
-    names = [path.parent.name for path in plan.folder.glob(f"*/{RUN}")]
-    return sorted(name for name in names if name not in now and not run_folder.is_aside(name))
 
 
 def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:

@@ -138,8 +138,7 @@ def _common(headers: Sequence[list[list[Any]]]) -> tuple[dict[str, Any], dict[st
 
 
 def _array(tensor: Tensor, takes_gpu: bool) -> Array:
-    """The rows as the communicator can read them: in their place, or copied from a GPU to page-locked memory.
-    """
+    """The rows as the communicator reads them: in their place, or copied from a GPU to page-locked memory."""
     tensor = tensor.detach().contiguous()
     if not (tensor.is_cuda and takes_gpu):
         return pinned.on_host(tensor).numpy()

@@ -51,7 +51,8 @@ class Dataset:
     scale, mean, std: see ``Normalisation``. statistics: mean and std of the training split by channel, where
     they are known. vocabulary: how many token ids there are. merges: whether schemes that merge the official
     splits do so here; else they deal out the training split alone. owners: whose each sample is, where the
-    data have clients of their own. unread: the names of arrays that the file has beside those that are read.
+    data have clients of their own. unread: names of arrays that the file has beside those that are read,
+    the first few.
     notes: one line each for what a user should know.
     """
 

@@ -86,8 +86,8 @@ class Config(Section):
             lines.append(f"newcomers.epochs = {self.newcomers.epochs}: there are none, newcomers.clients = 0")
         if unheeded := [f"training.{key} = {getattr(training, key)!r}" for key in self.method.unheeded
                         if getattr(training, key) != Training.model_fields[key].default]:
-            lines.append(f"{', '.join(unheeded)}: {self.method.name} takes no heed of it in the steps that "
-                         "it does itself, which are plain ones")
+            lines.append(f"{', '.join(unheeded)}: no effect on the steps that {self.method.name} does "
+                         "itself, which are plain ones")
         return lines
 
     def resolved(self) -> dict[str, Any]:

@@ -76,7 +76,7 @@ class MethodSection(Section):
 
     needs_rounds: whether what a round does depends on how many there will be, so that a run cannot go on with
     another number.
-    unheeded: keys of ``[training]`` that steps which the method does itself take no heed of.
+    unheeded: keys of ``[training]`` that have no effect on the steps which the method does itself.
     """
 
     name: str = Field(description="name of the method's file, or your own 'module:Class'")

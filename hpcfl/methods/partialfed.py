@@ -46,8 +46,7 @@ class PartialFed(FedAvg):
     warmup: NonNegativeInt = Field(20, description="first rounds in which all of the shared model is loaded")
     temperature: float = Field(5.0, gt=0, description="temperature T of the first round after the warm-up")
     decay: float = Field(0.965, gt=0, le=1, description="factor of the temperature in each round")
-    strategy_share: float = Field(0.2, ge=0, lt=1,
-                                  description="share of mini-batches that train the strategy")
+    strategy_share: float = Field(0.2, ge=0, lt=1, description="share of batches that train the strategy")
     strategy_lr: float | None = Field(None, ge=0, description="rate η_a of the strategy; default: plain_lr")
 
     def client_state(self, setup: Setup) -> State:

@@ -18,7 +18,7 @@ ORIGIN = ("commit", "versions.", "runtime.precision", "runtime.device", "runtime
           "processor", "gpus", "partition.file", "data.root")
 OF_DATA = ("data.", "partition.")  # keys that set the data
 # keys that bring others with them: where runs differ in one, it is this that sets them apart
-PLUGINS = ("method.name", "model.name", "data.dataset", "partition.scheme")
+PLUGINS = ("data.dataset", *(f"{section}.{key}" for section, key in SELECTORS.items()))
 Setting = dict[str, Any]  # dotted key → value
 
 
@@ -149,7 +149,10 @@ def called(settings: Sequence[Setting]) -> list[str]:
         return [" ".join(f"{key}={setting.get(key)}" for key in keys) for setting in settings]
 
     whole = names(SEEDS)
-    return next((few for few in map(names, zip(SEEDS)) if len(set(few)) == len(set(whole))), whole)
+    for key in SEEDS:
+        if len(set(names([key]))) == len(set(whole)):
+            return names([key])
+    return whole
 
 
 def label(setting: Mapping[str, Any], keys: Sequence[str]) -> str:

@@ -12,8 +12,8 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 from hpcfl.report import catalogue
 from hpcfl.report.catalogue import Entry
+from hpcfl.report.text import WIDEST
 
-WHOLE = 10_000  # columns, more than any line has
 BETWEEN = 2  # spaces between the columns of an overview
 BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<",
           "minItems": "at least", "maxItems": "at most"}
@@ -41,7 +41,7 @@ def show(kind: str, name: str | None) -> None:
     """
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
-        console = Console(highlight=False, markup=False, width=WHOLE)
+        console = Console(highlight=False, markup=False, width=WIDEST)
     if name is None:
         console.print(overview(kind, console.width))
         if kind == "methods":

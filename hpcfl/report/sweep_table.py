@@ -18,13 +18,12 @@ from hpcfl.report.grid import Entry, Grid
 from hpcfl.report.population import clients_text, few, mixed
 from hpcfl.report.reading import Number, named, read_at, refuse_unknown, value, where_read
 from hpcfl.report.summary import Run
-from hpcfl.report.text import literal, plain
+from hpcfl.report.text import WIDEST, literal, plain
 
 NOTED = ("versions.hpcfl", "commit", "runtime.precision")  # what makes runs hard to compare, if it differs
 ONE_PARTITION = ("all seeds have the same partition, so that ± says nothing about others; "
                  "without partition.seed each has its own")
 MODELS = {"pre": "before local training", "post": "after it"}
-WIDEST = 10_000  # letters, which no terminal has
 LOWER_IS_BETTER = ("seconds", "bytes", "floats", "std")  # in names of recorded numbers that are no scores
 
 
@@ -57,7 +56,7 @@ def show(folders: Sequence[Path], rows: Sequence[str] = (), columns: Sequence[st
     runs, notes = summary.runs_below(folders)
     if form == "clients":
         print(_of_clients(runs, reading))
-        return
+        return _to_errors(notes)
     grid = make(runs, rows, columns, reading)
     grid.notes.extend(notes)
     if form == "terminal":
@@ -69,9 +68,14 @@ def show(folders: Sequence[Path], rows: Sequence[str] = (), columns: Sequence[st
                                   "and csv are not, --rows and --columns choose the keys"), soft_wrap=True)
     else:
         print(table_formats.TEXTS[form](grid))
-    if form == "csv":  # a table for other programs, which has no place for notes
-        for note in grid.notes:
-            print(plain(f"note: {note}"), file=sys.stderr)
+    if form == "csv":
+        _to_errors(grid.notes)
+
+
+def _to_errors(notes: Sequence[str]) -> None:
+    """Print notes where they are not part of a table for other programs, which has no place for them."""
+    for note in notes:
+        print(plain(f"note: {note}"), file=sys.stderr)
 
 
 def _of_clients(runs: list[Run], reading: Reading) -> str:
@@ -80,6 +84,7 @@ def _of_clients(runs: list[Run], reading: Reading) -> str:
 
     from hpcfl.report import frames
 
+    refuse_unknown(runs, reading.metric or runs[0].metric)
     chosen = {}
     for run in runs:
         read = where_read(run, reading.metric or run.metric, reading.at)
@@ -156,9 +161,9 @@ def _mixed_models(found: Arrangement, metric: str) -> list[str]:
             places.setdefault(named(placed.run, metric).column, []).append(place)
     if len(places) < 2:
         return []
-    # methods stand in rows or in columns
-    axis = 0 if len({row for of in places.values() for row, _ in of}) == sum(
-        len({row for row, _ in of}) for of in places.values()) else 1
+    rows = [{row for row, _ in of} for of in places.values()]
+    apart = len(set.union(*rows)) == sum(map(len, rows))
+    axis = 0 if apart else 1  # where rows do not tell these models apart, columns do
     known = {column: list(dict.fromkeys(place[axis] for place in places[column]))
              for column in (*MODELS, *sorted(places)) if column in places}
     parts = (f"{MODELS.get(column, column)} ({few(of)})" for column, of in known.items())

@@ -2,6 +2,8 @@
 
 from rich.text import Text
 
+WIDEST = 10_000  # letters: a width for rich that no line reaches
+
 
 def plain(text: object) -> str:
     r"""The text on one line, with every unprintable character written out, such as ``\x1b`` for escape."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from hpcfl.files import atomic, foreign
 from hpcfl.files.atomic import Damaged
+from hpcfl.storage import run_folder
 
 CELLS = "sweep.json"
 
@@ -15,6 +16,12 @@ def record(folder: Path, cells: Sequence[str]) -> None:
     with atomic.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
     atomic.write(folder / CELLS, json.dumps(list(cells), indent=1).encode())
+
+
+def there(folder: Path) -> list[str]:
+    """The names of the runs that lie in the folder, but for those that ``--fresh`` moved aside."""
+    return sorted(entry.name for entry in folder.iterdir()
+                  if run_folder.is_run(entry) and not run_folder.is_aside(entry.name))
 
 
 def cells(folder: Path) -> list[str]:

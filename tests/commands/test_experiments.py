@@ -35,8 +35,9 @@ def test_a_sweep_that_lost_cells_says_that_they_count(tmp_path, capsys, monkeypa
     for seeds in ("[0, 1]", "[0]"):
         run_file(tmp_path / "sweep.toml", [f"sweep.seed={seeds}"], None, False, OneProcess())
     said = capsys.readouterr().out
-    assert said.count("cells that are not in this sweep any more") == 1
-    assert "note: runs/grid has 2 cells that are not in this sweep any more, as seed=1,fedavg;" in said
+    assert said.count("not in this sweep any more") == 1
+    assert ("runs/grid also has runs that are not in this sweep any more, 2 in all, such as seed=1,fedavg;"
+            in said)
 
 
 @pytest.mark.parametrize(("begun", "asked", "seed"), [

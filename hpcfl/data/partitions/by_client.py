@@ -17,8 +17,6 @@ from hpcfl.data.partitions.base import Draw, Scheme
 from hpcfl.errors import UserError
 from hpcfl.rows import randomness
 
-NAMED = 10  # arrays of a file that an error names
-
 
 class ByClient(Scheme):
     scheme: str = "by-client"
@@ -32,7 +30,7 @@ class ByClient(Scheme):
             draw = self._drawn(held, self.lists)
             return replace(draw, notes=[*draw.notes, *_uneven(held, len(dataset.y), self.lists)])
         if dataset.owners is None:
-            has = f"; it has {', '.join(map(repr, dataset.unread[:NAMED]))}" if dataset.unread else ""
+            has = f"; it has {', '.join(map(repr, dataset.unread))}" if dataset.unread else ""
             raise UserError(f"partition.scheme = 'by-client': '{dataset.name}' does not say whose its "
                             "samples are; set partition.lists, or bring data that do (an array 'client' in "
                             f"an npz file{has}; npz-folders; leaf)")

@@ -36,7 +36,7 @@ class OwnFile(Source):
 
     def read(self, name: str, root: Path) -> Dataset:
         with _opened(root) as content:
-            read, unread = _taken(content), tuple(sorted({*content.files} - KEYS))
+            read, unread = _taken(content), tuple(sorted({*content.files} - KEYS))[:NAMED]
         dataset = made(root, read, unread=unread)
         if problem := _clients_problem(read):
             raise UserError(f"{root}: {problem}")
