@@ -8,7 +8,7 @@ to be a graph, and a resumed run may begin anew.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.fleet import comparing
+from hpcfl.fleet.homes import Homes
 from hpcfl.fleet.replay import Function, record
 
 SOON = 3  # calls before a function is captured, which takes as long as some tens of them
@@ -30,6 +31,18 @@ def width(lanes: int, most: int) -> int:
     return min(-(-lanes // step) * step, most)
 
 
+@dataclass(frozen=True)
+class Update:
+    """What a graph does after its function: ``apply(arguments, outputs)`` changes some arguments in place.
+
+    changed: the positions of these arguments. begin: from here on arguments are not the function's.
+    """
+
+    apply: Callable[[Sequence[Tensor], Sequence[Tensor]], None]
+    changed: Sequence[int]
+    begin: int
+
+
 class Graphed:
     """A ``function`` of CUDA tensors ``[a, …]``, one row a lane, that becomes a graph once called often.
 
@@ -37,19 +50,23 @@ class Graphed:
     on a CPU, a number that the function reads from elsewhere stays what it was, and replays are compared with
     the function itself; ``check`` says whether they were in order, because the host has to wait for that.
 
-    Graphs for several widths share their memory: that of inputs, their *places*, of which one for fewer lanes
-    takes the first rows; and that of intermediate results and outputs, because no two graphs run at once.
+    An argument that has a home is read and written there. For the others graphs for several widths share
+    their memory: that of inputs, their *places*, of which one for fewer lanes takes the first rows; and that
+    of intermediate results and outputs, because no two graphs run at once.
 
     what: names the function in an error.
     labels: the position of the argument that holds class numbers, if there is one.
     moved: positions of arguments that the function changes.
     captures: whether there are graphs at all; without, the function alone gives the same bits.
+    update: what follows the function; all that it changes has a home.
     """
 
     def __init__(self, function: Function, what: str = "the function", labels: int | None = None,
-                 moved: Sequence[int] = (), captures: bool = True):
+                 moved: Sequence[int] = (), captures: bool = True, homes: Homes | None = None,
+                 update: Update | None = None):
         self._function, self._what, self._labels, self._moved = function, what, labels, moved
-        self._captures = captures
+        self._captures, self._update = captures, update
+        self._homes = homes or Homes(self.forget)
         self._apart: list[Tensor] = []
         self._calls: Counter[Any] = Counter()
         self._graphs: dict[Any, Graph] = {}
@@ -58,15 +75,16 @@ class Graphed:
 
     def __call__(self, tensors: Sequence[Tensor], most: int) -> tuple[Tensor, ...]:
         """What the function gives for these lanes. At ``most`` so many are computed: they fit the GPU."""
-        lanes = len(tensors[0])
-        wide = width(lanes, most)
-        signature = (wide, *((tensor.shape[1:], tensor.dtype) for tensor in tensors))
+        wide = width(len(tensors[0]), most)
+        homes = [self._homes.of(tensor) for tensor in tensors]
+        signature = (wide, *((tensor.shape[1:], tensor.dtype, None if home is None else home.data_ptr())
+                             for tensor, home in zip(tensors, homes, strict=True)))
         self._calls[signature] += 1
         replays = self._calls[signature] - SOON
         if replays <= 0 or not self._captures:
             return self._plain(tensors, wide)
         if signature not in self._graphs:
-            self._graphs[signature] = self._capture(tensors, wide)
+            self._graphs[signature] = self._capture(tensors, homes, wide)
         graph = self._graphs[signature]
         return self._compared(graph, tensors) if comparing.is_due(replays) else graph(tensors)
 
@@ -77,19 +95,31 @@ class Graphed:
         if apart and torch.stack(apart).any():
             raise comparing.refusal(self._what)
 
+    def forget(self) -> None:
+        """Let go of all graphs, and of the memory that they know."""
+        self._graphs.clear()
+
     def _plain(self, tensors: Sequence[Tensor], wide: int) -> tuple[Tensor, ...]:
         lanes = len(tensors[0])
-        given = [tensor.contiguous() if lanes == wide else _widened(tensor, wide) for tensor in tensors]
-        outputs = self._function(*given)
+        given = [tensor.contiguous() if lanes == wide else _widened(tensor, wide)
+                 for tensor in self._of_function(tensors)]
+        outputs = tuple(output[:lanes] for output in self._function(*given))
         for position in self._moved:
             if given[position] is not tensors[position]:
                 tensors[position].copy_(given[position][:lanes])
-        return tuple(output[:lanes] for output in outputs)
+        if self._update is not None:
+            self._update.apply(tensors, outputs)
+        return outputs
+
+    def _of_function(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """The function's own arguments among all."""
+        return tensors if self._update is None else tensors[:self._update.begin]
 
     def _compared(self, graph: "Graph", tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """A replay, and for ``check`` whether it gives what the function gives.
 
-        Some kernels add in another order in each call; how far two calls are apart says how much.
+        Some kernels add in another order in each call; how far two calls are apart says how much. What an
+        update makes of the results is not compared: it reads no number that is not a tensor.
         """
         graph.read(tensors)
         plain, again = ([*self._function(*given), *(given[position] for position in self._moved)]
@@ -100,26 +130,31 @@ class Graphed:
                         for one, *others in zip(whole, plain, again, strict=True)]
         return found
 
-    def _copies(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """The arguments, those that the function changes as copies."""
-        return [tensor.clone() if position in self._moved else tensor
-                for position, tensor in enumerate(tensors)]
+    def _copies(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The function's arguments, those that it changes as copies."""
+        return tuple(tensor.clone() if position in self._moved else tensor
+                     for position, tensor in enumerate(self._of_function(tensors)))
 
-    def _capture(self, tensors: Sequence[Tensor], wide: int) -> "Graph":
-        inputs = tuple(self._place(position, tensor, wide) for position, tensor in enumerate(tensors))
-        function = record(self._function, inputs, self._labels)
+    def _capture(self, tensors: Sequence[Tensor], homes: Sequence[Tensor | None], wide: int) -> "Graph":
+        inputs = tuple(self._place(position, tensor, wide) if home is None else home[:wide]
+                       for position, (tensor, home) in enumerate(zip(tensors, homes, strict=True)))
+        function = record(self._function, self._copies(inputs), self._labels)
         side_stream = torch.cuda.Stream()
         side_stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side_stream):
             # Libraries choose algorithms and workspaces in the first call, which a capture must not do.
-            function(*inputs)
+            function(*self._copies(inputs))
         torch.cuda.current_stream().wait_stream(side_stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             # laid out as weights are, so that one kernel can add them all
-            outputs = tuple(output.contiguous() for output in function(*inputs))
+            outputs = tuple(output.contiguous() for output in function(*self._of_function(inputs)))
+            if self._update is not None:
+                self._update.apply(inputs, outputs)
         self._pool = self._pool or graph.pool()
-        return Graph(graph, function, inputs, outputs, self._moved)
+        written = [*self._moved, *(self._update.changed if self._update else ())]
+        at_home = {position for position, home in enumerate(homes) if home is not None}
+        return Graph(graph, function, inputs, outputs, written, at_home)
 
     def _place(self, position: int, like: Tensor, wide: int) -> Tensor:
         """Rows from which graphs read an argument, ``[wide, …]`` without gaps; at first one lane's in all."""
@@ -133,25 +168,36 @@ class Graphed:
 class Graph:
     """A captured function, which it keeps alive, because the graph reads its constants.
 
-    inputs, outputs: the places that the graph reads and writes. moved: as for ``Graphed``.
+    inputs, outputs: what the graph reads and writes. written: positions of inputs that it changes.
+    at_home: positions of inputs whose arguments lie there already.
     """
 
     graph: torch.cuda.CUDAGraph
     function: Function
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    moved: Sequence[int]
+    written: Sequence[int]
+    at_home: set[int]
 
     def read(self, tensors: Sequence[Tensor]) -> None:
         """Copy arguments ``[a, …]`` into the first rows of their places; the others keep what they had."""
-        _copy([place[:len(tensor)] for place, tensor in zip(self.inputs, tensors, strict=True)], tensors)
+        away = [(place, tensor) for position, (place, tensor)
+                in enumerate(zip(self.inputs, tensors, strict=True)) if position not in self.at_home]
+        _copy([place[:len(tensor)] for place, tensor in away], [tensor for _, tensor in away])
 
     def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         self.read(tensors)
-        self.graph.replay()
         lanes = len(tensors[0])
-        _copy([tensors[position] for position in self.moved],
-              [self.inputs[position][:lanes] for position in self.moved])
+        # Lanes that are computed along in vain are other clients' where they are at home.
+        others = [self.inputs[position][lanes:] for position in self.written if position in self.at_home]
+        kept = [torch.empty_like(rows) for rows in others]
+        if lanes < len(self.inputs[0]):
+            _copy(kept, others)
+        self.graph.replay()
+        if lanes < len(self.inputs[0]):
+            _copy(others, kept)
+        back = [position for position in self.written if position not in self.at_home]
+        _copy([tensors[position] for position in back], [self.inputs[position][:lanes] for position in back])
         return tuple(output[:lanes] for output in self.outputs)
 
 

@@ -1,12 +1,11 @@
 """The reference of all kernels: one client model at a time, an ordinary module, ordinary autograd."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
 from hpcfl.fleet.losses import Batch, Lane, Lanes, Loss, Predict, Tensors, differentiable, in_two
 from hpcfl.fleet.modules import Frozen, convolves, train_mode
+from hpcfl.fleet.session import Session
 
 
 class SerialKernel:
@@ -20,6 +19,10 @@ class SerialKernel:
 
     def check(self) -> None:
         """Nothing is recorded, so nothing can be wrong."""
+
+    def settle(self, kind: str, tensors: Tensors) -> Tensors:
+        """Tensors that stay for a whole training, as they are: each session binds the module to its own."""
+        return tensors
 
     def lay_out(self, tensors: Tensors) -> Tensors:
         """A lane's tensors ``[1, …]``, the weights of convolutions channels-last, which are faster so."""
@@ -57,7 +60,7 @@ class SerialKernel:
         """
         leaves = self._bind(tensors, trained)
         train_mode(self.module, trained, frozen)
-        return SerialSession(self.module, loss, dict(zip(trained, leaves, strict=True)))
+        return SerialSession(self.module, tensors, loss, dict(zip(trained, leaves, strict=True)))
 
     @torch.no_grad()
     def predict(self, tensors: Tensors, x: Tensor, variables: Tensors, function: Predict) -> Tensor:
@@ -68,24 +71,16 @@ class SerialKernel:
         return function(self.module, x[0], lane)[None]
 
 
-@dataclass(frozen=True)
-class SerialSession:
+class SerialSession(Session):
     """Gradients of one lane's loss with respect to ``leaves``, parameters of the module by name."""
 
-    module: nn.Module
-    loss: Loss
-    leaves: Tensors
+    def __init__(self, module: nn.Module, tensors: Tensors, loss: Loss, leaves: Tensors):
+        self.module, self.tensors, self.loss, self.leaves = module, tensors, loss, leaves
 
     def computed(self, lanes: int) -> int:
-        """How many lanes a call for so many computes."""
         return lanes
 
     def __call__(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
-        """The gradients by name ``[1, …]``, and loss and data term [1, 2], on a mini-batch of the one lane.
-
-        x: ``[1, size, …]``. y: [1, size]. variables: ``[1, …]`` by name.
-        Raises TypeError where the loss is not one number or does not depend on ``leaves``.
-        """
         lane = Lane(**{name: value[0] for name, value in variables.items()})
         values = in_two(self.loss(self.module, Batch(x[0], y[0]), lane), lane)
         leaves = list(self.leaves.values())

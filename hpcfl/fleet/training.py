@@ -103,9 +103,10 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
         here, own = resources, [pools[i] for i in positions]
         if once:
             here, own = frozen.run_once(resources, rows, buffers, own)
-        tensors = frozen.heads(resources, rows) if once else resources.stacked(rows, buffers)
         clients = [(int(ids[i]), pool, lengths[i]) for i, pool in zip(positions, own, strict=True)]
-        chunk = Chunk(task, here, clients, task.lasts(positions), size, tensors,
+        # No name for them here, so that their memory is free once a GPU has them where its graphs look.
+        chunk = Chunk(task, here, clients, task.lasts(positions), size,
+                      frozen.heads(resources, rows) if once else resources.stacked(rows, buffers),
                       {name: value[lanes] for name, value in variables.items()},
                       None if task.proximal is None else (task.proximal[0], task.proximal[1][lanes]))
         trained.losses[lanes] = chunk.run()
@@ -153,12 +154,14 @@ class Chunk:
                  proximal: tuple[float, Tensor] | None):
         self.task, self.resources, self.clients, self.size = task, resources, clients, size
         self.lasts = lasts
-        self.tensors, self.variables = tensors, variables
         self.assigned: set[str] = set()
-        self._gradient = resources.kernel.session(tensors, task.names, task.loss, task.frozen)
+        kernel, setup = resources.kernel, resources.setup
+        self._session = kernel.session(tensors, task.names, task.loss, task.frozen)
+        self.tensors, self.variables = self._session.tensors, kernel.settle("variables", variables)
         anchor = None if proximal is None else Proximal(
-            proximal[0], resources.kernel.lay_out(resources.setup.layout.stack(proximal[1])))
-        self._optimizer = Optimizer(resources.training, resources.setup.learning_rate(task.round), anchor)
+            proximal[0], kernel.lay_out(setup.layout.stack(proximal[1])))
+        self._optimizer = Optimizer(resources.training, setup.learning_rate(task.round),
+                                    {name: self.tensors[name] for name in task.names}, anchor, kernel.settle)
         steps = [-(-length // size) for _, _, length in clients]
         numbers = [number for number, _, _ in clients]
         self._draws = Draws(resources.seed, task.round, numbers, steps, resources.device)
@@ -181,7 +184,7 @@ class Chunk:
             history.append(record[:, 2])
             if self.task.until is not None:
                 running &= ~self.task.until(torch.stack(history, dim=1), self.variables).cpu()
-        proximal = self._optimizer.proximal_term(self.tensors, self.task.names)
+        proximal = self._optimizer.proximal_term()
         return losses if proximal is None else regularised(losses, proximal)
 
     def _drawn_by_model(self, epoch: int) -> AbstractContextManager[None]:
@@ -242,7 +245,7 @@ class Chunk:
         x = x[None] if width == 1 else x.view(width, span, *x.shape[1:])
         lane_steps = self.resources.lane_steps
         lane_steps.batched += span // size
-        lane_steps.computed += self._gradient.computed(width) * (span // size)
+        lane_steps.computed += self._session.computed(width) * (span // size)
         parts = zip(x.split(size, dim=1), y.split(size, dim=1), strict=True)
         losses = torch.stack([self.batch(lanes, *part).expand(width, 2) for part in parts]).to(record)
         # Added one by one in double precision: a lane's sum may not depend on how many steps a block holds.
@@ -256,12 +259,11 @@ class Chunk:
         """
         given = {name: value[lanes] for name, value in self.variables.items()}
         if self.task.step is None:
-            gradients, losses = self._gradient(lanes, x, y, given)
-            self._optimizer.step(self.tensors, lanes, gradients)
+            losses = self._session.step(lanes, x, y, given, self._optimizer)
         else:
             parts = zip(*(part.tensor_split(self.task.batches, dim=1) for part in (x, y)), strict=True)
             turn = Turn(dict(given), self._draws.taken[lanes], self.task.names, self.tensors, lanes,
-                        list(parts), self._gradient, self._optimizer, self._draws)
+                        list(parts), self._session, self._optimizer, self._draws)
             self.task.step(turn)
             self._draws.taken[lanes] += 1
             for name, value in turn.variables.items():

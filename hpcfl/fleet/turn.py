@@ -95,7 +95,7 @@ class Turn:
 
     def descend(self, direction: Tensor) -> None:
         """Do one step of the experiment's optimiser with ``direction`` [a, width] as the gradient."""
-        self._optimizer.step(self._tensors, self._lanes, self._split(direction))
+        self._optimizer.step(self._lanes, self._split(direction))
 
     def gradient(self, rows: Tensor | None = None, batch: int = 0) -> Tensor:
         """The gradient of the loss on a mini-batch, ``[a, width]``.

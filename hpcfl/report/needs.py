@@ -48,7 +48,7 @@ def of_rank(prepared: Prepared, process: Process) -> RankNeeds:
         # start and trained rows, and the state in use
         rows=2 * participants * model + participants * client_bytes(prepared),
         # parameters, gradients and what the optimizer keeps
-        lanes=min(participants, resources.kernel.widest) * (2 + moments(config.training)) * model,
+        lanes=min(participants, resources.kernel.widest) * (2 + len(moments(config.training))) * model,
         server=min(limit, server) if process.is_server else 0)
 
 

@@ -7,7 +7,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpcfl.errors import RankFailure, RunFailure
-from hpcfl.fleet import comparing, replay, stacked
+from hpcfl.fleet import comparing, recordings, replay
 from hpcfl.fleet.replay import Replayed
 
 
@@ -138,7 +138,7 @@ def test_training_has_the_same_bits_replayed_and_not(make_fleet, rows_of, monkey
         rows = rows_of(fleet)
         for phase in ("one", "two", "three"):
             rows = fleet.train(rows, epochs=2, phase=phase)
-        found.append((rows, fleet.losses, fleet.resources.kernel._recordings))
+        found.append((rows, fleet.losses, fleet.resources.kernel._recordings._made))
     assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
     assert any(entry._recorded for entry in found[0][2].values())
 
@@ -162,9 +162,9 @@ def test_scoring_has_the_same_bits_replayed_and_not(make_fleet, rows_of, monkeyp
 def test_recordings_that_are_used_outlive_those_that_are_not(make_fleet, rows_of):
     fleet = make_fleet()
     fleet.score("used", rows_of(fleet))
-    used = dict(fleet.resources.kernel._recordings)
-    for seed in range(2 * stacked.RECORDINGS):
+    used = dict(fleet.resources.kernel._recordings._made)
+    for seed in range(2 * recordings.MOST):
         fleet.score("passing", rows_of(fleet, seed), lambda model, x, lane: model(x))
         fleet.score("used", rows_of(fleet, seed))
-    kept = fleet.resources.kernel._recordings
-    assert len(kept) == stacked.RECORDINGS and used.items() <= kept.items()
+    kept = fleet.resources.kernel._recordings._made
+    assert len(kept) == recordings.MOST and used.items() <= kept.items()

@@ -19,13 +19,17 @@ if HERE:
     from gpu.device import GPU
 
     from hpcfl.data.datasets import Normalisation
+    from hpcfl.fleet.graphs import Graphed
     from hpcfl.fleet.training import Chunk
     from hpcfl.rows import mixing
 
 
 @dataclass
 class Epoch:
-    """What an epoch of local training made the device do. turns: its steps of lanes side by side."""
+    """What an epoch of local training made the device do. turns: its steps of lanes side by side.
+
+    Launches while a graph is made are not counted: it is made once.
+    """
 
     waits: dict[str, int]
     launches: int
@@ -59,10 +63,21 @@ def on_gpu(federate, gpu, monkeypatch):
     def play(*arguments, **sections):
         seen = Seen(None, gpu)
         monkeypatch.setattr(Chunk, "epoch", observed(seen, Chunk.epoch))
+        monkeypatch.setattr(Graphed, "_capture", uncounted(gpu.ledger, Graphed._capture))
         sections["runtime"] = {"device": "cuda", **sections.get("runtime", {})}
         seen.played = federate(*arguments, **sections)
         return seen
     return play
+
+
+def uncounted(ledger, work):
+    """``work``, whose launches nobody counts."""
+    def run(*arguments):
+        before = ledger.launches.copy()
+        result = work(*arguments)
+        ledger.launches = before
+        return result
+    return run
 
 
 def observed(seen, epoch):

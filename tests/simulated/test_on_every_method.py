@@ -13,6 +13,12 @@ from hpcfl.methods._ala import AdaptiveLocalAggregation, Blending
 # batches of two samples training would make much of that, so there is one round of small steps.
 ROUNDED = {"resnet8": 1e-5}
 CLASS_TESTED = 20  # samples of each class that a client has are tested on, none is of another number
+# Of one step of lanes side by side, with what an epoch does once for the one to four steps that it has here.
+# A plain step is one graph; where lanes are not neighbours, the optimiser's kernels come after it.
+LAUNCHES = 40
+# A step in a method's own hands: APPLE has two more for each lane, APFL takes two gradients, Per-FedAvg three,
+# pFedMe five.
+OWN_STEP = {"apple": 70, "apfl": 60, "partialfed": 80, "per-fedavg": 90, "pfedme": 105}
 # Every third case has two lanes, so two chunks, and test sets that are whole blocks, so nothing is padded.
 CASES = [pytest.param(*case, number % 3 == 0, id="-".join([case[0], case[2]]))
          for number, case in enumerate(PLAYED)]
@@ -21,8 +27,8 @@ CASES = [pytest.param(*case, number % 3 == 0, id="-".join([case[0], case[2]]))
 @pytest.mark.parametrize(("name", "options", "model", "training", "apart"), CASES)
 def test_a_method_ends_as_on_the_cpu(on_gpu, federate, samples, monkeypatch, name, options, model,
                                      training, apart):
-    """Four of five clients take part in each of two rounds; all are scored. Graphs begin at once."""
-    monkeypatch.setattr(graphs, "SOON", 0 if model in ROUNDED else 1)
+    """Four of five clients take part in each of two rounds; all are scored. Every step is a graph."""
+    monkeypatch.setattr(graphs, "SOON", 0)
     monkeypatch.setattr(comparing, "is_due", lambda number: False)  # test_on_graphs.py compares
     monkeypatch.setattr(Blending, "adaptive_aggregation",
                         lambda self: AdaptiveLocalAggregation(most_epochs=2))
@@ -42,8 +48,14 @@ def test_a_method_ends_as_on_the_cpu(on_gpu, federate, samples, monkeypatch, nam
                                          if name.endswith("/correct")}
     assert scores and all(np.array_equal(found[name], values, equal_nan=True)
                           for name, values in scores.items())
+    assert [epoch for epoch in seen.epochs if epoch.launches > launches(name) * epoch.turns] == []
     no_epoch_waits_twice(seen)
     rows_travel_page_locked(seen)
+
+
+def launches(method):
+    """The most launches of one step. What a graph takes to be made is not counted."""
+    return OWN_STEP.get(method, LAUNCHES)
 
 
 def gap(one, other):
@@ -66,6 +78,16 @@ def rows_travel_page_locked(seen):
     width = seen.played.prepared.setup.layout.width
     assert [copy for copy in seen.gpu.ledger.copies if copy.shape[-1:] == (width,)
             and copy.dtype.is_floating_point and (copy.converts or not copy.pinned)] == []
+
+
+@pytest.mark.parametrize("training", [{}, {"optimizer": "adam", "clip": 1.0}, {"momentum": 0.9}], ids=str)
+def test_steps_that_are_no_graphs_end_as_on_the_cpu(on_gpu, federate, samples, training):
+    """The first steps of a run, all with ``runtime.replay = false``; some lanes are not neighbours."""
+    sections = {**samples("mlp"), "rounds": 2, "training": {"lr": 0.05, **training}}
+    seen = on_gpu("fedprox", COUNTS, **sections, runtime={"replay": False})
+    plain = federate("fedprox", COUNTS, **sections, runtime={"device": "cpu", "lanes": 1024})
+    assert not seen.gpu.ledger.captures
+    assert torch.equal(seen.played.state["server model"], plain.state["server model"])
 
 
 def test_every_method_is_played():

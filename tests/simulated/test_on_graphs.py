@@ -7,19 +7,22 @@ import pytest
 import torch
 
 from hpcfl.errors import RankFailure, RunFailure
-from hpcfl.fleet import graphs
-from hpcfl.fleet.graphs import Graphed
+from hpcfl.fleet import comparing, graphs
+from hpcfl.fleet.graphs import Graphed, Update
+from hpcfl.fleet.homes import Homes
 
-# Of one step on plain SGD: copies of weights, of x and of y into the graph's places, the graph, the losses,
-# the optimiser's kernel, and what an epoch does once for few steps.
-LAUNCHES = 20
+# Of one step: copies of x and of y into the graph's places, the graph, the losses, and what a training does once
+# for few steps, such as zeroing Adam's moments.
+LAUNCHES = 25
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn", "tiny:normalised"])
-def test_steps_are_graphs_from_the_fourth_on(on_gpu, samples, model):
+@pytest.mark.parametrize(("model", "training"), [
+    ("mlp", {}), ("cnn", {"optimizer": "adamw", "clip": 1.0, "weight_decay": 0.1}),
+    ("tiny:normalised", {"momentum": 0.9, "weight_decay": 0.1})])
+def test_steps_are_graphs_from_the_fourth_on(on_gpu, samples, model, training):
     """Of four clients with as many samples; the tail of each epoch is a step of its own."""
-    seen = on_gpu("fedavg", [[5, 5, 0, 0]] * 4, **samples(model), rounds=6, training={"batch_size": 4},
-                  evaluation={"every": 6})
+    seen = on_gpu("fedprox", [[5, 5, 0, 0]] * 4, **samples(model), rounds=6, evaluation={"every": 6},
+                  training={"batch_size": 4, **training})
     assert seen.gpu.ledger.captures == 2
     last = seen.epochs[-1]
     assert last.turns == 3 and last.launches <= LAUNCHES * last.turns
@@ -47,6 +50,28 @@ def test_what_a_function_changes_is_changed_by_its_graph(gpu):
     found = [graphed([torch.ones(2, device="cuda"), total], 2)[0].tolist()[0] for _ in range(12)]
     graphed.check()
     assert found == list(range(1, 13)) and total.tolist() == [12, 12]
+
+
+def test_what_has_a_home_is_not_copied_and_other_lanes_keep_theirs(gpu, monkeypatch):
+    """Nine lanes are computed as ten. A home for more lanes lies elsewhere, and the graph is made anew."""
+    monkeypatch.setattr(graphs, "SOON", 0)
+    monkeypatch.setattr(comparing, "is_due", lambda number: False)
+    homes = Homes(lambda: graphed.forget())
+    graphed = Graphed(lambda weights, x: (weights * x,), homes=homes, update=Update(
+        lambda given, outputs: given[0].add_(outputs[0] * given[2]), changed=[0], begin=2))
+    for most in (10, 12):
+        start, rates = torch.arange(float(most)), torch.arange(1.0, most + 1)
+        weights, rate = (homes.settle("kind", {name: tensor.to("cuda")})[name]
+                         for name, tensor in (("weights", start), ("rate", rates)))
+        x = torch.full((9,), 2.0, device="cuda")
+        graphed([weights[:9], x, rate[:9]], most)  # captures
+        gpu.ledger.clear()
+        [products] = graphed([weights[:9], x, rate[:9]], most)
+        once = start * (1 + 2 * rates)
+        expected = torch.where(torch.arange(most) < 9, once * (1 + 2 * rates), start)
+        assert weights.tolist() == expected.tolist() and products.tolist() == (2 * once[:9]).tolist()
+        # of x, and twice of the tenth lane's weights, which are those of another client
+        assert gpu.ledger.launches == {"_foreach_copy_": 3}
 
 
 def test_a_number_that_changes_is_noticed(gpu):
@@ -125,4 +150,4 @@ def test_the_round_in_which_it_is_noticed_fails(on_gpu, monkeypatch):
 def test_a_method_records_its_losses_once(on_gpu):
     """A loss made anew in each round would be captured anew."""
     seen = on_gpu({"name": "fedrod", "order": "separate"}, [[4, 4, 0, 0]] * 2, rounds=3)
-    assert len(seen.played.prepared.resources.kernel._recordings) == 2
+    assert len(seen.played.prepared.resources.kernel._recordings._made) == 2

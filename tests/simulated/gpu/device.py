@@ -60,6 +60,7 @@ class GPU(TorchDispatchMode):
             yield
         finally:
             self._captured = self.memory.pool = None
+            tape.undo()
 
     def wait(self, why: str) -> None:
         """The host stands still until the device has done all that it was given."""
@@ -93,6 +94,8 @@ class GPU(TorchDispatchMode):
         if operations.is_random(operation):
             self._refuse_in_capture("a draw of random numbers")
         given = each(values_of, (args, {**kwargs, "device": torch.device("cpu")} if here else kwargs))
+        if self._captured is not None and operation._schema.is_mutable:
+            self._captured.keep(tensors_in(given))
         with torch.no_grad():
             result = operation(*given[0], **given[1])
         self._launched(operation, args, *given, result)
@@ -173,6 +176,8 @@ class GPU(TorchDispatchMode):
             there, here = isinstance(target, OnGPU), isinstance(source, OnGPU)
             waits = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
             result, inner, keywords = target, (values_of(target), values_of(source)), {}
+            if self._captured is not None:
+                self._captured.keep([inner[0]])
             with torch.no_grad():
                 made = operation(*inner)
         else:

@@ -28,6 +28,7 @@ class Tape:
     def __init__(self, gpu):
         self._gpu = gpu
         self._entries: list[Entry] = []
+        self._before: list[tuple[Tensor, Tensor]] = []
         self.memory = Pool()
 
     def pool(self) -> Pool:
@@ -39,6 +40,18 @@ class Tape:
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             args, kwargs, results = each(_shown_anew, (args, kwargs, tensors_in(result)))
         self._entries.append(Entry(operation, args, kwargs, results, kernels))
+
+    def keep(self, tensors: list[Tensor]) -> None:
+        """What may be written to while the graph is captured, which on a GPU runs nothing."""
+        with torch._C._DisableTorchDispatch(), torch.no_grad():
+            self._before += [(tensor.detach(), tensor.clone()) for tensor in tensors]
+
+    def undo(self) -> None:
+        """Everything that was kept is again as it was, what was kept first last."""
+        with torch._C._DisableTorchDispatch(), torch.no_grad():
+            for tensor, values in reversed(self._before):
+                tensor.copy_(values)
+        self._before.clear()
 
     def replay(self) -> None:
         gpu = self._gpu

@@ -1,0 +1,88 @@
+"""Steps and predictions of one kernel that are recorded, and where a GPU's graphs find what they work on."""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hpcfl.fleet.graphs import Graphed, Update
+from hpcfl.fleet.homes import Homes
+from hpcfl.fleet.losses import Tensors
+from hpcfl.fleet.replay import Function, Replayed
+
+Recording = TypeVar("Recording", Replayed, Graphed)
+MOST = 16  # losses and predictions that stay recorded; a closure made anew in every round is a new one
+
+
+@dataclass(frozen=True)
+class Recordable:
+    """A function of tensors alone that may be recorded.
+
+    key: the same for the same function in every round. what, labels: as for ``Replayed``.
+    """
+
+    key: Hashable
+    function: Function
+    what: str
+    labels: int | None = None
+
+    @property
+    def of_function(self) -> tuple[Function, str, int | None]:
+        return self.function, self.what, self.labels
+
+
+class Recordings:
+    """What was recorded last.
+
+    replay: whether functions that ran often are recorded and the recordings run instead, on a GPU as graphs.
+    """
+
+    def __init__(self, replay: bool):
+        self._replay = replay
+        self._made: dict[Hashable, Replayed | Graphed] = {}
+        self._homes = Homes(self._forget_graphs)
+
+    def settle(self, kind: str, tensors: Tensors) -> Tensors:
+        """Tensors ``[L, …]`` that stay for a whole training: on a GPU where its graphs look for them."""
+        return self._homes.settle(kind, tensors)
+
+    def replayed(self, recordable: Recordable) -> Function:
+        """The function with the recordings that were made of it, if there are to be any."""
+        if not self._replay:
+            return recordable.function
+        made = self._made.get(recordable.key)
+        made = made if isinstance(made, Replayed) else Replayed(*recordable.of_function)
+        return self._remembered(recordable.key, made)
+
+    def graphed(self, recordable: Recordable, moved: list[int], update: Update | None = None) -> Graphed:
+        """The function of CUDA tensors with the graphs that were captured of it.
+
+        moved, update: as for ``Graphed``.
+        """
+        made = self._made.get(recordable.key)
+        made = made if isinstance(made, Graphed) else Graphed(
+            *recordable.of_function, moved, self._replay, self._homes, update)
+        return self._remembered(recordable.key, made)
+
+    def check(self) -> None:
+        """Raise RunFailure if a recording turned out to be wrong on a GPU since the last call."""
+        for recording in self._made.values():
+            if isinstance(recording, Graphed):
+                recording.check()
+
+    def clear(self) -> None:
+        """Let go of all recordings, and of the memory on a GPU that they know."""
+        self._made.clear()
+        self._homes.clear()
+
+    def _forget_graphs(self) -> None:
+        for recording in self._made.values():
+            if isinstance(recording, Graphed):
+                recording.forget()
+
+    def _remembered(self, key: Hashable, recording: Recording) -> Recording:
+        """The recording itself, the last to go; those used longest ago give way to it."""
+        self._made.pop(key, None)
+        self._made[key] = recording
+        if len(self._made) > MOST:
+            self._made.pop(next(iter(self._made)))
+        return recording
