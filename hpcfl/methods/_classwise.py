@@ -24,8 +24,8 @@ from hpcfl.rows import mixing
 from hpcfl.rows.layout import Layout
 
 FLOOR = 1e-12  # under square roots, whose gradient at 0 is not a number
-# Class models are made where there are more uploads than this for each. A mixture of them takes that much
-# longer than a product of two matrices of the same size (``rows.mixing.combine``).
+# Class models are made of more uploads than this for each of them. Mixing them takes some four times as long
+# as a product of as many numbers (``mixing.combine``), so of fewer uploads the product is faster.
 MANY = 4
 
 

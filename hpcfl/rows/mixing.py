@@ -1,4 +1,4 @@
-"""The server's products ``A·W``: mixing matrices applied to stacked client models.
+"""Products ``A·W``: mixing matrices applied to stacked models, by the server, and by every rank to mixtures.
 
 Sums run in client order in float64 and are rounded once, so equal models mix to exactly themselves and
 a single client's average is exactly its model. Columns are taken in blocks, which are copied to the server's

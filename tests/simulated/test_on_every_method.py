@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from on_gpu import COUNTS, PLAYED
 
@@ -43,6 +44,17 @@ def test_a_method_ends_as_on_the_cpu(on_gpu, federate, samples, monkeypatch, nam
     assert scores and all(np.array_equal(found[name], values, equal_nan=True)
                           for name, values in scores.items())
     no_epoch_waits_twice(seen)
+    rows_travel_page_locked(seen)
+
+
+def test_class_models_are_mixed_on_the_device(on_gpu, federate):
+    """They are made of the uploads of more than four clients for each class."""
+    method, counts = {"name": "cwfedavg", "layers": "all"}, tiny.FEW * 4
+    seen, plain = on_gpu(method, counts, rounds=2), federate(method, counts, rounds=2)
+    assert seen.played.digest == plain.digest
+    width = seen.played.prepared.setup.layout.width
+    mixed = [copy for copy in seen.gpu.ledger.copies if copy.shape == (4 * width,)]
+    assert mixed and all(copy.to_gpu and copy.pinned and not copy.converts for copy in mixed)
     rows_travel_page_locked(seen)
 
 
