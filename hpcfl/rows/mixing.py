@@ -1,7 +1,7 @@
 """Products ``A·W``: mixing matrices applied to stacked models, by the server, and by every rank to mixtures.
 
 Sums run in client order in float64 and are rounded once, so equal models mix to exactly themselves and
-a single client's average is exactly its model. Columns are taken in blocks, which are copied to the server's
+a single client's average is exactly its model. Columns are taken in blocks, which are copied to the rank's
 device and worked on there: the memory that this takes is bounded, whatever the number of clients and the
 model's size. Results on the CPU are made in ``files.scratch``, where they may be larger than memory.
 """
