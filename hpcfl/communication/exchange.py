@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hpcfl.communication import means
 from hpcfl.communication.communicator import Array, Communicator, Empty
-from hpcfl.communication.message import Inbox, Message, Pool, split, unwrap
+from hpcfl.communication.message import Field, Inbox, Message, Mixture, composed, dtype_name, split, unwrap
 from hpcfl.communication.placement import Placement
 from hpcfl.files import scratch
 from hpcfl.rows import pinned
@@ -23,28 +23,36 @@ def send(communicator: Communicator, placement: Placement, ids: np.ndarray, mess
          device: torch.device) -> tuple[Inbox, float]:
     """Collective. Sends rank 0's message to the clients ``ids``; returns the inbox of those on this rank.
 
-    In the inbox a field with a row for each client has this rank's rows, in the order of ``ids``; a shared
-    one is [width]; a pool has all its rows and the picks of this rank's clients. Tensors lie on ``device``.
-    The second result is how many floats a client gets on average, as the method counts them; 0 on the other
-    ranks.
+    In the inbox a field with a row for each client has this rank's rows, in the order of ``ids``, and so has
+    a mixture; a shared field is [width]; a pool has all its rows and the picks of this rank's clients.
+    Tensors lie on ``device``. The second result is how many floats a client gets on average, as the method
+    counts them; 0 on the other ranks.
 
     message: None on the other ranks.
     """
-    outgoing, _ = split(message or {})
-    pools = {name: len(value.rows) for name, value in (message or {}).items() if isinstance(value, Pool)}
+    message = {name: _lighter(value, communicator.size) if isinstance(value, Mixture) else value
+               for name, value in (message or {}).items()}
+    outgoing, _ = split(message)
     arrays = {name: _array(field.tensor, communicator.takes_gpu) for name, field in outgoing.items()}
     owner, arrived, empty = placement.owner[ids], {}, _landing(device, communicator.takes_gpu)
     with communicator.together():
-        header, pools = communicator.share([[[name, field.shared, field.tensor.shape[-1],
-                                              _dtype_name(field.tensor)]
-                                             for name, field in outgoing.items()], pools])
+        header, of_two = communicator.share([[[name, field.shared, field.tensor.shape[-1],
+                                               dtype_name(field.tensor.dtype)]
+                                              for name, field in outgoing.items()], composed(message)])
         for name, shared, width, dtype in header:
             received = (communicator.broadcast(arrays.get(name), width, dtype, empty) if shared
                         else communicator.scatter(arrays.get(name), owner, width, dtype, empty))
             arrived[name] = pinned.on_device(torch.as_tensor(received), device)
     floats = sum(float(np.mean(np.asarray(field.logical_floats(), dtype=float)))
                  for field in outgoing.values())
-    return unwrap(arrived, pools), floats
+    return unwrap(arrived, of_two), floats
+
+
+def _lighter(mixture: Mixture, size: int) -> Mixture | Field:
+    """A mixture as it is, or each client's own row: whichever of the two is fewer bytes to ``size`` ranks."""
+    own = len(mixture.weights) * mixture.rows.shape[1] * mixture.dtype.itemsize
+    models = max(1, size - 1) * mixture.rows.nbytes + mixture.weights.nbytes
+    return mixture if models < own else Field(mixture.mixed())
 
 
 def header(message: Message) -> list[list[Any]]:
@@ -54,7 +62,8 @@ def header(message: Message) -> list[list[Any]]:
     type, of a Mean ``means.kind``. A Mean has this rank's ``means.weights`` in third place.
     """
     rows, added = split(message)
-    return [*([name, [field.tensor.shape[1], _dtype_name(field.tensor)]] for name, field in rows.items()),
+    return [*([name, [field.tensor.shape[1], dtype_name(field.tensor.dtype)]]
+              for name, field in rows.items()),
             *([name, means.kind(mean), means.weights(mean)] for name, mean in added.items())]
 
 
@@ -166,7 +175,3 @@ def _landing(device: torch.device, takes_gpu: bool) -> Empty:
 def _scratch(shape: Sequence[int], dtype: str) -> np.ndarray:
     """Makes what uploads are received in: a matrix that may be larger than memory."""
     return scratch.empty(shape, getattr(torch, dtype)).numpy()
-
-
-def _dtype_name(tensor: Tensor) -> str:
-    return str(tensor.dtype).removeprefix("torch.")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.communication.communicator import Communicator
-from hpcfl.communication.message import Mean
+from hpcfl.communication.message import Mean, dtype_name
 from hpcfl.rows import sums
 
 Kind = Sequence[Any]  # what ``kind`` returns, or a copy that travelled
@@ -24,7 +24,7 @@ def kind(mean: Mean) -> list[Any]:
 
     The number is None for a single mean, which arrives as [width].
     """
-    return [list(mean.tensor.shape[1:]), str(mean.tensor.dtype).removeprefix("torch."),
+    return [list(mean.tensor.shape[1:]), dtype_name(mean.tensor.dtype),
             mean.weights.shape[1] if mean.weights.dim() == 2 else None]
 
 

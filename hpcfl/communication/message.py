@@ -1,11 +1,13 @@
 """Messages: named tensors that travel between the server and the clients."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from hpcfl.rows import mixing
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,38 @@ class Pool:
 
 
 @dataclass(frozen=True)
+class Mixture:
+    """Models of which each client receives its own weighted sum, sent by the server.
+
+    What arrives are plain rows ``[n, width]``: of client i Σ_j weights_ij·rows_j, rounded once. Either these
+    rows travel or the models do, once to each rank, which mixes them for its clients: what is fewer bytes.
+    The bits are the same.
+
+    rows: the models ``[q, width]``, in float64 unless they are exact in less.
+    weights: of each client ``[n, q]``, float64.
+    dtype: the type of what arrives.
+    Raises ValueError for other shapes.
+    """
+
+    rows: Tensor
+    weights: Tensor
+    dtype: torch.dtype
+
+    def __post_init__(self) -> None:
+        rows, weights = list(self.rows.shape), list(self.weights.shape)
+        if len(rows) != 2 or len(weights) != 2 or weights[1] != rows[0] or not rows[0]:
+            raise ValueError(f"a Mixture of models {rows}, weights {weights}; expected [q, width] and [n, q]")
+
+    def mixed(self) -> Tensor:
+        """What arrives, ``[n, width]``, where the models lie."""
+        return mixing.combine(self.weights, self.rows, self.dtype)
+
+    def logical_floats(self) -> int:
+        """The floats of the one model that a client receives."""
+        return self.rows.shape[1]
+
+
+@dataclass(frozen=True)
 class Mean:
     """Rows of clients of which the server needs no more than the weighted mean.
 
@@ -87,22 +121,23 @@ class Mean:
 
 
 Entry = Field | Mean  # what every entry of a message comes to
-Message = Mapping[str, Tensor | Field | Pool | Mean]
+Message = Mapping[str, Tensor | Field | Pool | Mixture | Mean]
 Inbox = dict[str, Any]  # what arrives: a Tensor, or a Pool where one was sent
-PICKS = ".picks"
+PICKS, WEIGHTS = ".picks", ".weights"
 
 
 def fields(message: Message) -> dict[str, Entry]:
     """A message with every entry as a Field or a Mean, sorted by name.
 
-    A pool becomes two: NAME, its rows one after the other [q·width], and NAME.picks. Raises ValueError for a
-    tensor that is neither ``[n, width]`` nor ``[width]``.
+    A pool becomes two: NAME, its rows one after the other [q·width], and NAME.picks; so does a mixture, with
+    NAME.weights. Raises ValueError for a tensor that is neither ``[n, width]`` nor ``[width]``.
     """
     wrapped: dict[str, Entry] = {}
     for name, value in sorted(message.items()):
-        if isinstance(value, Pool):
+        if isinstance(value, Pool | Mixture):
             wrapped[name] = Field(value.rows.flatten(), value.logical_floats())
-            wrapped[f"{name}{PICKS}"] = Field(value.picks, 0)
+            wrapped |= ({name + PICKS: Field(value.picks, 0)} if isinstance(value, Pool)
+                        else {name + WEIGHTS: Field(value.weights, 0)})
         else:
             wrapped[name] = Field(value) if isinstance(value, Tensor) else value
     for name, entry in wrapped.items():
@@ -131,15 +166,31 @@ def only(message: Message, sound: Tensor) -> Message:
             for name, entry in fields(message).items()}
 
 
-def unwrap(arrived: dict[str, Tensor], pooled: Mapping[str, int]) -> Inbox:
-    """The inbox that the arrived tensors make: the reverse of ``fields``.
+def composed(message: Message) -> dict[str, list[Any]]:
+    """What ``unwrap`` needs to know of a message, JSON-able: which entries became two.
 
-    pooled: by name of each pool, how many models it has.
+    Of each its number of models and, of a mixture, the type of what arrives; None of a pool.
     """
-    inbox: Inbox = {name: tensor for name, tensor in arrived.items()
-                    if name.removesuffix(PICKS) not in pooled}
-    return inbox | {name: Pool(arrived[name].view(count, -1), arrived[name + PICKS])
-                    for name, count in pooled.items()}
+    return {name: [len(value.rows), None if isinstance(value, Pool) else dtype_name(value.dtype)]
+            for name, value in message.items() if isinstance(value, Pool | Mixture)}
+
+
+def unwrap(arrived: Mapping[str, Tensor], composed: Mapping[str, Sequence[Any]]) -> Inbox:
+    """The inbox that the arrived tensors make: the reverse of ``fields``, but mixtures are mixed.
+
+    composed: what the function of this name says of the message, or a copy that travelled.
+    """
+    inbox: Inbox = dict(arrived)
+    for name, (count, dtype) in composed.items():
+        rows = arrived[name].view(count, -1)
+        inbox[name] = (Pool(rows, inbox.pop(name + PICKS)) if dtype is None else
+                       Mixture(rows, inbox.pop(name + WEIGHTS), getattr(torch, dtype)).mixed())
+    return inbox
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` and the like, as NumPy and JSON know it."""
+    return str(dtype).removeprefix("torch.")
 
 
 def select(inbox: Inbox, clients: Tensor) -> Inbox:

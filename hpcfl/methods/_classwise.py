@@ -2,9 +2,11 @@
 
 Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025). With π̂_i [K] the estimated
 class distribution of client i and p_l the weight of client l, class model j is G_j = Σ_l q_lj w_l,
-q_lj = p_l π̂_lj / Σ_m p_m π̂_mj, and client i starts from Σ_j π̂_ij G_j. Both steps are one mixing matrix
-A = Π·Q, so that no class model is ever made (``class_models`` makes them, to be looked at). cwFedAvg does
-this; other methods by ``aggregation = "class-wise"``, with the paper's settings for CIFAR-10.
+q_lj = p_l π̂_lj / Σ_m p_m π̂_mj, and client i starts from Σ_j π̂_ij G_j; in matrices, from Π·G with G = Q·W.
+After a cohort of many more clients than classes G is made and sent, in float64, so that a start is rounded
+once. After a smaller cohort the starts are sent, (Π·Q)·W, for which no class model is made (``class_models``
+makes them to be looked at). cwFedAvg does this; other methods by ``aggregation = "class-wise"``, with the
+paper's settings for CIFAR-10.
 """
 
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl.communication.message import Field as Sent
-from hpcfl.communication.message import Inbox, Message
+from hpcfl.communication.message import Inbox, Message, Mixture
 from hpcfl.fleet import Fleet
 from hpcfl.methods.base import Cohort, Layers, Setup, State
 from hpcfl.models import parts
@@ -22,6 +24,9 @@ from hpcfl.rows import mixing
 from hpcfl.rows.layout import Layout
 
 FLOOR = 1e-12  # under square roots, whose gradient at 0 is not a number
+# Class models are made of more uploads than this for each of them. Mixing them takes some four times as long
+# as a product of as many numbers (``mixing.combine``), so of fewer uploads the product is faster.
+MANY = 4
 
 
 def norm_distribution(head: Tensor) -> Tensor:
@@ -49,14 +54,17 @@ def class_weights(distributions: Tensor, weights: Tensor) -> Tensor:
     return torch.where(total > 0, mass / total.clamp(min=1e-300), 0).T
 
 
-def mixing_matrix(distributions: Tensor, shares: Tensor, weights: Tensor) -> Tensor:
-    """A = Π·Q [m, n], float64, of the receivers' π̂ [m, K], ``shares`` Q [K, n] and ``weights`` p [n].
+def factors(distributions: Tensor, shares: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Π [m, K] and Q [K, n], float64, of the receivers' π̂ [m, K], ``shares`` Q [K, n] and ``weights`` p [n].
 
-    A receiver's π̂ counts over the classes that somebody holds; if it has none of these, its row is p.
+    A receiver's π̂ counts over the classes that somebody holds. The model of any other class is the average
+    by p, which is what a receiver gets that has none but such classes.
     """
-    held = torch.where(shares.sum(dim=1) > 0, distributions, 0)
-    total = held.sum(dim=1, keepdim=True)
-    return torch.where(total > 0, held / total.clamp(min=1e-300) @ shares, weights)
+    held = shares.sum(dim=1) > 0
+    of_held = torch.where(held, distributions, 0)
+    total = of_held.sum(dim=1, keepdim=True)
+    return (torch.where(total > 0, of_held / total.clamp(min=1e-300), distributions),
+            torch.where(held[:, None], shares, weights))
 
 
 def class_models(server: State) -> Tensor:
@@ -85,10 +93,12 @@ class ClassWise:
 
     def send(self, server: State, distributions: Tensor) -> Message:
         """The message to clients whose class distributions π̂ are these, [n, K]."""
-        matrix = mixing_matrix(distributions, server["shares"], server["weights"])
-        mixed = mixing.mix(matrix, server["uploads"])
-        lower = server["model"][:len(server["model"]) - mixed.shape[1]]
-        return {"lower": lower, "classwise": mixed} if len(lower) else {"classwise": mixed}
+        mixes, shares = factors(distributions, server["shares"], server["weights"])
+        uploads = server["uploads"]
+        classwise = (Mixture(mixing.mix(shares, uploads, torch.float64), mixes, uploads.dtype)
+                     if len(uploads) > MANY * len(shares) else mixing.mix(mixes @ shares, uploads))
+        lower = server["model"][:len(server["model"]) - uploads.shape[1]]
+        return {"lower": lower, "classwise": classwise} if len(lower) else {"classwise": classwise}
 
     def received(self, inbox: Inbox) -> Tensor:
         """The models ``[n, P]`` that came down, each client's own."""

@@ -120,7 +120,8 @@ class Method(MethodSection, ABC):
     def send(self, server: State, audience: Audience) -> Message:
         """The message to the audience: ``[width]`` for all, or rows in the order of ``audience.ids``.
 
-        Runs on rank 0; must not change ``server``.
+        Also a ``Pool`` of models, of which each client picks some, or a ``Mixture``, of which each gets its
+        own weighted sum. Runs on rank 0; must not change ``server``.
         """
 
     def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:

@@ -230,8 +230,8 @@ class Federation:
         with on_this_rank(f"round {round}, what the server sends"):
             known = self.prepared.audience(audience, round)
             message = (method.greet if new else method.send)(self.server, known) if server else None
-        device = self.prepared.resources.device
-        return exchange.send(self.communicator, self.prepared.placement, audience, message, device)
+            return exchange.send(self.communicator, self.prepared.placement, audience, message,
+                                 self.prepared.resources.device)
 
     def pick(self, inbox: Inbox, audience: np.ndarray, fleet: Fleet) -> Inbox:
         """The part of this rank's ``inbox`` that is for the clients of ``fleet``, some of its audience."""

@@ -1,7 +1,7 @@
-"""The server's products ``A·W``: mixing matrices applied to stacked client models.
+"""Products ``A·W``: mixing matrices applied to stacked models, by the server, and by every rank to mixtures.
 
 Sums run in client order in float64 and are rounded once, so equal models mix to exactly themselves and
-a single client's average is exactly its model. Columns are taken in blocks, which are copied to the server's
+a single client's average is exactly its model. Columns are taken in blocks, which are copied to the rank's
 device and worked on there: the memory that this takes is bounded, whatever the number of clients and the
 model's size. Results on the CPU are made in ``files.scratch``, where they may be larger than memory.
 """
@@ -27,19 +27,21 @@ def on(device: torch.device) -> None:
     _device = device
 
 
-def mix(matrix: Tensor, rows: Tensor) -> Tensor:
+def mix(matrix: Tensor, rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     """``matrix @ rows``, computed in float64: ``[m, n] · [n, width]`` gives ``[m, width]``.
 
-    The result has the type of ``rows``.
+    dtype: of the result; by default that of ``rows``.
     """
-    device = _where(rows)
-    # Doubled where they are worked on: half as much travels, and the host converts nothing.
-    matrix, mixed = matrix.to(device).double(), _empty(rows, matrix.shape[0])
-    for columns in blocks(rows.shape[1], sum(matrix.shape), device):
-        product = matrix @ pinned.on_device(rows[:, columns], device).double()
-        mixed[:, columns] = (product if product.device == mixed.device  # rounded while it is copied
-                             else pinned.on_host(product.to(rows.dtype)))
-    return mixed
+    return _product(torch.matmul, matrix, rows, dtype or rows.dtype)
+
+
+def combine(matrix: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """``mix`` in a fixed order: a row of the result has the same bits whatever other rows ``matrix`` has.
+
+    They are the same on every device, too. A library's product may add in another order where the matrices
+    have another shape, but is some four times as fast.
+    """
+    return _product(_in_order, matrix, rows, dtype)
 
 
 def average(weights: Tensor, rows: Tensor) -> Tensor:
@@ -113,6 +115,31 @@ def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
     return cast(Tensor, sum(parts)).to(matrices[0].device)
 
 
+def _product(multiply: Callable[[Tensor, Tensor], Tensor], matrix: Tensor, rows: Tensor,
+             dtype: torch.dtype) -> Tensor:
+    """``multiply(matrix, rows)`` of matrices in float64, rounded once to ``dtype``."""
+    device = _where(rows)
+    # Doubled where they are worked on: half as much travels, and the host converts nothing.
+    matrix, found = matrix.to(device).double(), _empty(rows, len(matrix), dtype)
+    for columns in blocks(rows.shape[1], sum(matrix.shape), device):
+        product = multiply(matrix, pinned.on_device(rows[:, columns], device).double())
+        found[:, columns] = (product if product.device == found.device  # rounded while it is copied
+                             else pinned.on_host(product.to(dtype)))
+    return found
+
+
+def _in_order(matrix: Tensor, rows: Tensor) -> Tensor:
+    """``matrix @ rows``, of which every product is rounded and then added, in the order of ``rows``.
+
+    Not by ``addcmul``, which rounds both at once, but not in every place.
+    """
+    total = matrix[:, :1] * rows[0]
+    product = torch.empty_like(total)
+    for weights, row in zip(matrix.T[1:, :, None], rows[1:], strict=True):
+        total += torch.mul(weights, row, out=product)
+    return total
+
+
 def _block_distances(left: Tensor, right: Tensor) -> Tensor:
     """Distances [m, n], float64, never by a matrix product, which would be the Gram expansion."""
     return torch.cdist(left.double(), right.double(), compute_mode="donot_use_mm_for_euclid_dist")
@@ -123,10 +150,11 @@ def _where(rows: Tensor) -> torch.device:
     return _device if rows.device.type == "cpu" else rows.device
 
 
-def _empty(like: Tensor, count: int) -> Tensor:
-    """``count`` rows of the width, type and device of ``like``, with any values."""
-    shape = [count, like.shape[1]]
-    return scratch.empty(shape, like.dtype) if like.device.type == "cpu" else like.new_empty(shape)
+def _empty(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor:
+    """``count`` rows of the width and device of ``like``, with any values; of its type or of ``dtype``."""
+    shape, dtype = [count, like.shape[1]], dtype or like.dtype
+    return (scratch.empty(shape, dtype) if like.device.type == "cpu"
+            else torch.empty(shape, dtype=dtype, device=like.device))
 
 
 def blocks(width: int, rows: int, device: torch.device, floats: int | None = None) -> Iterator[slice]:

@@ -1,8 +1,9 @@
 """The server's step of a method on given clients' models: ``python server_step.py FOLDER MEGABYTES
 METHOD …``.
 
-Prints JSON: seconds of ``send`` + ``aggregate`` of each method, and of copying all models once, which is the
-memory's speed; then with ``runtime.memory`` MEGABYTES the seconds again and the memory, in MB, that steps and
+Prints JSON: seconds of ``aggregate``, ``send`` and what makes the clients' rows of what is sent, which a
+mixture leaves to the clients' rank, of each method, and of copying all models once, which is the memory's
+speed; then with ``runtime.memory`` MEGABYTES the seconds again and the memory, in MB, that steps and
 a checkpoint take beside files.
 """
 
@@ -21,7 +22,6 @@ import torch
 
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.communication.message import fields
 from hpcfl.experiment import config
 from hpcfl.files import scratch
 from hpcfl.methods.base import State
@@ -71,7 +71,8 @@ def arrived(prepared: Prepared, models: torch.Tensor) -> State:
 def step(prepared: Prepared, uplink: State) -> None:
     cohort = prepared.cohort(np.arange(prepared.setup.clients), 2)
     prepared.method.aggregate(prepared.server, cohort, uplink)
-    fields(prepared.method.send(prepared.server, cohort))
+    message = prepared.method.send(prepared.server, cohort)
+    exchange.send(OneProcess(), prepared.placement, cohort.ids, message, torch.device("cpu"))
 
 
 @contextmanager

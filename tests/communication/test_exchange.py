@@ -7,7 +7,7 @@ import torch
 
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.communication.message import Field, Pool
+from hpcfl.communication.message import Field, Mixture, Pool
 from hpcfl.communication.placement import place
 
 ALONE, CPU = OneProcess(), torch.device("cpu")
@@ -42,6 +42,36 @@ def test_a_pool_travels_with_its_picks():
     inbox, floats = there({"models": Pool(rows, picks)})
     assert torch.equal(inbox["models"].rows, rows) and torch.equal(inbox["models"].picks, picks)
     assert floats == (8 + 4 + 0) / 3
+
+
+def mixture(clients, width=100):
+    """Of two models in float64, which are as many bytes as four in float32."""
+    return Mixture(torch.randn(2, width).double(), torch.rand(clients, 2).double(), torch.float32)
+
+
+def test_of_a_mixture_travels_what_is_fewer_bytes():
+    """Of the weights 16 bytes for each client are counted as well, of its own row 400."""
+    kinds = [type(exchange._lighter(mixture(clients=13), size)) for size in (1, 2, 3, 4, 5)]
+    assert kinds == [Mixture, Mixture, Mixture, Mixture, Field]
+    assert [type(exchange._lighter(mixture(clients), 2)) for clients in (4, 5)] == [Field, Mixture]
+
+
+@pytest.mark.parametrize("models", [False, True])
+def test_a_mixture_arrives_as_rows_whatever_travels(monkeypatch, models):
+    sent = mixture(len(IDS))
+    monkeypatch.setattr(exchange, "_lighter",
+                        lambda value, size: value if models else Field(value.mixed()))
+    inbox, floats = there({"own": sent, "shared": torch.zeros(4)})
+    assert sorted(inbox) == ["own", "shared"] and floats == 100 + 4
+    assert torch.equal(inbox["own"], (sent.weights @ sent.rows).float())
+    assert inbox["own"].dtype == torch.float32
+
+
+@pytest.mark.parametrize(("rows", "weights"), [((2, 9), (3, 4)), ((2, 9), (2,)), ((9,), (3, 9)),
+                                               ((0, 9), (3, 0))])
+def test_a_mixture_of_other_shapes_is_refused(rows, weights):
+    with pytest.raises(ValueError, match=r"a Mixture of models \[.*\], weights \[.*\]; expected"):
+        Mixture(torch.zeros(rows), torch.zeros(weights), torch.float32)
 
 
 @pytest.mark.parametrize("shape", [(), (2, 3, 4)])

@@ -10,13 +10,18 @@ import torch
 from pydantic import ValidationError
 from torch.nn.functional import cross_entropy, one_hot
 
+from hpcfl.communication import exchange
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.communication.message import Mixture
+from hpcfl.communication.placement import place
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import parse
 from hpcfl.fleet.losses import Batch, Lane
+from hpcfl.methods import _classwise
 from hpcfl.methods._classwise import (
     class_models,
     class_weights,
-    mixing_matrix,
+    factors,
     norm_distribution,
     true_distribution,
 )
@@ -37,6 +42,12 @@ def draw(clients=M, classes=K, seed=0):
 
 def matrix(pi, p):
     return mixing_matrix(pi, class_weights(pi, p), p)
+
+
+def mixing_matrix(receivers, shares, p):
+    """A = Π·Q."""
+    mixes, shares = factors(receivers, shares, p)
+    return mixes @ shares
 
 
 def loop(pi, receivers, p, models):
@@ -79,8 +90,14 @@ def server_after(cw, cohort, models, setup, ids=None):
 
 def starts_of(cw, server, receivers):
     """What the receivers start from, [n, P]."""
-    message = cw.send(server, receivers)
-    return cw.received(None, message)
+    return received(cw, cw.send(server, receivers), len(receivers.ids))
+
+
+def received(cw, message, clients):
+    """The models that come down to so many clients by a message, [n, P]."""
+    inbox, _ = exchange.send(OneProcess(), place([1.0] * clients, 1), np.arange(clients), message,
+                             torch.device("cpu"))
+    return cw.received(None, inbox)
 
 
 def test_cwfedavg_5_by_hand():
@@ -262,6 +279,65 @@ def test_cwfedavg_10_class_models_agree_with_the_matrix(cohort, setup):
     by_classes = server["distributions"] @ class_models(server).double()
     starts = starts_of(cw, server, cohort(setup.counts, setup.layout))
     torch.testing.assert_close(by_classes.float(), starts, rtol=1e-5, atol=1e-6)
+
+
+MANY = 4 * K + 1  # clients, of whose models class models are made
+
+
+def many(setup, absent=None):
+    """Counts of so many clients, of which none has the class ``absent``, and their models [n, 64]."""
+    counts = np.random.default_rng(0).integers(1, 20, (MANY, K))
+    if absent is not None:
+        counts[:, absent] = 0
+    return setup(counts), torch.randn(MANY, 64, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize("layers", ["all", "output"])
+@pytest.mark.parametrize("absent", [None, 2])
+def test_cwfedavg_class_models_travel_without_a_change_of_what_arrives(cohort, setup, layers, absent):
+    setup, models = many(setup, absent)
+    cw, everyone = method(distribution="true", layers=layers), cohort(setup.counts, setup.layout)
+    server = server_after(cw, cohort, models, setup)
+    message = cw.send(server, everyone)
+    assert isinstance(message["classwise"], Mixture) and len(message["classwise"].rows) == K
+    classwise = setup.layout.columns(layers)
+    expected = mixing.mix(mixing_matrix(server["distributions"], server["shares"], everyone.weights), models)
+    starts = starts_of(cw, server, everyone)
+    assert torch.equal(starts[:, classwise], expected[:, classwise])
+    assert torch.equal(starts[:, :classwise.start],
+                       server["model"][:classwise.start].expand(MANY, -1))
+    for few in ([3], [0, 5, 16]):  # a client's start is the same whoever else is in the audience
+        assert torch.equal(starts_of(cw, server, cohort(setup.counts[few], setup.layout, few)), starts[few])
+
+
+def test_cwfedavg_a_client_of_absent_classes_alone_gets_the_average_of_all(cohort, setup):
+    setup, models = many(setup, absent=2)
+    cw, everyone = method(distribution="true", layers="all"), cohort(setup.counts, setup.layout)
+    server = server_after(cw, cohort, models, setup)
+    message = _classwise.ClassWise("true", "all").send(server, torch.eye(K).double()[[2]])
+    assert torch.equal(received(cw, message, 1), mixing.average(everyone.weights, models)[None])
+
+
+def test_cwfedavg_equal_models_of_many_clients_stay_what_they_are(cohort, setup):
+    setup, models = many(setup)
+    for model in (models[0], models[0] + 1000):
+        server = server_after(method(layers="all"), cohort, model.repeat(MANY, 1), setup)
+        starts = starts_of(method(layers="all"), server, cohort(setup.counts, setup.layout))
+        assert torch.equal(starts, model.repeat(MANY, 1))
+
+
+def test_cwfedavg_runs_alike_with_class_models_and_without(federate, monkeypatch):
+    """Newcomers too, who get an even mix. A number may be rounded the other way only where it lies just
+    between two of float32."""
+    counts = [*(tiny.FEW * 4)[:MANY], [2, 0, 1, 0]]
+    sections = {"partition": {"clients": MANY}, "newcomers": {"clients": 1, "epochs": 1}, "rounds": 2}
+    keys = {"name": "cwfedavg", "layers": "all", "distribution": "true"}
+    with_models = federate(keys, counts, **sections)
+    monkeypatch.setattr(_classwise, "MANY", MANY)
+    without = federate(keys, counts, **sections)
+    torch.testing.assert_close(with_models.server["model"], without.server["model"], rtol=1e-6, atol=1e-7)
+    for name in ("clients/pre/loss", "newcomers/before/loss", "floats_down"):
+        np.testing.assert_allclose(with_models.values[name], without.values[name], rtol=1e-6)
 
 
 def test_cwfedavg_10_equal_distributions_train_like_fedavg(federate):

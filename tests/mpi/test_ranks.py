@@ -6,6 +6,7 @@ from pathlib import Path
 import jobs
 import numpy as np
 import pytest
+import tiny
 
 from hpcfl.experiment import plugins
 from hpcfl.storage import results
@@ -81,6 +82,22 @@ def test_kinds_of_messages_and_state_with_any_number_of_ranks(start, alone, expe
     code, output = start(ranks, file, "--out", tmp_path / "ranks").wait()
     assert code == 0, output
     compare(tmp_path / "1", tmp_path / "ranks", len(KINDS))
+
+
+def test_class_models_travel_where_they_are_fewer_bytes(start, experiment, tmp_path):
+    """In the first round rows travel. Then four models in float64 to each rank, which are as many bytes as
+    eight: less than the 20 clients' rows for one worker and two, but not for three."""
+    file = experiment("[method]\nname = 'cwfedavg'\nlayers = 'all'\n", 2)
+    many = [file, "--set", "partition.clients=20", "--set", f"partition.counts={tiny.FEW * 4}",
+            "--set", "model.hidden=[30]", "--out"]
+    for ranks in (0, 2, 3, 4):
+        code, output = start(ranks, *many, tmp_path / str(ranks)).wait()
+        assert code == 0, output
+        assert jobs.digest(tmp_path / str(ranks)) == jobs.digest(tmp_path / "0") is not None
+        same(results.read(tmp_path / "0"), results.read(tmp_path / str(ranks)))
+    first, second = np.transpose([results.read(tmp_path / str(ranks)).values["bytes_down"][:2]
+                                  for ranks in (2, 3, 4)])
+    assert second[0] < 0.5 * first[0] and second[1] < 0.9 * first[1] and second[2] == first[2]
 
 
 def test_a_client_that_is_left_out_counts_nowhere(start, experiment, tmp_path):

@@ -4,10 +4,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tiny
 
+from hpcfl.errors import RankFailure, RunFailure
 from hpcfl.experiment import config
 from hpcfl.fleet.training import Task
 from hpcfl.rounds.federation import Federation
+from hpcfl.rows import mixing
 
 
 def cohorts(rounds, **keys):
@@ -98,3 +101,13 @@ def test_the_state_of_optimisers_is_reset_every_round(federate, optimizer):
     else:
         trained = moved != 0
         np.testing.assert_allclose(moved[trained].abs(), 0.01, rtol=0.05)
+
+
+def test_a_rank_without_room_for_what_the_server_sends_ends_the_job(federate, monkeypatch):
+    """The others know nothing of it, so all ranks cannot end together."""
+    def full(*arguments):
+        raise RunFailure("/tmp: No space left on device")
+
+    monkeypatch.setattr(mixing, "combine", full)
+    with pytest.raises(RankFailure, match="round 2, what the server sends: /tmp: No space left"):
+        federate({"name": "cwfedavg", "layers": "all"}, tiny.FEW * 4)

@@ -1,5 +1,8 @@
 """The server's products against plain loops."""
 
+import functools
+import operator
+
 import pytest
 import torch
 
@@ -15,11 +18,41 @@ def test_mix_in_blocks_of_any_size_is_the_product(monkeypatch, block):
     torch.testing.assert_close(mixed, (matrix @ rows.double()).float(), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("block", [1, 7, 100, 1 << 22])
+def test_combine_adds_products_in_order(monkeypatch, block):
+    """Bit for bit as numbers of Python do, whatever the blocks."""
+    matrix, rows = torch.randn(3, 5, dtype=torch.float64), torch.randn(5, 101)
+    monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
+    expected = [[functools.reduce(operator.add, map(operator.mul, weights, column))
+                 for column in rows.T.tolist()] for weights in matrix.tolist()]
+    found = mixing.combine(matrix, rows, torch.float64)
+    assert torch.equal(found, torch.tensor(expected, dtype=torch.float64))
+    assert torch.equal(mixing.combine(matrix, rows, torch.float32), found.float())
+
+
+@pytest.mark.parametrize("width", [1, 3, 1001])
+def test_a_combined_row_has_the_same_bits_whatever_others_there_are(width):
+    matrix, rows = torch.randn(9, 7, dtype=torch.float64), torch.randn(7, width, dtype=torch.float64)
+    together = mixing.combine(matrix, rows, torch.float64)
+    for count in range(1, 9):
+        for first in range(9 - count):
+            part = slice(first, first + count)
+            assert torch.equal(mixing.combine(matrix[part], rows, torch.float64), together[part])
+    assert mixing.combine(matrix[:0], rows, torch.float64).shape == (0, width)
+
+
+def test_the_type_of_a_product():
+    rows = torch.randn(2, 9)
+    assert mixing.mix(torch.eye(2), rows, torch.float64).dtype == torch.float64
+    assert mixing.combine(torch.eye(2), rows.double(), torch.float32).dtype == torch.float32
+
+
 def test_equal_models_mix_to_themselves_bit_for_bit():
     for clients in (1, 3, 7, 20, 100):
         weights = torch.rand(clients, dtype=torch.float64)
-        model = torch.randn(1000)
-        assert torch.equal(mixing.average(weights / weights.sum(), model.repeat(clients, 1)), model)
+        weights, model = weights / weights.sum(), torch.randn(1000)
+        assert torch.equal(mixing.average(weights, model.repeat(clients, 1)), model)
+        assert torch.equal(mixing.combine(weights[None], model.repeat(clients, 1), model.dtype)[0], model)
 
 
 def test_average_by_hand():

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import tiny
 import torch
 from on_gpu import COUNTS, PLAYED
 
@@ -16,8 +17,8 @@ CLASS_TESTED = 20  # samples of each class that a client has are tested on, none
 # Of one step of lanes side by side, with what an epoch does once for the one to four steps that it has here.
 # A plain step is one graph; where lanes are not neighbours, the optimiser's kernels come after it.
 LAUNCHES = 40
-# A step in a method's own hands: APPLE has two more for each lane, APFL takes two gradients, Per-FedAvg three,
-# pFedMe five.
+# A step in a method's own hands: APPLE has two more for each lane, APFL takes two gradients, Per-FedAvg
+# three, pFedMe five.
 OWN_STEP = {"apple": 70, "apfl": 60, "partialfed": 80, "per-fedavg": 90, "pfedme": 105}
 # Every third case has two lanes, so two chunks, and test sets that are whole blocks, so nothing is padded.
 CASES = [pytest.param(*case, number % 3 == 0, id="-".join([case[0], case[2]]))
@@ -56,6 +57,17 @@ def test_a_method_ends_as_on_the_cpu(on_gpu, federate, samples, monkeypatch, nam
 def launches(method):
     """The most launches of one step. What a graph takes to be made is not counted."""
     return OWN_STEP.get(method, LAUNCHES)
+
+
+def test_class_models_are_mixed_on_the_device(on_gpu, federate):
+    """They are made of the uploads of more than four clients for each class."""
+    method, counts = {"name": "cwfedavg", "layers": "all"}, tiny.FEW * 4
+    seen, plain = on_gpu(method, counts, rounds=2), federate(method, counts, rounds=2)
+    assert seen.played.digest == plain.digest
+    width = seen.played.prepared.setup.layout.width
+    mixed = [copy for copy in seen.gpu.ledger.copies if copy.shape == (4 * width,)]
+    assert mixed and all(copy.to_gpu and copy.pinned and not copy.converts for copy in mixed)
+    rows_travel_page_locked(seen)
 
 
 def gap(one, other):

@@ -11,8 +11,8 @@ from hpcfl.fleet import comparing, graphs
 from hpcfl.fleet.graphs import Graphed, Update
 from hpcfl.fleet.homes import Homes
 
-# Of one step: copies of x and of y into the graph's places, the graph, the losses, and what a training does once
-# for few steps, such as zeroing Adam's moments.
+# Of one step: copies of x and of y into the graph's places, the graph, the losses, and what a training does
+# once for few steps, such as zeroing Adam's moments.
 LAUNCHES = 25
 
 
