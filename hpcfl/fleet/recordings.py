@@ -27,6 +27,7 @@ class Recordable:
 
     @property
     def of_function(self) -> tuple[Function, str, int | None]:
+        """All but the key: the first arguments of ``Replayed`` and ``Graphed``."""
         return self.function, self.what, self.labels
 
 
