@@ -72,7 +72,7 @@ def run_once(resources: Resources, rows: Tensor, buffers: Tensor,
         lanes = torch.tensor(chunk, device=resources.device)
         blocks.update({i: [] for i in chunk})  # a second attempt begins anew
         for part, output, *_ in scoring.outputs(resources.kernel,
-                                                resources.stacked(rows[lanes], buffers[lanes]),
+                                                resources.stacked(rows, buffers, lanes),
                                                 resources.samples, [pools[i] for i in chunk], {}, _features):
             for lane, features in zip(part, output, strict=True):
                 blocks[chunk[lane]].append(features)
@@ -101,7 +101,8 @@ def _same(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray,
     """Whether both ways lead to the same gradients, up to rounding."""
     here, (positions,) = run_once(resources, rows, buffers, [pool])
     try:
-        plain = _gradients(resources, resources.stacked(rows, buffers), pool, names, loss, variables)
+        lanes = torch.zeros(1, dtype=torch.int64, device=resources.device)
+        plain = _gradients(resources, resources.stacked(rows, buffers, lanes), pool, names, loss, variables)
         other = _gradients(here, heads(resources, rows), positions, names, loss, variables)
     except Exception:  # of a loss that reads the samples; if it is at fault itself, training will say so
         return False
