@@ -152,8 +152,8 @@ class World(Communicator):
                 blocking(*given, **how)
 
     def share(self, value: Any) -> Any:
-        text, size = np.frombuffer(json.dumps(value).encode(), np.uint8), np.empty(1, np.int64)
-        size[0] = len(text)
+        text = np.frombuffer(json.dumps(value if self.rank == 0 else None).encode(), np.uint8)
+        size = np.array([len(text)])
         self._wait(self._world.Ibcast(size, root=0))
         text = text if self.rank == 0 else np.empty(size[0], np.uint8)
         self._exchange(len(text), self._world.Bcast, self._world.Ibcast, text, root=0)
