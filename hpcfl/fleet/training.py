@@ -103,11 +103,9 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
         lanes = torch.tensor(positions, device=resources.device)
         here, own = resources, [pools[i] for i in positions]
         if once:
-            rows = trained.rows[lanes]
-            here, own = frozen.run_once(resources, rows, trained.buffers[lanes], own)
-            tensors = frozen.heads(resources, rows)
-        else:
-            tensors = resources.stacked(trained.rows, trained.buffers, lanes)
+            here, own = frozen.run_once(resources, trained.rows[lanes], trained.buffers[lanes], own)
+        tensors = (frozen.heads(resources, trained.rows, lanes) if once else
+                   resources.stacked(trained.rows, trained.buffers, lanes))
         clients = [(int(ids[i]), pool, lengths[i]) for i, pool in zip(positions, own, strict=True)]
         chunk = Chunk(task, here, clients, task.lasts(positions), size, tensors,
                       {name: value[lanes] for name, value in variables.items()},

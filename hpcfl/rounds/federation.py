@@ -91,8 +91,7 @@ class Federation:
         """Collective. Play one round; returns the level that the ranks agree on."""
         cohort, stopwatch = self.select(round), self.prepared.resources.stopwatch
         scored, audience = self.asked(round, cohort)
-        # Before the message, for which the workers wait anyway.
-        participants = self.prepared.fleet(cohort, round, scored)
+        participants = self.prepared.fleet(cohort, round, scored)  # while the workers wait for the message
         observers = self.prepared.fleet(np.setdiff1d(audience, cohort), round, scored)
         with stopwatch.phase("send"):
             inbox, floats_down = self.send(audience, round)
@@ -127,8 +126,7 @@ class Federation:
         if self.metrics is not None:
             self._unrecorded = round, gathered, self.costs(floats_down) | {FINAL: 0}
         stopwatch.seconds.clear()  # so a checkpoint that follows counts for the next round
-        level: int = max(wishes)
-        return level
+        return int(max(wishes))
 
     def asked(self, round: int, cohort: np.ndarray) -> tuple[bool, np.ndarray]:
         """Whether the round is scored, and the ids [n] of those that get a message: the cohort, or all."""
