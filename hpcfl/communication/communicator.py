@@ -68,8 +68,9 @@ class Communicator(Process, ABC):
     def together(self) -> AbstractContextManager[None]:
         """Collective. A block of exchanges that follow each other at once.
 
-        Ranks wait for each other when it begins, not before each exchange, nor where one such block lies in
-        another. While a rank waits it hears stop signals, and ends the job where another is silent too long.
+        Before the first large one of them ranks wait for each other, not before each, nor where one such
+        block lies in another. While a rank waits it hears stop signals, and ends the job where another is
+        silent too long.
         """
 
     @abstractmethod

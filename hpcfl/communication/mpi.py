@@ -1,10 +1,10 @@
 """All MPI of the project: the communicator of several ranks, and which communicator a process gets.
 
 Ranks wait for each other by polling with a short sleep: a Python signal handler cannot run inside a blocking
-MPI call, and idle ranks leave their core to others. Only when all ranks have arrived do rows move, by
-blocking calls at full speed; but wide rows for rank 0 are offered by each rank as soon as it has them, and
-travel while the others train. While they wait and while they train, ranks send heartbeats; the job ends when
-one is silent too long.
+MPI call, and idle ranks leave their core to others. What is small moves while they poll. What is large moves
+only when all ranks have arrived, by blocking calls at full speed; but wide rows for rank 0 are offered by
+each rank as soon as it has them, and travel while the others train. While they wait and while they train,
+ranks send heartbeats; the job ends when one is silent too long.
 """
 
 import json
@@ -12,7 +12,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -30,7 +30,7 @@ PAUSES = ((0.05, 2e-3), (0.005, 2e-2))
 LOOK_ROUND = 0.02  # seconds between two looks at who is silent
 BLOCK_BYTES = 1 << 28  # the most that one broadcast moves, as MPI counts in 32 bits
 # Rows of this size or more travel straight from place to place, one at a time; smaller ones travel all
-# together, copied into the order of ranks.
+# together, copied into the order of ranks. Exchanges of less in all are small: they move while ranks poll.
 WIDE_BYTES = 1 << 16
 HEARTBEAT, OFFER, ROWS = 77, 78, 79  # the tags of messages
 UNTIL_TOLD = 600.0  # seconds of silence that count as a hang until ``watch`` says how many
@@ -49,6 +49,7 @@ class World(Communicator):
         self._hang_after = float("inf")
         self._heard = [time.monotonic()] * self.size  # when each rank was last heard of
         self._blocked_since = float("inf")  # when the main thread entered a blocking call
+        self._blocks, self._met = 0, False  # how many of ``together`` are open, and whether ranks met in them
         self._last_beat = 0.0
         self._pending: list[Any] = []  # requests of heartbeats that may still be under way
         self._sent, self._received = [0] * self.size, [0] * self.size  # heartbeats, by the other rank
@@ -98,9 +99,8 @@ class World(Communicator):
             self._heard[status.source] = time.monotonic()
             self._received[status.source] += 1
 
-    def _meet(self) -> None:
-        """Wait until every rank is here, polling; ends the job if one stays silent."""
-        request = self._world.Ibarrier()
+    def _wait(self, request: Any) -> None:
+        """Wait for the end of an exchange, polling; ends the job if a rank stays silent."""
         begun = looked = time.monotonic()
         while not request.Test():
             now = time.monotonic()
@@ -119,53 +119,86 @@ class World(Communicator):
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        first = self._blocked_since == float("inf")
-        if first:
-            self._meet()
-        self._blocked_since = time.monotonic()
+        self._blocks += 1
         try:
             yield
         finally:
-            if first:
+            self._blocks -= 1
+            self._met = self._met and self._blocks > 0
+
+    @contextmanager
+    def _blocking(self) -> Iterator[None]:
+        """A block of blocking calls, which begins when every rank is here."""
+        with self.together():
+            if not self._met:
+                self._wait(self._world.Ibarrier())
+                self._met = True
+            self._blocked_since = time.monotonic()
+            try:
+                yield
+            finally:
                 self._blocked_since = float("inf")
 
+    def _exchange(self, size: int, blocking: Callable[..., Any], polled: Callable[..., Any], *given: Any,
+                  **how: Any) -> None:
+        """An exchange of ``size`` bytes in all, the same on every rank, by one of two calls that do the same.
+
+        ``polled`` returns a request. Where arrays may lie on a GPU it is not used: not every MPI that takes
+        such arrays in blocking calls takes them in others.
+        """
+        if size < WIDE_BYTES and not self.takes_gpu:
+            self._wait(polled(*given, **how))
+        else:
+            with self._blocking():
+                blocking(*given, **how)
+
     def share(self, value: Any) -> Any:
-        with self.together():
-            return json.loads(self._world.bcast(json.dumps(value) if self.rank == 0 else None, root=0))
+        text = np.frombuffer(json.dumps(value if self.rank == 0 else None).encode(), np.uint8)
+        size = np.array([len(text)])
+        self._wait(self._world.Ibcast(size, root=0))
+        text = text if self.rank == 0 else np.empty(size[0], np.uint8)
+        self._exchange(len(text), self._world.Bcast, self._world.Ibcast, text, root=0)
+        return json.loads(text.tobytes())
 
     def collect(self, value: Any) -> list[Any] | None:
-        with self.together():
+        with self._blocking():
             texts = self._world.gather(json.dumps(value), root=0)
         return None if texts is None else [json.loads(text) for text in texts]
 
     def allgather(self, value: Any) -> list[Any]:
-        with self.together():
-            return [json.loads(text) for text in self._world.allgather(json.dumps(value))]
+        text, sizes = np.frombuffer(json.dumps(value).encode(), np.uint8), np.empty(self.size, np.int64)
+        self._wait(self._world.Iallgather(np.array([len(text)]), sizes))
+        texts = np.empty(sizes.sum(), np.uint8)
+        self._exchange(len(texts), self._world.Allgatherv, self._world.Iallgatherv, text,
+                       [texts, sizes.tolist(), None, self._mpi.BYTE])
+        return [json.loads(part.tobytes()) for part in np.split(texts, sizes.cumsum()[:-1])]
 
     def agree(self, level: int) -> int:
-        with self.together():
-            highest: int = self._world.allreduce(level, op=self._mpi.MAX)
-        return highest
+        highest = np.array([level])
+        self._wait(self._world.Iallreduce(self._mpi.IN_PLACE, highest, op=self._mpi.MAX))
+        return int(highest[0])
 
     def broadcast(self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
         row = empty(width, dtype) if row is None else row
         step = max(1, BLOCK_BYTES // row.itemsize)
         with self.together():
             for start in range(0, width, step):
-                self._world.Bcast([row[start:start + step], self._mpi.BYTE], root=0)
+                self._exchange(row.nbytes, self._world.Bcast, self._world.Ibcast,
+                               [row[start:start + step], self._mpi.BYTE], root=0)
         self.bytes_sent += row.nbytes * (self.size - 1)
         return row
 
     def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any,
                 empty: Empty = np.empty) -> Array:
         mine = empty((int((owner == self.rank).sum()), width), dtype)
-        with self.together():
-            if width * mine.itemsize >= WIDE_BYTES:
+        if width * mine.itemsize >= WIDE_BYTES:
+            with self._blocking():
                 self._scatter_waves(rows, mine, owner)
-            else:
-                order, sizes = _route(owner, self.size, width * mine.itemsize)
-                block = None if rows is None else [_settled(rows[order]), sizes, None, self._mpi.BYTE]
-                self._world.Scatterv(block, [mine, self._mpi.BYTE], root=0)
+        else:
+            order, sizes = _route(owner, self.size, width * mine.itemsize)
+            block = None if rows is None else [_settled(rows[order]), sizes, None, self._mpi.BYTE]
+            self._exchange(sum(sizes), self._world.Scatterv, self._world.Iscatterv,
+                           block, [mine, self._mpi.BYTE], root=0)
         self.bytes_sent += len(owner) * width * mine.itemsize
         return mine
 
@@ -173,28 +206,26 @@ class World(Communicator):
         width = rows.shape[1]
         total = empty((len(owner), width), str(rows.dtype).removeprefix("torch.")) if self.rank == 0 else None
         order, sizes = _route(owner, self.size, width * rows.itemsize)
-        with self.together():
-            block = None if total is None else np.empty_like(total)
-            there = None if block is None else [block, sizes, None, self._mpi.BYTE]
-            self._world.Gatherv([rows, self._mpi.BYTE], there, root=0)
-            if total is not None:
-                total[order] = block
+        block = None if total is None else np.empty_like(total)
+        there = None if block is None else [block, sizes, None, self._mpi.BYTE]
+        self._exchange(sum(sizes), self._world.Gatherv, self._world.Igatherv,
+                       [rows, self._mpi.BYTE], there, root=0)
+        if total is not None:
+            total[order] = block
         self.bytes_received += len(owner) * width * rows.itemsize
         return total
 
     def highest(self, values: np.ndarray) -> np.ndarray:
-        with self.together():
-            self._world.Allreduce(self._mpi.IN_PLACE, values, op=self._mpi.MAX)
+        self._exchange(values.nbytes, self._world.Allreduce, self._world.Iallreduce,
+                       self._mpi.IN_PLACE, values, op=self._mpi.MAX)
         self.bytes_received += values.nbytes * (self.size - 1)
         self.bytes_sent += values.nbytes * (self.size - 1)
         return values
 
     def total(self, values: np.ndarray) -> np.ndarray | None:
-        with self.together():
-            if self.rank:
-                self._world.Reduce(values, None, op=self._mpi.SUM, root=0)
-            else:
-                self._world.Reduce(self._mpi.IN_PLACE, values, op=self._mpi.SUM, root=0)
+        own = (values, None) if self.rank else (self._mpi.IN_PLACE, values)
+        self._exchange(values.nbytes, self._world.Reduce, self._world.Ireduce,
+                       *own, op=self._mpi.SUM, root=0)
         self.bytes_received += values.nbytes * (self.size - 1)
         return values if self.rank == 0 else None
 
@@ -231,7 +262,9 @@ class World(Communicator):
 
     def offered(self, names: Sequence[str], count: int) -> dict[str, Array]:
         offers = self._under_way
-        with self.together():
+        if not names:
+            return {}
+        with self._blocking():
             while self.rank == 0 and offers.taken < count * len(names):
                 if offers.failure is not None:
                     raise offers.failure
@@ -260,7 +293,7 @@ class World(Communicator):
 
     def end(self, code: int) -> NoReturn:
         flush()
-        with self.together():
+        with self._blocking():
             expected = self._world.alltoall(self._sent)
             while self._received != expected:  # MPI must not be finalised with a message under way
                 self._listen()

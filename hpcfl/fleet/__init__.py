@@ -333,7 +333,7 @@ class Fleet:
 
     def _stacked(self, rows: Tensor, model: str, lanes: Tensor) -> Tensors:
         """Copies of the parameters and buffers of the clients at ``lanes`` [L]: ``[L, *shape]`` by name."""
-        return self.resources.stacked(self.rows(rows)[lanes], self.buffers(model)[lanes])
+        return self.resources.stacked(self.rows(rows), self.buffers(model), lanes)
 
 
 def buffer_name(model: str) -> str:

@@ -72,7 +72,7 @@ def run_once(resources: Resources, rows: Tensor, buffers: Tensor,
         lanes = torch.tensor(chunk, device=resources.device)
         blocks.update({i: [] for i in chunk})  # a second attempt begins anew
         for part, output, *_ in scoring.outputs(resources.kernel,
-                                                resources.stacked(rows[lanes], buffers[lanes]),
+                                                resources.stacked(rows, buffers, lanes),
                                                 resources.samples, [pools[i] for i in chunk], {}, _features):
             for lane, features in zip(part, output, strict=True):
                 blocks[chunk[lane]].append(features)
@@ -88,12 +88,15 @@ def run_once(resources: Resources, rows: Tensor, buffers: Tensor,
             [np.arange(start, stop) for start, stop in pairwise(starts)])
 
 
-def heads(resources: Resources, rows: Tensor) -> Tensors:
-    """Copies of what lies above the features in models ``rows`` [L, P]: tensors ``[L, *shape]`` by name."""
+def heads(resources: Resources, rows: Tensor, lanes: Tensor) -> Tensors:
+    """Copies of what lies above the features in some models: tensors ``[L, *shape]`` by name.
+
+    rows: ``[n, P]``, of which those at positions ``lanes`` [L] are copied.
+    """
     layout = resources.setup.layout
     below = layout.members(("body",))
-    return {name: view.clone(memory_format=torch.contiguous_format)
-            for name, view in layout.split(rows).items() if name not in below}
+    return {name: view.index_select(0, lanes) for name, view in layout.split(rows).items()
+            if name not in below}
 
 
 def _same(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray, names: list[str], loss: Loss,
@@ -101,8 +104,9 @@ def _same(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray,
     """Whether both ways lead to the same gradients, up to rounding."""
     here, (positions,) = run_once(resources, rows, buffers, [pool])
     try:
-        plain = _gradients(resources, resources.stacked(rows, buffers), pool, names, loss, variables)
-        other = _gradients(here, heads(resources, rows), positions, names, loss, variables)
+        lanes = torch.zeros(1, dtype=torch.int64, device=resources.device)
+        plain = _gradients(resources, resources.stacked(rows, buffers, lanes), pool, names, loss, variables)
+        other = _gradients(here, heads(resources, rows, lanes), positions, names, loss, variables)
     except Exception:  # of a loss that reads the samples; if it is at fault itself, training will say so
         return False
     scale = torch.stack([gradient.abs().max() for gradient in plain]).max()

@@ -94,9 +94,11 @@ class Resources:
             return False  # what the failed attempt held is free once the exception is gone
         return True
 
-    def stacked(self, rows: Tensor, buffers: Tensor) -> Tensors:
-        """Copies of models ``[L, P]`` and their buffers ``[L, B]`` as tensors ``[L, *shape]`` by name.
+    def stacked(self, rows: Tensor, buffers: Tensor, lanes: Tensor) -> Tensors:
+        """Copies of some models and their buffers as tensors ``[L, *shape]`` by name.
 
-        They lie in memory as the kernel wants them.
+        They lie in memory as the kernel wants them. rows, buffers: of n models, ``[n, P]`` and ``[n, B]``, of
+        which those at positions ``lanes`` [L] are copied, once.
         """
-        return self.kernel.lay_out(self.setup.layout.stack(rows) | self.buffers.stack(buffers))
+        views = self.setup.layout.split(rows) | self.buffers.split(buffers)
+        return self.kernel.lay_out({name: view.index_select(0, lanes) for name, view in views.items()})

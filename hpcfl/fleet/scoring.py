@@ -45,18 +45,19 @@ def _blocks(pools: list[np.ndarray], pads: bool) -> Iterator[tuple[list[int], np
     lengths = [_padded(len(pool)) if pads else len(pool) for pool in pools]
     for start in range(0, max(lengths) - BLOCK + 1, BLOCK):
         lanes = [i for i, length in enumerate(lengths) if length >= start + BLOCK]
-        yield lanes, np.stack([_cut(pools[i], start, BLOCK) for i in lanes])
+        yield lanes, _filled([pools[i][start:start + BLOCK] for i in lanes], BLOCK)
     rests: dict[int, list[int]] = {}
     for i, length in enumerate(lengths):
         if length % BLOCK or not any(lengths):
             rests.setdefault(length % BLOCK, []).append(i)
     for size, lanes in sorted(rests.items()):
-        yield lanes, np.stack([_cut(pools[i], lengths[i] - size, size) for i in lanes])
+        yield lanes, _filled([pools[i][lengths[i] - size:] for i in lanes], size)
 
 
-def _cut(pool: np.ndarray, start: int, size: int) -> np.ndarray:
-    found = np.full(size, -1)
-    found[:max(0, len(pool) - start)] = pool[start:start + size]
+def _filled(parts: list[np.ndarray], size: int) -> np.ndarray:
+    """Positions of at most ``size`` samples each as rows [a, size], which are filled up with −1."""
+    found = np.full((len(parts), size), -1)
+    found[np.arange(size) < np.array([[len(part)] for part in parts])] = np.concatenate(parts)
     return found
 
 

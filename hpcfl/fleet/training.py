@@ -27,6 +27,8 @@ from hpcfl.rows import pinned, randomness
 
 # (lanes, size, positions of samples [lanes, batches·size]): batches of one size that lanes do side by side
 Stretch = tuple[list[int], int, np.ndarray]
+# (lanes, size of the batches, objectives and data terms [batches, lanes, 2]): what came of a stretch
+Played = tuple[list[int], int, Tensor]
 BLOCK_SAMPLES = 2048  # how many samples are gathered and normalised at once
 
 
@@ -99,20 +101,20 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
 
     def together(positions: list[int]) -> None:
         lanes = torch.tensor(positions, device=resources.device)
-        rows, buffers = trained.rows[lanes], trained.buffers[lanes]
         here, own = resources, [pools[i] for i in positions]
         if once:
-            here, own = frozen.run_once(resources, rows, buffers, own)
+            here, own = frozen.run_once(resources, trained.rows[lanes], trained.buffers[lanes], own)
         clients = [(int(ids[i]), pool, lengths[i]) for i, pool in zip(positions, own, strict=True)]
         # No name for them here, so that their memory is free once a GPU has them where its graphs look.
         chunk = Chunk(task, here, clients, task.lasts(positions), size,
-                      frozen.heads(resources, rows) if once else resources.stacked(rows, buffers),
+                      frozen.heads(resources, trained.rows, lanes) if once else
+                      resources.stacked(trained.rows, trained.buffers, lanes),
                       {name: value[lanes] for name, value in variables.items()},
                       None if task.proximal is None else (task.proximal[0], task.proximal[1][lanes]))
         trained.losses[lanes] = chunk.run()
         here.kernel.check()
-        trained.rows[lanes] = resources.setup.layout.flatten(chunk.tensors, rows)
-        trained.buffers[lanes] = resources.buffers.flatten(chunk.tensors, buffers)
+        resources.setup.layout.write(chunk.tensors, trained.rows, lanes)
+        resources.buffers.write(chunk.tensors, trained.buffers, lanes)
         for name in chunk.assigned:
             trained.changed.setdefault(name, variables[name].clone())[lanes] = chunk.variables[name]
 
@@ -215,16 +217,18 @@ class Chunk:
         numbers = np.concatenate([*(positions.ravel() for *_, positions in stretches), np.array(lengths)])
         told = pinned.on_device(torch.from_numpy(numbers), samples.device)
         index, counts = told.tensor_split([-len(lengths)])
-        record = torch.zeros(len(orders), 3, dtype=torch.float64, device=samples.device)
+        played: list[Played] = []
         start = 0
         for block in _blocks(stretches):
             sizes = [positions.size for *_, positions in block]
             x, y = samples.take(index[start:start + sum(sizes)])
             parts = zip(block, x.split(sizes), y.split(sizes), strict=True)
             for (group, size, part), inputs, labels in parts:
-                self.play(selection(group, samples.device), inputs, labels.view(part.shape), size, record)
+                chosen = selection(group, samples.device)
+                played.append((group, size, self.play(chosen, inputs, labels.view(part.shape), size)))
             start += sum(sizes)
             del x, y, parts, inputs, labels  # their memory is free again before the next block is gathered
+        record = self.added(played)
         record[:, :2] /= counts.clamp(min=1)[:, None]
         return record
 
@@ -235,10 +239,10 @@ class Chunk:
         shuffled = pool[randomness.permutation(len(pool), seed, "shuffle", *key)]
         return self.resources.samples.vary(shuffled[:length], seed, *key)
 
-    def play(self, lanes: Lanes, x: Tensor, y: Tensor, size: int, record: Tensor) -> None:
+    def play(self, lanes: Lanes, x: Tensor, y: Tensor, size: int) -> Tensor:
         """Train on the batches in ``x`` [a·batches·size, …], ``y`` [a, batches·size], one after the other.
 
-        The losses of the ``a`` lanes join ``record`` [L, 3]: both sums over samples, and the last batch's.
+        Returns the objectives and data terms of the ``a`` lanes, [batches, a, 2].
         """
         width, span = y.shape
         # One lane's batch is a slice of the gathered block, which keeps its memory layout.
@@ -247,10 +251,24 @@ class Chunk:
         lane_steps.batched += span // size
         lane_steps.computed += self._session.computed(width) * (span // size)
         parts = zip(x.split(size, dim=1), y.split(size, dim=1), strict=True)
-        losses = torch.stack([self.batch(lanes, *part).expand(width, 2) for part in parts]).to(record)
-        # Added one by one in double precision: a lane's sum may not depend on how many steps a block holds.
-        record[lanes, :2] = torch.cat([record[lanes, :2][None], losses * size]).cumsum(dim=0)[-1]
-        record[lanes, 2] = losses[-1, :, 0]
+        return torch.stack([self.batch(lanes, *part).expand(width, 2) for part in parts])
+
+    def added(self, played: list[Played]) -> Tensor:
+        """Each lane's two sums over the samples of an epoch, and the last batch's objective, float64 [L, 3].
+
+        Tails, which come last and of which a lane has one at most, are added all at once.
+        """
+        device = self.resources.device
+        record = torch.zeros(len(self.clients), 3, dtype=torch.float64, device=device)
+        full = [[stretch] for stretch in played if stretch[1] == self.size]
+        for stretches in filter(None, [*full, played[len(full):]]):
+            numbers = [(lane, size) for group, size, _ in stretches for lane in group]
+            lanes, sizes = pinned.on_device(torch.tensor(numbers), device).unbind(dim=1)
+            losses = torch.cat([found for *_, found in stretches], dim=1).to(record)
+            # Added one by one in double precision: a sum may not depend on how many steps a block holds.
+            sums = torch.cat([record[lanes, :2][None], losses * sizes[:, None]]).cumsum(dim=0)
+            record[lanes, :2], record[lanes, 2] = sums[-1], losses[-1, :, 0]
+        return record
 
     def batch(self, lanes: Lanes, x: Tensor, y: Tensor) -> Tensor:
         """Do ONE step on the lanes' mini-batches ``x`` [a, size, …], ``y`` [a, size].

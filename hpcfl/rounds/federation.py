@@ -30,7 +30,7 @@ from hpcfl.storage.results import FINAL
 from hpcfl.storage.schedule import Schedule
 
 # What a rank asks for after a round: all ranks do the highest of these levels that any rank asks for.
-GO_ON, SAVE, STOP, DIVERGED = 0, 1, 2, 3
+GO_ON, SAVE, STOP = 0, 1, 2
 
 
 @dataclass
@@ -52,7 +52,8 @@ class Federation:
     best: BestRound | None = None
     schedule: Schedule = field(init=False)
     _bytes: tuple[int, int] = field(default=(0, 0))  # sent and received when ``costs`` last looked
-    _unrecorded: tuple[int, dict[str, Any]] | None = None  # the last round and its numbers
+    # the last round, the clients' numbers and what it cost
+    _unrecorded: tuple[int, record.Gathered, dict[str, Any]] | None = None
 
     def __post_init__(self) -> None:
         self.schedule = Schedule(self.prepared.config.checkpoint.every)
@@ -90,28 +91,29 @@ class Federation:
         """Collective. Play one round; returns the level that the ranks agree on."""
         cohort, stopwatch = self.select(round), self.prepared.resources.stopwatch
         scored, audience = self.asked(round, cohort)
+        participants = self.prepared.fleet(cohort, round, scored)  # while the workers wait for the message
+        observers = self.prepared.fleet(np.setdiff1d(audience, cohort), round, scored)
         with stopwatch.phase("send"):
             inbox, floats_down = self.send(audience, round)
         self.record_round()  # the round before, while the workers are busy with this one
-        participants = self.prepared.fleet(cohort, round, scored)
-        observers = self.prepared.fleet(np.setdiff1d(audience, cohort), round, scored)
         self.prepared.store.read_ahead(self.select(round + 1).tolist())
         uplink, finite = self.work(round, inbox, audience, participants, observers)
         numbers = [(participants.ids, record.numbers(participants, uplink, finite)),
                    (observers.ids, record.numbers(observers, None, None))]
         uplink = self.offer(round, cohort, participants, uplink, finite)
         headers = [exchange.header(uplink), participants.ids[~finite.numpy()].tolist(),
-                   record.header(numbers, dict(stopwatch.seconds))]
+                   record.header(numbers, dict(stopwatch.seconds)), self.wish(round, request)]
         with stopwatch.phase("gather"), self.communicator.together():
-            of_uplinks, lost, of_numbers = zip(*self.communicator.allgather(headers), strict=True)
-            values = record.gather(self.communicator, self.prepared.placement,
-                                   audience, len(self.prepared.counts),
-                                   numbers, of_numbers, self.prepared.resources.scores)
+            of_uplinks, lost, of_numbers, wishes = zip(*self.communicator.allgather(headers), strict=True)
+            gathered = record.gather(self.communicator, self.prepared.placement,
+                                     audience, len(self.prepared.counts),
+                                     numbers, of_numbers, self.prepared.resources.scores)
             diverged = np.array(sorted(itertools.chain(*lost)), np.int64)
             sound = np.setdiff1d(cohort, diverged)
             with on_this_rank(f"round {round}, uploads"):  # before anything can end the run
                 offered = exchange.landed(self.communicator, cohort, sound, of_uplinks)
-            level = self.agree(round, diverged, values, request)
+            self.judge(gathered)
+        self.refuse(round, diverged)
         with stopwatch.phase("gather"), on_this_rank(f"round {round}, uploads"):
             arrived = exchange.gather(self.communicator, self.prepared.placement, sound, uplink, of_uplinks,
                                       offered)
@@ -122,9 +124,9 @@ class Federation:
                 with on_this_rank(f"round {round}, aggregation"):
                     self.prepared.method.aggregate(self.server, self.prepared.cohort(sound, round), arrived)
         if self.metrics is not None:
-            self._unrecorded = round, values | self.costs(floats_down) | {FINAL: 0}
+            self._unrecorded = round, gathered, self.costs(floats_down) | {FINAL: 0}
         stopwatch.seconds.clear()  # so a checkpoint that follows counts for the next round
-        return level
+        return int(max(wishes))
 
     def asked(self, round: int, cohort: np.ndarray) -> tuple[bool, np.ndarray]:
         """Whether the round is scored, and the ids [n] of those that get a message: the cohort, or all."""
@@ -159,28 +161,27 @@ class Federation:
             exchange.offer(self.communicator, cohort, participants.ids[finite.numpy()], uplink)
         return uplink
 
-    def judge(self, values: dict[str, Any]) -> None:
-        """Collective. Keep the state before a round with these ``values``, of rank 0, if it is the best."""
+    def judge(self, gathered: record.Gathered) -> None:
+        """Collective. Keep the state before a round with these numbers, of rank 0, if it is the best."""
         if self.best is not None:
-            number = self.communicator.share(self.best.found(values) if self.communicator.is_server else None)
+            server = self.communicator.is_server
+            number = self.communicator.share(self.best.found(gathered.values) if server else None)
             if number is not None:
                 self.best.keep(number)
 
-    def agree(self, round: int, diverged: np.ndarray, values: dict[str, Any], request: StopRequest) -> int:
-        """Collective. The level that all ranks act on after the round, and whether it was the best.
-
-        diverged: ids of diverged clients, of all ranks. values: of the round, on rank 0. Raises RunFailure
-        where diverged clients end the run.
-        """
-        self.judge(values)
-        stops = len(diverged) > 0 and self.prepared.config.training.on_divergence == "stop"
-        level = self.communicator.agree(DIVERGED if stops else STOP if request.received
-                                        else SAVE if self.due(round) else GO_ON)
-        if level == DIVERGED:
+    def refuse(self, round: int, diverged: np.ndarray) -> None:
+        """Raise RunFailure where clients that ``diverged``, ids of all ranks, end the run."""
+        if len(diverged) and self.prepared.config.training.on_divergence == "stop":
             raise RunFailure(f"round {round}: {_named(diverged)} diverged (NaN or Inf); "
                              "lower training.lr or set training.clip and start over with --fresh, or "
                              "leave such clients out with training.on_divergence = 'exclude'")
-        return level
+
+    def wish(self, round: int, request: StopRequest) -> int:
+        """The level that this rank asks for after a round, told with what it sends.
+
+        A signal that reaches only ranks that are waiting for others by then counts for the next round.
+        """
+        return STOP if request.received else SAVE if self.due(round) else GO_ON
 
     def due(self, round: int) -> bool:
         """Whether a checkpoint is due: by schedule, and before the last round.
@@ -265,8 +266,9 @@ class Federation:
         It is called when the workers do not wait for rank 0.
         """
         if self.metrics is not None and self._unrecorded is not None:
-            (round, values), self._unrecorded = self._unrecorded, None
+            (round, gathered, costs), self._unrecorded = self._unrecorded, None
             with on_this_rank(f"round {round}, metrics"):
+                values = gathered.values | costs
                 self.metrics.record(round, values)
             with on_this_rank(f"round {round}, report"):
                 self.report(round, values)
@@ -307,12 +309,12 @@ class Federation:
         numbers = [(fleet.ids, record.numbers(fleet, None, None))]
         if len(newcomers):
             numbers.append(self.welcome(newcomers, rounds + 1))
-        values = record.gather(self.communicator, self.prepared.placement,
-                               np.concatenate([audience, newcomers]), len(self.prepared.counts), numbers,
-                               self.communicator.allgather(record.header(numbers, {})),
-                               self.prepared.resources.scores)
+        gathered = record.gather(self.communicator, self.prepared.placement,
+                                 np.concatenate([audience, newcomers]), len(self.prepared.counts), numbers,
+                                 self.communicator.allgather(record.header(numbers, {})),
+                                 self.prepared.resources.scores)
         if self.metrics is not None:
-            values |= self.costs(floats_down) | {FINAL: 1}
+            values = gathered.values | self.costs(floats_down) | {FINAL: 1}
             with on_this_rank("after the last round, metrics"):
                 self.metrics.conclude(rounds + 1, values)
             with on_this_rank("after the last round, report"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -82,43 +83,73 @@ def header(fleets: OfFleets, seconds: dict[str, float]) -> dict[str, Any]:
             "recorded": _all(numbers.recorded for _, numbers in fleets), "seconds": seconds}
 
 
-def gather(communicator: Communicator, placement: Placement, audience: np.ndarray, clients: int,
-           fleets: OfFleets, headers: Sequence[dict[str, Any]],
-           scores: Mapping[str, Score]) -> dict[str, Any]:
-    """Collective. The round's numbers by name, on rank 0; {} elsewhere.
+@dataclass(frozen=True)
+class Gathered:
+    """The numbers of a round's clients, on rank 0. Making ``values`` of them can wait until there is time.
 
-    They are each client's own, ``clients/NAME`` [clients], NaN where it has none, their summaries over
-    clients, and the seconds of the slowest worker. audience: ids of the clients that were sent to.
-    clients: how many there are in all. fleets: of this rank. headers: of all ranks, by rank.
+    table: float64 [n, names], a row for each client of the audience; None on the other ranks.
+    audience: ids of the clients that were sent to. clients: how many there are in all.
+    headers: of all ranks, by rank.
     """
-    names, columns, recorded = (_all(one[key] for one in headers) for key in ("names", "columns", "recorded"))
+
+    table: NDArray[np.float64] | None
+    audience: np.ndarray
+    clients: int
+    headers: Sequence[dict[str, Any]]
+    scores: Mapping[str, Score]
+
+    @cached_property
+    def values(self) -> dict[str, Any]:
+        """The round's numbers by name, on rank 0; {} elsewhere.
+
+        They are each client's own, ``clients/NAME`` [clients], NaN where it has none, their summaries over
+        clients, and the seconds of the slowest worker.
+        """
+        if self.table is None:
+            return {}
+        names, columns, recorded = _names(self.headers)
+        of_clients = {name: np.full(self.clients, np.nan) for name in names}
+        for position, name in enumerate(names):
+            of_clients[name][self.audience] = self.table[:, position]
+        record: dict[str, Any] = {f"clients/{name}": values for name, values in of_clients.items()}
+        for column in columns:
+            prefix = f"{column}/"
+            of_column = {name.removeprefix(prefix): of_clients[name]
+                         for name in names if name.startswith(prefix)}
+            for name, score in self.scores.items():
+                record |= {f"{prefix}{part}": value for part, value in score.summary(name, of_column).items()}
+            name, score = next(iter(self.scores.items()))
+            record[f"{prefix}{CLIENTS}"] = float((~np.isnan(score.of_clients(name, of_column))).sum())
+        for name in recorded:
+            values = of_clients[f"recorded/{name}"]
+            record |= {f"recorded/{name}": summarised("mean", values),
+                       f"recorded/{name}_std": summarised("std", values)}
+        workers = [one["seconds"] for one in self.headers[min(1, len(self.headers) - 1):]]  # rank 0 if alone
+        record |= {f"seconds/{phase}": max(worker.get(phase, 0.0) for worker in workers)
+                   for phase in ("train", "score")}
+        return record
+
+
+def gather(communicator: Communicator, placement: Placement, audience: np.ndarray, clients: int,
+           fleets: OfFleets, headers: Sequence[dict[str, Any]], scores: Mapping[str, Score]) -> Gathered:
+    """Collective. The numbers of all clients that were sent to, on rank 0.
+
+    fleets: of this rank. The other arguments are fields of ``Gathered``.
+    """
+    names, *_ = _names(headers)
     mine = audience[placement.owner[audience] == communicator.rank]
     table = np.full((len(mine), len(names)), np.nan)
     for ids, of_fleet in fleets:
         for name, values in of_fleet.values.items():
             table[np.searchsorted(mine, ids), names.index(name)] = values
     whole = communicator.gather(table, placement.owner[audience])
-    if whole is None:
-        return {}
-    of_clients = {name: np.full(clients, np.nan) for name in names}
-    for position, name in enumerate(names):
-        of_clients[name][audience] = whole[:, position]
-    record: dict[str, Any] = {f"clients/{name}": values for name, values in of_clients.items()}
-    for column in columns:
-        prefix = f"{column}/"
-        of_column = {name.removeprefix(prefix): of_clients[name] for name in names if name.startswith(prefix)}
-        for name, score in scores.items():
-            record |= {f"{column}/{part}": value for part, value in score.summary(name, of_column).items()}
-        name, score = next(iter(scores.items()))
-        record[f"{column}/{CLIENTS}"] = float((~np.isnan(score.of_clients(name, of_column))).sum())
-    for name in recorded:
-        values = of_clients[f"recorded/{name}"]
-        record |= {f"recorded/{name}": summarised("mean", values),
-                   f"recorded/{name}_std": summarised("std", values)}
-    workers = [one["seconds"] for one in headers[min(1, len(headers) - 1):]]  # rank 0 only if it is alone
-    record |= {f"seconds/{phase}": max(worker.get(phase, 0.0) for worker in workers)
-               for phase in ("train", "score")}
-    return record
+    return Gathered(whole, audience, clients, headers, scores)
+
+
+def _names(headers: Sequence[dict[str, Any]]) -> tuple[list[str], list[str], list[str]]:
+    """Of all numbers, of what was scored and of what was recorded, on any rank."""
+    names, columns, recorded = (_all(one[key] for one in headers) for key in ("names", "columns", "recorded"))
+    return names, columns, recorded
 
 
 def _all(lists: Iterable[Iterable[str]]) -> list[str]:

@@ -96,16 +96,15 @@ class Layout:
         return {name: view.clone(memory_format=torch.contiguous_format)
                 for name, view in self.split(rows).items()}
 
-    def flatten(self, tensors: Mapping[str, Tensor], out: Tensor) -> Tensor:
-        """Write tensors ``[n, *shape]`` by name into the rows ``out`` [n, width], and return these.
+    def write(self, tensors: Mapping[str, Tensor], rows: Tensor, chosen: Tensor) -> None:
+        """Write tensors ``[k, *shape]`` by name into ``rows`` [n, width], into those at positions ``chosen``.
 
         Columns of which ``tensors`` has no name stay as they are; names that the layout does not know are
         ignored.
         """
-        for name, view in self.split(out).items():
+        for name, view in self.split(rows).items():
             if name in tensors:
-                view.copy_(tensors[name])
-        return out
+                view.index_copy_(0, chosen, tensors[name])
 
 
 def of_parameters(module: nn.Module) -> Layout:

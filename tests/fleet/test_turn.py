@@ -148,7 +148,7 @@ def test_another_model_inside_a_loss_has_its_own_batch_norm(make_fleet, rows_of,
         x, _ = samples.take(samples.train[client])
         found = []
         for buffers in (given, statistics):
-            stacked = fleet.resources.stacked(rows[client:client + 1], buffers[client:client + 1])
+            stacked = fleet.resources.stacked(rows, buffers, torch.tensor([client]))
             module.load_state_dict({name: tensor[0] for name, tensor in stacked.items()})
             found.append(module.features(x).detach())
         assert float(fleet.losses[client]) == pytest.approx(float((found[0] - found[1]).abs().sum()),

@@ -1,17 +1,18 @@
-"""The command, with a worker that stops when it should send its rows."""
+"""The command, with a worker that stops when it should send its numbers, by a blocking call."""
 
 import os
 import signal
 
 from hpcfl.__main__ import main
-from hpcfl.communication.mpi import World
+from hpcfl.communication import mpi
 
 
 def stop(self, *given):
-    self._meet()
-    os.kill(os.getpid(), signal.SIGSTOP)
+    with self._blocking():
+        os.kill(os.getpid(), signal.SIGSTOP)
 
 
+mpi.WIDE_BYTES = 1
 if os.environ["PMI_RANK"] == "1":
-    World.gather = stop
+    mpi.World.gather = stop
 main()

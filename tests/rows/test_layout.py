@@ -53,18 +53,21 @@ def test_rows_and_tensors_are_each_others_inverse(layout):
     rows = torch.randn(7, layout.width)
     tensors = layout.stack(rows)
     assert [tuple(tensor.shape[1:]) for tensor in tensors.values()] == layout.shapes
-    assert torch.equal(layout.flatten(tensors, torch.zeros_like(rows)), rows)
+    again, order = torch.zeros_like(rows), torch.randperm(7)
+    layout.write({name: tensor[order] for name, tensor in tensors.items()}, again, order)
+    assert torch.equal(again, rows)
     tensors["head.bias"].add_(1)
     assert not rows[:, -2:].eq(tensors["head.bias"]).any()  # stack copies
     layout.split(rows)["head.bias"].zero_()
     assert (rows[:, -2:] == 0).all()  # split does not
 
 
-def test_flatten_leaves_columns_of_absent_names(layout):
-    rows = torch.randn(2, layout.width)
+def test_writing_leaves_other_rows_and_columns_of_absent_names(layout):
+    rows = torch.randn(3, layout.width)
     before = rows.clone()
-    layout.flatten({"head.bias": torch.zeros(2, 2)}, rows)
-    assert torch.equal(rows[:, :-2], before[:, :-2]) and (rows[:, -2:] == 0).all()
+    layout.write({"head.bias": torch.zeros(2, 2)}, rows, torch.tensor([2, 0]))
+    assert torch.equal(rows[:, :-2], before[:, :-2]) and (rows[[0, 2], -2:] == 0).all()
+    assert torch.equal(rows[1], before[1])
 
 
 def test_a_modules_row_is_its_parameters_one_after_the_other():
