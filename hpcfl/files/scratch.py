@@ -10,15 +10,16 @@ import math
 import os
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 from typing_extensions import Buffer  # part of Python from 3.12 on
 
-from hpcfl.files import atomic
+from hpcfl.files import atomic, heartbeat
 
+PART_BYTES = 1 << 24  # of rows that are worked on at once
 _limit = math.inf  # bytes
 _held: dict[int, int] = {}  # the bytes of each array in memory that is still in use, by its id
 
@@ -38,7 +39,21 @@ def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
 
 def copy(tensor: Tensor) -> Tensor:
     """A contiguous copy on the CPU that shares no memory with ``tensor``. Raises RunFailure."""
-    return empty(tensor.shape, tensor.dtype).copy_(tensor.detach())
+    found = empty(tensor.shape, tensor.dtype)
+    for target, part in zip(parts(torch.atleast_1d(found)), parts(torch.atleast_1d(tensor.detach())),
+                            strict=True):
+        target.copy_(part)
+    return found
+
+
+def parts(matrix: Tensor) -> Iterator[Tensor]:
+    """Neighbouring rows of a matrix, some at once, with a heartbeat for each part.
+
+    What lies in files is read and written at the speed of a disk that others use too.
+    """
+    for part in matrix.split(max(1, PART_BYTES // max(1, matrix[:1].nbytes))):
+        yield part
+        heartbeat.beat()
 
 
 def _array(size: int) -> np.ndarray:

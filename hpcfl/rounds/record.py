@@ -13,6 +13,7 @@ from torch import Tensor
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Message, fields
 from hpcfl.communication.placement import Placement
+from hpcfl.files import scratch
 from hpcfl.fleet import Fleet
 from hpcfl.scores._summaries import summarised
 from hpcfl.scores.base import Score
@@ -44,9 +45,10 @@ def finite(fleet: Fleet, uplink: Message) -> Tensor:
     tensors += [*fleet.state.values(), *([] if fleet.losses is None else [fleet.losses[:, None]])]
     for tensor in tensors:
         if tensor.is_floating_point() and tensor.numel():
-            flat = tensor.flatten(1)
             # NaN passes through both; absolute values would be a copy of all rows.
-            good &= torch.maximum(flat.amax(dim=1), -flat.amin(dim=1)).isfinite().cpu()
+            largest = [torch.maximum(part.amax(dim=1), -part.amin(dim=1))
+                       for part in scratch.parts(tensor.flatten(1))]
+            good &= torch.cat(largest).isfinite().cpu()
     return good
 
 

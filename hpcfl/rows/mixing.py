@@ -12,7 +12,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from hpcfl.files import scratch
+from hpcfl.files import heartbeat, scratch
 from hpcfl.rows import pinned
 
 BLOCK_FLOATS = 1 << 17  # of float64 in a block: 1 MB, which stays in a core's cache
@@ -160,8 +160,11 @@ def _empty(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor
 def blocks(width: int, rows: int, device: torch.device, floats: int | None = None) -> Iterator[slice]:
     """Cuts of ``width`` columns into blocks of so many rows that are as large as suits the device.
 
+    A heartbeat is sent after each.
+
     floats: how many numbers of a block suit the CPU, instead of BLOCK_FLOATS.
     """
     step = max(1, ((floats or BLOCK_FLOATS) if device.type == "cpu" else GPU_BLOCK_FLOATS) // max(1, rows))
     for start in range(0, width, step):
         yield slice(start, start + step)
+        heartbeat.beat()  # rows that lie in files may take long to be read

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from hpcfl.errors import RunFailure
-from hpcfl.files import hdf5, scratch
+from hpcfl.files import hdf5, heartbeat, scratch
 
 
 @pytest.fixture(autouse=True)
@@ -88,3 +88,14 @@ def test_files_of_hdf5_are_the_same_bytes_wherever_they_were_made(files):
     plain = bytes(hdf5.encode(data, {"note": "text"}))
     scratch.limit(0)
     assert bytes(hdf5.encode(data, {"note": "text"})) == plain and files
+
+
+def test_a_long_copy_sends_heartbeats(monkeypatch):
+    """At the speed of a busy disk gigabytes take longer than a rank may be silent."""
+    beats = []
+    monkeypatch.setattr(heartbeat, "_tell", lambda: beats.append(len(beats)))
+    monkeypatch.setattr(scratch, "PART_BYTES", 2 * 4 * 8)
+    row = torch.arange(8.0)
+    assert torch.equal(scratch.copy(row.expand(5, 8)), row.repeat(5, 1)) and len(beats) >= 3
+    beats.clear()
+    assert [len(part) for part in scratch.parts(row.expand(5, 8))] == [2, 2, 1] and len(beats) == 3

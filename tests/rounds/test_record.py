@@ -9,11 +9,14 @@ from hpcfl import trial
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
+from hpcfl.files import scratch
 from hpcfl.preparation.prepare import prepare
 from hpcfl.rounds import record
 
 
-def test_healthy_clients_have_finite_messages_state_and_losses(make_fleet):
+@pytest.mark.parametrize("at_once", [8, scratch.PART_BYTES])
+def test_healthy_clients_have_finite_messages_state_and_losses(make_fleet, monkeypatch, at_once):
+    monkeypatch.setattr(scratch, "PART_BYTES", at_once)
     fleet = make_fleet()
     fleet.state = {"private": torch.zeros(5, 2), "count": torch.zeros(5, 1, dtype=torch.int64)}
     uplink = {"model": torch.zeros(5, 3), "mask": torch.ones(5, 3, dtype=torch.bool)}

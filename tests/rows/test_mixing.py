@@ -6,7 +6,8 @@ import operator
 import pytest
 import torch
 
-from hpcfl.rows import mixing
+from hpcfl.files import heartbeat
+from hpcfl.rows import mixing, sums
 
 
 @pytest.mark.parametrize("block", [1, 7, 100, 1 << 22])
@@ -143,3 +144,11 @@ def test_replaced_rows():
     assert mixing.replaced(rows, torch.tensor([0, 2]), new)[:, 0].tolist() == [1, 0, 1]
     assert not rows.any()
     assert torch.equal(mixing.replaced(rows, torch.arange(3), torch.ones(3, 2)), torch.ones(3, 2))
+
+
+def test_every_block_of_columns_sends_a_heartbeat(monkeypatch):
+    beats = []
+    monkeypatch.setattr(heartbeat, "_tell", lambda: beats.append(len(beats)))
+    monkeypatch.setattr(sums, "BLOCK_FLOATS", 6)
+    assert sums.mean(torch.ones(3, 10), torch.ones(3)).tolist() == [1.0] * 10
+    assert len(beats) == 2 * 5 + 1  # two passes over blocks of two columns, and the division
