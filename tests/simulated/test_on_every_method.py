@@ -16,10 +16,10 @@ ROUNDED = {"resnet8": 1e-5}
 CLASS_TESTED = 20  # samples of each class that a client has are tested on, none is of another number
 # Of one step of lanes side by side, with what an epoch does once for the one to four steps that it has here.
 # A plain step is one graph; where lanes are not neighbours, the optimiser's kernels come after it.
-LAUNCHES = 40
+LAUNCHES = 50
 # A step in a method's own hands: APPLE has two more for each lane, APFL takes two gradients, Per-FedAvg
 # three, pFedMe five.
-OWN_STEP = {"apple": 70, "apfl": 60, "partialfed": 80, "per-fedavg": 90, "pfedme": 105}
+OWN_STEP = {"apple": 75, "apfl": 65, "partialfed": 85, "per-fedavg": 95, "pfedme": 110}
 # Every third case has two lanes, so two chunks, and test sets that are whole blocks, so nothing is padded.
 CASES = [pytest.param(*case, number % 3 == 0, id="-".join([case[0], case[2]]))
          for number, case in enumerate(PLAYED)]

@@ -13,7 +13,7 @@ from hpcfl.fleet.homes import Homes
 
 # Of one step: copies of x and of y into the graph's places, the graph, the losses, and what a training does
 # once for few steps, such as zeroing Adam's moments.
-LAUNCHES = 25
+LAUNCHES = 30
 
 
 @pytest.mark.parametrize(("model", "training"), [
