@@ -10,6 +10,7 @@ from hpcfl.communication import exchange, mpi
 ARRIVED = Path(os.environ["ARRIVED"])
 PATIENCE = 6  # seconds
 mpi.WIDE_BYTES = 1
+mpi.FIRST_BYTES, mpi.ROOM = 16, 8  # every text is longer than what travels first
 take, offer = mpi.World._take, exchange.offer
 
 
