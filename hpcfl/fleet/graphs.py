@@ -187,15 +187,13 @@ class Graph:
 
     def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         self.read(tensors)
-        lanes = len(tensors[0])
-        # Lanes that are computed along in vain are other clients' where they are at home.
-        others = [self.inputs[position][lanes:] for position in self.written if position in self.at_home]
+        lanes, others = len(tensors[0]), list[Tensor]()
+        if lanes < len(self.inputs[0]):  # lanes that are computed in vain, and may be other clients' at home
+            others = [self.inputs[position][lanes:] for position in self.written if position in self.at_home]
         kept = [torch.empty_like(rows) for rows in others]
-        if lanes < len(self.inputs[0]):
-            _copy(kept, others)
+        _copy(kept, others)
         self.graph.replay()
-        if lanes < len(self.inputs[0]):
-            _copy(others, kept)
+        _copy(others, kept)
         back = [position for position in self.written if position not in self.at_home]
         _copy([tensors[position] for position in back], [self.inputs[position][:lanes] for position in back])
         return tuple(output[:lanes] for output in self.outputs)

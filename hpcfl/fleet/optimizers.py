@@ -8,7 +8,6 @@ reset each round (methods-1.md §2).
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -97,10 +96,10 @@ class Optimizer:
 
 
 def update(training: Training, parts: Parts, gradients: list[Tensor],
-           numbers: Mapping[str, float] = MappingProxyType({})) -> None:
+           numbers: Mapping[str, float]) -> None:
     """A step of the optimiser as a function of tensors alone: changes ``parts`` by gradients ``[a, …]``.
 
-    numbers: the FACTORS where ``parts`` do not have them.
+    numbers: the FACTORS by name, for ``parts`` that do not have them.
     """
     weights, anchors = parts["weights"], parts.get("anchors")
     factors: Mapping[str, Factor] = numbers

@@ -167,6 +167,6 @@ def _step(training: Training, kinds: list[str], trained: int,
         parts: Parts = {}
         for kind, tensor in zip(kinds, [*given[:trained], *given[begin:]], strict=True):
             parts.setdefault(kind, []).append(tensor)
-        update(training, parts, list(outputs[:trained]))
+        update(training, parts, list(outputs[:trained]), {})  # the factors are among the parts
 
     return apply
