@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from hpcfl.communication import texts
 from hpcfl.communication.communicator import Array, Communicator, Empty, OneProcess, flush
 
 # environment variables, of which a launcher of MPI ranks sets at least one
@@ -32,9 +33,6 @@ BLOCK_BYTES = 1 << 28  # the most that one broadcast moves, as MPI counts in 32 
 # Rows of this size or more travel straight from place to place, one at a time; smaller ones travel all
 # together, copied into the order of ranks. Exchanges of less in all are small: they move while ranks poll.
 WIDE_BYTES = 1 << 16
-# A text travels with its length in front, and mostly whole: what does not fit here follows.
-FIRST_BYTES, LENGTH = 4096, 8
-ROOM = FIRST_BYTES - LENGTH
 HEARTBEAT, OFFER, ROWS = 77, 78, 79  # the tags of messages
 UNTIL_TOLD = 600.0  # seconds of silence that count as a hang until ``watch`` says how many
 
@@ -156,33 +154,29 @@ class World(Communicator):
                 blocking(*given, **how)
 
     def share(self, value: Any) -> Any:
-        text = json.dumps(value).encode() if self.rank == 0 else b""
-        first = _first(text)
-        self._wait(self._world.Ibcast(first, root=0))
-        [length] = _lengths(first)
-        rest = np.frombuffer(bytearray(text[ROOM:]) or bytearray(max(0, length - ROOM)), np.uint8)
-        if length > ROOM:
-            self._exchange(len(rest), self._world.Bcast, self._world.Ibcast, rest, root=0)
-        return json.loads(first[LENGTH:].tobytes()[:length] + rest.tobytes())
+        head, rest = texts.split(json.dumps(value).encode() if self.rank == 0 else b"")
+        self._wait(self._world.Ibcast(head, root=0))
+        if missing := texts.missing(head):
+            rest = rest if self.rank == 0 else np.empty(missing, np.uint8)
+            self._exchange(missing, self._world.Bcast, self._world.Ibcast, rest, root=0)
+        return json.loads(texts.joined(head, rest))
 
     def collect(self, value: Any) -> list[Any] | None:
         with self._blocking():
-            texts = self._world.gather(json.dumps(value), root=0)
-        return None if texts is None else [json.loads(text) for text in texts]
+            everyones = self._world.gather(json.dumps(value), root=0)
+        return None if everyones is None else [json.loads(text) for text in everyones]
 
     def allgather(self, value: Any) -> list[Any]:
-        text = json.dumps(value).encode()
-        firsts = np.empty((self.size, FIRST_BYTES), np.uint8)
-        self._wait(self._world.Iallgather(_first(text), firsts))
-        lengths = _lengths(firsts)
-        sizes = [max(0, length - ROOM) for length in lengths]
+        head, rest = texts.split(json.dumps(value).encode())
+        heads = np.empty((self.size, texts.HEAD_BYTES), np.uint8)
+        self._wait(self._world.Iallgather(head, heads))
+        sizes = [texts.missing(head) for head in heads]
         rests = np.empty(sum(sizes), np.uint8)
         if sum(sizes):
             self._exchange(sum(sizes), self._world.Allgatherv, self._world.Iallgatherv,
-                           np.frombuffer(text[ROOM:], np.uint8), [rests, sizes, None, self._mpi.BYTE])
-        parts = zip(firsts, lengths, np.split(rests, np.cumsum(sizes)[:-1]), strict=True)
-        return [json.loads(first[LENGTH:].tobytes()[:length] + rest.tobytes())
-                for first, length, rest in parts]
+                           rest, [rests, sizes, None, self._mpi.BYTE])
+        parts = zip(heads, np.split(rests, np.cumsum(sizes)[:-1]), strict=True)
+        return [json.loads(texts.joined(head, rest)) for head, rest in parts]
 
     def agree(self, level: int) -> int:
         highest = np.array([level])
@@ -358,17 +352,6 @@ def _settled(rows: Array) -> Array:
         import torch  # after MPI, which comes before any heavy import
         torch.cuda.synchronize(rows.device)
     return rows
-
-
-def _first(text: bytes) -> np.ndarray:
-    """What of a text travels first, uint8 [FIRST_BYTES]: its length, then as much as there is room for."""
-    begin = len(text).to_bytes(LENGTH, "little") + text[:ROOM]
-    return np.frombuffer(bytearray(begin.ljust(FIRST_BYTES)), np.uint8)
-
-
-def _lengths(firsts: np.ndarray) -> list[int]:
-    """The lengths of texts, of which ``_first`` made these, uint8 [FIRST_BYTES] or one a row."""
-    return [int.from_bytes(first[:LENGTH].tobytes(), "little") for first in np.atleast_2d(firsts)]
 
 
 def _route(owner: Array, size: int, row_bytes: int) -> tuple[Array, list[int]]:

@@ -5,12 +5,12 @@ import time
 from pathlib import Path
 
 from hpcfl.__main__ import main
-from hpcfl.communication import exchange, mpi
+from hpcfl.communication import exchange, mpi, texts
 
 ARRIVED = Path(os.environ["ARRIVED"])
 PATIENCE = 6  # seconds
 mpi.WIDE_BYTES = 1
-mpi.FIRST_BYTES, mpi.ROOM = 16, 8  # every text is longer than what travels first
+texts.HEAD_BYTES, texts.ROOM = 16, 8  # every text has a rest
 take, offer = mpi.World._take, exchange.offer
 
 

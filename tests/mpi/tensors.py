@@ -6,11 +6,11 @@ import os
 import torch
 
 from hpcfl.__main__ import main
-from hpcfl.communication import exchange, mpi
+from hpcfl.communication import exchange, mpi, texts
 
 assert callable(exchange._array) and callable(exchange._landing)  # else this would replace nothing
 mpi.WIDE_BYTES = int(os.environ["WIDE_BYTES"])
-mpi.FIRST_BYTES, mpi.ROOM = 16, 8  # every text is longer than what travels first
+texts.HEAD_BYTES, texts.ROOM = 16, 8  # every text has a rest
 exchange._array = lambda tensor, takes_gpu: tensor.detach().contiguous()
 exchange._landing = lambda device, takes_gpu: lambda shape, dtype: torch.empty(shape,
                                                                                dtype=getattr(torch, dtype))
