@@ -69,7 +69,9 @@ class PFedMe(ServerModel):
                 turn.move(descend, local)
             theta = turn.rows()
             turn.move(descend, local)
-            terms = self.lam * (theta - local).square() + self.mu * theta.square()
+            terms = (theta - local).square_().mul_(self.lam)
+            if self.mu:
+                terms += self.mu * theta.square()
             turn.regulariser(terms.sum(dim=1) / 2)
             turn.variables["local"] = torch.lerp(local, turn.rows(), rate)
 
