@@ -27,6 +27,7 @@ from hpcfl.storage import provenance
 HERE, RESULTS = Path(__file__).parent, Path(__file__).parents[2] / "results" / "benchmarks"
 METHODS = ("fedavg", "fedprox", "cwfedavg", "fednh", "diversifed", "fedala", "fedrep")
 STEPS = ("fedavg", "ditto", "per-fedavg", "pfedme", "apple")
+OF_STEPS = {"ditto": ["method.personal_epochs=1"], "pfedme": ["method.inner_steps=5"]}
 LITTLE = 100  # MB for rank 0's matrices, of which the server step has a gigabyte
 UNSCORED = [f"evaluation.every={workloads.NEVER}"]
 
@@ -109,8 +110,7 @@ def methods(bench: Bench, name: str) -> dict[str, float]:
 
 def steps(bench: Bench, name: str) -> dict[str, float]:
     """Methods that do their own steps: Ditto with one personal epoch, pFedMe with five steps a batch."""
-    return against_fedavg(bench, name, STEPS, {"ditto": ["method.personal_epochs=1"],
-                                               "pfedme": ["method.inner_steps=5"]})
+    return against_fedavg(bench, name, STEPS, OF_STEPS)
 
 
 def against_fedavg(bench: Bench, name: str, methods: tuple[str, ...],
