@@ -1,5 +1,6 @@
 """``hpcfl status``: where the runs in a folder stand. It only reads, and never disturbs a run that writes."""
 
+import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -40,6 +41,7 @@ class Status:
     accuracy: float | None = None  # the last one scored, in [0, 1], or what else counts
     left: float | None = None  # seconds until it is finished, at its pace so far
     reached: str = ""  # ``accuracy`` as it is shown
+    command: str = ""  # what continues it, where somebody typed that
 
 
 def look(folder: Path) -> list[Status]:
@@ -96,7 +98,8 @@ def _status(name: str, folder: Path, submissions: Submissions, queued: Queued | 
     number = so_far.last[run.score] if so_far.last else None
     return Status(name, state, note, so_far.rounds, rounds, number,
                   pace * left if pace and left and state == "running" else None,
-                  "" if number is None else f"{run.measure.shown(number)} {run.measure.unit}".rstrip())
+                  "" if number is None else f"{run.measure.shown(number)} {run.measure.unit}".rstrip(),
+                  _typed(run) if state == "stopped" and name not in submissions.jobs else "")
 
 
 def _run(folder: Path) -> Run | None:
@@ -126,6 +129,14 @@ def _state(name: str, folder: Path, run: Run | None, submissions: Submissions,
     return ("stopped", "the same command continues") if its_life.stage else ("waiting", "")
 
 
+def _typed(run: Run) -> str:
+    """The command that last began or continued a run, for a shell; "" where it was none of hpcfl's own."""
+    program, *words = run.results.header.get("command") or [""]
+    ranks = run.results.header.get("ranks", 1)
+    launcher = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
+    return shlex.join([*launcher, "hpcfl", *words]) if Path(program).name == "hpcfl" else ""
+
+
 def _in_queue(queued: Queued, run: Run | None, requeues: str) -> tuple[str, str]:
     """State and note of a cell whose job waits or runs, but does not hold the folder."""
     if queued.state == "RUNNING":
@@ -143,4 +154,6 @@ def _table(cells: list[Status]) -> RenderableType:
                       literal(cell.reached),
                       "" if cell.left is None else duration(cell.left), literal(cell.note))
     counts = Counter(cell.state for cell in cells)
-    return Group(table, ", ".join(f"{count} {state}" for state, count in counts.items()))
+    commands = dict.fromkeys(cell.command for cell in cells if cell.command)
+    return Group(table, ", ".join(f"{count} {state}" for state, count in counts.items()),
+                 *(literal(f"continue, in the folder where it was begun: {command}") for command in commands))

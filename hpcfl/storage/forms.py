@@ -70,6 +70,7 @@ class Header(TypedDict, total=False):
 
     primary: the column that is the method's result unless the configuration names another.
     scores: by name. completed: see ``Results``. starts: how often the run was begun and continued.
+    ranks, command: of the last of these, the latter as the words of ``sys.argv``.
     clients: what the data call them, if anything, by number.
     """
 
@@ -78,4 +79,6 @@ class Header(TypedDict, total=False):
     scores: dict[str, Described]
     completed: list[NonNegativeInt]
     starts: list[Start]
+    ranks: PositiveInt
+    command: list[str]
     clients: list[str]

@@ -14,6 +14,7 @@ from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment.config import parse
+from hpcfl.storage import results
 from hpcfl.storage.lock import FolderLock
 from hpcfl.storage.metrics import MetricsWriter
 
@@ -111,6 +112,28 @@ def test_stopped_in_the_middle(sweep):
     for name in ("metrics.h5", "metrics-copy.h5"):
         (sweep / "seed=1" / name).unlink()
     assert states(sweep)[1] == ("seed=1", "stopped", "the same command continues")
+
+
+@pytest.mark.parametrize(("ranks", "argv", "printed"), [
+    (1, ["/usr/bin/hpcfl", "run", "my file.toml"], "hpcfl run 'my file.toml'"),
+    (3, ["hpcfl", "run", "f.toml", "--set", "seed=1"], "mpiexec -n 3 hpcfl run f.toml --set seed=1"),
+    (1, ["study.py"], None)])
+def test_a_stopped_run_says_what_continues_it(sweep, monkeypatch, capsys, ranks, argv, printed):
+    folder = sweep / "seed=1"
+    monkeypatch.setattr("sys.argv", argv)
+    run(parse(TABLE | {"seed": 1}), folder, OneProcess())
+    found = results.load_merged(folder, [])
+    found.header["ranks"] = ranks
+    (folder / "metrics.h5").write_bytes(results.encode(found))
+    (folder / "metrics-copy.h5").unlink()
+    config = folder / "run.json"
+    config.write_text(config.read_text().replace('"rounds": 2', '"rounds": 20'))
+
+    status.show(sweep, watch=False)
+
+    lines = capsys.readouterr().out.splitlines()
+    said = [line for line in lines if line.startswith("continue")]
+    assert said == ([f"continue, in the folder where it was begun: {printed}"] if printed else [])
 
 
 def test_a_single_run_and_a_folder_without_any(sweep, tmp_path):
