@@ -64,6 +64,12 @@ PLAYED = [
 # Of five clients: three steps, the last of two samples for some; the smallest client has no whole batch.
 COUNTS = [[4, 5, 0, 1], [0, 4, 4, 0], [0, 0, 1, 2], [6, 0, 2, 2], [2, 2, 2, 2]]
 
+# What cuBLAS keeps on a real GPU for itself, with CUBLAS_WORKSPACE_CONFIG = :4096:8, in bytes: for this
+# thread, for autograd's, and for the stream of captures.
+OF_CUBLAS = 3 * 8 * (4096 << 10)
+# Clients of which the memory is measured there, so many that they need far more than that.
+SIDE_BY_SIDE = {"cnn": 64, "resnet18": 8}
+
 SHAPES = {"cnn": (1, 16, 16), "lenet": (1, 28, 28), "resnet8": (3, 8, 8), "resnet18": (3, 32, 32),
           "fasttext": (7,)}
 
@@ -104,8 +110,8 @@ def apart(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def digests(method: dict[str, Any], sections: dict[str, Any], folder: Path) -> set[str]:
-    """Of a federation that is played twice, and a third time without graphs."""
-    return {play(folder / str(number), method, COUNTS, **sections,
+    """Of a federation of nine that is played twice, and a third time without graphs."""
+    return {play(folder / str(number), method, [*COUNTS, *COUNTS[:4]], **sections,
                  runtime={"device": "cuda", "replay": number < 2}).digest for number in range(3)}
 
 
@@ -123,8 +129,12 @@ def epoch_seconds(model: str, folder: Path, clients: int = 20) -> float:
     return time.perf_counter() - begun
 
 
-def share_of_rule(method: str, counts: list[list[int]], sections: dict[str, Any], rounds: int) -> float:
-    """The most memory that clients side by side need there, graphs included, as a share of the rule's."""
+def share_of_rule(method: str, counts: list[list[int]], sections: dict[str, Any], rounds: int,
+                  beside: int = 0) -> float:
+    """The most memory that clients side by side need there, graphs included, as a share of the rule's.
+
+    beside: bytes of it that are not theirs.
+    """
     prepared = prepare(config.parse(tiny.table(method, counts, **sections, runtime={"device": "cuda"})),
                        OneProcess())
     everyone, resources = np.arange(len(counts)), prepared.resources
@@ -139,4 +149,4 @@ def share_of_rule(method: str, counts: list[list[int]], sections: dict[str, Any]
     private = sum(tensor.nbytes for tensor in prepared.store.template.values())
     one = resources.samples.take(resources.samples.train[0][:1])[0]
     rule = memory.lane_bytes(resources.kernel.module, one, prepared.config.training, private)
-    return (torch.cuda.max_memory_allocated() - before) / (len(counts) * rule)
+    return (torch.cuda.max_memory_allocated() - before - beside) / (len(counts) * rule)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.fleet import comparing
+from hpcfl.fleet.captures import Captures
 from hpcfl.fleet.homes import Homes
 from hpcfl.fleet.replay import Function, record
 
@@ -36,11 +37,13 @@ class Update:
     """What a graph does after its function: ``apply(arguments, outputs)`` changes some arguments in place.
 
     changed: the positions of these arguments. begin: from here on arguments are not the function's.
+    used_up: so many of the first outputs are for ``apply`` alone: no graph keeps memory for them.
     """
 
     apply: Callable[[Sequence[Tensor], Sequence[Tensor]], None]
     changed: Sequence[int]
     begin: int
+    used_up: int
 
 
 class Graphed:
@@ -57,35 +60,38 @@ class Graphed:
     what: names the function in an error.
     labels: the position of the argument that holds class numbers, if there is one.
     moved: positions of arguments that the function changes.
-    captures: whether there are graphs at all; without, the function alone gives the same bits.
+    captures: where graphs are captured; None for no graphs at all: the function alone gives the same bits.
     update: what follows the function; all that it changes has a home.
     """
 
-    def __init__(self, function: Function, what: str = "the function", labels: int | None = None,
-                 moved: Sequence[int] = (), captures: bool = True, homes: Homes | None = None,
-                 update: Update | None = None):
+    def __init__(self, function: Function, what: str, labels: int | None, moved: Sequence[int],
+                 captures: Captures | None, homes: Homes, update: Update | None):
         self._function, self._what, self._labels, self._moved = function, what, labels, moved
-        self._captures, self._update = captures, update
-        self._homes = homes or Homes(self.forget)
+        self._captures, self._homes, self._update = captures, homes, update
+        self._written = [*moved, *(update.changed if update else ())]
+        self._used_up = update.used_up if update else 0
         self._apart: list[Tensor] = []
         self._calls: Counter[Any] = Counter()
-        self._graphs: dict[Any, Graph] = {}
         self._places: dict[Any, Tensor] = {}
-        self._pool: Any = None
+        self._mark = object()  # this function's among all captures
 
     def __call__(self, tensors: Sequence[Tensor], most: int) -> tuple[Tensor, ...]:
-        """What the function gives for these lanes. At ``most`` so many are computed: they fit the GPU."""
+        """What the function gives for these lanes, but for what is used up.
+
+        At ``most`` so many are computed: they fit the GPU.
+        """
         wide = width(len(tensors[0]), most)
         homes = [self._homes.of(tensor) for tensor in tensors]
         signature = (wide, *((tensor.shape[1:], tensor.dtype, None if home is None else home.data_ptr())
                              for tensor, home in zip(tensors, homes, strict=True)))
         self._calls[signature] += 1
         replays = self._calls[signature] - SOON
-        if replays <= 0 or not self._captures:
+        if replays <= 0 or self._captures is None:
             return self._plain(tensors, wide)
-        if signature not in self._graphs:
-            self._graphs[signature] = self._capture(tensors, homes, wide)
-        graph = self._graphs[signature]
+        key = self._mark, signature
+        if key not in self._captures.graphs:
+            self._captures.graphs[key] = self._capture(self._captures, tensors, homes, wide)
+        graph: Graph = self._captures.graphs[key]
         return self._compared(graph, tensors) if comparing.is_due(replays) else graph(tensors)
 
     def check(self) -> None:
@@ -95,21 +101,22 @@ class Graphed:
         if apart and torch.stack(apart).any():
             raise comparing.refusal(self._what)
 
-    def forget(self) -> None:
-        """Let go of all graphs, and of the memory that they know."""
-        self._graphs.clear()
-
     def _plain(self, tensors: Sequence[Tensor], wide: int) -> tuple[Tensor, ...]:
         lanes = len(tensors[0])
-        given = [tensor.contiguous() if lanes == wide else _widened(tensor, wide)
-                 for tensor in self._of_function(tensors)]
-        outputs = tuple(output[:lanes] for output in self._function(*given))
-        for position in self._moved:
+        given = [tensor.contiguous() if lanes == wide else _widened(tensor, wide) for tensor in tensors]
+        outputs = self._computed(self._function, given)
+        for position in self._written:
             if given[position] is not tensors[position]:
                 tensors[position].copy_(given[position][:lanes])
+        return tuple(output[:lanes] for output in outputs)
+
+    def _computed(self, function: Function, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """What the function gives and its update leaves."""
+        # laid out as weights are, so that one kernel can add them all
+        outputs = tuple(output.contiguous() for output in function(*self._of_function(given)))
         if self._update is not None:
-            self._update.apply(tensors, outputs)
-        return outputs
+            self._update.apply(given, outputs)
+        return outputs[self._used_up:]
 
     def _of_function(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """The function's own arguments among all."""
@@ -118,43 +125,38 @@ class Graphed:
     def _compared(self, graph: "Graph", tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """A replay, and for ``check`` whether it gives what the function gives.
 
-        Some kernels add in another order in each call; how far two calls are apart says how much. What an
-        update makes of the results is not compared: it reads no number that is not a tensor.
+        Some kernels add in another order in each call; how far two calls are apart says how much. What is
+        used up is compared as the recorded function gives it, because a replay leaves none of it; and what an
+        update makes of it is not compared: that reads no number which is not a tensor.
         """
         graph.read(tensors)
-        plain, again = ([*self._function(*given), *(given[position] for position in self._moved)]
-                        for given in (self._copies(graph.inputs), self._copies(graph.inputs)))
+        plain, again = (self._results(self._function, graph.inputs) for _ in range(2))
+        used_up = self._results(graph.function, graph.inputs)[:self._used_up] if self._used_up else []
         found = graph(tensors)
-        whole = [*found, *(tensors[position] for position in self._moved)]
+        whole = [*used_up, *found, *(tensors[position] for position in self._moved)]
         self._apart += [comparing.apart(one, *(tensor[:len(one)] for tensor in others))
                         for one, *others in zip(whole, plain, again, strict=True)]
         return found
+
+    def _results(self, function: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """All that a function gives, and then what it makes of copies of the arguments that it changes."""
+        given = self._copies(inputs)
+        return [*function(*given), *(given[position] for position in self._moved)]
 
     def _copies(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The function's arguments, those that it changes as copies."""
         return tuple(tensor.clone() if position in self._moved else tensor
                      for position, tensor in enumerate(self._of_function(tensors)))
 
-    def _capture(self, tensors: Sequence[Tensor], homes: Sequence[Tensor | None], wide: int) -> "Graph":
+    def _capture(self, captures: Captures, tensors: Sequence[Tensor], homes: Sequence[Tensor | None],
+                 wide: int) -> "Graph":
         inputs = tuple(self._place(position, tensor, wide) if home is None else home[:wide]
                        for position, (tensor, home) in enumerate(zip(tensors, homes, strict=True)))
         function = record(self._function, self._copies(inputs), self._labels)
-        side_stream = torch.cuda.Stream()
-        side_stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side_stream):
-            # Libraries choose algorithms and workspaces in the first call, which a capture must not do.
-            function(*self._copies(inputs))
-        torch.cuda.current_stream().wait_stream(side_stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            # laid out as weights are, so that one kernel can add them all
-            outputs = tuple(output.contiguous() for output in function(*self._of_function(inputs)))
-            if self._update is not None:
-                self._update.apply(inputs, outputs)
-        self._pool = self._pool or graph.pool()
-        written = [*self._moved, *(self._update.changed if self._update else ())]
+        graph, outputs = captures.capture(lambda: function(*self._copies(inputs)),
+                                          lambda: self._computed(function, inputs))
         at_home = {position for position, home in enumerate(homes) if home is not None}
-        return Graph(graph, function, inputs, outputs, written, at_home)
+        return Graph(graph, function, inputs, outputs, self._written, at_home)
 
     def _place(self, position: int, like: Tensor, wide: int) -> Tensor:
         """Rows from which graphs read an argument, ``[wide, …]`` without gaps; at first one lane's in all."""
@@ -168,7 +170,7 @@ class Graphed:
 class Graph:
     """A captured function, which it keeps alive, because the graph reads its constants.
 
-    inputs, outputs: what the graph reads and writes. written: positions of inputs that it changes.
+    inputs, outputs: what the graph reads and leaves. written: positions of inputs that it changes.
     at_home: positions of inputs whose arguments lie there already.
     """
 

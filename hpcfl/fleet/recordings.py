@@ -4,6 +4,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from hpcfl.fleet.captures import Captures
 from hpcfl.fleet.graphs import Graphed, Update
 from hpcfl.fleet.homes import Homes
 from hpcfl.fleet.losses import Tensors
@@ -40,7 +41,8 @@ class Recordings:
     def __init__(self, replay: bool):
         self._replay = replay
         self._made: dict[Hashable, Replayed | Graphed] = {}
-        self._homes = Homes(self._forget_graphs)
+        self._captures = Captures()
+        self._homes = Homes(self._captures.forget)
 
     def settle(self, kind: str, tensors: Tensors) -> Tensors:
         """Tensors ``[L, …]`` that stay for a whole training: on a GPU where its graphs look for them."""
@@ -61,7 +63,7 @@ class Recordings:
         """
         made = self._made.get(recordable.key)
         made = made if isinstance(made, Graphed) else Graphed(
-            *recordable.of_function, moved, self._replay, self._homes, update)
+            *recordable.of_function, moved, self._captures if self._replay else None, self._homes, update)
         return self._remembered(recordable.key, made)
 
     def check(self) -> None:
@@ -73,17 +75,18 @@ class Recordings:
     def clear(self) -> None:
         """Let go of all recordings, and of the memory on a GPU that they know."""
         self._made.clear()
+        self._captures.forget()
         self._homes.clear()
 
-    def _forget_graphs(self) -> None:
-        for recording in self._made.values():
-            if isinstance(recording, Graphed):
-                recording.forget()
-
     def _remembered(self, key: Hashable, recording: Recording) -> Recording:
-        """The recording itself, the last to go; those used longest ago give way to it."""
+        """The recording itself, the last to go; those used longest ago give way to it.
+
+        On a GPU many at once do, because with one graph all go and have to be captured anew.
+        """
         self._made.pop(key, None)
         self._made[key] = recording
         if len(self._made) > MOST:
-            self._made.pop(next(iter(self._made)))
+            for oldest in list(self._made)[:MOST // 2 if isinstance(recording, Graphed) else 1]:
+                del self._made[oldest]
+            self._captures.forget()
         return recording

@@ -72,8 +72,10 @@ def record(function: Function, tensors: tuple[Tensor, ...], labels: int | None =
     Left out are operations that change nothing, those that were done before and those with a constant result.
     ``labels``: as for ``Replayed``.
     """
-    # With a mode at hand make_fx does not make one for every operation, which takes most of its time.
-    with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):
+    # With a mode at hand make_fx does not make one for every operation, which takes most of its time. It is
+    # known to this thread alone, on which gradients of tensors on a GPU are computed only when told so.
+    mode = FakeTensorMode(allow_fallback_kernels=True)
+    with tracing(TracingContext(mode)), torch.autograd.set_multithreading_enabled(False):
         module = make_fx(function)(*tensors)
     done: dict[Any, fx.Node] = {}
     operations = [node for node in module.graph.nodes if node.op == "call_function"]

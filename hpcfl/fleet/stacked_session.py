@@ -137,7 +137,7 @@ class GraphedSession(StackedSession):
         weights, *others = parts.values()
         frozen = [self.tensors[name][lanes] for name in self._names[len(self._trained):]]
         given = [*weights, *frozen, x, y, *(variables[name] for name in variable_names), *chain(*others)]
-        *_, losses = self._steps[variable_names](given, self._most)
+        losses, = self._steps[variable_names](given, self._most)
         return losses.clone()  # the next call overwrites them
 
     def _recorded(self, variable_names: tuple[str, ...]) -> Function:
@@ -155,8 +155,8 @@ class GraphedSession(StackedSession):
         kinds = [kind for kind, part in parts.items() for _ in part]
         changed = [*range(trained), *(begin + number for number, kind in enumerate(kinds[trained:])
                                       if kind in CHANGED)]
-        return self._recordings.graphed(self._recordable(variable_names, "step", *kinds), self._moved,
-                                        Update(_step(training, kinds, trained, begin), changed, begin))
+        step = Update(_step(training, kinds, trained, begin), changed, begin, used_up=trained)
+        return self._recordings.graphed(self._recordable(variable_names, "step", *kinds), self._moved, step)
 
 
 def _step(training: Training, kinds: list[str], trained: int,

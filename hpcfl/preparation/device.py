@@ -91,13 +91,18 @@ def _promise(precision: str) -> None:
     """The same bits in every call, as far as torch has kernels for it; where it has none it warns."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first product is computed
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
-    torch.backends.cudnn.allow_tf32 = precision == "tf32"
-    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    with warnings.catch_warnings():
+        # torch 2.9 asks for names that other releases, which hpcfl runs with too, do not have
+        warnings.filterwarnings("ignore", "Please use the new API settings to control TF32")
+        torch.backends.cudnn.allow_tf32 = precision == "tf32"
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.use_deterministic_algorithms(True, warn_only=True)
     # nothing here reads what it has not written
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     # along the first dimension they add in order
     warnings.filterwarnings("ignore", "cumsum_cuda_kernel does not have a deterministic implementation")
+    # of equal values it may take any place, and only the value is used; torch up to 2.9 warns
+    warnings.filterwarnings("ignore", "kthvalue CUDA does not have a deterministic implementation")
 
 
 def given() -> str | None:

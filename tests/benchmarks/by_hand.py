@@ -17,6 +17,7 @@ from mpi4py import MPI
 from workloads import ROOT_OPTIONS, Workload, load
 
 torch.set_num_threads(1)
+torch.backends.cudnn.allow_tf32 = False  # as in what this is compared with
 
 
 def main() -> None:

@@ -14,7 +14,6 @@ sys.path.append(str(Path(__file__).parents[1]))  # where on_gpu.py is
 
 # timed rounds of hpcfl, of which the second half are steady, and of the loop by hand, which has no early ones
 ROUNDS = {"CIFAR-20": (30, 3), "CIFAR-100": (30, 3), "ResNet": (6, 1)}
-LANES = 8  # of which the memory is measured
 
 
 def rounds(bench, name: str) -> dict[str, float]:
@@ -56,10 +55,10 @@ def memory(bench, name: str) -> dict[str, float]:
     import on_gpu
 
     found = {}
-    for model in ("cnn", "resnet18"):
+    for model, clients in on_gpu.SIDE_BY_SIDE.items():
         with tempfile.TemporaryDirectory() as folder:
-            found[model] = on_gpu.share_of_rule("fedavg", [[4, 4, 0, 0]] * LANES,
-                                                on_gpu.made_up(model, Path(folder)), rounds=4)
+            found[model] = on_gpu.share_of_rule("fedavg", [[4, 4, 0, 0]] * clients,
+                                                on_gpu.made_up(model, Path(folder)), 4, on_gpu.OF_CUBLAS)
     return found
 
 

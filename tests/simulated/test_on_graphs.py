@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from hpcfl.errors import RankFailure, RunFailure
-from hpcfl.fleet import comparing, graphs
+from hpcfl.fleet import comparing, graphs, recordings
+from hpcfl.fleet.captures import Captures
 from hpcfl.fleet.graphs import Graphed, Update
 from hpcfl.fleet.homes import Homes
 
@@ -30,8 +31,13 @@ def test_steps_are_graphs_from_the_fourth_on(on_gpu, samples, model, training):
     assert seen.epochs[0].launches > 3 * last.launches
 
 
+def graphed_alone(function, what="the function", moved=(), homes=None, update=None, captures=None):
+    captures = captures or Captures()
+    return Graphed(function, what, None, moved, captures, homes or Homes(captures.forget), update)
+
+
 def test_replays_are_compared_without_a_wait(gpu):
-    graphed = Graphed(lambda x: (x * 2.0,))
+    graphed = graphed_alone(lambda x: (x * 2.0,))
     for step in range(10):
         assert graphed([torch.full((2, 3), float(step), device="cuda")], 2)[0][0, 0].tolist() == 2 * step
     gpu.ledger.clear()
@@ -47,7 +53,7 @@ def test_what_a_function_changes_is_changed_by_its_graph(gpu):
         total.add_(x)
         return (x * total,)
 
-    graphed, total = Graphed(function, moved=[1]), torch.zeros(2, device="cuda")
+    graphed, total = graphed_alone(function, moved=[1]), torch.zeros(2, device="cuda")
     found = [graphed([torch.ones(2, device="cuda"), total], 2)[0].tolist()[0] for _ in range(12)]
     graphed.check()
     assert found == list(range(1, 13)) and total.tolist() == [12, 12]
@@ -57,9 +63,10 @@ def test_what_has_a_home_is_not_copied_and_other_lanes_keep_theirs(gpu, monkeypa
     """Nine lanes are computed as ten. A home for more lanes lies elsewhere, and the graph is made anew."""
     monkeypatch.setattr(graphs, "SOON", 0)
     monkeypatch.setattr(comparing, "is_due", lambda number: False)
-    homes = Homes(lambda: graphed.forget())
-    graphed = Graphed(lambda weights, x: (weights * x,), homes=homes, update=Update(
-        lambda given, outputs: given[0].add_(outputs[0] * given[2]), changed=[0], begin=2))
+    captures = Captures()
+    homes = Homes(captures.forget)
+    graphed = graphed_alone(lambda weights, x: (weights * x,), homes=homes, captures=captures, update=Update(
+        lambda given, outputs: given[0].add_(outputs[0] * given[2]), changed=[0], begin=2, used_up=0))
     for most in (10, 12):
         start, rates = torch.arange(float(most)), torch.arange(1.0, most + 1)
         weights, rate = (homes.settle("kind", {name: tensor.to("cuda")})[name]
@@ -77,7 +84,7 @@ def test_what_has_a_home_is_not_copied_and_other_lanes_keep_theirs(gpu, monkeypa
 
 def test_a_number_that_changes_is_noticed(gpu):
     factor = [2.0]
-    graphed = Graphed(lambda x: (x * factor[0],), "the loss 'mine'")
+    graphed = graphed_alone(lambda x: (x * factor[0],), "the loss 'mine'")
     for _ in range(graphs.SOON + 5):
         graphed([torch.ones(2, device="cuda")], 2)
     factor[0] = 2.01
@@ -85,6 +92,65 @@ def test_a_number_that_changes_is_noticed(gpu):
         graphed([torch.ones(2, device="cuda")], 2)
     with pytest.raises(RunFailure, match="the loss 'mine' reads a number that changed"):
         graphed.check()
+
+
+def stepping(gpu, factor):
+    """A step whose gradient alone has to do with ``factor``; call it with weights that are at home."""
+    captures = Captures()
+    homes = Homes(captures.forget)
+    graphed = graphed_alone(lambda weights, x: (x * factor[0], x.sum(dim=1)), "the loss 'mine'", homes=homes,
+                            captures=captures, update=Update(lambda given, outputs: given[0].sub_(outputs[0]),
+                                                             changed=[0], begin=2, used_up=1))
+    weights = homes.settle("tensors", {"weights": torch.zeros(2, 3, device="cuda")})["weights"]
+    return graphed, captures, [weights, torch.ones(2, 3, device="cuda")]
+
+
+def test_gradients_that_an_update_used_up_take_no_memory(gpu):
+    graphed, captures, given = stepping(gpu, [2.0])
+    found = [graphed(given, 2) for _ in range(graphs.SOON + 2)]
+    graphed.check()
+    assert all(len(outputs) == 1 and outputs[0].tolist() == [3, 3] for outputs in found)
+    assert given[0].tolist() == [[-2.0 * len(found)] * 3] * 2
+    [graph] = captures.graphs.values()
+    assert len(graph.outputs) == 1
+
+
+def test_a_number_that_only_these_gradients_depend_on_is_noticed(gpu):
+    factor = [2.0]
+    graphed, _, given = stepping(gpu, factor)
+    for step in range(graphs.SOON + 16):
+        factor[0] = 2.0 if step < graphs.SOON + 4 else 2.01
+        graphed(given, 2)
+    with pytest.raises(RunFailure, match="the loss 'mine' reads a number that changed"):
+        graphed.check()
+
+
+def test_graphs_of_one_kernel_go_together(gpu, monkeypatch):
+    """With one that goes torch frees what the others of its stream compute in."""
+    monkeypatch.setattr(graphs, "SOON", 0)
+    monkeypatch.setattr(recordings, "MOST", 4)
+    made, (weights, x) = recordings.Recordings(True), arguments(2, 0)
+    left = []
+    for key in range(6):
+        function = made.graphed(recordings.Recordable(key, product, "the function"), [])
+        assert torch.equal(function([weights, x], 2)[0].cpu(), product(weights, x)[0].cpu())
+        left.append(len(made._captures.graphs))
+    assert left == [1, 2, 3, 4, 1, 2] and len(made._made) == 4
+
+
+def test_graphs_end_without_the_collector_of_cycles(gpu, monkeypatch):
+    monkeypatch.setattr(graphs, "SOON", 0)
+    made = recordings.Recordings(True)
+    given = [made.settle("tensors", {"weights": arguments(2, 0)[0]})["weights"], arguments(2, 0)[1]]
+    made.graphed(recordings.Recordable(0, product, "the function"), [])(given, 2)
+    [graph] = made._captures.graphs.values()
+    there = weakref.ref(graph)
+    gc.disable()
+    try:
+        del made, graph
+        assert there() is None
+    finally:
+        gc.enable()
 
 
 def product(weights, x):
@@ -98,7 +164,7 @@ def arguments(lanes, seed):
 
 def test_a_graph_is_for_all_numbers_of_lanes_up_to_its_width(gpu):
     """And reads from the places of the widest so far. What its other lanes hold does not matter."""
-    graphed, most = Graphed(product), 12
+    graphed, most = graphed_alone(product), 12
     for lanes in (12, 11, 10, 9, 12, 11, 10, 9, 12, 3, 3, 3, 3):
         given = arguments(lanes, seed=lanes)
         if lanes == 11:
@@ -111,7 +177,7 @@ def test_a_graph_is_for_all_numbers_of_lanes_up_to_its_width(gpu):
 
 def test_another_memory_layout_is_read_from_the_same_places(gpu, monkeypatch):
     monkeypatch.setattr(graphs, "SOON", 0)
-    graphed, (weights, x) = Graphed(product), arguments(5, 0)
+    graphed, (weights, x) = graphed_alone(product), arguments(5, 0)
     for given in (x, x.transpose(1, 2).contiguous().transpose(1, 2)):
         assert torch.equal(graphed([weights, given], 5)[0].cpu(), product(weights, x)[0].cpu())
     assert gpu.ledger.captures == 1 and all(place.is_contiguous() for place in graphed._places.values())
@@ -121,7 +187,7 @@ def test_a_graph_keeps_the_function_whose_constants_it_reads(gpu, monkeypatch):
     monkeypatch.setattr(graphs, "SOON", 0)
     kept, record = [], graphs.record
     monkeypatch.setattr(graphs, "record", lambda *given: kept.append(record(*given)) or kept[-1])
-    graphed = Graphed(product)
+    graphed = graphed_alone(product)
     graphed(arguments(2, 0), 2)
     there = weakref.ref(kept.pop())
     gc.collect()

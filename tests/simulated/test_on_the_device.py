@@ -8,14 +8,12 @@ from gpu.device import IllegalInCapture, WrongDevice
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from hpcfl.fleet.captures import Captures
+
 
 def captured(function, *given):
     """A graph of a function, after the call in which libraries choose their algorithms."""
-    function(*given)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        result = function(*given)
-    return graph, result
+    return Captures().capture(lambda: function(*given), lambda: function(*given))
 
 
 def test_tensors_say_where_they_are_and_keep_their_values(gpu):

@@ -14,8 +14,8 @@ HERE = Path(__file__).parent
 # of the tests that need a GPU, so that the first who has one finds them working
 ON_A_GPU = [f"{HERE.parent / 'gpu' / 'test_on_a_gpu.py'}::{name}" for name in (
     "test_a_method_ends_as_on_the_cpu_but_for_rounding[local-fasttext]",
-    "test_a_run_has_the_same_bits_again_and_without_graphs[mlp]",
-    "test_lanes_need_no_more_memory_than_the_rule_says[cnn]")]
+    "test_a_run_has_the_same_bits_again_and_without_graphs[mlp-training1]",
+    "test_lanes_need_no_more_memory_than_the_rule_says[cnn-64]")]
 
 
 def test_on_a_simulated_gpu():

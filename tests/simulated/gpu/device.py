@@ -1,5 +1,6 @@
 """The simulated device: every operation of torch passes here."""
 
+import gc
 import threading
 import weakref
 from collections.abc import Iterator
@@ -49,9 +50,13 @@ class GPU(TorchDispatchMode):
         self._stack.close()
 
     @contextmanager
-    def capture(self, tape: Tape, pool=None, stream=None) -> Iterator[None]:
-        """``torch.cuda.graph``."""
+    def capture(self, tape: Tape, pool=None, stream=None, capture_error_mode="global") -> Iterator[None]:
+        """``torch.cuda.graph``. What may end a capture now and then on a GPU is always refused here."""
         self.wait("the begin of a capture")
+        if stream is None or capture_error_mode == "global":
+            raise IllegalInCapture("a capture on the stream of all, or one that calls of other threads end")
+        if gc.isenabled():
+            raise IllegalInCapture("a capture in which Python may collect an older graph")
         self.ledger.captures += 1
         tape.memory = pool or tape.memory
         self._captured = tape
