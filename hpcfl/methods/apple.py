@@ -77,9 +77,10 @@ class Apple(Method):
         def step(turn: Turn) -> None:
             relation, itself, core = turn.variables["relations"], turn.variables["itself"], turn.rows()
             gradient = turn.gradient(combined(relation, itself, core, cores))
-            descent = slopes(gradient, itself, core, cores) + penalty * (relation - target)
+            drawn = relation - target
+            descent = slopes(gradient, itself, core, cores) + penalty * drawn
             turn.variables["relations"] = relation - rate * descent
-            turn.regulariser(penalty / 2 * (relation - target).square().sum(dim=1))
+            turn.regulariser(penalty / 2 * drawn.square().sum(dim=1))
             turn.descend(gain * own_share(relation, itself) * gradient)
 
         trained, after = fleet.train_by(step, own, variables={"relations": relations, "itself": itself})
@@ -100,21 +101,20 @@ def combined(relations: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> T
     """w_i = Σ_j a_ij C_j ``[n, P]`` of ``relations`` a [n, M] and ``cores`` C [M, P].
 
     A client's own core is taken from ``own`` [n, P] instead, as it has moved since; ``itself``, bool [n, M],
-    marks its place. Computed client by client, so that a client's bits do not depend on its neighbours; a
-    unit vector gives its core exactly.
+    marks its place. A unit vector gives its core exactly.
     """
-    others = torch.stack([row @ cores for row in relations.masked_fill(itself, 0)])
+    others = mixing.by_lane(relations.masked_fill(itself, 0), cores)
     return others + own_share(relations, itself) * own
 
 
 def own_share(relations: Tensor, itself: Tensor) -> Tensor:
     """a_ii ``[n, 1]``, as a sum: indexing by a mask would make the host wait for a GPU to count."""
-    return relations.where(itself, 0).sum(dim=1, keepdim=True)
+    return (relations * itself).sum(dim=1, keepdim=True)
 
 
 def slopes(gradient: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:
     """∂F_i/∂a_ij = ⟨∇F_i(w_i), C_j⟩ ``[n, M]`` of the ``gradient`` [n, P]; cores as for ``combined``."""
-    others = torch.stack([cores @ row for row in gradient])
+    others = mixing.by_lane(gradient, cores.T)
     return torch.where(itself, (gradient * own).sum(dim=1, keepdim=True), others)
 
 

@@ -44,6 +44,15 @@ def combine(matrix: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
     return _product(_in_order, matrix, rows, dtype)
 
 
+def by_lane(matrix: Tensor, rows: Tensor) -> Tensor:
+    """``matrix @ rows`` in their own type, where each row of ``matrix`` is a lane's in local training.
+
+    On a CPU row by row, so that a lane's bits do not depend on its neighbours. A GPU promises that for the
+    same lanes only, and is told once: ``rows`` is read once there, and not for every lane.
+    """
+    return matrix @ rows if matrix.is_cuda else torch.stack([row @ rows for row in matrix])
+
+
 def average(weights: Tensor, rows: Tensor) -> Tensor:
     """The weighted mean ``[width]`` of ``rows`` [n, width]; the weights [n] must sum to one."""
     return mix(weights[None], rows)[0]
