@@ -1,8 +1,8 @@
 """The table of all methods from finished runs: ``python launch/benchmark/write.py RUNS OUT``.
 
-RUNS has a folder for each of ``SETTINGS``, made by the file of that name beside this one. Written are
-``OUT/runs.csv``, a line for each run with its digest, and ``OUT/SETTING.md``, the tables. A method that lacks
-a seed is left out of these, and named.
+RUNS has folders of some of ``SETTINGS``, made by the file of that name beside this one. Written are
+``OUT/runs.csv``, a line for each run with its digest, and ``OUT/SETTING.md``, the tables; those of settings
+that RUNS has no folder of stay as they are. A method that lacks a seed is left out of a table, and named.
 """
 
 import sys
@@ -28,16 +28,19 @@ PERCENT = ("accuracy", "spread", "worst tenth", "best", "drift")
 def main(runs: Path, out: Path) -> None:
     """Write the table of each setting that was run, and the list of all runs."""
     out.mkdir(parents=True, exist_ok=True)
-    frames = []
+    listed, frames = out / "runs.csv", []
+    before = pandas.read_csv(listed, dtype=str, keep_default_na=False) if listed.exists() else None
     for setting, what in SETTINGS.items():
         if not (runs / setting).is_dir():
+            if before is not None:
+                frames.append(before[before["setting"] == setting])
             continue
         finished = [run for run in summary.load_all(runs / setting) if run.summary.finished]
         frame = pandas.DataFrame([row(run) for run in finished])
         frame.insert(0, "setting", setting)
         frames.append(frame)
         (out / f"{setting}.md").write_text(page(what, finished, frame), encoding="utf-8")
-    pandas.concat(frames).to_csv(out / "runs.csv", index=False)
+    pandas.concat(frames).to_csv(listed, index=False)
 
 
 def row(run: Run) -> dict[str, Any]:
