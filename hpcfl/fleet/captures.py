@@ -16,9 +16,9 @@ Found = TypeVar("Found")
 
 
 class Captures:
-    """Graphs by key, of which none has a pool that outlives it.
+    """The graphs of one kernel by key, with the stream and the memory that they share.
 
-    graphs: what was made of captures; whoever captures puts them here and finds them until ``forget``.
+    graphs: who captures one keeps it here, and nowhere else, so that ``forget`` ends all of them.
     """
 
     def __init__(self) -> None:

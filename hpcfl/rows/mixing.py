@@ -47,8 +47,8 @@ def combine(matrix: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
 def by_lane(matrix: Tensor, rows: Tensor) -> Tensor:
     """``matrix @ rows`` in their own type, where each row of ``matrix`` is a lane's in local training.
 
-    On a CPU row by row, so that a lane's bits do not depend on its neighbours. A GPU promises that for the
-    same lanes only, and is told once: ``rows`` is read once there, and not for every lane.
+    On a CPU it is computed row by row, so that a lane's bits do not depend on the lanes beside it. On a GPU,
+    where the same bits are promised for the same lanes only, it is one product, which reads ``rows`` once.
     """
     return matrix @ rows if matrix.is_cuda else torch.stack([row @ rows for row in matrix])
 

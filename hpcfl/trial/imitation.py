@@ -96,7 +96,8 @@ def imitate(prepared: Prepared, lanes: int) -> Prepared:
     setup = replace(prepared.setup, counts=counts[:clients])
     with trying("adapt"):
         module = setup.build().to(real.device)
-    kernel, head = choose(module, real.device, lanes, False), head_kernel(module, real.device, lanes, False)
+    kernel = choose(module, real.device, lanes, replay=False)
+    head = head_kernel(module, real.device, lanes, False)
     with trying("client_state"):
         buffers = {name: row for name, row in prepared.store.template.items() if name.startswith(BUFFERS)}
         private = method.client_state(setup) | buffers

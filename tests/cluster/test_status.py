@@ -114,11 +114,15 @@ def test_stopped_in_the_middle(sweep):
     assert states(sweep)[1] == ("seed=1", "stopped", "the same command continues")
 
 
-@pytest.mark.parametrize(("ranks", "argv", "printed"), [
-    (1, ["/usr/bin/hpcfl", "run", "my file.toml"], "hpcfl run 'my file.toml'"),
-    (3, ["hpcfl", "run", "f.toml", "--set", "seed=1"], "mpiexec -n 3 hpcfl run f.toml --set seed=1"),
-    (1, ["study.py"], None)])
-def test_a_stopped_run_says_what_continues_it(sweep, monkeypatch, capsys, ranks, argv, printed):
+@pytest.mark.parametrize(("ranks", "argv", "job", "printed"), [
+    (1, ["/usr/bin/hpcfl", "run", "my file.toml"], False, "hpcfl run 'my file.toml'"),
+    (3, ["hpcfl", "run", "f.toml", "--set", "seed=1"], False, "mpiexec -n 3 hpcfl run f.toml --set seed=1"),
+    (3, ["hpcfl", "run", "f.toml"], True, None),
+    (1, ["study.py"], False, None)])
+def test_a_stopped_run_says_what_continues_it(sweep, queue, monkeypatch, capsys, ranks, argv, job, printed):
+    """Not one that a job began: Slurm started its ranks."""
+    if job:
+        queue("CANCELLED", "None", 0)
     folder = sweep / "seed=1"
     monkeypatch.setattr("sys.argv", argv)
     run(parse(TABLE | {"seed": 1}), folder, OneProcess())

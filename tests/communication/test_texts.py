@@ -1,4 +1,4 @@
-"""Texts of all lengths around the size of a head come out whole, and heads can be stacked."""
+"""Texts of all lengths around the size of a head come out whole."""
 
 import numpy as np
 import pytest

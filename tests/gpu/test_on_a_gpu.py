@@ -14,7 +14,6 @@ def test_a_method_ends_as_on_the_cpu_but_for_rounding(case, tmp_path):
 @pytest.mark.parametrize(("model", "training"), [("mlp", {}), ("mlp", {"clip": 0.1}), ("cnn", {}),
                                                  ("tiny:normalised", {})])
 def test_a_run_has_the_same_bits_again_and_without_graphs(model, training, tmp_path):
-    """Of nine clients, which are computed as ten."""
     sections = {**on_gpu.made_up(model, tmp_path), "rounds": 5, "training": training}
     assert len(on_gpu.digests({"name": "fedavg"}, sections, tmp_path)) == 1
 

@@ -42,6 +42,17 @@ def test_a_combined_row_has_the_same_bits_whatever_others_there_are(width):
     assert mixing.combine(matrix[:0], rows, torch.float64).shape == (0, width)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_lanes_product_has_the_same_bits_whatever_lanes_are_beside_it(transposed):
+    generator = torch.Generator().manual_seed(0)
+    matrix, rows = torch.randn(9, 513, generator=generator), torch.randn(513, 40, generator=generator)
+    rows = rows.T.contiguous().T if transposed else rows
+    whole = mixing.by_lane(matrix, rows)
+    torch.testing.assert_close(whole, matrix @ rows, rtol=1e-4, atol=1e-4)
+    for first, last in ((0, 1), (3, 5), (8, 9)):
+        assert torch.equal(mixing.by_lane(matrix[first:last], rows), whole[first:last])
+
+
 def test_the_type_of_a_product():
     rows = torch.randn(2, 9)
     assert mixing.mix(torch.eye(2), rows, torch.float64).dtype == torch.float64

@@ -130,12 +130,14 @@ def test_graphs_of_one_kernel_go_together(gpu, monkeypatch):
     monkeypatch.setattr(graphs, "SOON", 0)
     monkeypatch.setattr(recordings, "MOST", 4)
     made, (weights, x) = recordings.Recordings(True), arguments(2, 0)
-    left = []
+    left, pools = [], []
     for key in range(6):
         function = made.graphed(recordings.Recordable(key, product, "the function"), [])
         assert torch.equal(function([weights, x], 2)[0].cpu(), product(weights, x)[0].cpu())
         left.append(len(made._captures.graphs))
+        pools.append(made._captures._pool)
     assert left == [1, 2, 3, 4, 1, 2] and len(made._made) == 4
+    assert pools[0] is pools[3] and pools[3] is not pools[4] and pools[4] is pools[5]
 
 
 def test_graphs_end_without_the_collector_of_cycles(gpu, monkeypatch):
