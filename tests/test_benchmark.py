@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import hpcfl
@@ -49,3 +50,29 @@ def test_the_launch_files_have_all_methods_and_the_same_seeds():
         methods = {cell.config.method.name for cell in cells}
         # APPLE needs everybody in every round, and FedBN is FedAvg without batch norm
         assert set(plugins.names("hpcfl.methods")) - methods <= {"apple", "fedbn"}
+
+
+def test_the_papers_numbers_stand_beside_those_of_runs(tmp_path):
+    """Those of DiversiFed's Table I, on Fashion-MNIST; a line that a run had stays."""
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    out.mkdir()
+    (out / "README.md").write_text("before\n<!-- table: written by launch/benchmark/beside_paper.py -->\n"
+                                   "old\n<!-- end of table -->\nafter\n")
+    command = sys.executable, PROJECT / "launch" / "benchmark" / "beside_paper.py"
+    sweep_of = {**FILE, "sweep": {**FILE["sweep"], "method": {"name": ["fedavg"]}}}
+    first = hpcfl.run(FILE, out=runs / "both")
+    subprocess.run([*command, runs / "both", out], check=True)
+    hpcfl.run(sweep_of, out=runs / "one")
+    subprocess.run([*command, runs / "one", out], check=True)
+    with (out / "runs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["method"], row["seed"]) for row in rows] == [
+        (method, seed) for method in ("fedavg", "local") for seed in "123"]
+    assert {row["digest"] for row in rows} == {run.summary.digest for run in first.values()}
+    found = 100 * np.array([float(row["accuracy"]) for row in rows if row["method"] == "local"])
+    begin, *lines, end = (out / "README.md").read_text().splitlines()
+    assert (begin, end) == ("before", "after") and "old" not in lines
+    line, = (line for line in lines if line.startswith("| local"))
+    difference = found.mean() - 96.10  # far more than two of the paper's deviations
+    assert line.split(" | ")[1:5] == ["post", "3", "10", f"{found.mean():.2f} ± {found.std():.2f}"]
+    assert line.split(" | ")[6:8] == ["96.10 ± 0.26", f"{difference:+.2f} *"]

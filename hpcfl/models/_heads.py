@@ -25,12 +25,15 @@ class CosineHead(nn.Linear):
 def spread(classes: int, width: int) -> Tensor:
     """Rows [classes, width] of unit length that are far apart, drawn from torch's generator.
 
-    They are orthonormal if there are at most ``width``; else they come from a descent on the log-sum-exp of
-    cosines.
+    They are orthonormal if there are at most ``width``; in the plane row k is at angle 2πk/K, as in FedNH's
+    code for its spiral (protocols.md B7); else they come from a descent on the log-sum-exp of cosines.
     """
     rows = torch.empty(classes, width)
     if classes <= width:
         return nn.init.orthogonal_(rows)
+    if width == 2:
+        angles = 2 * torch.pi * torch.arange(classes) / classes
+        return torch.stack([angles.cos(), angles.sin()], dim=1)
     rows = functional.normalize(rows.normal_(), dim=1)
     # ∂/∂V of τ·Σ_i log Σ_j≠i exp(V_i·V_j/τ) pushes each row away from its nearest ones
     for step in range(500):

@@ -172,8 +172,8 @@ def test_rows_of_a_cosine_head_are_far_apart():
     torch.manual_seed(0)
     rows = CosineHead(8, 5, 1.0).weight
     torch.testing.assert_close(rows @ rows.T, torch.eye(5))
-    plane = spread(6, 2)  # the best are 60° apart
-    angles = torch.atan2(plane[:, 1], plane[:, 0]).sort().values
-    torch.testing.assert_close(angles.diff(), torch.full((5,), torch.pi / 3), atol=1e-3, rtol=0)
+    half, height = 0.5, 3 ** 0.5 / 2  # in the plane row k is at 60k degrees
+    torch.testing.assert_close(spread(6, 2), torch.tensor(
+        [[1, 0], [half, height], [-half, height], [-1, 0], [-half, -height], [half, -height]]))
     simplex = spread(10, 9)  # one more than fit orthogonally: all cosines are −1/9
     torch.testing.assert_close(simplex @ simplex.T, torch.eye(10) * 10 / 9 - 1 / 9, atol=1e-4, rtol=0)
