@@ -54,6 +54,16 @@ def test_ala_blends_before_training(federate, short_ala, name):
     assert not torch.equal(plain.server[key], blended.server[key])
 
 
+def test_ala_as_an_option_is_fedalas(federate, short_ala):
+    """Also where clients that were absent in the first round blend in the second."""
+    part = {"rounds": 3, "participation": {"fraction": 0.4}}
+    option = federate({"name": "fedavg", "ala": True}, **part)
+    method = federate({"name": "fedala", "most_epochs": 5}, **part)
+    other = federate({"name": "fedala", "most_epochs": 5, "activation": "own"}, **part)
+    assert torch.equal(option.server["model"], method.server["model"])
+    assert not torch.equal(option.server["model"], other.server["model"])
+
+
 # hyperparameters that the papers print, and what is chosen where codes differ: items 7 and 9 of
 # methods-1.md, -2.md
 PRINTED = {"fedprox": {"mu": 0.001}, "fedprox-c": {"mu": 0.001},

@@ -51,3 +51,12 @@ def test_every_file_of_the_papers_ends_with_its_tables(path):
         for text in table_formats.TEXTS.values():
             assert grid.metric in text(grid)
         assert table_formats.terminal(grid)
+
+
+@pytest.mark.parametrize("path", [path for path in PAPERS if path.stem.startswith("diversifed")],
+                         ids=lambda path: path.stem)
+def test_diversifeds_five_runs_draw_their_data_anew(path):
+    """Its spreads over runs are those of redrawn data."""
+    cells = sweep.expand(config.read(path), path.name)
+    seeds = {(cell.config.seed, cell.config.partition.seed) for cell in cells}
+    assert len(seeds) == len({partition for _, partition in seeds}) == 5
