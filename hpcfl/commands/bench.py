@@ -39,6 +39,7 @@ class Report:
 
     seconds_per_round: float  # median
     rounds: list[float]  # seconds of each
+    warm_up: float  # seconds of the first round
     phases: dict[str, float]  # median seconds: train and score of the slowest worker, the rest of rank 0
     samples_per_second: float  # trained by all workers together
     lane_occupancy: float  # share of the computed lane-steps in which a client had a mini-batch
@@ -116,7 +117,7 @@ def _round_numbers(experiment: Config, rounds: int) -> list[int]:
 
 def _play(prepared: Prepared, communicator: Communicator,
           numbers: list[int]) -> tuple[list[dict[str, Any]], LaneSteps]:
-    """Play the rounds; return what rank 0 recorded and this rank's lane-steps, of all but the first."""
+    """Play the rounds; return what rank 0 recorded, and this rank's lane-steps of all but the first."""
     records: list[dict[str, Any]] = []
     with TemporaryDirectory() as scratch, StopRequest(lambda: communicator.abort(1)) as request:
         folder = Path(scratch)
@@ -129,11 +130,12 @@ def _play(prepared: Prepared, communicator: Communicator,
                 prepared.resources.lane_steps.clear()
             federation.play(number, request)
         federation.record_round()
-    return records[1:], prepared.resources.lane_steps
+    return records, prepared.resources.lane_steps
 
 
-def _report(experiment: Config, records: list[dict[str, Any]], ranks: list[list[Any]]) -> Report:
-    """The report; ``records``: by timed round, from rank 0; ``ranks``: what ``measure`` collected."""
+def _report(experiment: Config, played: list[dict[str, Any]], ranks: list[list[Any]]) -> Report:
+    """The report; ``played``: by round, from rank 0; ``ranks``: what ``measure`` collected."""
+    first, *records = played
     peaks, flops, lane_steps_of_ranks, resident, device = zip(*ranks, strict=True)
     lane_steps = LaneSteps(**{name: sum(steps[name] for steps in lane_steps_of_ranks)
                               for name in lane_steps_of_ranks[0]})
@@ -144,7 +146,7 @@ def _report(experiment: Config, records: list[dict[str, Any]], ranks: list[list[
     unscored = statistics.median(record["seconds/round"] - record["seconds/score"] for record in records)
     scored_rounds = -(-experiment.rounds // experiment.evaluation.every) + 1  # and the final scoring
     rate = lane_steps.samples / sum(seconds)
-    return Report(statistics.median(seconds), seconds, phases, rate,
+    return Report(statistics.median(seconds), seconds, first["seconds/round"], phases, rate,
                   lane_steps.needed / max(1, lane_steps.computed),
                   lane_steps.computed / max(1, lane_steps.batched),
                   rate * max(flops) / sum(peaks), sum(peaks) / 1e9,

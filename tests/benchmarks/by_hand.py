@@ -46,6 +46,7 @@ def one_round(model: torch.nn.Module, average: list[torch.Tensor],
     """Train this rank's clients one after the other and average all models by their samples."""
     parameters, size = list(model.parameters()), workload.batch_size
     total = sum(len(part) for part in workload.train)
+    fewest = 2 if any(True for _ in model.buffers()) else 1  # batch norm needs two samples, as in hpcfl
     summed = [torch.zeros_like(tensor) for tensor in average]
     for client in mine:
         with torch.no_grad():
@@ -55,6 +56,8 @@ def one_round(model: torch.nn.Module, average: list[torch.Tensor],
             order = pool[torch.randperm(len(pool), device=x.device)]
             for start in range(0, len(order), size):
                 index = order[start:start + size]
+                if len(index) < fewest:
+                    continue
                 loss = functional.cross_entropy(model(x[index]), y[index])
                 gradients = torch.autograd.grad(loss, parameters)
                 with torch.no_grad():

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything there is to see on one GPU, meant for ten minutes: the tests that need one, the rows of one GPU of
 # results/benchmarks/gpu.json and of the READMEs' tables, and a profile of training.
-# CIFAR-10 is looked for in $HPCFL_DATA. Ends with 2 where there is no GPU, with 1 where a test failed.
+# CIFAR-10 is looked for in $HPCFL_DATA. Ends with 2 where there is no GPU, with 1 where a test or a row failed.
 # Usage: HPCFL_DATA=… bash tests/benchmarks/gpu.sh
 set -euo pipefail
 
@@ -23,7 +23,7 @@ failed=0
 echo "Running: python -m pytest -m gpu tests"
 python -m pytest -q -m gpu tests || failed=1
 echo "Running: python tests/benchmarks/rounds.py --device cuda"
-python tests/benchmarks/rounds.py --device cuda
+python tests/benchmarks/rounds.py --device cuda || failed=1
 echo "Running: python tests/benchmarks/profile_round.py --device cuda"
-python tests/benchmarks/profile_round.py --device cuda
+python tests/benchmarks/profile_round.py --device cuda || failed=1
 exit "$failed"

@@ -12,18 +12,18 @@ from hpcfl.fleet import convolutions
 
 sys.path.append(str(Path(__file__).parents[1]))  # where on_gpu.py is
 
-# timed rounds of hpcfl, of which the second half are steady, and of the loop by hand, which has no early ones
+# timed rounds of hpcfl, of which the second half are steady, and of the loop by hand
 ROUNDS = {"CIFAR-20": (30, 3), "CIFAR-100": (30, 3), "ResNet": (6, 1)}
 
 
 def rounds(bench, name: str) -> dict[str, float]:
-    """Seconds of a steady round of hpcfl, of its first timed round, and of one by hand.
+    """Seconds of a steady round of hpcfl, of its first round, and of one by hand.
 
-    In early rounds steps run one by one or are made into graphs.
+    In the first round steps run one by one and are made into graphs.
     """
     ours, by_hand = ROUNDS[name]
-    found = bench.hpcfl(name, ours, f"evaluation.every={workloads.NEVER}")["rounds"]
-    return {"hpcfl": statistics.median(found[ours // 2:]), "early": found[0],
+    found = bench.hpcfl(name, ours, f"evaluation.every={workloads.NEVER}")
+    return {"hpcfl": statistics.median(found["rounds"][ours // 2:]), "first": found["warm_up"],
             "by hand": statistics.median(bench.by_hand(name, by_hand))}
 
 
@@ -63,7 +63,7 @@ def memory(bench, name: str) -> dict[str, float]:
 
 
 def forms(bench, name: str) -> dict[str, float]:
-    """Seconds of an epoch of 20 clients with convolutions in each form, whatever the rule says."""
+    """Seconds of an epoch of 20 clients of CIFAR-10 with convolutions in each form."""
     import on_gpu
 
     found = {}
@@ -71,7 +71,7 @@ def forms(bench, name: str) -> dict[str, float]:
         for form, devices in (("grouped", set()), ("products", {"cuda"})):
             with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(
                     convolutions, BY_PRODUCTS=devices, LEAST=1):
-                found[f"{model} {form}"] = on_gpu.epoch_seconds(model, Path(folder))
+                found[f"{model} {form}"] = on_gpu.epoch_seconds(model, Path(folder), (3, 32, 32))
     return found
 
 

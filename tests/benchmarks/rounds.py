@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,7 +80,7 @@ class Bench:
         words = [str(word) for word in command]
         done = subprocess.run(words, capture_output=True, text=True, env=environment)
         if done.returncode:
-            sys.exit(f"{' '.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+            raise RuntimeError(f"{' '.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout
 
 
@@ -188,17 +189,26 @@ def main() -> None:
     path = RESULTS / f"{'cpu' if options.device == 'cpu' else 'gpu'}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     results = json.loads(path.read_text()) if path.exists() else {}
+    failed = []
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(Path(scratch), options.device, options.cores, options.quick)
         for row in options.only or rows:
             measure, name = rows[row]
-            results[row] = {"values": measure(bench, name),
+            try:
+                values = measure(bench, name)
+            except Exception:  # the other rows are worth having all the same
+                traceback.print_exc()
+                failed.append(row)
+                continue
+            results[row] = {"values": values,
                             "load": os.getloadavg()[1], "quick": options.quick,
                             "when": time.strftime("%Y-%m-%d"), "machine": machine(options.device),
                             "versions": provenance.versions(), "commit": provenance.commit()}
             path.write_text(json.dumps(results, indent=1) + "\n")
-            print(row, json.dumps(results[row]["values"]), flush=True)
-    table.update(RESULTS)
+            table.update(RESULTS)
+            print(row, json.dumps(values), flush=True)
+    if failed:
+        sys.exit(f"rounds.py: no numbers of {', '.join(failed)}")
 
 
 def machine(device: str) -> str:
