@@ -43,12 +43,15 @@ class Product:
 
     def __call__(self, x: Tensor) -> Tensor:
         layer, weight = self.layer, self.layer.weight
-        height, width = (
-            (size + 2 * pad - spread * (kernel - 1) - 1) // stride + 1
-            for size, kernel, stride, pad, spread in zip(
-                x.shape[2:], layer.kernel_size, layer.stride, self.padding, layer.dilation, strict=True))
-        columns = functional.unfold(x, layer.kernel_size, layer.dilation, self.padding, layer.stride)
+        above, beside = self.padding
+        patches = functional.pad(x, (beside, beside, above, above)) if above or beside else x
+        # views, then one copy: ``functional.unfold`` launches a kernel for every image of every lane
+        for dimension, kernel, stride, spread in zip((2, 3), layer.kernel_size, layer.stride, layer.dilation,
+                                                     strict=True):
+            patches = patches.unfold(dimension, spread * (kernel - 1) + 1, stride)[..., ::spread]
+        batch, _, height, width = patches.shape[:4]
+        columns = patches.permute(1, 4, 5, 0, 2, 3).reshape(-1, batch * height * width)
         # one product for the batch: [outputs, patch] × [patch, batch · positions]
-        made = weight.flatten(1) @ columns.transpose(0, 1).flatten(1)
-        made = made.view(len(weight), len(x), height, width).transpose(0, 1)
+        made = weight.flatten(1) @ columns
+        made = made.view(len(weight), batch, height, width).transpose(0, 1)
         return made if layer.bias is None else made + layer.bias[:, None, None]

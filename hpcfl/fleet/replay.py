@@ -8,7 +8,7 @@ a function begins to be replayed, and a resumed run may begin anew.
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
@@ -25,6 +25,7 @@ OFTEN = 100  # calls before a function is recorded: recording costs as much time
 RESHAPES = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default,
             torch.ops.aten.detach.default}
 PRODUCTS = {torch.ops.aten.mul.Scalar, torch.ops.aten.mul.Tensor}
+ADDED_AT = torch.ops.aten.scatter_add.default
 UNEQUAL, CHOICE = torch.ops.aten.ne.Scalar, torch.ops.aten.where.self
 FILLS = {torch.ops.aten.ones_like.default, torch.ops.aten.zeros_like.default,
          torch.ops.aten.new_zeros.default, torch.ops.aten.new_ones.default, torch.ops.aten.full_like.default}
@@ -88,6 +89,9 @@ def record(function: Function, tensors: tuple[Tensor, ...], labels: int | None =
             first = done.setdefault((node.target, repr(node.args), repr(node.kwargs)), node)
             if first is not node:
                 _replace(node, first)
+    if tensors[0].is_cuda:
+        for number, node in enumerate(module.graph.find_nodes(op="call_function", target=ADDED_AT)):
+            _choose(module, node, tensors[0].device, f"places_{number}")
     if not in_place:
         _fold(module, tensors, labels)
     module.graph.eliminate_dead_code()
@@ -124,6 +128,25 @@ def _like(node: fx.Node, source: Any) -> bool:
 def _replace(node: fx.Node, other: Any) -> None:
     node.replace_all_uses_with(other)
     node.graph.erase_node(node)
+
+
+def _choose(module: fx.GraphModule, node: fx.Node, device: torch.device, name: str) -> None:
+    """Replace the addition of one number to each row, at an index, by a choice, which gives the same bits.
+
+    The gradient of cross-entropy is such an addition. A GPU takes some thirty kernels for one, a sort among
+    them, where sums may not depend on the order in which threads add.
+    """
+    rows, dim, index, source = cast(tuple[fx.Node, int, fx.Node, fx.Node], node.args)
+    shape, given, added = (one.meta["tensor_meta"].shape for one in (rows, index, source))
+    dim %= len(shape)
+    if not given == added == (*shape[:dim], 1, *shape[dim + 1:]):
+        return
+    places = torch.arange(shape[dim], device=device)
+    module.register_buffer(name, places.view(-1, *[1] * (len(shape) - dim - 1)))
+    with module.graph.inserting_before(node):
+        here = module.graph.call_function(torch.ops.aten.eq.Tensor, (index, module.graph.get_attr(name)))
+        there = module.graph.call_function(torch.ops.aten.add.Tensor, (rows, source))
+        _replace(node, module.graph.call_function(CHOICE, (here, there, rows)))
 
 
 def _fold(module: fx.GraphModule, tensors: tuple[Tensor, ...], labels: int | None) -> None:

@@ -19,7 +19,9 @@ ASKING = {aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.
 NO_KERNEL = {"_local_scalar_dense", "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided",
              "detach", "alias", "lift_fresh", "_unsafe_view", "is_pinned",
              "_has_compatible_shallow_copy_type"}
-SEVERAL = {"convolution": 2, "convolution_backward": 4, "native_batch_norm": 2,
+# What adds at indices is sorted first, by the deterministic kernels; the number is a guess.
+SORTED = 30
+SEVERAL = {"scatter_add": SORTED, "convolution": 2, "convolution_backward": 4, "native_batch_norm": 2,
            "native_batch_norm_backward": 2, "sort": 3, "topk": 2, "index_put_": 3, "_index_put_impl_": 3}
 # sums in an order that atomic additions decide, unless torch is asked for its deterministic kernels
 UNORDERED = {"scatter_add", "scatter_add_", "index_add", "index_add_", "embedding_dense_backward",
@@ -65,6 +67,8 @@ def kernels(operation, args) -> int:
     if launches_nothing(operation):
         return 0
     name = name_of(operation)
+    if name == "im2col":  # one for each image
+        return len(args[0])
     return _of_lists(args) if name.startswith("_foreach") else SEVERAL.get(name, 1)
 
 

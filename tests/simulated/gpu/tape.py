@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpu import operations
 from gpu.memory import Pool
 from gpu.tensor import each, tensors_in
 
@@ -56,7 +57,8 @@ class Tape:
     def replay(self) -> None:
         gpu = self._gpu
         gpu.ledger.replays += 1
-        gpu.ledger.kernels_in_graphs += sum(entry.kernels for entry in self._entries)
+        for entry in self._entries:
+            gpu.ledger.in_graphs[operations.name_of(entry.operation)] += entry.kernels
         if gpu.replayed is not None:
             gpu.replayed.spoil()
         gpu.replayed = self
