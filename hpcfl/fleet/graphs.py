@@ -53,9 +53,9 @@ class Graphed:
     on a CPU, a number that the function reads from elsewhere stays what it was, and replays are compared with
     the function itself; ``check`` says whether they were in order, because the host has to wait for that.
 
-    An argument that has a home is read and written there. For the others graphs for several widths share
-    their memory: that of inputs, their *places*, of which one for fewer lanes takes the first rows; and that
-    of intermediate results and outputs, because no two graphs run at once.
+    An argument that has a home is read and written there. The others, and what comes out, have *places*,
+    which graphs for several widths share: one for fewer lanes takes the first rows. Memory of intermediate
+    results is shared as well, because no two graphs run at once.
 
     what: names the function in an error.
     labels: the position of the argument that holds class numbers, if there is one.
@@ -153,13 +153,19 @@ class Graphed:
         inputs = tuple(self._place(position, tensor, wide) if home is None else home[:wide]
                        for position, (tensor, home) in enumerate(zip(tensors, homes, strict=True)))
         function = record(self._function, self._copies(inputs), self._labels)
-        graph, outputs = captures.capture(lambda: function(*self._copies(inputs)),
-                                          lambda: self._computed(function, inputs))
+        outputs = function(*self._copies(inputs))[self._used_up:]
+        places = tuple(self._place(~number, one, wide) for number, one in enumerate(outputs))
+        del outputs
+        graph, _ = captures.capture(lambda: function(*self._copies(inputs)),
+                                    lambda: _copy(places, self._computed(function, inputs)))
         at_home = {position for position, home in enumerate(homes) if home is not None}
-        return Graph(graph, function, inputs, outputs, self._written, at_home)
+        return Graph(graph, function, inputs, places, self._written, at_home)
 
     def _place(self, position: int, like: Tensor, wide: int) -> Tensor:
-        """Rows from which graphs read an argument, ``[wide, …]`` without gaps; at first one lane's in all."""
+        """Rows from which graphs read an argument, ``[wide, …]`` without gaps; at first one lane's in all.
+
+        Those with negative positions are written: by output number −1 − position.
+        """
         key = (position, like.shape[1:], like.dtype)
         if key not in self._places or len(self._places[key]) < wide:
             self._places[key] = _widened(like[:1], wide)

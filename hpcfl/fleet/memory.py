@@ -19,10 +19,13 @@ SHARE = 0.7  # of the memory, for lanes; the rest is for workspaces of libraries
 STATE_SHARE = 0.1  # for the private state of clients, whether they train or not
 HOMES = 2  # models of a lane that stay where graphs know them: its weights, and its anchor if it has one
 SCORED = 3  # and of one that is scored: the row that it came from, its own weights, a rest's copy
+# What graphs keep while another work goes on: the gradients as autograd lays them out, as weights lie, and
+# where the next step finds them; what the forward pass keeps for the backward pass comes on top.
+GRAPHS = 3
 # And of one that trains: the row that it came from, the one that it ends as, a copy of its weights where
-# lanes are not neighbours, the graph's gradients as autograd lays them out and as weights lie, those of the
-# two plain steps that a replay is compared with, one for the differences, one on the way to the optimiser.
-TRAINED = 9
+# lanes are not neighbours, the gradients of the two plain steps that a replay is compared with, one for the
+# differences, one on the way to the optimiser.
+TRAINED = GRAPHS + 7
 MADE = 1  # of each moment that the optimiser keeps, what a step makes of it
 STATE = 3  # private state: as it was, as the lanes have it, as it will be
 
@@ -47,8 +50,10 @@ def lane_bytes(module: nn.Module, sample: Tensor, training: Training, private: i
     model = sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
     batch = sample.expand(training.batch_size, *sample.shape[1:]).contiguous()
     kept = len(moments(training))
-    trained = (TRAINED + MADE * kept) * model + 2 * _saved(module, batch)
-    scored = SCORED * model + 2 * _largest(module, sample) * BLOCK  # 2: a layer's input and output
+    saved = _saved(module, batch)
+    trained = (TRAINED + MADE * kept) * model + 2 * saved
+    # 2: a layer's input and output
+    scored = (GRAPHS + SCORED) * model + saved + 2 * _largest(module, sample) * BLOCK
     return (HOMES + kept) * model + max(trained, scored) + STATE * private
 
 

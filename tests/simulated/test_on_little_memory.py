@@ -1,5 +1,7 @@
 """What lives on the device against the rule that says how many lanes fit, and a device that is too small."""
 
+import gc
+
 import pytest
 import torch
 from on_gpu import share_of_rule
@@ -8,6 +10,7 @@ from hpcfl.fleet import graphs
 
 LANES = 4
 EVEN = [[4, 4, 0, 0]] * LANES
+UNEVEN = [[count, count, 0, 0] for count in range(2, 26)]
 ADAM = {"optimizer": "adam", "clip": 1.0, "weight_decay": 0.1}
 
 
@@ -23,14 +26,25 @@ def test_a_lane_needs_no_more_than_the_rule_says(gpu, samples, monkeypatch, meth
     assert share_of_rule(method, EVEN, sections, 2) < 1, gpu.memory.by_line().most_common(5)
 
 
+@pytest.mark.parametrize(("method", "hidden"), [("apfl", [300, 300]), ("per-fedavg", [300, 300]),
+                                                ("fedavg", [800])])
+def test_nor_where_lanes_end_one_after_the_other(gpu, monkeypatch, method, hidden):
+    """There is a graph for nearly each of them."""
+    monkeypatch.setattr(graphs, "SOON", 1)
+    sections = {"model": {"name": "mlp", "hidden": hidden}, "training": {"batch_size": 4}}
+    assert share_of_rule(method, UNEVEN, sections, 3) < 1, gpu.memory.by_line().most_common(5)
+
+
 def test_half_as_many_lanes_train_where_they_do_not_fit(gpu, federate, samples, capfd, monkeypatch):
     sections = {"model": {"name": "mlp", "hidden": [3000]}, "rounds": 2}
     fits = federate("ditto", EVEN, **sections, runtime={"device": "cpu", "lanes": LANES})
     needed = {}
     for lanes in (2, LANES):
+        gc.collect()
         begun = gpu.memory.begin()
         federate("ditto", EVEN, **sections, runtime={"device": "cuda", "lanes": lanes})
         needed[lanes] = gpu.memory.peak - begun
+    gc.collect()
     gpu.memory.capacity = gpu.memory.used + (needed[2] + needed[LANES]) / 2
     played = federate("ditto", EVEN, **sections, runtime={"device": "cuda", "lanes": LANES})
     assert played.prepared.resources.kernel.widest == LANES // 2
