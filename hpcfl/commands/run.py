@@ -64,7 +64,7 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
                               else f"stopped after round {restored.round} of {config.rounds}; "
                               "the same command continues", begun=restored is not None)
         with agreed(communicator):
-            notes = _begin(claim, prepared, restored) if claim is not None else []
+            notes = _begin(claim, prepared, restored, communicator) if claim is not None else []
         try:
             with agreed(communicator):
                 metrics = (_metrics_writer(claim, communicator, prepared, restored.round if restored else 0)
@@ -76,7 +76,8 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
     return True
 
 
-def _begin(claim: Claim, prepared: Prepared, restored: Restored | None) -> list[str]:
+def _begin(claim: Claim, prepared: Prepared, restored: Restored | None,
+           communicator: Communicator) -> list[str]:
     """On rank 0: make the folder this run's; return what a user should know before training goes on.
 
     Raises UserError if the data are not those that the run began with, UserError or RunFailure if the folder
@@ -91,7 +92,9 @@ def _begin(claim: Claim, prepared: Prepared, restored: Restored | None) -> list[
     claim.begin()
     if restored is None or saved is None:
         prepared.split.save(partition)
-    return notes if restored is None else [*notes, *restored.notes, *_changes(restored, _meta(prepared))]
+    if restored is None:
+        return notes
+    return [*notes, *restored.notes, *_changes(restored, _meta(prepared, communicator))]
 
 
 def _saved_split(path: Path, notes: list[str]) -> Split | None:
@@ -120,7 +123,7 @@ def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoin
     done = restored.round if restored else 0
     best = _best_round(prepared, restored)
     if metrics is None:
-        Federation(communicator, prepared, server, checkpoints, None, _meta(prepared),
+        Federation(communicator, prepared, server, checkpoints, None, _meta(prepared, communicator),
                    _silent, best).run(done, request)
         return
     config = prepared.config
@@ -136,8 +139,8 @@ def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoin
         progress.start(done, introduced, [*notes, *metrics.notes])
         try:
             with tracking:
-                Federation(communicator, prepared, server, checkpoints, metrics, _meta(prepared),
-                           report, best).run(done, request)
+                Federation(communicator, prepared, server, checkpoints, metrics,
+                           _meta(prepared, communicator), report, best).run(done, request)
         finally:
             progress.tell(tracking.notes)
 
@@ -206,20 +209,25 @@ def _metrics_writer(claim: Claim, communicator: Communicator, prepared: Prepared
     return MetricsWriter(claim.folder, header, static, PUBLISH_EVERY)
 
 
-def _meta(prepared: Prepared) -> dict[str, Any]:
-    """What a checkpoint says of the run that wrote it."""
-    config = prepared.config
+def _meta(prepared: Prepared, communicator: Communicator) -> dict[str, Any]:
+    """What a checkpoint says of the run that wrote it.
+
+    On a GPU the last bits depend on how many clients are side by side, and so on the ranks; on a CPU not.
+    """
+    config, kernel = prepared.config, prepared.resources.kernel
+    on_gpu = prepared.resources.device.type == "cuda"
     return {"fingerprint": config.fingerprint(), "rounds": config.rounds, "versions": provenance.versions(),
             "processor": provenance.processor(), "threads": config.runtime.threads,
-            "kernel": [str(prepared.resources.device.type), config.runtime.lanes],
-            "gpus": list(prepared.gpus) or None}
+            "kernel": [str(prepared.resources.device.type), config.runtime.lanes,
+                       *([kernel.widest] if on_gpu else [])],
+            "gpus": list(prepared.gpus) or None, "ranks": communicator.size if prepared.gpus else None}
 
 
 def _changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
     """A line for everything that the last bits of results depend on and that is not as at the checkpoint."""
     return [f"continued with other {key} ({restored.meta.get(key)} before, {meta[key]} now): "
             "the last bits of results may differ from an undisturbed run"
-            for key in ("versions", "processor", "threads", "kernel", "gpus")
+            for key in ("versions", "processor", "threads", "kernel", "gpus", "ranks")
             if restored.meta.get(key) != meta[key]]
 
 

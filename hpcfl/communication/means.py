@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Mean, dtype_name
-from hpcfl.rows import sums
+from hpcfl.rows import pinned, sums
 
 Kind = Sequence[Any]  # what ``kind`` returns, or a copy that travelled
 Weights = Sequence[Any]  # what ``weights`` returns, or a copy that travelled
@@ -46,12 +46,12 @@ def over_ranks(communicator: Communicator, own: Mapping[str, Mean], kinds: Mappi
     parts = {name: _part(own.get(name), one) for name, one in kinds.items()}
     totals = {name: [sum(rank) for rank in zip(*(of for of, _ in told[name]), strict=True)] for name in kinds}
     largest = {name: max(most for _, most in told[name]) for name in kinds}
-    found = {name: sums.magnitudes(*part).cpu().numpy() for name, part in parts.items()}
+    found = {name: pinned.on_host(sums.magnitudes(*part)).numpy() for name, part in parts.items()}
     with communicator.together():
         found = {name: communicator.highest(exponents) for name, exponents in found.items()}
     units = {name: sums.units(torch.from_numpy(exponents), largest[name], max(totals[name]))
              for name, exponents in found.items()}
-    counted = {name: sums.sums(*part, units[name]).cpu().numpy() for name, part in parts.items()}
+    counted = {name: pinned.on_host(sums.sums(*part, units[name])).numpy() for name, part in parts.items()}
     with communicator.together():
         added = {name: communicator.total(values) for name, values in counted.items()}
     return {name: _mean(torch.from_numpy(values), units[name], totals[name], kinds[name])

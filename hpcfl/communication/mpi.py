@@ -145,7 +145,7 @@ class World(Communicator):
         """An exchange of ``size`` bytes in all, the same on every rank, by one of two calls that do the same.
 
         ``polled`` returns a request. Where arrays may lie on a GPU it is not used: not every MPI that takes
-        such arrays in blocking calls takes them in others.
+        such arrays in messages and blocking exchanges takes them in other exchanges.
         """
         if size < WIDE_BYTES and not self.takes_gpu:
             self._wait(polled(*given, **how))
@@ -281,7 +281,8 @@ class World(Communicator):
     def _scatter_waves(self, all_rows: Array | None, mine: Array, owner: Array) -> None:
         """One scatter for the first row of every rank, one for the second, and so on.
 
-        Rows move straight from place to place: none are copied to be put in order first.
+        Rows move straight from place to place: none are copied to be put in order first. All are under way at
+        once, but for those that may lie on a GPU, as in ``_exchange``.
 
         all_rows: rank 0's ``[n, width]``, None elsewhere. mine: this rank's, which is received into.
         """
@@ -292,7 +293,10 @@ class World(Communicator):
             places = [int(own[wave]) if wave < len(own) else 0 for own in positions]
             outer = None if all_rows is None else [all_rows, (counts, places), row]
             inner = [mine[wave:wave + 1], counts[self.rank], row]
-            requests.append(self._world.Iscatterv(outer, inner, root=0))
+            if self.takes_gpu:
+                self._world.Scatterv(outer, inner, root=0)
+            else:
+                requests.append(self._world.Iscatterv(outer, inner, root=0))
         self._mpi.Request.Waitall(requests)
         row.Free()
 

@@ -182,7 +182,7 @@ class Chunk:
                 break
             with self._drawn_by_model(epoch):
                 record = self.epoch(epoch, running)
-            losses = torch.where(running.to(losses.device)[:, None], record[:, :2], losses)
+            losses = torch.where(pinned.on_device(running, losses.device)[:, None], record[:, :2], losses)
             history.append(record[:, 2])
             if self.task.until is not None:
                 running &= ~self.task.until(torch.stack(history, dim=1), self.variables).cpu()

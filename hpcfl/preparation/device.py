@@ -8,8 +8,11 @@ recorded, and one that goes on with something else says so.
 
 import ctypes
 import os
+import shlex
+import sys
 import warnings
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, requires
 
 import torch
 
@@ -126,7 +129,17 @@ def _reason() -> str:
     why = f"{version}, torch {torch.__version__} {f'was built for CUDA {built}' if built else 'has no CUDA'}"
     if wheel is None:
         return f"{why}; the driver is too old for torch"
-    return f"{why}; pip install --force-reinstall torch torchvision --index-url {WHEEL_INDEX}{wheel}"
+    return f"{why}; {_installs(wheel)}"
+
+
+def _installs(wheel: str) -> str:
+    """The command that gives this Python the torch of a ``wheel``, within the bounds of hpcfl's own."""
+    try:
+        needed = [one for one in requires("hpcfl") or [] if one.startswith("torch") and ";" not in one]
+    except PackageNotFoundError:  # a copy that is used without being installed
+        needed = ["torch", "torchvision"]
+    return shlex.join([sys.executable, "-m", "pip", "install", "--force-reinstall", *needed,
+                       "--index-url", WHEEL_INDEX + wheel])
 
 
 def _driver() -> tuple[int, int] | None:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from hpcfl.rows import mixing
+from hpcfl.rows import mixing, pinned
 
 PRODUCT_BITS = 51  # of a product in units; float64 has 53, of which rounding by an anchor takes two
 SUM_BITS = 62  # of a sum in units; int64 has 63 beside the sign, of which one is for what rounding adds
@@ -58,7 +58,7 @@ def sums(rows: Tensor, weights: Tensor, units: Tensor) -> Tensor:
 
     rows, weights: as for ``magnitudes``. units: the exponents that ``units`` gives.
     """
-    units = units.to(rows.device)
+    units = pinned.on_device(units, rows.device)
     found = torch.zeros(units.shape, dtype=torch.int64, device=rows.device)
     scratch = torch.empty(0, dtype=torch.float64, device=rows.device)
     for number, columns, block, own in _blocks(rows, weights):

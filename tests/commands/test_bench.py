@@ -19,7 +19,7 @@ def test_the_report_counts_samples_and_lanes_and_projects_the_run():
     counts = [[8, 0, 0, 0], [4, 0, 0, 0]]  # batches of 4: two steps and one, side by side
     experiment = config.parse(tiny.table("fedavg", counts, rounds=1000, training={"batch_size": 4}))
     report = bench.measure(experiment, 3, OneProcess())
-    assert len(report.rounds) == 3 and report.scoring_measured
+    assert len(report.rounds) == 3 and report.warm_up > 0 and report.scoring_measured
     assert report.samples_per_second == pytest.approx(3 * 12 / sum(report.rounds))
     assert 0 < report.share_of_peak < 1 and report.memory_mb[0] > 10
     assert report.projected_seconds == pytest.approx(1000 * report.seconds_per_round, rel=1)

@@ -55,7 +55,8 @@ def test_auto_takes_the_cpu_where_there_is_no_gpu_and_none_was_given(no_gpu, mon
 @pytest.mark.parametrize("name", VARIABLES)
 @pytest.mark.parametrize(("driver", "line"), [
     (None, r"no driver of NVIDIA .*--gpus"),
-    ((12, 4), r"the driver runs CUDA 12\.4, torch .*; pip install .*download\.pytorch\.org/whl/cu126"),
+    ((12, 4), r"the driver runs CUDA 12\.4, torch .*; .*python\S* -m pip install --force-reinstall "
+              r"'torch<2\.\d+,>=2\.\d+' 'torchvision<.*' --index-url .*download\.pytorch\.org/whl/cu126"),
     ((13, 0), r"runs CUDA 13\.0, .*whl/cu130"), ((10, 2), "the driver is too old for torch")])
 def test_auto_does_not_fall_back_where_the_job_was_given_gpus(no_gpu, monkeypatch, name, driver, line):
     monkeypatch.setenv(name, "1")

@@ -5,6 +5,7 @@ The tests run where pytest was started with ``-p gpu.guard`` and this folder on 
 """
 
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
@@ -39,11 +40,15 @@ class Epoch:
 
 @dataclass
 class Seen:
-    """A federation that was played, and what the device saw of it."""
+    """A federation that was played, and what the device saw of it.
+
+    trainings: the host's waits in each training of lanes side by side, and of how many epochs it was.
+    """
 
     played: object
     gpu: object
     epochs: list[Epoch] = field(default_factory=list)
+    trainings: list[tuple[Counter, int]] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -63,6 +68,7 @@ def on_gpu(federate, gpu, monkeypatch):
     def play(*arguments, **sections):
         seen = Seen(None, gpu)
         monkeypatch.setattr(Chunk, "epoch", observed(seen, Chunk.epoch))
+        monkeypatch.setattr(Chunk, "run", watched(seen, Chunk.run))
         monkeypatch.setattr(Graphed, "_capture", uncounted(gpu.ledger, Graphed._capture))
         sections["runtime"] = {"device": "cuda", **sections.get("runtime", {})}
         seen.played = federate(*arguments, **sections)
@@ -88,6 +94,16 @@ def observed(seen, epoch):
         result = epoch(chunk, *arguments)
         seen.epochs.append(Epoch(dict(ledger.waits - waits), ledger.launched - launches,
                                  chunk.resources.lane_steps.batched - turns, ledger.copies[copies:]))
+        return result
+    return run
+
+
+def watched(seen, training):
+    """``Chunk.run``, its waits written down."""
+    def run(chunk):
+        waits, epochs = seen.gpu.ledger.waits.copy(), len(seen.epochs)
+        result = training(chunk)
+        seen.trainings.append((seen.gpu.ledger.waits - waits, len(seen.epochs) - epochs))
         return result
     return run
 
