@@ -36,6 +36,7 @@ PLAYED = [
     ("fedamp", {}, "mlp", {}),
     ("fedavg", {"ala": True, "aggregation": "class-wise"}, "mlp", {}),
     ("fedavg", {}, "fasttext", {"optimizer": "adam", "clip": 1.0}),
+    ("fedavg", {}, "mlp", {"optimizer": "adamw", "weight_decay": 0.1}),
     ("fedavg", {}, "resnet8", {"buffers": "average", "lr": 1e-4}),
     ("fedavg-c", {"tune_epochs": 1}, "mlp", {}),
     ("fedbabu", {"tune_epochs": 1}, "lenet", {"momentum": 0.9}),

@@ -25,18 +25,20 @@ from hpcfl.rows import pinned
 
 FLOATS = 1 << 24  # of the models that train side by side on a CPU, 64 MB
 ROUNDING = 1e-4  # of the largest gradient
+COPIES = 3  # of features at once: in blocks, a client's in one piece, all clients' in one
 
 
-def head_kernel(module: nn.Module, device: torch.device, lanes: int | str, replay: bool) -> HeadKernel | None:
+def head_kernel(module: nn.Module, device: torch.device, lanes: int | str, replay: bool,
+                memory: float) -> HeadKernel | None:
     """What trains the heads of models like ``module`` on features; None for a model without ``features``.
 
-    lanes, replay: as for ``kernels.choose``.
+    lanes, replay: as for ``kernels.choose``. memory: bytes that features may take.
     """
     if not hasattr(module, "features"):
         return None
     if lanes == "auto":
         lanes = max(1, FLOATS // sum(parameter.numel() for parameter in module.parameters()))
-    return HeadKernel(choose(on_features(copy.deepcopy(module)), device, lanes, replay))
+    return HeadKernel(choose(on_features(copy.deepcopy(module)), device, lanes, replay), memory / COPIES)
 
 
 def fits(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray, names: list[str], loss: Loss,
@@ -57,6 +59,28 @@ def fits(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray, 
         rows = pinned.on_device(initial, resources.device)[None]
         known[key] = _same(resources, rows, buffers, pool[:2], names, loss, variables)
     return known[key]
+
+
+def portions(resources: Resources, order: list[int], pools: list[np.ndarray]) -> list[list[int]]:
+    """Clients at positions ``order`` in groups whose features take no more memory than they may.
+
+    A client whose own take more is alone. pools: each client's positions among the rank's samples.
+    """
+    assert resources.head is not None
+    model = resources.kernel.module.eval()
+    with torch.no_grad():
+        first = torch.zeros(1, dtype=torch.int64, device=resources.device)
+        one = _features(model, resources.samples.take(first)[0], None)
+    model.train()
+    groups: list[list[int]] = [[]]
+    held = 0
+    for position in order:
+        held += (own := len(pools[position]) * one.nbytes)
+        if groups[-1] and held > resources.head.memory:
+            groups.append([])
+            held = own
+        groups[-1].append(position)
+    return groups
 
 
 def run_once(resources: Resources, rows: Tensor, buffers: Tensor,

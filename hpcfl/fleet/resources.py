@@ -37,9 +37,13 @@ class LaneSteps:
 
 @dataclass(frozen=True)
 class HeadKernel:
-    """The kernel of a model whose ``features(x)`` is ``x``, and for which losses it was found to do."""
+    """The kernel of a model whose ``features(x)`` is ``x``, and for which losses it was found to do.
+
+    memory: bytes of features that clients side by side may have; one client's are always held.
+    """
 
     kernel: Kernel
+    memory: float
     fits: dict[Hashable, bool] = field(default_factory=dict)
 
 

@@ -119,7 +119,9 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
             trained.changed.setdefault(name, variables[name].clone())[lanes] = chunk.variables[name]
 
     if once and resources.head is not None:
-        replace(resources, kernel=resources.head.kernel).side_by_side(order, together)
+        side_by_side = replace(resources, kernel=resources.head.kernel).side_by_side
+        for portion in frozen.portions(resources, order, pools):
+            side_by_side(portion, together)
     else:
         resources.side_by_side(order, together)
     return trained

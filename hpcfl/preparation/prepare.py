@@ -139,7 +139,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     lanes = _lanes(config, seat, template, samples, dataset, private)
     given = template, device, lanes, config.runtime.replay
     resources = Resources(setup, samples, choose(*given), buffers, device, process.beat, Stopwatch(), scores,
-                          head=head_kernel(*given))
+                          head=head_kernel(*given, memory=1e6 * config.runtime.memory))
     server = method.server_state(setup) if process.is_server else {}
     store, newcomers = _stores(config, seat, own, private)
     return Prepared(config, method, setup, split, counts, test_counts, placed, resources, store, newcomers,

@@ -6,6 +6,7 @@ Model, loss, kernel and messages are the real ones. Where the server aggregates,
 for those of all clients.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -97,7 +98,7 @@ def imitate(prepared: Prepared, lanes: int) -> Prepared:
     with trying("adapt"):
         module = setup.build().to(real.device)
     kernel = choose(module, real.device, lanes, replay=False)
-    head = head_kernel(module, real.device, lanes, False)
+    head = head_kernel(module, real.device, lanes, False, memory=math.inf)
     with trying("client_state"):
         buffers = {name: row for name, row in prepared.store.template.items() if name.startswith(BUFFERS)}
         private = method.client_state(setup) | buffers

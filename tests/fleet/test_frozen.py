@@ -105,6 +105,18 @@ def test_convolutions_with_batch_norm_stand_still(make_fleet, rows_of, lanes, ru
     assert torch.equal(once.state["buffers.model"], before)
 
 
+def test_features_take_no_more_memory_than_they_may(make_fleet, rows_of, runs):
+    """A sample's are twelve numbers. The clients train by number of samples: 20, 11, 11 and 8."""
+    plenty, little = (fleet_of(make_fleet, "plain") for _ in range(2))
+    rows = rows_of(plenty)
+    expected = plenty.train(rows, **HEAD)
+    assert runs == [50]
+    runs.clear()
+    object.__setattr__(little.resources.head, "memory", 22 * 12 * 4)
+    assert torch.equal(little.train(rows, **HEAD), expected)
+    assert runs == [20, 22, 8]
+
+
 def test_a_client_gets_the_same_bits_whoever_trains_beside_it(make_fleet, rows_of, runs):
     together = fleet_of(make_fleet, "plain")
     rows = rows_of(together)

@@ -1,5 +1,6 @@
 """Which device a rank takes, with whom it shares it, and what it promises."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -82,9 +83,11 @@ def test_ranks_take_the_gpus_of_a_node_in_turn(gpus):
 
 
 @pytest.mark.parametrize(("precision", "matmul"), [("exact", "highest"), ("tf32", "high")])
-def test_a_gpu_computes_the_same_bits_again(gpus, precision, matmul):
+def test_a_gpu_computes_the_same_bits_again(gpus, monkeypatch, precision, matmul):
     gpus("A")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     device.choose_device(Runtime(precision=precision), 0)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
     assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
     assert torch.are_deterministic_algorithms_enabled()
     assert torch.get_float32_matmul_precision() == matmul

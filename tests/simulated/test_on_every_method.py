@@ -53,6 +53,7 @@ def test_a_method_ends_as_on_the_cpu(on_gpu, federate, samples, monkeypatch, nam
     assert [epoch for epoch in seen.epochs if epoch.launches > launches(name) * epoch.turns] == []
     no_epoch_waits_twice(seen)
     rows_travel_page_locked(seen)
+    assert not seen.gpu.ledger.unordered
 
 
 def launches(method):

@@ -5,6 +5,7 @@ import weakref
 
 import pytest
 import torch
+from on_gpu import epoch_seconds
 
 from hpcfl.errors import RankFailure, RunFailure
 from hpcfl.fleet import comparing, graphs, recordings
@@ -33,6 +34,12 @@ def test_steps_are_graphs_from_the_fourth_on(on_gpu, samples, model, training, k
     assert last.turns == 3 and last.launches <= (LAUNCHES + ZEROED * ("optimizer" in training)) * last.turns
     assert seen.epochs[0].launches > 3 * last.launches
     assert seen.gpu.ledger.in_graphs.total() <= kernels * seen.gpu.ledger.replays
+
+
+def test_epochs_are_timed_when_their_steps_are_graphs(gpu, tmp_path):
+    """As the benchmark of convolutions' forms does; nothing is compared meanwhile."""
+    assert epoch_seconds("cnn", tmp_path, (1, 16, 16), clients=2) > 0
+    assert gpu.ledger.captures == 1 and gpu.ledger.replays == 7 * 8 - graphs.SOON
 
 
 def graphed_alone(function, what="the function", moved=(), homes=None, update=None, captures=None):
