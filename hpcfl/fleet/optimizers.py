@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hpcfl.experiment.sections import Training
 from hpcfl.fleet.losses import Lanes, Tensors
-from hpcfl.rows import pinned
+from hpcfl.rows import pinned, places
 
 TensorList = tuple[Tensor, ...] | list[Tensor]  # what torch's _foreach_ functions take and give
 # What a step reads and changes, by kind, lists of tensors ``[a, …]``: "weights", "anchors" if there is a
@@ -60,7 +60,7 @@ class Optimizer:
         if isinstance(lanes, Tensor):  # indices gave copies; a slice gave views, which have changed
             for kind in self._whole.keys() & CHANGED:
                 for whole, part in zip(self._whole[kind], parts[kind], strict=True):
-                    whole.index_copy_(0, lanes, part)
+                    places.put(whole, lanes, part)
 
     def parts(self, lanes: Lanes) -> Parts:
         """What a step of some lanes reads and changes: views of it, or copies where lanes are indices."""

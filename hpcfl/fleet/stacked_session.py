@@ -30,6 +30,7 @@ from hpcfl.fleet.optimizers import CHANGED, Optimizer, Parts, update
 from hpcfl.fleet.recordings import Recordable, Recordings
 from hpcfl.fleet.replay import Function
 from hpcfl.fleet.session import Session
+from hpcfl.rows import places
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ class StackedSession(Session):
         if isinstance(lanes, Tensor):  # indices gave copies; a slice gave views, whose buffers moved in place
             for name, tensor in zip(self._names, tensors, strict=True):
                 if name in self._buffers:
-                    self.tensors[name].index_copy_(0, lanes, tensor)
+                    places.put(self.tensors[name], lanes, tensor)
         return dict(zip(self._trained, gradients, strict=True)), losses
 
     def _recorded(self, variable_names: tuple[str, ...]) -> Function:

@@ -23,7 +23,7 @@ from hpcfl.fleet.modules import Frozen
 from hpcfl.fleet.optimizers import Optimizer, Proximal
 from hpcfl.fleet.resources import Resources
 from hpcfl.fleet.turn import Draws, Turn
-from hpcfl.rows import pinned, randomness
+from hpcfl.rows import pinned, places, randomness
 
 # (lanes, size, positions of samples [lanes, batches·size]): batches of one size that lanes do side by side
 Stretch = tuple[list[int], int, np.ndarray]
@@ -111,12 +111,13 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
                       resources.stacked(trained.rows, trained.buffers, lanes),
                       {name: value[lanes] for name, value in variables.items()},
                       None if task.proximal is None else (task.proximal[0], task.proximal[1][lanes]))
-        trained.losses[lanes] = chunk.run()
+        places.put(trained.losses, lanes, chunk.run())
         here.kernel.check()
         resources.setup.layout.write(chunk.tensors, trained.rows, lanes)
         resources.buffers.write(chunk.tensors, trained.buffers, lanes)
         for name in chunk.assigned:
-            trained.changed.setdefault(name, variables[name].clone())[lanes] = chunk.variables[name]
+            after = trained.changed.setdefault(name, variables[name].clone())
+            places.put(after, lanes, chunk.variables[name])
 
     if once and resources.head is not None:
         side_by_side = replace(resources, kernel=resources.head.kernel).side_by_side
@@ -269,7 +270,7 @@ class Chunk:
             losses = torch.cat([found for *_, found in stretches], dim=1).to(record)
             # Added one by one in double precision: a sum may not depend on how many steps a block holds.
             sums = torch.cat([record[lanes, :2][None], losses * sizes[:, None]]).cumsum(dim=0)
-            record[lanes, :2], record[lanes, 2] = sums[-1], losses[-1, :, 0]
+            places.put(record, lanes, torch.cat([sums[-1], losses[-1, :, :1]], dim=1))
         return record
 
     def batch(self, lanes: Lanes, x: Tensor, y: Tensor) -> Tensor:
@@ -288,7 +289,7 @@ class Chunk:
             self._draws.taken[lanes] += 1
             for name, value in turn.variables.items():
                 if value is not given[name]:
-                    self.variables[name][lanes] = value
+                    places.put(self.variables[name], lanes, value)
                     self.assigned.add(name)
             losses = turn.losses
         self.resources.beat()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hpcfl.fleet.losses import Lanes, Tensors, regularised
 from hpcfl.fleet.optimizers import Optimizer
-from hpcfl.rows import pinned, randomness
+from hpcfl.rows import pinned, places, randomness
 
 
 class Draws:
@@ -90,8 +90,12 @@ class Turn:
 
     def write(self, rows: Tensor) -> None:
         """Replace the trained columns of the lanes' models by ``rows`` [a, width]."""
+        if rows.is_cuda and isinstance(self._lanes, slice):  # one launch instead of one for each parameter
+            own = [self._tensors[name][self._lanes].flatten(1) for name in self._names]
+            torch.split_with_sizes_copy(rows, [part.shape[1] for part in own], dim=1, out=own)
+            return
         for name, part in self._split(rows).items():
-            self._tensors[name][self._lanes] = part
+            places.put(self._tensors[name], self._lanes, part)
 
     def descend(self, direction: Tensor) -> None:
         """Do one step of the experiment's optimiser with ``direction`` [a, width] as the gradient."""
@@ -142,7 +146,7 @@ class Turn:
             own = self._tensors[name][self._lanes]
             function(own, gradients[name], *(parts[name] for parts in named))
             if isinstance(self._lanes, Tensor):  # indices gave a copy
-                self._tensors[name][self._lanes] = own
+                places.put(self._tensors[name], self._lanes, own)
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
         """Uniform numbers in [0, 1), ``[a, *shape]``, keyed by purpose, round, client and step.

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
+from hpcfl.rows import places
 
 Group = str | int
 
@@ -104,7 +105,7 @@ class Layout:
         """
         for name, view in self.split(rows).items():
             if name in tensors:
-                view.index_copy_(0, chosen, tensors[name])
+                places.put(view, chosen, tensors[name])
 
 
 def of_parameters(module: nn.Module) -> Layout:

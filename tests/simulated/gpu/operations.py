@@ -19,10 +19,12 @@ ASKING = {aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.
 NO_KERNEL = {"_local_scalar_dense", "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided",
              "detach", "alias", "lift_fresh", "_unsafe_view", "is_pinned",
              "_has_compatible_shallow_copy_type"}
-# What adds at indices is sorted first, by the deterministic kernels; the number is a guess.
+# What writes or adds at indices, which the deterministic kernels sort first; the number is a guess.
+AT_INDICES = {"scatter_add", "scatter_add_", "index_add", "index_add_", "index_copy", "index_copy_",
+              "index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"}
 SORTED = 30
-SEVERAL = {"scatter_add": SORTED, "convolution": 2, "convolution_backward": 4, "native_batch_norm": 2,
-           "native_batch_norm_backward": 2, "sort": 3, "topk": 2, "index_put_": 3, "_index_put_impl_": 3}
+SEVERAL = {"convolution": 2, "convolution_backward": 4, "native_batch_norm": 2,
+           "native_batch_norm_backward": 2, "sort": 3, "topk": 2}
 # sums in an order that atomic additions decide, unless torch is asked for its deterministic kernels
 UNORDERED = {"scatter_add", "scatter_add_", "index_add", "index_add_", "embedding_dense_backward",
              "scatter_reduce", "scatter_reduce_", "histc"}
@@ -69,6 +71,8 @@ def kernels(operation, args) -> int:
     name = name_of(operation)
     if name == "im2col":  # one for each image
         return len(args[0])
+    if name in AT_INDICES and torch.are_deterministic_algorithms_enabled():
+        return SORTED
     return _of_lists(args) if name.startswith("_foreach") else SEVERAL.get(name, 1)
 
 
