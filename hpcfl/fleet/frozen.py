@@ -7,6 +7,7 @@ clients train it side by side on a CPU too, where convolutions run one client af
 """
 
 import copy
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -61,26 +62,16 @@ def fits(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray, 
     return known[key]
 
 
-def portions(resources: Resources, order: list[int], pools: list[np.ndarray]) -> list[list[int]]:
-    """Clients at positions ``order`` in groups whose features take no more memory than they may.
+def side_by_side(resources: Resources, order: list[int], pools: list[np.ndarray],
+                 work: Callable[[list[int]], None]) -> None:
+    """As ``Resources.side_by_side``, for heads: as many at once as there is room for the features of.
 
-    A client whose own take more is alone. pools: each client's positions among the rank's samples.
+    pools: each client's positions among the rank's samples.
     """
     assert resources.head is not None
-    model = resources.kernel.module.eval()
-    with torch.no_grad():
-        first = torch.zeros(1, dtype=torch.int64, device=resources.device)
-        one = _features(model, resources.samples.take(first)[0], None)
-    model.train()
-    groups: list[list[int]] = [[]]
-    held = 0
-    for position in order:
-        held += (own := len(pools[position]) * one.nbytes)
-        if groups[-1] and held > resources.head.memory:
-            groups.append([])
-            held = own
-        groups[-1].append(position)
-    return groups
+    heads = replace(resources, kernel=resources.head.kernel)
+    for group in _groups(resources, resources.head.memory, order, pools):
+        heads.side_by_side(group, work)
 
 
 def run_once(resources: Resources, rows: Tensor, buffers: Tensor,
@@ -121,6 +112,25 @@ def heads(resources: Resources, rows: Tensor, lanes: Tensor) -> Tensors:
     below = layout.members(("body",))
     return {name: view.index_select(0, lanes) for name, view in layout.split(rows).items()
             if name not in below}
+
+
+def _groups(resources: Resources, memory: float, order: list[int],
+            pools: list[np.ndarray]) -> list[list[int]]:
+    """Clients in groups whose features take so many bytes at most; one whose own take more is alone."""
+    model = resources.kernel.module.eval()
+    with torch.no_grad():
+        first = torch.zeros(1, dtype=torch.int64, device=resources.device)
+        one = _features(model, resources.samples.take(first)[0], None)
+    model.train()
+    groups: list[list[int]] = [[]]
+    held = 0
+    for position in order:
+        held += (own := len(pools[position]) * one.nbytes)
+        if groups[-1] and held > memory:
+            groups.append([])
+            held = own
+        groups[-1].append(position)
+    return groups
 
 
 def _same(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray, names: list[str], loss: Loss,

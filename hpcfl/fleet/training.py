@@ -10,7 +10,7 @@ A mini-batch's way, from the top down: ``train``, then a chunk's ``run``, ``epoc
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -112,17 +112,14 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
                       {name: value[lanes] for name, value in variables.items()},
                       None if task.proximal is None else (task.proximal[0], task.proximal[1][lanes]))
         places.put(trained.losses, lanes, chunk.run())
-        here.kernel.check()
         resources.setup.layout.write(chunk.tensors, trained.rows, lanes)
         resources.buffers.write(chunk.tensors, trained.buffers, lanes)
         for name in chunk.assigned:
-            after = trained.changed.setdefault(name, variables[name].clone())
-            places.put(after, lanes, chunk.variables[name])
+            changed = trained.changed.setdefault(name, variables[name].clone())
+            places.put(changed, lanes, chunk.variables[name])
 
-    if once and resources.head is not None:
-        side_by_side = replace(resources, kernel=resources.head.kernel).side_by_side
-        for portion in frozen.portions(resources, order, pools):
-            side_by_side(portion, together)
+    if once:
+        frozen.side_by_side(resources, order, pools, together)
     else:
         resources.side_by_side(order, together)
     return trained
@@ -175,6 +172,7 @@ class Chunk:
         """Train all epochs; returns each lane's mean objective and data term in its last one, float64 [L, 2].
 
         The proximal term is that of the trained model: in every step it would cost a pass over the models.
+        Raises RunFailure if a recording of the steps turned out to be wrong.
         """
         losses = torch.zeros(len(self.clients), 2, dtype=torch.float64, device=self.resources.device)
         history: list[Tensor] = []
@@ -190,6 +188,7 @@ class Chunk:
             if self.task.until is not None:
                 running &= ~self.task.until(torch.stack(history, dim=1), self.variables).cpu()
         proximal = self._optimizer.proximal_term()
+        self.resources.kernel.check()
         return losses if proximal is None else regularised(losses, proximal)
 
     def _drawn_by_model(self, epoch: int) -> AbstractContextManager[None]:
