@@ -69,9 +69,9 @@ def side_by_side(resources: Resources, order: list[int], pools: list[np.ndarray]
     pools: each client's positions among the rank's samples.
     """
     assert resources.head is not None
-    heads = replace(resources, kernel=resources.head.kernel)
+    here = replace(resources, kernel=resources.head.kernel)
     for group in _groups(resources, resources.head.memory, order, pools):
-        heads.side_by_side(group, work)
+        here.side_by_side(group, work)
 
 
 def run_once(resources: Resources, rows: Tensor, buffers: Tensor,

@@ -285,7 +285,7 @@ class Chunk:
             turn = Turn(dict(given), self._draws.taken[lanes], self.task.names, self.tensors, lanes,
                         list(parts), self._session, self._optimizer, self._draws)
             self.task.step(turn)
-            self._draws.taken[lanes] += 1
+            places.put(self._draws.taken, lanes, self._draws.taken[lanes] + 1)
             for name, value in turn.variables.items():
                 if value is not given[name]:
                     places.put(self.variables[name], lanes, value)
