@@ -90,10 +90,12 @@ class Turn:
 
     def write(self, rows: Tensor) -> None:
         """Replace the trained columns of the lanes' models by ``rows`` [a, width]."""
-        if rows.is_cuda and isinstance(self._lanes, slice):  # one launch instead of one for each parameter
-            own = [self._tensors[name][self._lanes].flatten(1) for name in self._names]
-            torch.split_with_sizes_copy(rows, [part.shape[1] for part in own], dim=1, out=own)
-            return
+        if rows.is_cuda and isinstance(self._lanes, slice):
+            own = [self._tensors[name][self._lanes] for name in self._names]
+            if all(part.is_contiguous() for part in own):  # flat they are views: one launch writes them all
+                flat = [part.flatten(1) for part in own]
+                torch.split_with_sizes_copy(rows, [part.shape[1] for part in flat], dim=1, out=flat)
+                return
         for name, part in self._split(rows).items():
             places.put(self._tensors[name], self._lanes, part)
 

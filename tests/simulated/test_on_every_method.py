@@ -108,5 +108,15 @@ def test_steps_that_are_no_graphs_end_as_on_the_cpu(on_gpu, federate, samples, t
     assert torch.equal(seen.played.state["server model"], plain.state["server model"])
 
 
+@pytest.mark.parametrize("name", ["ditto", "per-fedavg", "pfedme"])
+def test_steps_of_single_lanes_end_as_on_the_cpu(on_gpu, federate, samples, name):
+    """A convolutional model alone lies channels-last, so that its weights are no part of a flat row."""
+    sections = {**samples("cnn"), "rounds": 1, "training": {"lr": 0.05}}
+    seen = on_gpu(name, COUNTS, **sections, runtime={"lanes": 1})
+    plain = federate(name, COUNTS, **sections, runtime={"device": "cpu", "lanes": 1})
+    rounding = 1e-6  # patches and products there, a library's convolution here
+    assert all(gap(value, plain.state[key]) <= rounding for key, value in seen.played.state.items())
+
+
 def test_every_method_is_played():
     assert {case[0] for case in PLAYED} == set(plugins.names("hpcfl.methods"))
