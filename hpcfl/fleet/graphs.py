@@ -153,6 +153,8 @@ class Graphed:
         inputs = tuple(self._place(position, tensor, wide) if home is None else home[:wide]
                        for position, (tensor, home) in enumerate(zip(tensors, homes, strict=True)))
         function = record(self._function, self._copies(inputs), self._labels)
+        # Called once to see its outputs' shapes: what is allocated within a capture is in the memory that
+        # all graphs share, so that the places of outputs must be there before.
         outputs = function(*self._copies(inputs))[self._used_up:]
         places = tuple(self._place(~number, one, wide) for number, one in enumerate(outputs))
         del outputs
