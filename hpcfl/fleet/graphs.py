@@ -112,11 +112,10 @@ class Graphed:
 
     def _computed(self, function: Function, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """What the function gives and its update leaves."""
-        # laid out as weights are, so that one kernel can add them all
-        outputs = tuple(output.contiguous() for output in function(*self._of_function(given)))
+        outputs = function(*self._of_function(given))
         if self._update is not None:
             self._update.apply(given, outputs)
-        return outputs[self._used_up:]
+        return tuple(output.contiguous() for output in outputs[self._used_up:])
 
     def _of_function(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """The function's own arguments among all."""

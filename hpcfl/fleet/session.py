@@ -24,12 +24,14 @@ class Session(ABC):
     def __call__(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
         """The gradients by name ``[a, …]``, losses and data terms [a, 2], on mini-batches of ``lanes``.
 
+        They may be overwritten by the next call.
+
         x: ``[a, size, …]``. y: [a, size]. variables: ``[a, …]`` by name.
         Raises TypeError where a loss is not one number or does not depend on what is trained.
         """
 
     def step(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors, optimizer: Optimizer) -> Tensor:
-        """One step of the optimiser with these gradients; returns losses and data terms [a, 2]."""
+        """One step of the optimiser with these gradients; returns losses and data terms [a, 2], to keep."""
         gradients, losses = self(lanes, x, y, variables)
         optimizer.step(lanes, gradients)
         return losses

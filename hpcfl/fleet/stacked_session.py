@@ -114,7 +114,7 @@ class StackedSession(Session):
 
 
 class GraphedSession(StackedSession):
-    """The same on a GPU, where gradients are good until the next call.
+    """The same on a GPU, where gradients and losses are good until the next call.
 
     The first lanes of ``tensors`` are where graphs look for them, so that a step of these is one graph.
     """
@@ -131,7 +131,7 @@ class GraphedSession(StackedSession):
 
     def step(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors, optimizer: Optimizer) -> Tensor:
         if isinstance(lanes, Tensor) or lanes.start:
-            return super().step(lanes, x, y, variables, optimizer)
+            return super().step(lanes, x, y, variables, optimizer).clone()
         variable_names, parts = tuple(sorted(variables)), optimizer.parts(lanes)
         if variable_names not in self._steps:
             self._steps[variable_names] = self._recorded_step(variable_names, optimizer.training, parts)
@@ -139,16 +139,11 @@ class GraphedSession(StackedSession):
         frozen = [self.tensors[name][lanes] for name in self._names[len(self._trained):]]
         given = [*weights, *frozen, x, y, *(variables[name] for name in variable_names), *chain(*others)]
         losses, = self._steps[variable_names](given, self._most)
-        return losses.clone()  # the next call overwrites them
+        return losses.clone()
 
     def _recorded(self, variable_names: tuple[str, ...]) -> Function:
         graphed = self._recordings.graphed(self._recordable(variable_names), self._moved)
-
-        def function(*given: Tensor) -> tuple[Tensor, ...]:
-            *gradients, losses = graphed(given, self._most)
-            return *gradients, losses.clone()  # the next call overwrites them
-
-        return function
+        return lambda *given: graphed(given, self._most)
 
     def _recorded_step(self, variable_names: tuple[str, ...], training: Training, parts: Parts) -> Graphed:
         """Gradients, losses and a step of the optimiser, whose ``parts`` follow the other arguments."""
@@ -164,10 +159,15 @@ def _step(training: Training, kinds: list[str], trained: int,
           begin: int) -> Callable[[Sequence[Tensor], Sequence[Tensor]], None]:
     """A step of the optimiser for ``graphs.Update``: its arguments are the first ``trained`` and those from
     ``begin`` on, which are of these ``kinds``."""
+    # One kernel works on all gradients and weights that lie alike; a plain step has no such kernel, because
+    # its rate is a tensor.
+    alike = training.optimizer != "sgd" or bool(training.momentum or training.weight_decay)
+
     def apply(given: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         parts: Parts = {}
         for kind, tensor in zip(kinds, [*given[:trained], *given[begin:]], strict=True):
             parts.setdefault(kind, []).append(tensor)
-        update(training, parts, list(outputs[:trained]), {})  # the factors are among the parts
+        gradients = [output.contiguous() if alike else output for output in outputs[:trained]]
+        update(training, parts, gradients, {})  # the factors are among the parts
 
     return apply

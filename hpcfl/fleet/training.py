@@ -231,7 +231,7 @@ class Chunk:
             start += sum(sizes)
             del x, y, parts, inputs, labels  # their memory is free again before the next block is gathered
         record = self.added(played)
-        record[:, :2] /= counts.clamp(min=1)[:, None]
+        record[:, :2].div_(counts.clamp(min=1)[:, None])
         return record
 
     def order(self, lane: int, epoch: int) -> np.ndarray:
@@ -285,7 +285,8 @@ class Chunk:
             turn = Turn(dict(given), self._draws.taken[lanes], self.task.names, self.tensors, lanes,
                         list(parts), self._session, self._optimizer, self._draws)
             self.task.step(turn)
-            places.put(self._draws.taken, lanes, self._draws.taken[lanes] + 1)
+            turn.put_back()
+            self._draws.take(lanes)
             for name, value in turn.variables.items():
                 if value is not given[name]:
                     places.put(self.variables[name], lanes, value)

@@ -23,6 +23,7 @@ class Draws:
         self._key, self._clients, self._steps, self._device = (seed, round), clients, steps, device
         self._epoch = 0
         self._tables: dict[str, Tensor] = {}
+        self._every = torch.arange(len(clients), device=device)
         self.taken = torch.zeros(len(clients), dtype=torch.int64, device=device)
         self._before = self.taken  # what was taken before this epoch
 
@@ -30,6 +31,10 @@ class Draws:
         """From now on steps belong to this epoch, counted from 0."""
         self._epoch, self._before = epoch, self.taken.clone()
         self._tables.clear()
+
+    def take(self, lanes: Lanes) -> None:
+        """These lanes have taken one more step."""
+        places.put(self.taken, lanes, self.taken[lanes] + 1)
 
     def uniform(self, lanes: Lanes, purpose: str, shape: tuple[int, ...]) -> Tensor:
         """Numbers in [0, 1), ``[a, *shape]``, for the next step of these lanes.
@@ -42,8 +47,7 @@ class Draws:
         if table.shape[2:] != shape:
             raise ValueError(f"uniform numbers for '{purpose}' have shape {list(table.shape[2:])} in this "
                              f"epoch and cannot be {list(shape)}; name another purpose")
-        every = torch.arange(len(self._clients), device=self._device)[lanes]
-        return table[every, (self.taken - self._before)[lanes]]
+        return table[self._every[lanes], self.taken[lanes] - self._before[lanes]]
 
     def _table(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
         """An epoch's numbers, float64 ``[L, most steps, *shape]``: those steps' part of ``Fleet.uniform``."""
@@ -70,7 +74,6 @@ class Turn:
 
     variables: the method's tensors ``[a, …]`` by name; a step changes one by assigning a new tensor.
     index: how many steps each lane did before in this training, int64 [a].
-    losses: losses and data terms [a, 2] of the last call of ``gradient``, which count as the step's.
     """
 
     variables: Tensors
@@ -82,14 +85,35 @@ class Turn:
     _gradient: Gradient
     _optimizer: Optimizer
     _draws: Draws
-    losses: Tensor = field(default_factory=lambda: torch.zeros(2))
+    _losses: Tensor = field(default_factory=lambda: torch.zeros(2))
+    # the models' own rows, while the models still are where a gradient was taken last
+    _own: Tensor | None = None
+
+    @property
+    def losses(self) -> Tensor:
+        """Losses and data terms [a, 2] of the last gradient that was taken, which count as the step's."""
+        return self._losses.clone()  # on a GPU the next gradient overwrites them
 
     def rows(self) -> Tensor:
         """The trained columns of the lanes' models, a copy ``[a, width]``."""
+        if self._own is not None:
+            return self._own.clone()
         return self._flat({name: self._tensors[name][self._lanes] for name in self._names})
 
     def write(self, rows: Tensor) -> None:
         """Replace the trained columns of the lanes' models by ``rows`` [a, width]."""
+        self._own = None
+        self._put(rows)
+
+    def put_back(self) -> None:
+        """Give the models their own rows again if a gradient was taken elsewhere and nothing came after it.
+
+        A step need not call it: whatever reads or changes the models does so first.
+        """
+        if self._own is not None:
+            self.write(self._own)
+
+    def _put(self, rows: Tensor) -> None:
         if rows.is_cuda and isinstance(self._lanes, slice):
             own = [self._tensors[name][self._lanes] for name in self._names]
             if all(part.is_contiguous() for part in own):  # flat they are views: one launch writes them all
@@ -101,6 +125,7 @@ class Turn:
 
     def descend(self, direction: Tensor) -> None:
         """Do one step of the experiment's optimiser with ``direction`` [a, width] as the gradient."""
+        self.put_back()
         self._optimizer.step(self._lanes, self._split(direction))
 
     def gradient(self, rows: Tensor | None = None, batch: int = 0) -> Tensor:
@@ -111,17 +136,15 @@ class Turn:
         Wherever it is taken, batch norm moves the statistics of the model that is trained, once a call.
         """
         if rows is None:
-            gradients, self.losses = self._gradient(self._lanes, *self._batches[batch], self.variables)
-            return self._flat(gradients)
-        kept = self.rows()
-        self.write(rows)
-        gradient = self.gradient(batch=batch)
-        self.write(kept)
-        return gradient
+            self.put_back()
+        else:
+            self._own = self.rows() if self._own is None else self._own
+            self._put(rows)
+        return self._flat(self._gradients(batch))
 
     def regulariser(self, terms: Tensor) -> None:
         """What the step minimises beside the loss, [a]: it joins ``losses``, and not their data terms."""
-        self.losses = regularised(self.losses, terms)
+        self._losses = regularised(self._losses, terms)
 
     def move(self, function: Callable[..., object], *others: Tensor, batch: int = 0,
              clip: bool = False) -> None:
@@ -134,11 +157,12 @@ class Turn:
         others: ``[a, width]`` each. clip: whether each lane's whole gradient is first scaled to a norm of at
         most ``training.clip``, where that is set.
         """
-        gradients, self.losses = self._gradient(self._lanes, *self._batches[batch], self.variables)
+        self.put_back()
+        gradients = self._gradients(batch)
         if clip:
             clipped = self._optimizer.clipped([gradients[name] for name in self._names])
             gradients = dict(zip(self._names, clipped, strict=True))
-        if self.losses.is_cuda:  # few large operations
+        if self._losses.is_cuda:  # few large operations
             rows = self.rows()
             function(rows, self._flat(gradients), *others)
             self.write(rows)
@@ -157,6 +181,11 @@ class Turn:
         is asked for two shapes in an epoch.
         """
         return self._draws.uniform(self._lanes, purpose, shape)
+
+    def _gradients(self, batch: int) -> Tensors:
+        """The gradients by name where the models are now, good until the next ones are taken."""
+        gradients, self._losses = self._gradient(self._lanes, *self._batches[batch], self.variables)
+        return gradients
 
     def _flat(self, tensors: Tensors) -> Tensor:
         return torch.cat([tensors[name].flatten(1) for name in self._names], dim=1)

@@ -94,8 +94,9 @@ class PartialFed(FedAvg):
 
         Such mini-batches are spread evenly over the round's, beginning at a random ``offset`` in [0, 1).
         """
-        before, after = (offset + count * self.strategy_share for count in (taken, taken + 1))
-        return after.floor() > before.floor()
+        counts = torch.stack([taken, taken + 1])
+        before, after = (offset + counts * self.strategy_share).floor()
+        return after > before
 
     def preferred(self, fleet: Fleet, shared: Tensor) -> Tensor:
         """Models [n, P] with each layer from ``shared`` or θ_i, the more probable; if equal, from θ_i."""
@@ -126,8 +127,7 @@ def mix(layout: Layout, choice: Tensor, shared: Tensor, own: Tensor) -> Tensor:
 
 def slopes(layout: Layout, choice: Tensor, gradient: Tensor, shared: Tensor, own: Tensor) -> Tensor:
     """T·∂f/∂a [a, L, 2] from the ``gradient`` ∂f/∂θ̂ [a, P], through θ̂ and the softmax."""
-    direct = torch.stack([within_layers(layout, gradient * shared), within_layers(layout, gradient * own)],
-                         dim=2)
+    direct = within_layers(layout, gradient[:, None] * torch.stack([shared, own], dim=1))
     return choice * (direct - (choice * direct).sum(dim=2, keepdim=True))
 
 
@@ -138,8 +138,8 @@ def by_layer(layout: Layout, values: Tensor) -> Tensor:
 
 
 def within_layers(layout: Layout, values: Tensor) -> Tensor:
-    """The sums of ``values`` [a, P] over each layer's columns, [a, L]."""
-    return torch.stack([part.sum(dim=1) for part in values.split(sizes(layout), dim=1)], dim=1)
+    """The sums of ``values`` [a, k, P] over each layer's columns, [a, L, k]."""
+    return torch.stack([part.sum(dim=2) for part in values.split(sizes(layout), dim=2)], dim=1)
 
 
 def sizes(layout: Layout) -> list[int]:

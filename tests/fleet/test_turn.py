@@ -29,6 +29,60 @@ def test_batches_of_a_step_are_disjoint_and_never_empty(make_fleet, rows_of, lan
     assert sorted(seen) == [[3, 2], [4, 4], [4, 4], [4, 4]]
 
 
+def reads(turn):
+    return turn.rows()
+
+
+def moves(turn):
+    turn.move(lambda rows, gradient: rows.sub_(gradient))
+    return turn.rows()
+
+
+def descends(turn):
+    turn.descend(torch.ones_like(turn.rows()))
+    return turn.rows()
+
+
+def differentiates(turn):
+    return turn.gradient()
+
+
+@every_lanes
+@pytest.mark.parametrize("then", [reads, moves, descends, differentiates])
+def test_a_gradient_elsewhere_leaves_the_models(make_fleet, rows_of, lanes, then):
+    """What comes next sees them as they were, and so does the next step; of unequal clients."""
+    found = []
+    for elsewhere in (False, True):
+        fleet, seen = make_fleet([[9, 0, 0, 0], [4, 5, 0, 0], [1, 0, 2, 0]], lanes=lanes), []
+
+        def step(turn, elsewhere=elsewhere, seen=seen):
+            if elsewhere:
+                turn.gradient(turn.rows() + 1)
+                turn.gradient(turn.rows() - 1)
+            seen.append(then(turn))
+            if elsewhere:
+                turn.gradient(turn.rows() + 1)
+
+        found.append((fleet.train_by(step, rows_of(fleet), epochs=2)[0], *seen))
+    assert len(found[0]) == len(found[1])
+    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+
+
+@every_lanes
+def test_losses_of_one_gradient_stay_when_another_is_taken(make_fleet, rows_of, lanes):
+    fleet, seen = make_fleet([[8, 0, 0, 0], [4, 4, 0, 0]], lanes=lanes), []
+
+    def step(turn):
+        turn.gradient()
+        first = turn.losses
+        kept = first.clone()
+        turn.gradient(turn.rows() + 1)
+        seen.append(torch.equal(first, kept) and not torch.equal(first, turn.losses))
+
+    fleet.train_by(step, rows_of(fleet))
+    assert seen and all(seen)
+
+
 @every_lanes
 def test_a_move_is_the_same_as_rows_and_gradient(make_fleet, rows_of, lanes):
     """Bit for bit, with lanes that drop out and tails that are not neighbours."""

@@ -162,7 +162,7 @@ def test_partialfed_8_prefers_layer_by_layer(make_fleet, rows_of):
 def test_partialfed_9_layers_hold_weight_and_bias(make_fleet):
     layout = make_fleet().layout
     assert len(layout.layers) == 2  # hidden 5·6 + 6, head 6·4 + 4
-    assert within_layers(layout, torch.ones(1, layout.width)).tolist() == [[36.0, 28.0]]
+    assert within_layers(layout, torch.ones(1, 2, layout.width)).tolist() == [[[36.0, 36.0], [28.0, 28.0]]]
     assert by_layer(layout, torch.tensor([[1.0, 2.0]])).sum() == 36 + 56
 
 
