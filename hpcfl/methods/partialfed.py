@@ -95,7 +95,7 @@ class PartialFed(FedAvg):
         Such mini-batches are spread evenly over the round's, beginning at a random ``offset`` in [0, 1).
         """
         counts = torch.stack([taken, taken + 1])
-        before, after = (offset + counts * self.strategy_share).floor()
+        before, after = (offset + counts * self.strategy_share).floor().unbind()
         return after > before
 
     def preferred(self, fleet: Fleet, shared: Tensor) -> Tensor:

@@ -10,6 +10,8 @@ from hpcfl.communication import exchange, mpi, texts
 
 assert callable(exchange._array) and callable(exchange._landing)  # else this would replace nothing
 mpi.WIDE_BYTES = int(os.environ["WIDE_BYTES"])
+assert callable(mpi.reaches_gpus)
+mpi.reaches_gpus = lambda kinds: True  # so that they take the ways of those, too
 texts.HEAD_BYTES, texts.ROOM = 16, 8  # every text has a rest
 exchange._array = lambda tensor, takes_gpu: tensor.detach().contiguous()
 exchange._landing = lambda device, takes_gpu: lambda shape, dtype: torch.empty(shape,
