@@ -83,7 +83,7 @@ def no_epoch_waits_twice(seen):
     """For the order in which samples come, and nothing else, but after it for whether another one follows;
     recordings, captures and the constants of a data set are made once."""
     assert [waits for epoch in seen.epochs if sum((waits := often(epoch.waits)).values()) > 1] == []
-    assert [waits for all, epochs in seen.trainings if sum((waits := often(all)).values()) > 2 * epochs] == []
+    assert [waits for all, epochs in seen.trainings if sum((waits := often(all)).values()) > epochs] == []
 
 
 def often(waits):
