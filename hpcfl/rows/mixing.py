@@ -3,11 +3,17 @@
 Sums run in client order in float64 and are rounded once, so equal models mix to exactly themselves and
 a single client's average is exactly its model. Columns are taken in blocks, which are copied to the rank's
 device and worked on there: the memory that this takes is bounded, whatever the number of clients and the
-model's size. Results on the CPU are made in ``files.scratch``, where they may be larger than memory.
+model's size. A CPU's cores work on several blocks at once, of which each is one core's and has the same bits
+on any number of them. Results on the CPU are made in ``files.scratch``, where they may be larger than memory.
 """
 
+import os
+from collections import deque
 from collections.abc import Callable, Iterator
-from typing import cast
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from itertools import chain, islice
+from typing import TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -19,6 +25,7 @@ BLOCK_FLOATS = 1 << 17  # of float64 in a block: 1 MB, which stays in a core's c
 GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
 CLOSE = 0.01  # of ‖a‖² + ‖b‖²; where ‖a − b‖² is less, products would leave fewer than twelve digits of it
 _device = torch.device("cpu")
+Found = TypeVar("Found")
 
 
 def on(device: torch.device) -> None:
@@ -119,8 +126,8 @@ def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
     """
     device = _where(matrices[0])
     cuts = blocks(matrices[0].shape[-1], sum(len(matrix) for matrix in matrices if matrix.dim() > 1), device)
-    parts = (part(*(pinned.on_device(matrix[..., columns], device) for matrix in matrices))
-             for columns in cuts)
+    parts = _each(lambda columns: part(*(pinned.on_device(matrix[..., columns], device)
+                                         for matrix in matrices)), cuts, device)
     return cast(Tensor, sum(parts)).to(matrices[0].device)
 
 
@@ -130,11 +137,44 @@ def _product(multiply: Callable[[Tensor, Tensor], Tensor], matrix: Tensor, rows:
     device = _where(rows)
     # Doubled where they are worked on: half as much travels, and the host converts nothing.
     matrix, found = matrix.to(device).double(), _empty(rows, len(matrix), dtype)
-    for columns in blocks(rows.shape[1], sum(matrix.shape), device):
+
+    def work(columns: slice) -> None:
         product = multiply(matrix, pinned.on_device(rows[:, columns], device).double())
         found[:, columns] = (product if product.device == found.device  # rounded while it is copied
                              else pinned.on_host(product.to(dtype)))
+
+    for _ in _each(work, blocks(rows.shape[1], sum(matrix.shape), device), device):
+        pass
     return found
+
+
+def _each(work: Callable[[slice], Found], cuts: Iterator[slice], device: torch.device) -> Iterator[Found]:
+    """What ``work`` gives for each of the cuts, in their order; on a CPU all of this rank's cores do it."""
+    first = list(islice(cuts, 2))
+    if device.type != "cpu" or _cores() == 1 or len(first) < 2:
+        yield from map(work, chain(first, cuts))
+        return
+    under_way: deque[Future[Found]] = deque()
+    for columns in chain(first, cuts):
+        under_way.append(_pool(torch.get_num_threads()).submit(work, columns))
+        if len(under_way) > _cores():
+            yield under_way.popleft().result()
+    yield from (future.result() for future in under_way)
+
+
+def _cores() -> int:
+    """How many blocks may be worked on at once: cores of this rank by torch's threads for an operation."""
+    return max(1, len(os.sched_getaffinity(0)) // torch.get_num_threads())
+
+
+@cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """What works on blocks, each by operations that take so many ``threads``."""
+    # A thread keeps the number that it begins with, and products of another one may have other bits.
+    return ThreadPoolExecutor(_cores(), "blocks", lambda: torch.set_num_threads(threads))
+
+
+os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has none of its parent's threads
 
 
 def _in_order(matrix: Tensor, rows: Tensor) -> Tensor:

@@ -2,6 +2,9 @@
 
 import functools
 import operator
+import os
+import signal
+import threading
 
 import pytest
 import torch
@@ -29,6 +32,46 @@ def test_combine_adds_products_in_order(monkeypatch, block):
     found = mixing.combine(matrix, rows, torch.float64)
     assert torch.equal(found, torch.tensor(expected, dtype=torch.float64))
     assert torch.equal(mixing.combine(matrix, rows, torch.float32), found.float())
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_several_cores_give_the_same_bits(monkeypatch, threads):
+    """And what fails on one of them fails here."""
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(9, 5003, generator=generator)
+    matrix = torch.rand(7, 9, generator=generator, dtype=torch.float64)
+    monkeypatch.setattr(mixing, "BLOCK_FLOATS", 900)
+    before, found, seen = torch.get_num_threads(), [], set()
+
+    def part(block):
+        seen.add((threading.current_thread().name.partition("_")[0], torch.get_num_threads()))
+        return block.double() @ block.double().T
+
+    torch.set_num_threads(threads)
+    try:
+        for cores in (1, 3):
+            monkeypatch.setattr(mixing, "_cores", lambda cores=cores: cores)
+            found.append((mixing.mix(matrix, rows), mixing.combine(matrix, rows, torch.float32),
+                          mixing.total(part, rows), mixing.distances(rows, rows[2:])))
+        with pytest.raises(RuntimeError, match="shape"):
+            mixing.mix(matrix[:, 1:], rows)
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
+    assert seen == {("MainThread", threads), ("blocks", threads)}
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_has_cores_of_its_own(monkeypatch):
+    monkeypatch.setattr(mixing, "BLOCK_FLOATS", 10)
+    monkeypatch.setattr(mixing, "_cores", lambda: 2)
+    rows = torch.ones(2, 100)
+    mixing.mix(torch.eye(2), rows)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # it would wait for its parent's threads for ever
+        os._exit(0 if torch.equal(mixing.mix(torch.eye(2), rows), rows) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.mark.parametrize("width", [1, 3, 1001])
