@@ -1,10 +1,10 @@
 """Seconds per round against two yardsticks: ``python tests/benchmarks/rounds.py [--quick] [--only W1 …]
-[--device cuda]``.
+[--device cuda] [--pfllib FOLDER]``.
 
 Contenders of a row run in turn, several times, so that a noisy neighbour meets all of them; compared are the
 medians of all their rounds. Writes ``results/benchmarks/DEVICE.json`` (rows not run stay as they were) and
 the table in the README beside it.
-Data sets are looked for in $HPCFL_DATA.
+Data sets are looked for in $HPCFL_DATA. The row "PFLlib" is measured where --pfllib names a checkout of it.
 """
 
 import argparse
@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import one_gpu
+import pfllib
 import table
 import workloads
 
@@ -36,9 +37,11 @@ UNSCORED = [f"evaluation.every={workloads.NEVER}"]
 class Bench:
     """Runs contenders in a scratch folder. ``rounds`` timed rounds a run, ``repeats`` runs of each."""
 
-    def __init__(self, scratch: Path, device: str, cores: int, quick: bool):
-        self.scratch, self.device, self.cores, self.quick = scratch, device, cores, quick
-        self.repeats = 1 if quick else 3
+    def __init__(self, scratch: Path, options: argparse.Namespace):
+        self.scratch, self.device, self.cores = scratch, options.device, options.cores
+        self.pfllib: Path | None = options.pfllib
+        self.quick: bool = options.quick
+        self.repeats = 1 if self.quick else 3
 
     def folder(self, name: str) -> Path:
         folder = self.scratch / name
@@ -127,6 +130,19 @@ def activation(bench: Bench, name: str) -> dict[str, float]:
     return against_fedavg(bench, name, ("fedavg", "fedala"), {}, rounds=1)
 
 
+def against_pfllib(bench: Bench, name: str) -> dict[str, float]:
+    """Each method once after the other in hpcfl and in PFLlib, which takes minutes for some."""
+    if bench.pfllib is None:
+        raise RuntimeError("tell where a checkout of PFLlib lies, --pfllib FOLDER")
+    folder, found = bench.scratch / "PFLlib", {}
+    pfllib.copy(bench.pfllib, bench.folder(name), folder)
+    for key, method in pfllib.METHODS.items():
+        report = bench.hpcfl(name, 2, *UNSCORED, f"method.name={key}", *method.hpcfl)
+        found[key] = statistics.median(report["rounds"])
+        found[f"{key}, PFLlib"] = statistics.median(pfllib.seconds(folder, bench.folder(name), method))
+    return found
+
+
 def exchange(bench: Bench, name: str) -> dict[str, float]:
     found = json.loads(bench.run("mpiexec", "-n", 3, sys.executable, HERE / "exchange_speed.py"))
     return {"hpcfl": statistics.median(found["ours"]), "bare": statistics.median(found["bare"])}
@@ -172,7 +188,7 @@ def few(bench: Bench, name: str) -> dict[str, float]:
 ROWS: dict[str, tuple[Callable[[Bench, str], dict[str, float]], str]] = {
     "W1": (training_only, "W1"), "W1-scored": (scored, "W1"), "W2": (small, "W2"), "W3": (small, "W3"),
     "methods": (methods, "W1"), "steps": (steps, "W1"), "activation": (activation, "W1"),
-    "exchange": (exchange, ""), "means": (means, ""),
+    "PFLlib": (against_pfllib, "W1"), "exchange": (exchange, ""), "means": (means, ""),
     "server": (server_step, "CIFAR-100"),
     "scaling": (scaling, "scaling"), "few": (few, "few")}
 
@@ -184,6 +200,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="each contender once")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda for the rows of one GPU")
     parser.add_argument("--cores", type=int, default=2, help="workers on the CPU")
+    parser.add_argument("--pfllib", type=Path, metavar="FOLDER", help="a checkout of PFLlib")
     options = parser.parse_args()
     rows = ROWS if options.device == "cpu" else one_gpu.ROWS
     path = RESULTS / f"{'cpu' if options.device == 'cpu' else 'gpu'}.json"
@@ -191,8 +208,8 @@ def main() -> None:
     results = json.loads(path.read_text()) if path.exists() else {}
     failed = []
     with tempfile.TemporaryDirectory() as scratch:
-        bench = Bench(Path(scratch), options.device, options.cores, options.quick)
-        for row in options.only or rows:
+        bench = Bench(Path(scratch), options)
+        for row in options.only or [row for row in rows if row != "PFLlib" or options.pfllib]:
             measure, name = rows[row]
             try:
                 values = measure(bench, name)

@@ -52,6 +52,7 @@ METHODS = {"fedprox": 1.10, "cwfedavg": 1.05, "fednh": 1.15, "diversifed": 1.10,
            "fedrep": 1.60}
 STEPS = {"ditto": ("ditto, one personal epoch", 2.15), "per-fedavg": ("per-fedavg", 2.20),
          "pfedme": ("pfedme, K = 5", 5.50), "apple": ("apple", 2.50)}
+PFLLIB = "fedavg", "fedprox", "fedrep", "fedala", "ditto", "per-fedavg", "pfedme", "apple"
 TARGETS = [
     Target("W1", "W1, training only, against by hand", against("hpcfl", "by hand"), 1.05),
     Target("W1-scored", "W1, start and trained models scored, against the reference",
@@ -66,6 +67,8 @@ TARGETS = [
            against("fedala", "fedavg"), 3.0),
     *(Target("steps", f"{what} on W1, against FedAvg", against(method, "fedavg"), bound)
       for method, (what, bound) in STEPS.items()),
+    *(Target("PFLlib", f"{method} on W1, against PFLlib", against(method, f"{method}, PFLlib"), 0.60)
+      for method in PFLLIB),
     Target("exchange", "exchange of 100 MB a rank, bare MPI's time against ours",
            against("bare", "hpcfl"), 0.70, least=True),
     Target("means", "mean of 100 × 878,538 added up by three ranks, against gathering and averaging them",
