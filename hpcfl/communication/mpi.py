@@ -267,15 +267,14 @@ class World(Communicator):
 
     def offered(self, names: Sequence[str], count: int) -> dict[str, Array]:
         offers = self._under_way
-        if not names:
-            return {}
-        with self._blocking():
-            while self.rank == 0 and offers.taken < count * len(names):
-                if offers.failure is not None:
-                    raise offers.failure
-                self._take()
-            self._mpi.Request.Waitall(offers.requests)
-        self._under_way = _Offers()
+        if names:
+            with self._blocking():
+                while self.rank == 0 and offers.taken < count * len(names):
+                    if offers.failure is not None:
+                        raise offers.failure
+                    self._take()
+                self._mpi.Request.Waitall(offers.requests)
+        self._under_way = _Offers()  # nothing is taken before the next ``offer``, which may be long in coming
         return {name: rows for (name, _, _), rows in offers.landed.items()}
 
     def _scatter_waves(self, all_rows: Array | None, mine: Array, owner: Array) -> None:

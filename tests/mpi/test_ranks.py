@@ -25,7 +25,8 @@ METHODS = {"local": "", "fedavg": "", "fedprox": "", "fedavg-c": "method.tune_ep
            "scaffold": "", "moon": "", "apfl": "", "fedbn": "", "fedadam": "", "fedyogi": "",
            "creff": "method.head_epochs = 2\nmethod.match_steps = 2\nmethod.features_each = 10"}
 NEWCOMERS = "newcomers.clients = 3\nnewcomers.epochs = 1"
-TENSORS, LATE = (str(Path(__file__).with_name(name)) for name in ("tensors.py", "late.py"))
+TENSORS, LATE, LATE_SERVER = (str(Path(__file__).with_name(f"{name}.py"))
+                              for name in ("tensors", "late", "late_server"))
 # kinds of messages and of private state
 KINDS = ["fedavg", "cwfedavg", "fedala", "fednh", "ifca"]
 
@@ -119,6 +120,16 @@ def test_rows_travel_while_other_ranks_train(start, alone, experiment, tmp_path)
                          ARRIVED=str(tmp_path / "arrived")).wait()
     assert code == 0 and (tmp_path / "arrived").exists(), output
     assert jobs.digest(tmp_path / "3") == jobs.digest(tmp_path / "1")
+
+
+def test_rows_that_come_early_after_a_round_of_means_are_those_of_their_own_round(start, alone, experiment,
+                                                                                  tmp_path):
+    """FedAvg's means, then FedAMP's rows, in one job."""
+    file = experiment(grid(["fedavg", "fedamp"], (1.0,)), 2)
+    assert alone(file, tmp_path / "1") == 0
+    code, output = start(3, file, "--out", tmp_path / "3", program=(LATE_SERVER,)).wait()
+    assert code == 0, output
+    compare(tmp_path / "1", tmp_path / "3", 2)
 
 
 def test_rows_of_a_client_that_is_left_out_are_not_waited_for(start, experiment, tmp_path):
