@@ -181,7 +181,8 @@ class Runtime(Section):
     precision: Literal["exact", "tf32"] = Field(
         "exact", description="products on a GPU: of float32 numbers, or of these rounded to TF32's 10 bits")
     lanes: PositiveInt | Literal["auto"] = Field(
-        "auto", description="clients trained side by side in one step; auto is 1 for convolutions on a CPU")
+        "auto", description="clients trained side by side in one step; auto is 1 for convolutions on a CPU, "
+                            "and for other models there as many as its cache holds")
     replay: bool = Field(
         True, description="record steps that run often and repeat the recording; false: compute each anew")
     threads: PositiveInt = Field(1, le=1024,

@@ -13,6 +13,7 @@ from hpcfl.fleet.serial import SerialKernel
 from hpcfl.fleet.stacked import StackedKernel
 
 Kernel = SerialKernel | StackedKernel
+CACHE = 3 << 20  # bytes of weights and gradients that a CPU's core keeps near when it works on them
 
 
 def choose(module: nn.Module, device: torch.device, lanes: int | str,
@@ -20,11 +21,17 @@ def choose(module: nn.Module, device: torch.device, lanes: int | str,
     """The kernel for a model on a device.
 
     lanes: the most lanes side by side; 1 is serial. ``"auto"`` on a CPU stacks models without convolutions,
-        whose batched matrix products give a lane the same bits whatever runs beside it and are by far faster
-        for small dense models; it runs models with convolutions serially, because channels-last convolutions
-        are faster than any batched form. On a GPU it stacks all models (``memory`` says how many fit).
+        as many as stay in its cache and two at least: batched matrix products give a lane the same bits
+        whatever runs beside it and are by far faster for small dense models. It runs models with convolutions
+        serially, because channels-last convolutions are faster than any batched form. On a GPU it stacks all
+        models (``memory`` says how many fit).
     replay: as for ``StackedKernel``; a serial kernel records nothing.
     """
     if lanes == "auto":
-        lanes = 1 if device.type == "cpu" and convolves(module) else 1 << 30
+        lanes = 1 << 30 if device.type != "cpu" else 1 if convolves(module) else in_cache(module)
     return SerialKernel(module) if lanes == 1 else StackedKernel(module, int(lanes), replay)
+
+
+def in_cache(module: nn.Module) -> int:
+    """How many models like ``module`` a CPU's cache holds with their gradients; two at least."""
+    return max(2, CACHE // (2 * sum(parameter.nbytes for parameter in module.parameters())))

@@ -126,7 +126,7 @@ def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
     """
     device = _where(matrices[0])
     cuts = blocks(matrices[0].shape[-1], sum(len(matrix) for matrix in matrices if matrix.dim() > 1), device)
-    parts = _each(lambda columns: part(*(pinned.on_device(matrix[..., columns], device)
+    parts = each(lambda columns: part(*(pinned.on_device(matrix[..., columns], device)
                                          for matrix in matrices)), cuts, device)
     return cast(Tensor, sum(parts)).to(matrices[0].device)
 
@@ -143,12 +143,12 @@ def _product(multiply: Callable[[Tensor, Tensor], Tensor], matrix: Tensor, rows:
         found[:, columns] = (product if product.device == found.device  # rounded while it is copied
                              else pinned.on_host(product.to(dtype)))
 
-    for _ in _each(work, blocks(rows.shape[1], sum(matrix.shape), device), device):
+    for _ in each(work, blocks(rows.shape[1], sum(matrix.shape), device), device):
         pass
     return found
 
 
-def _each(work: Callable[[slice], Found], cuts: Iterator[slice], device: torch.device) -> Iterator[Found]:
+def each(work: Callable[[slice], Found], cuts: Iterator[slice], device: torch.device) -> Iterator[Found]:
     """What ``work`` gives for each of the cuts, in their order; on a CPU all of this rank's cores do it."""
     first = list(islice(cuts, 2))
     if device.type != "cpu" or _cores() == 1 or len(first) < 2:

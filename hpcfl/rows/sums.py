@@ -82,10 +82,14 @@ def means(sums: Tensor, units: Tensor, totals: Sequence[float], dtype: torch.dty
     row counts, the mean is NaN.
     """
     found = torch.empty(sums.shape, dtype=dtype, device=sums.device)
-    for columns in mixing.blocks(sums.shape[1], 1, sums.device):
+
+    def divide(columns: slice) -> None:
         for number, total in enumerate(totals):
             unit = _power(units[number, columns].long()).view(torch.float64)
             found[number, columns] = (sums[number, columns] * unit).div_(total)
+
+    for _ in mixing.each(divide, mixing.blocks(sums.shape[1], 1, sums.device), sums.device):
+        pass
     return found
 
 

@@ -4,8 +4,11 @@ other lanes beside."""
 import pytest
 import torch
 
+from hpcfl.fleet.kernels import choose
 from hpcfl.fleet.serial import SerialKernel
 from hpcfl.fleet.stacked import StackedKernel
+from hpcfl.models.cnn import CNN
+from hpcfl.models.mlp import MLP
 
 OPTIMIZERS = {"sgd": {}, "momentum": {"momentum": 0.9},
               "decay": {"weight_decay": 0.01}, "clip": {"clip": 0.5},
@@ -15,6 +18,15 @@ OPTIMIZERS = {"sgd": {}, "momentum": {"momentum": 0.9},
 every_optimizer = pytest.mark.parametrize("keys", OPTIMIZERS.values(), ids=OPTIMIZERS)
 COUNTS = [[8, 3, 0, 0], [0, 4, 0, 0], [1, 0, 6, 6], [0, 0, 1, 0], [7, 7, 7, 7], [0, 11, 0, 0],
           [3, 0, 0, 0], [2, 2, 2, 2]]
+
+
+@pytest.mark.parametrize(("model", "device", "lanes"), [
+    # of 3 MB by twice 4 bytes a parameter: 50,890, 2,410 and more than a million
+    (MLP((1, 28, 28), 10), "cpu", 7), (MLP((1, 8, 8), 10, hidden=(32,)), "cpu", 163),
+    (MLP((1, 28, 28), 10, hidden=(1300,)), "cpu", 2), (CNN((1, 28, 28), 10), "cpu", 1),
+    (CNN((1, 28, 28), 10), "cuda", 1 << 30)])
+def test_how_many_lanes_there_are_unless_told(model, device, lanes):
+    assert choose(model, torch.device(device), "auto").widest == lanes
 
 
 @every_optimizer
