@@ -34,4 +34,4 @@ def choose(module: nn.Module, device: torch.device, lanes: int | str,
 
 def in_cache(module: nn.Module) -> int:
     """How many models like ``module`` a CPU's cache holds with their gradients; two at least."""
-    return max(2, CACHE // (2 * sum(parameter.nbytes for parameter in module.parameters())))
+    return max(2, CACHE // max(1, 2 * sum(parameter.nbytes for parameter in module.parameters())))

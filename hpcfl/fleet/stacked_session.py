@@ -159,15 +159,15 @@ def _step(training: Training, kinds: list[str], trained: int,
           begin: int) -> Callable[[Sequence[Tensor], Sequence[Tensor]], None]:
     """A step of the optimiser for ``graphs.Update``: its arguments are the first ``trained`` and those from
     ``begin`` on, which are of these ``kinds``."""
-    # One kernel works on all gradients and weights that lie alike; a plain step has no such kernel, because
-    # its rate is a tensor.
-    alike = training.optimizer != "sgd" or bool(training.momentum or training.weight_decay)
+    # One kernel works on all gradients and weights if they lie alike; a plain step has no such kernel,
+    # because its rate is a tensor.
+    in_lists = training.optimizer != "sgd" or bool(training.momentum or training.weight_decay)
 
     def apply(given: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
         parts: Parts = {}
         for kind, tensor in zip(kinds, [*given[:trained], *given[begin:]], strict=True):
             parts.setdefault(kind, []).append(tensor)
-        gradients = [output.contiguous() if alike else output for output in outputs[:trained]]
+        gradients = [output.contiguous() if in_lists else output for output in outputs[:trained]]
         update(training, parts, gradients, {})  # the factors are among the parts
 
     return apply

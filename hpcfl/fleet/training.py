@@ -282,10 +282,11 @@ class Chunk:
             losses = self._session.step(lanes, x, y, given, self._optimizer)
         else:
             parts = zip(*(part.tensor_split(self.task.batches, dim=1) for part in (x, y)), strict=True)
-            turn = Turn(dict(given), self._draws.taken[lanes], self.task.names, self.tensors, lanes,
+            # a copy, because a step may keep it
+            turn = Turn(dict(given), self._draws.taken[lanes].clone(), self.task.names, self.tensors, lanes,
                         list(parts), self._session, self._optimizer, self._draws)
             self.task.step(turn)
-            turn.put_back()
+            turn._put_back()
             self._draws.take(lanes)
             for name, value in turn.variables.items():
                 if value is not given[name]:

@@ -34,7 +34,10 @@ class Draws:
 
     def take(self, lanes: Lanes) -> None:
         """These lanes have taken one more step."""
-        places.put(self.taken, lanes, self.taken[lanes] + 1)
+        if isinstance(lanes, slice):
+            self.taken[lanes].add_(1)
+        else:
+            places.put(self.taken, lanes, self.taken[lanes] + 1)
 
     def uniform(self, lanes: Lanes, purpose: str, shape: tuple[int, ...]) -> Tensor:
         """Numbers in [0, 1), ``[a, *shape]``, for the next step of these lanes.
@@ -105,10 +108,10 @@ class Turn:
         self._own = None
         self._put(rows)
 
-    def put_back(self) -> None:
+    def _put_back(self) -> None:
         """Give the models their own rows again if a gradient was taken elsewhere and nothing came after it.
 
-        A step need not call it: whatever reads or changes the models does so first.
+        Whatever reads or changes the models calls it first, and the fleet after each step.
         """
         if self._own is not None:
             self.write(self._own)
@@ -125,7 +128,7 @@ class Turn:
 
     def descend(self, direction: Tensor) -> None:
         """Do one step of the experiment's optimiser with ``direction`` [a, width] as the gradient."""
-        self.put_back()
+        self._put_back()
         self._optimizer.step(self._lanes, self._split(direction))
 
     def gradient(self, rows: Tensor | None = None, batch: int = 0) -> Tensor:
@@ -136,7 +139,7 @@ class Turn:
         Wherever it is taken, batch norm moves the statistics of the model that is trained, once a call.
         """
         if rows is None:
-            self.put_back()
+            self._put_back()
         else:
             self._own = self.rows() if self._own is None else self._own
             self._put(rows)
@@ -157,7 +160,7 @@ class Turn:
         others: ``[a, width]`` each. clip: whether each lane's whole gradient is first scaled to a norm of at
         most ``training.clip``, where that is set.
         """
-        self.put_back()
+        self._put_back()
         gradients = self._gradients(batch)
         if clip:
             clipped = self._optimizer.clipped([gradients[name] for name in self._names])

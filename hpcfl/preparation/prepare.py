@@ -3,6 +3,7 @@
 Nothing is written: bad input that shows here has changed nothing.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import cast
@@ -121,7 +122,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     train, validation, selection = _held_out(config, method, split, dataset.y.numpy())
     counts, test_counts = _counts(replace(split, train=train), dataset)
     seat = seat or Device(choose_device(config.runtime, process.local_rank))
-    mixing.on(device := seat.device)
+    mixing.on(device := seat.device, _cores(config, process))
     build = _builder(config, method, dataset)
     with randomness.seeded(config.seed, "template"):
         template = build()
@@ -241,6 +242,14 @@ def _builder(config: Config, method: Method, dataset: Dataset) -> Callable[[], n
         return method.adapt(models.build(config.model, shape, classes, vocabulary))
 
     return build
+
+
+def _cores(config: Config, process: Process) -> int:
+    """How many blocks of a product this rank computes at once: the server as many as it has cores for.
+
+    The other ranks, which may share these cores, wait while it works, and all work at the same time.
+    """
+    return 1 if process.rank else len(os.sched_getaffinity(0)) // config.runtime.threads
 
 
 def _lanes(config: Config, seat: Device, template: nn.Module, samples: Samples, dataset: Dataset,

@@ -3,16 +3,17 @@
 Sums run in client order in float64 and are rounded once, so equal models mix to exactly themselves and
 a single client's average is exactly its model. Columns are taken in blocks, which are copied to the rank's
 device and worked on there: the memory that this takes is bounded, whatever the number of clients and the
-model's size. A CPU's cores work on several blocks at once, of which each is one core's and has the same bits
-on any number of them. Results on the CPU are made in ``files.scratch``, where they may be larger than memory.
+model's size. On a CPU several blocks are worked on at once, of which each has the same bits however many
+cores there are. Results on the CPU are made in ``files.scratch``, where they may be larger than memory.
 """
 
 import os
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
-from itertools import chain, islice
+from itertools import islice
 from typing import TypeVar, cast
 
 import torch
@@ -21,17 +22,22 @@ from torch import Tensor
 from hpcfl.files import heartbeat, scratch
 from hpcfl.rows import pinned
 
+Found = TypeVar("Found")
 BLOCK_FLOATS = 1 << 17  # of float64 in a block: 1 MB, which stays in a core's cache
 GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
 CLOSE = 0.01  # of ‖a‖² + ‖b‖²; where ‖a − b‖² is less, products would leave fewer than twelve digits of it
+HELD = 1 << 27  # bytes of results of blocks that are there at once
 _device = torch.device("cpu")
-Found = TypeVar("Found")
+_cores = 1
 
 
-def on(device: torch.device) -> None:
-    """From now on ``device`` works on the blocks of matrices that lie on the CPU."""
-    global _device
-    _device = device
+def on(device: torch.device, cores: int = 1) -> None:
+    """From now on ``device`` works on the blocks of matrices that lie on the CPU.
+
+    cores: how many of these blocks may be worked on at once where that is the CPU.
+    """
+    global _device, _cores
+    _device, _cores = device, max(1, cores)
 
 
 def mix(matrix: Tensor, rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -122,12 +128,13 @@ def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
 def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
     """The sum of ``part(*blocks)`` over blocks of columns.
 
+    part: it may run in several threads at once, and so changes nothing that is not its own.
     matrices: ``[n, width]``, or rows ``[width]``, of each of which ``part`` gets the same columns.
     """
     device = _where(matrices[0])
     cuts = blocks(matrices[0].shape[-1], sum(len(matrix) for matrix in matrices if matrix.dim() > 1), device)
-    parts = each(lambda columns: part(*(pinned.on_device(matrix[..., columns], device)
-                                         for matrix in matrices)), cuts, device)
+    parts = on_all_cores(lambda columns: part(*(pinned.on_device(matrix[..., columns], device)
+                                                for matrix in matrices)), cuts, device)
     return cast(Tensor, sum(parts)).to(matrices[0].device)
 
 
@@ -143,35 +150,44 @@ def _product(multiply: Callable[[Tensor, Tensor], Tensor], matrix: Tensor, rows:
         found[:, columns] = (product if product.device == found.device  # rounded while it is copied
                              else pinned.on_host(product.to(dtype)))
 
-    for _ in each(work, blocks(rows.shape[1], sum(matrix.shape), device), device):
+    for _ in on_all_cores(work, blocks(rows.shape[1], sum(matrix.shape), device), device):
         pass
     return found
 
 
-def each(work: Callable[[slice], Found], cuts: Iterator[slice], device: torch.device) -> Iterator[Found]:
-    """What ``work`` gives for each of the cuts, in their order; on a CPU all of this rank's cores do it."""
-    first = list(islice(cuts, 2))
-    if device.type != "cpu" or _cores() == 1 or len(first) < 2:
-        yield from map(work, chain(first, cuts))
+def on_all_cores(work: Callable[[slice], Found], cuts: Iterator[slice],
+                 device: torch.device) -> Iterator[Found]:
+    """What ``work`` gives for each of the cuts, in their order; on a CPU several are under way at once.
+
+    So many that their results take ``HELD`` bytes at most, if they are as large as the first one. In a thread
+    of its own ``work`` meets none of the caller's blocks such as ``torch.no_grad``.
+    """
+    at_once = 1
+    for columns in islice(cuts, 1):
+        yield (first := work(columns))
+        if device.type == "cpu" and _cores > 1 and threading.current_thread() is threading.main_thread():
+            size = first.nbytes if isinstance(first, Tensor) else 0
+            at_once = min(_cores + 1, HELD // max(1, size))  # one more, so that no core waits for the caller
+    if at_once < 2:
+        yield from map(work, cuts)
         return
     under_way: deque[Future[Found]] = deque()
-    for columns in chain(first, cuts):
-        under_way.append(_pool(torch.get_num_threads()).submit(work, columns))
-        if len(under_way) > _cores():
+    try:
+        for columns in cuts:
+            under_way.append(_pool(_cores, torch.get_num_threads()).submit(work, columns))
+            if len(under_way) == at_once:
+                yield under_way.popleft().result()
+        while under_way:
             yield under_way.popleft().result()
-    yield from (future.result() for future in under_way)
-
-
-def _cores() -> int:
-    """How many blocks may be worked on at once: cores of this rank by torch's threads for an operation."""
-    return max(1, len(os.sched_getaffinity(0)) // torch.get_num_threads())
+    finally:  # where one has failed, the others do not go on behind the caller's back
+        wait([future for future in under_way if not future.cancel()])
 
 
 @cache
-def _pool(threads: int) -> ThreadPoolExecutor:
+def _pool(cores: int, threads: int) -> ThreadPoolExecutor:
     """What works on blocks, each by operations that take so many ``threads``."""
     # A thread keeps the number that it begins with, and products of another one may have other bits.
-    return ThreadPoolExecutor(_cores(), "blocks", lambda: torch.set_num_threads(threads))
+    return ThreadPoolExecutor(cores, "blocks", lambda: torch.set_num_threads(threads))
 
 
 os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has none of its parent's threads
@@ -209,7 +225,7 @@ def _empty(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor
 def blocks(width: int, rows: int, device: torch.device, floats: int | None = None) -> Iterator[slice]:
     """Cuts of ``width`` columns into blocks of so many rows that are as large as suits the device.
 
-    A heartbeat is sent after each.
+    A heartbeat is sent whenever another one is asked for.
 
     floats: how many numbers of a block suit the CPU, instead of BLOCK_FLOATS.
     """

@@ -88,7 +88,7 @@ def means(sums: Tensor, units: Tensor, totals: Sequence[float], dtype: torch.dty
             unit = _power(units[number, columns].long()).view(torch.float64)
             found[number, columns] = (sums[number, columns] * unit).div_(total)
 
-    for _ in mixing.each(divide, mixing.blocks(sums.shape[1], 1, sums.device), sums.device):
+    for _ in mixing.on_all_cores(divide, mixing.blocks(sums.shape[1], 1, sums.device), sums.device):
         pass
     return found
 

@@ -1,9 +1,9 @@
 """Seconds per round against two yardsticks: ``python tests/benchmarks/rounds.py [--quick] [--only W1 …]
 [--device cuda] [--pfllib FOLDER]``.
 
-Contenders of a row run in turn, several times, so that a noisy neighbour meets all of them; compared are the
-medians of all their rounds. Writes ``results/benchmarks/DEVICE.json`` (rows not run stay as they were) and
-the table in the README beside it.
+Contenders of a row run in turn, several times, so that a noisy neighbour meets all of them (but once against
+PFLlib, which takes minutes); compared are the medians of all their rounds. Writes
+``results/benchmarks/DEVICE.json`` (rows not run stay as they were) and the table in the README beside it.
 Data sets are looked for in $HPCFL_DATA. The row "PFLlib" is measured where --pfllib names a checkout of it.
 """
 

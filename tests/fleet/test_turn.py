@@ -69,6 +69,21 @@ def test_a_gradient_elsewhere_leaves_the_models(make_fleet, rows_of, lanes, then
 
 
 @every_lanes
+def test_the_number_of_a_step_may_be_kept(make_fleet, rows_of, lanes):
+    """By a variable and by the step itself, of lanes that are neighbours or not."""
+    fleet, kept = make_fleet([[9, 0, 0, 0], [4, 5, 0, 0], [1, 0, 2, 0], [4, 0, 0, 1]], lanes=lanes), []
+
+    def step(turn):
+        turn.variables["last"] = turn.index
+        kept.append((turn.index, turn.index.tolist()))
+
+    _, after = fleet.train_by(step, rows_of(fleet), epochs=2,
+                              variables={"last": torch.zeros(4, dtype=torch.int64)})
+    assert after["last"].tolist() == [5, 5, 1, 3]
+    assert all(index.tolist() == then for index, then in kept)
+
+
+@every_lanes
 def test_losses_of_one_gradient_stay_when_another_is_taken(make_fleet, rows_of, lanes):
     fleet, seen = make_fleet([[8, 0, 0, 0], [4, 4, 0, 0]], lanes=lanes), []
 

@@ -127,8 +127,9 @@ def test_rows_that_come_early_after_a_round_of_means_are_those_of_their_own_roun
     """FedAvg's means, then FedAMP's rows, in one job."""
     file = experiment(grid(["fedavg", "fedamp"], (1.0,)), 2)
     assert alone(file, tmp_path / "1") == 0
-    code, output = start(3, file, "--out", tmp_path / "3", program=(LATE_SERVER,)).wait()
-    assert code == 0, output
+    code, output = start(3, file, "--out", tmp_path / "3", program=(LATE_SERVER,),
+                         EARLY=str(tmp_path / "early")).wait()
+    assert code == 0 and (tmp_path / "early").exists(), output
     compare(tmp_path / "1", tmp_path / "3", 2)
 
 

@@ -2,9 +2,10 @@
 
 import functools
 import operator
-import os
-import signal
+import subprocess
+import sys
 import threading
+import time
 
 import pytest
 import torch
@@ -34,13 +35,19 @@ def test_combine_adds_products_in_order(monkeypatch, block):
     assert torch.equal(mixing.combine(matrix, rows, torch.float32), found.float())
 
 
+@pytest.fixture
+def cores(monkeypatch):
+    """``cores(number)``: so many blocks of 100 columns of nine rows are worked on at once."""
+    monkeypatch.setattr(mixing, "BLOCK_FLOATS", 900)
+    yield lambda number: mixing.on(torch.device("cpu"), number)
+    mixing.on(torch.device("cpu"))
+
+
 @pytest.mark.parametrize("threads", [1, 2])
-def test_several_cores_give_the_same_bits(monkeypatch, threads):
-    """And what fails on one of them fails here."""
+def test_several_cores_give_the_same_bits(cores, threads):
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(9, 5003, generator=generator)
     matrix = torch.rand(7, 9, generator=generator, dtype=torch.float64)
-    monkeypatch.setattr(mixing, "BLOCK_FLOATS", 900)
     before, found, seen = torch.get_num_threads(), [], set()
 
     def part(block):
@@ -49,29 +56,69 @@ def test_several_cores_give_the_same_bits(monkeypatch, threads):
 
     torch.set_num_threads(threads)
     try:
-        for cores in (1, 3):
-            monkeypatch.setattr(mixing, "_cores", lambda cores=cores: cores)
+        for number in (1, 3):
+            cores(number)
             found.append((mixing.mix(matrix, rows), mixing.combine(matrix, rows, torch.float32),
-                          mixing.total(part, rows), mixing.distances(rows, rows[2:])))
-        with pytest.raises(RuntimeError, match="shape"):
-            mixing.mix(matrix[:, 1:], rows)
+                          mixing.total(part, rows), mixing.distances(rows, rows[2:]),
+                          sums.mean(rows, torch.arange(9.0).double())))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
     assert seen == {("MainThread", threads), ("blocks", threads)}
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_forked_process_has_cores_of_its_own(monkeypatch):
-    monkeypatch.setattr(mixing, "BLOCK_FLOATS", 10)
-    monkeypatch.setattr(mixing, "_cores", lambda: 2)
-    rows = torch.ones(2, 100)
-    mixing.mix(torch.eye(2), rows)
-    child = os.fork()
-    if not child:
-        signal.alarm(20)  # it would wait for its parent's threads for ever
-        os._exit(0 if torch.equal(mixing.mix(torch.eye(2), rows), rows) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+@pytest.mark.parametrize(("number", "held", "expected"), [(3, 1 << 20, 4), (3, 3 * 800, 3), (3, 800, 1),
+                                                         (1, 1 << 20, 1)])
+def test_no_more_results_are_held_than_there_is_room_for(cores, monkeypatch, number, held, expected):
+    """Of 800 bytes each; all but one wait until it is taken."""
+    cores(number)
+    monkeypatch.setattr(mixing, "HELD", held)
+    begun = []
+
+    def work(columns):
+        begun.append(columns)
+        return torch.zeros(100, dtype=torch.float64)
+
+    given = mixing.on_all_cores(work, mixing.blocks(5003, 9, torch.device("cpu")), torch.device("cpu"))
+    most = 0
+    for taken, _ in enumerate(given):
+        most = max(most, len(begun) - taken)
+    assert most <= expected and len(begun) == taken + 1 == 51
+
+
+def test_what_fails_on_one_core_fails_here_and_leaves_nothing_running(cores):
+    cores(3)
+    running, done = [], []
+
+    def work(columns):
+        if columns.start == 500:
+            raise ValueError("here")
+        running.append(columns)
+        time.sleep(0.01)
+        done.append(columns)
+
+    with pytest.raises(ValueError, match="here"):
+        list(mixing.on_all_cores(work, mixing.blocks(5003, 9, torch.device("cpu")), torch.device("cpu")))
+    assert len(running) == len(done) < 12
+
+
+FORKS = """
+import os, torch
+from hpcfl.rows import mixing
+torch.set_num_threads(1)
+mixing.BLOCK_FLOATS = 900
+mixing.on(torch.device("cpu"), 2)
+rows = torch.ones(2, 5000)
+mixing.mix(torch.eye(2), rows)
+child = os.fork()
+same = torch.equal(mixing.mix(torch.eye(2), rows), rows)
+os._exit(not same or bool(child) and os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_process_has_cores_of_its_own():
+    """It would wait for its parent's threads for ever."""
+    assert subprocess.run([sys.executable, "-c", FORKS], timeout=60).returncode == 0
 
 
 @pytest.mark.parametrize("width", [1, 3, 1001])

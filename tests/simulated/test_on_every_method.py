@@ -18,8 +18,9 @@ CLASS_TESTED = 20  # samples of each class that a client has are tested on, none
 # Of one step of lanes side by side, with what an epoch does once for the one to four steps that it has here.
 # A plain step is one graph; where lanes are not neighbours, the optimiser's kernels come after it.
 LAUNCHES = 50
-# In a step in its own hands PartialFed has two models and a choice for each layer, Per-FedAvg takes four
-# gradients, and is 65 where the step is an epoch alone, and pFedMe takes five steps, 16 launches each.
+# Steps in a method's own hands: PartialFed has two models and a choice for each layer. Per-FedAvg without
+# second derivatives takes four gradients; its 65 are of an epoch that is one step. pFedMe takes five steps of
+# 16 launches each.
 OWN_STEP = {"partialfed": 60, "per-fedavg": 65, "pfedme": 80}
 # Every third case has two lanes, so two chunks, and test sets that are whole blocks, so nothing is padded.
 CASES = [pytest.param(*case, number % 3 == 0, id="-".join([case[0], case[2]]))
@@ -51,6 +52,8 @@ def test_a_method_ends_as_on_the_cpu(on_gpu, federate, samples, monkeypatch, nam
                                          if name.endswith("/correct")}
     assert scores and all(np.array_equal(found[name], values, equal_nan=True)
                           for name, values in scores.items())
+    assert np.allclose(found["clients/train_loss"], plain.values["clients/train_loss"], rtol=1e-3,
+                       equal_nan=True)
     assert [epoch for epoch in seen.epochs if epoch.launches > launches(name) * epoch.turns] == []
     no_epoch_waits_twice(seen)
     rows_travel_page_locked(seen)
