@@ -15,13 +15,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 sys.path.append(str(Path(__file__).parents[1]))  # for the zygote
 
 import reporting
+import torch
 from episode import KINDS, NEEDS_RANKS, NEEDS_ROOT, Event, Stage
 from zygote import Zygote
 
+import hpcfl
 from hpcfl.experiment import plugins
 
 DISK = "16m"  # size of the file system for results, where one can be mounted
@@ -36,8 +39,14 @@ def stage(methods: Sequence[str], kinds: Sequence[str] = tuple(KINDS), ranks: in
         folder.chmod(0o755)
         with small_disk(folder / "disk") as mounted, Zygote(folder) as zygote:
             possible = [kind for kind in kinds
-                        if (mounted or kind not in NEEDS_ROOT) and (ranks > 1 or kind not in NEEDS_RANKS)]
+                        if (mounted or kind not in NEEDS_ROOT) and (ranks > 1 or kind not in NEEDS_RANKS)
+                        and (kind != "another user" or others_reach(hpcfl) and others_reach(torch))]
             yield Stage(zygote, folder / "disk", methods, possible, ranks, faults)
+
+
+def others_reach(module: ModuleType) -> bool:
+    """Whether other users may read where a module lies: some are imported only when they are needed."""
+    return all(folder.stat().st_mode & 0o005 == 0o005 for folder in Path(str(module.__file__)).parents)
 
 
 @contextmanager
