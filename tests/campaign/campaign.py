@@ -40,7 +40,7 @@ def stage(methods: Sequence[str], kinds: Sequence[str] = tuple(KINDS), ranks: in
         with small_disk(folder / "disk") as mounted, Zygote(folder) as zygote:
             possible = [kind for kind in kinds
                         if (mounted or kind not in NEEDS_ROOT) and (ranks > 1 or kind not in NEEDS_RANKS)
-                        and (kind != "another user" or others_reach(hpcfl) and others_reach(torch))]
+                        and (kind != "another user" or all(map(others_reach, (hpcfl, torch))))]
             yield Stage(zygote, folder / "disk", methods, possible, ranks, faults)
 
 
