@@ -32,6 +32,8 @@ def stopped(code: int | None, number: signal.Signals, times: int, early: bool, r
     """A first signal ends with 75, the second at once; 0 where it came too late, death where too early."""
     allowed = {0, 75} | ({1, 255} if times > 1 else set())  # mpiexec says 255
     allowed |= {-number, int(number), 128 + number} if early else set()
+    if number == signal.SIGINT and times > 1:
+        allowed.add(130)  # Ctrl-C where no round is under way any more
     return [] if code in allowed else [f"code {code} after {number.name} × {times} on {ranks} ranks"]
 
 
