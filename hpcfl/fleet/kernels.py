@@ -13,7 +13,7 @@ from hpcfl.fleet.serial import SerialKernel
 from hpcfl.fleet.stacked import StackedKernel
 
 Kernel = SerialKernel | StackedKernel
-CACHE = 3 << 20  # bytes of weights and gradients that a CPU's core keeps near when it works on them
+CACHE = 3 << 20  # bytes of models and their gradients, about what a CPU's core has of its caches
 
 
 def choose(module: nn.Module, device: torch.device, lanes: int | str,

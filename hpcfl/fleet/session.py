@@ -31,7 +31,10 @@ class Session(ABC):
         """
 
     def step(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors, optimizer: Optimizer) -> Tensor:
-        """One step of the optimiser with these gradients; returns losses and data terms [a, 2], to keep."""
+        """One step of the optimiser with these gradients.
+
+        Returns losses and data terms [a, 2], which no later call overwrites.
+        """
         gradients, losses = self(lanes, x, y, variables)
         optimizer.step(lanes, gradients)
         return losses

@@ -26,7 +26,7 @@ Found = TypeVar("Found")
 BLOCK_FLOATS = 1 << 17  # of float64 in a block: 1 MB, which stays in a core's cache
 GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
 CLOSE = 0.01  # of ‖a‖² + ‖b‖²; where ‖a − b‖² is less, products would leave fewer than twelve digits of it
-HELD = 1 << 27  # bytes of results of blocks that are there at once
+HELD = 1 << 27  # the most bytes of blocks' results that wait to be taken
 _device = torch.device("cpu")
 _cores = 1
 

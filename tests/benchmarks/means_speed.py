@@ -6,6 +6,7 @@ and in how many columns the two means differ.
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -27,6 +28,8 @@ def main() -> None:
     clients = int(sys.argv[1]) if len(sys.argv) > 1 else CLIENTS
     torch.set_num_threads(1)
     communicator = connect()
+    if communicator.is_server:  # as in a run
+        mixing.on(torch.device("cpu"), len(os.sched_getaffinity(0)))
     placed, ids = place([1.0] * clients, communicator.size), np.arange(clients)
     samples = torch.from_numpy(np.random.default_rng(0).integers(100, 900, clients)).double()
     own = placed.clients_of(communicator.rank)

@@ -84,21 +84,6 @@ def test_the_number_of_a_step_may_be_kept(make_fleet, rows_of, lanes):
 
 
 @every_lanes
-def test_losses_of_one_gradient_stay_when_another_is_taken(make_fleet, rows_of, lanes):
-    fleet, seen = make_fleet([[8, 0, 0, 0], [4, 4, 0, 0]], lanes=lanes), []
-
-    def step(turn):
-        turn.gradient()
-        first = turn.losses
-        kept = first.clone()
-        turn.gradient(turn.rows() + 1)
-        seen.append(torch.equal(first, kept) and not torch.equal(first, turn.losses))
-
-    fleet.train_by(step, rows_of(fleet))
-    assert seen and all(seen)
-
-
-@every_lanes
 def test_a_move_is_the_same_as_rows_and_gradient(make_fleet, rows_of, lanes):
     """Bit for bit, with lanes that drop out and tails that are not neighbours."""
     counts = [[21, 0, 0, 0], [4, 5, 0, 0], [1, 0, 0, 0], [4, 5, 0, 0], [2, 0, 3, 0]]
