@@ -139,8 +139,8 @@ def epoch_seconds(model: str, folder: Path, shape: tuple[int, ...], clients: int
     return statistics.median(seconds[2:])
 
 
-def share_of_rule(method: str, counts: list[list[int]], sections: dict[str, Any], rounds: int,
-                  beside: int = 0) -> float:
+def share_of_rule(method: str | dict[str, Any], counts: list[list[int]], sections: dict[str, Any],
+                  rounds: int, beside: int = 0) -> float:
     """The most memory that clients side by side need there, graphs included, as a share of the rule's.
 
     beside: bytes of it that are not theirs.
@@ -158,5 +158,7 @@ def share_of_rule(method: str, counts: list[list[int]], sections: dict[str, Any]
         del fleet, inbox
     private = sum(tensor.nbytes for tensor in prepared.store.template.values())
     one = resources.samples.take(resources.samples.train[0][:1])[0]
-    rule = memory.lane_bytes(resources.kernel.module, one, prepared.config.training, private)
+    module = resources.kernel.module
+    rule = (memory.lane_bytes(module, one, prepared.config.training, private)
+            + memory.client_bytes(module, private))
     return (torch.cuda.max_memory_allocated() - before - beside) / (len(counts) * rule)

@@ -133,6 +133,10 @@ class Participation(Section):
     stragglers: float = Field(0.0, ge=0, le=1, description="share of a round's clients that do fewer of "
                                                            "their local epochs, a random number from 1 on")
 
+    def count(self, clients: int) -> int:
+        """How many of so many clients are drawn each round."""
+        return max(1, int(self.fraction * clients + 1e-9))
+
 
 class Newcomers(Section):
     """Clients that are never trained with; after the last round they get what the method gives a new one."""

@@ -29,19 +29,27 @@ def prepared(module: nn.Module, device: torch.device) -> nn.Module:
 
 
 def _fits(layer: nn.Conv2d) -> bool:
-    """Whether the rule says that a layer is a product, and ``Product`` can be it."""
-    return (layer.out_channels >= LEAST and layer.groups == 1 and layer.padding_mode == "zeros"
+    """Whether the rule says that a layer is a product, and ``Product`` can be it.
+
+    A subclass that computes something else, such as with standardised weights, stays as it is.
+    """
+    plain = all(getattr(type(layer), name) is getattr(nn.Conv2d, name)
+                for name in ("forward", "_conv_forward"))
+    return (plain and layer.out_channels >= LEAST and layer.groups == 1 and layer.padding_mode == "zeros"
             and not isinstance(layer.padding, str))
 
 
 class Product:
-    """The forward pass of one client's ``layer`` on images ``[batch, inputs, height, width]``."""
+    """The forward pass of one client's ``layer`` on images ``[batch, inputs, height, width]``, or on one."""
 
     def __init__(self, layer: nn.Conv2d):
         assert not isinstance(layer.padding, str)
         self.layer, self.padding = layer, layer.padding
 
     def __call__(self, x: Tensor) -> Tensor:
+        if x.dim() == 3:  # one image alone, which a convolution takes as well
+            one: Tensor = self(x[None])[0]
+            return one
         layer, weight = self.layer, self.layer.weight
         above, beside = self.padding
         patches = functional.pad(x, (beside, beside, above, above)) if above or beside else x

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from hpcfl.errors import RunFailure
 from hpcfl.experiment.sections import Training
 from hpcfl.fleet.optimizers import moments
 from hpcfl.fleet.scoring import BLOCK
@@ -18,25 +19,51 @@ from hpcfl.fleet.scoring import BLOCK
 SHARE = 0.7  # of the memory, for lanes; the rest is for workspaces of libraries and fragments
 STATE_SHARE = 0.1  # for the private state of clients, whether they train or not
 HOMES = 2  # models of a lane that stay where graphs know them: its weights, and its anchor if it has one
-SCORED = 3  # and of one that is scored: the row that it came from, its own weights, a rest's copy
+SCORED = 2  # and of one that is scored: its own weights, a rest's copy
 # What graphs keep while another work goes on: the gradients as autograd lays them out, as weights lie, and
 # where the next step finds them; what the forward pass keeps for the backward pass comes on top.
 GRAPHS = 3
-# And of one that trains: the row that it came from, the one that it ends as, a copy of its weights where
-# lanes are not neighbours, the gradients of the two plain steps that a replay is compared with, one for the
-# differences, one on the way to the optimiser.
-TRAINED = GRAPHS + 7
+# And of a lane that trains: a copy of its weights where lanes are not neighbours, the gradients of the two
+# plain steps that a replay is compared with, one for the differences, one on the way to the optimiser; and
+# what a step in a method's hands has beside these, at most for Per-FedAvg without second derivatives.
+TRAINED = GRAPHS + 5 + 7
 MADE = 1  # of each moment that the optimiser keeps, what a step makes of it
-STATE = 3  # private state: as it was, as the lanes have it, as it will be
+# Of every client of a round, side by side or not: the row that comes and the one that goes, and its private
+# state as it was and as it will be.
+ROWS = STATES = 2
+# What CUDA's libraries say when a GPU is full; torch's own allocator raises an error of its own.
+FULL = "out of memory", "ALLOC_FAILED"
 
 
-def most_lanes(module: nn.Module, samples: Tensor, training: Training, memory: float, private: int) -> int:
+def is_full(error: BaseException) -> bool:
+    """Whether an error says that a GPU's memory is full."""
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in FULL)
+
+
+def failure(error: BaseException) -> RunFailure | None:
+    """What to tell a user whose GPU is full; None for any other error."""
+    if not is_full(error):
+        return None
+    said = str(error).partition("\n")[0].partition(". GPU")[0]
+    return RunFailure(f"the GPU's memory is full ({said}); give the job more GPUs, so that fewer clients "
+                      "share one, or set a smaller training.batch_size")
+
+
+def most_lanes(module: nn.Module, samples: Tensor, training: Training, memory: float, private: int,
+               clients: int) -> int:
     """How many lanes of ``module`` can train and be scored at once in ``memory`` bytes, at least one.
 
     samples: one normalised sample or more, ``[count, *shape]``, on the module's device.
     private: bytes of a client's private state.
+    clients: how many take part in a round on one rank; what is kept of each is there beside the lanes.
     """
-    return max(1, int(SHARE * memory / lane_bytes(module, samples[:1], training, private)))
+    free = SHARE * memory - clients * client_bytes(module, private)
+    return max(1, int(free / lane_bytes(module, samples[:1], training, private)))
+
+
+def client_bytes(module: nn.Module, private: int) -> int:
+    """What a rank keeps of a client that takes part in a round, whether its turn is now or later."""
+    return ROWS * _model_bytes(module) + STATES * private
 
 
 def lane_bytes(module: nn.Module, sample: Tensor, training: Training, private: int = 0) -> int:
@@ -47,14 +74,18 @@ def lane_bytes(module: nn.Module, sample: Tensor, training: Training, private: i
 
     sample: normalised, ``[1, *shape]``. private: bytes of a client's private state.
     """
-    model = sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
+    model = _model_bytes(module)
     batch = sample.expand(training.batch_size, *sample.shape[1:]).contiguous()
     kept = len(moments(training))
     saved = _saved(module, batch)
     trained = (TRAINED + MADE * kept) * model + 2 * saved
     # 2: a layer's input and output
     scored = (GRAPHS + SCORED) * model + saved + 2 * _largest(module, sample) * BLOCK
-    return (HOMES + kept) * model + max(trained, scored) + STATE * private
+    return (HOMES + kept) * model + max(trained, scored) + private
+
+
+def _model_bytes(module: nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
 
 
 def _saved(module: nn.Module, x: Tensor) -> int:

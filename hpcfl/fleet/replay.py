@@ -27,6 +27,8 @@ RESHAPES = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, to
 PRODUCTS = {torch.ops.aten.mul.Scalar, torch.ops.aten.mul.Tensor}
 ADDED_AT = torch.ops.aten.scatter_add.default
 UNEQUAL, CHOICE = torch.ops.aten.ne.Scalar, torch.ops.aten.where.self
+# They move the statistics of batch norm, and their schemas do not say so.
+STATISTICS = {torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default}
 FILLS = {torch.ops.aten.ones_like.default, torch.ops.aten.zeros_like.default,
          torch.ops.aten.new_zeros.default, torch.ops.aten.new_ones.default, torch.ops.aten.full_like.default}
 
@@ -104,7 +106,8 @@ def _changes(node: fx.Node) -> bool:
 
     What has no schema, such as taking one of several results, does not.
     """
-    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+    return isinstance(node.target, OpOverload) and (
+        node.target._schema.is_mutable or node.target in STATISTICS)
 
 
 def _reshapes_nothing(node: fx.Node) -> bool:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from hpcfl.experiment.sections import Training
+from hpcfl.fleet import memory
 from hpcfl.fleet.kernels import Kernel
 from hpcfl.fleet.losses import Tensors
 from hpcfl.fleet.samples import Samples
@@ -80,7 +81,7 @@ class Resources:
         """``work`` on the clients at these positions, as many at once as there may be lanes.
 
         Where a GPU's memory does not hold them, half as many from then on: ``work`` begins anew with fewer,
-        and may leave nothing behind unless it ends. Raises torch.OutOfMemoryError where one is too many.
+        and may leave nothing behind unless it ends. Raises what says so where one is too many.
         """
         while clients:
             group = clients[:self.kernel.widest]
@@ -92,8 +93,8 @@ class Resources:
     def _fits(self, clients: list[int], work: Callable[[list[int]], None]) -> bool:
         try:
             work(clients)
-        except torch.OutOfMemoryError:
-            if len(clients) == 1:
+        except RuntimeError as error:
+            if len(clients) == 1 or not memory.is_full(error):
                 raise
             return False  # what the failed attempt held is free once the exception is gone
         return True

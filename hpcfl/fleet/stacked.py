@@ -1,5 +1,6 @@
 """Many client models in one call: the loss of one client, mapped over stacked lanes with ``torch.func``."""
 
+import gc
 import sys
 
 import torch
@@ -31,6 +32,7 @@ class StackedKernel:
               f"may change the last bits (with runtime.lanes = {lanes} from the beginning)", file=sys.stderr)
         self.widest = lanes
         self._recordings.clear()  # their graphs hold memory
+        gc.collect()  # and so may what the failed attempt left in cycles
         torch.cuda.empty_cache()
 
     def lay_out(self, tensors: Tensors) -> Tensors:

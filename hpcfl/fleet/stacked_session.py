@@ -142,8 +142,8 @@ class GraphedSession(StackedSession):
         return losses.clone()
 
     def _recorded(self, variable_names: tuple[str, ...]) -> Function:
-        graphed = self._recordings.graphed(self._recordable(variable_names), self._moved)
-        return lambda *given: graphed(given, self._most)
+        graphed, most = self._recordings.graphed(self._recordable(variable_names), self._moved), self._most
+        return lambda *given: graphed(given, most)  # without the session, which holds a GPU's memory and this
 
     def _recorded_step(self, variable_names: tuple[str, ...], training: Training, parts: Parts) -> Graphed:
         """Gradients, losses and a step of the optimiser, whose ``parts`` follow the other arguments."""

@@ -121,7 +121,9 @@ class Turn:
             own = [self._tensors[name][self._lanes] for name in self._names]
             if all(part.is_contiguous() for part in own):  # flat they are views: one launch writes them all
                 flat = [part.flatten(1) for part in own]
-                torch.split_with_sizes_copy(rows, [part.shape[1] for part in flat], dim=1, out=flat)
+                # CUDA's kernel takes any rows without gaps for rows that lie one after the other
+                torch.split_with_sizes_copy(rows.contiguous(), [part.shape[1] for part in flat], dim=1,
+                                            out=flat)
                 return
         for name, part in self._split(rows).items():
             places.put(self._tensors[name], self._lanes, part)

@@ -65,6 +65,13 @@ def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
         raise UserError(f"runtime.device = '{wanted}': this machine has {count} GPUs")
     device = torch.device("cuda", index)
     torch.cuda.set_device(device)  # streams, graphs and MPI take the current one
+    try:
+        torch.cuda.synchronize(device)  # the first call that needs the GPU itself
+    except RuntimeError as error:
+        raise UserError(f"runtime.device = '{wanted}': GPU {index} of this node cannot be used: "
+                        f"{str(error).partition(chr(10))[0]}; the server and the workers share GPUs, so its "
+                        "compute mode must be Default (nvidia-smi -q -d COMPUTE says which it is), or "
+                        "NVIDIA's MPS must run") from error
     _promise(runtime.precision)
     return device
 

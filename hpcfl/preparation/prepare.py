@@ -137,7 +137,7 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
                       split.global_test, selection)
     method, private = _with_buffers(config, method, setup, buffers, template)
     template = convolutions.prepared(template.to(device), device)
-    lanes = _lanes(config, seat, template, samples, dataset, private)
+    lanes = _lanes(config, seat, template, samples, dataset, private, _together(config, placed))
     given = template, device, lanes, config.runtime.replay
     resources = Resources(setup, samples, choose(*given), buffers, device, process.beat, Stopwatch(), scores,
                           head=head_kernel(*given, memory=1e6 * config.runtime.memory))
@@ -252,14 +252,20 @@ def _cores(config: Config, process: Process) -> int:
     return 1 if process.rank else len(os.sched_getaffinity(0)) // config.runtime.threads
 
 
+def _together(config: Config, placed: Placement) -> int:
+    """How many clients may take part in a round on one rank, at most."""
+    hosted = np.bincount(placed.owner[:config.partition.clients]).max()
+    return min(int(hosted), config.participation.count(config.partition.clients))
+
+
 def _lanes(config: Config, seat: Device, template: nn.Module, samples: Samples, dataset: Dataset,
-           private: State) -> int | str:
+           private: State, together: int) -> int | str:
     """``runtime.lanes``, where "auto" on a GPU is as many as fit into a rank's share of its memory.
 
-    That is the same number on every rank. "auto" on the CPU is left to the kernel.
+    "auto" on the CPU is left to the kernel. together: how many clients take part in a round on one rank.
     """
     if config.runtime.lanes != "auto" or samples.device.type != "cuda":
         return config.runtime.lanes
     return memory.most_lanes(template, dataset.normalise(dataset.x[:1].to(samples.device)), config.training,
                              seat.memory - dataset.x.nbytes,
-                             sum(tensor.nbytes for tensor in private.values()))
+                             sum(tensor.nbytes for tensor in private.values()), together)

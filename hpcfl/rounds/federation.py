@@ -16,7 +16,7 @@ from hpcfl.communication import exchange
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.message import Inbox, Message, only, select
 from hpcfl.errors import Interrupted, RankFailure, RunFailure
-from hpcfl.fleet import Fleet
+from hpcfl.fleet import Fleet, memory
 from hpcfl.methods.base import State
 from hpcfl.preparation.prepare import Prepared
 from hpcfl.rounds import record
@@ -199,8 +199,8 @@ class Federation:
         """
         config = self.prepared.config
         clients, share = config.partition.clients, config.participation
-        count = max(1, int(share.fraction * clients + 1e-9))
-        drawn: np.ndarray = randomness.permutation(clients, config.seed, "cohort", round)[:count]
+        order: np.ndarray = randomness.permutation(clients, config.seed, "cohort", round)
+        drawn = order[:share.count(clients)]
         if share.dropout:
             luck = randomness.uniform(config.seed, "dropout", round, skip=0, count=clients)[drawn]
             drawn = drawn[luck >= min(share.dropout, luck.max())]
@@ -347,7 +347,7 @@ def on_this_rank(where: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        raise RankFailure(where) from error
+        raise RankFailure(where) from (memory.failure(error) or error)
 
 
 def _named(clients: np.ndarray) -> str:

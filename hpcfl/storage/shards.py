@@ -85,7 +85,7 @@ def groups(rows: Mapping[int, Row]) -> Iterator[list[int]]:
     groups stay as they are when the state of one is put.
     """
     ids = sorted(rows)
-    size = sum(tensor.nbytes for tensor in rows[ids[0]].tensors.values()) if ids else 0
+    size = rows[ids[0]].size if ids else 0
     count = max(1, min(GROUP_CLIENTS, GROUP_BYTES // max(1, size)))
     for start in range(0, len(ids), count):
         if group := [client for client in ids[start:start + count] if rows[client].written]:
@@ -94,8 +94,8 @@ def groups(rows: Mapping[int, Row]) -> Iterator[list[int]]:
 
 def write_clients(folder: Path, ids: list[int], rows: Mapping[int, Row]) -> Shard:
     """Write the state of n clients: datasets [n, *shape] by tensor, and ``ids`` [n]. Raises RunFailure."""
-    arrays = {_encode(name): np.stack([rows[client].tensors[name].numpy() for client in ids])
-              for name in rows[ids[0]].tensors}
+    tensors = [rows[client].tensors for client in ids]  # once each: they may come from a GPU or a file
+    arrays = {_encode(name): np.stack([one[name].numpy() for one in tensors]) for name in tensors[0]}
     return _write(folder, "clients", {"ids": np.array(ids), **arrays}, ids,
                   [rows[client].digest for client in ids])
 

@@ -19,7 +19,7 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Inbox, Mean, Message, fields
 from hpcfl.communication.placement import Placement
 from hpcfl.errors import UserError
-from hpcfl.fleet import BUFFERS, Fleet, Resources
+from hpcfl.fleet import BUFFERS, Fleet, Resources, convolutions
 from hpcfl.fleet.frozen import head_kernel
 from hpcfl.fleet.kernels import choose
 from hpcfl.fleet.stopwatch import Stopwatch
@@ -96,7 +96,7 @@ def imitate(prepared: Prepared, lanes: int) -> Prepared:
     counts = samples.counts(0).repeat(clients + len(new), 1)
     setup = replace(prepared.setup, counts=counts[:clients])
     with trying("adapt"):
-        module = setup.build().to(real.device)
+        module = convolutions.prepared(setup.build().to(real.device), real.device)
     kernel = choose(module, real.device, lanes, replay=False)
     head = head_kernel(module, real.device, lanes, False, memory=math.inf)
     with trying("client_state"):

@@ -30,8 +30,21 @@ def test_a_product_gives_the_convolution_and_its_gradients(options, monkeypatch)
     assert isinstance(product.forward, convolutions.Product)
     for one, other in zip(gradients(product, named, x), gradients(layer, named, x), strict=True):
         torch.testing.assert_close(one, other)
+    torch.testing.assert_close(product(x[0, 0]), layer(x[0, 0]))
     again = copy.deepcopy(product)
     assert again.forward.layer is again
+
+
+class Standardised(nn.Conv2d):
+    """Its weights are not what it multiplies with."""
+
+    def forward(self, x):
+        return self._conv_forward(x, self.weight - self.weight.mean(), self.bias)
+
+
+def test_a_layer_that_computes_something_else_stays_as_it_is():
+    layer = Standardised(1, convolutions.LEAST, 3)
+    assert not isinstance(convolutions.prepared(layer, torch.device("cuda")).forward, convolutions.Product)
 
 
 def test_the_rule_leaves_small_layers_and_cpus_alone():

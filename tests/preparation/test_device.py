@@ -36,7 +36,8 @@ def gpus(monkeypatch):
             return SimpleNamespace(uuid=numbers[torch.device(where).index], total_memory=80e9)
 
         for name, face in {"is_available": lambda: True, "device_count": lambda: len(numbers),
-                           "set_device": lambda where: None, "get_device_properties": properties,
+                           "set_device": lambda where: None, "synchronize": lambda where: None,
+                           "get_device_properties": properties,
                            "get_device_name": lambda where: "NVIDIA H200"}.items():
             monkeypatch.setattr(torch.cuda, name, face)
 
@@ -72,6 +73,17 @@ def test_auto_does_not_fall_back_where_the_job_was_given_gpus(no_gpu, monkeypatc
 def test_a_gpu_that_is_asked_for_has_to_be_there(no_gpu):
     with pytest.raises(UserError, match="'cuda': this machine offers no GPU to torch: no driver"):
         device.choose_device(Runtime(device="cuda"), 0)
+
+
+def test_a_gpu_that_takes_one_process_alone_is_one_line(gpus, monkeypatch):
+    def busy(where):
+        raise RuntimeError("CUDA error: CUDA-capable device(s) is/are busy or unavailable\nCUDA kernel …")
+
+    gpus("A")
+    monkeypatch.setattr(torch.cuda, "synchronize", busy)
+    with pytest.raises(UserError, match=r"GPU 0 of this node cannot be used: CUDA error: .* or unavailable; "
+                                        r".*compute mode must be Default"):
+        device.choose_device(Runtime(), 0)
 
 
 def test_ranks_take_the_gpus_of_a_node_in_turn(gpus):

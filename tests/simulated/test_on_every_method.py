@@ -8,6 +8,7 @@ from on_gpu import COUNTS, PLAYED
 
 from hpcfl.experiment import plugins
 from hpcfl.fleet import comparing, convolutions, graphs, scoring
+from hpcfl.fleet.turn import Turn
 from hpcfl.methods._ala import AdaptiveLocalAggregation, Blending
 
 # Batch norm over convolutions differs in its last bits on the simulated GPU, and why was not found. In
@@ -120,6 +121,15 @@ def test_steps_of_single_lanes_end_as_on_the_cpu(on_gpu, federate, samples, name
     plain = federate(name, COUNTS, **sections, runtime={"device": "cpu", "lanes": 1})
     rounding = 1e-6  # patches and products there, a library's convolution here
     assert all(gap(value, plain.state[key]) <= rounding for key, value in seen.played.state.items())
+
+
+def test_a_step_may_write_rows_that_lie_in_another_order(on_gpu, federate, samples, monkeypatch):
+    write = Turn.write
+    monkeypatch.setattr(Turn, "write", lambda turn, rows: write(turn, rows.T.contiguous().T))
+    method, sections = {"name": "partialfed", "warmup": 0}, {**samples("mlp"), "rounds": 1}
+    seen = on_gpu(method, COUNTS, **sections)
+    plain = federate(method, COUNTS, **sections, runtime={"device": "cpu", "lanes": 1024})
+    assert torch.equal(seen.played.state["server model"], plain.state["server model"])
 
 
 def test_every_method_is_played():

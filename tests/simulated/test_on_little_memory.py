@@ -4,14 +4,19 @@ import gc
 
 import pytest
 import torch
-from on_gpu import share_of_rule
+from on_gpu import PLAYED, share_of_rule
 
+from hpcfl.errors import RankFailure, explain
 from hpcfl.fleet import graphs
 
 LANES = 4
 EVEN = [[4, 4, 0, 0]] * LANES
 UNEVEN = [[count, count, 0, 0] for count in range(2, 26)]
 ADAM = {"optimizer": "adam", "clip": 1.0, "weight_decay": 0.1}
+# whose local training has more models at hand than the one that is trained
+SEVERAL = {"apfl", "diversifed", "fedala", "moon", "partialfed", "per-fedavg", "scaffold"}
+METHODS = [pytest.param({"name": name, **options}, training, id=name)
+           for name, options, _, training in PLAYED if name in SEVERAL]
 
 
 @pytest.mark.parametrize(("method", "model", "training"), [
@@ -23,6 +28,13 @@ def test_a_lane_needs_no_more_than_the_rule_says(gpu, samples, monkeypatch, meth
     """Two rounds, the second with graphs."""
     monkeypatch.setattr(graphs, "SOON", 1)
     sections = {**samples(model["name"]), "model": model, "training": training}
+    assert share_of_rule(method, EVEN, sections, 2) < 1, gpu.memory.by_line().most_common(5)
+
+
+@pytest.mark.parametrize(("method", "training"), METHODS)
+def test_nor_with_several_models_at_hand(gpu, monkeypatch, method, training):
+    monkeypatch.setattr(graphs, "SOON", 1)
+    sections = {"model": {"name": "mlp", "hidden": [300, 300]}, "training": training}
     assert share_of_rule(method, EVEN, sections, 2) < 1, gpu.memory.by_line().most_common(5)
 
 
@@ -55,6 +67,7 @@ def test_half_as_many_lanes_train_where_they_do_not_fit(gpu, federate, samples, 
 def test_a_client_that_does_not_fit_alone_ends_the_run(gpu, federate, samples):
     sections = {"model": {"name": "mlp", "hidden": [3000]}, "runtime": {"device": "cuda"}}
     gpu.memory.capacity = 420_000  # the model, its copy for heads, the row that arrives, but none to train
-    with pytest.raises(Exception) as failure:
+    with pytest.raises(RankFailure) as failure:
         federate("fedavg", EVEN, **sections)
-    assert isinstance(failure.value.__cause__, torch.OutOfMemoryError)
+    line = explain(failure.value)
+    assert "the GPU's memory is full (CUDA out of memory" in line and "more GPUs" in line and "\n" not in line

@@ -26,6 +26,10 @@ class WrongDevice(RuntimeError):
     """An operation has tensors of two devices."""
 
 
+class OutOfOrder(RuntimeError):
+    """A kernel that reads rows one after the other got rows that lie in another order."""
+
+
 class IllegalInCapture(RuntimeError):
     """A graph cannot hold what was asked for while it was captured."""
 
@@ -133,6 +137,8 @@ class GPU(TorchDispatchMode):
                             and all(not host.dim() for host in hosts)):
             shapes = [(tuple(tensor.shape), tensor.device.type) for tensor in tensors]
             raise WrongDevice(f"{operation} of tensors on two devices, {shapes}, at {line()}")
+        if operation is aten.split_with_sizes_copy.out and not args[0].is_contiguous():
+            raise OutOfOrder(f"{operation} of rows that do not lie one after the other, at {line()}")
         if (why := operations.why_it_waits(operation, args)) is not None:
             self.wait(why)
 
