@@ -3,6 +3,8 @@
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 
@@ -24,14 +26,16 @@ class Placement:
         return [rank for rank in range(1, self.size) if rank not in self.owner]
 
 
-def place(cost: Sequence[float], size: int) -> Placement:
+def place(cost: Sequence[float], size: int, kind: Sequence[Any] | None = None) -> Placement:
     """Place clients on the worker ranks 1 … size − 1, or on rank 0 if it is alone.
 
     The most costly come first, each to the least loaded worker. This keeps the slowest rank within 4/3 of the
     best possible (Graham, 1969). Ties go to the lower client id and the lower rank, so the result depends on
-    nothing but the arguments.
+    nothing but the arguments. Of clients that cost the same, those of one kind then change places with others
+    until they live together, which leaves all loads as they are.
 
     cost: of each client by id, local steps in an epoch. size: the number of ranks.
+    kind: of each client, something that can be sorted; without it nobody changes places.
     """
     workers = range(1, size) if size > 1 else range(1)
     loads = [(0.0, rank) for rank in workers]
@@ -40,4 +44,9 @@ def place(cost: Sequence[float], size: int) -> Placement:
         load, rank = heapq.heappop(loads)
         owner[client] = rank
         heapq.heappush(loads, (load + cost[client], rank))
+    if kind is not None:
+        for _, equals in groupby(sorted(range(len(cost)), key=lambda i: (cost[i], kind[i], i)),
+                                 key=lambda i: cost[i]):
+            clients = list(equals)
+            owner[clients] = np.sort(owner[clients])
     return Placement(owner, size)

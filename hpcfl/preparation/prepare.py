@@ -179,10 +179,16 @@ def _stores(config: Config, seat: Device, own: np.ndarray, private: State) -> tu
 def _placed(counts: Tensor, trained: int, batch_size: int, size: int) -> Placement:
     """Where clients live, by their local steps: the first ``trained`` ones, and the newcomers after them.
 
-    Each of the two groups is spread evenly over the ranks, because they never work at the same time.
+    Each of the two groups is spread evenly over the ranks, because they never work at the same time. Clients
+    whose smaller last batches have one size do them as one step, if they live together. Large and small ones
+    go in pairs, so that ranks with as many steps also have about as many samples.
     """
-    steps = torch.ceil(counts.sum(dim=1) / batch_size)
-    groups = [placement.place(group.tolist(), size) for group in (steps[:trained], steps[trained:])]
+    samples = counts.sum(dim=1).int().tolist()
+    tails = [count % batch_size for count in samples]
+    kinds = [(abs(2 * tail - batch_size), tail) for tail in tails]
+    costs = [-(-count // batch_size) for count in samples]
+    groups = [placement.place(costs[group], size, kinds[group])
+              for group in (slice(trained), slice(trained, None))]
     return Placement(np.concatenate([group.owner for group in groups]), size)
 
 

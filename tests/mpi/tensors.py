@@ -10,6 +10,8 @@ from hpcfl.communication import exchange, mpi, texts
 
 assert callable(exchange._array) and callable(exchange._landing)  # else this would replace nothing
 mpi.WIDE_BYTES = int(os.environ["WIDE_BYTES"])
+assert mpi.PIECE_BYTES
+mpi.PIECE_BYTES = 64  # every sum has several pieces
 assert callable(mpi.reaches_gpus)
 mpi.reaches_gpus = lambda kinds: True  # so that they take the ways of those, too
 texts.HEAD_BYTES, texts.ROOM = 16, 8  # every text has a rest
