@@ -17,7 +17,9 @@ from hpcfl.fleet.optimizers import moments
 from hpcfl.fleet.scoring import BLOCK
 
 SHARE = 0.7  # of the memory, for lanes; the rest is for workspaces of libraries and fragments
-STATE_SHARE = 0.1  # for the private state of clients, whether they train or not
+# For the private state of clients, whether they train or not. Rows that were replaced stay as long as a
+# checkpoint under way or the best round so far has them: at most four times as much.
+STATE_SHARE = 0.05
 HOMES = 2  # models of a lane that stay where graphs know them: its weights, and its anchor if it has one
 SCORED = 2  # and of one that is scored: its own weights, a rest's copy
 # What graphs keep while another work goes on: the gradients as autograd lays them out, as weights lie, and

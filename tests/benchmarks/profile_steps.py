@@ -1,4 +1,4 @@
-"""What a round of methods with steps of their own consists of: ``python tests/benchmarks/profile_steps.py``
+"""What a round of the methods in the benchmarks consists of: ``python tests/benchmarks/profile_steps.py``
 writes ``results/benchmarks/profile-steps.txt``.
 
 One process with one thread trains two of W1's clients, without scoring, by one method after the other,
@@ -53,7 +53,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "W1"
         workloads.write("W1", folder)
-        prepared = {method: experiment(folder, method) for method in rounds.STEPS}
+        prepared = {method: experiment(folder, method)
+                    for method in dict.fromkeys(rounds.STEPS + rounds.METHODS)}
     sizes = prepared["fedavg"].setup.counts.sum(dim=1).numpy()
     ids = np.sort(np.argsort(sizes)[CLIENTS])
     found: dict[str, list[tuple[float, float]]] = {method: [] for method in prepared}
@@ -78,7 +79,7 @@ def main() -> None:
 
 def experiment(folder: Path, method: str) -> Prepared:
     settings = [f"partition.file={folder}/partition.h5", *rounds.UNSCORED, f"method.name={method}",
-                *rounds.OF_STEPS.get(method, [])]
+                *(rounds.OF_STEPS | rounds.OF_METHODS).get(method, [])]
     return prepare(config.load(folder / "experiment.toml", settings), OneProcess())
 
 

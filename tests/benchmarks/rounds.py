@@ -30,6 +30,7 @@ HERE, RESULTS = Path(__file__).parent, Path(__file__).parents[2] / "results" / "
 METHODS = ("fedavg", "fedprox", "cwfedavg", "fednh", "diversifed", "fedala", "fedrep")
 STEPS = ("fedavg", "ditto", "per-fedavg", "pfedme", "apple")
 OF_STEPS = {"ditto": ["method.personal_epochs=1"], "pfedme": ["method.inner_steps=5"]}
+OF_METHODS = {"fedala": ["method.most_epochs=1"]}
 LITTLE = 100  # MB for rank 0's matrices, of which the server step has a gigabyte
 UNSCORED = [f"evaluation.every={workloads.NEVER}"]
 
@@ -109,7 +110,7 @@ def small(bench: Bench, name: str) -> dict[str, float]:
 
 def methods(bench: Bench, name: str) -> dict[str, float]:
     """FedALA's first activation, in round 2, is cut to the one epoch of its later ones."""
-    return against_fedavg(bench, name, METHODS, {"fedala": ["method.most_epochs=1"]})
+    return against_fedavg(bench, name, METHODS, OF_METHODS)
 
 
 def steps(bench: Bench, name: str) -> dict[str, float]:
