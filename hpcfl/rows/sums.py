@@ -18,6 +18,7 @@ PRODUCT_BITS = 51  # of a product in units; float64 has 53, of which rounding by
 SUM_BITS = 62  # of a sum in units; int64 has 63 beside the sign, of which one is for what rounding adds
 MANTISSA, BIAS = 52, 1023  # of float64: the bits of its fraction, and what is added to its exponent
 BLOCK_FLOATS = 1 << 19  # of float64 in a block: 4 MB, as long pieces of rows matter more than a core's cache
+BLOCK_ROWS = 64  # and so many rows at most: of more the pieces would be short, which files suffer from most
 LOWEST = -900  # the exponent of a column of zeros; numbers below 2^LOWEST may be rounded to zero
 
 
@@ -39,7 +40,8 @@ def magnitudes(rows: Tensor, weights: Tensor) -> Tensor:
     """
     found = rows.new_zeros(weights.shape[1], rows.shape[-1])
     for number, columns, block, _ in _blocks(rows, weights):
-        torch.amax(block.abs(), dim=0, out=found[number, columns])
+        here = found[number, columns]
+        torch.maximum(here, block.abs().amax(dim=0), out=here)
     # float64 holds all of them, and its exponent is read off its bits, much faster than ``frexp`` computes it
     exponents = (found.double().view(torch.int64) >> MANTISSA) - (BIAS - 1)
     return exponents.clamp_(min=LOWEST).to(torch.int16)
@@ -72,7 +74,7 @@ def sums(rows: Tensor, weights: Tensor, units: Tensor) -> Tensor:
         # In one pass: whole numbers below 2^29 times float32 numbers are exact in float64, so it makes no
         # difference whether the product is rounded before the anchor is added.
         torch.addcmul(anchor.view(torch.float64), products, own[:, None], out=products)
-        found[number, columns] = products.view(torch.int64).sum(dim=0) - len(block) * anchor
+        found[number, columns] += products.view(torch.int64).sum(dim=0) - len(block) * anchor
     return found
 
 
@@ -100,17 +102,17 @@ def _power(exponents: Tensor) -> Tensor:
 
 
 def _blocks(rows: Tensor, weights: Tensor) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
-    """Blocks of columns of each of the k sums, with the rows that count.
+    """Blocks of rows and columns of each of the k sums, of the rows that count: row after row as they lie.
 
-    Yields the number of the sum, the columns, the block [m, columns] of the m rows that count in it, and
-    their weights [m], float64.
+    Yields the number of the sum, the columns, the block [m, columns] of m rows that count in it, and their
+    weights [m], float64.
     """
     for number, own in enumerate(weights.T):
         part = rows if rows.dim() == 2 else rows[:, number]
         positions = own.nonzero()[:, 0]
         chosen, own = positions.to(rows.device), own[positions].to(rows.device, torch.float64)
-        if not len(chosen):
-            continue
-        for columns in mixing.blocks(rows.shape[-1], len(chosen), rows.device, BLOCK_FLOATS):
-            yield number, columns, (part[:, columns] if len(chosen) == len(part) else
-                                    part[chosen, columns]), own
+        for start in range(0, len(chosen), BLOCK_ROWS):
+            group = slice(start, start + BLOCK_ROWS)
+            which = group if len(chosen) == len(part) else chosen[group]
+            for columns in mixing.blocks(rows.shape[-1], len(own[group]), rows.device, BLOCK_FLOATS):
+                yield number, columns, part[which, columns], own[group]
