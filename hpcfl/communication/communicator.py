@@ -147,8 +147,8 @@ class Communicator(Process, ABC):
     def total(self, values: np.ndarray) -> np.ndarray | None:
         """Collective. The sum of the ranks' arrays of one shape, on rank 0; None elsewhere.
 
-        values: this rank's array, of integers or of floats that hold whole numbers, so that the order in
-        which they are added does not matter; it may be written to.
+        values: this rank's array without gaps, of integers or of floats that hold whole numbers, so that the
+        order in which they are added does not matter; it may be written to.
         """
 
     @abstractmethod

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch.func import vmap
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import batch_norm, cross_entropy
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpcfl.errors import RankFailure, RunFailure
@@ -109,6 +109,21 @@ def gradient(logits, y, mask):
     leaf = logits.detach().requires_grad_()
     losses = vmap(loss)(leaf, y, mask)
     return *torch.autograd.grad(losses.sum(), leaf), losses.detach()
+
+
+def test_batch_norm_moves_its_statistics_as_often_as_it_is_called():
+    """Its schema does not say that it changes them, and two equal calls could be taken for one."""
+    def twice(x, mean, variance):
+        return tuple(batch_norm(x, mean, variance, training=True) for _ in range(2))
+
+    x = torch.randn(8, 3)
+    recorded = replay.record(twice, (x, torch.zeros(3), torch.ones(3)))
+    ends = []
+    for function in (twice, recorded):
+        statistics = [torch.zeros(3), torch.ones(3)]
+        function(x, *statistics)
+        ends.append(torch.stack(statistics))
+    assert torch.equal(*ends)
 
 
 def test_class_numbers_are_not_looked_through_again():
