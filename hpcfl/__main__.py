@@ -13,7 +13,9 @@ def main() -> None:
     """
     from hpcfl.communication.mpi import connect
 
-    communicator = connect()  # before any heavy import, for the reason that its docstring gives
+    communicator = (
+        connect()
+    )  # before any heavy import, for the reason that its docstring gives
     try:
         from hpcfl.cli import command
 
@@ -27,7 +29,10 @@ def main() -> None:
             communicator.abort(130)
         from hpcfl.errors import explain
 
-        print(f"hpcfl: {communicator.ranks[communicator.rank]} failed: {explain(error)}", file=sys.stderr)
+        print(
+            f"hpcfl: {communicator.ranks[communicator.rank]} failed: {explain(error)}",
+            file=sys.stderr,
+        )
         communicator.abort(1)
     try:
         communicator.end(code)

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     import pandas
 
 
-def run(config: Config | dict[str, Any] | str | Path, out: str | Path | None = None,
-        fresh: bool = False, on_round: OnRound | None = None) -> Run | dict[str, Run]:
+def run(
+    config: Config | dict[str, Any] | str | Path,
+    out: str | Path | None = None,
+    fresh: bool = False,
+    on_round: OnRound | None = None,
+) -> Run | dict[str, Run]:
     """Run an experiment, or continue it where it stands, and return what ``load`` returns.
 
     config: an experiment file, its content as a nested dictionary, or a Config.
@@ -40,7 +44,9 @@ def run(config: Config | dict[str, Any] | str | Path, out: str | Path | None = N
         run_one(config, folder, fresh, communicator, on_round)
     elif isinstance(config, dict):
         table = config
-        folder = run_table(config, "configuration", folder, fresh, communicator, on_round)
+        folder = run_table(
+            config, "configuration", folder, fresh, communicator, on_round
+        )
     else:
         folder = run_file(Path(config), (), folder, fresh, communicator, on_round)
         table = read(config)
@@ -57,7 +63,9 @@ def load(folder: str | Path, own: Collection[str] = ()) -> Run | dict[str, Run]:
     """
     folder = Path(folder)
     runs = summary.load_all(folder, own)
-    return {run.label: run for run in runs} if summary.is_sweep(folder, runs) else runs[0]
+    return (
+        {run.label: run for run in runs} if summary.is_sweep(folder, runs) else runs[0]
+    )
 
 
 def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
@@ -68,7 +76,9 @@ def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     ``Run.row`` for the columns. Raises UserError if there is no run.
     """
     asked = [folders] if isinstance(folders, str | Path) else list(folders)
-    paths = [Path(path) for one in asked for path in sorted(glob(str(one))) or [str(one)]]
+    paths = [
+        Path(path) for one in asked for path in sorted(glob(str(one))) or [str(one)]
+    ]
     found = summary.found(list(dict.fromkeys(paths)))
     if not found:
         raise UserError(f"{', '.join(map(str, asked))}: no run of hpcfl")

@@ -16,7 +16,12 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.report.text import plain
 
-DONE, FAILED, BAD_INPUT, CONTINUE = 0, 1, 2, 75  # exit codes; CONTINUE: the same command continues
+DONE, FAILED, BAD_INPUT, CONTINUE = (
+    0,
+    1,
+    2,
+    75,
+)  # exit codes; CONTINUE: the same command continues
 OVERRIDE = "Override a key of the file; another model, method or scheme drops the keys of the old one."
 
 
@@ -26,7 +31,12 @@ def command(arguments: list[str], communicator: Communicator) -> int:
     Raises KeyboardInterrupt after Ctrl-C, and what is neither bad input nor a RunFailure or Interrupted.
     """
     try:
-        cli.main(arguments or ["--help"], prog_name="hpcfl", standalone_mode=False, obj=communicator)
+        cli.main(
+            arguments or ["--help"],
+            prog_name="hpcfl",
+            standalone_mode=False,
+            obj=communicator,
+        )
         return DONE
     except click.exceptions.Exit as leave:
         return leave.exit_code
@@ -52,6 +62,7 @@ def _say(communicator: Communicator, text: str, code: int) -> int:
 
 def on_server(action: Callable[..., None]) -> Callable[..., None]:
     """Make a command that only rank 0 carries out; when it fails there, it fails on all ranks."""
+
     @click.pass_obj
     @wraps(action)
     def carry_out(communicator: Communicator, /, **arguments: Any) -> None:
@@ -66,15 +77,26 @@ def on_server(action: Callable[..., None]) -> Callable[..., None]:
 
 def traced(action: Callable[..., None]) -> Callable[..., None]:
     """Give a command the option --traceback: rank 0 also prints the exception that caused a UserError."""
-    @click.option("--traceback", "with_traceback", is_flag=True,
-                  help="Show where a mistake in your own code was met.")
+
+    @click.option(
+        "--traceback",
+        "with_traceback",
+        is_flag=True,
+        help="Show where a mistake in your own code was met.",
+    )
     @click.pass_obj
     @wraps(action)
-    def carry_out(communicator: Communicator, /, with_traceback: bool, **arguments: Any) -> None:
+    def carry_out(
+        communicator: Communicator, /, with_traceback: bool, **arguments: Any
+    ) -> None:
         try:
             action(communicator, **arguments)
         except UserError as error:
-            if with_traceback and communicator.is_server and error.__cause__ is not None:
+            if (
+                with_traceback
+                and communicator.is_server
+                and error.__cause__ is not None
+            ):
                 traceback.print_exception(error.__cause__)
             raise
 
@@ -86,12 +108,19 @@ class Commands(click.Group):
 
     group_class = type  # groups within it are such, too
 
-    def resolve_command(self, context: click.Context,
-                        arguments: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if arguments and not arguments[0].startswith("-") and arguments[0] not in self.commands:
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if (
+            arguments
+            and not arguments[0].startswith("-")
+            and arguments[0] not in self.commands
+        ):
             from hpcfl.experiment.plugins import nearest
 
-            raise click.UsageError(f"no command '{arguments[0]}'{nearest(arguments[0], self.commands)}")
+            raise click.UsageError(
+                f"no command '{arguments[0]}'{nearest(arguments[0], self.commands)}"
+            )
         return super().resolve_command(context, arguments)
 
 
@@ -103,12 +132,23 @@ def cli() -> None:
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE)
-@click.option("--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME.")
-@click.option("--fresh", is_flag=True, help="Move an old results folder aside and start over.")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME."
+)
+@click.option(
+    "--fresh", is_flag=True, help="Move an old results folder aside and start over."
+)
 @traced
-def run(communicator: Communicator, file: Path, overrides: tuple[str, ...], out: Path | None,
-        fresh: bool) -> None:
+def run(
+    communicator: Communicator,
+    file: Path,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    fresh: bool,
+) -> None:
     """Run the experiment in FILE, or continue it where it stands."""
     from hpcfl.rounds import signals
 
@@ -120,13 +160,25 @@ def run(communicator: Communicator, file: Path, overrides: tuple[str, ...], out:
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE)
-@click.option("--rounds", default=5, show_default=True, type=click.IntRange(1),
-              help="Rounds to time, after one to warm up.")
+@click.option(
+    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
+)
+@click.option(
+    "--rounds",
+    default=5,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Rounds to time, after one to warm up.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @traced
-def bench(communicator: Communicator, file: Path, overrides: tuple[str, ...], rounds: int,
-          as_json: bool) -> None:
+def bench(
+    communicator: Communicator,
+    file: Path,
+    overrides: tuple[str, ...],
+    rounds: int,
+    as_json: bool,
+) -> None:
     """Time the experiment in FILE for a few rounds; nothing is kept."""
     from hpcfl.commands.bench import bench_file
 
@@ -135,8 +187,12 @@ def bench(communicator: Communicator, file: Path, overrides: tuple[str, ...], ro
 
 @cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True,
-              help="Print one JSON object; of a sweep's folder one for each run in it.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print one JSON object; of a sweep's folder one for each run in it.",
+)
 @on_server
 def show(folder: Path, as_json: bool) -> None:
     """Show what came out of the run or sweep in FOLDER, also while it is running."""
@@ -150,7 +206,9 @@ def show(folder: Path, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE)
+@click.option(
+    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
+)
 @traced
 def check(communicator: Communicator, file: Path, overrides: tuple[str, ...]) -> None:
     """Check the experiment in FILE and say what each rank needs; nothing is run or written."""
@@ -161,21 +219,34 @@ def check(communicator: Communicator, file: Path, overrides: tuple[str, ...]) ->
 
 def _listing(kind: str, what: str) -> None:
     """Add a command that lists what there is of one of ``catalogue.PACKAGES``."""
+
     @cli.command(kind, help=f"List the {what}, or show the one called NAME.")
     @click.argument("name", required=False)
-    @click.option("--json", "as_json", is_flag=True, help="Print a list of JSON objects, or the one.")
+    @click.option(
+        "--json",
+        "as_json",
+        is_flag=True,
+        help="Print a list of JSON objects, or the one.",
+    )
     @on_server
     def show_listing(name: str | None, as_json: bool) -> None:
         from hpcfl.report import catalogue, listing
 
         if as_json:
-            print_json(catalogue.entries(kind) if name is None else listing.entry(kind, name))
+            print_json(
+                catalogue.entries(kind) if name is None else listing.entry(kind, name)
+            )
         else:
             listing.show(kind, name)
 
 
-for kind, what in {"methods": "methods", "models": "models", "partitions": "partition schemes",
-                   "scores": "scores", "datasets": "data sets"}.items():
+for kind, what in {
+    "methods": "methods",
+    "models": "models",
+    "partitions": "partition schemes",
+    "scores": "scores",
+    "datasets": "data sets",
+}.items():
     _listing(kind, what)
 
 
@@ -186,8 +257,12 @@ def data() -> None:
 
 @data.command()
 @click.argument("name")
-@click.option("--root", type=click.Path(path_type=Path), required=True,
-              help="Folder that holds the data sets.")
+@click.option(
+    "--root",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder that holds the data sets.",
+)
 @on_server
 def download(name: str, root: Path) -> None:
     """Fetch the data set NAME into a folder and check it; a run never downloads."""
@@ -199,13 +274,31 @@ def download(name: str, root: Path) -> None:
 
 @cli.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--profile", required=True, metavar="NAME", help="A cluster profile, by name or as FILE.toml.")
-@click.option("--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE)
-@click.option("--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME.")
-@click.option("--dry-run", is_flag=True,
-              help="Print the batch script and what each rank needs; submit nothing.")
+@click.option(
+    "--profile",
+    required=True,
+    metavar="NAME",
+    help="A cluster profile, by name or as FILE.toml.",
+)
+@click.option(
+    "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Results folder; default runs/NAME."
+)
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Print the batch script and what each rank needs; submit nothing.",
+)
 @on_server
-def submit(file: Path, profile: str, overrides: tuple[str, ...], out: Path | None, dry_run: bool) -> None:
+def submit(
+    file: Path,
+    profile: str,
+    overrides: tuple[str, ...],
+    out: Path | None,
+    dry_run: bool,
+) -> None:
     """Send the experiment in FILE to a cluster, a sweep as an array of jobs."""
     from hpcfl.cluster.submission import submit
 
@@ -215,7 +308,9 @@ def submit(file: Path, profile: str, overrides: tuple[str, ...], out: Path | Non
 
 @cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--watch", is_flag=True, help="Keep it on the screen until nothing is under way.")
+@click.option(
+    "--watch", is_flag=True, help="Keep it on the screen until nothing is under way."
+)
 @on_server
 def status(folder: Path, watch: bool) -> None:
     """Where the runs in FOLDER stand."""
@@ -226,21 +321,59 @@ def status(folder: Path, watch: bool) -> None:
 
 @cli.command()
 @click.argument("folder", type=click.Path(path_type=Path))
-@click.option("--client", "clients", multiple=True, type=click.IntRange(0), metavar="N",
-              help="The model of client N; may be given several times.")
-@click.option("--all", "everyone", is_flag=True, help="The models of all clients that have one.")
-@click.option("--global", "of_server", is_flag=True,
-              help="The server's: the global model, or its class or cluster models.")
-@click.option("--moment", metavar="COLUMN", help="As it was scored in this column, pre or post local "
-              "training, or another of the method's; default the one that counts.")
-@click.option("--at", default="last", type=click.Choice(["last", "best"]), show_default=True,
-              help="In which of the rounds that scored it.")
-@click.option("--own", multiple=True, metavar="MODULE:OBJECT",
-              help="A method, model or data set of your own that may be imported.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="A new folder for the files.")
+@click.option(
+    "--client",
+    "clients",
+    multiple=True,
+    type=click.IntRange(0),
+    metavar="N",
+    help="The model of client N; may be given several times.",
+)
+@click.option(
+    "--all", "everyone", is_flag=True, help="The models of all clients that have one."
+)
+@click.option(
+    "--global",
+    "of_server",
+    is_flag=True,
+    help="The server's: the global model, or its class or cluster models.",
+)
+@click.option(
+    "--moment",
+    metavar="COLUMN",
+    help="As it was scored in this column, pre or post local "
+    "training, or another of the method's; default the one that counts.",
+)
+@click.option(
+    "--at",
+    default="last",
+    type=click.Choice(["last", "best"]),
+    show_default=True,
+    help="In which of the rounds that scored it.",
+)
+@click.option(
+    "--own",
+    multiple=True,
+    metavar="MODULE:OBJECT",
+    help="A method, model or data set of your own that may be imported.",
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="A new folder for the files.",
+)
 @on_server
-def export(folder: Path, clients: tuple[int, ...], everyone: bool, of_server: bool, moment: str | None,
-           at: str, own: tuple[str, ...], out: Path) -> None:
+def export(
+    folder: Path,
+    clients: tuple[int, ...],
+    everyone: bool,
+    of_server: bool,
+    moment: str | None,
+    at: str,
+    own: tuple[str, ...],
+    out: Path,
+) -> None:
     """Write trained models of the run in FOLDER to files that are used without hpcfl."""
     from hpcfl.commands.export import export
 
@@ -248,35 +381,95 @@ def export(folder: Path, clients: tuple[int, ...], everyone: bool, of_server: bo
 
 
 @cli.command()
-@click.argument("folders", nargs=-1, required=True, metavar="FOLDER…", type=click.Path(path_type=Path))
-@click.option("--rows", default="", metavar="KEY,…", help="Keys of the configuration; default the method.")
-@click.option("--columns", default="", metavar="KEY,…",
-              help="Keys of the configuration; default data set and partition.")
-@click.option("--metric", default="", metavar="NAME",
-              help="A recorded number; default the accuracy that counts.")
-@click.option("--at", default="best", show_default=True, type=click.Choice(["best", "last", "tail"]),
-              help="Read it in a run's best round, its last one, or as mean of the last tenth of the rounds.")
-@click.option("--std", default="population", show_default=True, type=click.Choice(["population", "sample"]),
-              help="Divide squares by the number of seeds, as PFLlib's tables, or by one less.")
-@click.option("--test", is_flag=True,
-              help="Say which rows cannot be told from the best: paired over seeds and clients.")
-@click.option("--format", "form", default="terminal",
-              type=click.Choice(["terminal", "markdown", "csv", "latex", "clients"]),
-              help="clients: a CSV with every client's own numbers in every run.")
+@click.argument(
+    "folders",
+    nargs=-1,
+    required=True,
+    metavar="FOLDER…",
+    type=click.Path(path_type=Path),
+)
+@click.option(
+    "--rows",
+    default="",
+    metavar="KEY,…",
+    help="Keys of the configuration; default the method.",
+)
+@click.option(
+    "--columns",
+    default="",
+    metavar="KEY,…",
+    help="Keys of the configuration; default data set and partition.",
+)
+@click.option(
+    "--metric",
+    default="",
+    metavar="NAME",
+    help="A recorded number; default the accuracy that counts.",
+)
+@click.option(
+    "--at",
+    default="best",
+    show_default=True,
+    type=click.Choice(["best", "last", "tail"]),
+    help="Read it in a run's best round, its last one, or as mean of the last tenth of the rounds.",
+)
+@click.option(
+    "--std",
+    default="population",
+    show_default=True,
+    type=click.Choice(["population", "sample"]),
+    help="Divide squares by the number of seeds, as PFLlib's tables, or by one less.",
+)
+@click.option(
+    "--test",
+    is_flag=True,
+    help="Say which rows cannot be told from the best: paired over seeds and clients.",
+)
+@click.option(
+    "--format",
+    "form",
+    default="terminal",
+    type=click.Choice(["terminal", "markdown", "csv", "latex", "clients"]),
+    help="clients: a CSV with every client's own numbers in every run.",
+)
 @on_server
-def table(folders: tuple[Path, ...], rows: str, columns: str, metric: str, at: str, std: str, test: bool,
-          form: str) -> None:
+def table(
+    folders: tuple[Path, ...],
+    rows: str,
+    columns: str,
+    metric: str,
+    at: str,
+    std: str,
+    test: bool,
+    form: str,
+) -> None:
     """The runs below FOLDER… as rows × columns, mean ± standard deviation over seeds."""
     from hpcfl.report.sweep_table import Reading, show
 
-    show(folders, [key for key in rows.split(",") if key], [key for key in columns.split(",") if key],
-         Reading(metric, at, std, test), form)
+    show(
+        folders,
+        [key for key in rows.split(",") if key],
+        [key for key in columns.split(",") if key],
+        Reading(metric, at, std, test),
+        form,
+    )
 
 
 @cli.command()
-@click.argument("folders", nargs=-1, required=True, metavar="FOLDER…", type=click.Path(path_type=Path))
-@click.option("--out", default=Path("report.html"), show_default=True, type=click.Path(path_type=Path),
-              help="The file to write, in place of what is there.")
+@click.argument(
+    "folders",
+    nargs=-1,
+    required=True,
+    metavar="FOLDER…",
+    type=click.Path(path_type=Path),
+)
+@click.option(
+    "--out",
+    default=Path("report.html"),
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="The file to write, in place of what is there.",
+)
 @on_server
 def report(folders: tuple[Path, ...], out: Path) -> None:
     """All there is to say of the runs below FOLDER… on one page for a browser, which needs no network."""
@@ -287,29 +480,86 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
 
 
 @cli.command()
-@click.argument("folders", nargs=-1, required=True, metavar="FOLDER…", type=click.Path(path_type=Path))
-@click.option("--kind", default="curves", show_default=True, metavar="NAME",
-              help="curves, clients, spread, heatmap, partition; of papers class-distribution, "
-                   "output-norms, representations, prototype-similarity, model-distances, weight-learning, "
-                   "trajectory, training-loss; or your own MODULE:FUNCTION.")
-@click.option("--x", metavar="AXIS", help="Of curves: rounds, seconds, floats, or a key such as training.lr.")
-@click.option("--metric", metavar="NAME", help="A recorded number; default the accuracy that counts.")
-@click.option("--at", type=click.Choice(["best", "last", "tail"]),
-              help="Read it in a run's best round, its last one, or as mean of the last tenth of the rounds.")
-@click.option("--base", type=float, metavar="VALUE",
-              help="Of --x KEY: draw the gain over the run of the same seed with this value of KEY.")
-@click.option("--group", metavar="KEY,…", help="Keys that make a line or row; default the method.")
-@click.option("--client", type=click.IntRange(0), metavar="N", help="For kinds that show one client.")
-@click.option("--own", multiple=True, metavar="MODULE:OBJECT",
-              help="A method, model or data set of your own that may be imported to look at models.")
-@click.option("--format", "form", type=click.Choice(["png", "pdf", "svg"]),
-              help="Default what the file's name ends with, or png.")
-@click.option("--width", default=7.0, show_default=True, type=click.FloatRange(2, 40), metavar="INCHES",
-              help="Width on paper: letters have their size there. A column is 3.3 inches wide, or so.")
-@click.option("--out", type=click.Path(path_type=Path), help="The file; default KIND.png here.")
+@click.argument(
+    "folders",
+    nargs=-1,
+    required=True,
+    metavar="FOLDER…",
+    type=click.Path(path_type=Path),
+)
+@click.option(
+    "--kind",
+    default="curves",
+    show_default=True,
+    metavar="NAME",
+    help="curves, clients, spread, heatmap, partition; of papers class-distribution, "
+    "output-norms, representations, prototype-similarity, model-distances, weight-learning, "
+    "trajectory, training-loss; or your own MODULE:FUNCTION.",
+)
+@click.option(
+    "--x",
+    metavar="AXIS",
+    help="Of curves: rounds, seconds, floats, or a key such as training.lr.",
+)
+@click.option(
+    "--metric",
+    metavar="NAME",
+    help="A recorded number; default the accuracy that counts.",
+)
+@click.option(
+    "--at",
+    type=click.Choice(["best", "last", "tail"]),
+    help="Read it in a run's best round, its last one, or as mean of the last tenth of the rounds.",
+)
+@click.option(
+    "--base",
+    type=float,
+    metavar="VALUE",
+    help="Of --x KEY: draw the gain over the run of the same seed with this value of KEY.",
+)
+@click.option(
+    "--group", metavar="KEY,…", help="Keys that make a line or row; default the method."
+)
+@click.option(
+    "--client",
+    type=click.IntRange(0),
+    metavar="N",
+    help="For kinds that show one client.",
+)
+@click.option(
+    "--own",
+    multiple=True,
+    metavar="MODULE:OBJECT",
+    help="A method, model or data set of your own that may be imported to look at models.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["png", "pdf", "svg"]),
+    help="Default what the file's name ends with, or png.",
+)
+@click.option(
+    "--width",
+    default=7.0,
+    show_default=True,
+    type=click.FloatRange(2, 40),
+    metavar="INCHES",
+    help="Width on paper: letters have their size there. A column is 3.3 inches wide, or so.",
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="The file; default KIND.png here."
+)
 @on_server
-def plot(folders: tuple[Path, ...], kind: str, form: str | None, width: float, out: Path | None,
-         group: str | None, own: tuple[str, ...], **options: Any) -> None:
+def plot(
+    folders: tuple[Path, ...],
+    kind: str,
+    form: str | None,
+    width: float,
+    out: Path | None,
+    group: str | None,
+    own: tuple[str, ...],
+    **options: Any,
+) -> None:
     """Draw the runs below FOLDERs, a colour a method.
 
     curves, model-distances and training-loss are means over seeds with a band of a standard deviation,

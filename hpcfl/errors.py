@@ -38,7 +38,9 @@ def explain(error: BaseException) -> str:
 
     Expected are UserError and RunFailure, also as the cause of a RankFailure.
     """
-    cause = error.__cause__ if isinstance(error, RankFailure) and error.__cause__ else error
+    cause = (
+        error.__cause__ if isinstance(error, RankFailure) and error.__cause__ else error
+    )
     said = str(error) if cause is not error else _said(error)
     if isinstance(cause, UserError | RunFailure):
         return said
@@ -47,4 +49,8 @@ def explain(error: BaseException) -> str:
 
 def _said(error: BaseException) -> str:
     """An expected error's line, or the kind and the text of another."""
-    return str(error) if isinstance(error, UserError | RunFailure) else f"{type(error).__name__}: {error}"
+    return (
+        str(error)
+        if isinstance(error, UserError | RunFailure)
+        else f"{type(error).__name__}: {error}"
+    )

@@ -15,9 +15,18 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-         "--disable-background-networking", "--disable-component-update", "--disable-sync",
-         "--hide-scrollbars", "--remote-debugging-pipe")
+FLAGS = (
+    "--headless=new",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+)
 
 
 def path() -> str | None:
@@ -42,27 +51,48 @@ class Page:
     def tell(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Send a command and return its result; what the browser tells meanwhile is noted."""
         self._sent += 1
-        message = {"id": self._sent, "method": method, "params": parameters, **self._session}
+        message = {
+            "id": self._sent,
+            "method": method,
+            "params": parameters,
+            **self._session,
+        }
         os.write(self._write, json.dumps(message).encode() + b"\0")
         while (answer := self._next()).get("id") != self._sent:
             pass
         assert "error" not in answer, answer
         return answer["result"]
 
-    def open(self, file: Path, width: int, height: int = 800, scheme: str = "light") -> None:
+    def open(
+        self, file: Path, width: int, height: int = 800, scheme: str = "light"
+    ) -> None:
         """Show a file in a window of so many pixels, in light or dark colours."""
-        self.tell("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
-                  mobile=width < 600)
-        self.tell("Emulation.setEmulatedMedia",
-                  features=[{"name": "prefers-color-scheme", "value": scheme}])
+        self.tell(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        self.tell(
+            "Emulation.setEmulatedMedia",
+            features=[{"name": "prefers-color-scheme", "value": scheme}],
+        )
         self.tell("Page.navigate", url=file.as_uri())
         while self._next().get("method") != "Page.loadEventFired":
             pass
-        self.ask("new Promise(requestAnimationFrame).then(() => 0)")  # what scripts of the page still do
+        self.ask(
+            "new Promise(requestAnimationFrame).then(() => 0)"
+        )  # what scripts of the page still do
 
     def ask(self, expression: str) -> Any:
         """The value of a JavaScript expression, or of its promise."""
-        answer = self.tell("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        answer = self.tell(
+            "Runtime.evaluate",
+            expression=expression,
+            returnByValue=True,
+            awaitPromise=True,
+        )
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
@@ -102,10 +132,15 @@ def page(profile: Path) -> Iterator[Page]:
     program = path()
     assert program is not None
     (to_read, we_write), (we_read, to_write) = os.pipe(), os.pipe()
-    command = f'exec "$@" 3<&{to_read} 4>&{to_write}'  # where the browser looks for its pipes
-    browser = subprocess.Popen(["bash", "-c", command, "bash", program, *FLAGS, f"--user-data-dir={profile}"],
-                               pass_fds=(to_read, to_write), stdout=subprocess.DEVNULL,
-                               stderr=subprocess.DEVNULL)
+    command = (
+        f'exec "$@" 3<&{to_read} 4>&{to_write}'  # where the browser looks for its pipes
+    )
+    browser = subprocess.Popen(
+        ["bash", "-c", command, "bash", program, *FLAGS, f"--user-data-dir={profile}"],
+        pass_fds=(to_read, to_write),
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     os.close(to_read)
     os.close(to_write)
     try:

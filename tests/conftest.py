@@ -33,12 +33,22 @@ from hpcfl.trained.experiment import named
 
 # What takes minutes by itself begins at once: two files that mostly wait for Slurm, two that have one test,
 # and two with a test that would be at work alone at the end.
-LONGEST = ["test_slurm", "test_slurm_interruptions", "test_simulated", "test_campaign", "test_ranks",
-           "test_readme"]
+LONGEST = [
+    "test_slurm",
+    "test_slurm_interruptions",
+    "test_simulated",
+    "test_campaign",
+    "test_ranks",
+    "test_readme",
+]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+    items.sort(
+        key=lambda item: (
+            LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST)
+        )
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -50,16 +60,23 @@ def _same_draws():
 @pytest.fixture
 def federate(tmp_path: Path):
     """``federate(method, counts, **sections)`` runs a federation on the tiny data from start to end."""
+
     def play_anew(*arguments: Any, **sections: Any) -> Played:
-        return play(tmp_path / f"run{len(list(tmp_path.glob('run*')))}", *arguments, **sections)
+        return play(
+            tmp_path / f"run{len(list(tmp_path.glob('run*')))}", *arguments, **sections
+        )
+
     return play_anew
 
 
 @pytest.fixture
 def short_ala(monkeypatch):
     """The first adaptive local aggregation ends after few epochs instead of when its loss stands still."""
-    monkeypatch.setattr(Blending, "adaptive_aggregation",
-                        lambda self: AdaptiveLocalAggregation(most_epochs=5))
+    monkeypatch.setattr(
+        Blending,
+        "adaptive_aggregation",
+        lambda self: AdaptiveLocalAggregation(most_epochs=5),
+    )
 
 
 @pytest.fixture
@@ -72,11 +89,13 @@ def no_figures(monkeypatch):
 def played(tmp_path: Path):
     """``played(method, **sections)``: a finished run on the disk, whose plugins from ``tiny`` may be
     imported."""
+
     def play(method: str | dict[str, Any], **sections: Any) -> Run:
         table, folder = tiny.table(method, **sections), tmp_path / "run"
         with contextlib.redirect_stdout(io.StringIO()):
             run(config.parse(table), folder, OneProcess())
         return summary.load(folder, named(table))
+
     return play
 
 
@@ -84,49 +103,85 @@ def played(tmp_path: Path):
 def make_fleet():
     """``make_fleet(counts, …)``: the clients of one rank on the tiny data, each with an MLP, before
     they do anything."""
-    def make(counts: list[list[int]] = tiny.COUNTS, *,
-             lanes: int | str = "auto", dtype: torch.dtype = torch.float32,
-             hidden: tuple[int, ...] = (6,), model: dict[str, Any] | None = None, round: int = 1,
-             **training: Any) -> Fleet:
+
+    def make(
+        counts: list[list[int]] = tiny.COUNTS,
+        *,
+        lanes: int | str = "auto",
+        dtype: torch.dtype = torch.float32,
+        hidden: tuple[int, ...] = (6,),
+        model: dict[str, Any] | None = None,
+        round: int = 1,
+        **training: Any,
+    ) -> Fleet:
         double = dtype == torch.float64
-        experiment = tiny.table("fedavg", counts,
-                                data={"dataset": "tiny:blobs64" if double else "tiny:blobs"},
-                                training=training, runtime={"lanes": lanes})
-        experiment["model"] = model or {"name": "tiny:mlp64" if double else "mlp", "hidden": list(hidden)}
-        return prepare(config.parse(experiment),
-                       OneProcess()).fleet(np.arange(len(counts)), round, scored=True)
+        experiment = tiny.table(
+            "fedavg",
+            counts,
+            data={"dataset": "tiny:blobs64" if double else "tiny:blobs"},
+            training=training,
+            runtime={"lanes": lanes},
+        )
+        experiment["model"] = model or {
+            "name": "tiny:mlp64" if double else "mlp",
+            "hidden": list(hidden),
+        }
+        return prepare(config.parse(experiment), OneProcess()).fleet(
+            np.arange(len(counts)), round, scored=True
+        )
+
     return make
 
 
 @pytest.fixture
 def rows_of():
     """``rows_of(fleet)``: different random models ``[n, P]`` for the clients of a fleet."""
+
     def draw(fleet: Fleet, seed: int = 1) -> torch.Tensor:
         generator = torch.Generator().manual_seed(seed)
         dtype = next(fleet.resources.kernel.module.parameters()).dtype
-        return torch.randn(len(fleet.ids), fleet.layout.width, generator=generator, dtype=dtype) / 3
+        return (
+            torch.randn(
+                len(fleet.ids), fleet.layout.width, generator=generator, dtype=dtype
+            )
+            / 3
+        )
+
     return draw
 
 
 @pytest.fixture
 def cohort():
     """``cohort(counts, layout, ids, …)``: what a method's server side knows of clients."""
-    def make(counts: Any, of: layout.Layout | None = None, ids: Any = None, round: int = 1,
-             uniform: bool = False) -> Cohort:
+
+    def make(
+        counts: Any,
+        of: layout.Layout | None = None,
+        ids: Any = None,
+        round: int = 1,
+        uniform: bool = False,
+    ) -> Cohort:
         counts = torch.as_tensor(counts).double()
         ids = np.arange(len(counts)) if ids is None else np.asarray(ids)
-        setup = Setup(of or layout.Layout([]), counts, 3, 3, torch.nn.Identity, Training())
+        setup = Setup(
+            of or layout.Layout([]), counts, 3, 3, torch.nn.Identity, Training()
+        )
         return Cohort(ids, counts, setup, round, uniform)
+
     return make
 
 
 @pytest.fixture
 def arrived():
     """``arrived(message)``: what arrives on rank 0 of a message of all clients of a rank."""
+
     def gather(message: Message) -> dict[str, torch.Tensor]:
         ids = np.arange(len(next(iter(fields(message).values())).tensor))
         placed = place([1.0] * len(ids), 1)
-        return exchange.gather(OneProcess(), placed, ids, message, [exchange.header(message)])
+        return exchange.gather(
+            OneProcess(), placed, ids, message, [exchange.header(message)]
+        )
+
     return gather
 
 
@@ -142,8 +197,13 @@ def small_disk(tmp_path):
     """A folder on a real file system of 1 MB."""
     folder = tmp_path / "small"
     folder.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder],
-                                      capture_output=True).returncode:
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", folder],
+            capture_output=True,
+        ).returncode
+    ):
         pytest.skip("mounting needs root")
     yield folder
     subprocess.run(["umount", "-l", folder], check=True)

@@ -32,13 +32,20 @@ def digests(communicator: Communicator, folder: Path) -> dict[str, str]:
     for method in plugins.names("hpcfl.methods"):
         for partition, counts in (("uneven", tiny.COUNTS), ("even", EVEN)):
             for fraction in FRACTIONS if method != "apple" else FRACTIONS[:1]:
-                table = tiny.table(method, counts, participation={"fraction": fraction},
-                                   checkpoint={"every": 3})
+                table = tiny.table(
+                    method,
+                    counts,
+                    participation={"fraction": fraction},
+                    checkpoint={"every": 3},
+                )
                 place = folder / f"{method}-{partition}-{fraction}"
                 with contextlib.redirect_stdout(io.StringIO()):
                     run(config.parse(table), place, communicator)
-                newest = communicator.share(latest(place / "checkpoints").digest
-                                            if communicator.is_server else None)
+                newest = communicator.share(
+                    latest(place / "checkpoints").digest
+                    if communicator.is_server
+                    else None
+                )
                 found[f"{method} {partition} {fraction}"] = newest
     return found
 

@@ -14,60 +14,155 @@ from hpcfl.storage.life import Life, Stage
 from hpcfl.storage.results import Results
 
 
-def run(method: str = "fedavg",
-        seed: int = 0, accuracy: tuple[float, ...] = (0.5, 0.75, 0.6), finished: bool = True,
-        dataset: str = "digits", clients: float = 5.0, **method_keys: object) -> Run:
+def run(
+    method: str = "fedavg",
+    seed: int = 0,
+    accuracy: tuple[float, ...] = (0.5, 0.75, 0.6),
+    finished: bool = True,
+    dataset: str = "digits",
+    clients: float = 5.0,
+    **method_keys: object,
+) -> Run:
     """A run whose best round is that of its highest accuracy."""
     rounds = np.arange(1, len(accuracy) + 1)
-    values = {"pre/weighted": np.array(accuracy), "pre/mean": np.array(accuracy) - 0.1,
-              "seconds/round": rounds / 10,
-              "pre/clients": np.full(len(rounds), clients), "clients/floats_up": np.zeros((len(rounds), 2))}
+    values = {
+        "pre/weighted": np.array(accuracy),
+        "pre/mean": np.array(accuracy) - 0.1,
+        "seconds/round": rounds / 10,
+        "pre/clients": np.full(len(rounds), clients),
+        "clients/floats_up": np.zeros((len(rounds), 2)),
+    }
     best = int(np.argmax(accuracy))
-    summary = Summary(method, dataset, len(rounds), finished, {"round": best + 1, "pre": accuracy[best]},
-                      None, None, None, None, None, None, "finished" if finished else "stopped", [])
-    life = Life(Stage.FINISHED if finished else Stage.PLAYING, 3, len(rounds), None, [], False, None)
-    config = {"name": f"{method}-{seed}", "seed": seed, "rounds": 3,
-              "data": {"dataset": dataset, "root": None},
-              "partition": {"scheme": "iid", "seed": 1}, "method": {"name": method, **method_keys},
-              "runtime": {"device": "cpu"}}
-    return Run(Path(f"runs/{method}-{seed}"), summary, config, Results(rounds=rounds, values=values), "pre",
-               "weighted", life)
+    summary = Summary(
+        method,
+        dataset,
+        len(rounds),
+        finished,
+        {"round": best + 1, "pre": accuracy[best]},
+        None,
+        None,
+        None,
+        None,
+        None,
+        None,
+        "finished" if finished else "stopped",
+        [],
+    )
+    life = Life(
+        Stage.FINISHED if finished else Stage.PLAYING,
+        3,
+        len(rounds),
+        None,
+        [],
+        False,
+        None,
+    )
+    config = {
+        "name": f"{method}-{seed}",
+        "seed": seed,
+        "rounds": 3,
+        "data": {"dataset": dataset, "root": None},
+        "partition": {"scheme": "iid", "seed": 1},
+        "method": {"name": method, **method_keys},
+        "runtime": {"device": "cpu"},
+    }
+    return Run(
+        Path(f"runs/{method}-{seed}"),
+        summary,
+        config,
+        Results(rounds=rounds, values=values),
+        "pre",
+        "weighted",
+        life,
+    )
 
 
 def seeds(method: str, *best: float, **keys: object) -> list[Run]:
     return [run(method, seed, (0.1, one), **keys) for seed, one in enumerate(best)]
 
 
-def folder(path: Path, method: str = "fedavg", seed: int = 0, rounds: int = 12, clients: int = 10,
-           header: dict[str, Any] | None = None, finished: bool = True, **sections: Any) -> Path:
+def folder(
+    path: Path,
+    method: str = "fedavg",
+    seed: int = 0,
+    rounds: int = 12,
+    clients: int = 10,
+    header: dict[str, Any] | None = None,
+    finished: bool = True,
+    **sections: Any,
+) -> Path:
     """A run's folder, whose clients get better at a pace that the method and the seed give them.
 
     header: further entries of its results. A run that is not finished lacks round R + 1.
     """
-    parsed = config.parse({"seed": seed, "rounds": rounds, "method": {"name": method},
-                           "partition": {"clients": clients}, **sections})
-    dealt, drawn = np.random.default_rng(seed), np.random.default_rng([seed, *method.encode()])
-    counts = np.stack([dealt.multinomial(100, dealt.dirichlet(np.full(10, 0.1))) for _ in range(clients)])
+    parsed = config.parse(
+        {
+            "seed": seed,
+            "rounds": rounds,
+            "method": {"name": method},
+            "partition": {"clients": clients},
+            **sections,
+        }
+    )
+    dealt, drawn = (
+        np.random.default_rng(seed),
+        np.random.default_rng([seed, *method.encode()]),
+    )
+    counts = np.stack(
+        [
+            dealt.multinomial(100, dealt.dirichlet(np.full(10, 0.1)))
+            for _ in range(clients)
+        ]
+    )
     numbers = np.arange(1, rounds + 1 + finished)
     level, pace = drawn.uniform(0.5, 0.95, clients), drawn.uniform(0.02, 0.3)
-    reached = level * (1 - np.exp(-pace * numbers[:, None])) + drawn.normal(0, 0.01, (len(numbers), clients))
+    reached = level * (1 - np.exp(-pace * numbers[:, None])) + drawn.normal(
+        0, 0.01, (len(numbers), clients)
+    )
     correct = np.round(100 * np.clip(reached, 0, 1))
     values: dict[str, np.ndarray] = {
-        "final": (numbers > rounds).astype(np.int64), "floats_down": np.full(len(numbers), 4810.0),
-        "bytes_down": np.full(len(numbers), 10 ** 6), "bytes_up": np.full(len(numbers), 2 * 10 ** 6),
-        "clients/floats_up": np.where(numbers[:, None] > rounds, np.nan, np.full(clients, 4810.0)),
-        **{f"seconds/{phase}": drawn.uniform(0.1, 0.2, len(numbers)) for phase in PHASES}}
+        "final": (numbers > rounds).astype(np.int64),
+        "floats_down": np.full(len(numbers), 4810.0),
+        "bytes_down": np.full(len(numbers), 10**6),
+        "bytes_up": np.full(len(numbers), 2 * 10**6),
+        "clients/floats_up": np.where(
+            numbers[:, None] > rounds, np.nan, np.full(clients, 4810.0)
+        ),
+        **{
+            f"seconds/{phase}": drawn.uniform(0.1, 0.2, len(numbers))
+            for phase in PHASES
+        },
+    }
     column = type(parsed.method).primary
-    values |= {f"clients/{column}/correct": correct, f"clients/{column}/total": np.full(correct.shape, 100.0),
-               f"{column}/weighted": correct.mean(axis=1) / 100, f"{column}/mean": correct.mean(axis=1) / 100,
-               f"{column}/std": correct.std(axis=1) / 100, f"{column}/worst_tenth": correct.min(axis=1) / 100,
-               f"{column}/clients": np.full(len(numbers), float(clients))}
-    described = {"config": parsed.resolved(), "primary": column, "ranks": 3, "commit": "abc",
-                 "versions": {"hpcfl": "1", "torch": "2"}, "command": ["hpcfl", "run", "x.toml"],
-                 "scores": measures.describe({"accuracy": measures.built_in()["accuracy"]}), **(header or {})}
-    recorded = Results(described, {"train_counts": counts, "test_counts": counts // 3 + 1}, numbers, values,
-                       [rounds] if finished else [])
+    values |= {
+        f"clients/{column}/correct": correct,
+        f"clients/{column}/total": np.full(correct.shape, 100.0),
+        f"{column}/weighted": correct.mean(axis=1) / 100,
+        f"{column}/mean": correct.mean(axis=1) / 100,
+        f"{column}/std": correct.std(axis=1) / 100,
+        f"{column}/worst_tenth": correct.min(axis=1) / 100,
+        f"{column}/clients": np.full(len(numbers), float(clients)),
+    }
+    described = {
+        "config": parsed.resolved(),
+        "primary": column,
+        "ranks": 3,
+        "commit": "abc",
+        "versions": {"hpcfl": "1", "torch": "2"},
+        "command": ["hpcfl", "run", "x.toml"],
+        "scores": measures.describe({"accuracy": measures.built_in()["accuracy"]}),
+        **(header or {}),
+    }
+    recorded = Results(
+        described,
+        {"train_counts": counts, "test_counts": counts // 3 + 1},
+        numbers,
+        values,
+        [rounds] if finished else [],
+    )
     path.mkdir(parents=True)
     (path / "metrics.h5").write_bytes(results.encode(recorded))
-    (path / "run.json").write_text(json.dumps({"identity": {}, "config": described["config"]}))
+    (path / "run.json").write_text(
+        json.dumps({"identity": {}, "config": described["config"]})
+    )
     return path

@@ -47,7 +47,9 @@ class UnknownVariable(FedAvg):
 
 class OneRowOfAll(FedAvg):
     def fit(self, fleet, rows, inbox, **how):
-        return fleet.train(rows, variables={"received": self.received(fleet, inbox)}, **how)
+        return fleet.train(
+            rows, variables={"received": self.received(fleet, inbox)}, **how
+        )
 
 
 class MeanUpload(FedAvg):

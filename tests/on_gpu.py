@@ -73,21 +73,34 @@ OF_CUBLAS = 3 * 8 * (4096 << 10)
 # Clients of which the memory is measured there, so many that they need far more than that.
 SIDE_BY_SIDE = {"cnn": 64, "resnet18": 8}
 
-SHAPES = {"cnn": (1, 16, 16), "lenet": (1, 28, 28), "resnet8": (3, 8, 8), "resnet18": (3, 32, 32),
-          "fasttext": (7,)}
+SHAPES = {
+    "cnn": (1, 16, 16),
+    "lenet": (1, 28, 28),
+    "resnet8": (3, 8, 8),
+    "resnet18": (3, 32, 32),
+    "fasttext": (7,),
+}
 
 
-def made_up(model: str, folder: Path, shape: tuple[int, ...] | None = None) -> dict[str, Any]:
+def made_up(
+    model: str, folder: Path, shape: tuple[int, ...] | None = None
+) -> dict[str, Any]:
     """Sections ``data`` and ``model`` for a model, on data made up for it. shape: of a sample of these."""
     if model == "mlp":
         return {"model": {"name": "mlp", "hidden": [6]}}
     if model.startswith("tiny:"):
         return {"model": {"name": model}}
     random, shape = np.random.default_rng(0), (240, *(shape or SHAPES[model]))
-    x = (random.integers(0, 9, shape) if model == "fasttext"
-         else random.integers(0, 256, shape, dtype=np.uint8))
+    x = (
+        random.integers(0, 9, shape)
+        if model == "fasttext"
+        else random.integers(0, 256, shape, dtype=np.uint8)
+    )
     np.savez(folder / f"{model}.npz", x=x, y=np.repeat(np.arange(4), 60))
-    return {"data": {"dataset": "npz", "file": str(folder / f"{model}.npz")}, "model": {"name": model}}
+    return {
+        "data": {"dataset": "npz", "file": str(folder / f"{model}.npz")},
+        "model": {"name": model},
+    }
 
 
 def on_both(case: tuple, folder: Path) -> float:
@@ -97,10 +110,25 @@ def on_both(case: tuple, folder: Path) -> float:
     """
     method, options, model, training = case
     once = model in ("resnet8", "tiny:normalised")
-    sections = {**made_up(model, folder), "rounds": 1 if once else 6,
-                "training": {"lr": 1e-4 if once else 0.05, "epochs": 4 if once else 1, **training}}
-    states = [play(folder / device, {"name": method, **options}, COUNTS, **sections,
-                   runtime={"device": device, "lanes": 1024}).state for device in ("cuda", "cpu")]
+    sections = {
+        **made_up(model, folder),
+        "rounds": 1 if once else 6,
+        "training": {
+            "lr": 1e-4 if once else 0.05,
+            "epochs": 4 if once else 1,
+            **training,
+        },
+    }
+    states = [
+        play(
+            folder / device,
+            {"name": method, **options},
+            COUNTS,
+            **sections,
+            runtime={"device": device, "lanes": 1024},
+        ).state
+        for device in ("cuda", "cpu")
+    ]
     return max(apart(one, states[1][name]) for name, one in states[0].items())
 
 
@@ -108,8 +136,14 @@ def apart(one: torch.Tensor, other: torch.Tensor) -> float:
     """The largest difference of two tensors, as a share of the largest number; infinities may be equal."""
     one, other = one.double(), other.double()
     finite = other[other.isfinite()]
-    gaps = torch.where((one == other) | (one.isnan() & other.isnan()), 0.0, (one - other).abs())
-    return (gaps.amax() / finite.abs().amax().clamp(min=1e-6)).item() if len(finite) else 0.0
+    gaps = torch.where(
+        (one == other) | (one.isnan() & other.isnan()), 0.0, (one - other).abs()
+    )
+    return (
+        (gaps.amax() / finite.abs().amax().clamp(min=1e-6)).item()
+        if len(finite)
+        else 0.0
+    )
 
 
 def digests(method: dict[str, Any], sections: dict[str, Any], folder: Path) -> set[str]:
@@ -117,16 +151,31 @@ def digests(method: dict[str, Any], sections: dict[str, Any], folder: Path) -> s
 
     Eleven of them have whole batches, and are computed as twelve.
     """
-    return {play(folder / str(number), method, (3 * COUNTS)[:14], **sections,
-                 runtime={"device": "cuda", "replay": number < 2}).digest for number in range(3)}
+    return {
+        play(
+            folder / str(number),
+            method,
+            (3 * COUNTS)[:14],
+            **sections,
+            runtime={"device": "cuda", "replay": number < 2},
+        ).digest
+        for number in range(3)
+    }
 
 
-def epoch_seconds(model: str, folder: Path, shape: tuple[int, ...], clients: int = 20) -> float:
+def epoch_seconds(
+    model: str, folder: Path, shape: tuple[int, ...], clients: int = 20
+) -> float:
     """Median seconds of an epoch of so many clients, eight batches of ten samples each, all graphs."""
-    sections = {**made_up(model, folder, shape), "training": {"batch_size": 10},
-                "runtime": {"device": "cuda"}}
+    sections = {
+        **made_up(model, folder, shape),
+        "training": {"batch_size": 10},
+        "runtime": {"device": "cuda"},
+    }
     counts = [[40, 40, 0, 0]] * clients
-    prepared = prepare(config.parse(tiny.table("fedavg", counts, **sections)), OneProcess())
+    prepared = prepare(
+        config.parse(tiny.table("fedavg", counts, **sections)), OneProcess()
+    )
     rows = prepared.server["model"].to(prepared.resources.device)
     seconds = []
     with mock.patch.object(comparing, "is_due", lambda replays: False):
@@ -139,26 +188,38 @@ def epoch_seconds(model: str, folder: Path, shape: tuple[int, ...], clients: int
     return statistics.median(seconds[2:])
 
 
-def share_of_rule(method: str | dict[str, Any], counts: list[list[int]], sections: dict[str, Any],
-                  rounds: int, beside: int = 0) -> float:
+def share_of_rule(
+    method: str | dict[str, Any],
+    counts: list[list[int]],
+    sections: dict[str, Any],
+    rounds: int,
+    beside: int = 0,
+) -> float:
     """The most memory that clients side by side need there, graphs included, as a share of the rule's.
 
     beside: bytes of it that are not theirs.
     """
-    prepared = prepare(config.parse(tiny.table(method, counts, **sections, runtime={"device": "cuda"})),
-                       OneProcess())
+    prepared = prepare(
+        config.parse(
+            tiny.table(method, counts, **sections, runtime={"device": "cuda"})
+        ),
+        OneProcess(),
+    )
     everyone, resources = np.arange(len(counts)), prepared.resources
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     for round in range(1, rounds + 1):
         sent = prepared.method.send(prepared.server, prepared.audience(everyone, round))
-        inbox, _ = exchange.send(OneProcess(), prepared.placement, everyone, sent, resources.device)
+        inbox, _ = exchange.send(
+            OneProcess(), prepared.placement, everyone, sent, resources.device
+        )
         fleet = prepared.fleet(everyone, round, True)
         prepared.method.update(fleet, inbox)
         del fleet, inbox
     private = sum(tensor.nbytes for tensor in prepared.store.template.values())
     one = resources.samples.take(resources.samples.train[0][:1])[0]
     module = resources.kernel.module
-    rule = (memory.lane_bytes(module, one, prepared.config.training, private)
-            + memory.client_bytes(module, private))
+    rule = memory.lane_bytes(
+        module, one, prepared.config.training, private
+    ) + memory.client_bytes(module, private)
     return (torch.cuda.max_memory_allocated() - before - beside) / (len(counts) * rule)

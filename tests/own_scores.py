@@ -13,7 +13,9 @@ class Surprise(Score):
     better = "down"
 
     def sums(self, block):
-        right = block.logits.log_softmax(dim=2).gather(2, block.labels[..., None])[..., 0]
+        right = block.logits.log_softmax(dim=2).gather(2, block.labels[..., None])[
+            ..., 0
+        ]
         surprise = torch.where(block.mask, -right.double() / torch.tensor(2.0).log(), 0)
         return torch.stack([surprise.sum(dim=1), block.samples], dim=1)
 

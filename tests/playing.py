@@ -26,25 +26,42 @@ class Played:
     server: dict[str, torch.Tensor]
     clients: dict[str, torch.Tensor]  # name → [M, …]
     digest: str
-    values: dict[str, np.ndarray]  # name → [T, …], the last row from after the last round
+    values: dict[
+        str, np.ndarray
+    ]  # name → [T, …], the last row from after the last round
 
     @property
     def state(self) -> dict[str, torch.Tensor]:
         """Of the server and of the clients, on the CPU."""
-        return {**{f"server {name}": tensor.cpu() for name, tensor in self.server.items()},
-                **{f"client {name}": tensor.cpu() for name, tensor in self.clients.items()}}
+        return {
+            **{f"server {name}": tensor.cpu() for name, tensor in self.server.items()},
+            **{f"client {name}": tensor.cpu() for name, tensor in self.clients.items()},
+        }
 
 
-def play(folder: Path, method: str | dict[str, Any], *arguments: Any, **sections: Any) -> Played:
+def play(
+    folder: Path, method: str | dict[str, Any], *arguments: Any, **sections: Any
+) -> Played:
     """Play it in a new folder; the arguments are those of ``tiny.table``."""
     alone = OneProcess()
     prepared = prepare(config.parse(tiny.table(method, *arguments, **sections)), alone)
     metrics = Recorded(folder, {}, {})
-    federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone),
-                            metrics, {}, lambda round, values: None)
+    federation = Federation(
+        alone,
+        prepared,
+        prepared.server,
+        Checkpoints(folder / "checkpoints", alone),
+        metrics,
+        {},
+        lambda round, values: None,
+    )
     federation.run(0, StopRequest(lambda: None))
     store = prepared.store
     hashes = {client: row.digest for client, row in store.snapshot().items()}
-    return Played(prepared, federation.server, store.get(store.ids),
-                  digest.of_run(digest.of_tensors(federation.server), hashes),
-                  metrics.values())
+    return Played(
+        prepared,
+        federation.server,
+        store.get(store.ids),
+        digest.of_run(digest.of_tensors(federation.server), hashes),
+        metrics.values(),
+    )

@@ -14,11 +14,20 @@ PASSED_ON = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
 def main() -> None:
-    descriptors = [0, 1, 2, *(int(os.environ[name]) for name in ("PMI_FD",) if name in os.environ)]
+    descriptors = [
+        0,
+        1,
+        2,
+        *(int(os.environ[name]) for name in ("PMI_FD",) if name in os.environ),
+    ]
     zygote = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     zygote.connect(sys.argv[1])
-    request = {"arguments": sys.argv[2:], "folder": os.getcwd(), "environment": dict(os.environ),
-               "descriptors": descriptors}
+    request = {
+        "arguments": sys.argv[2:],
+        "folder": os.getcwd(),
+        "environment": dict(os.environ),
+        "descriptors": descriptors,
+    }
     socket.send_fds(zygote, [json.dumps(request).encode()], descriptors)
     pid = int(zygote.recv(100))
     for number in PASSED_ON:

@@ -7,17 +7,29 @@ import hpcfl
 from hpcfl.errors import RankFailure, UserError
 from hpcfl.experiment import config
 
-TABLE = {"name": "small", "rounds": 2, "partition": {"scheme": "iid", "clients": 4},
-         "model": {"name": "mlp", "hidden": [8]}, "method": {"name": "fedavg"},
-         "training": {"batch_size": 200}}
+TABLE = {
+    "name": "small",
+    "rounds": 2,
+    "partition": {"scheme": "iid", "clients": 4},
+    "model": {"name": "mlp", "hidden": [8]},
+    "method": {"name": "fedavg"},
+    "training": {"batch_size": 200},
+}
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 def test_importing_the_package_imports_nothing_heavy():
-    loaded = subprocess.run([sys.executable, "-c",
-                             "import hpcfl, sys; print('torch' in sys.modules, 'numpy' in sys.modules)"],
-                            capture_output=True, text=True, check=True)
+    loaded = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import hpcfl, sys; print('torch' in sys.modules, 'numpy' in sys.modules)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert loaded.stdout.split() == ["False", "False"]
 
 
@@ -33,11 +45,16 @@ def test_a_table_a_file_and_a_config_are_the_same_run(tmp_path, monkeypatch):
     assert first.folder.as_posix() == "runs/small" and first.summary.finished
     assert len(first.accuracy("pre")) == 3
 
-    (tmp_path / "small.toml").write_text('name = "small"\nrounds = 2\n'
-                                         'method.name = "fedavg"\nmodel.hidden = [8]\n'
-                                         'training.batch_size = 200\n'
-                                         'partition = { scheme = "iid", clients = 4 }')
-    assert hpcfl.run(tmp_path / "small.toml", out="elsewhere").summary.digest == first.summary.digest
+    (tmp_path / "small.toml").write_text(
+        'name = "small"\nrounds = 2\n'
+        'method.name = "fedavg"\nmodel.hidden = [8]\n'
+        "training.batch_size = 200\n"
+        'partition = { scheme = "iid", clients = 4 }'
+    )
+    assert (
+        hpcfl.run(tmp_path / "small.toml", out="elsewhere").summary.digest
+        == first.summary.digest
+    )
     assert hpcfl.run(config.parse(TABLE)).summary.digest == first.summary.digest
     assert hpcfl.load("runs/small").summary == first.summary
 
@@ -56,11 +73,17 @@ def test_every_recorded_round_is_told(tmp_path):
     def on_round(name, round, values):
         told.append((name, round, values["pre/weighted"]))
 
-    found = hpcfl.run({**TABLE, "sweep": {"seed": [0, 1]}}, out=tmp_path / "seeds", on_round=on_round)
-    assert [entry[:2] for entry in told] == [(f"small-seed={seed}", round)
-                                             for seed in (0, 1) for round in (1, 2, 3)]
+    found = hpcfl.run(
+        {**TABLE, "sweep": {"seed": [0, 1]}}, out=tmp_path / "seeds", on_round=on_round
+    )
+    assert [entry[:2] for entry in told] == [
+        (f"small-seed={seed}", round) for seed in (0, 1) for round in (1, 2, 3)
+    ]
     assert [entry[2] for entry in told[3:]] == found["seed=1"].accuracy("pre").tolist()
-    assert hpcfl.run(TABLE, out=tmp_path / "seeds" / "seed=0", on_round=on_round) and len(told) == 6
+    assert (
+        hpcfl.run(TABLE, out=tmp_path / "seeds" / "seed=0", on_round=on_round)
+        and len(told) == 6
+    )
 
 
 @pytest.mark.slow
@@ -82,7 +105,10 @@ def test_fewer_rounds_than_a_later_command_has_played_are_said(tmp_path, capsys)
         hpcfl.run({**TABLE, "rounds": rounds}, out=tmp_path / "run")
     assert "of a later command" not in capsys.readouterr().out
     assert hpcfl.run(TABLE, out=tmp_path / "run").summary.rounds == 3
-    assert "run, for the 3 rounds of a later command; --fresh starts over" in capsys.readouterr().out
+    assert (
+        "run, for the 3 rounds of a later command; --fresh starts over"
+        in capsys.readouterr().out
+    )
     (tmp_path / "run" / "run.json").write_text("damaged")
     assert hpcfl.run(TABLE, out=tmp_path / "run").summary.rounds == 3
 

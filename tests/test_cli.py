@@ -33,40 +33,74 @@ def call(zygote, tmp_path):
     environment = {**os.environ, "PATH": zygote.path, "COLUMNS": "100"}
 
     def run(line: str) -> subprocess.CompletedProcess:
-        return subprocess.run(line.split(), cwd=tmp_path, env=environment, capture_output=True,
-                              text=True, timeout=300)
+        return subprocess.run(
+            line.split(),
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
     return run
 
 
 @pytest.mark.mpi
-def test_a_sweep_over_mpi_ends_with_a_table_and_figures_and_is_not_repeated(call, tmp_path):
+def test_a_sweep_over_mpi_ends_with_a_table_and_figures_and_is_not_repeated(
+    call, tmp_path
+):
     (tmp_path / "both.toml").write_text(SWEEP)
     first = call("mpiexec -n 3 hpcfl run both.toml")
     assert first.returncode == 0, first.stderr
     assert first.stdout.count("▸") >= 2 and "both-fedavg: round 2/2" in first.stdout
     folder = tmp_path / "runs" / "both"
-    assert {path.name for path in folder.iterdir()} >= {"local", "fedavg", "accuracy.png", "clients.png"}
+    assert {path.name for path in folder.iterdir()} >= {
+        "local",
+        "fedavg",
+        "accuracy.png",
+        "clients.png",
+    }
     again = call("hpcfl run both.toml")
-    assert again.stdout.count("complete in") == 2 and "of a later command" not in again.stdout
+    assert (
+        again.stdout.count("complete in") == 2
+        and "of a later command" not in again.stdout
+    )
 
     shown = call("mpiexec -n 2 hpcfl show runs/both --json")
     summaries = json.loads(shown.stdout)
     assert shown.stderr == ""
     assert summaries["fedavg"]["finished"] and summaries["fedavg"]["rounds"] == 2
-    assert summaries["fedavg"]["seconds_per_round"] > 0 and len(summaries["fedavg"]["digest"]) == 64
-    assert summaries["fedavg"]["floats_up"] == summaries["fedavg"]["floats_down"] == 64 * 8 + 8 + 8 * 10 + 10
+    assert (
+        summaries["fedavg"]["seconds_per_round"] > 0
+        and len(summaries["fedavg"]["digest"]) == 64
+    )
+    assert (
+        summaries["fedavg"]["floats_up"]
+        == summaries["fedavg"]["floats_down"]
+        == 64 * 8 + 8 + 8 * 10 + 10
+    )
     assert summaries["local"]["floats_up"] == summaries["local"]["floats_down"] == 0
 
 
-@pytest.mark.parametrize("begun, again", [(True, "hpcfl run 'a b.toml' --out x"),
-                                          (False, "hpcfl run 'a b.toml' --fresh --out x")])
-def test_a_stopped_run_says_how_it_goes_on_which_is_not_afresh(monkeypatch, capsys, begun, again):
+@pytest.mark.parametrize(
+    "begun, again",
+    [
+        (True, "hpcfl run 'a b.toml' --out x"),
+        (False, "hpcfl run 'a b.toml' --fresh --out x"),
+    ],
+)
+def test_a_stopped_run_says_how_it_goes_on_which_is_not_afresh(
+    monkeypatch, capsys, begun, again
+):
     def stopped(*arguments):
         raise Interrupted("stopped; the same command continues", begun)
 
     monkeypatch.setattr(experiments, "run_file", stopped)
     assert command(["run", "a b.toml", "--fresh", "--out", "x"], OneProcess()) == 75
-    assert capsys.readouterr().err == f"hpcfl: stopped; the same command continues: {again}\n"
+    assert (
+        capsys.readouterr().err
+        == f"hpcfl: stopped; the same command continues: {again}\n"
+    )
 
 
 @pytest.mark.mpi
@@ -74,34 +108,61 @@ def test_check_writes_nothing_and_shows_every_rank(call, tmp_path):
     (tmp_path / "both.toml").write_text(SWEEP)
     done = call("mpiexec -n 3 hpcfl check both.toml --set training.lr=0.25")
     assert done.returncode == 0, done.stderr
-    assert "lr = 0.25" in done.stdout and "2 valid cells" in done.stdout and "610 parameters" in done.stdout
+    assert (
+        "lr = 0.25" in done.stdout
+        and "2 valid cells" in done.stdout
+        and "610 parameters" in done.stdout
+    )
     assert [path.name for path in tmp_path.iterdir()] == ["both.toml"]
 
 
-@pytest.mark.parametrize("line, words", [
-    ("hpcfl show nothing", "nothing: no such folder"),
-    ("hpcfl show .", "no run of hpcfl"),
-    pytest.param("mpiexec -n 2 hpcfl run missing.toml", "missing.toml: no such experiment file",
-                 marks=pytest.mark.mpi),
-    ("hpcfl check wrong.toml", "training.lr"),
-    ("hpcfl run wrogn.toml", "wrogn.toml: no such experiment file; did you mean 'wrong.toml'?"),
-    ("hpcfl rnu both.toml", "no command 'rnu'; did you mean 'run'? allowed: "),
-    ("hpcfl data dwnload mnist --root .", "no command 'dwnload'; did you mean 'download'?"),
-    ("hpcfl data download minst --root .", "did you mean 'mnist'?"),
-    ("hpcfl data download digits --root .", "built in"),
-])
+@pytest.mark.parametrize(
+    "line, words",
+    [
+        ("hpcfl show nothing", "nothing: no such folder"),
+        ("hpcfl show .", "no run of hpcfl"),
+        pytest.param(
+            "mpiexec -n 2 hpcfl run missing.toml",
+            "missing.toml: no such experiment file",
+            marks=pytest.mark.mpi,
+        ),
+        ("hpcfl check wrong.toml", "training.lr"),
+        (
+            "hpcfl run wrogn.toml",
+            "wrogn.toml: no such experiment file; did you mean 'wrong.toml'?",
+        ),
+        ("hpcfl rnu both.toml", "no command 'rnu'; did you mean 'run'? allowed: "),
+        (
+            "hpcfl data dwnload mnist --root .",
+            "no command 'dwnload'; did you mean 'download'?",
+        ),
+        ("hpcfl data download minst --root .", "did you mean 'mnist'?"),
+        ("hpcfl data download digits --root .", "built in"),
+    ],
+)
 def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, line, words):
-    (tmp_path / "wrong.toml").write_text('method = { name = "fedavg" }\ntraining = { lr = nan }')
+    (tmp_path / "wrong.toml").write_text(
+        'method = { name = "fedavg" }\ntraining = { lr = nan }'
+    )
     failed = call(line)
     assert failed.returncode == 2
     assert failed.stdout == ""
-    assert failed.stderr.startswith("hpcfl: ") and failed.stderr.count("\n") == 1 and words in failed.stderr
+    assert (
+        failed.stderr.startswith("hpcfl: ")
+        and failed.stderr.count("\n") == 1
+        and words in failed.stderr
+    )
 
 
 def test_the_help_of_plot_names_every_kind():
     words = next(option.help for option in plot.params if option.name == "kind")
-    assert all(kind.replace("_", "-") in words for kind in plugins.names("hpcfl.report.plots"))
-    assert "checkpoint.every = 1, and checkpoint.keep" in plot.help and "principal components" in plot.help
+    assert all(
+        kind.replace("_", "-") in words for kind in plugins.names("hpcfl.report.plots")
+    )
+    assert (
+        "checkpoint.every = 1, and checkpoint.keep" in plot.help
+        and "principal components" in plot.help
+    )
 
 
 def test_without_a_command_there_is_help(call):
@@ -110,6 +171,9 @@ def test_without_a_command_there_is_help(call):
 
 
 def test_lists_are_json_alone(call):
-    assert {"fedavg", "cwfedavg"} <= {method["name"]
-                                      for method in json.loads(call("hpcfl methods --json").stdout)}
-    assert "digits" in {dataset["name"] for dataset in json.loads(call("hpcfl datasets --json").stdout)}
+    assert {"fedavg", "cwfedavg"} <= {
+        method["name"] for method in json.loads(call("hpcfl methods --json").stdout)
+    }
+    assert "digits" in {
+        dataset["name"] for dataset in json.loads(call("hpcfl datasets --json").stdout)
+    }

@@ -8,8 +8,14 @@ LINES = 40
 
 
 def test_no_function_has_more_than_forty_lines():
-    functions = [(path, node) for path in PACKAGE.rglob("*.py")
-                 for node in ast.walk(ast.parse(path.read_text()))
-                 if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    assert [f"{path.relative_to(PACKAGE)}: {node.name}, {lines} lines" for path, node in functions
-            if (lines := (node.end_lineno or 0) - node.lineno + 1) > LINES] == []
+    functions = [
+        (path, node)
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert [
+        f"{path.relative_to(PACKAGE)}: {node.name}, {lines} lines"
+        for path, node in functions
+        if (lines := (node.end_lineno or 0) - node.lineno + 1) > LINES
+    ] == []

@@ -16,8 +16,13 @@ from hpcfl.report import catalogue
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
-README, GUIDE = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "hpcfl/GUIDE.md"))
-BLOCKS = re.findall(r"^```(toml|python|bash)\n(.*?)^```$", README + GUIDE, re.DOTALL | re.MULTILINE)
+README, GUIDE = (
+    (ROOT / name).read_text(encoding="utf-8")
+    for name in ("README.md", "hpcfl/GUIDE.md")
+)
+BLOCKS = re.findall(
+    r"^```(toml|python|bash)\n(.*?)^```$", README + GUIDE, re.DOTALL | re.MULTILINE
+)
 FILE = re.compile(r"# (\w+\.\w+)\n")
 
 
@@ -28,34 +33,70 @@ def test_files_commands_and_snippets_work(zygote, tmp_path):
         if name := FILE.match(text):
             (tmp_path / name[1]).write_text(text, encoding="utf-8")
             continue
-        arguments = [zygote.python, "-c", text] if language == "python" else ["bash", "-ec", text]
-        done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True,
-                              text=True, timeout=300)
+        arguments = (
+            [zygote.python, "-c", text]
+            if language == "python"
+            else ["bash", "-ec", text]
+        )
+        done = subprocess.run(
+            arguments,
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
         assert done.returncode == 0, f"{text}\n{done.stdout}{done.stderr}"
         ran += 1
     assert ran >= 9
-    names = {"first", "three-ranks", "pulled", "noisy", "momentum", "own-model", "top3", "mine", "newcomers",
-             "apfl", "gru"}
+    names = {
+        "first",
+        "three-ranks",
+        "pulled",
+        "noisy",
+        "momentum",
+        "own-model",
+        "top3",
+        "mine",
+        "newcomers",
+        "apfl",
+        "gru",
+    }
     assert {path.name for path in (tmp_path / "runs").iterdir()} == names
 
 
-@pytest.mark.parametrize(("chapter", "kind"), [("Methods", "methods"),
-                                                  ("Data sets", "datasets")])
+@pytest.mark.parametrize(
+    ("chapter", "kind"), [("Methods", "methods"), ("Data sets", "datasets")]
+)
 def test_tables_say_what_the_code_says(chapter, kind):
     table = README.partition(f"## {chapter}\n")[2].partition("\n## ")[0]
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()
-            if line.startswith("| `")]
-    assert [row[0].strip("`") for row in rows] == [entry["name"] for entry in catalogue.entries(kind)]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]]
+        for line in table.splitlines()
+        if line.startswith("| `")
+    ]
+    assert [row[0].strip("`") for row in rows] == [
+        entry["name"] for entry in catalogue.entries(kind)
+    ]
     for row, entry in zip(rows, catalogue.entries(kind), strict=True):
-        assert row[-1] in entry["description"] and row[1] in (entry.get("reference"), row[-1])
+        assert row[-1] in entry["description"] and row[1] in (
+            entry.get("reference"),
+            row[-1],
+        )
 
 
-@pytest.mark.parametrize(("given", "kind"), [("fleet", Fleet), ("turn", Turn), ("cohort", Cohort)])
+@pytest.mark.parametrize(
+    ("given", "kind"), [("fleet", Fleet), ("turn", Turn), ("cohort", Cohort)]
+)
 def test_the_guide_names_all_that_hooks_are_given(given, kind):
     chapter = GUIDE.partition("## What hooks are given\n")[2].partition("\n## ")[0]
     part = chapter.partition(f"`{given}.`")[2].partition("\n\n")[0]
     named = set(re.findall(r"`(\w+)", part))
-    public = {name for name in {*vars(kind), *kind.__dataclass_fields__} if not name.startswith("_")}
+    public = {
+        name
+        for name in {*vars(kind), *kind.__dataclass_fields__}
+        if not name.startswith("_")
+    }
     assert not public - named
 
 
@@ -66,8 +107,18 @@ def test_the_speeds_are_those_that_were_measured(monkeypatch):
     assert table.render_short(table.measured(ROOT / "results" / "benchmarks")) in README
 
 
-@pytest.mark.parametrize("path", ["launch/quickstart.sh", "tests/run.sh", "launch/quickstart.toml",
-                                  "hpcfl/README.md", "hpcfl/GUIDE.md", "launch/papers", "slurm/profiles",
-                                  "slurm/README.md"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "launch/quickstart.sh",
+        "tests/run.sh",
+        "launch/quickstart.toml",
+        "hpcfl/README.md",
+        "hpcfl/GUIDE.md",
+        "launch/papers",
+        "slurm/profiles",
+        "slurm/README.md",
+    ],
+)
 def test_the_files_it_names_exist(path):
     assert path in README and (ROOT / path).exists()

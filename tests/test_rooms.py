@@ -21,14 +21,21 @@ def room(module: str) -> str:
 
 @cache
 def modules() -> dict[str, Path]:
-    return {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
-            for path in PACKAGE.rglob("*.py")}
+    return {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(
+            ".__init__"
+        ): path
+        for path in PACKAGE.rglob("*.py")
+    }
 
 
 @cache
 def statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
-    return [node for node in ast.walk(ast.parse(path.read_text()))
-            if isinstance(node, ast.Import | ast.ImportFrom)]
+    return [
+        node
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    ]
 
 
 @cache
@@ -39,8 +46,12 @@ def imports(path: Path) -> set[str]:
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         else:
-            found |= {name if (name := f"{node.module}.{alias.name}") in known else node.module
-                      for alias in node.names}
+            found |= {
+                name
+                if (name := f"{node.module}.{alias.name}") in known
+                else node.module
+                for alias in node.names
+            }
     return {name for name in found if name in known}
 
 
@@ -50,21 +61,34 @@ def test_the_list_has_every_room_once():
 
 
 def test_the_root_holds_what_a_user_calls():
-    assert {path.name for path in PACKAGE.glob("*.py")} == {"__init__.py", "__main__.py", "api.py",
-                                                            "cli.py", "errors.py"}
+    assert {path.name for path in PACKAGE.glob("*.py")} == {
+        "__init__.py",
+        "__main__.py",
+        "api.py",
+        "cli.py",
+        "errors.py",
+    }
 
 
 @pytest.mark.parametrize("name", ROOMS)
 def test_no_room_imports_from_one_above_it(name):
-    wrong = [f"{module} imports {other}" for module, path in modules().items() if room(module) == name
-             for other in imports(path) if ROOMS.index(room(other)) < ROOMS.index(name)
-             and other not in ("hpcfl", "hpcfl.errors")]
+    wrong = [
+        f"{module} imports {other}"
+        for module, path in modules().items()
+        if room(module) == name
+        for other in imports(path)
+        if ROOMS.index(room(other)) < ROOMS.index(name)
+        and other not in ("hpcfl", "hpcfl.errors")
+    ]
     assert not wrong
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    edges = {module: imports(path) - {module, "hpcfl"} for module, path in modules().items()
-             if module != "hpcfl"}
+    edges = {
+        module: imports(path) - {module, "hpcfl"}
+        for module, path in modules().items()
+        if module != "hpcfl"
+    }
     while leaves := [module for module, others in edges.items() if not others]:
         for leaf in leaves:
             del edges[leaf]
@@ -74,5 +98,9 @@ def test_no_modules_import_each_other_in_a_circle():
 
 
 def test_only_one_module_knows_mpi():
-    assert {module for module, path in modules().items() for node in statements(path)
-            if "mpi4py" in ast.unparse(node)} == {"hpcfl.communication.mpi"}
+    assert {
+        module
+        for module, path in modules().items()
+        for node in statements(path)
+        if "mpi4py" in ast.unparse(node)
+    } == {"hpcfl.communication.mpi"}

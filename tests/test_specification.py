@@ -15,15 +15,18 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-BOOKS = [ROOT / "hpcfl" / path for path in ("methods/methods-1.md", "methods/methods-2.md",
-                                            "data/protocols.md")]
+BOOKS = [
+    ROOT / "hpcfl" / path
+    for path in ("methods/methods-1.md", "methods/methods-2.md", "data/protocols.md")
+]
 KINDS = {".py", ".md", ".toml", ".sh", ".sbatch"}
 
 HEADING = re.compile(r"^##+ (\d+(?:\.\d+)?|[A-Z]\d*)\.? ", re.M)
 ITEM = re.compile(r"^(\d+)\. |\*\*(\d+)(?:–(\d+))?\.\*\*", re.M)
 CITED = re.compile(
     r"protocols\.md (?P<parts>[A-Z]\d*\b(?:(?:, | and | to )[A-Z]\d*\b)*)|(?P<file>[\w-]+\.md)"
-    r"|§(?P<section>\d+(?:\.\d+)?)(?:,\s+item (?P<its>\d+))?|\bitem (?P<item>\d+)\b")
+    r"|§(?P<section>\d+(?:\.\d+)?)(?:,\s+item (?P<its>\d+))?|\bitem (?P<item>\d+)\b"
+)
 BEGINNING = re.compile(r"^def (test_(?:[a-z]+_){0,2}?(\d+[a-z]?)_(?:(\d+)_)?\w*)", re.M)
 PARTS = re.compile(r"^def (test_((?:[a-f]\d_)+)\w*)", re.M)
 
@@ -32,7 +35,10 @@ def pieces(pattern, text):
     """The marks of a pattern in a text, each with what follows until the next."""
     marks = list(pattern.finditer(text))
     ends = [mark.start() for mark in marks] + [len(text)]
-    return [(mark, text[mark.end():end]) for mark, end in zip(marks, ends[1:], strict=True)]
+    return [
+        (mark, text[mark.end() : end])
+        for mark, end in zip(marks, ends[1:], strict=True)
+    ]
 
 
 def items(section):
@@ -40,12 +46,23 @@ def items(section):
     for mark, body in pieces(ITEM, section):
         first, last = int(mark[1] or mark[2]), int(mark[3] or mark[2] or mark[1])
         for number in range(first, last + 1):
-            yield from [f"{number}", *(f"{number}{letter}" for letter in re.findall(r"\(([a-z])[),]", body))]
+            yield from [
+                f"{number}",
+                *(f"{number}{letter}" for letter in re.findall(r"\(([a-z])[),]", body)),
+            ]
 
 
 TEXTS = {path.name: path.read_text() for path in BOOKS}
-SECTIONS = [(name, mark[1], body) for name, text in TEXTS.items() for mark, body in pieces(HEADING, text)]
-THERE = {(name, section, item) for name, section, body in SECTIONS for item in (None, *items(body))}
+SECTIONS = [
+    (name, mark[1], body)
+    for name, text in TEXTS.items()
+    for mark, body in pieces(HEADING, text)
+]
+THERE = {
+    (name, section, item)
+    for name, section, body in SECTIONS
+    for item in (None, *items(body))
+}
 
 
 def cited(text, file=None, section=None):
@@ -53,7 +70,10 @@ def cited(text, file=None, section=None):
     it belongs to."""
     for mark in CITED.finditer(text):
         if mark["parts"]:
-            yield from (("protocols.md", part, None) for part in re.findall(r"[A-Z]\d*", mark["parts"]))
+            yield from (
+                ("protocols.md", part, None)
+                for part in re.findall(r"[A-Z]\d*", mark["parts"])
+            )
         elif mark["file"]:
             file = mark["file"]
         else:
@@ -63,57 +83,99 @@ def cited(text, file=None, section=None):
 def of_names(text, methods):
     """(name of a test, reference) of the tests in a module."""
     if not methods:
-        return [(name, ("protocols.md", part.upper(), None))
-                for name, parts in PARTS.findall(text) for part in parts.strip("_").split("_")]
+        return [
+            (name, ("protocols.md", part.upper(), None))
+            for name, parts in PARTS.findall(text)
+            for part in parts.strip("_").split("_")
+        ]
     file, section, _ = next(cited(text), (None, None, None))
-    return [(name, (file, number, item) if item else (file, section, number))
-            for name, number, item in BEGINNING.findall(text)]
+    return [
+        (name, (file, number, item) if item else (file, section, number))
+        for name, number, item in BEGINNING.findall(text)
+    ]
 
 
 def written():
     """Path and text of whatever is written for people or machines, but this file and the specification."""
     folders = ("hpcfl", "tests", "launch", "slurm", "results")
-    paths = chain([ROOT / "README.md"], *((ROOT / folder).rglob("*") for folder in folders))
+    paths = chain(
+        [ROOT / "README.md"], *((ROOT / folder).rglob("*") for folder in folders)
+    )
     skipped = {*BOOKS, Path(__file__)}
-    return [(str(path.relative_to(ROOT)), path.read_text())
-            for path in paths if path.suffix in KINDS and path not in skipped]
+    return [
+        (str(path.relative_to(ROOT)), path.read_text())
+        for path in paths
+        if path.suffix in KINDS and path not in skipped
+    ]
 
 
 def test_references_lead_to_a_section_and_item():
     found = [(path, reference) for path, text in written() for reference in cited(text)]
     assert len(found) > 70
-    assert [(path, reference) for path, reference in found if reference not in THERE] == []
+    assert [
+        (path, reference) for path, reference in found if reference not in THERE
+    ] == []
 
 
 def test_references_within_the_specification_lead_to_a_section_and_item():
-    found = [(name, section, reference) for name, section, body in SECTIONS
-             for reference in cited(body, name, section)]
-    parts = [("protocols.md", part, None) for part in re.findall(r"\b[B-F]\d\b", TEXTS["protocols.md"])]
+    found = [
+        (name, section, reference)
+        for name, section, body in SECTIONS
+        for reference in cited(body, name, section)
+    ]
+    parts = [
+        ("protocols.md", part, None)
+        for part in re.findall(r"\b[B-F]\d\b", TEXTS["protocols.md"])
+    ]
     assert len(found) > 10 and len(parts) > 20
-    assert [one for one in found if one[2] not in THERE] + [part for part in parts if part not in THERE] == []
+    assert [one for one in found if one[2] not in THERE] + [
+        part for part in parts if part not in THERE
+    ] == []
 
 
 def test_names_of_tests_lead_to_an_item_or_part():
-    found = [(path, *named) for path, text in written() if path.startswith("tests/")
-             for named in of_names(text, methods=path.startswith("tests/methods/"))]
+    found = [
+        (path, *named)
+        for path, text in written()
+        if path.startswith("tests/")
+        for named in of_names(text, methods=path.startswith("tests/methods/"))
+    ]
     assert len(found) > 230
     assert [named for named in found if named[2] not in THERE] == []
 
 
-@pytest.mark.parametrize("text", ["(methods-1.md §99)", "methods-1.md §5,\nitem 11", "methods-3.md §5", "§5",
-                                  "item 9", "protocols.md B4, D8", "protocols.md A"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(methods-1.md §99)",
+        "methods-1.md §5,\nitem 11",
+        "methods-3.md §5",
+        "§5",
+        "item 9",
+        "protocols.md B4, D8",
+        "protocols.md A",
+    ],
+)
 def test_a_reference_that_leads_nowhere_is_found(text):
     assert not THERE.issuperset(cited(text))
 
 
-@pytest.mark.parametrize(("name", "methods"), [
-    ("test_ditto_11_by_hand", True), ("test_ditto_10d_by_hand", True), ("test_16_5_by_hand", True),
-    ("test_d2_d8_by_hand", False)])
+@pytest.mark.parametrize(
+    ("name", "methods"),
+    [
+        ("test_ditto_11_by_hand", True),
+        ("test_ditto_10d_by_hand", True),
+        ("test_16_5_by_hand", True),
+        ("test_d2_d8_by_hand", False),
+    ],
+)
 def test_a_name_that_leads_nowhere_is_found(name, methods):
     module = f'"""Ditto: methods-2.md §5."""\ndef {name}():'
     assert not THERE.issuperset(reference for _, reference in of_names(module, methods))
 
 
 def test_the_specification_is_installed_with_the_package():
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["*"]
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"][
+        "setuptools"
+    ]["package-data"]["*"]
     assert all(any(book.match(pattern) for pattern in patterns) for book in BOOKS)

@@ -35,8 +35,15 @@ class Blobs(Source):
         y = np.repeat(np.arange(CLASSES), EACH)
         centres = 1.5 * generator.standard_normal((CLASSES, FEATURES))
         x = centres[y] + generator.standard_normal((len(y), FEATURES))
-        return Dataset(name, torch.from_numpy(x).float(), torch.from_numpy(y), CLASSES, scale=1.0,
-                       mean=(0.0,), std=(1.0,))
+        return Dataset(
+            name,
+            torch.from_numpy(x).float(),
+            torch.from_numpy(y),
+            CLASSES,
+            scale=1.0,
+            mean=(0.0,),
+            std=(1.0,),
+        )
 
 
 class Blobs64(Blobs):
@@ -56,9 +63,16 @@ class Counts(Scheme):
     counts: list[list[int]] = Field(description="training samples by client and class")
 
     def draw(self, labels, classes, official_test):
-        train = [np.concatenate([EACH * c + np.arange(n) for c, n in enumerate(row)]) for row in self.counts]
-        test = [np.concatenate([EACH * c + np.arange(TEST, EACH) for c, n in enumerate(row) if n])
-                for row in self.counts]
+        train = [
+            np.concatenate([EACH * c + np.arange(n) for c, n in enumerate(row)])
+            for row in self.counts
+        ]
+        test = [
+            np.concatenate(
+                [EACH * c + np.arange(TEST, EACH) for c, n in enumerate(row) if n]
+            )
+            for row in self.counts
+        ]
         return Draw(train, test)
 
 
@@ -126,7 +140,9 @@ class Branching(MLP):
 def residual(shape, classes, *, norm: Norm = "batch"):
     """ResNet-18 in its three forms, with two stages of 4 and 8 channels instead of four."""
     large = norm == "batch"
-    return ResidualNetwork(shape, classes, (4, 8), blocks=2, norm=norm, large_stem=large, head_bias=large)
+    return ResidualNetwork(
+        shape, classes, (4, 8), blocks=2, norm=norm, large_stem=large, head_bias=large
+    )
 
 
 class Diverges(FedAvg):
@@ -213,32 +229,63 @@ class Wide(FedAvg):
     times: int = 1
 
     def send(self, server, cohort):
-        wide = {"wide": torch.ones(len(cohort.ids), self.width * self.times)} if cohort.round == 1 else {}
+        wide = (
+            {"wide": torch.ones(len(cohort.ids), self.width * self.times)}
+            if cohort.round == 1
+            else {}
+        )
         return {**super().send(server, cohort), **wide}
 
     def update(self, fleet, inbox):
-        return super().update(fleet, inbox) | ({"wide": inbox["wide"].mul_(2)} if fleet.round == 1 else {})
+        return super().update(fleet, inbox) | (
+            {"wide": inbox["wide"].mul_(2)} if fleet.round == 1 else {}
+        )
 
     def aggregate(self, server, cohort, uplink):
         super().aggregate(server, cohort, uplink)
         if (wide := uplink.get("wide")) is not None:
-            server["ends"] = torch.stack([wide[:, 0], wide[:, self.width * self.times // 2], wide[:, -1]])
+            server["ends"] = torch.stack(
+                [wide[:, 0], wide[:, self.width * self.times // 2], wide[:, -1]]
+            )
 
     def server_state(self, setup):
         return {**super().server_state(setup), "ends": torch.zeros(3, setup.clients)}
 
 
-COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6], [0, 0, 5, 10], [5, 5, 5, 5]]  # of five clients
-FEW = [[2, 1, 0, 0], [0, 3, 0, 0], [1, 0, 2, 0], [0, 0, 1, 2], [1, 1, 1, 0]]  # one mini-batch for each
+COUNTS = [
+    [8, 3, 0, 0],
+    [0, 9, 2, 0],
+    [1, 0, 6, 6],
+    [0, 0, 5, 10],
+    [5, 5, 5, 5],
+]  # of five clients
+FEW = [
+    [2, 1, 0, 0],
+    [0, 3, 0, 0],
+    [1, 0, 2, 0],
+    [0, 0, 1, 2],
+    [1, 1, 1, 0],
+]  # one mini-batch for each
 
 
-def table(method: str | dict[str, Any], counts: list[list[int]] = COUNTS, **sections: Any) -> dict[str, Any]:
+def table(
+    method: str | dict[str, Any], counts: list[list[int]] = COUNTS, **sections: Any
+) -> dict[str, Any]:
     """An experiment on the tiny data; ``sections`` extend its tables, and replace those where they name
     something else."""
-    found = {"seed": 3, "rounds": 3, "data": {"dataset": "tiny:blobs"},
-             "partition": {"scheme": "tiny:Counts", "clients": len(counts), "counts": counts},
-             "model": {"name": "mlp", "hidden": [6]}, "training": {"lr": 0.1, "batch_size": 4},
-             "method": {"name": method} if isinstance(method, str) else method}
+    found = {
+        "seed": 3,
+        "rounds": 3,
+        "data": {"dataset": "tiny:blobs"},
+        "partition": {
+            "scheme": "tiny:Counts",
+            "clients": len(counts),
+            "counts": counts,
+        },
+        "model": {"name": "mlp", "hidden": [6]},
+        "training": {"lr": 0.1, "batch_size": 4},
+        "method": {"name": method} if isinstance(method, str) else method,
+    }
     for name, value in copy.deepcopy(sections).items():
         extends = isinstance(value, dict) and "name" not in value
         found[name] = {**found.get(name, {}), **value} if extends else value

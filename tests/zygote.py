@@ -31,15 +31,34 @@ from typing import Any
 
 TESTS = Path(__file__).parent
 PATHS = os.pathsep.join([str(TESTS.parent), str(TESTS)])
-IMPORTED = ("hpcfl.cli", "hpcfl.commands.experiments", "hpcfl.api", "hpcfl.fleet.replay",
-            "hpcfl.report.tables", "hpcfl.cluster.status", "hpcfl.cluster.submission",
-            "hpcfl.report.catalogue", "hpcfl.report.sweep_table", "hpcfl.report.figures",
-            "submitit.core._submit",
-            "hpcfl.report.progress", "sklearn.datasets", "torch.func", "sympy",
-            "torch._decomp.decompositions", "torch.fx.experimental.symbolic_shapes",
-            "torch._functorch.apis", "mpi4py", "importlib.readers", "importlib.resources.readers",
-            "importlib.resources._itertools", "matplotlib.figure", "matplotlib.backends.backend_agg",
-            "rich.live", "rich.progress")
+IMPORTED = (
+    "hpcfl.cli",
+    "hpcfl.commands.experiments",
+    "hpcfl.api",
+    "hpcfl.fleet.replay",
+    "hpcfl.report.tables",
+    "hpcfl.cluster.status",
+    "hpcfl.cluster.submission",
+    "hpcfl.report.catalogue",
+    "hpcfl.report.sweep_table",
+    "hpcfl.report.figures",
+    "submitit.core._submit",
+    "hpcfl.report.progress",
+    "sklearn.datasets",
+    "torch.func",
+    "sympy",
+    "torch._decomp.decompositions",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch._functorch.apis",
+    "mpi4py",
+    "importlib.readers",
+    "importlib.resources.readers",
+    "importlib.resources._itertools",
+    "matplotlib.figure",
+    "matplotlib.backends.backend_agg",
+    "rich.live",
+    "rich.progress",
+)
 HIGH = 500  # descriptors from here on are in nobody's way
 
 
@@ -57,14 +76,22 @@ class Zygote:
 
     def __enter__(self) -> "Zygote":
         address = self.folder / "zygote"
-        shim = shlex.join(map(str, [sys.executable, "-S", "-E", TESTS / "shim.py", address]))
+        shim = shlex.join(
+            map(str, [sys.executable, "-S", "-E", TESTS / "shim.py", address])
+        )
         self.programs.mkdir()
         for program, arguments in (("python", ""), ("hpcfl", "-m hpcfl ")):
-            (self.programs / program).write_text(f'#!/bin/sh\nexec {shim} {arguments}"$@"\n')
+            (self.programs / program).write_text(
+                f'#!/bin/sh\nexec {shim} {arguments}"$@"\n'
+            )
             (self.programs / program).chmod(0o755)
-        self._process = subprocess.Popen([*self._within, sys.executable, TESTS / "zygote.py", address,
-                                          self.python], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                                         start_new_session=True, env={**os.environ, "PYTHONPATH": PATHS})
+        self._process = subprocess.Popen(
+            [*self._within, sys.executable, TESTS / "zygote.py", address, self.python],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            env={**os.environ, "PYTHONPATH": PATHS},
+        )
         assert self._process.stdout is not None
         self._process.stdout.readline()  # it is ready
         return self
@@ -75,7 +102,9 @@ class Zygote:
     @property
     def path(self) -> str:
         """What PATH must be for its programs to come first, and then those of this Python's environment."""
-        return os.pathsep.join(map(str, [self.programs, Path(sys.executable).parent, os.environ["PATH"]]))
+        return os.pathsep.join(
+            map(str, [self.programs, Path(sys.executable).parent, os.environ["PATH"]])
+        )
 
 
 class Nursery:
@@ -122,8 +151,12 @@ class Nursery:
     def _raise_child(self, connection: socket.socket, pid: int) -> None:
         """In the zygote: tell its shim the pid, and later its end."""
         watched = self._children[pid] = os.pidfd_open(pid)
-        self._selector.register(connection, selectors.EVENT_READ, lambda _: self._shim_died(connection, pid))
-        self._selector.register(watched, selectors.EVENT_READ, lambda _: self._ended(connection, pid))
+        self._selector.register(
+            connection, selectors.EVENT_READ, lambda _: self._shim_died(connection, pid)
+        )
+        self._selector.register(
+            watched, selectors.EVENT_READ, lambda _: self._ended(connection, pid)
+        )
         _tell(connection, pid)
 
     def _shim_died(self, connection: socket.socket, pid: int) -> None:
@@ -152,13 +185,18 @@ class Nursery:
 
 
 def _tell(connection: socket.socket, number: int) -> None:
-    with suppress(BrokenPipeError, ConnectionResetError):  # it was just killed, as its end will tell
+    with suppress(
+        BrokenPipeError, ConnectionResetError
+    ):  # it was just killed, as its end will tell
         connection.send(str(number).encode())
 
 
 def become(request: dict[str, Any], received: list[int]) -> None:
     """Turn this forked process into the one that the shim was started as."""
-    raised = [os.dup2(descriptor, HIGH + position) for position, descriptor in enumerate(received)]
+    raised = [
+        os.dup2(descriptor, HIGH + position)
+        for position, descriptor in enumerate(received)
+    ]
     for descriptor in received:
         os.close(descriptor)
     for source, target in zip(raised, request["descriptors"], strict=True):

@@ -17,17 +17,35 @@ def options(profile: Profile, name: str) -> Options:
     Slurm's warning, USR2, goes to the batch script's process alone ("B:"), where the supervisor passes it on.
     """
     wanted: dict[str, str | int | bool | None] = {
-        "job-name": name, "partition": profile.partition, "account": profile.account, "qos": profile.qos,
-        "constraint": profile.constraint, "nodes": profile.nodes, "ntasks-per-node": profile.ranks_per_node,
-        "cpus-per-task": profile.cores, "gpus-per-node": profile.gpus_per_node or None, "mem": profile.memory,
-        "time": profile.time, "signal": f"B:USR2@{profile.warning}", "requeue": True, "open-mode": "append",
-        **profile.options}
-    return {key: value for key, value in wanted.items() if value is not None and value is not False}
+        "job-name": name,
+        "partition": profile.partition,
+        "account": profile.account,
+        "qos": profile.qos,
+        "constraint": profile.constraint,
+        "nodes": profile.nodes,
+        "ntasks-per-node": profile.ranks_per_node,
+        "cpus-per-task": profile.cores,
+        "gpus-per-node": profile.gpus_per_node or None,
+        "mem": profile.memory,
+        "time": profile.time,
+        "signal": f"B:USR2@{profile.warning}",
+        "requeue": True,
+        "open-mode": "append",
+        **profile.options,
+    }
+    return {
+        key: value
+        for key, value in wanted.items()
+        if value is not None and value is not False
+    }
 
 
 def flags(chosen: Options) -> list[str]:
     """Options as arguments of sbatch."""
-    return [f"--{key}" if value is True else f"--{key}={value}" for key, value in chosen.items()]
+    return [
+        f"--{key}" if value is True else f"--{key}={value}"
+        for key, value in chosen.items()
+    ]
 
 
 def launcher(profile: Profile) -> list[str]:
@@ -42,8 +60,15 @@ def launcher(profile: Profile) -> list[str]:
     if profile.mpi == "mpiexec":
         return ["mpiexec", "-n", str(profile.ranks)]
     binding = ["--gpu-bind=none"] if profile.gpus_per_node else []
-    return ["srun", f"--mpi={profile.mpi}", "--wait=10", "--kill-on-bad-exit=0",
-            f"--cpus-per-task={profile.cores}", "--cpu-bind=cores", *binding]
+    return [
+        "srun",
+        f"--mpi={profile.mpi}",
+        "--wait=10",
+        "--kill-on-bad-exit=0",
+        f"--cpus-per-task={profile.cores}",
+        "--cpu-bind=cores",
+        *binding,
+    ]
 
 
 def experiment(python: str, file: Path, out: Path) -> list[str]:
@@ -59,10 +84,23 @@ def script(chosen: Options, setup: Sequence[str], command: Sequence[str]) -> str
 
 def supervised(python: str, supervisor: Supervisor) -> list[str]:
     """The command that starts this supervisor as the last one of a batch script."""
-    return [python, "-m", "hpcfl.cluster.supervisor",
-            "--out", supervisor.folder, "--record", supervisor.record,
-            "--again", shlex.join(supervisor.again), "--warning", f"{supervisor.warning:g}",
-            "--max-requeues", str(supervisor.max_requeues), "--", *supervisor.command]
+    return [
+        python,
+        "-m",
+        "hpcfl.cluster.supervisor",
+        "--out",
+        supervisor.folder,
+        "--record",
+        supervisor.record,
+        "--again",
+        shlex.join(supervisor.again),
+        "--warning",
+        f"{supervisor.warning:g}",
+        "--max-requeues",
+        str(supervisor.max_requeues),
+        "--",
+        *supervisor.command,
+    ]
 
 
 def check_folder(folder: Path) -> None:
@@ -71,6 +109,12 @@ def check_folder(folder: Path) -> None:
     It expands '%' in the names of log files and reads the options in a batch script line by line.
     """
     text = str(folder)
-    if "%" in text or "\\" in text or any(ord(letter) < 32 or ord(letter) == 127 for letter in text):
-        raise UserError(f"{text!r}: Slurm cannot write logs to a folder with '%', '\\' or a control "
-                        "character in its name; choose another --out")
+    if (
+        "%" in text
+        or "\\" in text
+        or any(ord(letter) < 32 or ord(letter) == 127 for letter in text)
+    ):
+        raise UserError(
+            f"{text!r}: Slurm cannot write logs to a folder with '%', '\\' or a control "
+            "character in its name; choose another --out"
+        )

@@ -17,8 +17,13 @@ def show(config: Config, ranks: int) -> None:
     config = config.model_copy(update={"runtime": runtime})
     processes = [Process(rank, ranks) for rank in range(min(ranks, 2))]
     prepared = [prepare(config, process) for process in processes]
-    needs.show(prepared[0], [vars(needs.of_rank(of_process, process))
-                             for of_process, process in zip(prepared, processes, strict=True)])
+    needs.show(
+        prepared[0],
+        [
+            vars(needs.of_rank(of_process, process))
+            for of_process, process in zip(prepared, processes, strict=True)
+        ],
+    )
     if ranks > len(processes):
         print(f"ranks 2 to {ranks - 1}: at most as much as rank 1")
     for note in prepared[0].notes:

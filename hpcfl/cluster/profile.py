@@ -13,9 +13,13 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.experiment.sections import Section
 
-Word = Annotated[str, Field(pattern=r"^[\w.,@:+/=-]+$")]  # no spaces, and nothing special to a shell
+Word = Annotated[
+    str, Field(pattern=r"^[\w.,@:+/=-]+$")
+]  # no spaces, and nothing special to a shell
 Line = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]  # no control characters
-Option = Annotated[str, Field(pattern=r"^[a-z][a-z-]*$")]  # a long option without its dashes
+Option = Annotated[
+    str, Field(pattern=r"^[a-z][a-z-]*$")
+]  # a long option without its dashes
 TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 
@@ -23,31 +27,57 @@ class Profile(Section):
     """All keys of a profile. A job has ``nodes`` × ``ranks_per_node`` MPI ranks, the first one the server."""
 
     cluster: Literal["slurm", "local", "debug"] = Field(
-        "slurm", description="slurm; local: the same job on this machine without Slurm; debug: "
-                             "one rank, in this very process")
+        "slurm",
+        description="slurm; local: the same job on this machine without Slurm; debug: "
+        "one rank, in this very process",
+    )
     partition: Word | None = Field(None, description="Slurm's partition")
     account: Word | None = Field(None, description="who pays")
     qos: Word | None = Field(None, description="quality of service")
     constraint: Line | None = Field(None, description="features that nodes must have")
     nodes: PositiveInt = Field(1, description="nodes a job")
-    ranks_per_node: PositiveInt = Field(2, description="MPI ranks a node; with GPUs one a GPU, and one more "
-                                                       "for the server")
-    gpus_per_node: NonNegativeInt = Field(0, description="GPUs a node, shared out by node-local rank")
-    cores: PositiveInt = Field(1, description="CPU cores a rank; at least runtime.threads")
-    memory: str | None = Field(None, pattern=r"^\d+[KMGT]?$", description="memory a node, e.g. 64G")
-    time: str = Field("1:00:00", pattern=rf"^{TIME.pattern}$",
-                      description="time limit, [days-]hours:minutes:seconds")
-    mpi: Word = Field("pmi2", description="srun --mpi=…: pmi2 for MPICH, pmix for Open MPI; "
-                                          "or mpiexec to start with that")
-    setup: list[Line] = Field(default_factory=list,
-                              description="shell commands to run first, e.g. 'module load mpich'")
-    warning: PositiveInt = Field(120, description="seconds before the time limit at which the job is told to "
-                                                  "stop; longer than a round, so that the round is not lost")
-    max_requeues: NonNegativeInt = Field(3, description="times a job returns to the queue without a "
-                                                        "new checkpoint")
-    at_once: PositiveInt = Field(8, description="cells of a sweep that run at the same time")
-    options: dict[Option, Line | bool | int] = Field(default_factory=dict,
-                                                     description="further options of sbatch")
+    ranks_per_node: PositiveInt = Field(
+        2,
+        description="MPI ranks a node; with GPUs one a GPU, and one more "
+        "for the server",
+    )
+    gpus_per_node: NonNegativeInt = Field(
+        0, description="GPUs a node, shared out by node-local rank"
+    )
+    cores: PositiveInt = Field(
+        1, description="CPU cores a rank; at least runtime.threads"
+    )
+    memory: str | None = Field(
+        None, pattern=r"^\d+[KMGT]?$", description="memory a node, e.g. 64G"
+    )
+    time: str = Field(
+        "1:00:00",
+        pattern=rf"^{TIME.pattern}$",
+        description="time limit, [days-]hours:minutes:seconds",
+    )
+    mpi: Word = Field(
+        "pmi2",
+        description="srun --mpi=…: pmi2 for MPICH, pmix for Open MPI; "
+        "or mpiexec to start with that",
+    )
+    setup: list[Line] = Field(
+        default_factory=list,
+        description="shell commands to run first, e.g. 'module load mpich'",
+    )
+    warning: PositiveInt = Field(
+        120,
+        description="seconds before the time limit at which the job is told to "
+        "stop; longer than a round, so that the round is not lost",
+    )
+    max_requeues: NonNegativeInt = Field(
+        3, description="times a job returns to the queue without a new checkpoint"
+    )
+    at_once: PositiveInt = Field(
+        8, description="cells of a sweep that run at the same time"
+    )
+    options: dict[Option, Line | bool | int] = Field(
+        default_factory=dict, description="further options of sbatch"
+    )
 
     @property
     def ranks(self) -> int:
@@ -84,10 +114,16 @@ def load(name: str) -> Profile:
 
 def _find(name: str) -> Path:
     """The file of a profile by name; the first folder that has it counts. Raises UserError."""
-    known = {path.stem: path for folder in reversed(folders()) for path in sorted(folder.glob("*.toml"))}
+    known = {
+        path.stem: path
+        for folder in reversed(folders())
+        for path in sorted(folder.glob("*.toml"))
+    }
     if name not in known:
         looked = " and ".join(str(folder.absolute()) for folder in folders())
-        raise UserError(f"--profile {name}: no such profile in {looked}{plugins.nearest(name, known)}")
+        raise UserError(
+            f"--profile {name}: no such profile in {looked}{plugins.nearest(name, known)}"
+        )
     return known[name]
 
 

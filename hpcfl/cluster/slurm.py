@@ -25,14 +25,29 @@ class Queued:
     @property
     def alive(self) -> bool:
         """Whether it waits or runs."""
-        return self.state in ("PENDING", "RUNNING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED",
-                              "PREEMPTED", "COMPLETING", "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED",
-                              "SPECIAL_EXIT")
+        return self.state in (
+            "PENDING",
+            "RUNNING",
+            "CONFIGURING",
+            "REQUEUED",
+            "REQUEUE_HOLD",
+            "SUSPENDED",
+            "PREEMPTED",
+            "COMPLETING",
+            "RESIZING",
+            "SIGNALING",
+            "STAGE_OUT",
+            "STOPPED",
+            "SPECIAL_EXIT",
+        )
 
 
 def own_job() -> str | None:
     """The id of this process's job, ARRAY_TASK for a task of an array; None outside of jobs."""
-    array, task = os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")
+    array, task = (
+        os.environ.get("SLURM_ARRAY_JOB_ID"),
+        os.environ.get("SLURM_ARRAY_TASK_ID"),
+    )
     return f"{array}_{task}" if array and task else os.environ.get("SLURM_JOB_ID")
 
 
@@ -45,15 +60,25 @@ def jobs(ids: Iterable[str]) -> dict[str, Queued] | None:
     if not wanted:
         return {}
     # To ask for an id that Slurm has forgotten is an error, so all jobs of the user are asked for.
-    answer = _ask(["squeue", "--me", "--noheader", "--array", "--states=all",
-                   "--Format=JobArrayID:|,State:|,Reason:|,RestartCnt:|"])
+    answer = _ask(
+        [
+            "squeue",
+            "--me",
+            "--noheader",
+            "--array",
+            "--states=all",
+            "--Format=JobArrayID:|,State:|,Reason:|,RestartCnt:|",
+        ]
+    )
     if answer is None:
         return None
     queue = {}
     for line in answer.splitlines():
         job, state, reason, restarts, *_ = (part.strip() for part in line.split("|"))
         if job.partition("_")[0] in wanted:
-            queue[job] = Queued(state, reason, int(restarts) if restarts.isdigit() else 0)
+            queue[job] = Queued(
+                state, reason, int(restarts) if restarts.isdigit() else 0
+            )
     return queue
 
 
@@ -68,15 +93,23 @@ def submit_after(job: str, script: list[str], restarts: int) -> str | None:
     script: its file and arguments. restarts: what ``restarts`` is to count in the new job.
     """
     # sbatch hands this environment on, but the new job is no task of this one's array.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(OF_THIS_JOB)}
-    answer = _ask(["sbatch", "--parsable", f"--dependency=afterany:{job}", *script],
-                  environment | {"HPCFL_RESTARTS": str(restarts)})
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(OF_THIS_JOB)
+    }
+    answer = _ask(
+        ["sbatch", "--parsable", f"--dependency=afterany:{job}", *script],
+        environment | {"HPCFL_RESTARTS": str(restarts)},
+    )
     return None if answer is None else answer.strip().partition(";")[0]
 
 
 def restarts() -> int:
     """How often this job was started before: Slurm's count of requeues, and that of the job it follows."""
-    return int(os.environ.get("SLURM_RESTART_COUNT") or 0) + int(os.environ.get("HPCFL_RESTARTS") or 0)
+    return int(os.environ.get("SLURM_RESTART_COUNT") or 0) + int(
+        os.environ.get("HPCFL_RESTARTS") or 0
+    )
 
 
 def _ask(command: list[str], environment: dict[str, str] | None = None) -> str | None:
@@ -84,8 +117,14 @@ def _ask(command: list[str], environment: dict[str, str] | None = None) -> str |
     if shutil.which(command[0]) is None:
         return None
     try:
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=True,
-                                env=environment)
+        answer = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=True,
+            env=environment,
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout

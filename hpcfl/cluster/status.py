@@ -25,7 +25,11 @@ from hpcfl.storage.results import Results
 
 INTERVAL = 5.0  # seconds between two looks
 UNDER_WAY = ("queued", "starting", "running")
-STARTING = (Stage.EMPTY, Stage.CLAIMED, Stage.PREPARED)  # stages of a run that is at work before round 1
+STARTING = (
+    Stage.EMPTY,
+    Stage.CLAIMED,
+    Stage.PREPARED,
+)  # stages of a run that is at work before round 1
 WIDE = 200  # columns where the output is no terminal
 
 
@@ -48,8 +52,10 @@ def look(folder: Path) -> list[Status]:
     """All cells of the sweep in a folder, or the single run in it. Raises UserError if there is neither."""
     submissions = Submissions(folder)
     queue = slurm.jobs(submissions.jobs.values()) or {}
-    return [_status(name, place, submissions, queue.get(submissions.jobs.get(name, "")))
-            for name, place in _cells(folder, submissions)]
+    return [
+        _status(name, place, submissions, queue.get(submissions.jobs.get(name, "")))
+        for name, place in _cells(folder, submissions)
+    ]
 
 
 def show(folder: Path, watch: bool) -> None:
@@ -88,7 +94,9 @@ def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]
         yield name, folder / name
 
 
-def _status(name: str, folder: Path, submissions: Submissions, queued: Queued | None) -> Status:
+def _status(
+    name: str, folder: Path, submissions: Submissions, queued: Queued | None
+) -> Status:
     run = _run(folder)
     state, note = _state(name, folder, run, submissions, queued)
     if run is None:
@@ -96,10 +104,19 @@ def _status(name: str, folder: Path, submissions: Submissions, queued: Queued | 
     so_far, rounds = run.summary, run.config["rounds"]
     pace, left = so_far.seconds_per_round, rounds - so_far.rounds
     number = so_far.last[run.score] if so_far.last else None
-    return Status(name, state, note, so_far.rounds, rounds, number,
-                  pace * left if pace and left and state == "running" else None,
-                  "" if number is None else f"{run.measure.shown(number)} {run.measure.unit}".rstrip(),
-                  _typed(run) if state == "stopped" and name not in submissions.jobs else "")
+    return Status(
+        name,
+        state,
+        note,
+        so_far.rounds,
+        rounds,
+        number,
+        pace * left if pace and left and state == "running" else None,
+        ""
+        if number is None
+        else f"{run.measure.shown(number)} {run.measure.unit}".rstrip(),
+        _typed(run) if state == "stopped" and name not in submissions.jobs else "",
+    )
 
 
 def _run(folder: Path) -> Run | None:
@@ -110,12 +127,20 @@ def _run(folder: Path) -> Run | None:
         return None
 
 
-def _state(name: str, folder: Path, run: Run | None, submissions: Submissions,
-           queued: Queued | None) -> tuple[str, str]:
+def _state(
+    name: str,
+    folder: Path,
+    run: Run | None,
+    submissions: Submissions,
+    queued: Queued | None,
+) -> tuple[str, str]:
     """A cell's state and note: what its folder says comes first, what the queue says next."""
     its_life = run.life if run else life.look(folder, None, Results())
-    requeues = (f"requeued {queued.restarts} time{'s' if queued.restarts > 1 else ''}"
-                if queued and queued.restarts else "")
+    requeues = (
+        f"requeued {queued.restarts} time{'s' if queued.restarts > 1 else ''}"
+        if queued and queued.restarts
+        else ""
+    )
     if its_life.finished:
         return "finished", ""
     if its_life.held:
@@ -125,8 +150,13 @@ def _state(name: str, folder: Path, run: Run | None, submissions: Submissions,
     if failure := its_life.failure or submissions.failure(name):
         return "failed", failure
     if queued is not None and queued.state not in ("COMPLETED", "CANCELLED"):
-        return "failed", f"{queued.state} is all that Slurm says; the log is in {submissions.folder}"
-    return ("stopped", "the same command continues") if its_life.stage else ("waiting", "")
+        return (
+            "failed",
+            f"{queued.state} is all that Slurm says; the log is in {submissions.folder}",
+        )
+    return (
+        ("stopped", "the same command continues") if its_life.stage else ("waiting", "")
+    )
 
 
 def _typed(run: Run) -> str:
@@ -134,26 +164,49 @@ def _typed(run: Run) -> str:
     program, *words = run.results.header.get("command") or [""]
     ranks = run.results.header.get("ranks", 1)
     launcher = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
-    return shlex.join([*launcher, "hpcfl", *words]) if Path(program).name == "hpcfl" else ""
+    return (
+        shlex.join([*launcher, "hpcfl", *words])
+        if Path(program).name == "hpcfl"
+        else ""
+    )
 
 
 def _in_queue(queued: Queued, run: Run | None, requeues: str) -> tuple[str, str]:
     """State and note of a cell whose job waits or runs, but does not hold the folder."""
     if queued.state == "RUNNING":
         return "running" if run else "starting", requeues
-    return "queued", ", ".join(part for part in (requeues, queued.reason) if part and part != "None")
+    return "queued", ", ".join(
+        part for part in (requeues, queued.reason) if part and part != "None"
+    )
 
 
 def _table(cells: list[Status]) -> RenderableType:
     table = Table(box=None, pad_edge=False)
-    for title, justify in (("cell", "left"), ("state", "left"), ("round", "right"), ("reached", "right"),
-                           ("left", "right"), ("", "left")):
+    for title, justify in (
+        ("cell", "left"),
+        ("state", "left"),
+        ("round", "right"),
+        ("reached", "right"),
+        ("left", "right"),
+        ("", "left"),
+    ):
         table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for cell in cells:
-        table.add_row(literal(cell.name), cell.state, f"{cell.round}/{cell.rounds}" if cell.rounds else "",
-                      literal(cell.reached),
-                      "" if cell.left is None else duration(cell.left), literal(cell.note))
+        table.add_row(
+            literal(cell.name),
+            cell.state,
+            f"{cell.round}/{cell.rounds}" if cell.rounds else "",
+            literal(cell.reached),
+            "" if cell.left is None else duration(cell.left),
+            literal(cell.note),
+        )
     counts = Counter(cell.state for cell in cells)
     commands = dict.fromkeys(cell.command for cell in cells if cell.command)
-    return Group(table, ", ".join(f"{count} {state}" for state, count in counts.items()),
-                 *(literal(f"continue, in the folder where it was begun: {command}") for command in commands))
+    return Group(
+        table,
+        ", ".join(f"{count} {state}" for state, count in counts.items()),
+        *(
+            literal(f"continue, in the folder where it was begun: {command}")
+            for command in commands
+        ),
+    )

@@ -79,4 +79,6 @@ def _read(path: Path, form: type[Form]) -> Form:
     except FileNotFoundError:
         return form()
     except Damaged as error:
-        raise UserError(f"{path}: cannot be read ({error}); delete it to forget these jobs") from None
+        raise UserError(
+            f"{path}: cannot be read ({error}); delete it to forget these jobs"
+        ) from None

@@ -43,7 +43,9 @@ class Supervisor:
     record: str  # file of the cell's ``Record``
     warning: float  # seconds between Slurm's signal and the end of the job
     max_requeues: int  # without a new checkpoint
-    again: list[str]  # a batch script and its arguments, for a job that follows this one
+    again: list[
+        str
+    ]  # a batch script and its arguments, for a job that follows this one
     _warned: float | None = None  # when the first warning came, by the monotonic clock
 
     def __call__(self) -> None:
@@ -64,7 +66,9 @@ class Supervisor:
                 self._continue(code)
         if code:
             why = f"{_ending(code)}: {reason}" if reason else _ending(code)
-            raise RunFailure(f"{why}; submitted again it continues from round {progress(Path(self.folder))}")
+            raise RunFailure(
+                f"{why}; submitted again it continues from round {progress(Path(self.folder))}"
+            )
 
     def _watch(self, process: "subprocess.Popen[str]") -> int | None:
         """Wait for the ranks and return their exit code; None if they are still there when the time is up.
@@ -74,7 +78,9 @@ class Supervisor:
         last_sent = 0.0
         while process.poll() is None and not self._too_late():
             if self._warned is not None and time.monotonic() - last_sent > REPEAT:
-                process.send_signal(signal.SIGUSR1)  # srun and mpiexec both pass it on to the ranks
+                process.send_signal(
+                    signal.SIGUSR1
+                )  # srun and mpiexec both pass it on to the ranks
                 last_sent = time.monotonic()
             time.sleep(TICK)
         return process.returncode
@@ -96,10 +102,12 @@ class Supervisor:
         fruitless = before.get("fruitless", 0) + 1 if in_vain else 0
         self._note(rounds=done, fruitless=fruitless, failure=None)
         if fruitless > self.max_requeues:
-            raise RunFailure(f"requeued {fruitless} times without a new checkpoint (round {done}), more than "
-                             f"max_requeues = {self.max_requeues}: a round, or what comes before the first "
-                             "one, needs more time than the job has; raise the profile's time and warning, "
-                             "or use more ranks")
+            raise RunFailure(
+                f"requeued {fruitless} times without a new checkpoint (round {done}), more than "
+                f"max_requeues = {self.max_requeues}: a round, or what comes before the first "
+                "one, needs more time than the job has; raise the profile's time and warning, "
+                "or use more ranks"
+            )
 
     def _note(self, **entries: Any) -> None:
         """Set entries of the ``Record``; a full disk is no reason to stop."""
@@ -117,22 +125,37 @@ class Supervisor:
         queue = slurm.jobs([job]) if job else {}
         if job is None:
             raise RunFailure("stopped early; the same command continues")
-        when = ("in time" if code == CONTINUE else "in the middle of a round, which will be repeated"
-                if code is None else (f"by the warning before the ranks could take it ({_ending(code)})"))
+        when = (
+            "in time"
+            if code == CONTINUE
+            else "in the middle of a round, which will be repeated"
+            if code is None
+            else (f"by the warning before the ranks could take it ({_ending(code)})")
+        )
         # said before all else: Slurm may end this process while it is being requeued
         _say(f"job {job} stopped {when}")
-        if (queue is not None and queue.get(job)
-                and queue[job].state not in ("RUNNING", "PREEMPTED", "SUSPENDED")):
+        if (
+            queue is not None
+            and queue.get(job)
+            and queue[job].state not in ("RUNNING", "PREEMPTED", "SUSPENDED")
+        ):
             _say(f"job {job} is ended by scancel or scontrol requeue")
         elif slurm.requeue(job):
             _say(f"job {job} requeued")
-            time.sleep(RESERVE)  # until Slurm ends the job: one that ends by itself may count as failed
+            time.sleep(
+                RESERVE
+            )  # until Slurm ends the job: one that ends by itself may count as failed
         elif follower := slurm.submit_after(job, self.again, slurm.restarts() + 1):
-            self._note(followers=_read(Path(self.record)).get("followers", {}) | {job: follower})
+            self._note(
+                followers=_read(Path(self.record)).get("followers", {})
+                | {job: follower}
+            )
             _say(f"job {job} cannot be requeued from here; job {follower} follows it")
         else:
-            raise RunFailure(f"job {job} cannot be requeued: neither scontrol nor sbatch works on this node; "
-                             "the same command continues")
+            raise RunFailure(
+                f"job {job} cannot be requeued: neither scontrol nor sbatch works on this node; "
+                "the same command continues"
+            )
         raise SystemExit(CONTINUE)
 
 
@@ -142,7 +165,9 @@ def progress(folder: Path) -> int:
     for pattern in ("checkpoints/manifest-*.json", "*/checkpoints/manifest-*.json"):
         for path in folder.glob(pattern):
             number = path.stem.rpartition("-")[2]
-            newest[path.parent] = max(newest.get(path.parent, 0), int(number) if number.isdecimal() else 0)
+            newest[path.parent] = max(
+                newest.get(path.parent, 0), int(number) if number.isdecimal() else 0
+            )
     return sum(newest.values())
 
 
@@ -159,8 +184,11 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 def _ending(code: int) -> str:
     """How the ranks ended, by their launcher's exit code, which is negative for a signal."""
-    return (f"the ranks were ended by {signal.Signals(-code).name}" if code < 0
-            else f"the ranks ended with code {code}")
+    return (
+        f"the ranks were ended by {signal.Signals(-code).name}"
+        if code < 0
+        else f"the ranks ended with code {code}"
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -177,22 +205,50 @@ def _say(text: str) -> None:
 
 def main() -> None:
     """``python -m hpcfl.cluster.supervisor [options] -- command``, the last line of a batch script."""
-    parser = argparse.ArgumentParser(prog="python -m hpcfl.cluster.supervisor", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", required=True, metavar="DIR",
-                        help="the results folder that the command writes")
-    parser.add_argument("--record", required=True, metavar="FILE",
-                        help="where requeues are counted; made where missing")
-    parser.add_argument("--again", required=True, metavar="WORDS", type=shlex.split,
-                        help="this batch script and its arguments, quoted, submitted again where requeueing "
-                             "is impossible")
-    parser.add_argument("--warning", type=float, default=120.0,
-                        help="seconds, as in '#SBATCH --signal=B:USR2@SECONDS'")
-    parser.add_argument("--max-requeues", type=int, default=3, help="times without a new checkpoint")
+    parser = argparse.ArgumentParser(
+        prog="python -m hpcfl.cluster.supervisor",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--out",
+        required=True,
+        metavar="DIR",
+        help="the results folder that the command writes",
+    )
+    parser.add_argument(
+        "--record",
+        required=True,
+        metavar="FILE",
+        help="where requeues are counted; made where missing",
+    )
+    parser.add_argument(
+        "--again",
+        required=True,
+        metavar="WORDS",
+        type=shlex.split,
+        help="this batch script and its arguments, quoted, submitted again where requeueing "
+        "is impossible",
+    )
+    parser.add_argument(
+        "--warning",
+        type=float,
+        default=120.0,
+        help="seconds, as in '#SBATCH --signal=B:USR2@SECONDS'",
+    )
+    parser.add_argument(
+        "--max-requeues", type=int, default=3, help="times without a new checkpoint"
+    )
     parser.add_argument("command", nargs="+", help="starts the ranks")
     given = parser.parse_args()
-    supervisor = Supervisor(given.command, given.out, given.record, given.warning,
-                            given.max_requeues, given.again)
+    supervisor = Supervisor(
+        given.command,
+        given.out,
+        given.record,
+        given.warning,
+        given.max_requeues,
+        given.again,
+    )
     try:
         supervisor()
     except RunFailure as error:

@@ -9,8 +9,12 @@ from pathlib import Path
 
 from hpcfl.files import atomic
 
-RANK_LINE = re.compile(r"(rank (\d+) on .*)")  # of ``rank_list``: who and where a rank is
-REASON = re.compile(r"hpcfl: (.*)")  # said by a rank that failed; the first such line is the cause
+RANK_LINE = re.compile(
+    r"(rank (\d+) on .*)"
+)  # of ``rank_list``: who and where a rank is
+REASON = re.compile(
+    r"hpcfl: (.*)"
+)  # said by a rank that failed; the first such line is the cause
 # Said by srun of a rank that died, "srun: error: n2: task 2: Killed"; the first one died by itself.
 DEATH = re.compile(r"srun: error: \S+: tasks? (\d+).*?: (.*)")
 PATIENCE = 5.0  # seconds for the end of the output, which an orphan that holds the pipe could delay for ever
@@ -22,8 +26,13 @@ class Witness:
     def __init__(self, command: Sequence[str]) -> None:
         """Raises RunFailure if there is no such program."""
         with atomic.explained(Path(command[0])):
-            self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                                            text=True, errors="replace")
+            self.process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+            )
         self._ranks: dict[str, str] = {}
         self._reason = ""
         self._death = ""
@@ -53,4 +62,7 @@ class Witness:
         elif match := REASON.match(line):
             self._reason = self._reason or match[1]
         elif match := DEATH.match(line):
-            self._death = self._death or f"{self._ranks.get(match[1], f'rank {match[1]}')}: {match[2]}"
+            self._death = (
+                self._death
+                or f"{self._ranks.get(match[1], f'rank {match[1]}')}: {match[2]}"
+            )

@@ -44,11 +44,15 @@ class Plan:
         if not self.is_sweep:
             return
         if (self.folder / RUN).exists():
-            raise UserError(f"{self.folder}: holds a single run, not a sweep; choose another --out or name")
+            raise UserError(
+                f"{self.folder}: holds a single run, not a sweep; choose another --out or name"
+            )
         sweep_folder.record(self.folder, [cell.name for cell in self.cells])
 
 
-def make_plan(table: dict[str, Any], source: str, out: Path | None, fresh: bool = False) -> Plan:
+def make_plan(
+    table: dict[str, Any], source: str, out: Path | None, fresh: bool = False
+) -> Plan:
     """What an experiment file's ``table`` asks for; ``source`` names it in messages. Raises UserError.
 
     fresh: nothing of what lies in the folders counts.
@@ -57,20 +61,44 @@ def make_plan(table: dict[str, Any], source: str, out: Path | None, fresh: bool 
     is_sweep = "sweep" in table
     folder = out or Path("runs") / table.get("name", cells[0].config.name)
     places = [cell.name if is_sweep else "." for cell in cells]
-    planned = [PlannedCell(cell.name, place,
-                           cell.config if fresh else run_folder.as_begun(folder / place, cell.config))
-               for cell, place in zip(cells, places, strict=True)]
+    planned = [
+        PlannedCell(
+            cell.name,
+            place,
+            cell.config if fresh else run_folder.as_begun(folder / place, cell.config),
+        )
+        for cell, place in zip(cells, places, strict=True)
+    ]
     return Plan(folder, planned, is_sweep)
 
 
-def run_file(file: Path, overrides: Iterable[str], out: Path | None, fresh: bool,
-             communicator: Communicator, on_round: OnRound | None = None) -> Path:
+def run_file(
+    file: Path,
+    overrides: Iterable[str],
+    out: Path | None,
+    fresh: bool,
+    communicator: Communicator,
+    on_round: OnRound | None = None,
+) -> Path:
     """Run an experiment file as ``run_table`` does its table; return the results folder. Collective."""
-    return _run(lambda: config.read(file, overrides), str(file), out, fresh, communicator, on_round)
+    return _run(
+        lambda: config.read(file, overrides),
+        str(file),
+        out,
+        fresh,
+        communicator,
+        on_round,
+    )
 
 
-def run_table(table: dict[str, Any], source: str, out: Path | None, fresh: bool,
-              communicator: Communicator, on_round: OnRound | None = None) -> Path:
+def run_table(
+    table: dict[str, Any],
+    source: str,
+    out: Path | None,
+    fresh: bool,
+    communicator: Communicator,
+    on_round: OnRound | None = None,
+) -> Path:
     """Run what an experiment file's ``table`` asks for; return the results folder. Collective.
 
     Rank 0 prints progress and, at the end, what came out; it tells ``on_round`` of each round. ``source``
@@ -80,8 +108,14 @@ def run_table(table: dict[str, Any], source: str, out: Path | None, fresh: bool,
     return _run(lambda: table, source, out, fresh, communicator, on_round)
 
 
-def _run(read: Callable[[], dict[str, Any]], source: str, out: Path | None, fresh: bool,
-         communicator: Communicator, on_round: OnRound | None) -> Path:
+def _run(
+    read: Callable[[], dict[str, Any]],
+    source: str,
+    out: Path | None,
+    fresh: bool,
+    communicator: Communicator,
+    on_round: OnRound | None,
+) -> Path:
     """``run_table`` with a function that gives the table, so that an unreadable file fails on all ranks."""
     with agreed(communicator):
         check_world(communicator)
@@ -92,12 +126,16 @@ def _run(read: Callable[[], dict[str, Any]], source: str, out: Path | None, fres
     if plan.is_sweep:
         _run_cells(plan, fresh, communicator, on_round)
     else:
-        played = run_one(plan.cells[0].config, plan.folder, fresh, communicator, on_round)
+        played = run_one(
+            plan.cells[0].config, plan.folder, fresh, communicator, on_round
+        )
         _show_results(plan, played, communicator)
     return plan.folder
 
 
-def check_file(file: Path, overrides: Iterable[str], communicator: Communicator) -> None:
+def check_file(
+    file: Path, overrides: Iterable[str], communicator: Communicator
+) -> None:
     """Prepare and try an experiment without running it; print its configuration and needs. Collective.
 
     Of a sweep all cells are checked for valid configurations, and the first one is prepared. Raises UserError
@@ -116,16 +154,25 @@ def check_file(file: Path, overrides: Iterable[str], communicator: Communicator)
         print(configuration.toml(cells[0].config))
         needs.show(prepared, ranks)
         settings = [protocols.flat(cell.config.resolved()) for cell in cells]
-        remarks = dict.fromkeys(line for setting in settings for line in protocols.unsourced(setting))
+        remarks = dict.fromkeys(
+            line for setting in settings for line in protocols.unsourced(setting)
+        )
         for note in [*prepared.notes, *remarks]:
             print(f"note: {plain(note)}")
         if len(cells) > 1:
-            print(f"sweep: {len(cells)} valid cells, this is the first: "
-                  f"{', '.join(cell.name for cell in cells)}")
+            print(
+                f"sweep: {len(cells)} valid cells, this is the first: "
+                f"{', '.join(cell.name for cell in cells)}"
+            )
 
 
-def run_one(experiment: config.Config, folder: Path, fresh: bool, communicator: Communicator,
-            on_round: OnRound | None = None) -> bool:
+def run_one(
+    experiment: config.Config,
+    folder: Path,
+    fresh: bool,
+    communicator: Communicator,
+    on_round: OnRound | None = None,
+) -> bool:
     """Run one configuration in ``folder``; return False, and say so, if it is complete there. Collective.
 
     Raises what ``commands.run.run`` raises.
@@ -136,13 +183,21 @@ def run_one(experiment: config.Config, folder: Path, fresh: bool, communicator: 
         with suppress(UserError):  # a complete run needs its run.json no more
             if there := run_folder.read(folder):
                 asked = there["config"]["rounds"]
-        more = f", for the {asked} rounds of a later command" if asked > experiment.rounds else ""
-        print(f"{experiment.name}: complete in {folder}{more}; --fresh starts over", flush=True)
+        more = (
+            f", for the {asked} rounds of a later command"
+            if asked > experiment.rounds
+            else ""
+        )
+        print(
+            f"{experiment.name}: complete in {folder}{more}; --fresh starts over",
+            flush=True,
+        )
     return played
 
 
-def _run_cells(plan: Plan, fresh: bool, communicator: Communicator,
-               on_round: OnRound | None) -> None:
+def _run_cells(
+    plan: Plan, fresh: bool, communicator: Communicator, on_round: OnRound | None
+) -> None:
     """Run a sweep's cells one after the other; one that fails does not keep the others from running.
 
     Raises RunFailure at the end if any has failed.
@@ -151,7 +206,9 @@ def _run_cells(plan: Plan, fresh: bool, communicator: Communicator,
     played = False
     for cell in plan.cells:
         try:
-            played |= run_one(cell.config, plan.folder / cell.folder, fresh, communicator, on_round)
+            played |= run_one(
+                cell.config, plan.folder / cell.folder, fresh, communicator, on_round
+            )
         except (RunFailure, UserError) as error:
             # without its traceback, which would keep all that the cell had in memory
             failures[cell.name] = error.with_traceback(None)
@@ -159,14 +216,21 @@ def _run_cells(plan: Plan, fresh: bool, communicator: Communicator,
                 print(f"{cell.name}: failed: {plain(error)}", flush=True)
     if communicator.is_server:
         now = {cell.folder for cell in plan.cells}
-        if earlier := [name for name in sweep_folder.there(plan.folder) if name not in now]:
-            print(f"note: {plan.folder} also has runs that are not in this sweep any more, {len(earlier)} in "
-                  f"all, such as {plain(earlier[0])}; they count in its tables", flush=True)
+        if earlier := [
+            name for name in sweep_folder.there(plan.folder) if name not in now
+        ]:
+            print(
+                f"note: {plan.folder} also has runs that are not in this sweep any more, {len(earlier)} in "
+                f"all, such as {plain(earlier[0])}; they count in its tables",
+                flush=True,
+            )
     if len(failures) < len(plan.cells):
         _show_results(plan, played, communicator)
     if failures:
         name, first = next(iter(failures.items()))
-        raise RunFailure(f"{len(failures)} of {len(plan.cells)} cells failed, first {name}: {first}")
+        raise RunFailure(
+            f"{len(failures)} of {len(plan.cells)} cells failed, first {name}: {first}"
+        )
 
 
 def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:
@@ -181,6 +245,9 @@ def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:
 
         closing.tell(plan.folder, played)
     except Exception as error:
-        print(f"note: the results are complete, but their report failed ({type(error).__name__}: "
-              f"{plain(error)}); the same command makes it again, hpcfl show "
-              f"{shlex.quote(str(plan.folder))} shows them", flush=True)
+        print(
+            f"note: the results are complete, but their report failed ({type(error).__name__}: "
+            f"{plain(error)}); the same command makes it again, hpcfl show "
+            f"{shlex.quote(str(plan.folder))} shows them",
+            flush=True,
+        )

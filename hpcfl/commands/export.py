@@ -10,8 +10,15 @@ from hpcfl.trained.export import export as write
 from hpcfl.trained.models import Models, Trained
 
 
-def export(folder: Path, clients: Sequence[int] | None, of_server: bool, moment: str | None, at: str,
-           own: Sequence[str], out: Path) -> None:
+def export(
+    folder: Path,
+    clients: Sequence[int] | None,
+    of_server: bool,
+    moment: str | None,
+    at: str,
+    own: Sequence[str],
+    out: Path,
+) -> None:
     """Write models of the run in a folder into ``out``, and print a line for each.
 
     clients: by number; None for all. of_server: also the server's models. moment, at, own: as for
@@ -21,13 +28,22 @@ def export(folder: Path, clients: Sequence[int] | None, of_server: bool, moment:
         raise UserError("which models? --client N, --all or --global")
     found = summary.load_all(folder, own)
     if summary.is_sweep(folder, found):
-        raise UserError(f"{folder}: is a sweep; export one of its runs, such as {found[0].folder}")
-    for line in write(found[0].models, _chosen(found[0].models, clients, of_server, moment, at), out):
+        raise UserError(
+            f"{folder}: is a sweep; export one of its runs, such as {found[0].folder}"
+        )
+    for line in write(
+        found[0].models, _chosen(found[0].models, clients, of_server, moment, at), out
+    ):
         print(plain(line))
 
 
-def _chosen(models: Models, clients: Sequence[int] | None, of_server: bool, moment: str | None,
-            at: str) -> Iterator[Trained]:
+def _chosen(
+    models: Models,
+    clients: Sequence[int] | None,
+    of_server: bool,
+    moment: str | None,
+    at: str,
+) -> Iterator[Trained]:
     if of_server:
         yield from models.of_server(at=at)
     if clients is None:

@@ -31,11 +31,18 @@ from hpcfl.tracking._writing import Tracking
 OnRound = Callable[[str, int, dict[str, Any]], None]
 
 PREPARING = 15.0  # least seconds of silence allowed before round 1: an import sends no heartbeats
-PUBLISH_EVERY = 0.5  # seconds between files of metrics: to write one takes as long as a short round
+PUBLISH_EVERY = (
+    0.5  # seconds between files of metrics: to write one takes as long as a short round
+)
 
 
-def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = False,
-        on_round: OnRound | None = None) -> bool:
+def run(
+    config: Config,
+    folder: Path,
+    communicator: Communicator,
+    fresh: bool = False,
+    on_round: OnRound | None = None,
+) -> bool:
     """Start or continue the run in ``folder``; return False if it is complete already. Collective.
 
     Before ``Claim.begin`` nothing in the folder changes, and whatever is wrong is a UserError; after it, a
@@ -46,38 +53,74 @@ def run(config: Config, folder: Path, communicator: Communicator, fresh: bool = 
     with StopRequest(lambda: communicator.abort(1)) as request, ExitStack() as stack:
         with agreed(communicator):
             check_world(communicator)
-            complete = run_folder.examine(folder, config, fresh) if communicator.is_server else False
+            complete = (
+                run_folder.examine(folder, config, fresh)
+                if communicator.is_server
+                else False
+            )
         if communicator.share(complete):
             return False
         prepared = prepare_together(config, communicator)
         prepared = trial.run(prepared, communicator)
         introduced = communicator.introduce(rank_list(communicator, prepared))
         with agreed(communicator):
-            claim = (stack.enter_context(run_folder.claim(folder, config, fresh))
-                     if communicator.is_server else None)
+            claim = (
+                stack.enter_context(run_folder.claim(folder, config, fresh))
+                if communicator.is_server
+                else None
+            )
         if communicator.share(communicator.is_server and claim is None):
             return False
-        checkpoints = Checkpoints(folder / CHECKPOINTS, communicator, config.checkpoint.keep)
+        checkpoints = Checkpoints(
+            folder / CHECKPOINTS, communicator, config.checkpoint.keep
+        )
         restored = None if fresh else checkpoints.restore(prepared.store)
         if communicator.agree(int(request.received is not None)):
-            raise Interrupted("stopped before it began; the same command begins it" if restored is None
-                              else f"stopped after round {restored.round} of {config.rounds}; "
-                              "the same command continues", begun=restored is not None)
+            raise Interrupted(
+                "stopped before it began; the same command begins it"
+                if restored is None
+                else f"stopped after round {restored.round} of {config.rounds}; "
+                "the same command continues",
+                begun=restored is not None,
+            )
         with agreed(communicator):
-            notes = _begin(claim, prepared, restored, communicator) if claim is not None else []
+            notes = (
+                _begin(claim, prepared, restored, communicator)
+                if claim is not None
+                else []
+            )
         try:
             with agreed(communicator):
-                metrics = (_metrics_writer(claim, communicator, prepared, restored.round if restored else 0)
-                           if claim is not None else None)
-            _play(communicator, prepared, checkpoints, restored, metrics, folder, introduced, notes, request,
-                  on_round)
+                metrics = (
+                    _metrics_writer(
+                        claim, communicator, prepared, restored.round if restored else 0
+                    )
+                    if claim is not None
+                    else None
+                )
+            _play(
+                communicator,
+                prepared,
+                checkpoints,
+                restored,
+                metrics,
+                folder,
+                introduced,
+                notes,
+                request,
+                on_round,
+            )
         except UserError as error:
             raise RunFailure(str(error)) from error
     return True
 
 
-def _begin(claim: Claim, prepared: Prepared, restored: Restored | None,
-           communicator: Communicator) -> list[str]:
+def _begin(
+    claim: Claim,
+    prepared: Prepared,
+    restored: Restored | None,
+    communicator: Communicator,
+) -> list[str]:
     """On rank 0: make the folder this run's; return what a user should know before training goes on.
 
     Raises UserError if the data are not those that the run began with, UserError or RunFailure if the folder
@@ -87,8 +130,10 @@ def _begin(claim: Claim, prepared: Prepared, restored: Restored | None,
     partition = claim.folder / PARTITION
     saved = _saved_split(partition, notes)
     if restored is not None and saved is not None and not saved.same(prepared.split):
-        raise UserError(f"{partition}: was drawn from other data than those in place now; put the data back "
-                        "that the run began with, or choose another --out or --fresh")
+        raise UserError(
+            f"{partition}: was drawn from other data than those in place now; put the data back "
+            "that the run began with, or choose another --out or --fresh"
+        )
     claim.begin()
     if restored is None or saved is None:
         prepared.split.save(partition)
@@ -108,9 +153,18 @@ def _saved_split(path: Path, notes: list[str]) -> Split | None:
         return None
 
 
-def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoints, restored: Restored | None,
-          metrics: MetricsWriter | None, folder: Path, introduced: list[str], notes: list[str],
-          request: StopRequest, on_round: OnRound | None) -> None:
+def _play(
+    communicator: Communicator,
+    prepared: Prepared,
+    checkpoints: Checkpoints,
+    restored: Restored | None,
+    metrics: MetricsWriter | None,
+    folder: Path,
+    introduced: list[str],
+    notes: list[str],
+    request: StopRequest,
+    on_round: OnRound | None,
+) -> None:
     """Play the rounds that are left; rank 0, which alone has ``metrics``, shows progress, tells ``on_round``.
 
     introduced: lines about ranks that were not shown yet; notes: what a user should know.
@@ -123,12 +177,23 @@ def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoin
     done = restored.round if restored else 0
     best = _best_round(prepared, restored)
     if metrics is None:
-        Federation(communicator, prepared, server, checkpoints, None, _meta(prepared, communicator),
-                   _silent, best).run(done, request)
+        Federation(
+            communicator,
+            prepared,
+            server,
+            checkpoints,
+            None,
+            _meta(prepared, communicator),
+            _silent,
+            best,
+        ).run(done, request)
         return
     config = prepared.config
-    tracking = Tracking(config.runtime.track, folder, config.resolved(), _history(folder, done))
+    tracking = Tracking(
+        config.runtime.track, folder, config.resolved(), _history(folder, done)
+    )
     with Progress(config, folder, communicator, prepared) as progress:
+
         def report(round: int, values: dict[str, Any]) -> None:
             progress.round(round, values)
             tracking.round(round, values)
@@ -139,8 +204,16 @@ def _play(communicator: Communicator, prepared: Prepared, checkpoints: Checkpoin
         progress.start(done, introduced, [*notes, *metrics.notes])
         try:
             with tracking:
-                Federation(communicator, prepared, server, checkpoints, metrics,
-                           _meta(prepared, communicator), report, best).run(done, request)
+                Federation(
+                    communicator,
+                    prepared,
+                    server,
+                    checkpoints,
+                    metrics,
+                    _meta(prepared, communicator),
+                    report,
+                    best,
+                ).run(done, request)
         finally:
             progress.tell(tracking.notes)
 
@@ -151,7 +224,9 @@ def _call(on_round: OnRound, name: str, round: int, values: dict[str, Any]) -> N
         on_round(name, round, values)
     except Exception as error:
         place = blame.line_of(error)
-        raise UserError(f"{f'{place}: ' if place else ''}on_round raised {blame.said(error)}") from error
+        raise UserError(
+            f"{f'{place}: ' if place else ''}on_round raised {blame.said(error)}"
+        ) from error
 
 
 def _history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -160,7 +235,14 @@ def _history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:
         found = results.read(folder)
         for row, round in enumerate(found.rounds.tolist()):
             if round <= done:
-                yield round, {name: values[row] for name, values in found.values.items() if values.ndim == 1}
+                yield (
+                    round,
+                    {
+                        name: values[row]
+                        for name, values in found.values.items()
+                        if values.ndim == 1
+                    },
+                )
 
 
 def _best_round(prepared: Prepared, restored: Restored | None) -> BestRound | None:
@@ -168,7 +250,11 @@ def _best_round(prepared: Prepared, restored: Restored | None) -> BestRound | No
     config = prepared.config
     if not config.checkpoint.best:
         return None
-    column = prepared.method.primary if config.evaluation.score == "method" else config.evaluation.score
+    column = (
+        prepared.method.primary
+        if config.evaluation.score == "method"
+        else config.evaluation.score
+    )
     chosen = measures.chosen_in(config.resolved(), column)
     return BestRound(chosen, prepared.measure, restored.best if restored else None)
 
@@ -185,27 +271,43 @@ def check_world(communicator: Communicator) -> None:
     """
     expected = launched_world_size()
     if expected is not None and expected != communicator.size:
-        raise UserError(f"the launcher started {expected} ranks but MPI sees a world of {communicator.size}; "
-                        "start with `srun --mpi=pmi2` (MPICH) or `srun --mpi=pmix` (Open MPI), or with this "
-                        "MPI's own mpiexec")
+        raise UserError(
+            f"the launcher started {expected} ranks but MPI sees a world of {communicator.size}; "
+            "start with `srun --mpi=pmi2` (MPICH) or `srun --mpi=pmix` (Open MPI), or with this "
+            "MPI's own mpiexec"
+        )
 
 
-def _metrics_writer(claim: Claim, communicator: Communicator, prepared: Prepared,
-                    done: int) -> MetricsWriter:
+def _metrics_writer(
+    claim: Claim, communicator: Communicator, prepared: Prepared, done: int
+) -> MetricsWriter:
     """What writes the metrics on rank 0, with all that readers need to know of the run.
 
     done: the rounds after which the run goes on.
     """
     origin = provenance.header()
     merged = results.load_merged(claim.folder, [])
-    start = {"after": done, "time": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
-             "ranks": communicator.size, "commit": origin["commit"], "failure": claim.failure}
-    header = {"config": prepared.config.resolved(), "ranks": communicator.size, **origin,
-              "starts": [*(merged.header.get("starts", []) if merged else []), start],
-              "gpus": list(prepared.gpus), "clients": prepared.split.names,
-              "primary": prepared.method.primary, "scores": measures.describe(prepared.resources.scores)}
-    static = {"train_counts": prepared.counts.long().numpy(),
-              "test_counts": prepared.test_counts.long().numpy()}
+    start = {
+        "after": done,
+        "time": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+        "ranks": communicator.size,
+        "commit": origin["commit"],
+        "failure": claim.failure,
+    }
+    header = {
+        "config": prepared.config.resolved(),
+        "ranks": communicator.size,
+        **origin,
+        "starts": [*(merged.header.get("starts", []) if merged else []), start],
+        "gpus": list(prepared.gpus),
+        "clients": prepared.split.names,
+        "primary": prepared.method.primary,
+        "scores": measures.describe(prepared.resources.scores),
+    }
+    static = {
+        "train_counts": prepared.counts.long().numpy(),
+        "test_counts": prepared.test_counts.long().numpy(),
+    }
     return MetricsWriter(claim.folder, header, static, PUBLISH_EVERY)
 
 
@@ -216,19 +318,30 @@ def _meta(prepared: Prepared, communicator: Communicator) -> dict[str, Any]:
     """
     config, kernel = prepared.config, prepared.resources.kernel
     on_gpu = prepared.resources.device.type == "cuda"
-    return {"fingerprint": config.fingerprint(), "rounds": config.rounds, "versions": provenance.versions(),
-            "processor": provenance.processor(), "threads": config.runtime.threads,
-            "kernel": [str(prepared.resources.device.type), config.runtime.lanes,
-                       *([kernel.widest] if on_gpu else [])],
-            "gpus": list(prepared.gpus) or None, "ranks": communicator.size if prepared.gpus else None}
+    return {
+        "fingerprint": config.fingerprint(),
+        "rounds": config.rounds,
+        "versions": provenance.versions(),
+        "processor": provenance.processor(),
+        "threads": config.runtime.threads,
+        "kernel": [
+            str(prepared.resources.device.type),
+            config.runtime.lanes,
+            *([kernel.widest] if on_gpu else []),
+        ],
+        "gpus": list(prepared.gpus) or None,
+        "ranks": communicator.size if prepared.gpus else None,
+    }
 
 
 def _changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
     """A line for everything that the last bits of results depend on and that is not as at the checkpoint."""
-    return [f"continued with other {key} ({restored.meta.get(key)} before, {meta[key]} now): "
-            "the last bits of results may differ from an undisturbed run"
-            for key in ("versions", "processor", "threads", "kernel", "gpus", "ranks")
-            if restored.meta.get(key) != meta[key]]
+    return [
+        f"continued with other {key} ({restored.meta.get(key)} before, {meta[key]} now): "
+        "the last bits of results may differ from an undisturbed run"
+        for key in ("versions", "processor", "threads", "kernel", "gpus", "ranks")
+        if restored.meta.get(key) != meta[key]
+    ]
 
 
 def _silent(round: int, values: dict[str, Any]) -> None:

@@ -35,8 +35,11 @@ def agreed(communicator: Ranks) -> Iterator[None]:
         yield
     except Exception as error:
         failure = error
-    told = None if failure is None else [isinstance(failure, UserError),
-                                         str(failure) or type(failure).__name__]
+    told = (
+        None
+        if failure is None
+        else [isinstance(failure, UserError), str(failure) or type(failure).__name__]
+    )
     first = _first(communicator.allgather(told))
     if failure is not None:
         raise failure
@@ -46,4 +49,11 @@ def agreed(communicator: Ranks) -> Iterator[None]:
 
 def _first(told: list[list[Any] | None]) -> list[Any] | None:
     """What the lowest failing rank told: [whether it is a UserError, the message with the rank's number]."""
-    return next(([mine[0], f"rank {rank}: {mine[1]}"] for rank, mine in enumerate(told) if mine), None)
+    return next(
+        (
+            [mine[0], f"rank {rank}: {mine[1]}"]
+            for rank, mine in enumerate(told)
+            if mine
+        ),
+        None,
+    )

@@ -14,7 +14,9 @@ from typing import Any, NoReturn
 import numpy as np
 
 Array = Any  # an array of NumPy or a contiguous tensor of torch, which may lie on a GPU if ``takes_gpu``
-Empty = Callable[[Any, Any], Array]  # of (shape, name of the dtype): an array to receive into
+Empty = Callable[
+    [Any, Any], Array
+]  # of (shape, name of the dtype): an array to receive into
 
 
 class Process:
@@ -49,7 +51,10 @@ class Communicator(Process, ABC):
         self.local_rank, self.local_size = local_rank, local_size
         self.bytes_sent = 0  # by rank 0 to the workers, so far
         self.bytes_received = 0  # by rank 0 from the workers, so far
-        self.ranks = [f"rank {other}{f' on {self.host}' if other == rank else ''}" for other in range(size)]
+        self.ranks = [
+            f"rank {other}{f' on {self.host}' if other == rank else ''}"
+            for other in range(size)
+        ]
 
     def introduce(self, ranks: list[str]) -> list[str]:
         """From now on error lines call each rank as in ``ranks``; returns the names that are new."""
@@ -90,15 +95,23 @@ class Communicator(Process, ABC):
         """Collective. The highest level that any rank gives, on every rank."""
 
     @abstractmethod
-    def broadcast(self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
+    def broadcast(
+        self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty
+    ) -> Array:
         """Collective. Rank 0's array [width], on every rank.
 
         row: None on the other ranks, which receive into what ``empty`` makes.
         """
 
     @abstractmethod
-    def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any,
-                empty: Empty = np.empty) -> Array:
+    def scatter(
+        self,
+        rows: Array | None,
+        owner: Array,
+        width: int,
+        dtype: Any,
+        empty: Empty = np.empty,
+    ) -> Array:
         """Collective. Sends each of rank 0's rows to its owner; returns this rank's rows in their order.
 
         rows: ``[n, width]``; None on the other ranks. owner: the rank of each row [n].
@@ -106,7 +119,9 @@ class Communicator(Process, ABC):
         """
 
     @abstractmethod
-    def gather(self, rows: Array, owner: Array, empty: Empty = np.empty) -> Array | None:
+    def gather(
+        self, rows: Array, owner: Array, empty: Empty = np.empty
+    ) -> Array | None:
         """Collective. The reverse of ``scatter``: all rows on rank 0, None elsewhere. For narrow rows.
 
         rows: this rank's, ``[its own, width]``. The result is ``[n, width]``, with row i from rank
@@ -118,7 +133,9 @@ class Communicator(Process, ABC):
         """Whether rows of this size are better offered than gathered; the same on all ranks."""
 
     @abstractmethod
-    def offer(self, rows: Mapping[str, Array], positions: np.ndarray, total: int, empty: Empty) -> None:
+    def offer(
+        self, rows: Mapping[str, Array], positions: np.ndarray, total: int, empty: Empty
+    ) -> None:
         """Begin to send rows to rank 0, which takes them while it waits for others; no rank waits here.
 
         Every rank calls it once, with what it has, before the next exchange, and then ``offered``; where
@@ -188,22 +205,34 @@ class OneProcess(Communicator):
     def agree(self, level: int) -> int:
         return level
 
-    def broadcast(self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
+    def broadcast(
+        self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty
+    ) -> Array:
         assert row is not None
         return row
 
-    def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any,
-                empty: Empty = np.empty) -> Array:
+    def scatter(
+        self,
+        rows: Array | None,
+        owner: Array,
+        width: int,
+        dtype: Any,
+        empty: Empty = np.empty,
+    ) -> Array:
         assert rows is not None
         return rows
 
-    def gather(self, rows: Array, owner: Array, empty: Empty = np.empty) -> Array | None:
+    def gather(
+        self, rows: Array, owner: Array, empty: Empty = np.empty
+    ) -> Array | None:
         return rows
 
     def offers(self, row_bytes: int) -> bool:
         return False
 
-    def offer(self, rows: Mapping[str, Array], positions: np.ndarray, total: int, empty: Empty) -> None:
+    def offer(
+        self, rows: Mapping[str, Array], positions: np.ndarray, total: int, empty: Empty
+    ) -> None:
         """Does nothing: rows are where they belong."""
 
     def offered(self, names: Sequence[str], count: int) -> dict[str, Array]:

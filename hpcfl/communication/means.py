@@ -24,8 +24,11 @@ def kind(mean: Mean) -> list[Any]:
 
     The number is None for a single mean, which arrives as [width].
     """
-    return [list(mean.tensor.shape[1:]), dtype_name(mean.tensor.dtype),
-            mean.weights.shape[1] if mean.weights.dim() == 2 else None]
+    return [
+        list(mean.tensor.shape[1:]),
+        dtype_name(mean.tensor.dtype),
+        mean.weights.shape[1] if mean.weights.dim() == 2 else None,
+    ]
 
 
 def weights(mean: Mean) -> list[Any]:
@@ -34,8 +37,12 @@ def weights(mean: Mean) -> list[Any]:
     return [table.sum(dim=0).tolist(), max([0.0, *table.flatten().tolist()])]
 
 
-def over_ranks(communicator: Communicator, own: Mapping[str, Mean], kinds: Mapping[str, Kind],
-               told: Mapping[str, Sequence[Weights]]) -> dict[str, Tensor]:
+def over_ranks(
+    communicator: Communicator,
+    own: Mapping[str, Mean],
+    kinds: Mapping[str, Kind],
+    told: Mapping[str, Sequence[Weights]],
+) -> dict[str, Tensor]:
     """Collective. The means by name, ``[width]`` or ``[k, width]``, on rank 0's CPU; {} elsewhere.
 
     own: of this rank's clients; empty where it hosts none of the cohort.
@@ -44,18 +51,34 @@ def over_ranks(communicator: Communicator, own: Mapping[str, Mean], kinds: Mappi
     if not kinds:
         return {}
     parts = {name: _part(own.get(name), one) for name, one in kinds.items()}
-    totals = {name: [sum(rank) for rank in zip(*(of for of, _ in told[name]), strict=True)] for name in kinds}
+    totals = {
+        name: [sum(rank) for rank in zip(*(of for of, _ in told[name]), strict=True)]
+        for name in kinds
+    }
     largest = {name: max(most for _, most in told[name]) for name in kinds}
-    found = {name: pinned.on_host(sums.magnitudes(*part)).numpy() for name, part in parts.items()}
+    found = {
+        name: pinned.on_host(sums.magnitudes(*part)).numpy()
+        for name, part in parts.items()
+    }
     with communicator.together():
-        found = {name: communicator.highest(exponents) for name, exponents in found.items()}
-    units = {name: sums.units(torch.from_numpy(exponents), largest[name], max(totals[name]))
-             for name, exponents in found.items()}
-    counted = {name: pinned.on_host(sums.sums(*part, units[name])).numpy() for name, part in parts.items()}
+        found = {
+            name: communicator.highest(exponents) for name, exponents in found.items()
+        }
+    units = {
+        name: sums.units(torch.from_numpy(exponents), largest[name], max(totals[name]))
+        for name, exponents in found.items()
+    }
+    counted = {
+        name: pinned.on_host(sums.sums(*part, units[name])).numpy()
+        for name, part in parts.items()
+    }
     with communicator.together():
         added = {name: communicator.total(values) for name, values in counted.items()}
-    return {name: _mean(torch.from_numpy(values), units[name], totals[name], kinds[name])
-            for name, values in added.items() if values is not None}
+    return {
+        name: _mean(torch.from_numpy(values), units[name], totals[name], kinds[name])
+        for name, values in added.items()
+        if values is not None
+    }
 
 
 def _table(mean: Mean) -> Tensor:
@@ -68,7 +91,9 @@ def _part(mean: Mean | None, kind: Kind) -> tuple[Tensor, Tensor]:
     if mean is not None:
         return mean.tensor.detach(), _table(mean)
     shape, dtype, count = kind
-    return torch.empty(0, *shape, dtype=getattr(torch, dtype)), torch.empty(0, count or 1)
+    return torch.empty(0, *shape, dtype=getattr(torch, dtype)), torch.empty(
+        0, count or 1
+    )
 
 
 def _mean(added: Tensor, units: Tensor, totals: Sequence[float], kind: Kind) -> Tensor:

@@ -74,7 +74,9 @@ class Mixture:
     def __post_init__(self) -> None:
         rows, weights = list(self.rows.shape), list(self.weights.shape)
         if len(rows) != 2 or len(weights) != 2 or weights[1] != rows[0] or not rows[0]:
-            raise ValueError(f"a Mixture of models {rows}, weights {weights}; expected [q, width] and [n, q]")
+            raise ValueError(
+                f"a Mixture of models {rows}, weights {weights}; expected [q, width] and [n, q]"
+            )
 
     def mixed(self) -> Tensor:
         """What arrives, ``[n, width]``, where the models lie."""
@@ -107,13 +109,21 @@ class Mean:
 
     def __post_init__(self) -> None:
         rows, weights = self.tensor.shape, self.weights.shape
-        if (not self.tensor.is_floating_point() or len(rows) not in (2, 3) or len(weights) not in (1, 2)
-                or rows[:len(rows) - 1] != weights[:len(rows) - 1]):
-            raise ValueError(f"a Mean of {self.tensor.dtype} {list(rows)}, weights {list(weights)}; expected "
-                             "floating-point [n, width] and [n] or [n, k], or [n, k, width] and [n, k]")
+        if (
+            not self.tensor.is_floating_point()
+            or len(rows) not in (2, 3)
+            or len(weights) not in (1, 2)
+            or rows[: len(rows) - 1] != weights[: len(rows) - 1]
+        ):
+            raise ValueError(
+                f"a Mean of {self.tensor.dtype} {list(rows)}, weights {list(weights)}; expected "
+                "floating-point [n, width] and [n] or [n, k], or [n, k, width] and [n, k]"
+            )
         if (self.weights < 0).any() or (self.weights != self.weights.round()).any():
-            raise ValueError("the weights of a Mean must be whole numbers, such as samples; others would not "
-                             "add up to the same on any number of ranks")
+            raise ValueError(
+                "the weights of a Mean must be whole numbers, such as samples; others would not "
+                "add up to the same on any number of ranks"
+            )
 
     def logical_floats(self) -> float | Tensor:
         """The floats that it counts as for each client, a number or [n]."""
@@ -136,22 +146,29 @@ def fields(message: Message) -> dict[str, Entry]:
     for name, value in sorted(message.items()):
         if isinstance(value, Pool | Mixture):
             wrapped[name] = Field(value.rows.flatten(), value.logical_floats())
-            wrapped |= ({name + PICKS: Field(value.picks, 0)} if isinstance(value, Pool)
-                        else {name + WEIGHTS: Field(value.weights, 0)})
+            wrapped |= (
+                {name + PICKS: Field(value.picks, 0)}
+                if isinstance(value, Pool)
+                else {name + WEIGHTS: Field(value.weights, 0)}
+            )
         else:
             wrapped[name] = Field(value) if isinstance(value, Tensor) else value
     for name, entry in wrapped.items():
         if isinstance(entry, Field) and entry.tensor.dim() not in (1, 2):
-            raise ValueError(f"message field '{name}' has shape {tuple(entry.tensor.shape)}; "
-                             "it must be [n, width] or [width]")
+            raise ValueError(
+                f"message field '{name}' has shape {tuple(entry.tensor.shape)}; "
+                "it must be [n, width] or [width]"
+            )
     return wrapped
 
 
 def split(message: Message) -> tuple[dict[str, Field], dict[str, Mean]]:
     """The entries of a message of which rows travel, and those that are added up, as ``fields`` has them."""
     entries = fields(message)
-    return ({name: entry for name, entry in entries.items() if isinstance(entry, Field)},
-            {name: entry for name, entry in entries.items() if isinstance(entry, Mean)})
+    return (
+        {name: entry for name, entry in entries.items() if isinstance(entry, Field)},
+        {name: entry for name, entry in entries.items() if isinstance(entry, Mean)},
+    )
 
 
 def only(message: Message, sound: Tensor) -> Message:
@@ -161,9 +178,15 @@ def only(message: Message, sound: Tensor) -> Message:
     """
     if sound.all():
         return message
-    return {name: Field(entry.tensor[sound.to(entry.tensor.device)]) if isinstance(entry, Field) else
-            Mean(entry.tensor[sound.to(entry.tensor.device)], entry.weights[sound.to(entry.weights.device)])
-            for name, entry in fields(message).items()}
+    return {
+        name: Field(entry.tensor[sound.to(entry.tensor.device)])
+        if isinstance(entry, Field)
+        else Mean(
+            entry.tensor[sound.to(entry.tensor.device)],
+            entry.weights[sound.to(entry.weights.device)],
+        )
+        for name, entry in fields(message).items()
+    }
 
 
 def composed(message: Message) -> dict[str, list[Any]]:
@@ -171,11 +194,19 @@ def composed(message: Message) -> dict[str, list[Any]]:
 
     Of each its number of models and, of a mixture, the type of what arrives; None of a pool.
     """
-    return {name: [len(value.rows), None if isinstance(value, Pool) else dtype_name(value.dtype)]
-            for name, value in message.items() if isinstance(value, Pool | Mixture)}
+    return {
+        name: [
+            len(value.rows),
+            None if isinstance(value, Pool) else dtype_name(value.dtype),
+        ]
+        for name, value in message.items()
+        if isinstance(value, Pool | Mixture)
+    }
 
 
-def unwrap(arrived: Mapping[str, Tensor], composed: Mapping[str, Sequence[Any]]) -> Inbox:
+def unwrap(
+    arrived: Mapping[str, Tensor], composed: Mapping[str, Sequence[Any]]
+) -> Inbox:
     """The inbox that the arrived tensors make: the reverse of ``fields``, but mixtures are mixed.
 
     composed: what the function of this name says of the message, or a copy that travelled.
@@ -183,8 +214,11 @@ def unwrap(arrived: Mapping[str, Tensor], composed: Mapping[str, Sequence[Any]])
     inbox: Inbox = dict(arrived)
     for name, (count, dtype) in composed.items():
         rows = arrived[name].view(count, -1)
-        inbox[name] = (Pool(rows, inbox.pop(name + PICKS)) if dtype is None else
-                       Mixture(rows, inbox.pop(name + WEIGHTS), getattr(torch, dtype)).mixed())
+        inbox[name] = (
+            Pool(rows, inbox.pop(name + PICKS))
+            if dtype is None
+            else Mixture(rows, inbox.pop(name + WEIGHTS), getattr(torch, dtype)).mixed()
+        )
     return inbox
 
 
@@ -195,9 +229,12 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def select(inbox: Inbox, clients: Tensor) -> Inbox:
     """The part of an inbox for some of its clients, at positions ``clients`` [k]."""
-    return {name: value
-            if isinstance(value, Tensor) and value.dim() == 1 else value[clients.to(_device(value))]
-            for name, value in inbox.items()}
+    return {
+        name: value
+        if isinstance(value, Tensor) and value.dim() == 1
+        else value[clients.to(_device(value))]
+        for name, value in inbox.items()
+    }
 
 
 def _device(value: Tensor | Pool) -> torch.device:

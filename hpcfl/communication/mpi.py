@@ -20,22 +20,38 @@ from typing import Any, NoReturn
 import numpy as np
 
 from hpcfl.communication import texts
-from hpcfl.communication.communicator import Array, Communicator, Empty, OneProcess, flush
+from hpcfl.communication.communicator import (
+    Array,
+    Communicator,
+    Empty,
+    OneProcess,
+    flush,
+)
 
 # environment variables, of which a launcher of MPI ranks sets at least one
-LAUNCHED_BY = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID", "SLURM_PROCID",
-               "PALS_RANKID")
+LAUNCHED_BY = (
+    "PMI_RANK",
+    "PMIX_RANK",
+    "OMPI_COMM_WORLD_RANK",
+    "MPI_LOCALRANKID",
+    "SLURM_PROCID",
+    "PALS_RANKID",
+)
 SHORTEST_PAUSE = 5e-5  # seconds between two looks at who has arrived
 # A pause is a share of the time waited so far, up to so many seconds: the longest of these and the shortest.
 PAUSES = ((0.05, 2e-3), (0.005, 2e-2))
 LOOK_ROUND = 0.02  # seconds between two looks at who is silent
 BLOCK_BYTES = 1 << 28  # the most that one broadcast moves, as MPI counts in 32 bits
-PIECE_BYTES = 1 << 19  # of sums that are added at once: more leave a core's cache before they are added
+PIECE_BYTES = (
+    1 << 19
+)  # of sums that are added at once: more leave a core's cache before they are added
 # Rows of this size or more travel straight from place to place, one at a time; smaller ones travel all
 # together, copied into the order of ranks. Exchanges of less in all are small: they move while ranks poll.
 WIDE_BYTES = 1 << 16
 HEARTBEAT, OFFER, ROWS = 77, 78, 79  # the tags of messages
-UNTIL_TOLD = 600.0  # seconds of silence that count as a hang until ``watch`` says how many
+UNTIL_TOLD = (
+    600.0  # seconds of silence that count as a hang until ``watch`` says how many
+)
 
 
 class World(Communicator):
@@ -47,14 +63,26 @@ class World(Communicator):
         host = self._world.Split_type(mpi.COMM_TYPE_SHARED)
         super().__init__(self._world.rank, self._world.size, host.rank, host.size)
         # MPI says so since version 4.1.
-        self.takes_gpu = reaches_gpus(self._world.Get_info().Get("mpi_memory_alloc_kinds") or "")
+        self.takes_gpu = reaches_gpus(
+            self._world.Get_info().Get("mpi_memory_alloc_kinds") or ""
+        )
         self._hang_after = float("inf")
         self._heard = [time.monotonic()] * self.size  # when each rank was last heard of
-        self._blocked_since = float("inf")  # when the main thread entered a blocking call
-        self._blocks, self._met = 0, False  # how many of ``together`` are open, and whether ranks met in them
+        self._blocked_since = float(
+            "inf"
+        )  # when the main thread entered a blocking call
+        self._blocks, self._met = (
+            0,
+            False,
+        )  # how many of ``together`` are open, and whether ranks met in them
         self._last_beat = 0.0
-        self._pending: list[Any] = []  # requests of heartbeats that may still be under way
-        self._sent, self._received = [0] * self.size, [0] * self.size  # heartbeats, by the other rank
+        self._pending: list[
+            Any
+        ] = []  # requests of heartbeats that may still be under way
+        self._sent, self._received = (
+            [0] * self.size,
+            [0] * self.size,
+        )  # heartbeats, by the other rank
         self._under_way = _Offers()
         self.watch(UNTIL_TOLD)
 
@@ -76,8 +104,11 @@ class World(Communicator):
 
     def _give_up(self, lost: str) -> NoReturn:
         """Say which rank is silent and end the job."""
-        print(f"hpcfl: {lost} has been silent for {self._hang_after:g} s (runtime.hang_after); "
-              "ending the job, the same command resumes it", file=sys.stderr)
+        print(
+            f"hpcfl: {lost} has been silent for {self._hang_after:g} s (runtime.hang_after); "
+            "ending the job, the same command resumes it",
+            file=sys.stderr,
+        )
         self.abort(1)
 
     def beat(self) -> None:
@@ -86,10 +117,15 @@ class World(Communicator):
             return
         self._last_beat = now
         self._pending = [request for request in self._pending if not request.Test()]
-        if not self._pending:  # as long as the last heartbeats were not received, no more are sent
+        if (
+            not self._pending
+        ):  # as long as the last heartbeats were not received, no more are sent
             for other in range(1, self.size) if self.rank == 0 else [0]:
-                self._pending.append(self._world.Isend([bytearray(1), self._mpi.BYTE], dest=other,
-                                                       tag=HEARTBEAT))
+                self._pending.append(
+                    self._world.Isend(
+                        [bytearray(1), self._mpi.BYTE], dest=other, tag=HEARTBEAT
+                    )
+                )
                 self._sent[other] += 1
         self._listen()
 
@@ -97,7 +133,9 @@ class World(Communicator):
         """Receive the heartbeats that have arrived."""
         status = self._mpi.Status()
         while self._world.Iprobe(tag=HEARTBEAT, status=status):
-            self._world.Recv([bytearray(1), self._mpi.BYTE], source=status.source, tag=HEARTBEAT)
+            self._world.Recv(
+                [bytearray(1), self._mpi.BYTE], source=status.source, tag=HEARTBEAT
+            )
             self._heard[status.source] = time.monotonic()
             self._received[status.source] += 1
 
@@ -107,7 +145,9 @@ class World(Communicator):
         while not request.Test():
             now = time.monotonic()
             self._take()
-            if self._under_way.requests and not self._mpi.Request.Testall(self._under_way.requests):
+            if self._under_way.requests and not self._mpi.Request.Testall(
+                self._under_way.requests
+            ):
                 begun = now  # what travels does so only while somebody looks
             if now - looked > LOOK_ROUND:
                 looked = now
@@ -115,8 +155,12 @@ class World(Communicator):
                 for other in range(1, self.size) if self.rank == 0 else [0]:
                     if now - self._heard[other] > self._hang_after:
                         self._give_up(self.ranks[other])
-            time.sleep(max(SHORTEST_PAUSE, *(min(share * (now - begun), longest)
-                                             for share, longest in PAUSES)))
+            time.sleep(
+                max(
+                    SHORTEST_PAUSE,
+                    *(min(share * (now - begun), longest) for share, longest in PAUSES),
+                )
+            )
         self._heard = [time.monotonic()] * self.size
 
     @contextmanager
@@ -141,8 +185,14 @@ class World(Communicator):
             finally:
                 self._blocked_since = float("inf")
 
-    def _exchange(self, size: int, blocking: Callable[..., Any], polled: Callable[..., Any], *given: Any,
-                  **how: Any) -> None:
+    def _exchange(
+        self,
+        size: int,
+        blocking: Callable[..., Any],
+        polled: Callable[..., Any],
+        *given: Any,
+        **how: Any,
+    ) -> None:
         """An exchange of ``size`` bytes in all, the same on every rank, by one of two calls that do the same.
 
         ``polled`` returns a request. Where arrays may lie on a GPU it is not used: not every MPI that takes
@@ -174,56 +224,104 @@ class World(Communicator):
         sizes = [texts.missing(head) for head in heads]
         rests = np.empty(sum(sizes), np.uint8)
         if sum(sizes):
-            self._exchange(sum(sizes), self._world.Allgatherv, self._world.Iallgatherv,
-                           rest, [rests, sizes, None, self._mpi.BYTE])
+            self._exchange(
+                sum(sizes),
+                self._world.Allgatherv,
+                self._world.Iallgatherv,
+                rest,
+                [rests, sizes, None, self._mpi.BYTE],
+            )
         parts = zip(heads, np.split(rests, np.cumsum(sizes)[:-1]), strict=True)
         return [json.loads(texts.joined(head, rest)) for head, rest in parts]
 
     def agree(self, level: int) -> int:
         highest = np.array([level])
-        self._wait(self._world.Iallreduce(self._mpi.IN_PLACE, highest, op=self._mpi.MAX))
+        self._wait(
+            self._world.Iallreduce(self._mpi.IN_PLACE, highest, op=self._mpi.MAX)
+        )
         return int(highest[0])
 
-    def broadcast(self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty) -> Array:
+    def broadcast(
+        self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty
+    ) -> Array:
         row = empty(width, dtype) if row is None else row
         step = max(1, BLOCK_BYTES // row.itemsize)
         with self.together():
             for start in range(0, width, step):
-                self._exchange(row.nbytes, self._world.Bcast, self._world.Ibcast,
-                               [row[start:start + step], self._mpi.BYTE], root=0)
+                self._exchange(
+                    row.nbytes,
+                    self._world.Bcast,
+                    self._world.Ibcast,
+                    [row[start : start + step], self._mpi.BYTE],
+                    root=0,
+                )
         self.bytes_sent += row.nbytes * (self.size - 1)
         return row
 
-    def scatter(self, rows: Array | None, owner: Array, width: int, dtype: Any,
-                empty: Empty = np.empty) -> Array:
+    def scatter(
+        self,
+        rows: Array | None,
+        owner: Array,
+        width: int,
+        dtype: Any,
+        empty: Empty = np.empty,
+    ) -> Array:
         mine = empty((int((owner == self.rank).sum()), width), dtype)
         if width * mine.itemsize >= WIDE_BYTES:
             with self._blocking():
                 self._scatter_waves(rows, mine, owner)
         else:
             order, sizes = _route(owner, self.size, width * mine.itemsize)
-            block = None if rows is None else [_settled(rows[order]), sizes, None, self._mpi.BYTE]
-            self._exchange(sum(sizes), self._world.Scatterv, self._world.Iscatterv,
-                           block, [mine, self._mpi.BYTE], root=0)
+            block = (
+                None
+                if rows is None
+                else [_settled(rows[order]), sizes, None, self._mpi.BYTE]
+            )
+            self._exchange(
+                sum(sizes),
+                self._world.Scatterv,
+                self._world.Iscatterv,
+                block,
+                [mine, self._mpi.BYTE],
+                root=0,
+            )
         self.bytes_sent += len(owner) * width * mine.itemsize
         return mine
 
-    def gather(self, rows: Array, owner: Array, empty: Empty = np.empty) -> Array | None:
+    def gather(
+        self, rows: Array, owner: Array, empty: Empty = np.empty
+    ) -> Array | None:
         width = rows.shape[1]
-        total = empty((len(owner), width), str(rows.dtype).removeprefix("torch.")) if self.rank == 0 else None
+        total = (
+            empty((len(owner), width), str(rows.dtype).removeprefix("torch."))
+            if self.rank == 0
+            else None
+        )
         order, sizes = _route(owner, self.size, width * rows.itemsize)
         block = None if total is None else np.empty_like(total)
         there = None if block is None else [block, sizes, None, self._mpi.BYTE]
-        self._exchange(sum(sizes), self._world.Gatherv, self._world.Igatherv,
-                       [rows, self._mpi.BYTE], there, root=0)
+        self._exchange(
+            sum(sizes),
+            self._world.Gatherv,
+            self._world.Igatherv,
+            [rows, self._mpi.BYTE],
+            there,
+            root=0,
+        )
         if total is not None:
             total[order] = block
         self.bytes_received += len(owner) * width * rows.itemsize
         return total
 
     def highest(self, values: np.ndarray) -> np.ndarray:
-        self._exchange(values.nbytes, self._world.Allreduce, self._world.Iallreduce,
-                       self._mpi.IN_PLACE, values, op=self._mpi.MAX)
+        self._exchange(
+            values.nbytes,
+            self._world.Allreduce,
+            self._world.Iallreduce,
+            self._mpi.IN_PLACE,
+            values,
+            op=self._mpi.MAX,
+        )
         self.bytes_received += values.nbytes * (self.size - 1)
         self.bytes_sent += values.nbytes * (self.size - 1)
         return values
@@ -234,39 +332,68 @@ class World(Communicator):
         with self.together():
             for piece in np.split(flat, range(step, len(flat), step)):
                 own = (piece, None) if self.rank else (self._mpi.IN_PLACE, piece)
-                self._exchange(values.nbytes, self._world.Reduce, self._world.Ireduce,
-                               *own, op=self._mpi.SUM, root=0)
+                self._exchange(
+                    values.nbytes,
+                    self._world.Reduce,
+                    self._world.Ireduce,
+                    *own,
+                    op=self._mpi.SUM,
+                    root=0,
+                )
         self.bytes_received += values.nbytes * (self.size - 1)
         return values if self.rank == 0 else None
 
     def offers(self, row_bytes: int) -> bool:
         return row_bytes >= WIDE_BYTES
 
-    def offer(self, rows: Mapping[str, Array], positions: np.ndarray, total: int, empty: Empty) -> None:
+    def offer(
+        self, rows: Mapping[str, Array], positions: np.ndarray, total: int, empty: Empty
+    ) -> None:
         self._under_way = offers = _Offers(total, empty)
         for name, own in rows.items() if len(positions) else ():
-            told = [name, own.shape[1], str(own.dtype).removeprefix("torch."), positions.tolist()]
+            told = [
+                name,
+                own.shape[1],
+                str(own.dtype).removeprefix("torch."),
+                positions.tolist(),
+            ]
             text = json.dumps(told).encode()
-            offers.requests.append(self._world.Isend([text, self._mpi.BYTE], dest=0, tag=OFFER))
-            offers.requests += [self._world.Isend([own[i:i + 1], self._mpi.BYTE], dest=0, tag=ROWS)
-                                for i in range(len(own))]
+            offers.requests.append(
+                self._world.Isend([text, self._mpi.BYTE], dest=0, tag=OFFER)
+            )
+            offers.requests += [
+                self._world.Isend([own[i : i + 1], self._mpi.BYTE], dest=0, tag=ROWS)
+                for i in range(len(own))
+            ]
 
     def _take(self) -> None:
         """Begin to receive the rows that other ranks have offered. Of one rank they come in their order."""
         offers, status = self._under_way, self._mpi.Status()
-        while self.rank == 0 and offers.empty is not None and self._world.Iprobe(tag=OFFER, status=status):
+        while (
+            self.rank == 0
+            and offers.empty is not None
+            and self._world.Iprobe(tag=OFFER, status=status)
+        ):
             text = bytearray(status.Get_count(self._mpi.BYTE))
             self._world.Recv([text, self._mpi.BYTE], source=status.source, tag=OFFER)
             name, width, dtype, positions = json.loads(text)
             if (name, width, dtype) not in offers.landed:
                 try:
-                    offers.landed[name, width, dtype] = offers.empty((offers.total, width), dtype)
-                except Exception as error:  # the other ranks know nothing of it, and are met first
+                    offers.landed[name, width, dtype] = offers.empty(
+                        (offers.total, width), dtype
+                    )
+                except (
+                    Exception
+                ) as error:  # the other ranks know nothing of it, and are met first
                     offers.failure, offers.empty = error, None
                     return
             rows = offers.landed[name, width, dtype]
-            offers.requests += [self._world.Irecv([rows[i:i + 1], self._mpi.BYTE],
-                                                  source=status.source, tag=ROWS) for i in positions]
+            offers.requests += [
+                self._world.Irecv(
+                    [rows[i : i + 1], self._mpi.BYTE], source=status.source, tag=ROWS
+                )
+                for i in positions
+            ]
             offers.taken += len(positions)
             self.bytes_received += len(positions) * width * rows.itemsize
 
@@ -279,7 +406,9 @@ class World(Communicator):
                         raise offers.failure
                     self._take()
                 self._mpi.Request.Waitall(offers.requests)
-        self._under_way = _Offers()  # nothing is taken before the next ``offer``, which may be long in coming
+        self._under_way = (
+            _Offers()
+        )  # nothing is taken before the next ``offer``, which may be long in coming
         return {name: rows for (name, _, _), rows in offers.landed.items()}
 
     def _scatter_waves(self, all_rows: Array | None, mine: Array, owner: Array) -> None:
@@ -291,12 +420,15 @@ class World(Communicator):
         all_rows: rank 0's ``[n, width]``, None elsewhere. mine: this rank's, which is received into.
         """
         positions = [np.flatnonzero(owner == rank) for rank in range(self.size)]
-        row, requests = self._mpi.BYTE.Create_contiguous(mine.shape[1] * mine.itemsize).Commit(), []
+        row, requests = (
+            self._mpi.BYTE.Create_contiguous(mine.shape[1] * mine.itemsize).Commit(),
+            [],
+        )
         for wave in range(max(map(len, positions))):
             counts = [int(wave < len(own)) for own in positions]
             places = [int(own[wave]) if wave < len(own) else 0 for own in positions]
             outer = None if all_rows is None else [all_rows, (counts, places), row]
-            inner = [mine[wave:wave + 1], counts[self.rank], row]
+            inner = [mine[wave : wave + 1], counts[self.rank], row]
             if self.takes_gpu:
                 self._world.Scatterv(outer, inner, root=0)
             else:
@@ -308,7 +440,9 @@ class World(Communicator):
         flush()
         with self._blocking():
             expected = self._world.alltoall(self._sent)
-            while self._received != expected:  # MPI must not be finalised with a message under way
+            while (
+                self._received != expected
+            ):  # MPI must not be finalised with a message under way
                 self._listen()
             self._mpi.Request.Waitall(self._pending)
         self._blocked_since = time.monotonic()
@@ -319,7 +453,9 @@ class World(Communicator):
 
     def abort(self, code: int) -> NoReturn:
         flush()
-        time.sleep(0.3)  # when mpiexec kills the ranks, it drops output that it has not passed on yet
+        time.sleep(
+            0.3
+        )  # when mpiexec kills the ranks, it drops output that it has not passed on yet
         try:
             self._world.Abort(code)
         finally:
@@ -358,19 +494,24 @@ def _settled(rows: Array) -> Array:
     being computed."""
     if getattr(rows, "is_cuda", False):
         import torch  # after MPI, which comes before any heavy import
+
         torch.cuda.synchronize(rows.device)
     return rows
 
 
 def _route(owner: Array, size: int, row_bytes: int) -> tuple[Array, list[int]]:
     """The positions [n] of rows in the order of their ranks, and how many bytes each rank's rows are."""
-    return np.argsort(owner, kind="stable"), (np.bincount(owner, minlength=size) * row_bytes).tolist()
+    return np.argsort(owner, kind="stable"), (
+        np.bincount(owner, minlength=size) * row_bytes
+    ).tolist()
 
 
 def launched_world_size() -> int | None:
     """How many ranks the launcher says that it started; None where it does not say."""
     for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"):
-        if name in os.environ and (name != "SLURM_NTASKS" or "SLURM_PROCID" in os.environ):
+        if name in os.environ and (
+            name != "SLURM_NTASKS" or "SLURM_PROCID" in os.environ
+        ):
             return int(os.environ[name])
     return None
 
@@ -384,4 +525,5 @@ def connect() -> Communicator:
     if not any(name in os.environ for name in LAUNCHED_BY):
         return OneProcess()
     from mpi4py import MPI  # importing initialises MPI
+
     return World(MPI) if MPI.COMM_WORLD.size > 1 else OneProcess()

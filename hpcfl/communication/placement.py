@@ -26,7 +26,9 @@ class Placement:
         return [rank for rank in range(1, self.size) if rank not in self.owner]
 
 
-def place(cost: Sequence[float], size: int, kind: Sequence[Any] | None = None) -> Placement:
+def place(
+    cost: Sequence[float], size: int, kind: Sequence[Any] | None = None
+) -> Placement:
     """Place clients on the worker ranks 1 … size − 1, or on rank 0 if it is alone.
 
     The most costly come first, each to the least loaded worker. This keeps the slowest rank within 4/3 of the
@@ -45,8 +47,10 @@ def place(cost: Sequence[float], size: int, kind: Sequence[Any] | None = None) -
         owner[client] = rank
         heapq.heappush(loads, (load + cost[client], rank))
     if kind is not None:
-        for _, equals in groupby(sorted(range(len(cost)), key=lambda i: (cost[i], kind[i], i)),
-                                 key=lambda i: cost[i]):
+        for _, equals in groupby(
+            sorted(range(len(cost)), key=lambda i: (cost[i], kind[i], i)),
+            key=lambda i: cost[i],
+        ):
             clients = list(equals)
             owner[clients] = np.sort(owner[clients])
     return Placement(owner, size)

@@ -13,12 +13,14 @@ ROOM = HEAD_BYTES - LENGTH_BYTES
 def split(text: bytes) -> tuple[np.ndarray, np.ndarray]:
     """A text's head, uint8 [HEAD_BYTES], and its rest, uint8 [r]; both can be written to, as MPI asks for."""
     head = len(text).to_bytes(LENGTH_BYTES, "little") + text[:ROOM].ljust(ROOM)
-    return np.frombuffer(bytearray(head), np.uint8), np.frombuffer(bytearray(text[ROOM:]), np.uint8)
+    return np.frombuffer(bytearray(head), np.uint8), np.frombuffer(
+        bytearray(text[ROOM:]), np.uint8
+    )
 
 
 def joined(head: np.ndarray, rest: np.ndarray) -> bytes:
     """The text of which ``split`` made these."""
-    return head[LENGTH_BYTES:].tobytes()[:_length(head)] + rest.tobytes()
+    return head[LENGTH_BYTES:].tobytes()[: _length(head)] + rest.tobytes()
 
 
 def missing(head: np.ndarray) -> int:

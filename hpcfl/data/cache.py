@@ -22,8 +22,13 @@ SIDECAR_LIMIT = 4096  # bytes
 PAUSE = 0.1  # seconds between two attempts to lock
 
 
-def kept(source: Path, name: str, dtype: DTypeLike, entries: Callable[[], Sequence[Any]],
-         decode: Callable[[Any], Any]) -> NDArray[Any]:
+def kept(
+    source: Path,
+    name: str,
+    dtype: DTypeLike,
+    entries: Callable[[], Sequence[Any]],
+    decode: Callable[[Any], Any],
+) -> NDArray[Any]:
     """``decode(entry)`` of all ``entries()``, an array of ``dtype``, decoded only where it is not cached.
 
     The first call writes the cache file ``name``: into ``source``, the folder of the data; where that cannot
@@ -40,7 +45,9 @@ def kept(source: Path, name: str, dtype: DTypeLike, entries: Callable[[], Sequen
         try:
             with _alone(path):  # the ranks of a node wait for the one that decodes
                 cached = _load(path, dtype)
-                return _write(path, dtype, undecoded, decode) if cached is None else cached
+                return (
+                    _write(path, dtype, undecoded, decode) if cached is None else cached
+                )
         except (OSError, RunFailure, Damaged):
             continue
     decoded: NDArray[Any] = _fill(np.empty(len(undecoded), dtype), undecoded, decode)
@@ -50,7 +57,11 @@ def kept(source: Path, name: str, dtype: DTypeLike, entries: Callable[[], Sequen
 def _user_folder(source: Path) -> Path:
     """A folder in the user's cache folder that belongs to ``source`` alone."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(base).expanduser() / "hpcfl" / hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:16]
+    return (
+        Path(base).expanduser()
+        / "hpcfl"
+        / hashlib.sha256(str(source.resolve()).encode()).hexdigest()[:16]
+    )
 
 
 def _load(path: Path, dtype: DTypeLike) -> NDArray[Any] | None:
@@ -78,8 +89,9 @@ def _mapped(file: BinaryIO, dtype: DTypeLike) -> NDArray[Any]:
     return np.memmap(file, stored, "c", offset=file.tell(), shape=shape)
 
 
-def _write(path: Path, dtype: DTypeLike, entries: Sequence[Any],
-           decode: Callable[[Any], Any]) -> NDArray[Any]:
+def _write(
+    path: Path, dtype: DTypeLike, entries: Sequence[Any], decode: Callable[[Any], Any]
+) -> NDArray[Any]:
     """Decode into a temporary file, which takes its place before the checksum that makes it valid."""
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -118,7 +130,9 @@ def _alone(path: Path) -> Iterator[None]:
     Raises OSError or Damaged where nothing can be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with foreign.opened(path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT) as file:
+    with foreign.opened(
+        path.with_name(f".{path.name}.lock"), os.O_RDWR | os.O_CREAT
+    ) as file:
         while not _taken(file):
             heartbeat.beat()
             time.sleep(PAUSE)

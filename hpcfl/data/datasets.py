@@ -34,12 +34,16 @@ class Normalisation:
 
     # small tensors that are kept: made anew for every batch they would have a GPU wait for the host
     @cache  # noqa: B019
-    def _line(self, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    def _line(
+        self, dtype: torch.dtype, device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """The normalisation as x·factor + offset: both [1] or [channels]."""
         factor = [1 / (self.scale * std) for std in self.std]
         offset = [-mean / std for mean, std in zip(self.mean, self.std, strict=True)]
-        return (torch.tensor(factor, dtype=dtype, device=device),
-                torch.tensor(offset, dtype=dtype, device=device))
+        return (
+            torch.tensor(factor, dtype=dtype, device=device),
+            torch.tensor(offset, dtype=dtype, device=device),
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,13 +98,19 @@ def load(data: sections.Data) -> Dataset:
     the data set.
     """
     source = plugins.find(_PACKAGE, "data.dataset", data.dataset)
-    dataset: Dataset = source.read(data.dataset, _place(data, source.built_in, source.own_file))
+    dataset: Dataset = source.read(
+        data.dataset, _place(data, source.built_in, source.own_file)
+    )
     if data.augment and len(dataset.shape) != 3:
-        raise UserError(f"data.augment = true: '{data.dataset}' has no images to crop and flip")
+        raise UserError(
+            f"data.augment = true: '{data.dataset}' has no images to crop and flip"
+        )
     if data.normalise == "half":
         return dataset
     if dataset.statistics is None:
-        raise UserError(f"data.normalise = 'statistics': those of '{data.dataset}' are not known; use 'half'")
+        raise UserError(
+            f"data.normalise = 'statistics': those of '{data.dataset}' are not known; use 'half'"
+        )
     mean, std = dataset.statistics
     return replace(dataset, mean=mean, std=std)
 
@@ -108,15 +118,22 @@ def load(data: sections.Data) -> Dataset:
 def _place(data: sections.Data, built_in: bool, own_file: bool) -> Path:
     """The folder or file that a source reads. Raises UserError where the section does not name it."""
     if own_file != (data.file is not None):
-        raise UserError(f"data.dataset = '{data.dataset}' "
-                        + ("needs data.file, the path of your data" if own_file else
-                           f"does not read data.file = '{data.file}'; npz, npz-folders and leaf do"))
+        raise UserError(
+            f"data.dataset = '{data.dataset}' "
+            + (
+                "needs data.file, the path of your data"
+                if own_file
+                else f"does not read data.file = '{data.file}'; npz, npz-folders and leaf do"
+            )
+        )
     if data.file is not None:
         return Path(data.file).expanduser()
     root = data.root or os.environ.get("HPCFL_DATA")
     if root is None and not built_in:
-        raise UserError(f"data.dataset = '{data.dataset}' is read from files: set data.root or $HPCFL_DATA "
-                        f"to their folder; to fetch them: hpcfl data download {data.dataset} --root DIR")
+        raise UserError(
+            f"data.dataset = '{data.dataset}' is read from files: set data.root or $HPCFL_DATA "
+            f"to their folder; to fetch them: hpcfl data download {data.dataset} --root DIR"
+        )
     return Path(root or ".").expanduser()
 
 

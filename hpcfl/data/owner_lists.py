@@ -28,16 +28,24 @@ def read(path: str) -> list[Held]:
     file = Path(path).expanduser()
     try:
         content = regular.read_bytes(file, MOST_BYTES)
-        by_client = _hdf5(content) if content.startswith(MAGIC) else foreign.parsed(content)
+        by_client = (
+            _hdf5(content) if content.startswith(MAGIC) else foreign.parsed(content)
+        )
         if not isinstance(by_client, dict) or not by_client:
-            raise Damaged("it must hold a list of sample numbers for each client, by its name")
+            raise Damaged(
+                "it must hold a list of sample numbers for each client, by its name"
+            )
         held = [_held(name, lists) for name, lists in by_client.items()]
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
     except Damaged as error:
-        raise UserError(f"{path}: cannot be used as clients' lists of samples ({error})") from None
+        raise UserError(
+            f"{path}: cannot be used as clients' lists of samples ({error})"
+        ) from None
     if len({one.test is None for one in held}) > 1:
-        raise UserError(f"{path}: some clients have one list, others 'train' and 'test'; all must be alike")
+        raise UserError(
+            f"{path}: some clients have one list, others 'train' and 'test'; all must be alike"
+        )
     return held
 
 
@@ -59,17 +67,25 @@ def _held(name: str, lists: Any) -> Held:
     if not isinstance(lists, dict):
         return Held(name, _samples(name, lists))
     if set(lists) != PARTS:
-        raise Damaged(f"client '{name}' must have a list of sample numbers, or two called 'train' and 'test'")
+        raise Damaged(
+            f"client '{name}' must have a list of sample numbers, or two called 'train' and 'test'"
+        )
     return Held(name, _samples(name, lists["train"]), _samples(name, lists["test"]))
 
 
 def _samples(name: str, numbers: Any) -> np.ndarray:
     """A list of sample numbers, ascending, int64. Raises Damaged."""
-    whole = (all(type(number) is int and abs(number) < 2 ** 62 for number in numbers)
-             if isinstance(numbers, list)
-             else isinstance(numbers, np.ndarray) and numbers.dtype.kind in "iu" and numbers.ndim == 1)
+    whole = (
+        all(type(number) is int and abs(number) < 2**62 for number in numbers)
+        if isinstance(numbers, list)
+        else isinstance(numbers, np.ndarray)
+        and numbers.dtype.kind in "iu"
+        and numbers.ndim == 1
+    )
     if not whole:
-        raise Damaged(f"client '{name}' must have a list of sample numbers, 0, 1, …; it has {numbers!r:.60}")
+        raise Damaged(
+            f"client '{name}' must have a list of sample numbers, 0, 1, …; it has {numbers!r:.60}"
+        )
     samples = np.sort(np.asarray(numbers, np.int64))
     if len(twice := samples[1:][samples[1:] == samples[:-1]]):
         raise Damaged(f"client '{name}' has sample {twice[0]} twice")

@@ -33,10 +33,15 @@ class Owners:
         counts = np.bincount(self.of, minlength=len(self.names))
         lists = np.split(order, np.cumsum(counts)[:-1])
         if not official_test:
-            return [Held(name, samples) for name, samples in zip(self.names, lists, strict=True)]
+            return [
+                Held(name, samples)
+                for name, samples in zip(self.names, lists, strict=True)
+            ]
         first = len(self.of) - official_test
-        return [Held(name, samples[samples < first], samples[samples >= first])
-                for name, samples in zip(self.names, lists, strict=True)]
+        return [
+            Held(name, samples[samples < first], samples[samples >= first])
+            for name, samples in zip(self.names, lists, strict=True)
+        ]
 
 
 def numbered(owners: np.ndarray) -> Owners:

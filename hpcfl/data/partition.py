@@ -36,10 +36,14 @@ class Split:
     notes: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
 
-    def counts(self, labels: np.ndarray, classes: int, part: str = "train") -> np.ndarray:
+    def counts(
+        self, labels: np.ndarray, classes: int, part: str = "train"
+    ) -> np.ndarray:
         """Samples per client and class, int64 [clients, classes]; ``part`` is "train" or "test"."""
         indices = {"train": self.train, "test": self.test}[part]
-        return np.stack([np.bincount(labels[held], minlength=classes) for held in indices])
+        return np.stack(
+            [np.bincount(labels[held], minlength=classes) for held in indices]
+        )
 
     @property
     def global_test(self) -> bool:
@@ -52,8 +56,13 @@ class Split:
         It is HDF5: for each part the indices of all clients in a row, and offsets, where each client begins.
         """
         arrays = {part: np.concatenate(getattr(self, part)) for part in PARTS}
-        arrays |= {f"{part}_offsets": np.cumsum([0, *map(len, getattr(self, part))]) for part in PARTS}
-        attributes = {key: value for key, value in vars(self).items() if key not in PARTS}
+        arrays |= {
+            f"{part}_offsets": np.cumsum([0, *map(len, getattr(self, part))])
+            for part in PARTS
+        }
+        attributes = {
+            key: value for key, value in vars(self).items() if key not in PARTS
+        }
         content = hdf5.encode(arrays, {KIND: json.dumps(attributes, sort_keys=True)})
         atomic.write(Path(path), hdf5.seal(KIND, content))
 
@@ -67,8 +76,10 @@ class Split:
         """Whether every client has the same samples with the same labels in both, however drawn."""
         if self.labels_sha256 != other.labels_sha256:
             return False
-        return all(len(mine) == len(theirs) and all(map(np.array_equal, mine, theirs))
-                   for mine, theirs in ((self.train, other.train), (self.test, other.test)))
+        return all(
+            len(mine) == len(theirs) and all(map(np.array_equal, mine, theirs))
+            for mine, theirs in ((self.train, other.train), (self.test, other.test))
+        )
 
 
 def make(scheme: Scheme, dataset: Dataset, newcomers: int = 0) -> Split:
@@ -78,7 +89,9 @@ def make(scheme: Scheme, dataset: Dataset, newcomers: int = 0) -> Split:
     cannot be drawn, leaves a client without training or test samples, or does not fit the data.
     """
     try:
-        return _make(scheme.model_copy(update={"clients": scheme.clients + newcomers}), dataset)
+        return _make(
+            scheme.model_copy(update={"clients": scheme.clients + newcomers}), dataset
+        )
     except UserError as error:
         if not newcomers:
             raise
@@ -94,13 +107,28 @@ def _make(scheme: Scheme, dataset: Dataset) -> Split:
     draw = scheme.of(dataset)
     for client, (train, test) in enumerate(zip(draw.train, draw.test, strict=True)):
         if not len(train) or not len(test):
-            raise UserError(f"partition: client {client} gets {len(train)} samples to train "
-                            f"and {len(test)} to test on, it needs at least one of each; "
-                            f"{scheme.clients} clients share {len(labels)} samples")
-    if problem := split_check.problem(draw.train, draw.test, len(labels), repeats=True, shares=True):
-        raise UserError(f"partition.scheme = '{scheme.scheme}' draws no partition: {problem}")
-    return Split(draw.train, draw.test, draw.attempts, dataset.name, len(labels), checksum,
-                 scheme.model_dump(mode="json"), [*dataset.notes, *draw.notes], draw.names)
+            raise UserError(
+                f"partition: client {client} gets {len(train)} samples to train "
+                f"and {len(test)} to test on, it needs at least one of each; "
+                f"{scheme.clients} clients share {len(labels)} samples"
+            )
+    if problem := split_check.problem(
+        draw.train, draw.test, len(labels), repeats=True, shares=True
+    ):
+        raise UserError(
+            f"partition.scheme = '{scheme.scheme}' draws no partition: {problem}"
+        )
+    return Split(
+        draw.train,
+        draw.test,
+        draw.attempts,
+        dataset.name,
+        len(labels),
+        checksum,
+        scheme.model_dump(mode="json"),
+        [*dataset.notes, *draw.notes],
+        draw.names,
+    )
 
 
 def _read(path: str, scheme: Scheme, dataset: Dataset, checksum: str) -> Split:
@@ -111,14 +139,23 @@ def _read(path: str, scheme: Scheme, dataset: Dataset, checksum: str) -> Split:
     """
     split = Split.load(path)
     if (split.samples, split.labels_sha256) != (len(dataset.y), checksum):
-        raise UserError(f"partition.file = '{scheme.file}' is for {split.dataset!r} with {split.samples} "
-                        f"samples, not for these labels of '{dataset.name}' with {len(dataset.y)} samples")
+        raise UserError(
+            f"partition.file = '{scheme.file}' is for {split.dataset!r} with {split.samples} "
+            f"samples, not for these labels of '{dataset.name}' with {len(dataset.y)} samples"
+        )
     if len(split.train) != scheme.clients:
-        raise UserError(f"partition.file = '{scheme.file}' has {len(split.train)} clients, "
-                        f"partition.clients = {scheme.clients}")
+        raise UserError(
+            f"partition.file = '{scheme.file}' has {len(split.train)} clients, "
+            f"partition.clients = {scheme.clients}"
+        )
     asked = scheme.model_dump(mode="json")
-    differs = [f"{key} = {value!r}" for key, value in split.scheme.items()
-               if key != "file" and asked.get(key) != value]
+    differs = [
+        f"{key} = {value!r}"
+        for key, value in split.scheme.items()
+        if key != "file" and asked.get(key) != value
+    ]
     if differs:
-        split.notes.append(f"partition.file = '{scheme.file}' counts: it was drawn with {', '.join(differs)}")
+        split.notes.append(
+            f"partition.file = '{scheme.file}' counts: it was drawn with {', '.join(differs)}"
+        )
     return split

@@ -16,8 +16,13 @@ class _Entries(NamedTuple):
     tested: np.ndarray
 
 
-def problem(train: Sequence[np.ndarray], test: Sequence[np.ndarray], samples: int, repeats: bool,
-            shares: bool) -> str:
+def problem(
+    train: Sequence[np.ndarray],
+    test: Sequence[np.ndarray],
+    samples: int,
+    repeats: bool,
+    shares: bool,
+) -> str:
     """Why the clients' index lists are no partition of ``samples`` samples, in words; "" if they are one.
 
     Every number must lie in [0, samples), and no client trains and is tested on the same sample. Unless
@@ -27,7 +32,11 @@ def problem(train: Sequence[np.ndarray], test: Sequence[np.ndarray], samples: in
     entries = _entries(train, test)
     if entries.samples.dtype.kind not in "iu":
         return f"sample numbers must be integers, not {entries.samples.dtype}"
-    return _outside(entries, samples) or ("" if repeats else _disorder(entries)) or _overlap(entries, shares)
+    return (
+        _outside(entries, samples)
+        or ("" if repeats else _disorder(entries))
+        or _overlap(entries, shares)
+    )
 
 
 def _entries(train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> _Entries:
@@ -37,7 +46,9 @@ def _entries(train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> _Entrie
     owners = [*range(len(train)), *([EVERYONE] if same else range(len(test)))]
     sizes = list(map(len, lists))
     tested = np.arange(len(lists)) >= len(train)
-    return _Entries(np.concatenate(lists), np.repeat(owners, sizes), np.repeat(tested, sizes))
+    return _Entries(
+        np.concatenate(lists), np.repeat(owners, sizes), np.repeat(tested, sizes)
+    )
 
 
 def _outside(entries: _Entries, samples: int) -> str:
@@ -53,7 +64,11 @@ def _disorder(entries: _Entries) -> str:
     samples, owners, tested = entries
     one_list = (owners[1:] == owners[:-1]) & (tested[1:] == tested[:-1])
     wrong = np.flatnonzero(one_list & (samples[1:] <= samples[:-1]))
-    return f"{_who(owners[wrong[0]])}: sample numbers must ascend, none twice" if len(wrong) else ""
+    return (
+        f"{_who(owners[wrong[0]])}: sample numbers must ascend, none twice"
+        if len(wrong)
+        else ""
+    )
 
 
 def _overlap(entries: _Entries, shares: bool) -> str:
@@ -61,7 +76,10 @@ def _overlap(entries: _Entries, shares: bool) -> str:
     order = np.lexsort((entries.tested, entries.owners, entries.samples))
     # equal samples now lie side by side, one that is in the common test set before its other entries
     samples, owners, tested = (values[order] for values in entries)
-    again, own = samples[1:] == samples[:-1], (owners[1:] == owners[:-1]) | (owners[:-1] == EVERYONE)
+    again, own = (
+        samples[1:] == samples[:-1],
+        (owners[1:] == owners[:-1]) | (owners[:-1] == EVERYONE),
+    )
     for position in np.flatnonzero(again & own & (tested[1:] != tested[:-1]))[:1]:
         return f"{_who(owners[position + 1])}: sample {samples[position]} is to train and to test on"
     for position in () if shares else np.flatnonzero(again & ~own)[:1]:

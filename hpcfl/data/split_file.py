@@ -26,7 +26,7 @@ class Attributes(BaseModel):
 
     attempts: PositiveInt
     dataset: str
-    samples: Annotated[int, Field(gt=0, lt=2 ** 62)]
+    samples: Annotated[int, Field(gt=0, lt=2**62)]
     labels_sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     scheme: dict[str, JsonValue]
     notes: list[str]
@@ -34,13 +34,19 @@ class Attributes(BaseModel):
 
     def repeats(self) -> bool:
         """Whether a client may have a sample twice: drawn with replacement, or by a user's own scheme."""
-        return self.scheme.get("replacement") is True or ":" in str(self.scheme.get("scheme"))
+        return self.scheme.get("replacement") is True or ":" in str(
+            self.scheme.get("scheme")
+        )
 
     def shares(self) -> bool:
         """Whether a sample may go to several clients."""
         name = str(self.scheme.get("scheme"))
-        known = name in plugins.names(_PACKAGE)  # nothing else is imported because a file names it
-        return self.repeats() or (known and not plugins.find(_PACKAGE, "partition.scheme", name).exclusive)
+        known = name in plugins.names(
+            _PACKAGE
+        )  # nothing else is imported because a file names it
+        return self.repeats() or (
+            known and not plugins.find(_PACKAGE, "partition.scheme", name).exclusive
+        )
 
 
 def read(path: str | Path) -> tuple[dict[str, list[np.ndarray]], Attributes]:
@@ -49,32 +55,49 @@ def read(path: str | Path) -> tuple[dict[str, list[np.ndarray]], Attributes]:
     Raises UserError where the file cannot be read or holds no partition.
     """
     try:
-        arrays, texts = hdf5.decode(hdf5.unseal(KIND, regular.read_bytes(path, MOST_BYTES)))
+        arrays, texts = hdf5.decode(
+            hdf5.unseal(KIND, regular.read_bytes(path, MOST_BYTES))
+        )
         attributes = Attributes.model_validate_json(texts.get(KIND, ""))
         parts = {part: _lists(part, arrays) for part in PARTS}
         if len({len(lists) for lists in parts.values()}) > 1:
             raise Damaged("as many clients must train as are tested")
         if attributes.names and len(attributes.names) != len(parts["train"]):
-            raise Damaged(f"it names {len(attributes.names)} of {len(parts['train'])} clients")
+            raise Damaged(
+                f"it names {len(attributes.names)} of {len(parts['train'])} clients"
+            )
         rules = attributes.samples, attributes.repeats(), attributes.shares()
         if problem := split_check.problem(parts["train"], parts["test"], *rules):
             raise Damaged(problem)
         return parts, attributes
     except OSError as error:
-        raise UserError(f"{path}: cannot be read as a partition file ({atomic.reason(error)})") from None
+        raise UserError(
+            f"{path}: cannot be read as a partition file ({atomic.reason(error)})"
+        ) from None
     except pydantic.ValidationError as error:
         [first, *_] = error.errors(include_url=False)
         place = ".".join(map(str, first["loc"]))
-        raise UserError(f"{path}: cannot be used as a partition file ({place}: {first['msg']})") from None
+        raise UserError(
+            f"{path}: cannot be used as a partition file ({place}: {first['msg']})"
+        ) from None
     except Damaged as error:
-        raise UserError(f"{path}: cannot be used as a partition file ({error})") from None
+        raise UserError(
+            f"{path}: cannot be used as a partition file ({error})"
+        ) from None
 
 
 def _lists(part: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
     """The samples of every client in a part, int64. Raises Damaged for bad offsets or a client without."""
     samples, offsets = (_integers(name, arrays) for name in (part, f"{part}_offsets"))
-    if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != len(samples) or (np.diff(offsets) < 0).any():
-        raise Damaged(f"{part}_offsets must ascend from 0 to {len(samples)}, the length of {part}")
+    if (
+        len(offsets) < 2
+        or offsets[0] != 0
+        or offsets[-1] != len(samples)
+        or (np.diff(offsets) < 0).any()
+    ):
+        raise Damaged(
+            f"{part}_offsets must ascend from 0 to {len(samples)}, the length of {part}"
+        )
     if len(empty := np.flatnonzero(np.diff(offsets) == 0)):
         raise Damaged(f"client {empty[0]} has no samples to {part} on")
     return np.split(samples, offsets[1:-1])

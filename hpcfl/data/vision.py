@@ -14,7 +14,9 @@ import torch
 def _compiled_operators_load() -> bool:
     """Load torchvision's compiled operators; whether that is possible with this build of torch."""
     spec = importlib.util.find_spec("torchvision")
-    assert spec is not None and spec.submodule_search_locations is not None  # it is required, and a package
+    assert (
+        spec is not None and spec.submodule_search_locations is not None
+    )  # it is required, and a package
     [folder] = spec.submodule_search_locations
     try:
         for library in Path(folder).glob("_C*"):
@@ -25,9 +27,13 @@ def _compiled_operators_load() -> bool:
 
 
 if not _compiled_operators_load():
-    _declarations = torch.library.Library("torchvision", "DEF")  # they vanish with this object
+    _declarations = torch.library.Library(
+        "torchvision", "DEF"
+    )  # they vanish with this object
     for _operator in ("nms", "qnms"):
-        _declarations.define(f"{_operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        _declarations.define(
+            f"{_operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+        )
 
 import torchvision  # noqa: E402
 

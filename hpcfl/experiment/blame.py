@@ -36,8 +36,11 @@ def blamed() -> Iterator[None]:
 def is_own(file: str) -> bool:
     """Whether a source file is a user's: neither of hpcfl nor of Python nor of an installed package."""
     path = Path(file)
-    foreign = (path.is_relative_to(PACKAGE) or path.is_relative_to(STANDARD)
-               or bool(INSTALLED & set(path.parts)))
+    foreign = (
+        path.is_relative_to(PACKAGE)
+        or path.is_relative_to(STANDARD)
+        or bool(INSTALLED & set(path.parts))
+    )
     return path.suffix == ".py" and not foreign
 
 
@@ -45,8 +48,14 @@ def line_of(error: BaseException) -> str | None:
     """``file:line`` of the innermost line of a user's code in an exception's traceback; None without any."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno}"
-    lines = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    return next((f"{_shown(file)}:{line}" for file, line in reversed(lines) if is_own(file)), None)
+    lines = [
+        (frame.filename, frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    return next(
+        (f"{_shown(file)}:{line}" for file, line in reversed(lines) if is_own(file)),
+        None,
+    )
 
 
 def definition_of(thing: Any) -> str | None:
@@ -60,7 +69,9 @@ def definition_of(thing: Any) -> str | None:
 
 def said(error: BaseException) -> str:
     """An exception's type and what it says, in one line of bounded length."""
-    words = " ".join((error.msg if isinstance(error, SyntaxError) else str(error)).split())
+    words = " ".join(
+        (error.msg if isinstance(error, SyntaxError) else str(error)).split()
+    )
     words = words if len(words) <= LONGEST else f"{words[:LONGEST]} …"
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 

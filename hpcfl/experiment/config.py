@@ -37,10 +37,19 @@ LONGEST = 200  # bytes of a folder's name; file systems take 255
 # Keys outside a run's identity: they change where, how fast and how long it runs, not what a round computes.
 NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
 # Keys that came later. With their defaults they do not count, so that runs go on that began without them.
-LATER = (("evaluation", "scores"), ("training", "plain_lr"), ("training", "schedule"),
-         ("training", "milestones"), ("training", "warmup"), ("training", "validation"),
-         ("evaluation", "best_by"), ("participation", "dropout"), ("participation", "stragglers"),
-         ("newcomers", "clients"), ("newcomers", "epochs"))
+LATER = (
+    ("evaluation", "scores"),
+    ("training", "plain_lr"),
+    ("training", "schedule"),
+    ("training", "milestones"),
+    ("training", "warmup"),
+    ("training", "validation"),
+    ("evaluation", "best_by"),
+    ("participation", "dropout"),
+    ("participation", "stragglers"),
+    ("newcomers", "clients"),
+    ("newcomers", "epochs"),
+)
 
 
 def _short(name: str) -> str:
@@ -53,10 +62,19 @@ class Config(Section):
     """A whole experiment, made by ``parse``. What is not given has its default, except ``method.name``."""
 
     name: Annotated[str, AfterValidator(_short)] = Field(
-        "experiment", pattern=r"^[\w+=,][\w.+=,-]*$", description="names the results folder")
-    seed: Seed = Field(0, description="seed of everything that is drawn; of the partition see partition.seed")
-    protocol: str | None = Field(None, description="a paper's settings as defaults: cwfedavg, fedala, "
-                                                   "diversifed, fednh")
+        "experiment",
+        pattern=r"^[\w+=,][\w.+=,-]*$",
+        description="names the results folder",
+    )
+    seed: Seed = Field(
+        0,
+        description="seed of everything that is drawn; of the partition see partition.seed",
+    )
+    protocol: str | None = Field(
+        None,
+        description="a paper's settings as defaults: cwfedavg, fedala, "
+        "diversifed, fednh",
+    )
     rounds: PositiveInt = Field(100, description="federated rounds")
     data: Data = Data()
     partition: SerializeAsAny[Partition]
@@ -79,15 +97,26 @@ class Config(Section):
         """A line for each key that was set but changes nothing, because of what other keys are."""
         training, lines = self.training, []
         if training.warmup > self.rounds:
-            lines.append(f"training.warmup = {training.warmup}: no round of {self.rounds} has the whole rate")
+            lines.append(
+                f"training.warmup = {training.warmup}: no round of {self.rounds} has the whole rate"
+            )
         if late := [round for round in training.milestones if round >= self.rounds]:
-            lines.append(f"training.milestones: {late} come after the last of {self.rounds} rounds")
+            lines.append(
+                f"training.milestones: {late} come after the last of {self.rounds} rounds"
+            )
         if self.newcomers.epochs and not self.newcomers.clients:
-            lines.append(f"newcomers.epochs = {self.newcomers.epochs}: there are none, newcomers.clients = 0")
-        if unheeded := [f"training.{key} = {getattr(training, key)!r}" for key in self.method.unheeded
-                        if getattr(training, key) != Training.model_fields[key].default]:
-            lines.append(f"{', '.join(unheeded)}: no effect on the steps that {self.method.name} does "
-                         "itself, which are plain ones")
+            lines.append(
+                f"newcomers.epochs = {self.newcomers.epochs}: there are none, newcomers.clients = 0"
+            )
+        if unheeded := [
+            f"training.{key} = {getattr(training, key)!r}"
+            for key in self.method.unheeded
+            if getattr(training, key) != Training.model_fields[key].default
+        ]:
+            lines.append(
+                f"{', '.join(unheeded)}: no effect on the steps that {self.method.name} does "
+                "itself, which are plain ones"
+            )
         return lines
 
     def resolved(self) -> dict[str, Any]:
@@ -101,7 +130,11 @@ class Config(Section):
 
         The path of a user's own data, ``data.file``, belongs to it all the same.
         """
-        table = {key: value for key, value in self.resolved().items() if key not in NOT_IDENTITY}
+        table = {
+            key: value
+            for key, value in self.resolved().items()
+            if key not in NOT_IDENTITY
+        }
         table["data"].pop("root")
         table["partition"].pop("file")
         for (section, key), default in later_defaults().items():
@@ -111,14 +144,23 @@ class Config(Section):
 
     def fingerprint(self) -> str:
         """SHA-256 of the identity, hexadecimal."""
-        return hashlib.sha256(json.dumps(self.identity(), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(
+            json.dumps(self.identity(), sort_keys=True).encode()
+        ).hexdigest()
 
 
 def later_defaults() -> dict[tuple[str, str], Any]:
     """The values that runs from before the keys LATER have for them, by section and key."""
-    sections = {section: cast(type[Section], Config.model_fields[section].annotation) for section, _ in LATER}
-    return {(section, key): sections[section].model_fields[key].get_default(call_default_factory=True)
-            for section, key in LATER}
+    sections = {
+        section: cast(type[Section], Config.model_fields[section].annotation)
+        for section, _ in LATER
+    }
+    return {
+        (section, key): sections[section]
+        .model_fields[key]
+        .get_default(call_default_factory=True)
+        for section, key in LATER
+    }
 
 
 def parse(table: dict[str, Any], source: str = "configuration") -> Config:
@@ -127,9 +169,12 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
     source: where the table comes from, for errors. Raises UserError.
     """
     sections: dict[str, Callable[[dict[str, Any]], Section]] = {
-        "partition": lambda given: plugin_keys.partition_class(given)(**_without_word(given)),
+        "partition": lambda given: plugin_keys.partition_class(given)(
+            **_without_word(given)
+        ),
         "model": lambda given: plugin_keys.model(**given),
-        "method": lambda given: plugin_keys.method_class(given)(**given)}
+        "method": lambda given: plugin_keys.method_class(given)(**given),
+    }
     place = ""
     try:
         table = protocols.complete(table)
@@ -137,15 +182,19 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
         for place, build in sections.items():
             given = table.get(place, {})
             if not isinstance(given, dict):
-                raise UserError(f"{place} = {_shown(given)}: must be a table, [{place}]")
+                raise UserError(
+                    f"{place} = {_shown(given)}: must be a table, [{place}]"
+                )
             built[place] = build(given)
         place = ""
         config = _with_partition_seed(Config(**{**table, **built}))
         measures.asked(config.evaluation)
         measures.check_best_by(config.evaluation, config.training)
         if (share := config.participation.stragglers) and config.training.epochs == 1:
-            raise UserError(f"participation.stragglers = {share}: of one local epoch nobody does fewer; set "
-                            "training.epochs to more than 1")
+            raise UserError(
+                f"participation.stragglers = {share}: of one local epoch nobody does fewer; set "
+                "training.epochs to more than 1"
+            )
         return config
     except pydantic.ValidationError as error:
         raise UserError(f"{source}: {_explain(error, place, table)}") from None
@@ -155,15 +204,19 @@ def parse(table: dict[str, Any], source: str = "configuration") -> Config:
 
 def _without_word(given: dict[str, Any]) -> dict[str, Any]:
     """The section ``[partition]`` without ``seed = "seed"``, which is what holds where it is left out."""
-    return {key: value for key, value in given.items() if (key, value) != ("seed", "seed")}
+    return {
+        key: value for key, value in given.items() if (key, value) != ("seed", "seed")
+    }
 
 
 def _with_partition_seed(config: Config) -> Config:
     """The configuration with a seed of the partition, where none is given: one more than the experiment's."""
     if "seed" in config.partition.model_fields_set:
         return config
-    partition = config.partition.model_copy(update={"seed": (config.seed + 1) % 2 ** 63})
-    partition.model_fields_set.discard("seed")  # that nobody gave it counts for a run that began with another
+    partition = config.partition.model_copy(update={"seed": (config.seed + 1) % 2**63})
+    partition.model_fields_set.discard(
+        "seed"
+    )  # that nobody gave it counts for a run that began with another
     return config.model_copy(update={"partition": partition})
 
 
@@ -177,7 +230,9 @@ def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
     try:
         pairs = list(map(split, overrides))
         _refuse_swept(table, [key for key, _ in pairs])
-        for key, value in sorted(pairs, key=lambda pair: not plugin_keys.is_selector(pair[0])):
+        for key, value in sorted(
+            pairs, key=lambda pair: not plugin_keys.is_selector(pair[0])
+        ):
             choose(table, key, value)
             check_plain(table, key)
     except UserError as error:
@@ -189,13 +244,20 @@ def _refuse_swept(table: dict[str, Any], keys: Iterable[str]) -> None:
     """Raise UserError for a key that every cell of the file's ``[sweep]`` sets, which would be in vain."""
     sweep = table.get("sweep")
     axes = protocols.flat(sweep) if isinstance(sweep, dict) else {}
-    linked = [[set(protocols.flat(case)) for case in axis] for axis in axes.values()
-              if isinstance(axis, list) and axis and all(isinstance(case, dict) for case in axis)]
+    linked = [
+        [set(protocols.flat(case)) for case in axis]
+        for axis in axes.values()
+        if isinstance(axis, list)
+        and axis
+        and all(isinstance(case, dict) for case in axis)
+    ]
     swept = set(axes).union(*(set.intersection(*cases) for cases in linked))
     for key in keys:
         if key in swept:
             instead = f", by --set 'sweep.{key}=[…]'" if key in axes else ""
-            raise UserError(f"{key}: every cell of [sweep] sets it anew; change it there{instead}")
+            raise UserError(
+                f"{key}: every cell of [sweep] sets it anew; change it there{instead}"
+            )
 
 
 def choose(table: dict[str, Any], key: str, value: Any) -> None:
@@ -206,7 +268,11 @@ def choose(table: dict[str, Any], key: str, value: Any) -> None:
     """
     section, _, selector = key.partition(".")
     given = table.get(section)
-    if plugin_keys.is_selector(key) and isinstance(given, dict) and given.get(selector) != value:
+    if (
+        plugin_keys.is_selector(key)
+        and isinstance(given, dict)
+        and given.get(selector) != value
+    ):
         for stale in plugin_keys.of_another(section, given, value):
             given.pop(stale, None)
     assign(table, key, value)
@@ -224,7 +290,11 @@ def _explain(error: pydantic.ValidationError, place: str, table: dict[str, Any])
     location = _location(first["loc"], place, table)
     key = ".".join(location)
     if first["type"] == "extra_forbidden":
-        kind = "section" if isinstance(first["input"], dict) and len(location) == 1 else "key"
+        kind = (
+            "section"
+            if isinstance(first["input"], dict) and len(location) == 1
+            else "key"
+        )
         allowed, others = _fields_of(location[:-1], table), _elsewhere(table)
         return f"unknown {kind} '{key}'{plugins.nearest(location[-1], allowed, others)}"
     if first["type"] == "missing":
@@ -232,10 +302,19 @@ def _explain(error: pydantic.ValidationError, place: str, table: dict[str, Any])
     if first["type"] in ("model_type", "dict_type"):
         return f"{key} = {_shown(first['input'])}: must be a table, [{key}]"
     # a union has an error for each of its members
-    wanted = [_wanted(one) for one in errors if _location(one["loc"], place, table) == location]
-    field = (_fields_of(location[:1], table).get(location[1]) if len(location) > 1
-             else Config.model_fields[key])
-    meaning = f" ({field.description})" if field is not None and field.description else ""
+    wanted = [
+        _wanted(one)
+        for one in errors
+        if _location(one["loc"], place, table) == location
+    ]
+    field = (
+        _fields_of(location[:1], table).get(location[1])
+        if len(location) > 1
+        else Config.model_fields[key]
+    )
+    meaning = (
+        f" ({field.description})" if field is not None and field.description else ""
+    )
     return f"{key} = {_shown(first['input'])}: must be {' or '.join(wanted)}{meaning}{_closest(first)}"
 
 
@@ -253,32 +332,52 @@ def _closest(error: Any) -> str:
 
 def _wanted(error: Any) -> str:
     """What would be allowed, to stand after "must be"."""
-    if error["type"] in ("sequence_str", "list_type") or error.get("ctx", {}).get("class") == "Sequence":
+    if (
+        error["type"] in ("sequence_str", "list_type")
+        or error.get("ctx", {}).get("class") == "Sequence"
+    ):
         return "a list"
     words: str = error["msg"]
     for prefix in ("Value error, ", "Input should be ", "String should "):
         words = words.removeprefix(prefix)
-    return words.replace("match pattern", "of the form").replace("a valid ",
-                                                                 "a ").replace("a integer", "an integer")
+    return (
+        words.replace("match pattern", "of the form")
+        .replace("a valid ", "a ")
+        .replace("a integer", "an integer")
+    )
 
 
-def _location(loc: tuple[int | str, ...], place: str, table: dict[str, Any]) -> list[str]:
+def _location(
+    loc: tuple[int | str, ...], place: str, table: dict[str, Any]
+) -> list[str]:
     """The path of the key that an error is about: section, key, and positions in a list.
 
     loc: pydantic's path within the section ``place``, which also names members of unions; these are left out.
     """
     whole = [*([place] if place else []), *loc]
     depth = 2 if isinstance(table.get(str(whole[0])), dict) else 1
-    return [str(part)
-            for part in [*whole[:depth], *(part for part in whole[depth:] if isinstance(part, int))]]
+    return [
+        str(part)
+        for part in [
+            *whole[:depth],
+            *(part for part in whole[depth:] if isinstance(part, int)),
+        ]
+    ]
 
 
 def _elsewhere(table: dict[str, Any]) -> list[str]:
     """The keys of all sections, as ``training.lr``."""
-    sections = [name for name, field in Config.model_fields.items()
-                if isinstance(table.get(name, {}), dict)
-                and (name in plugin_keys.SELECTORS or hasattr(field.annotation, "model_fields"))]
-    return [f"{section}.{key}" for section in sections for key in _fields_of([section], table)]
+    sections = [
+        name
+        for name, field in Config.model_fields.items()
+        if isinstance(table.get(name, {}), dict)
+        and (name in plugin_keys.SELECTORS or hasattr(field.annotation, "model_fields"))
+    ]
+    return [
+        f"{section}.{key}"
+        for section in sections
+        for key in _fields_of([section], table)
+    ]
 
 
 def _fields_of(location: list[str], table: dict[str, Any]) -> Mapping[str, Any]:

@@ -21,12 +21,19 @@ def parsed(path: str | Path) -> dict[str, Any]:
         text = regular.read_bytes(path, MOST_BYTES).decode()
         table = json.loads(text) if kind == "JSON" else tomllib.loads(text)
     except FileNotFoundError:
-        meant = plugins.closest(Path(path).name, (file.name for file in Path(path).parent.glob("*.toml")))
-        raise UserError(f"{path}: no such experiment file"
-                        + (f"; did you mean '{Path(path).with_name(meant)}'?" if meant else "")) from None
+        meant = plugins.closest(
+            Path(path).name, (file.name for file in Path(path).parent.glob("*.toml"))
+        )
+        raise UserError(
+            f"{path}: no such experiment file"
+            + (f"; did you mean '{Path(path).with_name(meant)}'?" if meant else "")
+        ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
-    except (ValueError, RecursionError) as error:  # Python's own limit of an integer's digits is a ValueError
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # Python's own limit of an integer's digits is a ValueError
         raise UserError(f"{path}: not valid {kind} ({atomic.reason(error)})") from None
     if not isinstance(table, dict):
         raise UserError(f"{path}: must hold a table, not {type(table).__name__}")
@@ -37,8 +44,10 @@ def parsed(path: str | Path) -> dict[str, Any]:
 def check_plain(table: dict[str, Any], source: str) -> None:
     """Raises UserError for a table that is nested deeply or has integers beyond MOST_BITS."""
     if not _within(table, MOST_LEVELS):
-        raise UserError(f"{source}: tables and lists lie in each other at most {MOST_LEVELS} deep, "
-                        f"integers have at most {MOST_BITS} bits")
+        raise UserError(
+            f"{source}: tables and lists lie in each other at most {MOST_LEVELS} deep, "
+            f"integers have at most {MOST_BITS} bits"
+        )
 
 
 def _within(value: Any, levels: int) -> bool:

@@ -17,7 +17,10 @@ VALIDATION = "validation/"  # begins the names of columns that are scored on hel
 @cache
 def built_in() -> dict[str, Score]:
     """All scores of the package by name."""
-    return {name: plugins.find(PACKAGE, "evaluation.scores", name)() for name in plugins.names(PACKAGE)}
+    return {
+        name: plugins.find(PACKAGE, "evaluation.scores", name)()
+        for name in plugins.names(PACKAGE)
+    }
 
 
 def asked(evaluation: Evaluation) -> dict[str, Score]:
@@ -42,11 +45,17 @@ def measure(evaluation: Evaluation, scores: Mapping[str, Score]) -> Measure:
     described = describe(scores)
     meant = resolve(evaluation.metric, described)
     if meant is None or meant.kind == "std":
-        short = [name for score, one in described.items() for kind, name in one["recorded"].items()
-                 if kind != "std" and not name.startswith(score)]
+        short = [
+            name
+            for score, one in described.items()
+            for kind, name in one["recorded"].items()
+            if kind != "std" and not name.startswith(score)
+        ]
         hint = plugins.nearest(evaluation.metric, [*described, *short])
-        raise UserError(f"evaluation.metric = '{evaluation.metric}' is unknown{hint}, SCORE/worst_tenth, "
-                        "or your own 'module:Class'")
+        raise UserError(
+            f"evaluation.metric = '{evaluation.metric}' is unknown{hint}, SCORE/worst_tenth, "
+            "or your own 'module:Class'"
+        )
     return meant
 
 
@@ -54,7 +63,11 @@ def best_by(config: Mapping[str, Any]) -> str:
     """On which samples the best round of a resolved configuration is chosen: "test" or "validation"."""
     asked = config["evaluation"].get("best_by")
     held_out = config.get("training", {}).get("validation")
-    return "validation" if asked == "validation" or (asked is None and held_out) else "test"
+    return (
+        "validation"
+        if asked == "validation" or (asked is None and held_out)
+        else "test"
+    )
 
 
 def chosen_in(config: Mapping[str, Any], column: str) -> str:
@@ -65,8 +78,10 @@ def chosen_in(config: Mapping[str, Any], column: str) -> str:
 def check_best_by(evaluation: Evaluation, training: Training) -> None:
     """Raises UserError where the best round is to be chosen on samples that nobody holds out."""
     if evaluation.best_by == "validation" and not training.validation:
-        raise UserError("evaluation.best_by = 'validation': nothing is held out to choose on; set "
-                        "training.validation = 0.1 or another share")
+        raise UserError(
+            "evaluation.best_by = 'validation': nothing is held out to choose on; set "
+            "training.validation = 0.1 or another share"
+        )
 
 
 def describe(scores: Mapping[str, Score]) -> dict[str, Described]:
@@ -87,9 +102,13 @@ def _made(key: str, name: str) -> Score:
         if score.better not in ("up", "down"):
             raise ValueError(f"better = {score.better!r}: must be 'up' or 'down'")
         if not isinstance(score.unit, str) or len(score.unit) > 20:
-            raise ValueError(f"unit = {score.unit!r}: must be a text of at most 20 letters")
+            raise ValueError(
+                f"unit = {score.unit!r}: must be a text of at most 20 letters"
+            )
         if not isinstance(score.summaries, tuple) or not score.summaries:
-            raise ValueError(f"summaries = {score.summaries!r}: must be a tuple of names")
+            raise ValueError(
+                f"summaries = {score.summaries!r}: must be a tuple of names"
+            )
     except Exception as error:
         place = blame.line_of(error) or blame.definition_of(kind)
         text = f"{key} = '{name}' cannot be used: {blame.said(error)}"

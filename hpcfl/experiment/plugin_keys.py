@@ -11,14 +11,23 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
 from hpcfl.experiment.sections import MethodSection, Model, Partition, Section
 
-SELECTORS = {"partition": "scheme", "model": "name", "method": "name"}  # the key that names the plugin
+SELECTORS = {
+    "partition": "scheme",
+    "model": "name",
+    "method": "name",
+}  # the key that names the plugin
 
 
 def _options(parameters: Iterable[inspect.Parameter]) -> type[BaseModel]:
     """A section whose keys are these parameters of a callable, with their types, defaults and constraints."""
     fields: dict[str, Any] = {
-        p.name: (Any if p.annotation is p.empty else p.annotation, ... if p.default is p.empty else p.default)
-        for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+        p.name: (
+            Any if p.annotation is p.empty else p.annotation,
+            ... if p.default is p.empty else p.default,
+        )
+        for p in parameters
+        if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)
+    }
     return pydantic.create_model("Options", __base__=Section, **fields)
 
 
@@ -47,22 +56,30 @@ def model_keys(name: str) -> type[BaseModel]:
             raise TypeError(f"it is called as {signature}")
         return _options(list(signature.parameters.values())[2:])
     except (TypeError, ValueError, NameError, pydantic.PydanticUserError) as error:
-        raise UserError(f"model.name = '{name}' must be called as (shape, classes, *, own keys) with types "
-                        f"that a file can hold: {' '.join(str(error).split())}") from None
+        raise UserError(
+            f"model.name = '{name}' must be called as (shape, classes, *, own keys) with types "
+            f"that a file can hold: {' '.join(str(error).split())}"
+        ) from None
 
 
 def partition_class(table: dict[str, Any]) -> type[Partition]:
     """The class of the scheme that the section ``[partition]`` names. Raises UserError."""
     name = table.get("scheme", Partition.model_fields["scheme"].default)
-    scheme: type[Partition] = plugins.find("hpcfl.data.partitions", "partition.scheme", name)
+    scheme: type[Partition] = plugins.find(
+        "hpcfl.data.partitions", "partition.scheme", name
+    )
     return scheme
 
 
 def method_class(table: dict[str, Any]) -> type[MethodSection]:
     """The class of the method that the section ``[method]`` names. Raises UserError."""
     if "name" not in table:
-        raise UserError(f"'method.name' is missing; allowed: {', '.join(plugins.names('hpcfl.methods'))}")
-    method: type[MethodSection] = plugins.find("hpcfl.methods", "method.name", table["name"])
+        raise UserError(
+            f"'method.name' is missing; allowed: {', '.join(plugins.names('hpcfl.methods'))}"
+        )
+    method: type[MethodSection] = plugins.find(
+        "hpcfl.methods", "method.name", table["name"]
+    )
     return method
 
 
@@ -72,9 +89,13 @@ def fields(section: str, given: dict[str, Any]) -> Mapping[str, Any]:
     given: the section's table, which names the plugin. Raises UserError.
     """
     if section == "model":
-        own = model_keys(given.get("name", Model.model_fields["name"].default)).model_fields
+        own = model_keys(
+            given.get("name", Model.model_fields["name"].default)
+        ).model_fields
         return {**dict.fromkeys(_COMMON_MODEL_KEYS), **own}
-    return (method_class if section == "method" else partition_class)(given).model_fields
+    return (method_class if section == "method" else partition_class)(
+        given
+    ).model_fields
 
 
 def is_selector(key: str) -> bool:
@@ -89,6 +110,8 @@ def of_another(section: str, given: dict[str, Any], name: Any) -> set[str]:
     Empty where either is unknown.
     """
     try:
-        return set(fields(section, given)) - set(fields(section, {SELECTORS[section]: name}))
+        return set(fields(section, given)) - set(
+            fields(section, {SELECTORS[section]: name})
+        )
     except UserError:
         return set()

@@ -16,12 +16,27 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import blame
 
 # What a user's own object must extend, in the ``base`` of each package; a model is any callable.
-CONTRACTS = {"hpcfl.methods": "Method", "hpcfl.data.partitions": "Scheme", "hpcfl.data.sources": "Source",
-             "hpcfl.scores": "Score", "hpcfl.tracking": "Tracker"}
+CONTRACTS = {
+    "hpcfl.methods": "Method",
+    "hpcfl.data.partitions": "Scheme",
+    "hpcfl.data.sources": "Source",
+    "hpcfl.scores": "Score",
+    "hpcfl.tracking": "Tracker",
+}
 # What other tools call keys and scores of ours.
-SYNONYMS = {"learning_rate": "lr", "alpha": "beta", "num_clients": "clients", "num_rounds": "rounds",
-            "local_epochs": "epochs", "f1_score": "macro_f1", "random_state": "seed", "l2": "weight_decay"}
-AS_FILES = ("hpcfl.scores",)  # packages whose built-in names keep ``_``, as the numbers in the results do
+SYNONYMS = {
+    "learning_rate": "lr",
+    "alpha": "beta",
+    "num_clients": "clients",
+    "num_rounds": "rounds",
+    "local_epochs": "epochs",
+    "f1_score": "macro_f1",
+    "random_state": "seed",
+    "l2": "weight_decay",
+}
+AS_FILES = (
+    "hpcfl.scores",
+)  # packages whose built-in names keep ``_``, as the numbers in the results do
 
 
 def names(package: str) -> list[str]:
@@ -29,8 +44,16 @@ def names(package: str) -> list[str]:
     found = importlib.util.find_spec(package)  # which does not import it
     assert found is not None
     folders = found.submodule_search_locations
-    files = (module.name for module in pkgutil.iter_modules(folders) if not module.name.startswith("_"))
-    return sorted(name if package in AS_FILES else name.replace("_", "-") for name in files if name != "base")
+    files = (
+        module.name
+        for module in pkgutil.iter_modules(folders)
+        if not module.name.startswith("_")
+    )
+    return sorted(
+        name if package in AS_FILES else name.replace("_", "-")
+        for name in files
+        if name != "base"
+    )
 
 
 def nearest(word: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
@@ -40,8 +63,11 @@ def nearest(word: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) ->
     """
     allowed = list(allowed)
     meant = closest(word, allowed) or closest(word, elsewhere)
-    return f"; did you mean '{meant}'? allowed: {', '.join(allowed)}" if meant else (
-        f"; allowed: {', '.join(allowed) or 'none'}")
+    return (
+        f"; did you mean '{meant}'? allowed: {', '.join(allowed)}"
+        if meant
+        else (f"; allowed: {', '.join(allowed) or 'none'}")
+    )
 
 
 def closest(word: str, allowed: Iterable[str]) -> str | None:
@@ -54,8 +80,14 @@ def closest(word: str, allowed: Iterable[str]) -> str | None:
     by_small = {one.lower(): one for one in allowed}
     nearly = difflib.get_close_matches(word.lower(), by_small, n=1, cutoff=0.8)
     for wanted in (word.lower(), SYNONYMS.get(word.lower())):
-        whole = [small for small in by_small if wanted in (small, small.rpartition(".")[2])]
-        if found := whole or nearly or [small for small in by_small if wanted in re.split(r"[._/-]", small)]:
+        whole = [
+            small for small in by_small if wanted in (small, small.rpartition(".")[2])
+        ]
+        if (
+            found := whole
+            or nearly
+            or [small for small in by_small if wanted in re.split(r"[._/-]", small)]
+        ):
             return by_small[found[0]]
     alike = difflib.get_close_matches(word.lower(), by_small, n=1, cutoff=0.5)
     return by_small[alike[0]] if alike else None
@@ -69,13 +101,17 @@ def find(package: str, key: str, name: str) -> Any:
     Raises UserError with the nearest valid name, or with the file and line at which a user's module fails.
     """
     if not isinstance(name, str):
-        raise UserError(f"{key} = {name!r}: must be a string; allowed: {', '.join(names(package))}, or your "
-                        "own 'module:object'")
+        raise UserError(
+            f"{key} = {name!r}: must be a string; allowed: {', '.join(names(package))}, or your "
+            "own 'module:object'"
+        )
     if ":" in name:
         return _user_object(package, key, name)
     if name not in names(package):
-        raise UserError(f"{key} = '{name}' is unknown{nearest(name, names(package))}, or your own "
-                        "'module:object'")
+        raise UserError(
+            f"{key} = '{name}' is unknown{nearest(name, names(package))}, or your own "
+            "'module:object'"
+        )
     return importlib.import_module(f"{package}.{name.replace('-', '_')}").plugin
 
 
@@ -88,8 +124,10 @@ def _user_object(package: str, key: str, name: str) -> Any:
         plugin = getattr(module, attribute)
     except AttributeError:
         public = [word for word in vars(module) if not word.startswith("_")]
-        raise UserError(f"{key} = '{name}': '{module_name}' has no "
-                        f"'{attribute}'{nearest(attribute, public)}") from None
+        raise UserError(
+            f"{key} = '{name}': '{module_name}' has no "
+            f"'{attribute}'{nearest(attribute, public)}"
+        ) from None
     if problem := _misfit(package, plugin):
         place = blame.definition_of(plugin)
         raise UserError(f"{f'{place}: ' if place else ''}{key} = '{name}' {problem}")
@@ -100,15 +138,21 @@ def _imported(key: str, name: str, module_name: str) -> ModuleType:
     """A user's module. Raises UserError, with the file and line at which the module fails."""
     first = module_name.partition(".")[0]
     if (other := _hidden_by(first)) is not None:
-        raise UserError(f"{key} = '{name}': '{first}' is the name of {other}; give your {first}.py "
-                        "another name")
+        raise UserError(
+            f"{key} = '{name}': '{first}' is the name of {other}; give your {first}.py "
+            "another name"
+        )
     try:
         return importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         if (place := blame.line_of(error)) is not None:
-            raise UserError(f"{place}: {key} = '{name}' cannot be imported: {blame.said(error)}") from error
-        raise UserError(f"{key} = '{name}': cannot import '{module_name}' ({blame.said(error)}); "
-                        "run from its folder or put that folder on PYTHONPATH") from error
+            raise UserError(
+                f"{place}: {key} = '{name}' cannot be imported: {blame.said(error)}"
+            ) from error
+        raise UserError(
+            f"{key} = '{name}': cannot import '{module_name}' ({blame.said(error)}); "
+            "run from its folder or put that folder on PYTHONPATH"
+        ) from error
 
 
 def _hidden_by(module_name: str) -> str | None:
@@ -139,14 +183,25 @@ def _misfit(package: str, thing: Any) -> str | None:
     It must be a subclass of the package's contract, for data sources an instance of one, for models any
     callable.
     """
-    kind = f"the class {thing.__name__}" if isinstance(thing, type) else f"of type {type(thing).__name__}"
+    kind = (
+        f"the class {thing.__name__}"
+        if isinstance(thing, type)
+        else f"of type {type(thing).__name__}"
+    )
     if package not in CONTRACTS:
-        return None if callable(thing) else f"is {kind}; expected a class or function that makes the model"
+        return (
+            None
+            if callable(thing)
+            else f"is {kind}; expected a class or function that makes the model"
+        )
     contract = getattr(importlib.import_module(f"{package}.base"), CONTRACTS[package])
     whole = f"{contract.__module__}.{contract.__name__}"
     if package == "hpcfl.data.sources":
-        return (None if isinstance(thing, contract)
-                else f"is {kind}; expected an instance of a subclass of {whole}")
+        return (
+            None
+            if isinstance(thing, contract)
+            else f"is {kind}; expected an instance of a subclass of {whole}"
+        )
     if not (isinstance(thing, type) and issubclass(thing, contract)):
         return f"is {kind}; expected a subclass of {whole}"
     missing = sorted(getattr(thing, "__abstractmethods__", ()))

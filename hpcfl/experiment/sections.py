@@ -19,7 +19,9 @@ LARGEST = 10_000_000  # the largest integer but a seed; larger sizes would fill 
 class Section(BaseModel):
     """One table of the experiment file: unknown keys, wrong types, NaN and infinities are refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False
+    )
 
     @field_validator("*")
     @classmethod
@@ -36,18 +38,27 @@ def _greatest(value: Any) -> int:
     return abs(value) if isinstance(value, int) else 0
 
 
-Seed = Annotated[int, Field(ge=0, lt=2 ** 63)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 class Data(Section):
-    dataset: str = Field("digits", description="name of a data set; `hpcfl datasets` lists them")
-    root: str | None = Field(None, description="folder that holds the data sets; default $HPCFL_DATA")
-    file: str | None = Field(None, description="your own file or folder, for npz, npz-folders and leaf")
+    dataset: str = Field(
+        "digits", description="name of a data set; `hpcfl datasets` lists them"
+    )
+    root: str | None = Field(
+        None, description="folder that holds the data sets; default $HPCFL_DATA"
+    )
+    file: str | None = Field(
+        None, description="your own file or folder, for npz, npz-folders and leaf"
+    )
     normalise: Literal["half", "statistics"] = Field(
         "half",
-        description="subtract and divide by 0.5, or by the data set's own mean and standard deviation")
-    augment: bool = Field(False,
-                          description="train on images cropped at random after padding by 4, and flipped")
+        description="subtract and divide by 0.5, or by the data set's own mean and standard deviation",
+    )
+    augment: bool = Field(
+        False,
+        description="train on images cropped at random after padding by 4, and flipped",
+    )
 
 
 class Partition(Section):
@@ -55,20 +66,34 @@ class Partition(Section):
 
     scheme: str = Field("dirichlet", description="how samples are spread over clients")
     clients: PositiveInt = Field(20, description="number of clients in total")
-    seed: Seed = Field(1, description="seed of the partition; default 'seed': that of the experiment + 1, so "
-                                      "that each has its own")
-    train: float = Field(0.75, gt=0, lt=1, description="share of a client's samples used for training")
-    file: str | None = Field(None,
-                             description="reuse the partition stored in this file instead of drawing one")
+    seed: Seed = Field(
+        1,
+        description="seed of the partition; default 'seed': that of the experiment + 1, so "
+        "that each has its own",
+    )
+    train: float = Field(
+        0.75, gt=0, lt=1, description="share of a client's samples used for training"
+    )
+    file: str | None = Field(
+        None,
+        description="reuse the partition stored in this file instead of drawing one",
+    )
 
 
 class Model(Section):
-    name: str = Field("mlp", description="a built-in model or your own 'module:callable'")
+    name: str = Field(
+        "mlp", description="a built-in model or your own 'module:callable'"
+    )
     head: Literal["linear", "cosine"] = Field(
-        "linear", description="cosine: features and rows of the head at unit length")
-    head_scale: float = Field(1.0, gt=0, description="initial scale of a cosine head's logits, learnable")
-    options: dict[str, Any] = Field(default_factory=dict,
-                                    description="the model's own keys, checked by its signature")
+        "linear", description="cosine: features and rows of the head at unit length"
+    )
+    head_scale: float = Field(
+        1.0, gt=0, description="initial scale of a cosine head's logits, learnable"
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="the model's own keys, checked by its signature",
+    )
 
 
 class MethodSection(Section):
@@ -79,7 +104,9 @@ class MethodSection(Section):
     unheeded: keys of ``[training]`` that have no effect on the steps which the method does itself.
     """
 
-    name: str = Field(description="name of the method's file, or your own 'module:Class'")
+    name: str = Field(
+        description="name of the method's file, or your own 'module:Class'"
+    )
 
     needs_rounds: ClassVar[bool] = False
     unheeded: ClassVar[tuple[str, ...]] = ()
@@ -88,34 +115,64 @@ class MethodSection(Section):
 class Training(Section):
     epochs: PositiveInt = Field(1, description="local epochs a round")
     batch_size: PositiveInt = Field(10, description="samples a mini-batch")
-    optimizer: Literal["sgd", "adam", "adamw"] = Field("sgd", description="its state is reset every round")
+    optimizer: Literal["sgd", "adam", "adamw"] = Field(
+        "sgd", description="its state is reset every round"
+    )
     lr: float = Field(0.005, gt=0, description="local learning rate")
-    plain_lr: float | None = Field(None, gt=0, description="learning rate of steps that a method does itself,"
-                                                           " plain whatever the optimiser; default: lr")
-    lr_decay: float = Field(1.0, gt=0, le=1, description="factor on the learning rates after every round")
+    plain_lr: float | None = Field(
+        None,
+        gt=0,
+        description="learning rate of steps that a method does itself,"
+        " plain whatever the optimiser; default: lr",
+    )
+    lr_decay: float = Field(
+        1.0, gt=0, le=1, description="factor on the learning rates after every round"
+    )
     schedule: Literal["constant", "cosine", "step"] = Field(
-        "constant", description="what else the rates follow: cosine falls to 0 after the last round, step "
-                                "falls at milestones")
+        "constant",
+        description="what else the rates follow: cosine falls to 0 after the last round, step "
+        "falls at milestones",
+    )
     milestones: list[PositiveInt] = Field(
-        default_factory=list, validate_default=True,
-        description="rounds after which schedule = 'step' takes a tenth of the rates")
-    warmup: NonNegativeInt = Field(0, description="first rounds, in which the rates rise evenly")
+        default_factory=list,
+        validate_default=True,
+        description="rounds after which schedule = 'step' takes a tenth of the rates",
+    )
+    warmup: NonNegativeInt = Field(
+        0, description="first rounds, in which the rates rise evenly"
+    )
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum of SGD")
-    weight_decay: float = Field(0.0, ge=0, description="L2 penalty added to the gradient; with adamw what "
-                                                       "weights lose in a step, times lr")
-    clip: float | None = Field(None, gt=0, description="largest norm of a client's gradient")
+    weight_decay: float = Field(
+        0.0,
+        ge=0,
+        description="L2 penalty added to the gradient; with adamw what "
+        "weights lose in a step, times lr",
+    )
+    clip: float | None = Field(
+        None, gt=0, description="largest norm of a client's gradient"
+    )
     buffers: Literal["local", "average"] = Field(
-        "local", description="batch-norm statistics: each client's own, or averaged")
-    validation: float = Field(0.0, ge=0, lt=1, description="share of each client's training samples held out "
-                                                           "to choose the best round on")
+        "local", description="batch-norm statistics: each client's own, or averaged"
+    )
+    validation: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of each client's training samples held out "
+        "to choose the best round on",
+    )
     on_divergence: Literal["stop", "exclude"] = Field(
-        "stop", description="a client with NaN or Inf: stop the run, or leave the client out of the round")
+        "stop",
+        description="a client with NaN or Inf: stop the run, or leave the client out of the round",
+    )
 
     @field_validator("momentum")
     @classmethod
     def _of_sgd(cls, momentum: float, info: ValidationInfo) -> float:
         if momentum and info.data.get("optimizer") in ("adam", "adamw"):
-            raise ValueError(f"0 with optimizer = '{info.data['optimizer']}', which keeps moments of its own")
+            raise ValueError(
+                f"0 with optimizer = '{info.data['optimizer']}', which keeps moments of its own"
+            )
         return momentum
 
     @field_validator("milestones")
@@ -127,11 +184,23 @@ class Training(Section):
 
 
 class Participation(Section):
-    fraction: float = Field(1.0, gt=0, le=1, description="share of clients drawn each round, at least one")
-    dropout: float = Field(0.0, ge=0, lt=1, description="chance that a drawn client is lost before a round; "
-                                                        "one always stays")
-    stragglers: float = Field(0.0, ge=0, le=1, description="share of a round's clients that do fewer of "
-                                                           "their local epochs, a random number from 1 on")
+    fraction: float = Field(
+        1.0, gt=0, le=1, description="share of clients drawn each round, at least one"
+    )
+    dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="chance that a drawn client is lost before a round; "
+        "one always stays",
+    )
+    stragglers: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="share of a round's clients that do fewer of "
+        "their local epochs, a random number from 1 on",
+    )
 
     def count(self, clients: int) -> int:
         """How many of so many clients are drawn each round."""
@@ -141,10 +210,16 @@ class Participation(Section):
 class Newcomers(Section):
     """Clients that are never trained with; after the last round they get what the method gives a new one."""
 
-    clients: NonNegativeInt = Field(0, description="clients held out of training, beside partition.clients, "
-                                                   "and scored after the last round")
-    epochs: NonNegativeInt = Field(0, description="epochs of a local training that they do then, to be "
-                                                  "scored after it too; 0: none")
+    clients: NonNegativeInt = Field(
+        0,
+        description="clients held out of training, beside partition.clients, "
+        "and scored after the last round",
+    )
+    epochs: NonNegativeInt = Field(
+        0,
+        description="epochs of a local training that they do then, to be "
+        "scored after it too; 0: none",
+    )
 
 
 def _score_name(name: str) -> str:
@@ -156,44 +231,86 @@ ScoreName = Annotated[str, AfterValidator(_score_name)]
 
 
 class Evaluation(Section):
-    every: PositiveInt = Field(1, description="score every so many rounds, and the last")
-    clients: Literal["all", "cohort"] = Field("all",
-                                              description="score all clients, or only those of the round")
-    score: str = Field("method", description="the column that `best` is about: pre, post … (local training), "
-                                             "or the method's own")
-    metric: ScoreName = Field("weighted", description="what of it counts: weighted, mean, worst_tenth "
-                                                      "accuracy, SCORE, SCORE/worst_tenth")
+    every: PositiveInt = Field(
+        1, description="score every so many rounds, and the last"
+    )
+    clients: Literal["all", "cohort"] = Field(
+        "all", description="score all clients, or only those of the round"
+    )
+    score: str = Field(
+        "method",
+        description="the column that `best` is about: pre, post … (local training), "
+        "or the method's own",
+    )
+    metric: ScoreName = Field(
+        "weighted",
+        description="what of it counts: weighted, mean, worst_tenth "
+        "accuracy, SCORE, SCORE/worst_tenth",
+    )
     best_by: Literal["test", "validation"] | None = Field(
-        None, description="samples that the best round is chosen on; default: validation where "
-                          "training.validation holds some out, else test, as the papers do")
+        None,
+        description="samples that the best round is chosen on; default: validation where "
+        "training.validation holds some out, else test, as the papers do",
+    )
     scores: list[ScoreName] = Field(
-        default_factory=list, description="further scores, built-in or your own 'module:Class'")
+        default_factory=list,
+        description="further scores, built-in or your own 'module:Class'",
+    )
 
 
 class Checkpoint(Section):
     every: PositiveInt | Literal["auto"] = Field(
         "auto",
-        description="rounds between checkpoints; auto: so rarely that they cost less than 2 % of the time")
-    keep: PositiveInt = Field(2, description="how many checkpoints stay; with more of them the models of "
-                                             "earlier rounds can be had, of each with every = 1")
-    best: bool = Field(False, description="keep the state before the best round too, so that its models can "
-                                          "be had; needs as much memory again")
+        description="rounds between checkpoints; auto: so rarely that they cost less than 2 % of the time",
+    )
+    keep: PositiveInt = Field(
+        2,
+        description="how many checkpoints stay; with more of them the models of "
+        "earlier rounds can be had, of each with every = 1",
+    )
+    best: bool = Field(
+        False,
+        description="keep the state before the best round too, so that its models can "
+        "be had; needs as much memory again",
+    )
 
 
 class Runtime(Section):
-    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$", description="auto, cpu, cuda or cuda:N")
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="auto, cpu, cuda or cuda:N",
+    )
     precision: Literal["exact", "tf32"] = Field(
-        "exact", description="products on a GPU: of float32 numbers, or of these rounded to TF32's 10 bits")
+        "exact",
+        description="products on a GPU: of float32 numbers, or of these rounded to TF32's 10 bits",
+    )
     lanes: PositiveInt | Literal["auto"] = Field(
-        "auto", description="clients trained side by side in one step; auto is 1 for convolutions on a CPU, "
-                            "and for other models there as many as its cache holds")
+        "auto",
+        description="clients trained side by side in one step; auto is 1 for convolutions on a CPU, "
+        "and for other models there as many as its cache holds",
+    )
     replay: bool = Field(
-        True, description="record steps that run often and repeat the recording; false: compute each anew")
-    threads: PositiveInt = Field(1, le=1024,
-                                 description="CPU threads a rank; changes the last bits of results")
-    memory: float = Field(8192.0, gt=0, le=1e9, description="MB of client state, and of a round's "
-                                                            "models, kept in memory; the rest in $TMPDIR")
-    track: list[str] = Field(default_factory=list, description="show the run elsewhere while it goes: "
-                                                               "tensorboard, wandb")
-    hang_after: float = Field(600.0, gt=0, le=1e7,
-                              description="seconds of silence after which a rank counts as lost")
+        True,
+        description="record steps that run often and repeat the recording; false: compute each anew",
+    )
+    threads: PositiveInt = Field(
+        1, le=1024, description="CPU threads a rank; changes the last bits of results"
+    )
+    memory: float = Field(
+        8192.0,
+        gt=0,
+        le=1e9,
+        description="MB of client state, and of a round's "
+        "models, kept in memory; the rest in $TMPDIR",
+    )
+    track: list[str] = Field(
+        default_factory=list,
+        description="show the run elsewhere while it goes: tensorboard, wandb",
+    )
+    hang_after: float = Field(
+        600.0,
+        gt=0,
+        le=1e7,
+        description="seconds of silence after which a rank counts as lost",
+    )

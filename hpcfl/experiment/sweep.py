@@ -52,9 +52,15 @@ def expand(table: dict[str, Any], source: str) -> list[Cell]:
         raise UserError(f"{source}: sweep = {sweep!r}: must be a table of lists")
     axes = list(_axes(sweep, source))
     if (size := math.prod(map(len, axes))) > MOST_CELLS:
-        raise UserError(f"{source}: sweep: {size:,} cells, at most {MOST_CELLS:,} are allowed")
-    cells = [_cell(base, {key: value for part in choice for key, value in part.items()}, source)
-             for choice in itertools.product(*axes)]
+        raise UserError(
+            f"{source}: sweep: {size:,} cells, at most {MOST_CELLS:,} are allowed"
+        )
+    cells = [
+        _cell(
+            base, {key: value for part in choice for key, value in part.items()}, source
+        )
+        for choice in itertools.product(*axes)
+    ]
     name, often = Counter(cell.name for cell in cells).most_common(1)[0]
     if often > 1:
         raise UserError(f"{source}: sweep: two cells are '{name}'")
@@ -64,17 +70,25 @@ def expand(table: dict[str, Any], source: str) -> list[Cell]:
 def _cell(base: dict[str, Any], setting: Setting, source: str) -> Cell:
     """The cell in which ``setting`` changes the ``base`` table. Raises UserError."""
     if "name" in setting:
-        raise UserError(f"{source}: sweep.name: cells are named by what sets them apart")
+        raise UserError(
+            f"{source}: sweep.name: cells are named by what sets them apart"
+        )
     table = copy.deepcopy(base)
-    name = _shortened(",".join(_label(key, value, setting) for key, value in setting.items()))
+    name = _shortened(
+        ",".join(_label(key, value, setting) for key, value in setting.items())
+    )
     place = f"{source} [sweep] {name}"
-    for key in sorted(setting, key=lambda key: not is_selector(key)):  # a plugin before its keys
+    for key in sorted(
+        setting, key=lambda key: not is_selector(key)
+    ):  # a plugin before its keys
         try:
             choose(table, key, setting[key])
         except UserError as error:
             raise UserError(f"{place}: {error}") from None
     config = parse(table, place)
-    return Cell(name, setting, config.model_copy(update={"name": f"{config.name}-{name}"}))
+    return Cell(
+        name, setting, config.model_copy(update={"name": f"{config.name}-{name}"})
+    )
 
 
 def _axes(sweep: dict[str, Any], source: str) -> Iterator[list[Setting]]:
@@ -82,12 +96,16 @@ def _axes(sweep: dict[str, Any], source: str) -> Iterator[list[Setting]]:
     for key, value in sweep.items():
         if isinstance(value, list) and any(isinstance(case, dict) for case in value):
             if not all(isinstance(case, dict) and case for case in value):
-                raise UserError(f"{source}: sweep.{key}: must be tables, [[sweep.{key}]], none empty")
+                raise UserError(
+                    f"{source}: sweep.{key}: must be tables, [[sweep.{key}]], none empty"
+                )
             yield [flat(case) for case in value]
         else:
             for path, values in flat({key: value}).items():
                 if not isinstance(values, list) or not values:
-                    raise UserError(f"{source}: sweep.{path} = {values!r}: must be a list of values")
+                    raise UserError(
+                        f"{source}: sweep.{path} = {values!r}: must be a list of values"
+                    )
                 yield [{path: one} for one in values]
 
 
@@ -98,7 +116,11 @@ def _label(key: str, value: Any, setting: Setting) -> str:
     """
     last = key.rpartition(".")[2]
     alike = sum(other.rpartition(".")[2] == last for other in setting) > 1
-    text = str(value) if last in ("name", "dataset", "scheme") else f"{key if alike else last}={value}"
+    text = (
+        str(value)
+        if last in ("name", "dataset", "scheme")
+        else f"{key if alike else last}={value}"
+    )
     return re.sub(r"[^\w.+=-]+", "_", text)
 
 
@@ -107,4 +129,4 @@ def _shortened(name: str) -> str:
     if len(name.encode()) <= LONGEST:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:16]
-    return f"{name.encode()[:LONGEST - 17].decode(errors='ignore')}-{digest}"
+    return f"{name.encode()[: LONGEST - 17].decode(errors='ignore')}-{digest}"

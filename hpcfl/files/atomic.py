@@ -22,7 +22,11 @@ class Damaged(Exception):
 def reason(error: Exception) -> str:
     """An exception in a few words on one line, e.g. 'No space left on device'."""
     number = getattr(error, "errno", None)
-    return os.strerror(number) if number else " ".join(str(error).split()) or type(error).__name__
+    return (
+        os.strerror(number)
+        if number
+        else " ".join(str(error).split()) or type(error).__name__
+    )
 
 
 @contextmanager
@@ -31,7 +35,9 @@ def explained(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        advice = "; make room and give the same command again" if error.errno in FULL else ""
+        advice = (
+            "; make room and give the same command again" if error.errno in FULL else ""
+        )
         raise RunFailure(f"{path}: {reason(error)}{advice}") from error
 
 
@@ -59,7 +65,9 @@ def together(folder: Path) -> Iterator[Path]:
 
     What is raised in the block leaves neither. Raises RunFailure where something cannot be written.
     """
-    there = next(above for above in (folder, *folder.absolute().parents) if above.exists())
+    there = next(
+        above for above in (folder, *folder.absolute().parents) if above.exists()
+    )
     temporary = there / f".{folder.name}.{uuid.uuid4().hex}.tmp"
     with explained(folder):
         temporary.mkdir()

@@ -22,7 +22,9 @@ from hpcfl.files.atomic import Damaged, reason
 
 Form = TypeVar("Form")
 CHUNK = 8 << 20  # bytes hashed at a time
-JSON_LIMIT = 1 << 20  # bytes of a JSON file, unless its reader says otherwise; a run.json has some thousand
+JSON_LIMIT = (
+    1 << 20
+)  # bytes of a JSON file, unless its reader says otherwise; a run.json has some thousand
 _ANY_JSON: TypeAdapter[Any] = TypeAdapter(JsonValue)
 DIGITS = 19  # the most of an integer in JSON, about what 64 bits hold
 SHOWN = 80  # the most letters of a key in an error
@@ -35,7 +37,9 @@ def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[BinaryIO]:
     flags: of ``os.open``; with ``os.O_RDWR | os.O_CREAT`` the file is made where missing, and is as it was
     where not. Raises FileNotFoundError, or Damaged where ``path`` is anything else, a link too.
     """
-    with os.fdopen(descriptor(path, flags), "rb" if flags == os.O_RDONLY else "rb+") as file:
+    with os.fdopen(
+        descriptor(path, flags), "rb" if flags == os.O_RDONLY else "rb+"
+    ) as file:
         yield file
 
 
@@ -48,8 +52,11 @@ def descriptor(path: Path, flags: int = os.O_RDONLY) -> int:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise Damaged("a link, which is not followed here" if os.path.islink(path)
-                      else reason(error)) from None
+        raise Damaged(
+            "a link, which is not followed here"
+            if os.path.islink(path)
+            else reason(error)
+        ) from None
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
@@ -118,7 +125,9 @@ def _new_adapter(form: type[Form]) -> TypeAdapter[Form]:
     return TypeAdapter(form)
 
 
-_adapter: Callable[[Any], TypeAdapter[Any]] = cache(_new_adapter)  # to make one takes longer than to use it
+_adapter: Callable[[Any], TypeAdapter[Any]] = cache(
+    _new_adapter
+)  # to make one takes longer than to use it
 
 
 def _explain(error: pydantic.ValidationError) -> str:

@@ -21,7 +21,9 @@ from hpcfl.files.atomic import Damaged, reason
 
 FORMAT = "v110"  # the oldest format whose metadata carry checksums: a flipped bit is an error, not a crash
 HEADER = 4096  # bytes, more than HDF5 needs to describe a dataset
-USER_BLOCK = 512  # bytes at the beginning of a file that HDF5 skips, the fewest it allows
+USER_BLOCK = (
+    512  # bytes at the beginning of a file that HDF5 skips, the fewest it allows
+)
 
 
 def seal(kind: str, content: bytes | memoryview) -> bytes:
@@ -48,7 +50,9 @@ def unseal(kind: str, data: bytes) -> bytes:
 
 def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memoryview:
     """The bytes of an HDF5 file with these datasets by path and attributes of the root. Raises RunFailure."""
-    buffer = scratch.File(sum(value.nbytes + HEADER for value in datasets.values()) + HEADER)
+    buffer = scratch.File(
+        sum(value.nbytes + HEADER for value in datasets.values()) + HEADER
+    )
     with h5py.File(buffer, "w", libver=FORMAT) as file:
         for name, value in datasets.items():
             file.create_dataset(name, data=value)
@@ -68,13 +72,20 @@ def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
 
     Raises FileNotFoundError, Damaged, or RunFailure where $TMPDIR is full.
     """
-    with foreign.opened(path) as source, _opened(source, os.fstat(source.fileno()).st_size) as (_, datasets):
-        return {name: _whole(dataset) if rows is None else np.asarray(dataset[rows])
-                for name, dataset in datasets.items()}
+    with (
+        foreign.opened(path) as source,
+        _opened(source, os.fstat(source.fileno()).st_size) as (_, datasets),
+    ):
+        return {
+            name: _whole(dataset) if rows is None else np.asarray(dataset[rows])
+            for name, dataset in datasets.items()
+        }
 
 
 @contextmanager
-def _opened(source: BinaryIO, size: int) -> Iterator[tuple[h5py.File, dict[str, h5py.Dataset]]]:
+def _opened(
+    source: BinaryIO, size: int
+) -> Iterator[tuple[h5py.File, dict[str, h5py.Dataset]]]:
     """An open file of ``size`` bytes and its datasets by path, each of which is safe to read.
 
     Raises Damaged, also for what h5py raises inside the block: a broken file can make it raise all of these.
@@ -83,7 +94,14 @@ def _opened(source: BinaryIO, size: int) -> Iterator[tuple[h5py.File, dict[str, 
         # Published files never change: HDF5's locks would protect nothing, and some file systems have none.
         with h5py.File(source, "r", locking=False) as file:
             yield file, plain_hdf5.datasets(file, size)
-    except (OSError, RuntimeError, LookupError, ValueError, TypeError, MemoryError) as error:
+    except (
+        OSError,
+        RuntimeError,
+        LookupError,
+        ValueError,
+        TypeError,
+        MemoryError,
+    ) as error:
         raise Damaged(reason(error)) from error
 
 

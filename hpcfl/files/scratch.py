@@ -21,7 +21,9 @@ from hpcfl.files import atomic, heartbeat
 
 PART_BYTES = 1 << 24  # of rows that are worked on at once
 _limit = math.inf  # bytes
-_held: dict[int, int] = {}  # the bytes of each array in memory that is still in use, by its id
+_held: dict[
+    int, int
+] = {}  # the bytes of each array in memory that is still in use, by its id
 
 
 def limit(size: float) -> None:
@@ -33,15 +35,22 @@ def limit(size: float) -> None:
 def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
     """An uninitialised CPU tensor. Raises RunFailure where $TMPDIR is full."""
     size = math.prod(shape) * dtype.itemsize
-    array = _array(size) if not size or sum([*_held.values()]) + size <= _limit else _mapped(size)
+    array = (
+        _array(size)
+        if not size or sum([*_held.values()]) + size <= _limit
+        else _mapped(size)
+    )
     return torch.from_numpy(array)[:size].view(dtype).view(tuple(shape))
 
 
 def copy(tensor: Tensor) -> Tensor:
     """A contiguous copy on the CPU that shares no memory with ``tensor``. Raises RunFailure."""
     found = empty(tensor.shape, tensor.dtype)
-    for target, part in zip(parts(torch.atleast_1d(found)), parts(torch.atleast_1d(tensor.detach())),
-                            strict=True):
+    for target, part in zip(
+        parts(torch.atleast_1d(found)),
+        parts(torch.atleast_1d(tensor.detach())),
+        strict=True,
+    ):
         target.copy_(part)
     return found
 
@@ -59,14 +68,21 @@ def parts(matrix: Tensor) -> Iterator[Tensor]:
 def _array(size: int) -> np.ndarray:
     array = np.empty(max(1, size), np.uint8)
     _held[id(array)] = size
-    weakref.finalize(array, _held.pop, id(array))  # tensors and views of it keep it alive
+    weakref.finalize(
+        array, _held.pop, id(array)
+    )  # tensors and views of it keep it alive
     return array
 
 
 def _mapped(size: int) -> np.ndarray:
     folder = tempfile.gettempdir()
-    with atomic.explained(folder), tempfile.TemporaryFile(prefix="hpcfl-", dir=folder) as file:
-        os.posix_fallocate(file.fileno(), 0, size)  # without room an error now, instead of a crash later
+    with (
+        atomic.explained(folder),
+        tempfile.TemporaryFile(prefix="hpcfl-", dir=folder) as file,
+    ):
+        os.posix_fallocate(
+            file.fileno(), 0, size
+        )  # without room an error now, instead of a crash later
         return np.memmap(file, np.uint8, "r+", shape=(size,))
 
 
@@ -81,7 +97,7 @@ class File(io.RawIOBase):
 
     def content(self) -> memoryview:
         """What was written; valid until the next write."""
-        return self._bytes[:self._end].numpy().data
+        return self._bytes[: self._end].numpy().data
 
     def seekable(self) -> bool:
         return True
@@ -90,14 +106,18 @@ class File(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position,
-                                   io.SEEK_END: self._end}[whence]
+        self._position = (
+            offset
+            + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._end}[
+                whence
+            ]
+        )
         return self._position
 
     def truncate(self, size: int | None = None) -> int:
         size = self._position if size is None else size
         self._reserve(size)
-        self._bytes[self._end:size] = 0
+        self._bytes[self._end : size] = 0
         self._end = size
         return size
 
@@ -105,20 +125,20 @@ class File(io.RawIOBase):
         given = memoryview(data)
         count, end = len(given), self._position + len(given)
         self._reserve(end)
-        self._bytes[self._end:self._position] = 0  # a gap
-        self._bytes.numpy().data[self._position:end] = given
+        self._bytes[self._end : self._position] = 0  # a gap
+        self._bytes.numpy().data[self._position : end] = given
         self._position, self._end = end, max(self._end, end)
         return count
 
     def readinto(self, buffer: Buffer, /) -> int:
         wanted = memoryview(buffer)
-        data = self.content()[self._position:self._position + len(wanted)]
-        wanted[:len(data)] = data
+        data = self.content()[self._position : self._position + len(wanted)]
+        wanted[: len(data)] = data
         self._position += len(data)
         return len(data)
 
     def _reserve(self, size: int) -> None:
         if size > len(self._bytes):
             larger = empty([2 * size], torch.uint8)
-            larger[:self._end] = self._bytes[:self._end]
+            larger[: self._end] = self._bytes[: self._end]
             self._bytes = larger

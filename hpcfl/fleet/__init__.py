@@ -82,9 +82,14 @@ class Fleet:
 
         Raises ValueError for other shapes.
         """
-        if tuple(rows.shape) not in ((self.layout.width,), (len(self.ids), self.layout.width)):
-            raise ValueError(f"rows of models have shape {list(rows.shape)}; expected [{self.layout.width}], "
-                             f"one model, or [{len(self.ids)}, {self.layout.width}], one for each client")
+        if tuple(rows.shape) not in (
+            (self.layout.width,),
+            (len(self.ids), self.layout.width),
+        ):
+            raise ValueError(
+                f"rows of models have shape {list(rows.shape)}; expected [{self.layout.width}], "
+                f"one model, or [{len(self.ids)}, {self.layout.width}], one for each client"
+            )
         return rows.expand(len(self.ids), -1) if rows.dim() == 1 else rows
 
     def buffers(self, model: str = "model") -> Tensor:
@@ -107,16 +112,30 @@ class Fleet:
         A larger first dimension of ``shape`` appends numbers and changes none: a client draws the same
         however many its neighbours need.
         """
-        draws = [randomness.generator(self.setup.seed, "uniform", purpose,
-                                      self.round, int(client)).random(shape)
-                 for client in self.ids]
+        draws = [
+            randomness.generator(
+                self.setup.seed, "uniform", purpose, self.round, int(client)
+            ).random(shape)
+            for client in self.ids
+        ]
         return torch.from_numpy(np.stack(draws)).float().to(self.resources.device)
 
-    def train(self, rows: Tensor, *, loss: Loss | None = None, params: Sequence[Group] = ("all",),
-              epochs: int | None = None, steps: int | None = None, phase: str = "train",
-              proximal: tuple[float, Tensor] | None = None, share: float = 1.0, only: Tensor | None = None,
-              until: Callable[[Tensor, Tensors], Tensor] | None = None, model: str = "model",
-              variables: Tensors | None = None) -> Tensor:
+    def train(
+        self,
+        rows: Tensor,
+        *,
+        loss: Loss | None = None,
+        params: Sequence[Group] = ("all",),
+        epochs: int | None = None,
+        steps: int | None = None,
+        phase: str = "train",
+        proximal: tuple[float, Tensor] | None = None,
+        share: float = 1.0,
+        only: Tensor | None = None,
+        until: Callable[[Tensor, Tensors], Tensor] | None = None,
+        model: str = "model",
+        variables: Tensors | None = None,
+    ) -> Tensor:
         """Train locally from ``rows``; returns the trained rows ``[n, P]``. The given tensors do not change.
 
         The model's batch-norm buffers move on in ``state``, and ``losses`` are this training's.
@@ -138,17 +157,45 @@ class Fleet:
 
         Raises ValueError for shapes that do not fit, and for a phase that was trained before.
         """
-        return self._trained(rows, model, variables, training.Task(
-            self.round, loss or self.loss, self.layout.members(params), self._epochs(epochs), self.pace,
-            steps, 1, phase, self._anchored(proximal), share, only, until)).rows
+        return self._trained(
+            rows,
+            model,
+            variables,
+            training.Task(
+                self.round,
+                loss or self.loss,
+                self.layout.members(params),
+                self._epochs(epochs),
+                self.pace,
+                steps,
+                1,
+                phase,
+                self._anchored(proximal),
+                share,
+                only,
+                until,
+            ),
+        ).rows
 
-    def train_by(self, step: Callable[[Turn], None], rows: Tensor, *, batches: int = 1,
-                 loss: Loss | None = None, params: Sequence[Group] = ("all",),
-                 epochs: int | None = None, steps: int | None = None,
-                 phase: str = "train", proximal: tuple[float, Tensor] | None = None, share: float = 1.0,
-                 only: Tensor | None = None, until: Callable[[Tensor, Tensors], Tensor] | None = None,
-                 model: str = "model", variables: Tensors | None = None,
-                 frozen: Frozen = "evaluation") -> tuple[Tensor, Tensors]:
+    def train_by(
+        self,
+        step: Callable[[Turn], None],
+        rows: Tensor,
+        *,
+        batches: int = 1,
+        loss: Loss | None = None,
+        params: Sequence[Group] = ("all",),
+        epochs: int | None = None,
+        steps: int | None = None,
+        phase: str = "train",
+        proximal: tuple[float, Tensor] | None = None,
+        share: float = 1.0,
+        only: Tensor | None = None,
+        until: Callable[[Tensor, Tensors], Tensor] | None = None,
+        model: str = "model",
+        variables: Tensors | None = None,
+        frozen: Frozen = "evaluation",
+    ) -> tuple[Tensor, Tensors]:
         """Train as ``train`` does, but by the method's own ``step``, which is called with a ``Turn``.
 
         Returns the trained rows ``[n, P]`` and the ``variables`` ``[n, …]`` by name with what steps assigned
@@ -159,9 +206,27 @@ class Fleet:
         frozen: the mode of layers of which nothing is trained; in "training" their batch norm takes each
             mini-batch's own statistics.
         """
-        trained = self._trained(rows, model, variables, training.Task(
-            self.round, loss or self.loss, self.layout.members(params), self._epochs(epochs), self.pace,
-            steps, batches, phase, self._anchored(proximal), share, only, until, frozen, step))
+        trained = self._trained(
+            rows,
+            model,
+            variables,
+            training.Task(
+                self.round,
+                loss or self.loss,
+                self.layout.members(params),
+                self._epochs(epochs),
+                self.pace,
+                steps,
+                batches,
+                phase,
+                self._anchored(proximal),
+                share,
+                only,
+                until,
+                frozen,
+                step,
+            ),
+        )
         return trained.rows, {**(variables or {}), **trained.changed}
 
     @contextmanager
@@ -178,9 +243,14 @@ class Fleet:
         finally:
             self.state, (self.losses, self.data_losses) = state, losses
 
-    def score(self, column: str | Sequence[str], rows: Tensor,
-              predict: Predict | None = None, model: str = "model",
-              variables: Tensors | None = None) -> None:
+    def score(
+        self,
+        column: str | Sequence[str],
+        rows: Tensor,
+        predict: Predict | None = None,
+        model: str = "model",
+        variables: Tensors | None = None,
+    ) -> None:
         """Record the scores of ``rows`` on each client's test samples as ``column``, in scored rounds only.
 
         Where samples are held out to choose the best round on, also on these, as ``validation/COLUMN``.
@@ -193,15 +263,30 @@ class Fleet:
         if not self.scored:
             return
         columns = [column] if isinstance(column, str) else column
-        parts = {"": "test", **({VALIDATION: "selection"} if self.resources.samples.selects else {})}
+        parts = {
+            "": "test",
+            **({VALIDATION: "selection"} if self.resources.samples.selects else {}),
+        }
         with self.resources.stopwatch.phase("score"):
             for prefix, part in parts.items():
-                sums = self._sums(part, rows, predict or default_prediction, model,
-                                  self._variables(variables), self.resources.scores)
-                self.scores |= dict.fromkeys([f"{prefix}{name}" for name in columns], sums)
+                sums = self._sums(
+                    part,
+                    rows,
+                    predict or default_prediction,
+                    model,
+                    self._variables(variables),
+                    self.resources.scores,
+                )
+                self.scores |= dict.fromkeys(
+                    [f"{prefix}{name}" for name in columns], sums
+                )
 
-    def loss_of(self, models: Tensor | Pool, on: Literal["train", "validation"] = "train",
-                model: str = "model") -> Tensor:
+    def loss_of(
+        self,
+        models: Tensor | Pool,
+        on: Literal["train", "validation"] = "train",
+        model: str = "model",
+    ) -> Tensor:
         """Mean cross-entropy of models on each client's own samples, in evaluation mode, float64.
 
         Rows ``[n, P]`` or ``[P]`` give ``[n]``; a pool gives ``[n, m]``, infinite where nothing was picked.
@@ -209,33 +294,63 @@ class Fleet:
         """
         if isinstance(models, Tensor):
             scores = {"loss": cross_entropy.plugin()}
-            total, samples = self._sums(on, models, default_prediction, model, {}, scores)["loss"].T
+            total, samples = self._sums(
+                on, models, default_prediction, model, {}, scores
+            )["loss"].T
             mean: Tensor = total / samples.clamp(min=1)
             return mean.to(self.resources.device)
-        losses = torch.full(models.picks.shape, torch.inf, dtype=torch.float64, device=self.resources.device)
+        losses = torch.full(
+            models.picks.shape,
+            torch.inf,
+            dtype=torch.float64,
+            device=self.resources.device,
+        )
         for column, picks in enumerate(models.picks.T):
             losses[:, column] = self.loss_of(models.rows[picks.clamp(min=0)], on, model)
         return losses.masked_fill(models.picks < 0, torch.inf)
 
-    def _sums(self, on: str, rows: Tensor, predict: Predict, model: str, variables: Tensors,
-              scores: Mapping[str, Score]) -> scoring.Sums:
+    def _sums(
+        self,
+        on: str,
+        rows: Tensor,
+        predict: Predict,
+        model: str,
+        variables: Tensors,
+        scores: Mapping[str, Score],
+    ) -> scoring.Sums:
         """The sums of ``scores`` on each client's samples for ``on``, one of ``Samples.parts``."""
         resources = self.resources
         chunk_sums, order = [], list[int]()
         pools = [resources.samples.parts[on][int(client)] for client in self.ids]
-        same_for_all = (rows.dim() == 1 and on == "test" and resources.samples.global_test and not variables
-                        and not resources.buffers.width)  # one model on the same samples
+        same_for_all = (
+            rows.dim() == 1
+            and on == "test"
+            and resources.samples.global_test
+            and not variables
+            and not resources.buffers.width
+        )  # one model on the same samples
 
         def together(clients: list[int]) -> None:
             lanes = torch.tensor(clients, device=resources.device)
             tensors = self._stacked(rows, model, lanes)
             lane_variables = {key: value[lanes] for key, value in variables.items()}
-            chunk_sums.append(scoring.score(resources.kernel, tensors, resources.samples,
-                                            [pools[i] for i in clients], lane_variables, predict, scores))
+            chunk_sums.append(
+                scoring.score(
+                    resources.kernel,
+                    tensors,
+                    resources.samples,
+                    [pools[i] for i in clients],
+                    lane_variables,
+                    predict,
+                    scores,
+                )
+            )
             order.extend(clients)
             resources.beat()
 
-        resources.side_by_side(scoring.by_blocks(pools[:1] if same_for_all else pools), together)
+        resources.side_by_side(
+            scoring.by_blocks(pools[:1] if same_for_all else pools), together
+        )
         if same_for_all:
             return scoring.merge(chunk_sums * len(self.ids), list(range(len(self.ids))))
         return scoring.merge(chunk_sums, order)
@@ -244,8 +359,13 @@ class Fleet:
         """Record a number of each client, ``values`` [n], as ``recorded/NAME``, and its mean over clients."""
         self.recorded[name] = self._of_each_client(f"the recorded '{name}'", values)
 
-    def class_means(self, rows: Tensor, function: Predict, model: str = "model",
-                    draws: tuple[int, int] | None = None) -> Tensor:
+    def class_means(
+        self,
+        rows: Tensor,
+        function: Predict,
+        model: str = "model",
+        draws: tuple[int, int] | None = None,
+    ) -> Tensor:
         """Means of ``function`` over each client's training samples of each class: ``[n, classes, d]``.
 
         They are float32, and zero for classes that a client does not hold.
@@ -256,71 +376,115 @@ class Fleet:
             class instead of all.
         """
         resources, means, order = self.resources, [], list[int]()
-        pools = [self._drawn(client, *draws) if draws else resources.samples.train[int(client)]
-                 for client in self.ids]
-        pools = [resources.samples.vary(pool, self.setup.seed, "class means", self.round, int(client))
-                 for client, pool in zip(self.ids, pools, strict=True)]
+        pools = [
+            self._drawn(client, *draws)
+            if draws
+            else resources.samples.train[int(client)]
+            for client in self.ids
+        ]
+        pools = [
+            resources.samples.vary(
+                pool, self.setup.seed, "class means", self.round, int(client)
+            )
+            for client, pool in zip(self.ids, pools, strict=True)
+        ]
 
         def together(clients: list[int]) -> None:
             lanes = torch.tensor(clients, device=resources.device)
             tensors = self._stacked(rows, model, lanes)
             sums = counts = None
-            for part, output, y, mask in scoring.outputs(resources.kernel, tensors, resources.samples,
-                                                         [pools[i] for i in clients], {}, function):
-                member = (nn.functional.one_hot(y, resources.samples.classes) * mask[..., None]).double()
-                held = torch.einsum("lbk,lbd->lkd", member,
-                                    torch.where(mask[..., None], output, 0).double())
+            for part, output, y, mask in scoring.outputs(
+                resources.kernel,
+                tensors,
+                resources.samples,
+                [pools[i] for i in clients],
+                {},
+                function,
+            ):
+                member = (
+                    nn.functional.one_hot(y, resources.samples.classes)
+                    * mask[..., None]
+                ).double()
+                held = torch.einsum(
+                    "lbk,lbd->lkd",
+                    member,
+                    torch.where(mask[..., None], output, 0).double(),
+                )
                 sums = scoring.added(sums, part, held, len(clients))
                 counts = scoring.added(counts, part, member.sum(dim=1), len(clients))
-            assert sums is not None and counts is not None  # a chunk has a block at least
+            assert (
+                sums is not None and counts is not None
+            )  # a chunk has a block at least
             means.append(sums / counts.clamp(min=1)[..., None])
             order.extend(clients)
             resources.beat()
 
         resources.side_by_side(scoring.by_blocks(pools), together)
-        return torch.cat(means).float()[torch.tensor(order, device=resources.device).argsort()]
+        return torch.cat(means).float()[
+            torch.tensor(order, device=resources.device).argsort()
+        ]
 
-    def head_gradients(self, rows: Tensor, model: str = "model",
-                       draws: tuple[int, int] | None = None) -> Tensor:
+    def head_gradients(
+        self, rows: Tensor, model: str = "model", draws: tuple[int, int] | None = None
+    ) -> Tensor:
         """Gradients of each client's mean cross-entropy, class by class, with respect to the layer ``head``.
 
         ``[n, K, P_h]`` for K classes and P_h parameters of the head, at the models ``rows`` in evaluation
         mode; zero for classes that a client does not hold. ``draws``: as for ``class_means``.
         """
         return head_gradients.from_means(
-            self.class_means(rows, head_gradients.outer_products, model, draws), self.layout)
+            self.class_means(rows, head_gradients.outer_products, model, draws),
+            self.layout,
+        )
 
     def _variables(self, variables: Tensors | None) -> Tensors:
         """A method's variables by name, if any. Raises ValueError where one is not ``[n, …]``."""
-        return {name: self._of_each_client(f"variable '{name}'", value)
-                for name, value in (variables or {}).items()}
+        return {
+            name: self._of_each_client(f"variable '{name}'", value)
+            for name, value in (variables or {}).items()
+        }
 
     def _of_each_client(self, what: str, values: Tensor) -> Tensor:
         if not values.dim() or len(values) != len(self.ids):
-            raise ValueError(f"{what} has shape {list(values.shape)}; its first dimension must be the "
-                             f"clients, {len(self.ids)}")
+            raise ValueError(
+                f"{what} has shape {list(values.shape)}; its first dimension must be the "
+                f"clients, {len(self.ids)}"
+            )
         return values
 
     def _drawn(self, client: int, times: int, size: int) -> np.ndarray:
         """Positions of samples: ``times`` draws of at most ``size`` from each class that the client holds."""
         pool = self.resources.samples.train[int(client)]
-        labels = self.resources.samples.y[torch.from_numpy(pool).to(self.resources.device)].cpu().numpy()
+        labels = (
+            self.resources.samples.y[torch.from_numpy(pool).to(self.resources.device)]
+            .cpu()
+            .numpy()
+        )
         drawn = []
         for label in np.unique(labels):
             of_class = pool[labels == label]
-            random = randomness.generator(self.setup.seed, "class draws", self.round, int(client), int(label))
-            drawn += [of_class[random.permutation(len(of_class))[:size]] for _ in range(times)]
+            random = randomness.generator(
+                self.setup.seed, "class draws", self.round, int(client), int(label)
+            )
+            drawn += [
+                of_class[random.permutation(len(of_class))[:size]] for _ in range(times)
+            ]
         return np.concatenate(drawn) if drawn else pool
 
-    def _trained(self, rows: Tensor, model: str, variables: Tensors | None,
-                 task: training.Task) -> training.Trained:
+    def _trained(
+        self, rows: Tensor, model: str, variables: Tensors | None, task: training.Task
+    ) -> training.Trained:
         """Train ``task``; keep buffers and losses. Raises ValueError for a phase that was trained before."""
         if task.phase in self._phases:
-            raise ValueError(f"phase '{task.phase}' was trained already in this call; shuffles are keyed by "
-                             "phase, so give a second training one of its own: phase=\"NAME\"")
+            raise ValueError(
+                f"phase '{task.phase}' was trained already in this call; shuffles are keyed by "
+                'phase, so give a second training one of its own: phase="NAME"'
+            )
         self._phases.add(task.phase)
         given = self._variables(variables)
-        trained = training.train(task, self.resources, self.ids, self.rows(rows), self.buffers(model), given)
+        trained = training.train(
+            task, self.resources, self.ids, self.rows(rows), self.buffers(model), given
+        )
         self.keep_buffers(model, trained.buffers)
         self.losses, self.data_losses = trained.losses.unbind(dim=1)
         return trained
@@ -328,7 +492,9 @@ class Fleet:
     def _epochs(self, epochs: int | None) -> int:
         return self.setup.training.epochs if epochs is None else epochs
 
-    def _anchored(self, proximal: tuple[float, Tensor] | None) -> tuple[float, Tensor] | None:
+    def _anchored(
+        self, proximal: tuple[float, Tensor] | None
+    ) -> tuple[float, Tensor] | None:
         return None if proximal is None else (proximal[0], self.rows(proximal[1]))
 
     def _stacked(self, rows: Tensor, model: str, lanes: Tensor) -> Tensors:

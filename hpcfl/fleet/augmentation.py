@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 PADDING = 4
 _OFFSETS = 2 * PADDING + 1
 # A vertical and a horizontal offset, flipped or not; numbered from 1, and variant 0 changes nothing.
-VARIANTS = _OFFSETS ** 2 * 2
+VARIANTS = _OFFSETS**2 * 2
 
 
 def draw(count: int, generator: np.random.Generator) -> np.ndarray:
@@ -28,8 +28,16 @@ def apply(images: Tensor, variants: Tensor) -> Tensor:
     down = torch.where(plain, PADDING, code // (2 * _OFFSETS))[:, None]
     right = torch.where(plain, PADDING, code // 2 % _OFFSETS)[:, None]
     flipped = ((code % 2 == 1) & ~plain)[:, None]
-    height, width = (torch.arange(side, device=images.device) for side in images.shape[2:])
+    height, width = (
+        torch.arange(side, device=images.device) for side in images.shape[2:]
+    )
     rows, columns = down + height, right + torch.where(flipped, width.flip(0), width)
-    number, channel = (torch.arange(size, device=images.device) for size in images.shape[:2])
-    return pad(images, [PADDING] * 4)[number[:, None, None, None], channel[:, None, None],
-                                      rows[:, None, :, None], columns[:, None, None, :]]
+    number, channel = (
+        torch.arange(size, device=images.device) for size in images.shape[:2]
+    )
+    return pad(images, [PADDING] * 4)[
+        number[:, None, None, None],
+        channel[:, None, None],
+        rows[:, None, :, None],
+        columns[:, None, None, :],
+    ]

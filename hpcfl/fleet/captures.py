@@ -31,8 +31,9 @@ class Captures:
         self.graphs.clear()
         self._pool = None
 
-    def capture(self, warm_up: Callable[[], object],
-                work: Callable[[], Found]) -> tuple[torch.cuda.CUDAGraph, Found]:
+    def capture(
+        self, warm_up: Callable[[], object], work: Callable[[], Found]
+    ) -> tuple[torch.cuda.CUDAGraph, Found]:
         """A graph of what ``work`` does, and what that returned, whose numbers come with the first replay.
 
         warm_up: does the like of it before, because libraries choose algorithms and workspaces in a first
@@ -45,8 +46,15 @@ class Captures:
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         # Other threads may copy from the GPU meanwhile, for a checkpoint: only this one's calls are captured.
-        with _no_collection(), torch.cuda.graph(graph, pool=self._pool, stream=self._stream,
-                                                capture_error_mode="thread_local"):
+        with (
+            _no_collection(),
+            torch.cuda.graph(
+                graph,
+                pool=self._pool,
+                stream=self._stream,
+                capture_error_mode="thread_local",
+            ),
+        ):
             found = work()
         self._pool = self._pool or graph.pool()
         return graph, found

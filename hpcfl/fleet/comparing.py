@@ -5,7 +5,9 @@ from torch import Tensor
 
 from hpcfl.errors import RunFailure
 
-ROUNDING = 1e-5  # how far a replay may be off, as a fraction of a tensor's largest value
+ROUNDING = (
+    1e-5  # how far a replay may be off, as a fraction of a tensor's largest value
+)
 AT_ONCE = 8  # lanes that are compared at once, for little memory
 
 
@@ -24,8 +26,13 @@ def apart(replayed: Tensor, plain: Tensor, again: Tensor) -> Tensor:
 
     again: a second result of the function, which differs from the first where sums have no fixed order.
     """
-    lanes = zip(*(torch.atleast_1d(tensor).split(AT_ONCE) for tensor in (replayed, plain, again)),
-                strict=True)
+    lanes = zip(
+        *(
+            torch.atleast_1d(tensor).split(AT_ONCE)
+            for tensor in (replayed, plain, again)
+        ),
+        strict=True,
+    )
     gap, noise, size, odd = torch.stack([_gaps(*three) for three in lanes]).amax(dim=0)
     far: Tensor = (odd > 0) | (gap > 16 * noise + ROUNDING * size)
     return far
@@ -39,14 +46,24 @@ def _gaps(replayed: Tensor, plain: Tensor, again: Tensor) -> Tensor:
     """
     finite = plain.isfinite() & again.isfinite()
     odd = (replayed.isfinite() != plain.isfinite()).any()
-    replayed, plain, again = (torch.where(finite, tensor, 0) for tensor in (replayed, plain, again))
-    return torch.stack([(replayed - plain).abs().amax().double(), (plain - again).abs().amax().double(),
-                        plain.abs().amax().double(), odd.double()])
+    replayed, plain, again = (
+        torch.where(finite, tensor, 0) for tensor in (replayed, plain, again)
+    )
+    return torch.stack(
+        [
+            (replayed - plain).abs().amax().double(),
+            (plain - again).abs().amax().double(),
+            plain.abs().amax().double(),
+            odd.double(),
+        ]
+    )
 
 
 def refusal(what: str) -> RunFailure:
     """What to raise where a replay of ``what`` gave something else."""
-    return RunFailure(f"{what} reads a number that changed since its steps were recorded; keep what changes "
-                      "in the server's or the clients' state and give it as a variable, read as lane.NAME "
-                      "(runtime.replay = false records nothing, but what only Python keeps is lost when a "
-                      "run is resumed)")
+    return RunFailure(
+        f"{what} reads a number that changed since its steps were recorded; keep what changes "
+        "in the server's or the clients' state and give it as a variable, read as lane.NAME "
+        "(runtime.replay = false records nothing, but what only Python keeps is lost when a "
+        "run is resumed)"
+    )

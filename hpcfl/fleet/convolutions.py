@@ -33,10 +33,17 @@ def _fits(layer: nn.Conv2d) -> bool:
 
     A subclass that computes something else, such as with standardised weights, stays as it is.
     """
-    plain = all(getattr(type(layer), name) is getattr(nn.Conv2d, name)
-                for name in ("forward", "_conv_forward"))
-    return (plain and layer.out_channels >= LEAST and layer.groups == 1 and layer.padding_mode == "zeros"
-            and not isinstance(layer.padding, str))
+    plain = all(
+        getattr(type(layer), name) is getattr(nn.Conv2d, name)
+        for name in ("forward", "_conv_forward")
+    )
+    return (
+        plain
+        and layer.out_channels >= LEAST
+        and layer.groups == 1
+        and layer.padding_mode == "zeros"
+        and not isinstance(layer.padding, str)
+    )
 
 
 class Product:
@@ -52,11 +59,16 @@ class Product:
             return one
         layer, weight = self.layer, self.layer.weight
         above, beside = self.padding
-        patches = functional.pad(x, (beside, beside, above, above)) if above or beside else x
+        patches = (
+            functional.pad(x, (beside, beside, above, above)) if above or beside else x
+        )
         # views, then one copy: ``functional.unfold`` launches a kernel for every image of every lane
-        for dimension, kernel, stride, spread in zip((2, 3), layer.kernel_size, layer.stride, layer.dilation,
-                                                     strict=True):
-            patches = patches.unfold(dimension, spread * (kernel - 1) + 1, stride)[..., ::spread]
+        for dimension, kernel, stride, spread in zip(
+            (2, 3), layer.kernel_size, layer.stride, layer.dilation, strict=True
+        ):
+            patches = patches.unfold(dimension, spread * (kernel - 1) + 1, stride)[
+                ..., ::spread
+            ]
         batch, _, height, width = patches.shape[:4]
         columns = patches.permute(1, 4, 5, 0, 2, 3).reshape(-1, batch * height * width)
         # one product for the batch: [outputs, patch] × [patch, batch · positions]

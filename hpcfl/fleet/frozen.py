@@ -26,11 +26,18 @@ from hpcfl.rows import pinned
 
 FLOATS = 1 << 24  # of the models that train side by side on a CPU, 64 MB
 ROUNDING = 1e-4  # of the largest gradient
-COPIES = 3  # of features at once: in blocks, a client's in one piece, all clients' in one
+COPIES = (
+    3  # of features at once: in blocks, a client's in one piece, all clients' in one
+)
 
 
-def head_kernel(module: nn.Module, device: torch.device, lanes: int | str, replay: bool,
-                memory: float) -> HeadKernel | None:
+def head_kernel(
+    module: nn.Module,
+    device: torch.device,
+    lanes: int | str,
+    replay: bool,
+    memory: float,
+) -> HeadKernel | None:
     """What trains the heads of models like ``module`` on features; None for a model without ``features``.
 
     lanes, replay: as for ``kernels.choose``. memory: bytes that features may take.
@@ -38,12 +45,24 @@ def head_kernel(module: nn.Module, device: torch.device, lanes: int | str, repla
     if not hasattr(module, "features"):
         return None
     if lanes == "auto":
-        lanes = max(1, FLOATS // sum(parameter.numel() for parameter in module.parameters()))
-    return HeadKernel(choose(on_features(copy.deepcopy(module)), device, lanes, replay), memory / COPIES)
+        lanes = max(
+            1, FLOATS // sum(parameter.numel() for parameter in module.parameters())
+        )
+    return HeadKernel(
+        choose(on_features(copy.deepcopy(module)), device, lanes, replay),
+        memory / COPIES,
+    )
 
 
-def fits(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray, names: list[str], loss: Loss,
-         variables: Tensors) -> bool:
+def fits(
+    resources: Resources,
+    rows: Tensor,
+    buffers: Tensor,
+    pool: np.ndarray,
+    names: list[str],
+    loss: Loss,
+    variables: Tensors,
+) -> bool:
     """Whether training the parameters ``names`` on features is training them on samples.
 
     They must lie above the features, and the loss may see the samples through these alone. Whether that
@@ -62,8 +81,12 @@ def fits(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray, 
     return known[key]
 
 
-def side_by_side(resources: Resources, order: list[int], pools: list[np.ndarray],
-                 work: Callable[[list[int]], None]) -> None:
+def side_by_side(
+    resources: Resources,
+    order: list[int],
+    pools: list[np.ndarray],
+    work: Callable[[list[int]], None],
+) -> None:
     """As ``Resources.side_by_side``, for heads: as many at once as there is room for the features of.
 
     pools: each client's positions among the rank's samples.
@@ -74,8 +97,9 @@ def side_by_side(resources: Resources, order: list[int], pools: list[np.ndarray]
         here.side_by_side(group, work)
 
 
-def run_once(resources: Resources, rows: Tensor, buffers: Tensor,
-             pools: list[np.ndarray]) -> tuple[Resources, list[np.ndarray]]:
+def run_once(
+    resources: Resources, rows: Tensor, buffers: Tensor, pools: list[np.ndarray]
+) -> tuple[Resources, list[np.ndarray]]:
     """What trains heads on the features of the lanes' samples, and each lane's positions among these.
 
     rows: ``[L, P]``. buffers: ``[L, B]``. pools: each lane's positions among the rank's samples.
@@ -86,21 +110,29 @@ def run_once(resources: Resources, rows: Tensor, buffers: Tensor,
     def together(chunk: list[int]) -> None:
         lanes = torch.tensor(chunk, device=resources.device)
         blocks.update({i: [] for i in chunk})  # a second attempt begins anew
-        for part, output, *_ in scoring.outputs(resources.kernel,
-                                                resources.stacked(rows, buffers, lanes),
-                                                resources.samples, [pools[i] for i in chunk], {}, _features):
+        for part, output, *_ in scoring.outputs(
+            resources.kernel,
+            resources.stacked(rows, buffers, lanes),
+            resources.samples,
+            [pools[i] for i in chunk],
+            {},
+            _features,
+        ):
             for lane, features in zip(part, output, strict=True):
                 blocks[chunk[lane]].append(features)
         resources.beat()
 
     resources.side_by_side(scoring.by_blocks(pools), together)
-    features = [torch.cat(blocks[i])[:len(pool)] for i, pool in enumerate(pools)]
+    features = [torch.cat(blocks[i])[: len(pool)] for i, pool in enumerate(pools)]
     index = torch.from_numpy(np.concatenate(pools)).to(resources.device)
-    samples = resources.samples.replaced(torch.cat(features),
-                                         resources.samples.y[index])
+    samples = resources.samples.replaced(
+        torch.cat(features), resources.samples.y[index]
+    )
     starts = np.cumsum([0, *map(len, pools)]).tolist()
-    return (replace(resources, samples=samples, kernel=resources.head.kernel),
-            [np.arange(start, stop) for start, stop in pairwise(starts)])
+    return (
+        replace(resources, samples=samples, kernel=resources.head.kernel),
+        [np.arange(start, stop) for start, stop in pairwise(starts)],
+    )
 
 
 def heads(resources: Resources, rows: Tensor, lanes: Tensor) -> Tensors:
@@ -110,12 +142,16 @@ def heads(resources: Resources, rows: Tensor, lanes: Tensor) -> Tensors:
     """
     layout = resources.setup.layout
     below = layout.members(("body",))
-    return {name: view.index_select(0, lanes) for name, view in layout.split(rows).items()
-            if name not in below}
+    return {
+        name: view.index_select(0, lanes)
+        for name, view in layout.split(rows).items()
+        if name not in below
+    }
 
 
-def _groups(resources: Resources, memory: float, order: list[int],
-            pools: list[np.ndarray]) -> list[list[int]]:
+def _groups(
+    resources: Resources, memory: float, order: list[int], pools: list[np.ndarray]
+) -> list[list[int]]:
     """Clients in groups whose features take so many bytes at most; one whose own take more is alone."""
     model = resources.kernel.module.eval()
     with torch.no_grad():
@@ -133,23 +169,47 @@ def _groups(resources: Resources, memory: float, order: list[int],
     return groups
 
 
-def _same(resources: Resources, rows: Tensor, buffers: Tensor, pool: np.ndarray, names: list[str], loss: Loss,
-          variables: Tensors) -> bool:
+def _same(
+    resources: Resources,
+    rows: Tensor,
+    buffers: Tensor,
+    pool: np.ndarray,
+    names: list[str],
+    loss: Loss,
+    variables: Tensors,
+) -> bool:
     """Whether both ways lead to the same gradients, up to rounding."""
     here, (positions,) = run_once(resources, rows, buffers, [pool])
     try:
         lanes = torch.zeros(1, dtype=torch.int64, device=resources.device)
-        plain = _gradients(resources, resources.stacked(rows, buffers, lanes), pool, names, loss, variables)
-        other = _gradients(here, heads(resources, rows, lanes), positions, names, loss, variables)
+        plain = _gradients(
+            resources,
+            resources.stacked(rows, buffers, lanes),
+            pool,
+            names,
+            loss,
+            variables,
+        )
+        other = _gradients(
+            here, heads(resources, rows, lanes), positions, names, loss, variables
+        )
     except Exception:  # of a loss that reads the samples; if it is at fault itself, training will say so
         return False
     scale = torch.stack([gradient.abs().max() for gradient in plain]).max()
-    return all(bool(((one - two).abs() <= ROUNDING * scale).all())
-               for one, two in zip(plain, other, strict=True))
+    return all(
+        bool(((one - two).abs() <= ROUNDING * scale).all())
+        for one, two in zip(plain, other, strict=True)
+    )
 
 
-def _gradients(resources: Resources, tensors: Tensors, pool: np.ndarray, names: list[str], loss: Loss,
-               variables: Tensors) -> list[Tensor]:
+def _gradients(
+    resources: Resources,
+    tensors: Tensors,
+    pool: np.ndarray,
+    names: list[str],
+    loss: Loss,
+    variables: Tensors,
+) -> list[Tensor]:
     """The gradients of one lane's loss on a mini-batch, and the loss."""
     x, y = resources.samples.take(pool)
     session = resources.kernel.session(tensors, names, loss)

@@ -20,7 +20,9 @@ from hpcfl.fleet.captures import Captures
 from hpcfl.fleet.homes import Homes
 from hpcfl.fleet.replay import Function, record
 
-SOON = 3  # calls before a function is captured, which takes as long as some tens of them
+SOON = (
+    3  # calls before a function is captured, which takes as long as some tens of them
+)
 
 
 def width(lanes: int, most: int) -> int:
@@ -64,9 +66,22 @@ class Graphed:
     update: what follows the function; all that it changes has a home.
     """
 
-    def __init__(self, function: Function, what: str, labels: int | None, moved: Sequence[int],
-                 captures: Captures | None, homes: Homes, update: Update | None):
-        self._function, self._what, self._labels, self._moved = function, what, labels, moved
+    def __init__(
+        self,
+        function: Function,
+        what: str,
+        labels: int | None,
+        moved: Sequence[int],
+        captures: Captures | None,
+        homes: Homes,
+        update: Update | None,
+    ):
+        self._function, self._what, self._labels, self._moved = (
+            function,
+            what,
+            labels,
+            moved,
+        )
         self._captures, self._homes, self._update = captures, homes, update
         self._written = [*moved, *(update.changed if update else ())]
         self._used_up = update.used_up if update else 0
@@ -82,17 +97,32 @@ class Graphed:
         """
         wide = width(len(tensors[0]), most)
         homes = [self._homes.of(tensor) for tensor in tensors]
-        signature = (wide, *((tensor.shape[1:], tensor.dtype, None if home is None else home.data_ptr())
-                             for tensor, home in zip(tensors, homes, strict=True)))
+        signature = (
+            wide,
+            *(
+                (
+                    tensor.shape[1:],
+                    tensor.dtype,
+                    None if home is None else home.data_ptr(),
+                )
+                for tensor, home in zip(tensors, homes, strict=True)
+            ),
+        )
         self._calls[signature] += 1
         replays = self._calls[signature] - SOON
         if replays <= 0 or self._captures is None:
             return self._plain(tensors, wide)
         key = self._mark, signature
         if key not in self._captures.graphs:
-            self._captures.graphs[key] = self._capture(self._captures, tensors, homes, wide)
+            self._captures.graphs[key] = self._capture(
+                self._captures, tensors, homes, wide
+            )
         graph: Graph = self._captures.graphs[key]
-        return self._compared(graph, tensors) if comparing.is_due(replays) else graph(tensors)
+        return (
+            self._compared(graph, tensors)
+            if comparing.is_due(replays)
+            else graph(tensors)
+        )
 
     def check(self) -> None:
         """Raises RunFailure if a replay did not give what the function gives; the host waits if anything was
@@ -103,25 +133,32 @@ class Graphed:
 
     def _plain(self, tensors: Sequence[Tensor], wide: int) -> tuple[Tensor, ...]:
         lanes = len(tensors[0])
-        given = [tensor.contiguous() if lanes == wide else _widened(tensor, wide) for tensor in tensors]
+        given = [
+            tensor.contiguous() if lanes == wide else _widened(tensor, wide)
+            for tensor in tensors
+        ]
         outputs = self._computed(self._function, given)
         for position in self._written:
             if given[position] is not tensors[position]:
                 tensors[position].copy_(given[position][:lanes])
         return tuple(output[:lanes] for output in outputs)
 
-    def _computed(self, function: Function, given: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _computed(
+        self, function: Function, given: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
         """What the function gives and its update leaves."""
         outputs = function(*self._of_function(given))
         if self._update is not None:
             self._update.apply(given, outputs)
-        return tuple(output.contiguous() for output in outputs[self._used_up:])
+        return tuple(output.contiguous() for output in outputs[self._used_up :])
 
     def _of_function(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """The function's own arguments among all."""
-        return tensors if self._update is None else tensors[:self._update.begin]
+        return tensors if self._update is None else tensors[: self._update.begin]
 
-    def _compared(self, graph: "Graph", tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    def _compared(
+        self, graph: "Graph", tensors: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
         """A replay, and for ``check`` whether it gives what the function gives.
 
         Some kernels add in another order in each call; how far two calls are apart says how much. What is
@@ -130,11 +167,17 @@ class Graphed:
         """
         graph.read(tensors)
         plain, again = (self._results(self._function, graph.inputs) for _ in range(2))
-        used_up = self._results(graph.function, graph.inputs)[:self._used_up] if self._used_up else []
+        used_up = (
+            self._results(graph.function, graph.inputs)[: self._used_up]
+            if self._used_up
+            else []
+        )
         found = graph(tensors)
         whole = [*used_up, *found, *(tensors[position] for position in self._moved)]
-        self._apart += [comparing.apart(one, *(tensor[:len(one)] for tensor in others))
-                        for one, *others in zip(whole, plain, again, strict=True)]
+        self._apart += [
+            comparing.apart(one, *(tensor[: len(one)] for tensor in others))
+            for one, *others in zip(whole, plain, again, strict=True)
+        ]
         return found
 
     def _results(self, function: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -144,21 +187,34 @@ class Graphed:
 
     def _copies(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """The function's arguments, those that it changes as copies."""
-        return tuple(tensor.clone() if position in self._moved else tensor
-                     for position, tensor in enumerate(self._of_function(tensors)))
+        return tuple(
+            tensor.clone() if position in self._moved else tensor
+            for position, tensor in enumerate(self._of_function(tensors))
+        )
 
-    def _capture(self, captures: Captures, tensors: Sequence[Tensor], homes: Sequence[Tensor | None],
-                 wide: int) -> "Graph":
-        inputs = tuple(self._place(position, tensor, wide) if home is None else home[:wide]
-                       for position, (tensor, home) in enumerate(zip(tensors, homes, strict=True)))
+    def _capture(
+        self,
+        captures: Captures,
+        tensors: Sequence[Tensor],
+        homes: Sequence[Tensor | None],
+        wide: int,
+    ) -> "Graph":
+        inputs = tuple(
+            self._place(position, tensor, wide) if home is None else home[:wide]
+            for position, (tensor, home) in enumerate(zip(tensors, homes, strict=True))
+        )
         function = record(self._function, self._copies(inputs), self._labels)
         # Called once to see its outputs' shapes: what is allocated within a capture is in the memory that
         # all graphs share, so that the places of outputs must be there before.
-        outputs = function(*self._copies(inputs))[self._used_up:]
-        places = tuple(self._place(~number, one, wide) for number, one in enumerate(outputs))
+        outputs = function(*self._copies(inputs))[self._used_up :]
+        places = tuple(
+            self._place(~number, one, wide) for number, one in enumerate(outputs)
+        )
         del outputs
-        graph, _ = captures.capture(lambda: function(*self._copies(inputs)),
-                                    lambda: _copy(places, self._computed(function, inputs)))
+        graph, _ = captures.capture(
+            lambda: function(*self._copies(inputs)),
+            lambda: _copy(places, self._computed(function, inputs)),
+        )
         at_home = {position for position, home in enumerate(homes) if home is not None}
         return Graph(graph, function, inputs, places, self._written, at_home)
 
@@ -190,36 +246,60 @@ class Graph:
 
     def read(self, tensors: Sequence[Tensor]) -> None:
         """Copy arguments ``[a, …]`` into the first rows of their places; the others keep what they had."""
-        away = [(place, tensor) for position, (place, tensor)
-                in enumerate(zip(self.inputs, tensors, strict=True)) if position not in self.at_home]
-        _copy([place[:len(tensor)] for place, tensor in away], [tensor for _, tensor in away])
+        away = [
+            (place, tensor)
+            for position, (place, tensor) in enumerate(
+                zip(self.inputs, tensors, strict=True)
+            )
+            if position not in self.at_home
+        ]
+        _copy(
+            [place[: len(tensor)] for place, tensor in away],
+            [tensor for _, tensor in away],
+        )
 
     def __call__(self, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
         self.read(tensors)
         lanes, others = len(tensors[0]), list[Tensor]()
-        if lanes < len(self.inputs[0]):  # lanes that are computed in vain, and may be other clients' at home
-            others = [self.inputs[position][lanes:] for position in self.written if position in self.at_home]
+        if lanes < len(
+            self.inputs[0]
+        ):  # lanes that are computed in vain, and may be other clients' at home
+            others = [
+                self.inputs[position][lanes:]
+                for position in self.written
+                if position in self.at_home
+            ]
         kept = [torch.empty_like(rows) for rows in others]
         _copy(kept, others)
         self.graph.replay()
         _copy(others, kept)
         back = [position for position in self.written if position not in self.at_home]
-        _copy([tensors[position] for position in back], [self.inputs[position][:lanes] for position in back])
+        _copy(
+            [tensors[position] for position in back],
+            [self.inputs[position][:lanes] for position in back],
+        )
         return tuple(output[:lanes] for output in self.outputs)
 
 
 def _widened(tensor: Tensor, wide: int) -> Tensor:
     """A copy of ``tensor`` [a, …] as ``[wide, …]`` without gaps, its first row repeated at the end."""
-    return torch.cat([tensor, tensor[:1].expand(wide - len(tensor), *tensor.shape[1:])]).contiguous()
+    return torch.cat(
+        [tensor, tensor[:1].expand(wide - len(tensor), *tensor.shape[1:])]
+    ).contiguous()
 
 
 def _copy(places: Sequence[Tensor], given: Sequence[Tensor]) -> None:
     """Copy tensors into their places: weights, which lie alike, by one kernel, the others by one each."""
-    alike = [place.dtype == tensor.dtype == torch.float32 and place.stride() == tensor.stride()
-             for place, tensor in zip(places, given, strict=True)]
+    alike = [
+        place.dtype == tensor.dtype == torch.float32
+        and place.stride() == tensor.stride()
+        for place, tensor in zip(places, given, strict=True)
+    ]
     if any(alike):
-        torch._foreach_copy_([place for place, one in zip(places, alike, strict=True) if one],
-                             [tensor for tensor, one in zip(given, alike, strict=True) if one])
+        torch._foreach_copy_(
+            [place for place, one in zip(places, alike, strict=True) if one],
+            [tensor for tensor, one in zip(given, alike, strict=True) if one],
+        )
     for place, tensor, one in zip(places, given, alike, strict=True):
         if not one:
             place.copy_(tensor)

@@ -15,7 +15,9 @@ def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
     """p ⊗ (φ, 1) for each sample, ``[batch, K·(d + 1)]``: its gradient without the label's − e_y ⊗ (φ, 1)."""
     features = parts(model).features(x)
     extended = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
-    outer: Tensor = parts(model).head(features).softmax(dim=1)[:, :, None] * extended[:, None]
+    outer: Tensor = (
+        parts(model).head(features).softmax(dim=1)[:, :, None] * extended[:, None]
+    )
     return outer.flatten(1)
 
 
@@ -28,6 +30,8 @@ def from_means(outer: Tensor, layout: Layout) -> Tensor:
     """
     clients, classes, _ = outer.shape
     rows = outer.view(clients, classes, classes, -1)
-    rows = rows - torch.eye(classes, device=rows.device)[:, :, None] * rows.sum(dim=2, keepdim=True)
+    rows = rows - torch.eye(classes, device=rows.device)[:, :, None] * rows.sum(
+        dim=2, keepdim=True
+    )
     weight, bias = rows[..., :-1].flatten(2), rows[..., -1]
     return torch.cat([weight, bias], dim=2) if "head.bias" in layout.names else weight

@@ -28,8 +28,12 @@ class Homes:
 
         Those on a CPU, and empty ones, stay where they are.
         """
-        return {name: self._settled(kind, name, tensor) if tensor.is_cuda and tensor.numel() else tensor
-                for name, tensor in tensors.items()}
+        return {
+            name: self._settled(kind, name, tensor)
+            if tensor.is_cuda and tensor.numel()
+            else tensor
+            for name, tensor in tensors.items()
+        }
 
     def of(self, tensor: Tensor) -> Tensor | None:
         """The home of which ``tensor`` [a, …] is the first rows; None if it is not the first rows of one."""
@@ -49,7 +53,7 @@ class Homes:
                 del self._by_place[_place(home)]
             home = torch.empty_like(tensor, memory_format=torch.contiguous_format)
             self._homes[key] = self._by_place[_place(home)] = home
-        return home[:len(tensor)].copy_(tensor)
+        return home[: len(tensor)].copy_(tensor)
 
 
 def _place(tensor: Tensor) -> Hashable:

@@ -13,11 +13,14 @@ from hpcfl.fleet.serial import SerialKernel
 from hpcfl.fleet.stacked import StackedKernel
 
 Kernel = SerialKernel | StackedKernel
-CACHE = 3 << 20  # bytes of models and their gradients, about what a CPU's core has of its caches
+CACHE = (
+    3 << 20
+)  # bytes of models and their gradients, about what a CPU's core has of its caches
 
 
-def choose(module: nn.Module, device: torch.device, lanes: int | str,
-           replay: bool = True) -> Kernel:
+def choose(
+    module: nn.Module, device: torch.device, lanes: int | str, replay: bool = True
+) -> Kernel:
     """The kernel for a model on a device.
 
     lanes: the most lanes side by side; 1 is serial. ``"auto"`` on a CPU stacks models without convolutions,
@@ -28,10 +31,23 @@ def choose(module: nn.Module, device: torch.device, lanes: int | str,
     replay: as for ``StackedKernel``; a serial kernel records nothing.
     """
     if lanes == "auto":
-        lanes = 1 << 30 if device.type != "cpu" else 1 if convolves(module) else in_cache(module)
-    return SerialKernel(module) if lanes == 1 else StackedKernel(module, int(lanes), replay)
+        lanes = (
+            1 << 30
+            if device.type != "cpu"
+            else 1
+            if convolves(module)
+            else in_cache(module)
+        )
+    return (
+        SerialKernel(module)
+        if lanes == 1
+        else StackedKernel(module, int(lanes), replay)
+    )
 
 
 def in_cache(module: nn.Module) -> int:
     """How many models like ``module`` a CPU's cache holds with their gradients; two at least."""
-    return max(2, CACHE // max(1, 2 * sum(parameter.nbytes for parameter in module.parameters())))
+    return max(
+        2,
+        CACHE // max(1, 2 * sum(parameter.nbytes for parameter in module.parameters())),
+    )

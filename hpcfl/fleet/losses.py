@@ -40,20 +40,30 @@ class Lane(SimpleNamespace):
         return term
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError("the lane has no variable "
-                             f"'{name}'{nearest(name, sorted(vars(self))) if vars(self) else ''}")
+        raise AttributeError(
+            "the lane has no variable "
+            f"'{name}'{nearest(name, sorted(vars(self))) if vars(self) else ''}"
+        )
 
 
 Loss = Callable[[nn.Module, Batch, Any], Tensor]  # of (model, batch, lane): one number
-Predict = Callable[[nn.Module, Tensor, Any], Tensor]  # of (model, x, lane), in evaluation mode: [batch, …]
+Predict = Callable[
+    [nn.Module, Tensor, Any], Tensor
+]  # of (model, x, lane), in evaluation mode: [batch, …]
 
 
 def one_number(loss: Tensor) -> Tensor:
     """The loss itself. Raises TypeError if it is not a tensor with one number."""
     if not isinstance(loss, Tensor) or loss.dim():
-        got = f"has shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"is a {type(loss).__name__}"
-        raise TypeError(f"the loss of a mini-batch {got}; expected a tensor with one number, "
-                        "such as the mean")
+        got = (
+            f"has shape {list(loss.shape)}"
+            if isinstance(loss, Tensor)
+            else f"is a {type(loss).__name__}"
+        )
+        raise TypeError(
+            f"the loss of a mini-batch {got}; expected a tensor with one number, "
+            "such as the mean"
+        )
     return loss
 
 
@@ -76,8 +86,10 @@ def regularised(losses: Tensor, terms: Tensor) -> Tensor:
 def differentiable(loss: Tensor) -> Tensor:
     """The loss itself. Raises TypeError if it does not depend on any parameter that is trained."""
     if not loss.requires_grad:
-        raise TypeError("the loss does not depend on the parameters that are trained; compute it from the "
-                        "model's outputs")
+        raise TypeError(
+            "the loss does not depend on the parameters that are trained; compute it from the "
+            "model's outputs"
+        )
     return loss
 
 
@@ -86,7 +98,9 @@ def identity(function: Loss | Predict) -> Hashable:
 
     No other object can take its id, because the recording under this key keeps it alive.
     """
-    return getattr(function, "__func__", function), id(getattr(function, "__self__", None))
+    return getattr(function, "__func__", function), id(
+        getattr(function, "__self__", None)
+    )
 
 
 def in_words(function: Loss | Predict) -> str:

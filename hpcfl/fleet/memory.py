@@ -39,7 +39,9 @@ FULL = "out of memory", "ALLOC_FAILED"
 
 def is_full(error: BaseException) -> bool:
     """Whether an error says that a GPU's memory is full."""
-    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in FULL)
+    return isinstance(error, torch.OutOfMemoryError) or any(
+        words in str(error) for words in FULL
+    )
 
 
 def failure(error: BaseException) -> RunFailure | None:
@@ -47,12 +49,20 @@ def failure(error: BaseException) -> RunFailure | None:
     if not is_full(error):
         return None
     said = str(error).partition("\n")[0].partition(". GPU")[0]
-    return RunFailure(f"the GPU's memory is full ({said}); give the job more GPUs, so that fewer clients "
-                      "share one, or set a smaller training.batch_size")
+    return RunFailure(
+        f"the GPU's memory is full ({said}); give the job more GPUs, so that fewer clients "
+        "share one, or set a smaller training.batch_size"
+    )
 
 
-def most_lanes(module: nn.Module, samples: Tensor, training: Training, memory: float, private: int,
-               clients: int) -> int:
+def most_lanes(
+    module: nn.Module,
+    samples: Tensor,
+    training: Training,
+    memory: float,
+    private: int,
+    clients: int,
+) -> int:
     """How many lanes of ``module`` can train and be scored at once in ``memory`` bytes, at least one.
 
     samples: one normalised sample or more, ``[count, *shape]``, on the module's device.
@@ -68,7 +78,9 @@ def client_bytes(module: nn.Module, private: int) -> int:
     return ROWS * _model_bytes(module) + STATES * private
 
 
-def lane_bytes(module: nn.Module, sample: Tensor, training: Training, private: int = 0) -> int:
+def lane_bytes(
+    module: nn.Module, sample: Tensor, training: Training, private: int = 0
+) -> int:
     """The most bytes that one lane needs: to train on a batch, or to score a block of samples.
 
     What the forward pass keeps for the backward pass is counted twice: in the graph, and in a plain step
@@ -103,7 +115,9 @@ def _saved(module: nn.Module, x: Tensor) -> int:
 
     module.eval()  # a batch may be too small for the statistics of batch norm
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = functional.cross_entropy(module(x), torch.zeros(len(x), dtype=torch.int64, device=x.device))
+        loss = functional.cross_entropy(
+            module(x), torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        )
     module.train()
     del loss
     return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
@@ -128,8 +142,13 @@ class _Results(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.sizes = sizes
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         result = operation(*args, **(kwargs or {}))
-        self.sizes += [(tensor.untyped_storage().data_ptr(), tensor.nbytes)
-                       for tensor in tree_leaves(result) if isinstance(tensor, Tensor)]
+        self.sizes += [
+            (tensor.untyped_storage().data_ptr(), tensor.nbytes)
+            for tensor in tree_leaves(result)
+            if isinstance(tensor, Tensor)
+        ]
         return result

@@ -8,7 +8,9 @@ from torch.func import functional_call
 
 from hpcfl.fleet.losses import Tensors
 
-Frozen = Literal["evaluation", "training"]  # the mode of layers of which nothing is trained
+Frozen = Literal[
+    "evaluation", "training"
+]  # the mode of layers of which nothing is trained
 
 
 class Program(nn.Module):
@@ -32,13 +34,21 @@ def train_mode(module: nn.Module, trained: list[str], frozen: Frozen) -> None:
     if frozen == "training":
         return
     for name, part in module.named_modules():
-        own = [f"{name}.{parameter}" for parameter, _ in part.named_parameters()] if name else trained
+        own = (
+            [f"{name}.{parameter}" for parameter, _ in part.named_parameters()]
+            if name
+            else trained
+        )
         if own and not any(parameter in trained for parameter in own):
             part.eval()
 
 
-def at(model: nn.Module, row: Tensor, function: Callable[[nn.Module], Tensor],
-       buffers: Tensor | None = None) -> Tensor:
+def at(
+    model: nn.Module,
+    row: Tensor,
+    function: Callable[[nn.Module], Tensor],
+    buffers: Tensor | None = None,
+) -> Tensor:
     """``function(model)`` at the parameters ``row`` [P] in evaluation mode: another model inside a loss.
 
     For example ``at(model, lane.teacher, lambda teacher: teacher.features(batch.x))``.
@@ -49,7 +59,9 @@ def at(model: nn.Module, row: Tensor, function: Callable[[nn.Module], Tensor],
     Raises ValueError where a row has another length.
     """
     if "features" in vars(model):
-        raise TypeError("another model has features of its own, which are not at hand here")
+        raise TypeError(
+            "another model has features of its own, which are not at hand here"
+        )
     named = _from_row(model.named_parameters(), row)
     if buffers is not None:
         named |= _from_row(model.named_buffers(), buffers)
@@ -69,8 +81,13 @@ def _from_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
     like = dict(tensors)
     sizes = [tensor.numel() for tensor in like.values()]
     if sum(sizes) != len(row):
-        raise ValueError(f"a row of a model has {len(row)} numbers; expected {sum(sizes)}")
-    return {name: part.view(like[name].shape) for name, part in zip(like, row.split(sizes), strict=True)}
+        raise ValueError(
+            f"a row of a model has {len(row)} numbers; expected {sum(sizes)}"
+        )
+    return {
+        name: part.view(like[name].shape)
+        for name, part in zip(like, row.split(sizes), strict=True)
+    }
 
 
 def on_features(module: nn.Module) -> nn.Module:

@@ -56,14 +56,25 @@ class Recordings:
         made = made if isinstance(made, Replayed) else Replayed(*recordable.of_function)
         return self._remembered(recordable.key, made)
 
-    def graphed(self, recordable: Recordable, moved: list[int], update: Update | None = None) -> Graphed:
+    def graphed(
+        self, recordable: Recordable, moved: list[int], update: Update | None = None
+    ) -> Graphed:
         """The function of CUDA tensors with the graphs that were captured of it.
 
         moved, update: as for ``Graphed``.
         """
         made = self._made.get(recordable.key)
-        made = made if isinstance(made, Graphed) else Graphed(
-            *recordable.of_function, moved, self._captures if self._replay else None, self._homes, update)
+        made = (
+            made
+            if isinstance(made, Graphed)
+            else Graphed(
+                *recordable.of_function,
+                moved,
+                self._captures if self._replay else None,
+                self._homes,
+                update,
+            )
+        )
         return self._remembered(recordable.key, made)
 
     def check(self) -> None:
@@ -86,7 +97,9 @@ class Recordings:
         self._made.pop(key, None)
         self._made[key] = recording
         if len(self._made) > MOST:
-            for oldest in list(self._made)[:MOST // 2 if isinstance(recording, Graphed) else 1]:
+            for oldest in list(self._made)[
+                : MOST // 2 if isinstance(recording, Graphed) else 1
+            ]:
                 del self._made[oldest]
             self._captures.forget()
         return recording

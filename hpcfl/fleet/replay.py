@@ -22,15 +22,27 @@ from hpcfl.fleet import comparing
 Function = Callable[..., tuple[Tensor, ...]]
 
 OFTEN = 100  # calls before a function is recorded: recording costs as much time as many replays save
-RESHAPES = {torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default, torch.ops.aten.expand.default,
-            torch.ops.aten.detach.default}
+RESHAPES = {
+    torch.ops.aten.view.default,
+    torch.ops.aten._unsafe_view.default,
+    torch.ops.aten.expand.default,
+    torch.ops.aten.detach.default,
+}
 PRODUCTS = {torch.ops.aten.mul.Scalar, torch.ops.aten.mul.Tensor}
 ADDED_AT = torch.ops.aten.scatter_add.default
 UNEQUAL, CHOICE = torch.ops.aten.ne.Scalar, torch.ops.aten.where.self
 # They move the statistics of batch norm, and their schemas do not say so.
-STATISTICS = {torch.ops.aten.native_batch_norm.default, torch.ops.aten.cudnn_batch_norm.default}
-FILLS = {torch.ops.aten.ones_like.default, torch.ops.aten.zeros_like.default,
-         torch.ops.aten.new_zeros.default, torch.ops.aten.new_ones.default, torch.ops.aten.full_like.default}
+STATISTICS = {
+    torch.ops.aten.native_batch_norm.default,
+    torch.ops.aten.cudnn_batch_norm.default,
+}
+FILLS = {
+    torch.ops.aten.ones_like.default,
+    torch.ops.aten.zeros_like.default,
+    torch.ops.aten.new_zeros.default,
+    torch.ops.aten.new_ones.default,
+    torch.ops.aten.full_like.default,
+}
 
 
 class Replayed:
@@ -44,7 +56,9 @@ class Replayed:
     labels: the position of the argument that holds class numbers, if there is one.
     """
 
-    def __init__(self, function: Function, what: str = "the function", labels: int | None = None):
+    def __init__(
+        self, function: Function, what: str = "the function", labels: int | None = None
+    ):
         self._function = function
         self._what = what
         self._labels = labels
@@ -53,7 +67,9 @@ class Replayed:
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """What the function gives. Raises RunFailure where a replay turns out to give something else."""
-        signature = tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors)
+        signature = tuple(
+            (tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors
+        )
         self._calls[signature] += 1
         replays = self._calls[signature] - OFTEN
         if replays <= 0:
@@ -64,12 +80,16 @@ class Replayed:
         if comparing.is_due(replays):
             plain = self._function(*tensors)
             if not all(map(comparing.same, found, plain)) and any(
-                    comparing.apart(one, other, other) for one, other in zip(found, plain, strict=True)):
+                comparing.apart(one, other, other)
+                for one, other in zip(found, plain, strict=True)
+            ):
                 raise comparing.refusal(self._what)
         return found
 
 
-def record(function: Function, tensors: tuple[Tensor, ...], labels: int | None = None) -> Function:
+def record(
+    function: Function, tensors: tuple[Tensor, ...], labels: int | None = None
+) -> Function:
     """A function that repeats the operations of one call of ``function``, for tensors of the same signature.
 
     Left out are operations that change nothing, those that were done before and those with a constant result.
@@ -78,21 +98,30 @@ def record(function: Function, tensors: tuple[Tensor, ...], labels: int | None =
     # With a mode at hand make_fx does not make one for every operation, which takes most of its time. It is
     # known to this thread alone, on which gradients of tensors on a GPU are computed only when told so.
     mode = FakeTensorMode(allow_fallback_kernels=True)
-    with tracing(TracingContext(mode)), torch.autograd.set_multithreading_enabled(False):
+    with (
+        tracing(TracingContext(mode)),
+        torch.autograd.set_multithreading_enabled(False),
+    ):
         module = make_fx(function)(*tensors)
     done: dict[Any, fx.Node] = {}
     operations = [node for node in module.graph.nodes if node.op == "call_function"]
-    in_place = any(_changes(node) for node in operations)  # then two equal calls may see different values
+    in_place = any(
+        _changes(node) for node in operations
+    )  # then two equal calls may see different values
     for node in operations:
         # A product with one is a copy, which matters if one of both is written to; a reshaped tensor is none.
         if _reshapes_nothing(node) or (not in_place and _times_one(node)):
             _replace(node, node.args[0])
         elif not in_place:
-            first = done.setdefault((node.target, repr(node.args), repr(node.kwargs)), node)
+            first = done.setdefault(
+                (node.target, repr(node.args), repr(node.kwargs)), node
+            )
             if first is not node:
                 _replace(node, first)
     if tensors[0].is_cuda:
-        for number, node in enumerate(module.graph.find_nodes(op="call_function", target=ADDED_AT)):
+        for number, node in enumerate(
+            module.graph.find_nodes(op="call_function", target=ADDED_AT)
+        ):
             _choose(module, node, tensors[0].device, f"places_{number}")
     if not in_place:
         _fold(module, tensors, labels)
@@ -107,7 +136,8 @@ def _changes(node: fx.Node) -> bool:
     What has no schema, such as taking one of several results, does not.
     """
     return isinstance(node.target, OpOverload) and (
-        node.target._schema.is_mutable or node.target in STATISTICS)
+        node.target._schema.is_mutable or node.target in STATISTICS
+    )
 
 
 def _reshapes_nothing(node: fx.Node) -> bool:
@@ -125,7 +155,11 @@ def _like(node: fx.Node, source: Any) -> bool:
     other = source.meta.get("tensor_meta") if isinstance(source, fx.Node) else None
     if meta is None or other is None:
         return False
-    return (meta.shape, meta.stride, meta.dtype) == (other.shape, other.stride, other.dtype)
+    return (meta.shape, meta.stride, meta.dtype) == (
+        other.shape,
+        other.stride,
+        other.dtype,
+    )
 
 
 def _replace(node: fx.Node, other: Any) -> None:
@@ -133,26 +167,34 @@ def _replace(node: fx.Node, other: Any) -> None:
     node.graph.erase_node(node)
 
 
-def _choose(module: fx.GraphModule, node: fx.Node, device: torch.device, name: str) -> None:
+def _choose(
+    module: fx.GraphModule, node: fx.Node, device: torch.device, name: str
+) -> None:
     """Replace the addition of one number to each row, at an index, by a choice, which gives the same bits.
 
     The gradient of cross-entropy is such an addition. A GPU takes some thirty kernels for one, a sort among
     them, where sums may not depend on the order in which threads add.
     """
     rows, dim, index, source = cast(tuple[fx.Node, int, fx.Node, fx.Node], node.args)
-    shape, given, added = (one.meta["tensor_meta"].shape for one in (rows, index, source))
+    shape, given, added = (
+        one.meta["tensor_meta"].shape for one in (rows, index, source)
+    )
     dim %= len(shape)
-    if not given == added == (*shape[:dim], 1, *shape[dim + 1:]):
+    if not given == added == (*shape[:dim], 1, *shape[dim + 1 :]):
         return
     places = torch.arange(shape[dim], device=device)
     module.register_buffer(name, places.view(-1, *[1] * (len(shape) - dim - 1)))
     with module.graph.inserting_before(node):
-        here = module.graph.call_function(torch.ops.aten.eq.Tensor, (index, module.graph.get_attr(name)))
+        here = module.graph.call_function(
+            torch.ops.aten.eq.Tensor, (index, module.graph.get_attr(name))
+        )
         there = module.graph.call_function(torch.ops.aten.add.Tensor, (rows, source))
         _replace(node, module.graph.call_function(CHOICE, (here, there, rows)))
 
 
-def _fold(module: fx.GraphModule, tensors: tuple[Tensor, ...], labels: int | None) -> None:
+def _fold(
+    module: fx.GraphModule, tensors: tuple[Tensor, ...], labels: int | None
+) -> None:
     """Replace by a constant what is the same in every call.
 
     That is what is made of constants alone, tensors filled with a number, and the comparison by which a loss
@@ -160,26 +202,40 @@ def _fold(module: fx.GraphModule, tensors: tuple[Tensor, ...], labels: int | Non
     condition so turns out to hold everywhere is replaced by what it chooses.
     """
     constants: dict[fx.Node, Any] = {}
-    classes = None if labels is None else module.graph.find_nodes(op="placeholder")[labels]
+    classes = (
+        None if labels is None else module.graph.find_nodes(op="placeholder")[labels]
+    )
 
     class Values(fx.Interpreter):
         def run_node(self, node: fx.Node) -> Any:
             value = super().run_node(node)
             given: tuple[Any, ...] = node.args
-            if node.op == "call_function" and not _random(node) and (
-                    node.target in FILLS or all(source in constants for source in node.all_input_nodes)
-                    or (node.target is UNEQUAL and given[0] is classes and given[1] < 0)):
+            if (
+                node.op == "call_function"
+                and not _random(node)
+                and (
+                    node.target in FILLS
+                    or all(source in constants for source in node.all_input_nodes)
+                    or (node.target is UNEQUAL and given[0] is classes and given[1] < 0)
+                )
+            ):
                 constants[node] = value
             return value
 
     Values(module).run(*tensors)
     for node in module.graph.find_nodes(op="call_function", target=CHOICE):
         condition, chosen, _ = node.args
-        if (node not in constants and condition in constants and constants[condition].all()
-                and _like(node, chosen)):
+        if (
+            node not in constants
+            and condition in constants
+            and constants[condition].all()
+            and _like(node, chosen)
+        ):
             _replace(node, chosen)
     for number, (node, value) in enumerate(constants.items()):
-        if isinstance(value, Tensor):  # an operation with several results: each of these is a node of its own
+        if isinstance(
+            value, Tensor
+        ):  # an operation with several results: each of these is a node of its own
             module.register_buffer(f"folded_{number}", value)
             with module.graph.inserting_before(node):
                 _replace(node, module.graph.get_attr(f"folded_{number}"))
@@ -187,4 +243,7 @@ def _fold(module: fx.GraphModule, tensors: tuple[Tensor, ...], labels: int | Non
 
 def _random(node: fx.Node) -> bool:
     """Whether an operation draws random numbers."""
-    return isinstance(node.target, OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+    return (
+        isinstance(node.target, OpOverload)
+        and torch.Tag.nondeterministic_seeded in node.target.tags
+    )

@@ -77,16 +77,18 @@ class Resources:
     def seed(self) -> int:
         return self.setup.seed
 
-    def side_by_side(self, clients: list[int], work: Callable[[list[int]], None]) -> None:
+    def side_by_side(
+        self, clients: list[int], work: Callable[[list[int]], None]
+    ) -> None:
         """``work`` on the clients at these positions, as many at once as there may be lanes.
 
         Where a GPU's memory does not hold them, half as many from then on: ``work`` begins anew with fewer,
         and may leave nothing behind unless it ends. Raises what says so where one is too many.
         """
         while clients:
-            group = clients[:self.kernel.widest]
+            group = clients[: self.kernel.widest]
             if self._fits(group, work):
-                clients = clients[len(group):]
+                clients = clients[len(group) :]
             elif isinstance(self.kernel, StackedKernel):  # one lane alone has raised
                 self.kernel.narrow(len(group) // 2)
 
@@ -96,7 +98,9 @@ class Resources:
         except RuntimeError as error:
             if len(clients) == 1 or not memory.is_full(error):
                 raise
-            return False  # what the failed attempt held is free once the exception is gone
+            return (
+                False  # what the failed attempt held is free once the exception is gone
+            )
         return True
 
     def stacked(self, rows: Tensor, buffers: Tensor, lanes: Tensor) -> Tensors:
@@ -106,4 +110,6 @@ class Resources:
         which those at positions ``lanes`` [L] are copied, once.
         """
         views = self.setup.layout.split(rows) | self.buffers.split(buffers)
-        return self.kernel.lay_out({name: view.index_select(0, lanes) for name, view in views.items()})
+        return self.kernel.lay_out(
+            {name: view.index_select(0, lanes) for name, view in views.items()}
+        )

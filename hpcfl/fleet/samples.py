@@ -28,18 +28,37 @@ class Samples:
     global_test: whether all clients are tested on the same samples.
     """
 
-    def __init__(self, dataset: Dataset, clients: Sequence[int], train: Sequence[np.ndarray],
-                 test: Sequence[np.ndarray], device: torch.device, channels_last: bool,
-                 validation: Sequence[np.ndarray] | None = None, augment: bool = False,
-                 global_test: bool = False, selection: Sequence[np.ndarray] | None = None):
+    def __init__(
+        self,
+        dataset: Dataset,
+        clients: Sequence[int],
+        train: Sequence[np.ndarray],
+        test: Sequence[np.ndarray],
+        device: torch.device,
+        channels_last: bool,
+        validation: Sequence[np.ndarray] | None = None,
+        augment: bool = False,
+        global_test: bool = False,
+        selection: Sequence[np.ndarray] | None = None,
+    ):
         nothing = [part[:0] for part in train]
-        parts = {"train": train, "test": test, "validation": nothing if validation is None else validation,
-                 "selection": nothing if selection is None else selection}
+        parts = {
+            "train": train,
+            "test": test,
+            "validation": nothing if validation is None else validation,
+            "selection": nothing if selection is None else selection,
+        }
         self.selects = selection is not None
-        wanted = [np.asarray(part[client]) for part in parts.values() for client in clients]
-        chosen, position = np.unique(np.concatenate([*wanted, np.zeros(0, np.int64)]), return_inverse=True)
+        wanted = [
+            np.asarray(part[client]) for part in parts.values() for client in clients
+        ]
+        chosen, position = np.unique(
+            np.concatenate([*wanted, np.zeros(0, np.int64)]), return_inverse=True
+        )
         pools = iter(np.split(position, np.cumsum([len(part) for part in wanted])))
-        self.parts = {name: {client: next(pools) for client in clients} for name in parts}
+        self.parts = {
+            name: {client: next(pools) for client in clients} for name in parts
+        }
         index = torch.from_numpy(chosen.astype(np.int64))
         self.x, self.y = dataset.x[index].to(device), dataset.y[index].to(device)
         self.device = device
@@ -96,11 +115,19 @@ class Samples:
         """
         if not self.augment:
             return index
-        draws = augmentation.draw(len(index), randomness.generator(seed, "augment", *key))
+        draws = augmentation.draw(
+            len(index), randomness.generator(seed, "augment", *key)
+        )
         varied: np.ndarray = index + len(self.y) * draws
         return varied
 
     def counts(self, client: int) -> Tensor:
         """How many training samples of each class a client holds, float64 [classes]."""
-        return torch.bincount(self.y[torch.from_numpy(self.train[client]).to(self.device)],
-                              minlength=self.classes).double().cpu()
+        return (
+            torch.bincount(
+                self.y[torch.from_numpy(self.train[client]).to(self.device)],
+                minlength=self.classes,
+            )
+            .double()
+            .cpu()
+        )

@@ -37,7 +37,9 @@ def _padded(length: int) -> int:
     return whole * BLOCK + (max(SMALLEST, 1 << (rest - 1).bit_length()) if rest else 0)
 
 
-def _blocks(pools: list[np.ndarray], pads: bool) -> Iterator[tuple[list[int], np.ndarray]]:
+def _blocks(
+    pools: list[np.ndarray], pads: bool
+) -> Iterator[tuple[list[int], np.ndarray]]:
     """Lanes and their next positions [a, b], −1 where padded: whole blocks, then rests of one size.
 
     Where no lane has anything, there is one block without samples.
@@ -45,24 +47,32 @@ def _blocks(pools: list[np.ndarray], pads: bool) -> Iterator[tuple[list[int], np
     lengths = [_padded(len(pool)) if pads else len(pool) for pool in pools]
     for start in range(0, max(lengths) - BLOCK + 1, BLOCK):
         lanes = [i for i, length in enumerate(lengths) if length >= start + BLOCK]
-        yield lanes, _filled([pools[i][start:start + BLOCK] for i in lanes], BLOCK)
+        yield lanes, _filled([pools[i][start : start + BLOCK] for i in lanes], BLOCK)
     rests: dict[int, list[int]] = {}
     for i, length in enumerate(lengths):
         if length % BLOCK or not any(lengths):
             rests.setdefault(length % BLOCK, []).append(i)
     for size, lanes in sorted(rests.items()):
-        yield lanes, _filled([pools[i][lengths[i] - size:] for i in lanes], size)
+        yield lanes, _filled([pools[i][lengths[i] - size :] for i in lanes], size)
 
 
 def _filled(parts: list[np.ndarray], size: int) -> np.ndarray:
     """Positions of at most ``size`` samples each as rows [a, size], which are filled up with −1."""
     found = np.full((len(parts), size), -1)
-    found[np.arange(size) < np.array([[len(part)] for part in parts])] = np.concatenate(parts)
+    found[np.arange(size) < np.array([[len(part)] for part in parts])] = np.concatenate(
+        parts
+    )
     return found
 
 
-def outputs(kernel: Kernel, tensors: Tensors, samples: Samples, pools: list[np.ndarray],
-            variables: Tensors, function: Predict) -> Iterator[tuple[list[int], Tensor, Tensor, Tensor]]:
+def outputs(
+    kernel: Kernel,
+    tensors: Tensors,
+    samples: Samples,
+    pools: list[np.ndarray],
+    variables: Tensors,
+    function: Predict,
+) -> Iterator[tuple[list[int], Tensor, Tensor, Tensor]]:
     """Run ``function`` over the pools of a chunk of L clients, a block of several lanes at a time.
 
     Yields for each block of b samples of ``a`` lanes: which lanes, the function's output ``[a, b, …]``,
@@ -79,8 +89,10 @@ def outputs(kernel: Kernel, tensors: Tensors, samples: Samples, pools: list[np.n
         x, y = samples.take(index.clamp(min=0))
         x = x[None] if len(lanes) == 1 else x.view(*positions.shape, *x.shape[1:])
         chosen = selection(lanes, samples.device)
-        here, given = ({name: tensor[chosen] for name, tensor in named.items()}
-                       for named in (tensors, variables))
+        here, given = (
+            {name: tensor[chosen] for name, tensor in named.items()}
+            for named in (tensors, variables)
+        )
         output = kernel.predict(here, x, given, function)
         yield lanes, output, y.view(positions.shape), index.view(positions.shape) >= 0
 
@@ -92,22 +104,43 @@ def added(total: Tensor | None, lanes: list[int], part: Tensor, count: int) -> T
     return total
 
 
-def score(kernel: Kernel, tensors: Tensors, samples: Samples, pools: list[np.ndarray],
-          variables: Tensors, predict: Predict, scores: Mapping[str, Score]) -> Sums:
+def score(
+    kernel: Kernel,
+    tensors: Tensors,
+    samples: Samples,
+    pools: list[np.ndarray],
+    variables: Tensors,
+    predict: Predict,
+    scores: Mapping[str, Score],
+) -> Sums:
     """The sums of ``scores`` over the pools of a chunk of L clients; arguments as for ``outputs``.
 
     Raises TypeError where ``predict`` does not return logits [samples, classes].
     """
     sums: Sums = {}
-    for lanes, logits, y, mask in outputs(kernel, tensors, samples, pools, variables, predict):
+    for lanes, logits, y, mask in outputs(
+        kernel, tensors, samples, pools, variables, predict
+    ):
         if logits.dim() != 3 or logits.shape[2] < samples.classes:
-            raise TypeError(f"predictions of a client have shape {list(logits.shape[1:])}; "
-                            f"expected [{logits.shape[1]}, {samples.classes}], samples × classes")
+            raise TypeError(
+                f"predictions of a client have shape {list(logits.shape[1:])}; "
+                f"expected [{logits.shape[1]}, {samples.classes}], samples × classes"
+            )
         block = Block(logits, y, mask, samples.classes)
         for name, one in scores.items():
-            sums[name] = added(sums.get(name), lanes, one.sums(block).double(), len(pools))
-    together = torch.cat(list(sums.values()), dim=1).cpu()  # a device is waited for once
-    return dict(zip(sums, together.split([part.shape[1] for part in sums.values()], dim=1), strict=True))
+            sums[name] = added(
+                sums.get(name), lanes, one.sums(block).double(), len(pools)
+            )
+    together = torch.cat(
+        list(sums.values()), dim=1
+    ).cpu()  # a device is waited for once
+    return dict(
+        zip(
+            sums,
+            together.split([part.shape[1] for part in sums.values()], dim=1),
+            strict=True,
+        )
+    )
 
 
 def merge(parts: Sequence[Sums], order: list[int]) -> Sums:
@@ -116,4 +149,6 @@ def merge(parts: Sequence[Sums], order: list[int]) -> Sums:
     order: the clients' positions, chunk after chunk.
     """
     by_client = torch.tensor(order).argsort()
-    return {name: torch.cat([part[name] for part in parts])[by_client] for name in parts[0]}
+    return {
+        name: torch.cat([part[name] for part in parts])[by_client] for name in parts[0]
+    }

@@ -21,7 +21,9 @@ class Session(ABC):
         """How many lanes a call for so many computes."""
 
     @abstractmethod
-    def __call__(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors) -> tuple[Tensors, Tensor]:
+    def __call__(
+        self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors
+    ) -> tuple[Tensors, Tensor]:
         """The gradients by name ``[a, …]``, losses and data terms [a, 2], on mini-batches of ``lanes``.
 
         They may be overwritten by the next call.
@@ -30,7 +32,14 @@ class Session(ABC):
         Raises TypeError where a loss is not one number or does not depend on what is trained.
         """
 
-    def step(self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors, optimizer: Optimizer) -> Tensor:
+    def step(
+        self,
+        lanes: Lanes,
+        x: Tensor,
+        y: Tensor,
+        variables: Tensors,
+        optimizer: Optimizer,
+    ) -> Tensor:
         """One step of the optimiser with these gradients.
 
         Returns losses and data terms [a, 2], which no later call overwrites.

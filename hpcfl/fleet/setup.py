@@ -57,5 +57,9 @@ class Setup:
 
     def plain_rate(self, round: int) -> float:
         """The rate of methods' own, plain steps in a round: ``plain_lr``, or ``lr``, times the same."""
-        rate = self.training.lr if self.training.plain_lr is None else self.training.plain_lr
+        rate = (
+            self.training.lr
+            if self.training.plain_lr is None
+            else self.training.plain_lr
+        )
         return rate * rates.factor(self.training, round, self.rounds)

@@ -28,8 +28,11 @@ class StackedKernel:
 
     def narrow(self, lanes: int) -> None:
         """At most so many lanes from now on: the GPU's memory did not hold twice as many."""
-        print(f"hpcfl: the GPU's memory does not hold {2 * lanes} lanes or more; {lanes} from now on, which "
-              f"may change the last bits (with runtime.lanes = {lanes} from the beginning)", file=sys.stderr)
+        print(
+            f"hpcfl: the GPU's memory does not hold {2 * lanes} lanes or more; {lanes} from now on, which "
+            f"may change the last bits (with runtime.lanes = {lanes} from the beginning)",
+            file=sys.stderr,
+        )
         self.widest = lanes
         self._recordings.clear()  # their graphs hold memory
         gc.collect()  # and so may what the failed attempt left in cycles
@@ -39,8 +42,13 @@ class StackedKernel:
         """Tensors ``[L, …]`` as they are."""
         return tensors
 
-    def session(self, tensors: Tensors, trained: list[str], loss: Loss,
-                frozen: Frozen = "evaluation") -> StackedSession:
+    def session(
+        self,
+        tensors: Tensors,
+        trained: list[str],
+        loss: Loss,
+        frozen: Frozen = "evaluation",
+    ) -> StackedSession:
         """The gradients of ``loss`` as a function of mini-batches, at ``tensors`` [L, …].
 
         Steps change ``tensors`` in place; gradients are taken at what they hold at the time of the call.
@@ -51,7 +59,8 @@ class StackedKernel:
         train_mode(self.module, trained, frozen)
         first = next(iter(tensors.values()))
         return (GraphedSession if first.is_cuda else StackedSession)(
-            self.module, self._recordings, tensors, trained, loss, frozen)
+            self.module, self._recordings, tensors, trained, loss, frozen
+        )
 
     def check(self) -> None:
         """Raise RunFailure if a recording turned out to be wrong on a GPU since the last call."""
@@ -62,23 +71,37 @@ class StackedKernel:
         return self._recordings.settle(kind, tensors)
 
     @torch.no_grad()
-    def predict(self, tensors: Tensors, x: Tensor, variables: Tensors, function: Predict) -> Tensor:
+    def predict(
+        self, tensors: Tensors, x: Tensor, variables: Tensors, function: Predict
+    ) -> Tensor:
         """``function``'s output ``[L, batch, …]`` in evaluation mode."""
         self.module.eval()
-        program = Program(self.module, lambda model, x, lane: function(model, x, Lane(**lane)))
+        program = Program(
+            self.module, lambda model, x, lane: function(model, x, Lane(**lane))
+        )
         names, variable_names = list(tensors), sorted(variables)
 
         def of_one(named: Tensors, x: Tensor, lane: Tensors) -> Tensor:
             output: Tensor = functional_call(
-                program, {f"model.{name}": tensor for name, tensor in named.items()}, (x, lane))
+                program,
+                {f"model.{name}": tensor for name, tensor in named.items()},
+                (x, lane),
+            )
             return output
 
         def compute(*given: Tensor) -> tuple[Tensor, ...]:
-            named, (x, *values) = dict(zip(names, given, strict=False)), given[len(names):]
-            return vmap(of_one)(named, x, dict(zip(variable_names, values, strict=True))),
+            named, (x, *values) = (
+                dict(zip(names, given, strict=False)),
+                given[len(names) :],
+            )
+            return (
+                vmap(of_one)(named, x, dict(zip(variable_names, values, strict=True))),
+            )
 
         given = (*tensors.values(), x, *(variables[name] for name in variable_names))
-        if x.is_cuda:  # blocks are large there: a graph of its own for each would only hold memory
+        if (
+            x.is_cuda
+        ):  # blocks are large there: a graph of its own for each would only hold memory
             return compute(*given)[0]
         key = ("predict", identity(function), *names, *variable_names)
         recordable = Recordable(key, compute, f"the prediction {in_words(function)}")

@@ -19,8 +19,16 @@ from hpcfl.rows import randomness
 from hpcfl.rows.layout import of_buffers, of_parameters, to_row
 
 
-def fit(build: Callable[[], nn.Module], x: Tensor, y: Tensor, classes: int, training: Training, seed: int,
-        round: int, beat: Callable[[], None]) -> Tensor:
+def fit(
+    build: Callable[[], nn.Module],
+    x: Tensor,
+    y: Tensor,
+    classes: int,
+    training: Training,
+    seed: int,
+    round: int,
+    beat: Callable[[], None],
+) -> Tensor:
     """The row ``[P]`` of a fresh model, trained on the cross-entropy of ``x`` [samples, …], ``y`` [samples].
 
     Its first parameters and the order of samples are keyed by (seed, round). The learning rate does not
@@ -31,18 +39,46 @@ def fit(build: Callable[[], nn.Module], x: Tensor, y: Tensor, classes: int, trai
     with randomness.seeded(seed, "synthetic", round):
         module = build()
     device = x.device
-    samples = Samples(Dataset("synthetic", x, y, classes, scale=1.0, mean=(0.0,), std=(1.0,)), [0],
-                      [np.arange(len(y))], [np.zeros(0, np.int64)], device, False)
-    setup = Setup(of_parameters(module), samples.counts(0)[None], round, seed, build,
-                  training.model_copy(update={"lr_decay": 1.0, "schedule": "constant", "warmup": 0}))
-    resources = Resources(setup, samples, choose(module.to(device), device, 1), of_buffers(module), device,
-                        beat, Stopwatch())
-    fleet = Fleet(np.array([0]), {}, setup.counts, round, False, _cross_entropy, resources)
+    samples = Samples(
+        Dataset("synthetic", x, y, classes, scale=1.0, mean=(0.0,), std=(1.0,)),
+        [0],
+        [np.arange(len(y))],
+        [np.zeros(0, np.int64)],
+        device,
+        False,
+    )
+    setup = Setup(
+        of_parameters(module),
+        samples.counts(0)[None],
+        round,
+        seed,
+        build,
+        training.model_copy(
+            update={"lr_decay": 1.0, "schedule": "constant", "warmup": 0}
+        ),
+    )
+    resources = Resources(
+        setup,
+        samples,
+        choose(module.to(device), device, 1),
+        of_buffers(module),
+        device,
+        beat,
+        Stopwatch(),
+    )
+    fleet = Fleet(
+        np.array([0]), {}, setup.counts, round, False, _cross_entropy, resources
+    )
     return fleet.train(to_row(setup.layout, module), phase="synthetic")[0]
 
 
-def descend(start: Tensors, loss: Callable[[Tensors], Tensor], lr: float, steps: int,
-            beat: Callable[[], None]) -> Tensors:
+def descend(
+    start: Tensors,
+    loss: Callable[[Tensors], Tensor],
+    lr: float,
+    steps: int,
+    beat: Callable[[], None],
+) -> Tensors:
     """Plain gradient descent on tensors that belong to no model; returns them by name after ``steps`` steps.
 
     start: where it begins, by name; it does not change. loss: a function of such tensors.
@@ -52,8 +88,10 @@ def descend(start: Tensors, loss: Callable[[Tensors], Tensor], lr: float, steps:
     for _ in range(steps):
         leaves = {name: tensor.requires_grad_() for name, tensor in current.items()}
         gradients = torch.autograd.grad(loss(leaves), list(leaves.values()))
-        current = {name: (leaf - lr * gradient).detach() for (name, leaf), gradient
-                   in zip(leaves.items(), gradients, strict=True)}
+        current = {
+            name: (leaf - lr * gradient).detach()
+            for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True)
+        }
         beat()
     return current
 

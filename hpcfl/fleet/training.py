@@ -49,20 +49,29 @@ class Task:
     only: Tensor | None = None
     until: Callable[[Tensor, Tensors], Tensor] | None = None
     frozen: Frozen = "evaluation"  # the mode of layers of which nothing is trained
-    step: Callable[[Turn], None] | None = None  # None: a step of the optimiser on the loss
+    step: Callable[[Turn], None] | None = (
+        None  # None: a step of the optimiser on the loss
+    )
 
     def lasts(self, clients: Sequence[int]) -> Tensor:
         """How many epochs the clients at these positions do, int64 [L]: at least one of several."""
         if self.pace is None:
             return torch.full((len(clients),), self.epochs)
-        return torch.from_numpy(self.pace[clients] * self.epochs).long().add(1).clamp(max=self.epochs)
+        return (
+            torch.from_numpy(self.pace[clients] * self.epochs)
+            .long()
+            .add(1)
+            .clamp(max=self.epochs)
+        )
 
     def pool(self, seed: int, client: int, held: np.ndarray) -> np.ndarray:
         """Which of a client's samples ``held`` [n_i] it trains on: all, or a random share for the phase."""
         if self.share >= 1:
             return held
         count = max(1, int(self.share * len(held))) if len(held) else 0
-        order = randomness.permutation(len(held), seed, "subset", self.phase, self.round, client)
+        order = randomness.permutation(
+            len(held), seed, "subset", self.phase, self.round, client
+        )
         chosen: np.ndarray = held[np.sort(order[:count])]
         return chosen
 
@@ -83,34 +92,63 @@ class Trained:
     changed: Tensors
 
 
-def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffers: Tensor,
-          variables: Tensors) -> Trained:
+def train(
+    task: Task,
+    resources: Resources,
+    ids: np.ndarray,
+    rows: Tensor,
+    buffers: Tensor,
+    variables: Tensors,
+) -> Trained:
     """Train clients ``ids`` [n] from ``rows`` [n, P], ``buffers`` [n, B] and ``variables`` [n, …] by name.
 
     The given tensors do not change.
     """
     losses = torch.zeros(len(ids), 2, dtype=torch.float64, device=resources.device)
     trained = Trained(_copied(rows), buffers.clone(), losses, {})
-    pools = [task.pool(resources.seed, int(client), resources.samples.train[int(client)]) for client in ids]
+    pools = [
+        task.pool(resources.seed, int(client), resources.samples.train[int(client)])
+        for client in ids
+    ]
     size = resources.training.batch_size * task.batches
-    fewest = task.batches * (2 if resources.buffers.width else 1)  # batch norm needs two samples
+    fewest = task.batches * (
+        2 if resources.buffers.width else 1
+    )  # batch norm needs two samples
     lengths = [epoch_length(len(pool), size, fewest, task.steps) for pool in pools]
-    chosen = [True] * len(ids) if task.only is None else task.only.tolist()  # a device is waited for once
+    chosen = (
+        [True] * len(ids) if task.only is None else task.only.tolist()
+    )  # a device is waited for once
     order = [i for i in by_length(lengths, size) if lengths[i] and chosen[i]]
-    once = bool(order) and _frozen_once(task, resources, trained, pools, order[0], variables)
+    once = bool(order) and _frozen_once(
+        task, resources, trained, pools, order[0], variables
+    )
 
     def together(positions: list[int]) -> None:
         lanes = torch.tensor(positions, device=resources.device)
         here, own = resources, [pools[i] for i in positions]
         if once:
-            here, own = frozen.run_once(resources, trained.rows[lanes], trained.buffers[lanes], own)
-        clients = [(int(ids[i]), pool, lengths[i]) for i, pool in zip(positions, own, strict=True)]
+            here, own = frozen.run_once(
+                resources, trained.rows[lanes], trained.buffers[lanes], own
+            )
+        clients = [
+            (int(ids[i]), pool, lengths[i])
+            for i, pool in zip(positions, own, strict=True)
+        ]
         # No name for them here, so that their memory is free once a GPU has them where its graphs look.
-        chunk = Chunk(task, here, clients, task.lasts(positions), size,
-                      frozen.heads(resources, trained.rows, lanes) if once else
-                      resources.stacked(trained.rows, trained.buffers, lanes),
-                      {name: value[lanes] for name, value in variables.items()},
-                      None if task.proximal is None else (task.proximal[0], task.proximal[1][lanes]))
+        chunk = Chunk(
+            task,
+            here,
+            clients,
+            task.lasts(positions),
+            size,
+            frozen.heads(resources, trained.rows, lanes)
+            if once
+            else resources.stacked(trained.rows, trained.buffers, lanes),
+            {name: value[lanes] for name, value in variables.items()},
+            None
+            if task.proximal is None
+            else (task.proximal[0], task.proximal[1][lanes]),
+        )
         places.put(trained.losses, lanes, chunk.run())
         resources.setup.layout.write(chunk.tensors, trained.rows, lanes)
         resources.buffers.write(chunk.tensors, trained.buffers, lanes)
@@ -125,14 +163,27 @@ def train(task: Task, resources: Resources, ids: np.ndarray, rows: Tensor, buffe
     return trained
 
 
-def _frozen_once(task: Task, resources: Resources, start: Trained, pools: list[np.ndarray], first: int,
-                 variables: Tensors) -> bool:
+def _frozen_once(
+    task: Task,
+    resources: Resources,
+    start: Trained,
+    pools: list[np.ndarray],
+    first: int,
+    variables: Tensors,
+) -> bool:
     """Whether the layers below the head run once, before the first epoch; ``first``: a client's position."""
     if task.frozen == "training" and resources.buffers.width:
         return False  # what batch norm makes of a sample depends on its mini-batch
     one = slice(first, first + 1)
-    return frozen.fits(resources, start.rows[one], start.buffers[one], pools[first], task.names, task.loss,
-                       {name: value[one] for name, value in variables.items()})
+    return frozen.fits(
+        resources,
+        start.rows[one],
+        start.buffers[one],
+        pools[first],
+        task.names,
+        task.loss,
+        {name: value[one] for name, value in variables.items()},
+    )
 
 
 def _copied(rows: Tensor) -> Tensor:
@@ -151,22 +202,48 @@ class Chunk:
     assigned: the names of the variables that steps have changed.
     """
 
-    def __init__(self, task: Task, resources: Resources, clients: list[tuple[int, np.ndarray, int]],
-                 lasts: Tensor, size: int, tensors: Tensors, variables: Tensors,
-                 proximal: tuple[float, Tensor] | None):
-        self.task, self.resources, self.clients, self.size = task, resources, clients, size
+    def __init__(
+        self,
+        task: Task,
+        resources: Resources,
+        clients: list[tuple[int, np.ndarray, int]],
+        lasts: Tensor,
+        size: int,
+        tensors: Tensors,
+        variables: Tensors,
+        proximal: tuple[float, Tensor] | None,
+    ):
+        self.task, self.resources, self.clients, self.size = (
+            task,
+            resources,
+            clients,
+            size,
+        )
         self.lasts = lasts
         self.assigned: set[str] = set()
         kernel, setup = resources.kernel, resources.setup
         self._session = kernel.session(tensors, task.names, task.loss, task.frozen)
-        self.tensors, self.variables = self._session.tensors, kernel.settle("variables", variables)
-        anchor = None if proximal is None else Proximal(
-            proximal[0], kernel.lay_out(setup.layout.stack(proximal[1])))
-        self._optimizer = Optimizer(resources.training, setup.learning_rate(task.round),
-                                    {name: self.tensors[name] for name in task.names}, anchor, kernel.settle)
+        self.tensors, self.variables = (
+            self._session.tensors,
+            kernel.settle("variables", variables),
+        )
+        anchor = (
+            None
+            if proximal is None
+            else Proximal(proximal[0], kernel.lay_out(setup.layout.stack(proximal[1])))
+        )
+        self._optimizer = Optimizer(
+            resources.training,
+            setup.learning_rate(task.round),
+            {name: self.tensors[name] for name in task.names},
+            anchor,
+            kernel.settle,
+        )
         steps = [-(-length // size) for _, _, length in clients]
         numbers = [number for number, _, _ in clients]
-        self._draws = Draws(resources.seed, task.round, numbers, steps, resources.device)
+        self._draws = Draws(
+            resources.seed, task.round, numbers, steps, resources.device
+        )
 
     def run(self) -> Tensor:
         """Train all epochs; returns each lane's mean objective and data term in its last one, float64 [L, 2].
@@ -174,7 +251,9 @@ class Chunk:
         The proximal term is that of the trained model: in every step it would cost a pass over the models.
         Raises RunFailure if a recording of the steps turned out to be wrong.
         """
-        losses = torch.zeros(len(self.clients), 2, dtype=torch.float64, device=self.resources.device)
+        losses = torch.zeros(
+            len(self.clients), 2, dtype=torch.float64, device=self.resources.device
+        )
         history: list[Tensor] = []
         running = torch.ones(len(self.clients), dtype=torch.bool)
         for epoch in range(self.task.epochs):
@@ -183,10 +262,14 @@ class Chunk:
                 break
             with self._drawn_by_model(epoch):
                 record = self.epoch(epoch, running)
-            losses = torch.where(pinned.on_device(running, losses.device)[:, None], record[:, :2], losses)
+            losses = torch.where(
+                pinned.on_device(running, losses.device)[:, None], record[:, :2], losses
+            )
             history.append(record[:, 2])
             if self.task.until is not None:
-                running &= ~self.task.until(torch.stack(history, dim=1), self.variables).cpu()
+                running &= ~self.task.until(
+                    torch.stack(history, dim=1), self.variables
+                ).cpu()
         proximal = self._optimizer.proximal_term()
         self.resources.kernel.check()
         return losses if proximal is None else regularised(losses, proximal)
@@ -198,7 +281,7 @@ class Chunk:
         """
         if self.resources.kernel.widest > 1:
             return nullcontext()
-        (client, _, _), = self.clients
+        ((client, _, _),) = self.clients
         key = self.task.phase, self.task.round, client, epoch
         return randomness.seeded(self.resources.seed, "model", *key)
 
@@ -216,27 +299,45 @@ class Chunk:
         self._draws.begin(epoch)
         stretches = list(_stretches(orders, lanes, self.size))
         # One transfer for the whole epoch, and one for which the host does not wait.
-        numbers = np.concatenate([*(positions.ravel() for *_, positions in stretches), np.array(lengths)])
+        numbers = np.concatenate(
+            [*(positions.ravel() for *_, positions in stretches), np.array(lengths)]
+        )
         told = pinned.on_device(torch.from_numpy(numbers), samples.device)
         index, counts = told.tensor_split([-len(lengths)])
         played: list[Played] = []
         start = 0
         for block in _blocks(stretches):
             sizes = [positions.size for *_, positions in block]
-            x, y = samples.take(index[start:start + sum(sizes)])
+            x, y = samples.take(index[start : start + sum(sizes)])
             parts = zip(block, x.split(sizes), y.split(sizes), strict=True)
             for (group, size, part), inputs, labels in parts:
                 chosen = selection(group, samples.device)
-                played.append((group, size, self.play(chosen, inputs, labels.view(part.shape), size)))
+                played.append(
+                    (
+                        group,
+                        size,
+                        self.play(chosen, inputs, labels.view(part.shape), size),
+                    )
+                )
             start += sum(sizes)
-            del x, y, parts, inputs, labels  # their memory is free again before the next block is gathered
+            del (
+                x,
+                y,
+                parts,
+                inputs,
+                labels,
+            )  # their memory is free again before the next block is gathered
         record = self.added(played)
         record[:, :2].div_(counts.clamp(min=1)[:, None])
         return record
 
     def order(self, lane: int, epoch: int) -> np.ndarray:
         """Positions of a lane's samples in this epoch, in order: of its shuffled pool as many as are used."""
-        (client, pool, length), task, seed = self.clients[lane], self.task, self.resources.seed
+        (client, pool, length), task, seed = (
+            self.clients[lane],
+            self.task,
+            self.resources.seed,
+        )
         key = (task.phase, task.round, client, epoch)
         shuffled = pool[randomness.permutation(len(pool), seed, "shuffle", *key)]
         return self.resources.samples.vary(shuffled[:length], seed, *key)
@@ -253,7 +354,9 @@ class Chunk:
         lane_steps.batched += span // size
         lane_steps.computed += self._session.computed(width) * (span // size)
         parts = zip(x.split(size, dim=1), y.split(size, dim=1), strict=True)
-        return torch.stack([self.batch(lanes, *part).expand(width, 2) for part in parts])
+        return torch.stack(
+            [self.batch(lanes, *part).expand(width, 2) for part in parts]
+        )
 
     def added(self, played: list[Played]) -> Tensor:
         """Each lane's two sums over the samples of an epoch, and the last batch's objective, float64 [L, 3].
@@ -263,12 +366,14 @@ class Chunk:
         device = self.resources.device
         record = torch.zeros(len(self.clients), 3, dtype=torch.float64, device=device)
         full = [[stretch] for stretch in played if stretch[1] == self.size]
-        for stretches in filter(None, [*full, played[len(full):]]):
+        for stretches in filter(None, [*full, played[len(full) :]]):
             numbers = [(lane, size) for group, size, _ in stretches for lane in group]
             lanes, sizes = pinned.on_device(torch.tensor(numbers), device).unbind(dim=1)
             losses = torch.cat([found for *_, found in stretches], dim=1).to(record)
             # Added one by one in double precision: a sum may not depend on how many steps a block holds.
-            sums = torch.cat([record[lanes, :2][None], losses * sizes[:, None]]).cumsum(dim=0)
+            sums = torch.cat([record[lanes, :2][None], losses * sizes[:, None]]).cumsum(
+                dim=0
+            )
             places.put(record, lanes, torch.cat([sums[-1], losses[-1, :, :1]], dim=1))
         return record
 
@@ -281,10 +386,22 @@ class Chunk:
         if self.task.step is None:
             losses = self._session.step(lanes, x, y, given, self._optimizer)
         else:
-            parts = zip(*(part.tensor_split(self.task.batches, dim=1) for part in (x, y)), strict=True)
+            parts = zip(
+                *(part.tensor_split(self.task.batches, dim=1) for part in (x, y)),
+                strict=True,
+            )
             # a copy, because a step may keep it
-            turn = Turn(dict(given), self._draws.taken[lanes].clone(), self.task.names, self.tensors, lanes,
-                        list(parts), self._session, self._optimizer, self._draws)
+            turn = Turn(
+                dict(given),
+                self._draws.taken[lanes].clone(),
+                self.task.names,
+                self.tensors,
+                lanes,
+                list(parts),
+                self._session,
+                self._optimizer,
+                self._draws,
+            )
             self.task.step(turn)
             turn._put_back()
             self._draws.take(lanes)
@@ -311,19 +428,35 @@ def by_length(lengths: list[int], batch_size: int) -> list[int]:
 
     So the lanes of a chunk that still have full batches are always its first ones.
     """
-    return sorted(range(len(lengths)),
-                  key=lambda i: (-(lengths[i] // batch_size), -(lengths[i] % batch_size), i))
+    return sorted(
+        range(len(lengths)),
+        key=lambda i: (-(lengths[i] // batch_size), -(lengths[i] % batch_size), i),
+    )
 
 
-def _stretches(orders: list[np.ndarray], lanes: list[int], batch_size: int) -> Iterator[Stretch]:
+def _stretches(
+    orders: list[np.ndarray], lanes: list[int], batch_size: int
+) -> Iterator[Stretch]:
     """An epoch of these lanes, whose samples are ``orders``: their full batches, then their tails."""
     full = [len(orders[i]) // batch_size for i in lanes]
     done = 0
-    while full and full[0] > done:  # so many are `active`: they have more than `done` full batches
+    while (
+        full and full[0] > done
+    ):  # so many are `active`: they have more than `done` full batches
         active = sum(count > done for count in full)
-        stop = min(full[active - 1], done + max(1, BLOCK_SAMPLES // (active * batch_size)))
-        yield lanes[:active], batch_size, np.stack([orders[i][done * batch_size:stop * batch_size]
-                                                    for i in lanes[:active]])
+        stop = min(
+            full[active - 1], done + max(1, BLOCK_SAMPLES // (active * batch_size))
+        )
+        yield (
+            lanes[:active],
+            batch_size,
+            np.stack(
+                [
+                    orders[i][done * batch_size : stop * batch_size]
+                    for i in lanes[:active]
+                ]
+            ),
+        )
         done = stop
     tails: dict[int, list[int]] = {}
     for i in lanes:
@@ -337,7 +470,11 @@ def _blocks(stretches: list[Stretch]) -> Iterator[list[Stretch]]:
     """Stretches that are gathered at once: one, or several with at most ``BLOCK_SAMPLES`` samples in all."""
     block: list[Stretch] = []
     for stretch in stretches:
-        if block and sum(positions.size for *_, positions in [*block, stretch]) > BLOCK_SAMPLES:
+        if (
+            block
+            and sum(positions.size for *_, positions in [*block, stretch])
+            > BLOCK_SAMPLES
+        ):
             yield block
             block = []
         block.append(stretch)

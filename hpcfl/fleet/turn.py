@@ -19,8 +19,20 @@ class Draws:
     taken: the steps that each lane has taken in this training, int64 [L].
     """
 
-    def __init__(self, seed: int, round: int, clients: list[int], steps: list[int], device: torch.device):
-        self._key, self._clients, self._steps, self._device = (seed, round), clients, steps, device
+    def __init__(
+        self,
+        seed: int,
+        round: int,
+        clients: list[int],
+        steps: list[int],
+        device: torch.device,
+    ):
+        self._key, self._clients, self._steps, self._device = (
+            (seed, round),
+            clients,
+            steps,
+            device,
+        )
         self._epoch = 0
         self._tables: dict[str, Tensor] = {}
         self._every = torch.arange(len(clients), device=device)
@@ -44,12 +56,18 @@ class Draws:
 
         Raises ValueError where one purpose is asked for two shapes in an epoch.
         """
-        if purpose not in self._tables:  # for a whole epoch: one transfer instead of one a step
-            self._tables[purpose] = pinned.on_device(self._table(purpose, shape).float(), self._device)
+        if (
+            purpose not in self._tables
+        ):  # for a whole epoch: one transfer instead of one a step
+            self._tables[purpose] = pinned.on_device(
+                self._table(purpose, shape).float(), self._device
+            )
         table = self._tables[purpose]
         if table.shape[2:] != shape:
-            raise ValueError(f"uniform numbers for '{purpose}' have shape {list(table.shape[2:])} in this "
-                             f"epoch and cannot be {list(shape)}; name another purpose")
+            raise ValueError(
+                f"uniform numbers for '{purpose}' have shape {list(table.shape[2:])} in this "
+                f"epoch and cannot be {list(shape)}; name another purpose"
+            )
         return table[self._every[lanes], self.taken[lanes] - self._before[lanes]]
 
     def _table(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
@@ -59,8 +77,15 @@ class Draws:
         seed, round = self._key
         for row, client, steps in zip(table, self._clients, self._steps, strict=True):
             count = steps * numbers_per_step
-            drawn = randomness.uniform(seed, "uniform", purpose, round, client,
-                                       skip=self._epoch * count, count=count)
+            drawn = randomness.uniform(
+                seed,
+                "uniform",
+                purpose,
+                round,
+                client,
+                skip=self._epoch * count,
+                count=count,
+            )
             row[:steps] = drawn.reshape(steps, *shape)
         return torch.from_numpy(table)
 
@@ -101,7 +126,9 @@ class Turn:
         """The trained columns of the lanes' models, a copy ``[a, width]``."""
         if self._own is not None:
             return self._own.clone()
-        return self._flat({name: self._tensors[name][self._lanes] for name in self._names})
+        return self._flat(
+            {name: self._tensors[name][self._lanes] for name in self._names}
+        )
 
     def write(self, rows: Tensor) -> None:
         """Replace the trained columns of the lanes' models by ``rows`` [a, width]."""
@@ -119,11 +146,14 @@ class Turn:
     def _put(self, rows: Tensor) -> None:
         if rows.is_cuda and isinstance(self._lanes, slice):
             own = [self._tensors[name][self._lanes] for name in self._names]
-            if all(part.is_contiguous() for part in own):  # flat they are views: one launch writes them all
+            if all(
+                part.is_contiguous() for part in own
+            ):  # flat they are views: one launch writes them all
                 flat = [part.flatten(1) for part in own]
                 # CUDA's kernel takes any rows without gaps for rows that lie one after the other
-                torch.split_with_sizes_copy(rows.contiguous(), [part.shape[1] for part in flat], dim=1,
-                                            out=flat)
+                torch.split_with_sizes_copy(
+                    rows.contiguous(), [part.shape[1] for part in flat], dim=1, out=flat
+                )
                 return
         for name, part in self._split(rows).items():
             places.put(self._tensors[name], self._lanes, part)
@@ -151,8 +181,13 @@ class Turn:
         """What the step minimises beside the loss, [a]: it joins ``losses``, and not their data terms."""
         self._losses = regularised(self._losses, terms)
 
-    def move(self, function: Callable[..., object], *others: Tensor, batch: int = 0,
-             clip: bool = False) -> None:
+    def move(
+        self,
+        function: Callable[..., object],
+        *others: Tensor,
+        batch: int = 0,
+        clip: bool = False,
+    ) -> None:
         """Take the gradient on a mini-batch at the lanes' models and move these by ``function``.
 
         It is called with (rows, gradient, *others) and changes the rows in place, and nothing else. It works
@@ -189,7 +224,9 @@ class Turn:
 
     def _gradients(self, batch: int) -> Tensors:
         """The gradients by name where the models are now, good until the next ones are taken."""
-        gradients, self._losses = self._gradient(self._lanes, *self._batches[batch], self.variables)
+        gradients, self._losses = self._gradient(
+            self._lanes, *self._batches[batch], self.variables
+        )
         return gradients
 
     def _flat(self, tensors: Tensors) -> Tensor:
@@ -198,5 +235,7 @@ class Turn:
     def _split(self, rows: Tensor) -> Tensors:
         shapes = [self._tensors[name].shape[1:] for name in self._names]
         parts = rows.split([shape.numel() for shape in shapes], dim=1)
-        return {name: part.reshape(-1, *shape)
-                for name, part, shape in zip(self._names, parts, shapes, strict=True)}
+        return {
+            name: part.reshape(-1, *shape)
+            for name, part, shape in zip(self._names, parts, shapes, strict=True)
+        }

@@ -21,15 +21,23 @@ class AdaptiveServer(ServerModel):
 
     family = "one global model"
     reference = "Reddi et al., ICLR 2021"
-    server_lr: float = Field(0.01, ge=0, description="learning rate η of the server; 0 never moves the model")
-    beta1: float = Field(0.9, ge=0, lt=1, description="share β₁ of the old m that is kept")
-    beta2: float = Field(0.99, ge=0, le=1, description="share β₂ of the old v that is kept")
-    tau: float = Field(1e-3, gt=0, description="degree τ of adaptivity: what is added to √v")
+    server_lr: float = Field(
+        0.01, ge=0, description="learning rate η of the server; 0 never moves the model"
+    )
+    beta1: float = Field(
+        0.9, ge=0, lt=1, description="share β₁ of the old m that is kept"
+    )
+    beta2: float = Field(
+        0.99, ge=0, le=1, description="share β₂ of the old v that is kept"
+    )
+    tau: float = Field(
+        1e-3, gt=0, description="degree τ of adaptivity: what is added to √v"
+    )
 
     def server_state(self, setup: Setup) -> State:
         state = super().server_state(setup)
         zero = torch.zeros_like(state["model"])
-        return {**state, "first": zero, "second": zero + self.tau ** 2}
+        return {**state, "first": zero, "second": zero + self.tau**2}
 
     @abstractmethod
     def second(self, old: Tensor, square: Tensor) -> Tensor:

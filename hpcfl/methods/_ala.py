@@ -44,8 +44,11 @@ class AdaptiveLocalAggregation:
 
     def client_state(self, setup: Setup) -> State:
         upper = setup.layout.columns(self.layers)
-        return {"model": setup.initial(), "ala.weights": torch.ones(upper.stop - upper.start),
-                "ala.rounds": torch.zeros(1, dtype=torch.int64)}
+        return {
+            "model": setup.initial(),
+            "ala.weights": torch.ones(upper.stop - upper.start),
+            "ala.rounds": torch.zeros(1, dtype=torch.int64),
+        }
 
     def adapt(self, fleet: Fleet, received: Tensor) -> Tensor:
         """The models ``[n, P]`` that clients start from: ``received``, its upper layers v + Ω⊙(g − v).
@@ -60,7 +63,11 @@ class AdaptiveLocalAggregation:
         upper, rows = fleet.layout.columns(self.layers), fleet.rows(received)
         own, received = fleet.state["model"][:, upper], rows[:, upper]
         omega, taken = fleet.state["ala.weights"], fleet.state["ala.rounds"]
-        rounds = taken if self.activation == "own" else torch.full_like(taken, fleet.round - 1)
+        rounds = (
+            taken
+            if self.activation == "own"
+            else torch.full_like(taken, fleet.round - 1)
+        )
         start = rows.clone()
         start[:, upper] = torch.lerp(own, received, omega)
 
@@ -72,15 +79,35 @@ class AdaptiveLocalAggregation:
 
         def done(losses: Tensor, lane: State) -> Tensor:
             later = lane["rounds"][:, 0] > 1
-            return later | (losses[:, -WINDOW:].std(dim=1, correction=0) < self.threshold
-                            if losses.shape[1] > WINDOW else later)
+            return later | (
+                losses[:, -WINDOW:].std(dim=1, correction=0) < self.threshold
+                if losses.shape[1] > WINDOW
+                else later
+            )
 
         with fleet.trial():
             blended, after = fleet.train_by(
-                step, start, loss=cross_entropy, params=(self.layers,), phase="ala", share=self.share,
-                frozen="training", only=rounds[:, 0] > 0, until=done, epochs=self.most_epochs,
-                variables={"own": own, "received": received, "omega": omega, "rounds": rounds})
-        fleet.state["ala.weights"], fleet.state["ala.rounds"] = after["omega"], taken + 1
+                step,
+                start,
+                loss=cross_entropy,
+                params=(self.layers,),
+                phase="ala",
+                share=self.share,
+                frozen="training",
+                only=rounds[:, 0] > 0,
+                until=done,
+                epochs=self.most_epochs,
+                variables={
+                    "own": own,
+                    "received": received,
+                    "omega": omega,
+                    "rounds": rounds,
+                },
+            )
+        fleet.state["ala.weights"], fleet.state["ala.rounds"] = (
+            after["omega"],
+            taken + 1,
+        )
         return blended
 
 
@@ -89,7 +116,8 @@ class Blending(Method):
 
     ala: bool = Field(
         False,
-        description="blend own model and what comes down by FedALA's module (s = 0.8, p = 1) before training")
+        description="blend own model and what comes down by FedALA's module (s = 0.8, p = 1) before training",
+    )
 
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
         """ALA with this method's settings."""

@@ -27,8 +27,10 @@ class Anchored(Blending):
 
     primary: ClassVar[str] = "post"
     family: ClassVar[str] = "mixed on the server"
-    no_newcomers: ClassVar[str] = ("because what the server mixes for a client begins with what that client "
-                                   "uploaded")
+    no_newcomers: ClassVar[str] = (
+        "because what the server mixes for a client begins with what that client "
+        "uploaded"
+    )
 
     @abstractmethod
     def attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
@@ -43,8 +45,10 @@ class Anchored(Blending):
         """The strength of the proximal term."""
 
     def server_state(self, setup: Setup) -> State:
-        return {"models": mixing.repeated(setup.initial(), setup.clients),
-                "uploaded": torch.zeros(setup.clients, dtype=torch.bool)}
+        return {
+            "models": mixing.repeated(setup.initial(), setup.clients),
+            "uploaded": torch.zeros(setup.clients, dtype=torch.bool),
+        }
 
     def client_state(self, setup: Setup) -> State:
         return {"model": setup.initial()} | super().client_state(setup)
@@ -54,16 +58,24 @@ class Anchored(Blending):
         if not len(senders):
             return {}  # round 1: no anchor yet
         receivers, models = torch.from_numpy(audience.ids), server["models"]
-        beta = self.attraction(mixing.distances_within(models, receivers, senders),
-                               receivers[:, None] == senders)
-        matrix = torch.zeros(len(receivers), len(models), dtype=torch.float64).index_copy(1, senders, beta)
+        beta = self.attraction(
+            mixing.distances_within(models, receivers, senders),
+            receivers[:, None] == senders,
+        )
+        matrix = torch.zeros(
+            len(receivers), len(models), dtype=torch.float64
+        ).index_copy(1, senders, beta)
         matrix[torch.arange(len(receivers)), receivers] = 1 - beta.sum(dim=1)
         return {"anchor": mixing.mix(matrix, models)}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The clients' own models ``[n, P]``; with ``ala`` blended with the anchor."""
         own = fleet.state["model"]
-        return self.adaptive_aggregation().adapt(fleet, inbox.get("anchor", own)) if self.ala else own
+        return (
+            self.adaptive_aggregation().adapt(fleet, inbox.get("anchor", own))
+            if self.ala
+            else own
+        )
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)
@@ -76,5 +88,6 @@ class Anchored(Blending):
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)
         server["models"] = mixing.replaced(server["models"], ids, uplink["model"])
-        server["uploaded"] = torch.zeros_like(server["uploaded"]).index_fill(0, ids, True)
-
+        server["uploaded"] = torch.zeros_like(server["uploaded"]).index_fill(
+            0, ids, True
+        )

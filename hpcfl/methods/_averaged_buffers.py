@@ -32,25 +32,39 @@ class AveragedBuffers:
         return getattr(self.method, name)
 
     def server_state(self, setup: Setup) -> State:
-        return {**self.method.server_state(setup),
-                **{name: row.clone() for name, row in self.initial.items()}}
+        return {
+            **self.method.server_state(setup),
+            **{name: row.clone() for name, row in self.initial.items()},
+        }
 
     def send(self, server: State, audience: Audience) -> Message:
-        return {**self.method.send(server, audience), **{name: server[name] for name in self.initial}}
+        return {
+            **self.method.send(server, audience),
+            **{name: server[name] for name in self.initial},
+        }
 
     def greet(self, server: State, audience: Audience) -> Message:
-        return {**self.method.greet(server, audience), **{name: server[name] for name in self.initial}}
+        return {
+            **self.method.greet(server, audience),
+            **{name: server[name] for name in self.initial},
+        }
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         message = self.method.update(fleet, self._unpacked(fleet, inbox))
         shares = self.method.shares(fleet)
-        return {**message, **{name: Mean(fleet.state[name], shares) for name in self.initial}}
+        return {
+            **message,
+            **{name: Mean(fleet.state[name], shares) for name in self.initial},
+        }
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         for name in self.initial:
             server[name] = uplink[name]
-        self.method.aggregate(server, cohort,
-                              {name: rows for name, rows in uplink.items() if name not in self.initial})
+        self.method.aggregate(
+            server,
+            cohort,
+            {name: rows for name, rows in uplink.items() if name not in self.initial},
+        )
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
         self.method.observe(fleet, self._unpacked(fleet, inbox))
@@ -67,6 +81,9 @@ class AveragedBuffers:
     def _unpacked(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """The method's own part of the inbox, after the received buffers have become the clients'."""
         for name in self.initial:
-            fleet.state[name] = torch.where(self.averaged.to(inbox[name].device), inbox[name],
-                                            fleet.state[name])
-        return {name: value for name, value in inbox.items() if name not in self.initial}
+            fleet.state[name] = torch.where(
+                self.averaged.to(inbox[name].device), inbox[name], fleet.state[name]
+            )
+        return {
+            name: value for name, value in inbox.items() if name not in self.initial
+        }

@@ -54,7 +54,9 @@ def class_weights(distributions: Tensor, weights: Tensor) -> Tensor:
     return torch.where(total > 0, mass / total.clamp(min=1e-300), 0).T
 
 
-def factors(distributions: Tensor, shares: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+def factors(
+    distributions: Tensor, shares: Tensor, weights: Tensor
+) -> tuple[Tensor, Tensor]:
     """Π [m, K] and Q [K, n], float64, of the receivers' π̂ [m, K], ``shares`` Q [K, n] and ``weights`` p [n].
 
     A receiver's π̂ counts over the classes that somebody holds. The model of any other class is the average
@@ -63,14 +65,16 @@ def factors(distributions: Tensor, shares: Tensor, weights: Tensor) -> tuple[Ten
     held = shares.sum(dim=1) > 0
     of_held = torch.where(held, distributions, 0)
     total = of_held.sum(dim=1, keepdim=True)
-    return (torch.where(total > 0, of_held / total.clamp(min=1e-300), distributions),
-            torch.where(held[:, None], shares, weights))
+    return (
+        torch.where(total > 0, of_held / total.clamp(min=1e-300), distributions),
+        torch.where(held[:, None], shares, weights),
+    )
 
 
 def class_models(server: State) -> Tensor:
     """The K class models ``[K, P]``, G = Q·W in the class-wise columns, from a server's state."""
     classwise = mixing.mix(server["shares"], server["uploads"])
-    lower = server["model"][:len(server["model"]) - classwise.shape[1]]
+    lower = server["model"][: len(server["model"]) - classwise.shape[1]]
     return torch.cat([lower.expand(len(classwise), -1), classwise], dim=1)
 
 
@@ -87,23 +91,39 @@ class ClassWise:
     strength: float = 5.0  # of the regulariser: λ/2 for the reported λ = 10
 
     def server_state(self, setup: Setup, model: Tensor) -> State:
-        return {"uploads": model[None, setup.layout.columns(self.layers)].clone(),
-                "weights": torch.ones(1).double(), "shares": torch.ones(setup.classes, 1).double(),
-                "distributions": torch.full((setup.clients, setup.classes), 1 / setup.classes).double()}
+        return {
+            "uploads": model[None, setup.layout.columns(self.layers)].clone(),
+            "weights": torch.ones(1).double(),
+            "shares": torch.ones(setup.classes, 1).double(),
+            "distributions": torch.full(
+                (setup.clients, setup.classes), 1 / setup.classes
+            ).double(),
+        }
 
     def send(self, server: State, distributions: Tensor) -> Message:
         """The message to clients whose class distributions π̂ are these, [n, K]."""
         mixes, shares = factors(distributions, server["shares"], server["weights"])
         uploads = server["uploads"]
-        classwise = (Mixture(mixing.mix(shares, uploads, torch.float64), mixes, uploads.dtype)
-                     if len(uploads) > MANY * len(shares) else mixing.mix(mixes @ shares, uploads))
-        lower = server["model"][:len(server["model"]) - uploads.shape[1]]
-        return {"lower": lower, "classwise": classwise} if len(lower) else {"classwise": classwise}
+        classwise = (
+            Mixture(mixing.mix(shares, uploads, torch.float64), mixes, uploads.dtype)
+            if len(uploads) > MANY * len(shares)
+            else mixing.mix(mixes @ shares, uploads)
+        )
+        lower = server["model"][: len(server["model"]) - uploads.shape[1]]
+        return (
+            {"lower": lower, "classwise": classwise}
+            if len(lower)
+            else {"classwise": classwise}
+        )
 
     def received(self, inbox: Inbox) -> Tensor:
         """The models ``[n, P]`` that came down, each client's own."""
         mixed = inbox["classwise"]
-        return torch.cat([inbox["lower"].expand(len(mixed), -1), mixed], dim=1) if "lower" in inbox else mixed
+        return (
+            torch.cat([inbox["lower"].expand(len(mixed), -1), mixed], dim=1)
+            if "lower" in inbox
+            else mixed
+        )
 
     def variables(self, fleet: Fleet, rows: Tensor) -> State:
         """The variables that ``penalty`` reads: ``distribution`` π [n, K], of the type of ``rows``."""
@@ -114,7 +134,11 @@ class ClassWise:
 
         It makes the norms of the output layer's rows follow the true class distribution π.
         """
-        if self.distribution != "wdr" or not self.strength or not hasattr(lane, "distribution"):
+        if (
+            self.distribution != "wdr"
+            or not self.strength
+            or not hasattr(lane, "distribution")
+        ):
             return None
         difference = lane.distribution - norm_distribution(parts(model).head.weight)
         distance: Tensor = (difference.square().sum() + FLOOR).sqrt()
@@ -126,17 +150,26 @@ class ClassWise:
         estimates = self.estimates(fleet.layout, fleet.counts, models)
         fleet.record("distribution_distance", (estimates - truth).norm(dim=1))
         start = fleet.layout.columns(self.layers).start
-        rows = Sent(models[:, start:], floats=0)  # the model, which they are a part of, is counted elsewhere
-        return {"classwise": rows, **({"distribution": truth.float()} if self.distribution == "true" else {})}
+        rows = Sent(
+            models[:, start:], floats=0
+        )  # the model, which they are a part of, is counted elsewhere
+        return {
+            "classwise": rows,
+            **({"distribution": truth.float()} if self.distribution == "true" else {}),
+        }
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        estimates = (uplink["distribution"].double() if "distribution" in uplink
-                     else self.estimates(cohort.layout, cohort.counts, uplink["classwise"]))
+        estimates = (
+            uplink["distribution"].double()
+            if "distribution" in uplink
+            else self.estimates(cohort.layout, cohort.counts, uplink["classwise"])
+        )
         server["weights"] = cohort.weights
         server["shares"] = class_weights(estimates, cohort.weights)
         server["uploads"] = uplink["classwise"]
         server["distributions"] = server["distributions"].index_copy(
-            0, torch.from_numpy(cohort.ids), estimates)
+            0, torch.from_numpy(cohort.ids), estimates
+        )
 
     def estimates(self, layout: Layout, counts: Tensor, models: Tensor) -> Tensor:
         """π̂ [n, K], float64 on the CPU, from the output layers of ``models``; ``counts`` [n, K].
@@ -144,5 +177,5 @@ class ClassWise:
         models: rows [n, P], or their last columns, from the output layer's or earlier ones on.
         """
         columns, lower = layout.columns("head.weight"), layout.width - models.shape[1]
-        head = models[:, columns.start - lower:columns.stop - lower].double().cpu()
+        head = models[:, columns.start - lower : columns.stop - lower].double().cpu()
         return norm_distribution(head.view(*counts.shape, -1))

@@ -23,5 +23,9 @@ class ClientModel:
 
     def same(self, other: "ClientModel") -> bool:
         """Whether both are one model: the very same objects, not only equal ones."""
-        return all(mine is theirs
-                   for mine, theirs in zip(vars(self).values(), vars(other).values(), strict=True))
+        return all(
+            mine is theirs
+            for mine, theirs in zip(
+                vars(self).values(), vars(other).values(), strict=True
+            )
+        )

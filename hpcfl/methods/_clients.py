@@ -54,7 +54,11 @@ class Cohort:
     @property
     def shares(self) -> Tensor:
         """How much each client counts in an average, float64 [n]: its samples N_i, or 1 if uniform."""
-        return torch.ones(len(self.ids)).double() if self.uniform else self.counts.sum(dim=1)
+        return (
+            torch.ones(len(self.ids)).double()
+            if self.uniform
+            else self.counts.sum(dim=1)
+        )
 
     @property
     def weights(self) -> Tensor:

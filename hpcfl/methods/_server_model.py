@@ -35,7 +35,9 @@ class ServerModel(Blending):
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The model that came down, ``[P]`` or ``[n, P]``; with ``ala`` blended with each client's own."""
         received = self.received(fleet, inbox)
-        return self.adaptive_aggregation().adapt(fleet, received) if self.ala else received
+        return (
+            self.adaptive_aggregation().adapt(fleet, received) if self.ala else received
+        )
 
     def known(self, fleet: Fleet, rows: Tensor) -> State:
         """What an option of the objective reads as ``lane.NAME``: tensors [n, …] by name.
@@ -44,13 +46,22 @@ class ServerModel(Blending):
         """
         return {}
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, *, variables: State | None = None,
-            **how: Any) -> Tensor:
+    def fit(
+        self,
+        fleet: Fleet,
+        rows: Tensor,
+        inbox: Inbox,
+        *,
+        variables: State | None = None,
+        **how: Any,
+    ) -> Tensor:
         """One local training from ``rows`` as this method does it: the trained rows [n, P].
 
         ``variables``, beside those that are ``known``, and ``how`` go to ``fleet.train``.
         """
-        return fleet.train(rows, variables={**self.known(fleet, rows), **(variables or {})}, **how)
+        return fleet.train(
+            rows, variables={**self.known(fleet, rows), **(variables or {})}, **how
+        )
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
         """Assign in ``fleet.state`` what clients remember of their ``trained`` models [n, P]."""
@@ -78,7 +89,11 @@ class ServerModel(Blending):
             received = fleet.rows(self.received(fleet, self.opened(fleet, inbox)))
             fleet.state |= {name: received.clone() for name in self.inherited}
 
-    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+    def other_models(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> dict[str, ClientModel]:
         """Before training ``global``, the received model, where all clients received the same."""
         received = self.received(fleet, inbox)
-        return {} if trained or received.dim() == 2 else {"global": ClientModel(received)}
+        return (
+            {} if trained or received.dim() == 2 else {"global": ClientModel(received)}
+        )

@@ -22,7 +22,9 @@ class SharedBody(ServerModel):
     """
 
     family = "a shared body"
-    shared: ClassVar[Group] = "body"  # the group of columns that travels, a prefix of the row
+    shared: ClassVar[Group] = (
+        "body"  # the group of columns that travels, a prefix of the row
+    )
 
     def private(self, layout: Layout) -> slice:
         """The columns that do not travel: all after the shared ones."""
@@ -30,8 +32,13 @@ class SharedBody(ServerModel):
 
     def send(self, server: State, audience: Audience) -> Message:
         private = self.private(audience.layout)
-        initial = server["model"][private]  # clients know it from the seed, so it counts no floats
-        return {"body": server["model"][:private.start], "initial_head": Sent(initial, floats=0)}
+        initial = server["model"][
+            private
+        ]  # clients know it from the seed, so it counts no floats
+        return {
+            "body": server["model"][: private.start],
+            "initial_head": Sent(initial, floats=0),
+        }
 
     def under_initial_head(self, inbox: Inbox) -> Tensor:
         """The shared body under the initial head, ``[P]``."""
@@ -40,16 +47,28 @@ class SharedBody(ServerModel):
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         return self.under_initial_head(inbox)
 
-    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+    def other_models(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> dict[str, ClientModel]:
         if trained:
             return {}
-        return {"global": ClientModel(rows if rows.dim() == 1 else self.under_initial_head(inbox))}
+        return {
+            "global": ClientModel(
+                rows if rows.dim() == 1 else self.under_initial_head(inbox)
+            )
+        }
 
     def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        return {"body": Mean(trained[:, :self.private(fleet.layout).start], self.shares(fleet))}
+        return {
+            "body": Mean(
+                trained[:, : self.private(fleet.layout).start], self.shares(fleet)
+            )
+        }
 
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
-        return AdaptiveLocalAggregation(layers="neck")  # the upper layer of the body (methods-1.md §6)
+        return AdaptiveLocalAggregation(
+            layers="neck"
+        )  # the upper layer of the body (methods-1.md §6)
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         initial = server["model"][self.private(cohort.layout)]

@@ -30,33 +30,61 @@ class APFL(ServerModel):
     family = "personal beside global"
     reference = "Deng et al., arXiv 2003.13461"
     unheeded = ("optimizer", "momentum", "weight_decay", "clip")
-    alpha: float = Field(0.5, ge=0, le=1, description="first share α of the own model; 0 is FedAvg, 1 Local")
+    alpha: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="first share α of the own model; 0 is FedAvg, 1 Local",
+    )
     adaptive: bool = Field(True, description="learn α; otherwise it stays")
 
     def client_state(self, setup: Setup) -> State:
-        return {**super().client_state(setup), "personal": setup.initial(),
-                "alpha": torch.full((1,), self.alpha)}
+        return {
+            **super().client_state(setup),
+            "personal": setup.initial(),
+            "alpha": torch.full((1,), self.alpha),
+        }
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
         rate = fleet.learning_rate
 
         def step(turn: Turn) -> None:
-            own, personal, alpha = turn.rows(), turn.variables["personal"], turn.variables["alpha"]
+            own, personal, alpha = (
+                turn.rows(),
+                turn.variables["personal"],
+                turn.variables["alpha"],
+            )
             gradient = turn.gradient()
             slope = turn.gradient(torch.lerp(own, personal, alpha))
             turn.descend(gradient)
             turn.variables["personal"] = personal - rate * alpha * slope
             if self.adaptive:
-                moved = alpha - rate * ((personal - own) * slope).sum(dim=1, keepdim=True)
+                moved = alpha - rate * ((personal - own) * slope).sum(
+                    dim=1, keepdim=True
+                )
                 turn.variables["alpha"] = moved.clamp(0, 1)
 
-        trained, after = fleet.train_by(step, rows, variables={
-            "personal": fleet.state["personal"], "alpha": fleet.state["alpha"]}, **how)
-        fleet.state["personal"], fleet.state["alpha"] = after["personal"], after["alpha"]
+        trained, after = fleet.train_by(
+            step,
+            rows,
+            variables={
+                "personal": fleet.state["personal"],
+                "alpha": fleet.state["alpha"],
+            },
+            **how,
+        )
+        fleet.state["personal"], fleet.state["alpha"] = (
+            after["personal"],
+            after["alpha"],
+        )
         return trained
 
-    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
-        return ClientModel(torch.lerp(fleet.rows(rows), fleet.state["personal"], fleet.state["alpha"]))
+    def client_model(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> ClientModel:
+        return ClientModel(
+            torch.lerp(fleet.rows(rows), fleet.state["personal"], fleet.state["alpha"])
+        )
 
 
 plugin = APFL

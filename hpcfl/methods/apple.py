@@ -31,16 +31,31 @@ class Apple(Method):
 
     primary = "post"
     family = "mixed by clients"
-    no_newcomers = "because its model is a mix of the cores of those who train, its own among them"
+    no_newcomers = (
+        "because its model is a mix of the cores of those who train, its own among them"
+    )
     reference = "Luo & Wu, IJCAI 2022"
     needs_rounds = True
-    relation_lr: float = Field(0.01, ge=0, description="learning rate η₂ of the relationships")
-    mu: float = Field(0.1, ge=0, description="strength μ of the penalty that draws relationships to the "
-                                             "shares of samples")
-    period: float = Field(0.2, ge=0, le=1,
-                          description="share L of the rounds in which that penalty fades out")
-    times_clients: bool = Field(True, description="multiply the core's gradient by M, as a_ii ≈ 1/M slows it "
-                                                  "down by M")
+    relation_lr: float = Field(
+        0.01, ge=0, description="learning rate η₂ of the relationships"
+    )
+    mu: float = Field(
+        0.1,
+        ge=0,
+        description="strength μ of the penalty that draws relationships to the "
+        "shares of samples",
+    )
+    period: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="share L of the rounds in which that penalty fades out",
+    )
+    times_clients: bool = Field(
+        True,
+        description="multiply the core's gradient by M, as a_ii ≈ 1/M slows it "
+        "down by M",
+    )
 
     def server_state(self, setup: Setup) -> State:
         return {"cores": mixing.repeated(setup.initial(), setup.clients)}
@@ -57,25 +72,51 @@ class Apple(Method):
         """Adds ``ids`` [n] and ``itself``, bool [n, M], which marks each client among all."""
         cores = inbox["cores"].rows
         ids = torch.from_numpy(fleet.ids).to(cores.device)
-        return {**inbox, "ids": ids, "itself": torch.nn.functional.one_hot(ids, len(cores)).bool()}
+        return {
+            **inbox,
+            "ids": ids,
+            "itself": torch.nn.functional.one_hot(ids, len(cores)).bool(),
+        }
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        cores: Tensor = inbox["cores"].rows[inbox["ids"]]  # a client's last upload is its core
+        cores: Tensor = inbox["cores"].rows[
+            inbox["ids"]
+        ]  # a client's last upload is its core
         return cores
 
-    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
-        return ClientModel(combined(fleet.state["relations"], inbox["itself"], rows, inbox["cores"].rows))
+    def client_model(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> ClientModel:
+        return ClientModel(
+            combined(
+                fleet.state["relations"], inbox["itself"], rows, inbox["cores"].rows
+            )
+        )
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         inbox = self.opened(fleet, inbox)
-        cores, target, rate = (inbox["cores"].rows, shares(fleet.setup).to(inbox["cores"].rows),
-                               self.relation_lr)
-        own, itself, relations = self.start(fleet, inbox), inbox["itself"], fleet.state["relations"]
-        penalty, gain = self.mu * self.fading(fleet), len(cores) if self.times_clients else 1
+        cores, target, rate = (
+            inbox["cores"].rows,
+            shares(fleet.setup).to(inbox["cores"].rows),
+            self.relation_lr,
+        )
+        own, itself, relations = (
+            self.start(fleet, inbox),
+            inbox["itself"],
+            fleet.state["relations"],
+        )
+        penalty, gain = (
+            self.mu * self.fading(fleet),
+            len(cores) if self.times_clients else 1,
+        )
         self.score(fleet, inbox, own)
 
         def step(turn: Turn) -> None:
-            relation, itself, core = turn.variables["relations"], turn.variables["itself"], turn.rows()
+            relation, itself, core = (
+                turn.variables["relations"],
+                turn.variables["itself"],
+                turn.rows(),
+            )
             gradient = turn.gradient(combined(relation, itself, core, cores))
             drawn = relation - target
             descent = slopes(gradient, itself, core, cores) + penalty * drawn
@@ -83,7 +124,9 @@ class Apple(Method):
             turn.regulariser(penalty / 2 * drawn.square().sum(dim=1))
             turn.descend(gain * own_share(relation, itself) * gradient)
 
-        trained, after = fleet.train_by(step, own, variables={"relations": relations, "itself": itself})
+        trained, after = fleet.train_by(
+            step, own, variables={"relations": relations, "itself": itself}
+        )
         fleet.state["relations"] = after["relations"]
         self.score(fleet, inbox, trained, trained=True)
         return {"core": trained}
@@ -91,10 +134,16 @@ class Apple(Method):
     def fading(self, fleet: Fleet) -> float:
         """λ_r in this round, which the paper counts from 0."""
         progress, length = fleet.round - 1, self.period * fleet.setup.rounds
-        return (math.cos(math.pi * progress / length) + 1) / 2 if progress < length else 0.0
+        return (
+            (math.cos(math.pi * progress / length) + 1) / 2
+            if progress < length
+            else 0.0
+        )
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        server["cores"] = mixing.replaced(server["cores"], torch.from_numpy(cohort.ids), uplink["core"])
+        server["cores"] = mixing.replaced(
+            server["cores"], torch.from_numpy(cohort.ids), uplink["core"]
+        )
 
 
 def combined(relations: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:

@@ -42,8 +42,10 @@ def head_of(model: nn.Module, method: str) -> nn.Linear:
     """
     head = getattr(model, "head", None)
     if not isinstance(head, nn.Linear) or not hasattr(model, "features"):
-        raise UserError(f"{method} needs a model whose output layer is the nn.Linear 'head', fed by its "
-                        f"method 'features(x)'; {type(model).__name__} has none")
+        raise UserError(
+            f"{method} needs a model whose output layer is the nn.Linear 'head', fed by its "
+            f"method 'features(x)'; {type(model).__name__} has none"
+        )
     return head
 
 
@@ -58,8 +60,9 @@ class Method(MethodSection, ABC):
     no_newcomers: why a client that never took part gets no model from this method; "" where it does.
     """
 
-    weights: Literal["samples", "uniform"] = Field("samples",
-                                                   description="weights of the clients in averages")
+    weights: Literal["samples", "uniform"] = Field(
+        "samples", description="weights of the clients in averages"
+    )
 
     primary: ClassVar[str] = "pre"
     reference: ClassVar[str] = ""
@@ -69,8 +72,10 @@ class Method(MethodSection, ABC):
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Raises TypeError: what a method kept in itself would not be saved, nor be the same on all ranks."""
-        raise TypeError(f"self.{name} = …: a method keeps nothing in itself; what changes lies in "
-                        "server_state or client_state")
+        raise TypeError(
+            f"self.{name} = …: a method keeps nothing in itself; what changes lies in "
+            "server_state or client_state"
+        )
 
     def validation_share(self) -> float:
         """The share of a client's training samples, in [0, 1), that is held out for validation.
@@ -135,7 +140,9 @@ class Method(MethodSection, ABC):
         It is called for observers too, to score what they would start from; their state is forgotten.
         """
 
-    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+    def client_model(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> ClientModel:
         """THE model that each client would use now, which is scored as ``pre`` or ``post``.
 
         rows: with ``trained`` the result of this round's local training, else what training starts from, or
@@ -144,7 +151,9 @@ class Method(MethodSection, ABC):
         """
         return ClientModel(rows)
 
-    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+    def other_models(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> dict[str, ClientModel]:
         """Further models to score, by the name of their column; arguments as for ``client_model``."""
         return {}
 
@@ -155,7 +164,9 @@ class Method(MethodSection, ABC):
         """
         return {}
 
-    def score(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool = False) -> None:
+    def score(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool = False
+    ) -> None:
         """Score ``client_model`` as ``pre``, or as ``post`` if ``trained``, and ``other_models``.
 
         Nothing is done in a round that is not scored. Who is counted is the same for every method: in ``pre``
@@ -164,17 +175,33 @@ class Method(MethodSection, ABC):
         if not fleet.scored:
             return
         with fleet.trial():
-            models = {"post" if trained else "pre": self.client_model(fleet, inbox, rows, trained),
-                      **self.other_models(fleet, inbox, rows, trained)}
+            models = {
+                "post" if trained else "pre": self.client_model(
+                    fleet, inbox, rows, trained
+                ),
+                **self.other_models(fleet, inbox, rows, trained),
+            }
             while models:  # what is one model under several columns is scored once
                 model = next(iter(models.values()))
-                columns = [column for column, other in models.items() if other.same(model)]
-                fleet.score(columns, model.rows, model.predict, model.model, model.variables)
-                models = {column: other for column, other in models.items() if column not in columns}
+                columns = [
+                    column for column, other in models.items() if other.same(model)
+                ]
+                fleet.score(
+                    columns, model.rows, model.predict, model.model, model.variables
+                )
+                models = {
+                    column: other
+                    for column, other in models.items()
+                    if column not in columns
+                }
 
     def shares(self, fleet: Fleet) -> Tensor:
         """How much each client counts in a ``Mean``, [n]: its samples, or 1, as the key ``weights`` says."""
-        return torch.ones_like(fleet.samples) if self.weights == "uniform" else fleet.samples
+        return (
+            torch.ones_like(fleet.samples)
+            if self.weights == "uniform"
+            else fleet.samples
+        )
 
     @abstractmethod
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:

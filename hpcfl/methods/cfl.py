@@ -36,34 +36,55 @@ class CFL(ServerModel):
     reference = "Sattler et al., TNNLS 2020"
     family = "clusters of clients"
     no_newcomers = "because its updates in the rounds of splitting would have said which cluster it is in"
-    eps1: float = Field(0.4, ge=0,
-                        description="split where the norm of the mean update is below ε₁; 0 is FedAvg")
-    eps2: float = Field(0.9, ge=0,
-                        description="and the largest norm of an update above ε₂ (1.6 in the authors' code)")
+    eps1: float = Field(
+        0.4,
+        ge=0,
+        description="split where the norm of the mean update is below ε₁; 0 is FedAvg",
+    )
+    eps2: float = Field(
+        0.9,
+        ge=0,
+        description="and the largest norm of an update above ε₂ (1.6 in the authors' code)",
+    )
     quiet_rounds: NonNegativeInt = Field(20, description="first rounds without a split")
-    linkage: Literal["single", "complete"] = Field("single",
-                                                   description="complete reproduces the published codes")
+    linkage: Literal["single", "complete"] = Field(
+        "single", description="complete reproduces the published codes"
+    )
 
     def server_state(self, setup: Setup) -> State:
-        return {"models": setup.initial()[None], "cluster": torch.zeros(setup.clients, dtype=torch.int64),
-                "norms": torch.zeros(1, 2).double()}
+        return {
+            "models": setup.initial()[None],
+            "cluster": torch.zeros(setup.clients, dtype=torch.int64),
+            "norms": torch.zeros(1, 2).double(),
+        }
 
     def send(self, server: State, audience: Audience) -> Message:
-        return {"models": Pool(server["models"], server["cluster"][torch.from_numpy(audience.ids), None])}
+        return {
+            "models": Pool(
+                server["models"],
+                server["cluster"][torch.from_numpy(audience.ids), None],
+            )
+        }
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         models: Pool = inbox["models"]
         return models.rows[models.picks[:, 0]]
 
     def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        return {"model": trained}  # a row for each client: the server looks at the angles between updates
+        return {
+            "model": trained
+        }  # a row for each client: the server looks at the angles between updates
 
     def server_models(self, server: State) -> State:
         return {f"cluster {c}": model for c, model in enumerate(server["models"])}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)
-        models, cluster, norms = list(server["models"]), server["cluster"].clone(), list(server["norms"])
+        models, cluster, norms = (
+            list(server["models"]),
+            server["cluster"].clone(),
+            list(server["norms"]),
+        )
         for c in range(len(models)):
             present = cluster[ids] == c
             if not present.any():
@@ -72,22 +93,32 @@ class CFL(ServerModel):
             lengths = products.diagonal().sqrt()  # ‖Δ_i‖, and last ‖mean Δ‖
             norms[c] = torch.stack([lengths[-1], lengths[:-1].max()])
             groups = [present]
-            if (present.sum() == (cluster == c).sum()
-                    and self.splits(norms[c], len(lengths) - 1, cohort.round)):
+            if present.sum() == (cluster == c).sum() and self.splits(
+                norms[c], len(lengths) - 1, cohort.round
+            ):
                 second = torch.zeros_like(present).masked_scatter(
-                    present, bipartition(products[:-1, :-1], self.linkage))
+                    present, bipartition(products[:-1, :-1], self.linkage)
+                )
                 groups = [present & ~second, second]
                 cluster[ids[second]] = len(models)
                 models.append(models[c])
                 norms.append(norms[c])
             for group, number in zip(groups, (c, len(models) - 1), strict=False):
-                models[number] = sums.mean(uplink["model"], torch.where(group, cohort.shares, 0))
-        server.update(models=torch.stack(models), cluster=cluster, norms=torch.stack(norms))
+                models[number] = sums.mean(
+                    uplink["model"], torch.where(group, cohort.shares, 0)
+                )
+        server.update(
+            models=torch.stack(models), cluster=cluster, norms=torch.stack(norms)
+        )
 
     def splits(self, norms: Tensor, size: int, round: int) -> bool:
         """Whether a cluster of ``size`` clients with ``norms`` ‖mean Δ‖, max ‖Δ_i‖ [2] is to be split."""
-        return bool(norms[0] < self.eps1 and norms[1] > self.eps2 and size >= SMALLEST
-                    and round > self.quiet_rounds)
+        return bool(
+            norms[0] < self.eps1
+            and norms[1] > self.eps2
+            and size >= SMALLEST
+            and round > self.quiet_rounds
+        )
 
 
 def update_products(models: Tensor, present: Tensor, start: Tensor) -> Tensor:
@@ -95,6 +126,7 @@ def update_products(models: Tensor, present: Tensor, start: Tensor) -> Tensor:
 
     The updates are those of ``models`` [n, P] where ``present``, bool [n].
     """
+
     def part(models: Tensor, start: Tensor) -> Tensor:
         updates = models[present].double() - start.double()
         updates = torch.cat([updates, updates.mean(dim=0, keepdim=True)])
@@ -113,8 +145,9 @@ def bipartition(products: Tensor, linkage: str) -> Tensor:
 
     lengths = products.diagonal().sqrt() + 1e-12
     apart = (1 - products / (lengths[:, None] * lengths)).clamp(min=0).fill_diagonal_(0)
-    labels = AgglomerativeClustering(n_clusters=2, metric="precomputed",
-                                     linkage=linkage).fit_predict(apart.numpy())
+    labels = AgglomerativeClustering(
+        n_clusters=2, metric="precomputed", linkage=linkage
+    ).fit_predict(apart.numpy())
     return torch.from_numpy(labels != labels[0])
 
 

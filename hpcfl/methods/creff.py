@@ -12,7 +12,6 @@ As FedNH's code and unlike the authors', there is no differentiable augmentation
 a bias exactly where the model's has one. Classes that nobody in the cohort holds keep their features.
 """
 
-
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
@@ -37,14 +36,26 @@ class CReFF(ServerModel):
 
     family = "one global model"
     reference = "Shang et al., IJCAI 2022"
-    features_each: PositiveInt = Field(100, description="synthetic features n_z of each class")
-    match_steps: PositiveInt = Field(100, description="steps on the features in a round")
-    features_lr: float = Field(0.01, gt=0,
-                             description="learning rate η_z of the features (FedNH 0.01, the authors 0.1)")
-    head_epochs: PositiveInt = Field(300, description="epochs of the fresh head on the features")
-    head_lr: float = Field(0.01, gt=0, description="learning rate η_n of the fresh head")
-    class_batch: PositiveInt = Field(64,
-                                   description="most samples in a draw of a class (FedNH 64, the authors 32)")
+    features_each: PositiveInt = Field(
+        100, description="synthetic features n_z of each class"
+    )
+    match_steps: PositiveInt = Field(
+        100, description="steps on the features in a round"
+    )
+    features_lr: float = Field(
+        0.01,
+        gt=0,
+        description="learning rate η_z of the features (FedNH 0.01, the authors 0.1)",
+    )
+    head_epochs: PositiveInt = Field(
+        300, description="epochs of the fresh head on the features"
+    )
+    head_lr: float = Field(
+        0.01, gt=0, description="learning rate η_n of the fresh head"
+    )
+    class_batch: PositiveInt = Field(
+        64, description="most samples in a draw of a class (FedNH 64, the authors 32)"
+    )
 
     def adapt(self, model: nn.Module) -> nn.Module:
         head_of(model, self.name)
@@ -54,21 +65,32 @@ class CReFF(ServerModel):
         layout, count = setup.layout, setup.classes * self.features_each
         weight = layout.columns("head.weight")
         width = (weight.stop - weight.start) // setup.classes
-        return {**super().server_state(setup), "head": setup.initial(1)[layout.columns("head")],
-                "features": setup.normal(count, width, key=("features",))}
+        return {
+            **super().server_state(setup),
+            "head": setup.initial(1)[layout.columns("head")],
+            "features": setup.normal(count, width, key=("features",)),
+        }
 
     def send(self, server: State, audience: Audience) -> Message:
         return {**super().send(server, audience), "head": server["head"]}
 
     def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """Adds ``rebalanced`` [P], the received body under the retrained head."""
-        return {**inbox,
-                "rebalanced": torch.cat([inbox["model"][fleet.layout.columns("body")], inbox["head"]])}
+        return {
+            **inbox,
+            "rebalanced": torch.cat(
+                [inbox["model"][fleet.layout.columns("body")], inbox["head"]]
+            ),
+        }
 
-    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+    def client_model(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> ClientModel:
         return ClientModel(rows if trained else inbox["rebalanced"])
 
-    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+    def other_models(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> dict[str, ClientModel]:
         return {} if trained else {"global": ClientModel(inbox["rebalanced"])}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
@@ -82,12 +104,20 @@ class CReFF(ServerModel):
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         super().aggregate(server, cohort, uplink)
         setup = cohort.setup
-        features = server["features"].view(setup.classes, self.features_each, -1).clone()
+        features = (
+            server["features"].view(setup.classes, self.features_each, -1).clone()
+        )
         present = (cohort.counts > 0).any(dim=0).nonzero()[:, 0]
         wanted, head = uplink["gradients"][present], server["head"]
-        features[present] = descend({"features": features[present]}, lambda free: mismatch(
-            free["features"], present, setup.classes, head, wanted),
-                                    self.features_lr, self.match_steps, cohort.beat)["features"]
+        features[present] = descend(
+            {"features": features[present]},
+            lambda free: mismatch(
+                free["features"], present, setup.classes, head, wanted
+            ),
+            self.features_lr,
+            self.match_steps,
+            cohort.beat,
+        )["features"]
         server["features"] = features.flatten(0, 1)
         server["head"] = self.retrained(cohort, server["features"])
 
@@ -96,12 +126,26 @@ class CReFF(ServerModel):
         setup = cohort.setup
         labels = torch.arange(setup.classes).repeat_interleave(self.features_each)
         bias = "head.bias" in setup.layout.names
-        training = Training(epochs=self.head_epochs, batch_size=setup.training.batch_size, lr=self.head_lr)
-        return synthetic.fit(lambda: nn.Linear(features.shape[1], setup.classes, bias=bias), features, labels,
-                             setup.classes, training, setup.seed, cohort.round, cohort.beat)
+        training = Training(
+            epochs=self.head_epochs,
+            batch_size=setup.training.batch_size,
+            lr=self.head_lr,
+        )
+        return synthetic.fit(
+            lambda: nn.Linear(features.shape[1], setup.classes, bias=bias),
+            features,
+            labels,
+            setup.classes,
+            training,
+            setup.seed,
+            cohort.round,
+            cohort.beat,
+        )
 
 
-def mismatch(features: Tensor, labels: Tensor, classes: int, head: Tensor, wanted: Tensor) -> Tensor:
+def mismatch(
+    features: Tensor, labels: Tensor, classes: int, head: Tensor, wanted: Tensor
+) -> Tensor:
     """Σ_c Σ_rows 1 − cos between the gradients of ``head`` [P_h] on ``features`` and those ``wanted``.
 
     features: [C, n_z, d] of C classes. labels: [C], which these are of all ``classes``. wanted: [C, P_h].
@@ -112,7 +156,11 @@ def mismatch(features: Tensor, labels: Tensor, classes: int, head: Tensor, wante
     errors = errors - nn.functional.one_hot(labels, classes)[:, None]
     own = errors.transpose(1, 2) @ features / features.shape[1]
     value = (1 - cosine(own, wanted[:, :size].view_as(own))).sum()
-    return value + (1 - cosine(errors.mean(dim=1), wanted[:, size:])).sum() if len(bias) else value
+    return (
+        value + (1 - cosine(errors.mean(dim=1), wanted[:, size:])).sum()
+        if len(bias)
+        else value
+    )
 
 
 def cosine(left: Tensor, right: Tensor) -> Tensor:

@@ -28,19 +28,31 @@ class CwFedAvg(FedAvg):
 
     family = "mixed on the server"
     reference = "Lee & Choi, ICCV 2025"
-    aggregation: Literal["average", "class-wise"] = Field("class-wise", description="average is FedAvg")
+    aggregation: Literal["average", "class-wise"] = Field(
+        "class-wise", description="average is FedAvg"
+    )
     # `--set method.distribution=true` is read as TOML's boolean, but means the word.
-    distribution: Annotated[Literal["true", "norm", "wdr"],
-                            BeforeValidator(lambda v: "true" if v is True else v)] = Field(
-                                "wdr", description="π̂: true counts, or norms without/with WDR")
-    layers: Layers = Field("output", description="which layers are class-wise: all, output, or the upper n")
-    wdr: float = Field(10.0, ge=0,
-                       description="strength λ of the regulariser as reported (10 CIFAR-10, 1000 CIFAR-100)")
-    wdr_half: bool = Field(True, description="use λ/2, as the reference code does for the reported λ")
+    distribution: Annotated[
+        Literal["true", "norm", "wdr"],
+        BeforeValidator(lambda v: "true" if v is True else v),
+    ] = Field("wdr", description="π̂: true counts, or norms without/with WDR")
+    layers: Layers = Field(
+        "output", description="which layers are class-wise: all, output, or the upper n"
+    )
+    wdr: float = Field(
+        10.0,
+        ge=0,
+        description="strength λ of the regulariser as reported (10 CIFAR-10, 1000 CIFAR-100)",
+    )
+    wdr_half: bool = Field(
+        True, description="use λ/2, as the reference code does for the reported λ"
+    )
 
     def class_wise(self) -> ClassWise | None:
         strength = self.wdr / 2 if self.wdr_half else self.wdr
-        return super().class_wise() and ClassWise(self.distribution, self.layers, strength)
+        return super().class_wise() and ClassWise(
+            self.distribution, self.layers, strength
+        )
 
 
 plugin = CwFedAvg

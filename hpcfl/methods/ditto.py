@@ -30,30 +30,48 @@ class Ditto(FedAvg):
     unheeded = ("optimizer", "momentum", "weight_decay")
     models: ClassVar[tuple[str, ...]] = ("model", "personal")
     inherited: ClassVar[tuple[str, ...]] = ("personal",)
-    lam: float = Field(0.1, ge=0, description="strength λ of the proximal term (FedNH 0.75); "
-                                            "0 is Local beside FedAvg")
-    personal_epochs: NonNegativeInt = Field(2, description="epochs s on the personal model (FedNH 5)")
-    anchor: Literal["received", "trained"] = Field("received",
-                                                   description="the model that pulls: w, or the trained w_i")
+    lam: float = Field(
+        0.1,
+        ge=0,
+        description="strength λ of the proximal term (FedNH 0.75); "
+        "0 is Local beside FedAvg",
+    )
+    personal_epochs: NonNegativeInt = Field(
+        2, description="epochs s on the personal model (FedNH 5)"
+    )
+    anchor: Literal["received", "trained"] = Field(
+        "received", description="the model that pulls: w, or the trained w_i"
+    )
 
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "personal": setup.initial()}
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
         trained = super().fit(fleet, rows, inbox, **how)
-        anchor = fleet.rows(self.received(fleet, inbox)) if self.anchor == "received" else trained
+        anchor = (
+            fleet.rows(self.received(fleet, inbox))
+            if self.anchor == "received"
+            else trained
+        )
         rate = fleet.learning_rate
 
         def descend(personal: Tensor, gradient: Tensor, anchor: Tensor) -> None:
             personal -= (personal - anchor).mul_(self.lam).add_(gradient).mul_(rate)
 
         fleet.state["personal"], _ = fleet.train_by(
-            lambda turn: turn.move(descend, turn.variables["anchor"], clip=True), fleet.state["personal"],
-            epochs=self.personal_epochs, phase="personal", model="personal", variables={"anchor": anchor},
-            proximal=(self.lam, anchor))  # for the recorded loss; the step itself does without the optimiser
+            lambda turn: turn.move(descend, turn.variables["anchor"], clip=True),
+            fleet.state["personal"],
+            epochs=self.personal_epochs,
+            phase="personal",
+            model="personal",
+            variables={"anchor": anchor},
+            proximal=(self.lam, anchor),
+        )  # for the recorded loss; the step itself does without the optimiser
         return trained
 
-    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+    def client_model(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> ClientModel:
         return ClientModel(fleet.state["personal"], model="personal")
 
 

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from hpcfl.methods._anchored import Anchored
 
-COINCIDE = 1e-12  # models that are closer exert no force: 0 is a subgradient of the norm at 0
+COINCIDE = (
+    1e-12  # models that are closer exert no force: 0 is a subgradient of the norm at 0
+)
 
 
 def forces(distances: Tensor, itself: Tensor, alpha: float, tau: float) -> Tensor:
@@ -23,20 +25,36 @@ def forces(distances: Tensor, itself: Tensor, alpha: float, tau: float) -> Tenso
 
     distances, itself: as for ``Anchored.attraction``.
     """
-    others = (~itself).sum(dim=1, keepdim=True).double()  # an integer's inverse would be float32
+    others = (
+        (~itself).sum(dim=1, keepdim=True).double()
+    )  # an integer's inverse would be float32
     scaled = (distances / tau).masked_fill(itself, -torch.inf)
-    attention = torch.where(others > 0, scaled.softmax(dim=1), 0)  # a softmax over no others is NaN
+    attention = torch.where(
+        others > 0, scaled.softmax(dim=1), 0
+    )  # a softmax over no others is NaN
     acts = ~itself & (distances >= COINCIDE)
-    return torch.where(acts, alpha * (1 / others - attention) / (tau * distances.clamp(min=COINCIDE)), 0)
+    return torch.where(
+        acts,
+        alpha * (1 / others - attention) / (tau * distances.clamp(min=COINCIDE)),
+        0,
+    )
 
 
 class DiversiFed(Anchored):
     """Server: ``models`` [M, P], ``uploaded`` [M]. Client: ``model`` [P]. Down P (the anchor z), up P."""
 
     reference = "Wu et al., The Diversity Bonus"
-    alpha: float = Field(1.0, gt=0, description="step size α of the server's gradient step")
-    lam: float = Field(2.0, ge=0, description="strength λ of the proximal term (λ/2α)‖w − z‖²; 0 is Local")
-    tau: float = Field(1.0, gt=0, description="temperature τ of the softmax over distances")
+    alpha: float = Field(
+        1.0, gt=0, description="step size α of the server's gradient step"
+    )
+    lam: float = Field(
+        2.0,
+        ge=0,
+        description="strength λ of the proximal term (λ/2α)‖w − z‖²; 0 is Local",
+    )
+    tau: float = Field(
+        1.0, gt=0, description="temperature τ of the softmax over distances"
+    )
 
     def strength(self) -> float:
         return self.lam / self.alpha

@@ -20,17 +20,35 @@ class FedALA(FedAvg):
     reference = "Zhang et al., AAAI 2023"
     ala: bool = Field(True, description="without it this is FedAvg")
     eta: float = Field(1.0, ge=0, description="learning rate of the blending weights Ω")
-    share: float = Field(0.8, gt=0, le=1, description="share s of the local data that learns Ω")
-    layers: Layers = Field(1, description="the upper p layers that are blended; lower ones are copied")
-    threshold: float = Field(0.01, ge=0,
-                             description="standard deviation of ten losses that ends a first activation")
-    most_epochs: PositiveInt = Field(100, description="cap on the epochs of a first activation")
-    activation: Activation = Field("round", description="first in round 2, as Algorithm 1, or in each "
-                                                        "client's own second round")
+    share: float = Field(
+        0.8, gt=0, le=1, description="share s of the local data that learns Ω"
+    )
+    layers: Layers = Field(
+        1, description="the upper p layers that are blended; lower ones are copied"
+    )
+    threshold: float = Field(
+        0.01,
+        ge=0,
+        description="standard deviation of ten losses that ends a first activation",
+    )
+    most_epochs: PositiveInt = Field(
+        100, description="cap on the epochs of a first activation"
+    )
+    activation: Activation = Field(
+        "round",
+        description="first in round 2, as Algorithm 1, or in each "
+        "client's own second round",
+    )
 
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
-        return AdaptiveLocalAggregation(self.eta, self.share, self.layers, self.threshold, self.most_epochs,
-                                        self.activation)
+        return AdaptiveLocalAggregation(
+            self.eta,
+            self.share,
+            self.layers,
+            self.threshold,
+            self.most_epochs,
+            self.activation,
+        )
 
 
 plugin = FedALA

@@ -20,14 +20,27 @@ class FedAMP(Anchored):
 
     reference = "Huang et al., AAAI 2021"
     alpha: float = Field(1000.0, ge=0, description="step size α of the server")
-    lam: float = Field(1.0, ge=0, description="strength λ of the proximal term (λ/2α)‖w − u‖²; 0 is Local")
+    lam: float = Field(
+        1.0,
+        ge=0,
+        description="strength λ of the proximal term (λ/2α)‖w − u‖²; 0 is Local",
+    )
     sigma: float = Field(0.1, gt=0, description="width σ of the attention exp(−D²/σ)")
-    relative: bool = Field(False,
-                           description="σ times the median squared distance between uploads, instead of σ")
-    cap: bool = Field(False, description="scale a client's ξ down where their sum exceeds 1, so that u is no "
-                                         "extrapolation")
-    proximal: float | None = Field(None, ge=0, description="strength of the proximal term where it is not "
-                                                           "λ/α; needed if α = 0")
+    relative: bool = Field(
+        False,
+        description="σ times the median squared distance between uploads, instead of σ",
+    )
+    cap: bool = Field(
+        False,
+        description="scale a client's ξ down where their sum exceeds 1, so that u is no "
+        "extrapolation",
+    )
+    proximal: float | None = Field(
+        None,
+        ge=0,
+        description="strength of the proximal term where it is not "
+        "λ/α; needed if α = 0",
+    )
 
     @model_validator(mode="after")
     def _strength_is_given(self) -> "FedAMP":
@@ -43,8 +56,14 @@ class FedAMP(Anchored):
         width = self.sigma
         if self.relative and (~itself).any():
             width = self.sigma * float(squares[~itself].median().clamp(min=1e-300))
-        attention = (self.alpha / width * (-squares / width).exp()).masked_fill(itself, 0)
-        return attention / attention.sum(dim=1, keepdim=True).clamp(min=1) if self.cap else attention
+        attention = (self.alpha / width * (-squares / width).exp()).masked_fill(
+            itself, 0
+        )
+        return (
+            attention / attention.sum(dim=1, keepdim=True).clamp(min=1)
+            if self.cap
+            else attention
+        )
 
 
 plugin = FedAMP

@@ -18,7 +18,9 @@ from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.losses import Batch
 from hpcfl.methods._classwise import ClassWise, class_models
-from hpcfl.methods._server_model import ServerModel as ServerModel  # methods import it from here
+from hpcfl.methods._server_model import (
+    ServerModel as ServerModel,
+)  # methods import it from here
 from hpcfl.methods.base import Audience, Cohort, Setup, State, head_of
 
 
@@ -33,7 +35,8 @@ class FedAvg(ServerModel):
     reference = "McMahan et al., AISTATS 2017"
     aggregation: Literal["average", "class-wise"] = Field(
         "average",
-        description="class-wise: clients get cwFedAvg's mix (output layer, WDR with λ = 10), not the mean")
+        description="class-wise: clients get cwFedAvg's mix (output layer, WDR with λ = 10), not the mean",
+    )
 
     def class_wise(self) -> ClassWise | None:
         """How models are aggregated by class; None where they are simply averaged."""
@@ -51,7 +54,9 @@ class FedAvg(ServerModel):
 
     def server_state(self, setup: Setup) -> State:
         state, class_wise = super().server_state(setup), self.class_wise()
-        return state | (class_wise.server_state(setup, state["model"]) if class_wise else {})
+        return state | (
+            class_wise.server_state(setup, state["model"]) if class_wise else {}
+        )
 
     def send(self, server: State, audience: Audience) -> Message:
         class_wise = self.class_wise()
@@ -64,12 +69,16 @@ class FedAvg(ServerModel):
         class_wise, setup = self.class_wise(), audience.setup
         if not class_wise:
             return super().greet(server, audience)
-        return class_wise.send(server, torch.full((len(audience.ids), setup.classes),
-                                                  1 / setup.classes).double())
+        return class_wise.send(
+            server,
+            torch.full((len(audience.ids), setup.classes), 1 / setup.classes).double(),
+        )
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         class_wise = self.class_wise()
-        return class_wise.received(inbox) if class_wise else super().received(fleet, inbox)
+        return (
+            class_wise.received(inbox) if class_wise else super().received(fleet, inbox)
+        )
 
     def known(self, fleet: Fleet, rows: Tensor) -> State:
         class_wise = self.class_wise()
@@ -87,8 +96,14 @@ class FedAvg(ServerModel):
 
     def server_models(self, server: State) -> State:
         """With class-wise aggregation the class models."""
-        return ({f"class {label}": model for label, model in enumerate(class_models(server))}
-                if self.class_wise() else {})
+        return (
+            {
+                f"class {label}": model
+                for label, model in enumerate(class_models(server))
+            }
+            if self.class_wise()
+            else {}
+        )
 
 
 plugin = FedAvg

@@ -18,8 +18,12 @@ class FedAvgC(FedAvg):
     """Server: ``model`` [P]. Client: nothing. Down P, up P. ``pre`` is the fine-tuned model."""
 
     reference = "baseline of Zhang et al., AAAI 2023"
-    tune_epochs: NonNegativeInt = Field(10, description="epochs of fine-tuning; 0 is the method without -C")
-    tuned_upload: bool = Field(True, description="train on from the fine-tuned model; else it is only scored")
+    tune_epochs: NonNegativeInt = Field(
+        10, description="epochs of fine-tuning; 0 is the method without -C"
+    )
+    tuned_upload: bool = Field(
+        True, description="train on from the fine-tuned model; else it is only scored"
+    )
 
     def tuned(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         """The models ``[n, P]`` after fine-tuning from ``rows``."""
@@ -29,8 +33,12 @@ class FedAvgC(FedAvg):
         start = super().start(fleet, inbox)
         return self.tuned(fleet, start, inbox) if self.tuned_upload else start
 
-    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
-        return ClientModel(rows if trained or self.tuned_upload else self.tuned(fleet, rows, inbox))
+    def client_model(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> ClientModel:
+        return ClientModel(
+            rows if trained or self.tuned_upload else self.tuned(fleet, rows, inbox)
+        )
 
 
 plugin = FedAvgC

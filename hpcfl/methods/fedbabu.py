@@ -25,9 +25,12 @@ class FedBABU(SharedBody):
 
     primary = "tuned"
     reference = "Oh et al., ICLR 2022"
-    tune_epochs: NonNegativeInt = Field(5, description="epochs of fine-tuning after the last round (FedNH "
-                                                       "5, PFLlib 10)")
-    tune_from: Literal["global", "local"] = Field("global", description="which model a client fine-tunes")
+    tune_epochs: NonNegativeInt = Field(
+        5, description="epochs of fine-tuning after the last round (FedNH 5, PFLlib 10)"
+    )
+    tune_from: Literal["global", "local"] = Field(
+        "global", description="which model a client fine-tunes"
+    )
 
     def client_state(self, setup: Setup) -> State:
         local = {"local": setup.initial()} if self.tune_from == "local" else {}

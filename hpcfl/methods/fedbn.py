@@ -27,23 +27,36 @@ class FedBN(ServerModel):
     def notes(self, setup: Setup) -> list[str]:
         found = []
         if not len(setup.layout.batch_norm):
-            found.append("fedbn: this model has no batch norm, so what follows is FedAvg")
+            found.append(
+                "fedbn: this model has no batch norm, so what follows is FedAvg"
+            )
         if setup.training.buffers == "average":
-            found.append("fedbn: training.buffers = 'average' shares the statistics of batch norm")
+            found.append(
+                "fedbn: training.buffers = 'average' shares the statistics of batch norm"
+            )
         return found
 
     def client_state(self, setup: Setup) -> State:
-        return {**super().client_state(setup), "norm": setup.initial()[setup.layout.batch_norm]}
+        return {
+            **super().client_state(setup),
+            "norm": setup.initial()[setup.layout.batch_norm],
+        }
 
     def send(self, server: State, audience: Audience) -> Message:
-        layout = audience.layout  # clients know the initial batch norm, so it counts no floats
-        return {"model": Sent(server["model"], floats=layout.width - len(layout.batch_norm))}
+        layout = (
+            audience.layout
+        )  # clients know the initial batch norm, so it counts no floats
+        return {
+            "model": Sent(server["model"], floats=layout.width - len(layout.batch_norm))
+        }
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         own = fleet.layout.batch_norm.to(inbox["model"].device)
         return fleet.rows(inbox["model"]).index_copy(1, own, fleet.state["norm"])
 
-    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+    def other_models(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> dict[str, ClientModel]:
         return {} if trained else {"global": ClientModel(inbox["model"])}
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:

@@ -12,7 +12,6 @@ puts initial weights into marked entries; here nothing is mixed before the first
 item 9).
 """
 
-
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -40,10 +39,14 @@ def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Ten
     sensitivity = ((after - before) * after).abs()
     for start, size in zip(layout.offsets, layout.sizes, strict=False):
         if count := int(share * size):
-            part = sensitivity[:, start:start + size]
+            part = sensitivity[:, start : start + size]
             threshold = part.kthvalue(size - count + 1, dim=1, keepdim=True).values
-            smallest = part.masked_fill(part <= SOMETHING, torch.inf).amin(dim=1, keepdim=True)
-            masks[:, start:start + size] = part >= torch.where(threshold <= NOTHING, smallest, threshold)
+            smallest = part.masked_fill(part <= SOMETHING, torch.inf).amin(
+                dim=1, keepdim=True
+            )
+            masks[:, start : start + size] = part >= torch.where(
+                threshold <= NOTHING, smallest, threshold
+            )
     return masks
 
 
@@ -53,7 +56,9 @@ def overlaps(masks: Tensor) -> Tensor:
     both = mixing.total(lambda block: block.double() @ block.double().T, masks)
     sizes = both.diagonal()[:, None]
     differing = sizes + sizes.T - 2 * both
-    return torch.where(sizes > 0, 1 - differing / (2 * sizes).clamp(min=1), 0).fill_diagonal_(0)
+    return torch.where(
+        sizes > 0, 1 - differing / (2 * sizes).clamp(min=1), 0
+    ).fill_diagonal_(0)
 
 
 def groups(overlap: Tensor, marked: Tensor, progress: float) -> Tensor:
@@ -79,15 +84,28 @@ class FedCAC(ServerModel):
     primary = "post"
     family = "mixed on the server"
     reference = "Wu et al., ICCV 2023"
-    tau: float = Field(0.5, ge=0, le=1, description="share τ of critical entries in each tensor (0.4 for "
-                                                  "CIFAR-100); 0 is FedAvg")
-    beta: float = Field(100.0, gt=0,
-                      description="round β from which groups are single clients (170 for CIFAR-100)")
+    tau: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="share τ of critical entries in each tensor (0.4 for "
+        "CIFAR-100); 0 is FedAvg",
+    )
+    beta: float = Field(
+        100.0,
+        gt=0,
+        description="round β from which groups are single clients (170 for CIFAR-100)",
+    )
 
     def server_state(self, setup: Setup) -> State:
         model = setup.initial()
-        return {"model": model, "custom": mixing.repeated(model, setup.clients),
-                "masks": mixing.repeated(torch.zeros_like(model, dtype=torch.bool), setup.clients)}
+        return {
+            "model": model,
+            "custom": mixing.repeated(model, setup.clients),
+            "masks": mixing.repeated(
+                torch.zeros_like(model, dtype=torch.bool), setup.clients
+            ),
+        }
 
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "model": setup.initial()}
@@ -105,7 +123,9 @@ class FedCAC(ServerModel):
 
     def send(self, server: State, audience: Audience) -> Message:
         ids = torch.from_numpy(audience.ids)
-        masks, custom = (mixing.picked(server[name], ids) for name in ("masks", "custom"))
+        masks, custom = (
+            mixing.picked(server[name], ids) for name in ("masks", "custom")
+        )
         return {"model": torch.where(masks, custom, server["model"], out=custom)}
 
     def greet(self, server: State, audience: Audience) -> Message:
@@ -116,10 +136,16 @@ class FedCAC(ServerModel):
         return {"model": trained, "mask": Sent(mask, floats=mask.shape[1] / 32)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        ids, models, masks = torch.from_numpy(cohort.ids), uplink["model"], uplink["mask"]
+        ids, models, masks = (
+            torch.from_numpy(cohort.ids),
+            uplink["model"],
+            uplink["mask"],
+        )
         server["model"] = sums.mean(models, cohort.shares)
         matrix = groups(overlaps(masks), masks.any(dim=1), cohort.round / self.beta)
-        server["custom"] = mixing.replaced(server["custom"], ids, mixing.mix(matrix, models))
+        server["custom"] = mixing.replaced(
+            server["custom"], ids, mixing.mix(matrix, models)
+        )
         server["masks"] = mixing.replaced(server["masks"], ids, masks)
 
 

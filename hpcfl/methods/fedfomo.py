@@ -42,18 +42,25 @@ class FedFomo(Method):
     primary = "post"
     family = "mixed by clients"
     reference = "Zhang et al., ICLR 2021"
-    received: NonNegativeInt | Literal["all"] = Field("all",
-                                                      description="most models of others sent to a client")
-    validation: float = Field(0.2, ge=0, lt=1,
-                              description="share of the training samples held out for validation")
+    received: NonNegativeInt | Literal["all"] = Field(
+        "all", description="most models of others sent to a client"
+    )
+    validation: float = Field(
+        0.2,
+        ge=0,
+        lt=1,
+        description="share of the training samples held out for validation",
+    )
 
     def validation_share(self) -> float:
         return self.validation
 
     def server_state(self, setup: Setup) -> State:
-        return {"models": mixing.repeated(setup.initial(), setup.clients),
-                "affinity": torch.eye(setup.clients).double(),
-                "uploaded": torch.zeros(setup.clients, dtype=torch.bool)}
+        return {
+            "models": mixing.repeated(setup.initial(), setup.clients),
+            "affinity": torch.eye(setup.clients).double(),
+            "uploaded": torch.zeros(setup.clients, dtype=torch.bool),
+        }
 
     def client_state(self, setup: Setup) -> State:
         return {"model": setup.initial(), "base": setup.initial()}
@@ -62,7 +69,11 @@ class FedFomo(Method):
         return self.offered(server, audience, server["affinity"][audience.ids])
 
     def greet(self, server: State, audience: Audience) -> Message:
-        return self.offered(server, audience, torch.zeros(len(audience.ids), audience.setup.clients).double())
+        return self.offered(
+            server,
+            audience,
+            torch.zeros(len(audience.ids), audience.setup.clients).double(),
+        )
 
     def offered(self, server: State, audience: Audience, affinity: Tensor) -> Message:
         """The message to clients whose summed ω are ``affinity`` [n, M]."""
@@ -70,33 +81,52 @@ class FedFomo(Method):
         if not len(senders) or self.received == 0:
             return {}
         receivers = torch.from_numpy(audience.ids)
-        most = len(senders) if self.received == "all" else min(self.received, len(senders))
-        ranked = affinity[:, senders].masked_fill(receivers[:, None] == senders, -torch.inf).sort(
-            dim=1, descending=True, stable=True)
+        most = (
+            len(senders) if self.received == "all" else min(self.received, len(senders))
+        )
+        ranked = (
+            affinity[:, senders]
+            .masked_fill(receivers[:, None] == senders, -torch.inf)
+            .sort(dim=1, descending=True, stable=True)
+        )
         picks = torch.where(ranked.values > -torch.inf, ranked.indices, -1)[:, :most]
-        return {"models": Pool(mixing.picked(server["models"], senders), picks), "senders": Sent(senders, 0)}
+        return {
+            "models": Pool(mixing.picked(server["models"], senders), picks),
+            "senders": Sent(senders, 0),
+        }
 
     def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """Adds ``start`` [n, P], what training starts from, and ``omega`` [n, M], 0 for unseen models."""
         own, base = fleet.state["model"], fleet.state["base"]
-        omega = torch.zeros(len(own), fleet.setup.clients, dtype=torch.float64, device=own.device)
+        omega = torch.zeros(
+            len(own), fleet.setup.clients, dtype=torch.float64, device=own.device
+        )
         if "models" not in inbox:
             return {**inbox, "start": own, "omega": omega}
         pool, start = inbox["models"], own.clone()
-        losses = torch.cat([fleet.loss_of(pool, "validation"), fleet.loss_of(own, "validation")[:, None]],
-                           dim=1)
+        losses = torch.cat(
+            [
+                fleet.loss_of(pool, "validation"),
+                fleet.loss_of(own, "validation")[:, None],
+            ],
+            dim=1,
+        )
         base_losses = fleet.loss_of(base, "validation")
         # one by one: a client's bits must not depend on its neighbours
         for i, client in enumerate(fleet.ids.tolist()):
             received = pool.picks[i] >= 0
             picks = pool.picks[i][received]
-            candidates = torch.cat([pool.rows[picks], own[i:i + 1]])
-            distances = mixing.distances(base[i:i + 1], candidates)[0]
+            candidates = torch.cat([pool.rows[picks], own[i : i + 1]])
+            distances = mixing.distances(base[i : i + 1], candidates)[0]
             judged = torch.cat([received, received.new_ones(1)])
             useful = usefulness(base_losses[i], losses[i][judged], distances)
             if (useful > 0).any():
-                start[i] = mixing.average(useful.clamp(min=0) / useful.clamp(min=0).sum(), candidates)
-            judged_ids = torch.cat([inbox["senders"][picks], picks.new_tensor([client])])
+                start[i] = mixing.average(
+                    useful.clamp(min=0) / useful.clamp(min=0).sum(), candidates
+                )
+            judged_ids = torch.cat(
+                [inbox["senders"][picks], picks.new_tensor([client])]
+            )
             here = judged_ids < omega.shape[1]  # all but a newcomer's own
             omega[i, judged_ids[here]] = useful[here]
         return {**inbox, "start": start, "omega": omega}

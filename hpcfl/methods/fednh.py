@@ -19,7 +19,15 @@ from torch import Tensor, nn
 
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State, head_of
+from hpcfl.methods.base import (
+    Audience,
+    ClientModel,
+    Cohort,
+    Method,
+    Setup,
+    State,
+    head_of,
+)
 from hpcfl.models import parts
 from hpcfl.models._heads import CosineHead
 
@@ -33,11 +41,20 @@ class FedNH(Method):
     family = "prototypes as head"
     primary = "post"
     reference = "Dai et al., AAAI 2023"
-    weights: Literal["samples", "uniform"] = Field("uniform", description="weights of the clients' bodies")
-    rho: float = Field(0.9, ge=0, le=1, description="share ρ of the old prototype that is kept")
-    scale: float = Field(1.0, gt=0,
-                       description="initial scale s of the logits (1 CNN, 20 ResNet; the text: 30, fixed)")
-    learn_scale: bool = Field(True, description="train and average s, as the reference code does")
+    weights: Literal["samples", "uniform"] = Field(
+        "uniform", description="weights of the clients' bodies"
+    )
+    rho: float = Field(
+        0.9, ge=0, le=1, description="share ρ of the old prototype that is kept"
+    )
+    scale: float = Field(
+        1.0,
+        gt=0,
+        description="initial scale s of the logits (1 CNN, 20 ResNet; the text: 30, fixed)",
+    )
+    learn_scale: bool = Field(
+        True, description="train and average s, as the reference code does"
+    )
 
     def adapt(self, model: nn.Module) -> nn.Module:
         head = head_of(model, self.name)
@@ -57,28 +74,40 @@ class FedNH(Method):
         model: Tensor = inbox["model"]
         return model
 
-    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+    def other_models(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> dict[str, ClientModel]:
         return {} if trained else {"global": ClientModel(rows)}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
-        trained = fleet.train(start, params=("body", "head.scale") if self.learn_scale else ("body",))
+        trained = fleet.train(
+            start, params=("body", "head.scale") if self.learn_scale else ("body",)
+        )
         self.score(fleet, inbox, trained, trained=True)
         fleet.state["model"] = trained
-        means = functional.normalize(fleet.class_means(trained, normalised_features), dim=2)
+        means = functional.normalize(
+            fleet.class_means(trained, normalised_features), dim=2
+        )
         held = (fleet.counts > 0).sum(dim=1)
         shares = self.shares(fleet)
-        return {"body": Mean(trained[:, fleet.layout.columns("body")], shares),
-                "scale": Mean(trained[:, fleet.layout.columns("head.scale")], shares),
-                "prototypes": Mean(means.double(), fleet.counts, floats=held * (means.shape[2] + 1))}
+        return {
+            "body": Mean(trained[:, fleet.layout.columns("body")], shares),
+            "scale": Mean(trained[:, fleet.layout.columns("head.scale")], shares),
+            "prototypes": Mean(
+                means.double(), fleet.counts, floats=held * (means.shape[2] + 1)
+            ),
+        }
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         layout, model = cohort.layout, server["model"].clone()
         model[layout.columns("body")] = uplink["body"]
         model[layout.columns("head.scale")] = uplink["scale"]
         old = model[layout.columns("head.weight")].view(cohort.counts.shape[1], -1)
-        model[layout.columns("head.weight")] = self.moved(old, cohort.counts, uplink["prototypes"]).flatten()
+        model[layout.columns("head.weight")] = self.moved(
+            old, cohort.counts, uplink["prototypes"]
+        ).flatten()
         server["model"] = model
 
     def moved(self, old: Tensor, counts: Tensor, means: Tensor) -> Tensor:

@@ -23,7 +23,10 @@ class FedPer(SharedBody):
     reference = "Arivazhagan et al., arXiv 1912.00818"
 
     def client_state(self, setup: Setup) -> State:
-        return {**super().client_state(setup), "head": setup.initial()[self.private(setup.layout)]}
+        return {
+            **super().client_state(setup),
+            "head": setup.initial()[self.private(setup.layout)],
+        }
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The shared body with each client's own head, ``[n, P]``."""

@@ -24,11 +24,19 @@ from hpcfl.methods.base import ClientModel, Setup, State
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.models import parts
 
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # times the mean squared distance: the widths of the five kernels
+FACTORS = (
+    0.25,
+    0.5,
+    1.0,
+    2.0,
+    4.0,
+)  # times the mean squared distance: the widths of the five kernels
 WIDTHS = (20.0, 30.0, 40.0, 100.0)  # PFLlib's 2a for a = 10, 15, 20, 50
 
 
-def discrepancy(own: Tensor, others: Tensor, widths: tuple[float, ...] | None = None) -> Tensor:
+def discrepancy(
+    own: Tensor, others: Tensor, widths: tuple[float, ...] | None = None
+) -> Tensor:
     """MMD² of two models' features, ``own`` and ``others`` [b, d], over all pairs of samples.
 
     The kernel is a sum of Gaussians exp(−‖·‖²/width). By default the widths are multiples of the mean squared
@@ -39,10 +47,17 @@ def discrepancy(own: Tensor, others: Tensor, widths: tuple[float, ...] | None = 
     apart = (squares[:, None] + squares - 2 * pooled @ pooled.T).clamp(min=0)
     count = len(pooled)
     mean = apart.detach().sum() / (count * (count - 1)) + 1e-8
-    kernels = (torch.exp(-apart / width) for width in widths or [mean * factor for factor in FACTORS])
+    kernels = (
+        torch.exp(-apart / width)
+        for width in widths or [mean * factor for factor in FACTORS]
+    )
     kernel = cast(Tensor, sum(kernels))
     half = len(own)
-    return kernel[:half, :half].mean() + kernel[half:, half:].mean() - 2 * kernel[:half, half:].mean()
+    return (
+        kernel[:half, :half].mean()
+        + kernel[half:, half:].mean()
+        - 2 * kernel[:half, half:].mean()
+    )
 
 
 class FedPHP(FedAvg):
@@ -54,52 +69,88 @@ class FedPHP(FedAvg):
     needs_rounds: ClassVar[bool] = True
     models: ClassVar[tuple[str, ...]] = ("model", "inherited")
     inherited: ClassVar[tuple[str, ...]] = ("inherited",)
-    mu: float = Field(0.9, ge=0, le=1, description="final weight μ of the past in the inherited model")
-    lam: float = Field(0.01, ge=0, le=1,
-                       description="weight λ of the inherited model's supervision; 0 trains like FedAvg")
-    variant: Literal["original", "pfllib"] = Field("original",
-                                                   description="schedule of m and widths of the kernel")
+    mu: float = Field(
+        0.9, ge=0, le=1, description="final weight μ of the past in the inherited model"
+    )
+    lam: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="weight λ of the inherited model's supervision; 0 trains like FedAvg",
+    )
+    variant: Literal["original", "pfllib"] = Field(
+        "original", description="schedule of m and widths of the kernel"
+    )
 
     def client_state(self, setup: Setup) -> State:
-        return {**super().client_state(setup), "inherited": setup.initial(),
-                "count": torch.zeros(1, dtype=torch.int64)}
+        return {
+            **super().client_state(setup),
+            "inherited": setup.initial(),
+            "count": torch.zeros(1, dtype=torch.int64),
+        }
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         if not self.lam:
             return super().loss(model, batch, lane)
         features = parts(model).features(batch.x)
-        inherited = at(model, lane.inherited, lambda teacher: parts(teacher).features(batch.x),
-                       lane.statistics)
+        inherited = at(
+            model,
+            lane.inherited,
+            lambda teacher: parts(teacher).features(batch.x),
+            lane.statistics,
+        )
         widths = WIDTHS if self.variant == "pfllib" else None
         fit = functional.cross_entropy(parts(model).head(features), batch.y)
-        supervision: Tensor = lane.regulariser(self.lam * discrepancy(features, inherited, widths))
+        supervision: Tensor = lane.regulariser(
+            self.lam * discrepancy(features, inherited, widths)
+        )
         return (1 - self.lam) * fit + supervision
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
-        return super().fit(fleet, rows, inbox, variables={"inherited": fleet.state["inherited"],
-                                                          "statistics": fleet.buffers("inherited")}, **how)
+        return super().fit(
+            fleet,
+            rows,
+            inbox,
+            variables={
+                "inherited": fleet.state["inherited"],
+                "statistics": fleet.buffers("inherited"),
+            },
+            **how,
+        )
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
         super().keep(fleet, trained)
         kept = self.momentum(fleet)[:, None]
         fleet.state["inherited"] = torch.lerp(trained, fleet.state["inherited"], kept)
-        fleet.keep_buffers("inherited", torch.lerp(fleet.buffers(), fleet.buffers("inherited"), kept))
+        fleet.keep_buffers(
+            "inherited", torch.lerp(fleet.buffers(), fleet.buffers("inherited"), kept)
+        )
         fleet.state["count"] = fleet.state["count"] + 1
 
     def momentum(self, fleet: Fleet) -> Tensor:
         """m [n], the weight of q_i in its average of this round."""
         setup = fleet.setup
         if self.variant == "pfllib":
-            return torch.full_like(fleet.state["inherited"][:, 0], self.mu * (fleet.round - 1) / setup.rounds)
+            return torch.full_like(
+                fleet.state["inherited"][:, 0],
+                self.mu * (fleet.round - 1) / setup.rounds,
+            )
         expected = max(int(setup.participation * setup.rounds + 1e-9), 1)
         return (self.mu * fleet.state["count"][:, 0] / expected).clamp(0, self.mu)
 
-    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+    def client_model(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> ClientModel:
         return ClientModel(fleet.state["inherited"], model="inherited")
 
-    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
-        return ({"trained": ClientModel(rows)} if trained
-                else super().other_models(fleet, inbox, rows, trained))
+    def other_models(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> dict[str, ClientModel]:
+        return (
+            {"trained": ClientModel(rows)}
+            if trained
+            else super().other_models(fleet, inbox, rows, trained)
+        )
 
 
 plugin = FedPHP

@@ -22,7 +22,15 @@ from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.losses import Batch
-from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State, head_of
+from hpcfl.methods.base import (
+    Audience,
+    ClientModel,
+    Cohort,
+    Method,
+    Setup,
+    State,
+    head_of,
+)
 from hpcfl.models import parts
 
 
@@ -36,11 +44,15 @@ class FedProto(Method):
     primary = "post"
     family = "prototypes, no weights"
     reference = "Tan et al., AAAI 2022"
-    weights: Literal["samples", "uniform"] = Field("uniform",
-                                                   description="weights of clients in a class's prototype")
-    lam: float = Field(1.0, ge=0,
-                       description="strength λ of the distance to prototypes in the loss (0.1 CIFAR-10); "
-                                   "0 trains as Local")
+    weights: Literal["samples", "uniform"] = Field(
+        "uniform", description="weights of clients in a class's prototype"
+    )
+    lam: float = Field(
+        1.0,
+        ge=0,
+        description="strength λ of the distance to prototypes in the loss (0.1 CIFAR-10); "
+        "0 trains as Local",
+    )
 
     def adapt(self, model: nn.Module) -> nn.Module:
         head_of(model, self.name)
@@ -50,30 +62,42 @@ class FedProto(Method):
         if not self.lam:
             return super().loss(model, batch, lane)
         features = parts(model).features(batch.x)
-        away: Tensor = (features - lane.prototypes[batch.y]).square() * lane.present[batch.y][:, None]
+        away: Tensor = (features - lane.prototypes[batch.y]).square() * lane.present[
+            batch.y
+        ][:, None]
         pull: Tensor = lane.regulariser(self.lam * away.mean())
         return functional.cross_entropy(parts(model).head(features), batch.y) + pull
 
     def server_state(self, setup: Setup) -> State:
         width = parts(setup.build()).head.in_features
-        return {"prototypes": torch.zeros(setup.classes, width),
-                "present": torch.zeros(setup.classes, dtype=torch.bool)}
+        return {
+            "prototypes": torch.zeros(setup.classes, width),
+            "present": torch.zeros(setup.classes, dtype=torch.bool),
+        }
 
     def client_state(self, setup: Setup) -> State:
         return {"model": setup.initial()}
 
     def send(self, server: State, audience: Audience) -> Message:
         prototypes, present = server["prototypes"], server["present"]
-        return {"prototypes": Sent(prototypes.flatten(), int(present.sum()) * prototypes.shape[1]),
-                "present": Sent(present, len(present) / 32)}
+        return {
+            "prototypes": Sent(
+                prototypes.flatten(), int(present.sum()) * prototypes.shape[1]
+            ),
+            "present": Sent(present, len(present) / 32),
+        }
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         return fleet.state["model"]
 
-    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+    def client_model(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> ClientModel:
         return ClientModel(rows, nearest, self._known(fleet, inbox))
 
-    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
+    def other_models(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> dict[str, ClientModel]:
         return {"classifier": ClientModel(rows)} if trained else {}
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
@@ -89,20 +113,31 @@ class FedProto(Method):
         In the mean of a class only the clients that hold it count.
         """
         held = fleet.counts > 0
-        return {"prototypes": Mean(means, held.long() if self.weights == "uniform" else fleet.counts,
-                                   floats=held.sum(dim=1) * means.shape[2] + means.shape[1] / 32)}
+        return {
+            "prototypes": Mean(
+                means,
+                held.long() if self.weights == "uniform" else fleet.counts,
+                floats=held.sum(dim=1) * means.shape[2] + means.shape[1] / 32,
+            )
+        }
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         held = (cohort.counts > 0).any(dim=0)
-        server["prototypes"] = torch.where(held[:, None], uplink["prototypes"], server["prototypes"])
+        server["prototypes"] = torch.where(
+            held[:, None], uplink["prototypes"], server["prototypes"]
+        )
         server["present"] = server["present"] | held
 
     def _known(self, fleet: Fleet, inbox: Inbox) -> State:
         """What a loss or a prediction reads of the prototypes: [n, K, d], and ``present`` [n, K]."""
         shape = (len(fleet.ids), fleet.setup.classes, -1)
         present = inbox["present"].expand(len(fleet.ids), -1)
-        return {"prototypes": inbox["prototypes"].view(1, fleet.setup.classes, -1).expand(shape),
-                "present": present}
+        return {
+            "prototypes": inbox["prototypes"]
+            .view(1, fleet.setup.classes, -1)
+            .expand(shape),
+            "present": present,
+        }
 
 
 def features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:

@@ -19,10 +19,14 @@ class FedProx(FedAvg):
     """Server: ``model`` [P]. Client: nothing. Down P, up P."""
 
     reference = "Li et al., MLSys 2020"
-    mu: float = Field(0.001, ge=0, description="strength μ of the proximal term; 0 is FedAvg")
+    mu: float = Field(
+        0.001, ge=0, description="strength μ of the proximal term; 0 is FedAvg"
+    )
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
-        return super().fit(fleet, rows, inbox, proximal=(self.mu, self.received(fleet, inbox)), **how)
+        return super().fit(
+            fleet, rows, inbox, proximal=(self.mu, self.received(fleet, inbox)), **how
+        )
 
 
 plugin = FedProx

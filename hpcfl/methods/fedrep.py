@@ -23,11 +23,16 @@ class FedRep(FedPer):
     """
 
     reference = "Collins et al., ICML 2021"
-    head_epochs: NonNegativeInt = Field(5, description="epochs τ on the head before those on the body "
-                                                       "(FedALA 5, FedNH 10)")
+    head_epochs: NonNegativeInt = Field(
+        5,
+        description="epochs τ on the head before those on the body "
+        "(FedALA 5, FedNH 10)",
+    )
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
-        fitted = fleet.train(rows, params=("head",), epochs=self.head_epochs, phase="head")
+        fitted = fleet.train(
+            rows, params=("head",), epochs=self.head_epochs, phase="head"
+        )
         return fleet.train(fitted, params=("body",), **how)
 
 

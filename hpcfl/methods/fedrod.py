@@ -56,23 +56,33 @@ class FedRoD(FedPer):
     primary = "post"
     reference = "Chen & Chao, ICLR 2022"
     personal: Literal["linear", "hyper"] = Field(
-        "linear", description="the personal head: a private layer, or a hypernetwork's")
-    order: Literal["together", "separate"] = Field("together",
-                                                   description="train both heads in each step, or in turn")
+        "linear", description="the personal head: a private layer, or a hypernetwork's"
+    )
+    order: Literal["together", "separate"] = Field(
+        "together", description="train both heads in each step, or in turn"
+    )
 
     def adapt(self, model: nn.Module) -> nn.Module:
         head = head_of(model, self.name)
         linear = self.personal == "linear"
-        model.personal = copy.deepcopy(head) if linear else HyperHead(head.in_features, head.out_features)
+        model.personal = (
+            copy.deepcopy(head)
+            if linear
+            else HyperHead(head.in_features, head.out_features)
+        )
         return model
 
     def private(self, layout: Layout) -> slice:
-        start = layout.columns("head").stop if self.personal == "linear" else layout.width
+        start = (
+            layout.columns("head").stop if self.personal == "linear" else layout.width
+        )
         return slice(start, layout.width)
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         features = parts(model).features(batch.x)
-        return self.generic(model, features, batch.y, lane) + self.residual(model, features, batch.y, lane)
+        return self.generic(model, features, batch.y, lane) + self.residual(
+            model, features, batch.y, lane
+        )
 
     def generic_loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         """(i) alone."""
@@ -82,11 +92,17 @@ class FedRoD(FedPer):
         """(ii) alone."""
         return self.residual(model, parts(model).features(batch.x), batch.y, lane)
 
-    def generic(self, model: nn.Module, features: Tensor, y: Tensor, lane: Any) -> Tensor:
+    def generic(
+        self, model: nn.Module, features: Tensor, y: Tensor, lane: Any
+    ) -> Tensor:
         """Loss (i), on ``features`` [batch, d]: cross-entropy balanced by the client's distribution."""
-        return functional.cross_entropy(parts(model).head(features) + lane.distribution.log(), y)
+        return functional.cross_entropy(
+            parts(model).head(features) + lane.distribution.log(), y
+        )
 
-    def residual(self, model: nn.Module, features: Tensor, y: Tensor, lane: Any) -> Tensor:
+    def residual(
+        self, model: nn.Module, features: Tensor, y: Tensor, lane: Any
+    ) -> Tensor:
         """Loss (ii): cross-entropy of both heads' sum, with features and generic logits constant."""
         features = features.detach()
         generic = parts(model).head(features).detach()
@@ -95,7 +111,11 @@ class FedRoD(FedPer):
     def extra(self, model: nn.Module, features: Tensor, lane: Any) -> Tensor:
         """The personal head's logits r_i·φ [batch, K]."""
         head = model.get_submodule("personal")
-        logits: Tensor = head(features) if self.personal == "linear" else head(features, lane.distribution)
+        logits: Tensor = (
+            head(features)
+            if self.personal == "linear"
+            else head(features, lane.distribution)
+        )
         return logits
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
@@ -103,22 +123,40 @@ class FedRoD(FedPer):
         if self.order == "together":
             return fleet.train(rows, variables=variables, **how)
         rate = fleet.learning_rate
-        generic = fleet.train(rows, params=("body", "head"), loss=self.generic_loss, variables=variables,
-                              **how)
+        generic = fleet.train(
+            rows,
+            params=("body", "head"),
+            loss=self.generic_loss,
+            variables=variables,
+            **how,
+        )
         trained, _ = fleet.train_by(
-            lambda turn: turn.move(lambda rows, gradient: rows.sub_(rate * gradient)), generic,
-            params=("personal",), phase="personal", loss=self.residual_loss, variables=variables)
+            lambda turn: turn.move(lambda rows, gradient: rows.sub_(rate * gradient)),
+            generic,
+            params=("personal",),
+            phase="personal",
+            loss=self.residual_loss,
+            variables=variables,
+        )
         return trained
 
-    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+    def client_model(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> ClientModel:
         def both(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
             features = parts(model).features(x)
             return parts(model).head(features) + self.extra(model, features, lane)
 
-        return ClientModel(rows, both, {"distribution": floored_distribution(fleet.counts).to(rows)})
+        return ClientModel(
+            rows, both, {"distribution": floored_distribution(fleet.counts).to(rows)}
+        )
 
-    def other_models(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> dict[str, ClientModel]:
-        return {} if trained else {"global": ClientModel(self.under_initial_head(inbox))}
+    def other_models(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> dict[str, ClientModel]:
+        return (
+            {} if trained else {"global": ClientModel(self.under_initial_head(inbox))}
+        )
 
 
 def floored_distribution(counts: Tensor) -> Tensor:

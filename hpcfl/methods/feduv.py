@@ -37,7 +37,9 @@ def variance_gap(probabilities: Tensor) -> Tensor:
 
 def closeness(features: Tensor, detach: bool) -> Tensor:
     """U of ``features`` [b, d], in (0, 1]; ``detach`` keeps the median out of the gradient."""
-    first, second = torch.triu_indices(len(features), len(features), 1, device=features.device)
+    first, second = torch.triu_indices(
+        len(features), len(features), 1, device=features.device
+    )
     # from differences, because ‖a‖² + ‖b‖² − 2ab loses all digits for close pairs
     squares = (features[first] - features[second]).square().sum(dim=1)
     scale = median_above_zero(squares)
@@ -48,19 +50,32 @@ def median_above_zero(values: Tensor) -> Tensor:
     """The lower median of those of ``values`` [m] ≥ 0 that are not zero; 1 if all are."""
     ordered = torch.where(values > 0, values, torch.inf).sort().values
     count = (values > 0).sum()
-    return torch.where(count > 0, ordered.gather(0, ((count - 1) // 2).clamp(min=0)[None])[0], 1.0)
+    return torch.where(
+        count > 0, ordered.gather(0, ((count - 1) // 2).clamp(min=0)[None])[0], 1.0
+    )
 
 
 class FedUV(FedAvg):
     """Server: ``model`` [P]. Client: nothing. Down P, up P."""
 
     reference = "Son et al., CVPR 2024"
-    lam: float = Field(2.5, ge=0, description="strength λ of the variance of predictions (K/4 as a rule)")
-    mu: float = Field(0.5, ge=0,
-                      description="strength μ of the uniformity of features; with λ = 0 too it is FedAvg")
-    normalise: bool = Field(False,
-                            description="features on the unit sphere inside U, as the paper's text says")
-    detach_scale: bool = Field(False, description="keep the median σ² out of the gradient")
+    lam: float = Field(
+        2.5,
+        ge=0,
+        description="strength λ of the variance of predictions (K/4 as a rule)",
+    )
+    mu: float = Field(
+        0.5,
+        ge=0,
+        description="strength μ of the uniformity of features; with λ = 0 too it is FedAvg",
+    )
+    normalise: bool = Field(
+        False,
+        description="features on the unit sphere inside U, as the paper's text says",
+    )
+    detach_scale: bool = Field(
+        False, description="keep the median σ² out of the gradient"
+    )
 
     def adapt(self, model: nn.Module) -> nn.Module:
         head_of(model, self.name)
@@ -74,8 +89,12 @@ class FedUV(FedAvg):
         if self.normalise:
             features = functional.normalize(features, dim=1, eps=1e-12)
         fit = functional.cross_entropy(logits, batch.y)
-        varied: Tensor = lane.regulariser(self.lam * variance_gap(logits.softmax(dim=1)))
-        uniform: Tensor = lane.regulariser(self.mu * closeness(features, self.detach_scale))
+        varied: Tensor = lane.regulariser(
+            self.lam * variance_gap(logits.softmax(dim=1))
+        )
+        uniform: Tensor = lane.regulariser(
+            self.mu * closeness(features, self.detach_scale)
+        )
         return fit + varied + uniform
 
 

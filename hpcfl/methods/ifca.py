@@ -9,7 +9,6 @@ The authors' code chooses the model to be scored by test labels, and averages un
 (methods-1.md §13).
 """
 
-
 import torch
 import torch.nn.functional as functional
 from pydantic import Field, PositiveInt
@@ -30,19 +29,34 @@ class IFCA(ServerModel):
 
     reference = "Ghosh et al., NeurIPS 2020"
     family = "clusters of clients"
-    clusters: PositiveInt = Field(2, description="number k of models (4 MNIST, 2 CIFAR-10, 8 CIFAR-100); "
-                                                 "1 is FedAvg")
+    clusters: PositiveInt = Field(
+        2,
+        description="number k of models (4 MNIST, 2 CIFAR-10, 8 CIFAR-100); "
+        "1 is FedAvg",
+    )
 
     def server_state(self, setup: Setup) -> State:
-        return {"models": torch.stack([setup.initial(draw) for draw in range(self.clusters)]),
-                "chosen": torch.full((setup.clients,), -1)}
+        return {
+            "models": torch.stack(
+                [setup.initial(draw) for draw in range(self.clusters)]
+            ),
+            "chosen": torch.full((setup.clients,), -1),
+        }
 
     def send(self, server: State, audience: Audience) -> Message:
-        return {"models": Pool(server["models"], torch.arange(self.clusters).repeat(len(audience.ids), 1))}
+        return {
+            "models": Pool(
+                server["models"],
+                torch.arange(self.clusters).repeat(len(audience.ids), 1),
+            )
+        }
 
     def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """Adds ``cluster`` [n], which of the models each client chooses."""
-        return {**inbox, "cluster": fleet.loss_of(inbox["models"], "train").argmin(dim=1)}
+        return {
+            **inbox,
+            "cluster": fleet.loss_of(inbox["models"], "train").argmin(dim=1),
+        }
 
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         chosen: Tensor = inbox["models"].rows[inbox["cluster"]]
@@ -51,8 +65,10 @@ class IFCA(ServerModel):
     def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         # a mean for each cluster, in which only those who chose it count
         chosen = functional.one_hot(inbox["cluster"].cpu(), self.clusters)
-        return {"models": Mean(trained, chosen * self.shares(fleet)[:, None]),
-                "cluster": Sent(inbox["cluster"][:, None], 1)}
+        return {
+            "models": Mean(trained, chosen * self.shares(fleet)[:, None]),
+            "cluster": Sent(inbox["cluster"][:, None], 1),
+        }
 
     def server_models(self, server: State) -> State:
         return {f"cluster {c}": model for c, model in enumerate(server["models"])}
@@ -60,8 +76,12 @@ class IFCA(ServerModel):
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         clusters = uplink["cluster"][:, 0]
         taken = torch.isin(torch.arange(self.clusters), clusters)
-        server["models"] = torch.where(taken[:, None], uplink["models"], server["models"])
-        server["chosen"] = server["chosen"].index_copy(0, torch.from_numpy(cohort.ids), clusters)
+        server["models"] = torch.where(
+            taken[:, None], uplink["models"], server["models"]
+        )
+        server["chosen"] = server["chosen"].index_copy(
+            0, torch.from_numpy(cohort.ids), clusters
+        )
 
 
 plugin = IFCA

@@ -29,7 +29,9 @@ class Moon(FedAvg):
     """Server: ``model`` [P]. Client: ``last`` [P], its model after its last round. Down P, up P."""
 
     reference = "Li et al., CVPR 2021"
-    mu: float = Field(5.0, ge=0, description="weight μ of the contrast (1 CIFAR-100); 0 is FedAvg")
+    mu: float = Field(
+        5.0, ge=0, description="weight μ of the contrast (1 CIFAR-100); 0 is FedAvg"
+    )
     tau: float = Field(0.5, gt=0, description="temperature τ of the contrast")
 
     def client_state(self, setup: Setup) -> State:
@@ -40,17 +42,34 @@ class Moon(FedAvg):
             return super().loss(model, batch, lane)
         features = parts(model).features(batch.x)
         fit = functional.cross_entropy(parts(model).head(features), batch.y)
-        similar = torch.stack([functional.cosine_similarity(features, at(
-            model, row, lambda other: parts(other).features(batch.x)).detach())
-            for row in (lane.received, lane.last)], dim=1)
+        similar = torch.stack(
+            [
+                functional.cosine_similarity(
+                    features,
+                    at(
+                        model, row, lambda other: parts(other).features(batch.x)
+                    ).detach(),
+                )
+                for row in (lane.received, lane.last)
+            ],
+            dim=1,
+        )
         # Of softplus, which would do the same, the last bits depend on how many clients are side by side.
         contrast = -(similar / self.tau).log_softmax(dim=1)[:, 0].mean()
         total: Tensor = fit + lane.regulariser(self.mu * contrast)
         return total
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
-        return super().fit(fleet, rows, inbox, variables={
-            "received": fleet.rows(self.received(fleet, inbox)), "last": fleet.state["last"]}, **how)
+        return super().fit(
+            fleet,
+            rows,
+            inbox,
+            variables={
+                "received": fleet.rows(self.received(fleet, inbox)),
+                "last": fleet.state["last"],
+            },
+            **how,
+        )
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
         super().keep(fleet, trained)

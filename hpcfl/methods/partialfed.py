@@ -41,17 +41,31 @@ class PartialFed(FedAvg):
     family = "personal beside global"
     reference = "Sun et al., NeurIPS 2021"
     unheeded = ("optimizer", "momentum", "weight_decay", "clip")
-    draw: Literal["round", "batch"] = Field("round", description="load before local training, or anew in "
-                                                                 "every mini-batch")
-    warmup: NonNegativeInt = Field(20, description="first rounds in which all of the shared model is loaded")
-    temperature: float = Field(5.0, gt=0, description="temperature T of the first round after the warm-up")
-    decay: float = Field(0.965, gt=0, le=1, description="factor of the temperature in each round")
-    strategy_share: float = Field(0.2, ge=0, lt=1, description="share of batches that train the strategy")
-    strategy_lr: float | None = Field(None, ge=0, description="rate η_a of the strategy; default: plain_lr")
+    draw: Literal["round", "batch"] = Field(
+        "round", description="load before local training, or anew in every mini-batch"
+    )
+    warmup: NonNegativeInt = Field(
+        20, description="first rounds in which all of the shared model is loaded"
+    )
+    temperature: float = Field(
+        5.0, gt=0, description="temperature T of the first round after the warm-up"
+    )
+    decay: float = Field(
+        0.965, gt=0, le=1, description="factor of the temperature in each round"
+    )
+    strategy_share: float = Field(
+        0.2, ge=0, lt=1, description="share of batches that train the strategy"
+    )
+    strategy_lr: float | None = Field(
+        None, ge=0, description="rate η_a of the strategy; default: plain_lr"
+    )
 
     def client_state(self, setup: Setup) -> State:
-        return {**super().client_state(setup), "model": setup.initial(),
-                "strategy": torch.zeros(len(setup.layout.layers), 2)}
+        return {
+            **super().client_state(setup),
+            "model": setup.initial(),
+            "strategy": torch.zeros(len(setup.layout.layers), 2),
+        }
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
         fleet.state["model"] = trained
@@ -61,27 +75,51 @@ class PartialFed(FedAvg):
             return super().fit(fleet, rows, inbox, **how)
         rate, layers = fleet.learning_rate, len(fleet.layout.layers)
         strategy_rate = rate if self.strategy_lr is None else self.strategy_lr
-        temperature = max(COLDEST, self.temperature * self.decay ** (fleet.round - self.warmup - 1))
+        temperature = max(
+            COLDEST, self.temperature * self.decay ** (fleet.round - self.warmup - 1)
+        )
 
         def step(turn: Turn) -> None:
             lane, own = turn.variables, turn.rows()
-            choice = drawn(lane["strategy"], turn.uniform("gumbel", layers, 2), temperature)
+            choice = drawn(
+                lane["strategy"], turn.uniform("gumbel", layers, 2), temperature
+            )
             mixed = mix(fleet.layout, choice, lane["shared"], own)
             learns = self.trains_strategy(turn.index, lane["offset"])[:, None]
             point = mixed if self.draw == "batch" else torch.where(learns, mixed, own)
             gradient = turn.gradient(point)
-            slope = slopes(fleet.layout, choice, gradient, lane["shared"], own) / temperature
+            slope = (
+                slopes(fleet.layout, choice, gradient, lane["shared"], own)
+                / temperature
+            )
             turn.write(torch.where(learns, own, point - rate * gradient))
-            lane["strategy"] = torch.where(learns[..., None], lane["strategy"] - strategy_rate * slope,
-                                           lane["strategy"])
+            lane["strategy"] = torch.where(
+                learns[..., None],
+                lane["strategy"] - strategy_rate * slope,
+                lane["strategy"],
+            )
 
-        own, shared, strategy = fleet.state["model"], fleet.rows(rows), fleet.state["strategy"]
+        own, shared, strategy = (
+            fleet.state["model"],
+            fleet.rows(rows),
+            fleet.state["strategy"],
+        )
         if self.draw == "round":
-            choice = drawn(strategy, fleet.uniform("first gumbel", layers, 2), temperature)
+            choice = drawn(
+                strategy, fleet.uniform("first gumbel", layers, 2), temperature
+            )
             own = mix(fleet.layout, choice, shared, own)
-        trained, after = fleet.train_by(step, own, variables={
-            **self.known(fleet, own), "shared": shared, "strategy": strategy,
-            "offset": fleet.uniform("strategy batches")}, **how)
+        trained, after = fleet.train_by(
+            step,
+            own,
+            variables={
+                **self.known(fleet, own),
+                "shared": shared,
+                "strategy": strategy,
+                "offset": fleet.uniform("strategy batches"),
+            },
+            **how,
+        )
         fleet.state["strategy"] = after["strategy"]
         return trained
 
@@ -101,12 +139,19 @@ class PartialFed(FedAvg):
     def preferred(self, fleet: Fleet, shared: Tensor) -> Tensor:
         """Models [n, P] with each layer from ``shared`` or θ_i, the more probable; if equal, from θ_i."""
         strategy = fleet.state["strategy"]
-        keeps = by_layer(fleet.layout, (strategy[..., OWN] >= strategy[..., SHARED]).float())
+        keeps = by_layer(
+            fleet.layout, (strategy[..., OWN] >= strategy[..., SHARED]).float()
+        )
         return torch.where(keeps > 0, fleet.state["model"], shared)
 
-    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
-        return ClientModel(self.preferred(fleet, self.received(fleet, inbox))
-                           if self.adaptive(fleet) else rows)
+    def client_model(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> ClientModel:
+        return ClientModel(
+            self.preferred(fleet, self.received(fleet, inbox))
+            if self.adaptive(fleet)
+            else rows
+        )
 
 
 def drawn(strategy: Tensor, uniform: Tensor, temperature: float) -> Tensor:
@@ -116,18 +161,27 @@ def drawn(strategy: Tensor, uniform: Tensor, temperature: float) -> Tensor:
 
 def gumbel(uniform: Tensor) -> Tensor:
     """Gumbel noise from ``uniform`` numbers in [0, 1), of their shape."""
-    inside = uniform.clamp(1e-20, 1 - 2 ** -24)  # as float32 they may have been rounded up to 1
+    inside = uniform.clamp(
+        1e-20, 1 - 2**-24
+    )  # as float32 they may have been rounded up to 1
     return -(-inside.log()).log()
 
 
 def mix(layout: Layout, choice: Tensor, shared: Tensor, own: Tensor) -> Tensor:
     """θ̂ [a, P]: in each layer ``shared`` and ``own`` [a, P], weighted by ``choice`` [a, L, 2]."""
-    return by_layer(layout, choice[..., SHARED]) * shared + by_layer(layout, choice[..., OWN]) * own
+    return (
+        by_layer(layout, choice[..., SHARED]) * shared
+        + by_layer(layout, choice[..., OWN]) * own
+    )
 
 
-def slopes(layout: Layout, choice: Tensor, gradient: Tensor, shared: Tensor, own: Tensor) -> Tensor:
+def slopes(
+    layout: Layout, choice: Tensor, gradient: Tensor, shared: Tensor, own: Tensor
+) -> Tensor:
     """T·∂f/∂a [a, L, 2] from the ``gradient`` ∂f/∂θ̂ [a, P], through θ̂ and the softmax."""
-    direct = within_layers(layout, gradient[:, None] * torch.stack([shared, own], dim=1))
+    direct = within_layers(
+        layout, gradient[:, None] * torch.stack([shared, own], dim=1)
+    )
     return choice * (direct - (choice * direct).sum(dim=2, keepdim=True))
 
 
@@ -139,7 +193,9 @@ def by_layer(layout: Layout, values: Tensor) -> Tensor:
 
 def within_layers(layout: Layout, values: Tensor) -> Tensor:
     """The sums of ``values`` [a, k, P] over each layer's columns, [a, L, k]."""
-    return torch.stack([part.sum(dim=2) for part in values.split(sizes(layout), dim=2)], dim=1)
+    return torch.stack(
+        [part.sum(dim=2) for part in values.split(sizes(layout), dim=2)], dim=1
+    )
 
 
 def sizes(layout: Layout) -> list[int]:

@@ -29,15 +29,25 @@ class PerFedAvg(FedAvg):
 
     reference = "Fallah et al., NeurIPS 2020"
     unheeded = ("optimizer", "momentum", "weight_decay", "clip")
-    variant: Literal["first-order", "hessian-free"] = Field("first-order",
-                                                            description="how the second derivative is had")
-    alpha: float | None = Field(None, ge=0, description="size α of the adapting step; default: plain_lr")
-    beta: float | None = Field(None, ge=0, description="size β of the outer step; default: plain_lr")
-    delta: float = Field(1e-3, gt=0, description="length δ of the difference, relative to max(1, ‖θ‖)")
+    variant: Literal["first-order", "hessian-free"] = Field(
+        "first-order", description="how the second derivative is had"
+    )
+    alpha: float | None = Field(
+        None, ge=0, description="size α of the adapting step; default: plain_lr"
+    )
+    beta: float | None = Field(
+        None, ge=0, description="size β of the outer step; default: plain_lr"
+    )
+    delta: float = Field(
+        1e-3, gt=0, description="length δ of the difference, relative to max(1, ‖θ‖)"
+    )
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
         batches = 2 if self.variant == "first-order" else 3
-        inner, beta = self.adapting(fleet), fleet.learning_rate if self.beta is None else self.beta
+        inner, beta = (
+            self.adapting(fleet),
+            fleet.learning_rate if self.beta is None else self.beta,
+        )
 
         def outer(rows: Tensor, gradient: Tensor, theta: Tensor) -> None:
             torch.sub(theta, beta * gradient, out=rows)
@@ -53,8 +63,14 @@ class PerFedAvg(FedAvg):
             turn.write(theta - beta * (direction - bent))
 
         epochs = batches * how.pop("epochs", fleet.setup.training.epochs)
-        trained, _ = fleet.train_by(step, rows, batches=batches, epochs=epochs,
-                                    variables=self.known(fleet, rows), **how)
+        trained, _ = fleet.train_by(
+            step,
+            rows,
+            batches=batches,
+            epochs=epochs,
+            variables=self.known(fleet, rows),
+            **how,
+        )
         return trained
 
     def curvature(self, turn: Turn, theta: Tensor, direction: Tensor) -> Tensor:
@@ -62,16 +78,22 @@ class PerFedAvg(FedAvg):
         length: Tensor = direction.norm(dim=1, keepdim=True)
         shift: Tensor = self.delta * theta.norm(dim=1, keepdim=True).clamp(min=1)
         along = torch.where(length > 0, direction / length, 0) * shift
-        change = turn.gradient(theta + along, batch=2) - turn.gradient(theta - along, batch=2)
+        change = turn.gradient(theta + along, batch=2) - turn.gradient(
+            theta - along, batch=2
+        )
         return change * length / (2 * shift)
 
-    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+    def client_model(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> ClientModel:
         return ClientModel(rows if trained else self.adapted(fleet, rows))
 
     def adapted(self, fleet: Fleet, rows: Tensor) -> Tensor:
         """The models [n, P] after one step of size α from ``rows`` on one random training mini-batch."""
         step = self.adapting(fleet)
-        adapted, _ = fleet.train_by(lambda turn: turn.move(step), rows, epochs=1, steps=1, phase="adapt")
+        adapted, _ = fleet.train_by(
+            lambda turn: turn.move(step), rows, epochs=1, steps=1, phase="adapt"
+        )
         return adapted
 
     def adapting(self, fleet: Fleet) -> Callable[[Tensor, Tensor], None]:

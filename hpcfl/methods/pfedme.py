@@ -30,26 +30,46 @@ class PFedMe(ServerModel):
     family = "personal beside global"
     reference = "Dinh et al., NeurIPS 2020"
     unheeded = ("optimizer", "momentum", "weight_decay", "clip")
-    lam: float = Field(15.0, ge=0, description="strength λ of the proximal term between θ and w_i; "
-                                             "0 never moves w_i")
-    personal_lr: float = Field(0.01, gt=0,
-                               description="learning rate η_p of θ (FedALA 0.01, the authors 0.09)")
+    lam: float = Field(
+        15.0,
+        ge=0,
+        description="strength λ of the proximal term between θ and w_i; "
+        "0 never moves w_i",
+    )
+    personal_lr: float = Field(
+        0.01, gt=0, description="learning rate η_p of θ (FedALA 0.01, the authors 0.09)"
+    )
     inner_steps: PositiveInt = Field(5, description="steps K on θ for each mini-batch")
-    beta: float = Field(1.0, ge=0, description="the server's step β; 1 is the average, more extrapolates")
-    mu: float = Field(0.0, ge=0,
-                      description="weight decay μ of θ, 0.001 in the reference code and not in the paper")
+    beta: float = Field(
+        1.0,
+        ge=0,
+        description="the server's step β; 1 is the average, more extrapolates",
+    )
+    mu: float = Field(
+        0.0,
+        ge=0,
+        description="weight decay μ of θ, 0.001 in the reference code and not in the paper",
+    )
 
     @model_validator(mode="after")
     def _inner_steps_converge(self) -> "PFedMe":
         if self.personal_lr * self.lam >= 2:
-            raise ValueError(f"personal_lr · lam = {self.personal_lr * self.lam:g} must be below 2, "
-                             "or θ diverges")
+            raise ValueError(
+                f"personal_lr · lam = {self.personal_lr * self.lam:g} must be below 2, "
+                "or θ diverges"
+            )
         return self
 
     def notes(self, setup: Setup) -> list[str]:
         factor = setup.plain_rate(1) * self.lam
-        return [f"pfedme: lr · lam = {factor:g} is above 1, so w_i overshoots θ in every step; "
-                "above 2 it diverges"] if factor > 1 else []
+        return (
+            [
+                f"pfedme: lr · lam = {factor:g} is above 1, so w_i overshoots θ in every step; "
+                "above 2 it diverges"
+            ]
+            if factor > 1
+            else []
+        )
 
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "personal": setup.initial()}
@@ -76,7 +96,8 @@ class PFedMe(ServerModel):
             turn.variables["local"] = torch.lerp(local, turn.rows(), rate)
 
         fleet.state["personal"], after = fleet.train_by(
-            step, rows, variables={"local": fleet.rows(rows)}, **how)
+            step, rows, variables={"local": fleet.rows(rows)}, **how
+        )
         return after["local"]
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
@@ -84,7 +105,9 @@ class PFedMe(ServerModel):
         super().aggregate(server, cohort, uplink)
         server["model"] = torch.lerp(old, server["model"], self.beta)
 
-    def client_model(self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool) -> ClientModel:
+    def client_model(
+        self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
+    ) -> ClientModel:
         return ClientModel(fleet.state["personal"])
 
 

@@ -25,16 +25,22 @@ class Scaffold(ServerModel):
     family = "one global model"
     reference = "Karimireddy et al., ICML 2020"
     unheeded = ("optimizer", "momentum", "weight_decay")
-    weights: Literal["samples", "uniform"] = Field("uniform",
-                                                   description="weights of the clients in averages")
-    server_lr: float = Field(1.0, ge=0, description="the server's step η_g; 1 is the average")
+    weights: Literal["samples", "uniform"] = Field(
+        "uniform", description="weights of the clients in averages"
+    )
+    server_lr: float = Field(
+        1.0, ge=0, description="the server's step η_g; 1 is the average"
+    )
 
     def server_state(self, setup: Setup) -> State:
         state = super().server_state(setup)
         return {**state, "control": torch.zeros_like(state["model"])}
 
     def client_state(self, setup: Setup) -> State:
-        return {**super().client_state(setup), "control": torch.zeros(setup.layout.width)}
+        return {
+            **super().client_state(setup),
+            "control": torch.zeros(setup.layout.width),
+        }
 
     def send(self, server: State, audience: Audience) -> Message:
         return {**super().send(server, audience), "control": server["control"]}
@@ -42,13 +48,20 @@ class Scaffold(ServerModel):
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
-        trained, change = self.corrected(fleet, fleet.rows(start), fleet.rows(inbox["control"]))
+        trained, change = self.corrected(
+            fleet, fleet.rows(start), fleet.rows(inbox["control"])
+        )
         fleet.state["control"] = fleet.state["control"] + change
         self.keep(fleet, trained)
         self.score(fleet, inbox, trained, trained=True)
-        return {**self.reply(fleet, inbox, trained), "control": Mean(change, self.shares(fleet))}
+        return {
+            **self.reply(fleet, inbox, trained),
+            "control": Mean(change, self.shares(fleet)),
+        }
 
-    def corrected(self, fleet: Fleet, start: Tensor, control: Tensor) -> tuple[Tensor, Tensor]:
+    def corrected(
+        self, fleet: Fleet, start: Tensor, control: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """Train from ``start`` x with the server's ``control`` c, all [n, P]: the rows y and c_i⁺ − c_i."""
         rate = fleet.learning_rate
 
@@ -59,8 +72,14 @@ class Scaffold(ServerModel):
             turn.move(descend, turn.variables["correction"], clip=True)
             turn.variables["steps"] = turn.variables["steps"] + 1
 
-        trained, after = fleet.train_by(step, start, variables={
-            "correction": control - fleet.state["control"], "steps": torch.zeros_like(start[:, :1])})
+        trained, after = fleet.train_by(
+            step,
+            start,
+            variables={
+                "correction": control - fleet.state["control"],
+                "steps": torch.zeros_like(start[:, :1]),
+            },
+        )
         return trained, (start - trained) / (rate * after["steps"]) - control
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:

@@ -47,7 +47,9 @@ def parts(model: nn.Module) -> Parts:
     return cast(Parts, model)
 
 
-def build(model: Model, shape: tuple[int, ...], classes: int, vocabulary: int | None = None) -> nn.Module:
+def build(
+    model: Model, shape: tuple[int, ...], classes: int, vocabulary: int | None = None
+) -> nn.Module:
     """The module of one client that ``[model]`` asks for, freshly initialised.
 
     shape: of one sample. vocabulary: the data set's number of tokens, if it has tokens.
@@ -59,18 +61,27 @@ def build(model: Model, shape: tuple[int, ...], classes: int, vocabulary: int | 
     plugin = plugins.find(__name__, "model.name", model.name)
     module = _made(model.name, plugin, shape, classes, options)
     if not isinstance(module, nn.Module):
-        raise UserError(f"model.name = '{model.name}' made a {type(module).__name__}, not an nn.Module")
+        raise UserError(
+            f"model.name = '{model.name}' made a {type(module).__name__}, not an nn.Module"
+        )
     if model.head == "cosine":
         head = getattr(module, "head", None)
         if not isinstance(head, nn.Linear):
-            raise UserError("model.head = 'cosine' needs a model whose output layer is the nn.Linear "
-                            f"'head'; '{model.name}' has none")
+            raise UserError(
+                "model.head = 'cosine' needs a model whose output layer is the nn.Linear "
+                f"'head'; '{model.name}' has none"
+            )
         module.head = CosineHead(head.in_features, head.out_features, model.head_scale)
     return module
 
 
-def _made(name: str, plugin: Callable[..., Any], shape: tuple[int, ...], classes: int,
-          options: dict[str, Any]) -> Any:
+def _made(
+    name: str,
+    plugin: Callable[..., Any],
+    shape: tuple[int, ...],
+    classes: int,
+    options: dict[str, Any],
+) -> Any:
     """What the plugin called ``name`` makes. Raises UserError where a user's own one fails."""
     try:
         return plugin(shape, classes, **options)
@@ -79,5 +90,7 @@ def _made(name: str, plugin: Callable[..., Any], shape: tuple[int, ...], classes
         if ":" not in name or isinstance(error, UserError):
             raise
         size = "×".join(map(str, shape))
-        raise UserError(f"{f'{place}: ' if place else ''}model.name = '{name}' cannot be made for samples of "
-                        f"shape {size} and {classes} classes: {blame.said(error)}") from error
+        raise UserError(
+            f"{f'{place}: ' if place else ''}model.name = '{name}' cannot be made for samples of "
+            f"shape {size} and {classes} classes: {blame.said(error)}"
+        ) from error

@@ -32,16 +32,20 @@ class TwoConvolutions(nn.Module):
     def __init__(self, shape: tuple[int, ...], classes: int):
         super().__init__()
         if len(shape) != 3 or max(min(shape[1:]), self.side) < SMALLEST:
-            raise UserError(f"model.name = '{type(self).__name__.lower()}' needs images [channels, height, "
-                            f"width] of at least {SMALLEST}×{SMALLEST}; a sample here has the shape "
-                            f"{'×'.join(map(str, shape))}; 'mlp' takes any")
+            raise UserError(
+                f"model.name = '{type(self).__name__.lower()}' needs images [channels, height, "
+                f"width] of at least {SMALLEST}×{SMALLEST}; a sample here has the shape "
+                f"{'×'.join(map(str, shape))}; 'mlp' takes any"
+            )
         sides = [max(side, self.side) for side in shape[1:]]
         self._padding = [*_around(sides[1] - shape[2]), *_around(sides[0] - shape[1])]
         self.conv1 = nn.Conv2d(shape[0], self.channels[0], KERNEL)
         self.conv2 = nn.Conv2d(*self.channels, KERNEL)
         width = self.channels[1] * _remaining(sides[0]) * _remaining(sides[1])
         self._linear = [f"fc{position}" for position in range(1, len(self.widths) + 1)]
-        for name, inputs, outputs in zip(self._linear, [width, *self.widths], self.widths, strict=False):
+        for name, inputs, outputs in zip(
+            self._linear, [width, *self.widths], self.widths, strict=False
+        ):
             self.add_module(name, nn.Linear(inputs, outputs))
         self.head = nn.Linear(self.widths[-1], classes, bias=self.head_bias)
 

@@ -19,7 +19,9 @@ class CosineHead(nn.Linear):
 
     def forward(self, features: Tensor) -> Tensor:
         rows = functional.normalize(self.weight, dim=1, eps=1e-12)
-        return self.scale * functional.linear(functional.normalize(features, eps=1e-12), rows)
+        return self.scale * functional.linear(
+            functional.normalize(features, eps=1e-12), rows
+        )
 
 
 def spread(classes: int, width: int) -> Tensor:
@@ -37,7 +39,11 @@ def spread(classes: int, width: int) -> Tensor:
     rows = functional.normalize(rows.normal_(), dim=1)
     # ∂/∂V of τ·Σ_i log Σ_j≠i exp(V_i·V_j/τ) pushes each row away from its nearest ones
     for step in range(500):
-        tau = 0.03 ** (step / 500)  # cools down from 1, because rows that begin close together need the heat
+        tau = 0.03 ** (
+            step / 500
+        )  # cools down from 1, because rows that begin close together need the heat
         nearness = (rows @ rows.T / tau).fill_diagonal_(-torch.inf).softmax(dim=1)
-        rows = functional.normalize(rows - 0.3 * tau * (nearness + nearness.T) @ rows, dim=1)
+        rows = functional.normalize(
+            rows - 0.3 * tau * (nearness + nearness.T) @ rows, dim=1
+        )
     return rows

@@ -26,9 +26,13 @@ class BasicBlock(nn.Module):
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         self.norm2 = _norm(norm, outputs)
         self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:  # FedNH's network without norm layers has them here all the same
-            self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False),
-                                          _norm("group" if norm == "none" else norm, outputs))
+        if (
+            stride != 1 or inputs != outputs
+        ):  # FedNH's network without norm layers has them here all the same
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False),
+                _norm("group" if norm == "none" else norm, outputs),
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.norm2(self.conv2(relu(self.norm1(self.conv1(x)))))
@@ -47,23 +51,48 @@ class ResidualNetwork(nn.Module):
     Raises UserError for samples that are no images.
     """
 
-    def __init__(self, shape: tuple[int, ...], classes: int, widths: Sequence[int], blocks: int, norm: Norm,
-                 large_stem: bool, head_bias: bool):
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        widths: Sequence[int],
+        blocks: int,
+        norm: Norm,
+        large_stem: bool,
+        head_bias: bool,
+    ):
         super().__init__()
         if len(shape) != 3:
-            raise UserError(f"model.name = '{type(self).__name__.lower()}' needs images [channels, height, "
-                            f"width]; a sample here has the shape {'×'.join(map(str, shape))}")
+            raise UserError(
+                f"model.name = '{type(self).__name__.lower()}' needs images [channels, height, "
+                f"width]; a sample here has the shape {'×'.join(map(str, shape))}"
+            )
         self.stem = _stem(shape[0], widths[0], norm, large_stem)
         self._stages = [f"stage{position}" for position in range(1, len(widths) + 1)]
-        for name, inputs, outputs in zip(self._stages, [widths[0], *widths], widths, strict=False):
+        for name, inputs, outputs in zip(
+            self._stages, [widths[0], *widths], widths, strict=False
+        ):
             stride = 1 if name == "stage1" else 2
-            self.add_module(name, nn.Sequential(*(
-                BasicBlock(inputs if block == 0 else outputs, outputs, stride if block == 0 else 1, norm)
-                for block in range(blocks))))
+            self.add_module(
+                name,
+                nn.Sequential(
+                    *(
+                        BasicBlock(
+                            inputs if block == 0 else outputs,
+                            outputs,
+                            stride if block == 0 else 1,
+                            norm,
+                        )
+                        for block in range(blocks)
+                    )
+                ),
+            )
         self.head = nn.Linear(widths[-1], classes, bias=head_bias)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+                nn.init.kaiming_normal_(
+                    module.weight, mode="fan_out", nonlinearity="relu"
+                )
 
     def features(self, x: Tensor) -> Tensor:
         """The head's input [batch, channels]: the mean over all positions."""
@@ -80,14 +109,24 @@ class ResidualNetwork(nn.Module):
 
 def _norm(norm: Norm, channels: int) -> nn.Module:
     """A norm layer of the kind ``norm``; the identity for "none"."""
-    layers: dict[str, Callable[[], nn.Module]] = {"batch": lambda: nn.BatchNorm2d(channels),
-                                                  "group": lambda: nn.GroupNorm(GROUPS, channels),
-                                                  "none": nn.Identity}
+    layers: dict[str, Callable[[], nn.Module]] = {
+        "batch": lambda: nn.BatchNorm2d(channels),
+        "group": lambda: nn.GroupNorm(GROUPS, channels),
+        "none": nn.Identity,
+    }
     return layers[norm]()
 
 
 def _stem(inputs: int, width: int, norm: Norm, large: bool) -> nn.Sequential:
     if large:
-        return nn.Sequential(nn.Conv2d(inputs, width, 7, 2, padding=3, bias=False), _norm(norm, width),
-                             nn.ReLU(), nn.MaxPool2d(3, 2, padding=1))
-    return nn.Sequential(nn.Conv2d(inputs, width, 3, padding=1, bias=False), _norm(norm, width), nn.ReLU())
+        return nn.Sequential(
+            nn.Conv2d(inputs, width, 7, 2, padding=3, bias=False),
+            _norm(norm, width),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2, padding=1),
+        )
+    return nn.Sequential(
+        nn.Conv2d(inputs, width, 3, padding=1, bias=False),
+        _norm(norm, width),
+        nn.ReLU(),
+    )

@@ -19,14 +19,23 @@ class FastText(nn.Module):
     embedding is zero and stays so. Raises UserError for samples that are no tokens.
     """
 
-    def __init__(self, shape: tuple[int, ...], classes: int, *,
-                 vocabulary: Annotated[PositiveInt | None, Field(
-                     description="how many tokens there are; left out, the data set's")] = None):
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        *,
+        vocabulary: Annotated[
+            PositiveInt | None,
+            Field(description="how many tokens there are; left out, the data set's"),
+        ] = None,
+    ):
         super().__init__()
         if len(shape) != 1 or vocabulary is None:
-            raise UserError("model.name = 'fasttext' needs token ids [positions], "
-                            "such as 'ag-news'; a sample here has the shape "
-                            f"{'×'.join(map(str, shape))}{'' if vocabulary else ' and no vocabulary'}")
+            raise UserError(
+                "model.name = 'fasttext' needs token ids [positions], "
+                "such as 'ag-news'; a sample here has the shape "
+                f"{'×'.join(map(str, shape))}{'' if vocabulary else ' and no vocabulary'}"
+            )
         self.embedding = nn.Embedding(vocabulary, WIDTH, padding_idx=0)
         self.hidden = nn.Linear(WIDTH, WIDTH)
         self.head = nn.Linear(WIDTH, classes)

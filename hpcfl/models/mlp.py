@@ -14,6 +14,7 @@ from hpcfl.errors import UserError
 
 MOST_LAYERS, MOST_PARAMETERS = 1_000, 1_000_000_000  # of one client's model, 4 GB
 
+
 class MLP(nn.Module):
     """Linear layers with ReLU between them, on the flattened sample.
 
@@ -21,17 +22,29 @@ class MLP(nn.Module):
     allowed.
     """
 
-    def __init__(self, shape: tuple[int, ...], classes: int, *,
-                 hidden: Annotated[Sequence[PositiveInt],
-                                   Field(description="widths of the hidden layers")] = (64,)):
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        *,
+        hidden: Annotated[
+            Sequence[PositiveInt], Field(description="widths of the hidden layers")
+        ] = (64,),
+    ):
         super().__init__()
         widths = [math.prod(shape), *hidden]
-        parameters = sum((inputs + 1) * outputs for inputs, outputs in pairwise([*widths, classes]))
+        parameters = sum(
+            (inputs + 1) * outputs for inputs, outputs in pairwise([*widths, classes])
+        )
         if len(hidden) > MOST_LAYERS or parameters > MOST_PARAMETERS:
-            raise UserError(f"model.hidden: {len(hidden):,} layers with {parameters:,} parameters in all; "
-                            f"at most {MOST_LAYERS:,} and {MOST_PARAMETERS:,} are allowed")
+            raise UserError(
+                f"model.hidden: {len(hidden):,} layers with {parameters:,} parameters in all; "
+                f"at most {MOST_LAYERS:,} and {MOST_PARAMETERS:,} are allowed"
+            )
         self._hidden = [f"hidden{position}" for position in range(1, len(widths))]
-        for name, inputs, outputs in zip(self._hidden, widths, widths[1:], strict=False):
+        for name, inputs, outputs in zip(
+            self._hidden, widths, widths[1:], strict=False
+        ):
             self.add_module(name, nn.Linear(inputs, outputs))
         self.head = nn.Linear(widths[-1], classes)
 

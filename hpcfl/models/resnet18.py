@@ -15,12 +15,25 @@ from hpcfl.models._residual import Norm, ResidualNetwork
 class ResNet18(ResidualNetwork):
     """Four stages of two basic blocks each, of 64, 128, 256 and 512 channels."""
 
-    def __init__(self, shape: tuple[int, ...], classes: int, *,
-                 norm: Annotated[Norm, Field(description="batch: torchvision's form; group, none: "
-                                             "FedNH's")] = "batch"):
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        classes: int,
+        *,
+        norm: Annotated[
+            Norm, Field(description="batch: torchvision's form; group, none: FedNH's")
+        ] = "batch",
+    ):
         large = norm == "batch"
-        super().__init__(shape, classes, (64, 128, 256, 512), blocks=2, norm=norm, large_stem=large,
-                         head_bias=large)
+        super().__init__(
+            shape,
+            classes,
+            (64, 128, 256, 512),
+            blocks=2,
+            norm=norm,
+            large_stem=large,
+            head_bias=large,
+        )
 
 
 plugin = ResNet18

@@ -21,7 +21,12 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.sections import Runtime
 from hpcfl.fleet.convolutions import RULE
 
-LISTS = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS")
+LISTS = (
+    "CUDA_VISIBLE_DEVICES",
+    "GPU_DEVICE_ORDINAL",
+    "SLURM_JOB_GPUS",
+    "SLURM_STEP_GPUS",
+)
 COUNT = "SLURM_GPUS_ON_NODE"
 NO_LIST = ("", "-1", "NoDevFiles")
 # the wheels that a driver of this CUDA version runs, the newest first
@@ -54,11 +59,15 @@ def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
     Raises UserError.
     """
     wanted = runtime.device
-    if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available() and given() is None):
+    if wanted == "cpu" or (
+        wanted == "auto" and not torch.cuda.is_available() and given() is None
+    ):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise UserError(f"runtime.device = '{wanted}': {given() or 'this machine'} offers no GPU to torch: "
-                        f"{_reason()}; to train without, set runtime.device = 'cpu'")
+        raise UserError(
+            f"runtime.device = '{wanted}': {given() or 'this machine'} offers no GPU to torch: "
+            f"{_reason()}; to train without, set runtime.device = 'cpu'"
+        )
     count = torch.cuda.device_count()
     index = int(wanted.partition(":")[2] or local_rank % count)
     if index >= count:
@@ -68,10 +77,12 @@ def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
     try:
         torch.cuda.synchronize(device)  # the first call that needs the GPU itself
     except RuntimeError as error:
-        raise UserError(f"runtime.device = '{wanted}': GPU {index} of this node cannot be used: "
-                        f"{str(error).partition(chr(10))[0]}; the server and the workers share GPUs, so its "
-                        "compute mode must be Default (nvidia-smi -q -d COMPUTE says which it is), or "
-                        "NVIDIA's MPS must run") from error
+        raise UserError(
+            f"runtime.device = '{wanted}': GPU {index} of this node cannot be used: "
+            f"{str(error).partition(chr(10))[0]}; the server and the workers share GPUs, so its "
+            "compute mode must be Default (nvidia-smi -q -d COMPUTE says which it is), or "
+            "NVIDIA's MPS must run"
+        ) from error
     _promise(runtime.precision)
     return device
 
@@ -81,38 +92,54 @@ def found(device: torch.device, communicator: Communicator, precision: str) -> D
     and ``cuda:0`` of two ranks may be two GPUs."""
     mine = [f"{communicator.host} {_number(device)}", kind(device, precision)]
     seats, kinds = zip(*communicator.allgather(mine), strict=True)
-    return Device(device, seats.count(mine[0]), tuple(sorted({one for one in kinds if one})))
+    return Device(
+        device, seats.count(mine[0]), tuple(sorted({one for one in kinds if one}))
+    )
 
 
 def kind(device: torch.device, precision: str) -> str:
     """What the last bits of results depend on, in words; "" on a CPU."""
     if device.type == "cpu":
         return ""
-    return (f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, "
-            f"cuDNN {torch.backends.cudnn.version()}, precision {precision}, {RULE}")
+    return (
+        f"{torch.cuda.get_device_name(device)}, CUDA {torch.version.cuda}, "
+        f"cuDNN {torch.backends.cudnn.version()}, precision {precision}, {RULE}"
+    )
 
 
 def _number(device: torch.device) -> str:
     """Of a GPU, or of a part of one, on this host."""
-    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else "cpu"
+    return (
+        str(torch.cuda.get_device_properties(device).uuid)
+        if device.type == "cuda"
+        else "cpu"
+    )
 
 
 def _promise(precision: str) -> None:
     """The same bits in every call, as far as torch has kernels for it; where it has none it warns."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when the first product is computed
+    os.environ.setdefault(
+        "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
+    )  # read when the first product is computed
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     with warnings.catch_warnings():
         # torch 2.9 asks for names that other releases, which hpcfl runs with too, do not have
-        warnings.filterwarnings("ignore", "Please use the new API settings to control TF32")
+        warnings.filterwarnings(
+            "ignore", "Please use the new API settings to control TF32"
+        )
         torch.backends.cudnn.allow_tf32 = precision == "tf32"
         torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     torch.use_deterministic_algorithms(True, warn_only=True)
     # nothing here reads what it has not written
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     # along the first dimension they add in order
-    warnings.filterwarnings("ignore", "cumsum_cuda_kernel does not have a deterministic implementation")
+    warnings.filterwarnings(
+        "ignore", "cumsum_cuda_kernel does not have a deterministic implementation"
+    )
     # of equal values it may take any place, and only the value is used; torch up to 2.9 warns
-    warnings.filterwarnings("ignore", "kthvalue CUDA does not have a deterministic implementation")
+    warnings.filterwarnings(
+        "ignore", "kthvalue CUDA does not have a deterministic implementation"
+    )
 
 
 def given() -> str | None:
@@ -142,11 +169,25 @@ def _reason() -> str:
 def _installs(wheel: str) -> str:
     """The command that gives this Python the torch of a ``wheel``, within the bounds of hpcfl's own."""
     try:
-        needed = [one for one in requires("hpcfl") or [] if one.startswith("torch") and ";" not in one]
+        needed = [
+            one
+            for one in requires("hpcfl") or []
+            if one.startswith("torch") and ";" not in one
+        ]
     except PackageNotFoundError:  # a copy that is used without being installed
         needed = ["torch", "torchvision"]
-    return shlex.join([sys.executable, "-m", "pip", "install", "--force-reinstall", *needed,
-                       "--index-url", WHEEL_INDEX + wheel])
+    return shlex.join(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--force-reinstall",
+            *needed,
+            "--index-url",
+            WHEEL_INDEX + wheel,
+        ]
+    )
 
 
 def _driver() -> tuple[int, int] | None:

@@ -72,14 +72,28 @@ class Prepared:
 
     def cohort(self, ids: np.ndarray, round: int) -> Cohort:
         """What the method's server side knows of the clients ``ids`` [n] that it hears from."""
-        return Cohort(ids, self.setup.counts[ids], self.setup, round, self.method.weights == "uniform",
-                      self.resources.beat)
+        return Cohort(
+            ids,
+            self.setup.counts[ids],
+            self.setup,
+            round,
+            self.method.weights == "uniform",
+            self.resources.beat,
+        )
 
     def fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
         """Those of the clients ``ids`` that live on this rank, with copies of their private state."""
         own = ids[np.isin(ids, self.store.ids)]
         state = self.store.get(own.tolist(), self.resources.device)
-        return Fleet(own, state, self.setup.counts[own], round, scored, self.method.objective, self.resources)
+        return Fleet(
+            own,
+            state,
+            self.setup.counts[own],
+            round,
+            scored,
+            self.method.objective,
+            self.resources,
+        )
 
     @property
     def newcomer_ids(self) -> np.ndarray:
@@ -89,10 +103,21 @@ class Prepared:
     def new_fleet(self) -> Fleet:
         """The newcomers that live on this rank, in their own round 1, of ``newcomers.epochs`` epochs."""
         ids = np.array(self.newcomers.ids, np.int64)
-        training = self.setup.training.model_copy(update={"epochs": self.config.newcomers.epochs})
-        resources = replace(self.resources, setup=replace(self.setup, training=training))
-        return Fleet(ids, self.newcomers.get(ids.tolist(), resources.device), self.counts[ids], 1, True,
-                     self.method.objective, resources)
+        training = self.setup.training.model_copy(
+            update={"epochs": self.config.newcomers.epochs}
+        )
+        resources = replace(
+            self.resources, setup=replace(self.setup, training=training)
+        )
+        return Fleet(
+            ids,
+            self.newcomers.get(ids.tolist(), resources.device),
+            self.counts[ids],
+            1,
+            True,
+            self.method.objective,
+            resources,
+        )
 
 
 def prepare_together(config: Config, communicator: Communicator) -> Prepared:
@@ -117,7 +142,9 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     method = cast(Method, config.method)
     _refuse(config, method, process)
     dataset = datasets.load(config.data)
-    split = partition.make(cast(Scheme, config.partition), dataset, config.newcomers.clients)
+    split = partition.make(
+        cast(Scheme, config.partition), dataset, config.newcomers.clients
+    )
     scores = _scores(config, split)
     train, validation, selection = _held_out(config, method, split, dataset.y.numpy())
     counts, test_counts = _counts(replace(split, train=train), dataset)
@@ -128,24 +155,64 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
         template = build()
     parameters, buffers = layout.of_parameters(template), layout.of_buffers(template)
     trained = config.partition.clients
-    setup = Setup(parameters, counts[:trained], config.rounds, config.seed, build, config.training,
-                  config.participation.fraction)
+    setup = Setup(
+        parameters,
+        counts[:trained],
+        config.rounds,
+        config.seed,
+        build,
+        config.training,
+        config.participation.fraction,
+    )
     placed = _placed(counts, trained, config.training.batch_size, process.size)
     own = placed.clients_of(process.rank)
-    samples = Samples(dataset, own.tolist(), train, split.test, device,
-                      device.type == "cpu" and convolves(template), validation, config.data.augment,
-                      split.global_test, selection)
+    samples = Samples(
+        dataset,
+        own.tolist(),
+        train,
+        split.test,
+        device,
+        device.type == "cpu" and convolves(template),
+        validation,
+        config.data.augment,
+        split.global_test,
+        selection,
+    )
     method, private = _with_buffers(config, method, setup, buffers, template)
     template = convolutions.prepared(template.to(device), device)
-    lanes = _lanes(config, seat, template, samples, dataset, private, _together(config, placed))
+    lanes = _lanes(
+        config, seat, template, samples, dataset, private, _together(config, placed)
+    )
     given = template, device, lanes, config.runtime.replay
-    resources = Resources(setup, samples, choose(*given), buffers, device, process.beat, Stopwatch(), scores,
-                          head=head_kernel(*given, memory=1e6 * config.runtime.memory))
+    resources = Resources(
+        setup,
+        samples,
+        choose(*given),
+        buffers,
+        device,
+        process.beat,
+        Stopwatch(),
+        scores,
+        head=head_kernel(*given, memory=1e6 * config.runtime.memory),
+    )
     server = method.server_state(setup) if process.is_server else {}
     store, newcomers = _stores(config, seat, own, private)
-    return Prepared(config, method, setup, split, counts, test_counts, placed, resources, store, newcomers,
-                    server, [*config.notes, *split.notes, *method.notes(setup), *_idle(placed)], seat.kinds,
-                    measures.measure(config.evaluation, scores))
+    return Prepared(
+        config,
+        method,
+        setup,
+        split,
+        counts,
+        test_counts,
+        placed,
+        resources,
+        store,
+        newcomers,
+        server,
+        [*config.notes, *split.notes, *method.notes(setup), *_idle(placed)],
+        seat.kinds,
+        measures.measure(config.evaluation, scores),
+    )
 
 
 def _refuse(config: Config, method: Method, process: Process) -> None:
@@ -153,12 +220,15 @@ def _refuse(config: Config, method: Method, process: Process) -> None:
     if process.is_server:
         check_trackers(config.runtime.track)
     if config.newcomers.clients and method.no_newcomers:
-        raise UserError(f"newcomers.clients = {config.newcomers.clients}: {method.name} has no model for a "
-                        f"client that never took part, {method.no_newcomers}")
+        raise UserError(
+            f"newcomers.clients = {config.newcomers.clients}: {method.name} has no model for a "
+            f"client that never took part, {method.no_newcomers}"
+        )
 
 
-def _held_out(config: Config, method: Method, split: Split, labels: np.ndarray) -> tuple[
-        list[np.ndarray], list[np.ndarray], list[np.ndarray] | None]:
+def _held_out(
+    config: Config, method: Method, split: Split, labels: np.ndarray
+) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray] | None]:
     """Each client's samples to train on, those held out for the method, and those to choose rounds on.
 
     The last is None where the experiment holds none out for that. labels: int64, of all samples.
@@ -169,11 +239,20 @@ def _held_out(config: Config, method: Method, split: Split, labels: np.ndarray) 
     return train, validation, selection if share else None
 
 
-def _stores(config: Config, seat: Device, own: np.ndarray, private: State) -> tuple[ClientStore, ClientStore]:
+def _stores(
+    config: Config, seat: Device, own: np.ndarray, private: State
+) -> tuple[ClientStore, ClientStore]:
     """The initial private state of this rank's clients, and of its newcomers; ``own``: the ids of both."""
     new = own >= config.partition.clients
-    return (ClientStore(own[~new].tolist(), private, config.runtime.memory * 1e6,
-                        memory.STATE_SHARE * seat.memory), ClientStore(own[new].tolist(), private))
+    return (
+        ClientStore(
+            own[~new].tolist(),
+            private,
+            config.runtime.memory * 1e6,
+            memory.STATE_SHARE * seat.memory,
+        ),
+        ClientStore(own[new].tolist(), private),
+    )
 
 
 def _placed(counts: Tensor, trained: int, batch_size: int, size: int) -> Placement:
@@ -187,8 +266,10 @@ def _placed(counts: Tensor, trained: int, batch_size: int, size: int) -> Placeme
     tails = [count % batch_size for count in samples]
     kinds = [(abs(2 * tail - batch_size), tail) for tail in tails]
     costs = [-(-count // batch_size) for count in samples]
-    groups = [placement.place(costs[group], size, kinds[group])
-              for group in (slice(trained), slice(trained, None))]
+    groups = [
+        placement.place(costs[group], size, kinds[group])
+        for group in (slice(trained), slice(trained, None))
+    ]
     return Placement(np.concatenate([group.owner for group in groups]), size)
 
 
@@ -196,12 +277,17 @@ def _idle(placed: Placement) -> list[str]:
     """A note where there are more ranks than can work."""
     if not (idle := len(placed.idle)):
         return []
-    return [f"{idle} of {placed.size - 1} workers have no client; -n {placed.size - idle} is as fast"]
+    return [
+        f"{idle} of {placed.size - 1} workers have no client; -n {placed.size - idle} is as fast"
+    ]
 
 
 def _counts(split: Split, dataset: Dataset) -> tuple[Tensor, Tensor]:
     """How many samples of each class clients train and are tested on, float64 [clients, classes] each."""
-    of_train, of_test = (split.counts(dataset.y.numpy(), dataset.classes, part) for part in ("train", "test"))
+    of_train, of_test = (
+        split.counts(dataset.y.numpy(), dataset.classes, part)
+        for part in ("train", "test")
+    )
     return torch.from_numpy(of_train).double(), torch.from_numpy(of_test).double()
 
 
@@ -214,32 +300,54 @@ def _scores(config: Config, split: Split) -> dict[str, Score]:
     for name, score in asked.items():
         if score.shared_test and not split.global_test:
             key = "scores" if name in config.evaluation.scores else "metric"
-            raise UserError(f"evaluation.{key} = '{name}' needs all clients tested on the same samples, as "
-                            f"with partition.scheme = 'dirichlet-min'; '{config.partition.scheme}' gives "
-                            "each its own")
-    unasked = {name: score for name, score in measures.built_in().items()
-               if score.by_default and (split.global_test or not score.shared_test)}
+            raise UserError(
+                f"evaluation.{key} = '{name}' needs all clients tested on the same samples, as "
+                f"with partition.scheme = 'dirichlet-min'; '{config.partition.scheme}' gives "
+                "each its own"
+            )
+    unasked = {
+        name: score
+        for name, score in measures.built_in().items()
+        if score.by_default and (split.global_test or not score.shared_test)
+    }
     return unasked | asked
 
 
-def _with_buffers(config: Config, method: Method, setup: Setup, buffers: layout.Layout,
-                  template: nn.Module) -> tuple[Method, State]:
+def _with_buffers(
+    config: Config,
+    method: Method,
+    setup: Setup,
+    buffers: layout.Layout,
+    template: nn.Module,
+) -> tuple[Method, State]:
     """The method and the private state of ONE client, both with what batch-norm statistics need.
 
     The method is wrapped where the statistics are averaged.
     """
     private = method.client_state(setup)
     if buffers.width:
-        statistics = {buffer_name(model): layout.to_row(buffers, template) for model in method.models}
+        statistics = {
+            buffer_name(model): layout.to_row(buffers, template)
+            for model in method.models
+        }
         private |= statistics
         if config.training.buffers == "average":
             # of a client's models only "model" has statistics that travel
-            averaged = {name: row for name, row in statistics.items() if name == buffer_name("model")}
-            method = cast(Method, AveragedBuffers(method, averaged, layout.floating(buffers, template)))
+            averaged = {
+                name: row
+                for name, row in statistics.items()
+                if name == buffer_name("model")
+            }
+            method = cast(
+                Method,
+                AveragedBuffers(method, averaged, layout.floating(buffers, template)),
+            )
     return method, private
 
 
-def _builder(config: Config, method: Method, dataset: Dataset) -> Callable[[], nn.Module]:
+def _builder(
+    config: Config, method: Method, dataset: Dataset
+) -> Callable[[], nn.Module]:
     """A function that makes one client's model with fresh parameters, adapted to the method."""
     # taken out here, so that the function does not keep all samples
     shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
@@ -260,18 +368,30 @@ def _cores(config: Config, process: Process) -> int:
 
 def _together(config: Config, placed: Placement) -> int:
     """How many clients may take part in a round on one rank, at most."""
-    hosted = np.bincount(placed.owner[:config.partition.clients]).max()
+    hosted = np.bincount(placed.owner[: config.partition.clients]).max()
     return min(int(hosted), config.participation.count(config.partition.clients))
 
 
-def _lanes(config: Config, seat: Device, template: nn.Module, samples: Samples, dataset: Dataset,
-           private: State, together: int) -> int | str:
+def _lanes(
+    config: Config,
+    seat: Device,
+    template: nn.Module,
+    samples: Samples,
+    dataset: Dataset,
+    private: State,
+    together: int,
+) -> int | str:
     """``runtime.lanes``, where "auto" on a GPU is as many as fit into a rank's share of its memory.
 
     "auto" on the CPU is left to the kernel. together: how many clients take part in a round on one rank.
     """
     if config.runtime.lanes != "auto" or samples.device.type != "cuda":
         return config.runtime.lanes
-    return memory.most_lanes(template, dataset.normalise(dataset.x[:1].to(samples.device)), config.training,
-                             seat.memory - dataset.x.nbytes,
-                             sum(tensor.nbytes for tensor in private.values()), together)
+    return memory.most_lanes(
+        template,
+        dataset.normalise(dataset.x[:1].to(samples.device)),
+        config.training,
+        seat.memory - dataset.x.nbytes,
+        sum(tensor.nbytes for tensor in private.values()),
+        together,
+    )

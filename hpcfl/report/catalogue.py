@@ -16,10 +16,17 @@ from hpcfl.experiment import plugins
 
 STORED = Path(__file__).with_suffix(".json")
 Keys = dict[str, dict[str, Any]]  # JSON schemas by key
-Entry = dict[str, Any]  # JSON-able: ``name``, ``description``, and what a kind has besides
+Entry = dict[
+    str, Any
+]  # JSON-able: ``name``, ``description``, and what a kind has besides
 
-PACKAGES = {"methods": "hpcfl.methods", "models": "hpcfl.models", "partitions": "hpcfl.data.partitions",
-            "scores": "hpcfl.scores", "datasets": "hpcfl.data.sources"}
+PACKAGES = {
+    "methods": "hpcfl.methods",
+    "models": "hpcfl.models",
+    "partitions": "hpcfl.data.partitions",
+    "scores": "hpcfl.scores",
+    "datasets": "hpcfl.data.sources",
+}
 
 
 def entries(kind: str) -> list[Entry]:
@@ -33,35 +40,58 @@ def entries(kind: str) -> list[Entry]:
     * datasets: ``built_in`` and ``files``, where its files come from.
     """
     stored: list[Entry] = json.loads(STORED.read_text(encoding="utf-8"))[kind]
-    if [entry["name"] for entry in stored] != plugins.names(PACKAGES[kind]):  # a file has come or gone
+    if [entry["name"] for entry in stored] != plugins.names(
+        PACKAGES[kind]
+    ):  # a file has come or gone
         return described(kind)
     return stored
 
 
 def described(kind: str) -> list[Entry]:
     """The same, read off the code."""
-    special = {"methods": _method, "models": _model, "partitions": _partition, "scores": _score,
-               "datasets": _dataset}[kind]
-    return [_entry(PACKAGES[kind], name, special) for name in plugins.names(PACKAGES[kind])]
+    special = {
+        "methods": _method,
+        "models": _model,
+        "partitions": _partition,
+        "scores": _score,
+        "datasets": _dataset,
+    }[kind]
+    return [
+        _entry(PACKAGES[kind], name, special) for name in plugins.names(PACKAGES[kind])
+    ]
 
 
 def text() -> str:
     """The content of ``catalogue.json``."""
-    return json.dumps({kind: described(kind) for kind in PACKAGES}, indent=1, ensure_ascii=False) + "\n"
+    return (
+        json.dumps(
+            {kind: described(kind) for kind in PACKAGES}, indent=1, ensure_ascii=False
+        )
+        + "\n"
+    )
 
 
 def _entry(package: str, name: str, special: Callable[[str, Any], Entry]) -> Entry:
     module = importlib.import_module(f"{package}.{name.replace('-', '_')}")
     summary = (inspect.getdoc(module) or "").partition("\n\n")[0]
-    return {"name": name, "description": " ".join(summary.split()), **special(name, module.plugin)}
+    return {
+        "name": name,
+        "description": " ".join(summary.split()),
+        **special(name, module.plugin),
+    }
 
 
 def _method(name: str, plugin: Any) -> Entry:
     from hpcfl.report import traffic
 
     own = {key: schema for key, schema in _properties(plugin).items() if key != "name"}
-    return {"reference": plugin.reference, "family": plugin.family, "primary": plugin.primary,
-            "traffic": asdict(traffic.of(name)), "keys": _untitled(own)}
+    return {
+        "reference": plugin.reference,
+        "family": plugin.family,
+        "primary": plugin.primary,
+        "traffic": asdict(traffic.of(name)),
+        "keys": _untitled(own),
+    }
 
 
 def _model(name: str, plugin: Any) -> Entry:
@@ -73,18 +103,31 @@ def _model(name: str, plugin: Any) -> Entry:
 def _partition(name: str, plugin: Any) -> Entry:
     from hpcfl.experiment.sections import Partition
 
-    own = {key: schema for key, schema in _properties(plugin).items() if key not in Partition.model_fields}
+    own = {
+        key: schema
+        for key, schema in _properties(plugin).items()
+        if key not in Partition.model_fields
+    }
     return {"keys": _untitled(own)}
 
 
 def _score(name: str, plugin: Any) -> Entry:
-    return {"unit": plugin.unit, "better": plugin.better, "summaries": list(plugin.summaries),
-            "by_default": plugin.by_default}
+    return {
+        "unit": plugin.unit,
+        "better": plugin.better,
+        "summaries": list(plugin.summaries),
+        "by_default": plugin.by_default,
+    }
 
 
 def _dataset(name: str, plugin: Any) -> Entry:
-    files = ("built in" if plugin.built_in else "your own: data.file" if plugin.own_file
-             else f"download: hpcfl data download {name} --root DIR")
+    files = (
+        "built in"
+        if plugin.built_in
+        else "your own: data.file"
+        if plugin.own_file
+        else f"download: hpcfl data download {name} --root DIR"
+    )
     return {"built_in": plugin.built_in, "files": files}
 
 
@@ -95,8 +138,10 @@ def _properties(section: Any) -> Keys:
 
 def _untitled(properties: Keys) -> Keys:
     """JSON schemas of keys without the titles that pydantic makes of their names."""
-    return {key: {part: value for part, value in schema.items() if part != "title"}
-            for key, schema in properties.items()}
+    return {
+        key: {part: value for part, value in schema.items() if part != "title"}
+        for key, schema in properties.items()
+    }
 
 
 if __name__ == "__main__":

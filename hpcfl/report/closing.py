@@ -17,6 +17,8 @@ def tell(folder: Path, played: bool) -> None:
         sweep_table.show([folder])
     else:
         tables.show(folder, runs)
-    for path in figures.draw(folder, runs) if played or not any(folder.glob("*.png")) else []:
+    for path in (
+        figures.draw(folder, runs) if played or not any(folder.glob("*.png")) else []
+    ):
         print(f"figure: {path}")
     print(f"look further: hpcfl show {shlex.quote(str(folder))}", flush=True)

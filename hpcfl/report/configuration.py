@@ -10,8 +10,11 @@ from hpcfl.report.catalogue import Keys
 from hpcfl.report.listing import values
 
 # by section that names a plugin what all its plugins share
-PLUGINS = {"partition": Partition.model_json_schema(), "model": Model.model_json_schema(),
-           "method": MethodSection.model_json_schema()}
+PLUGINS = {
+    "partition": Partition.model_json_schema(),
+    "model": Model.model_json_schema(),
+    "method": MethodSection.model_json_schema(),
+}
 
 
 def toml(config: Config) -> str:
@@ -27,8 +30,12 @@ def toml(config: Config) -> str:
             schemas = type(getattr(config, section)).model_json_schema()["properties"]
             if section == "model":
                 schemas |= model_keys(keys["name"]).model_json_schema()["properties"]
-            if section in PLUGINS:  # a plugin's own class may repeat this key without saying what it means
-                schemas[SELECTORS[section]] = PLUGINS[section]["properties"][SELECTORS[section]]
+            if (
+                section in PLUGINS
+            ):  # a plugin's own class may repeat this key without saying what it means
+                schemas[SELECTORS[section]] = PLUGINS[section]["properties"][
+                    SELECTORS[section]
+                ]
             blocks.append(f"[{section}]\n{_block(keys, schemas)}")
     return "\n\n".join(blocks)
 
@@ -37,7 +44,9 @@ def _block(table: dict[str, Any], schemas: Keys) -> str:
     """One line a key, with comments that stand in one column."""
     lines = {key: _line(key, value) for key, value in table.items()}
     width = max(map(len, lines.values()))
-    return "\n".join(f"{line:{width}}  # {_meaning(schemas[key])}" for key, line in lines.items())
+    return "\n".join(
+        f"{line:{width}}  # {_meaning(schemas[key])}" for key, line in lines.items()
+    )
 
 
 def _line(key: str, value: Any) -> str:
@@ -47,4 +56,6 @@ def _line(key: str, value: Any) -> str:
 
 def _meaning(schema: dict[str, Any]) -> str:
     """What a key means, and its allowed values in brackets."""
-    return " ".join(part for part in (schema.get("description", ""), f"({values(schema)})") if part)
+    return " ".join(
+        part for part in (schema.get("description", ""), f"({values(schema)})") if part
+    )

@@ -17,27 +17,49 @@ def table(rows: Mapping[str, Sequence[Run]]) -> tuple[list[str], list[list[str]]
     round, without the first, which is slower. The phases are not all of a round, and those of rank 0 and of
     the slowest worker overlap.
     """
-    headings = ["floats down", "floats up", "MB down", "MB up", "whole run",
-                *(f"s/{phase}" for phase in PHASES)]
+    headings = [
+        "floats down",
+        "floats up",
+        "MB down",
+        "MB up",
+        "whole run",
+        *(f"s/{phase}" for phase in PHASES),
+    ]
     return headings, [[label, *_cells(runs)] for label, runs in rows.items()]
 
 
 def _cells(runs: Sequence[Run]) -> list[str]:
-    floats = [[number for run in runs if (number := getattr(run.summary, name)) is not None]
-              for name in ("floats_down", "floats_up")]
-    megabytes = [[_mean(run, name) / 1e6 or np.nan for run in runs] for name in ("bytes_down", "bytes_up")]
+    floats = [
+        [number for run in runs if (number := getattr(run.summary, name)) is not None]
+        for name in ("floats_down", "floats_up")
+    ]
+    megabytes = [
+        [_mean(run, name) / 1e6 or np.nan for run in runs]
+        for name in ("bytes_down", "bytes_up")
+    ]
     seconds = [[_mean(run, f"seconds/{phase}") for run in runs] for phase in PHASES]
-    whole = [float(np.nansum(run.results.values["seconds/round"])) for run in runs
-             if "seconds/round" in run.results.values]
-    return [*(_text(of, ",.0f") for of in floats), *(_text(of, ",.2f") for of in megabytes),
-            duration(sum(whole) / len(whole)) if whole else "–", *(_text(of, ".3f") for of in seconds)]
+    whole = [
+        float(np.nansum(run.results.values["seconds/round"]))
+        for run in runs
+        if "seconds/round" in run.results.values
+    ]
+    return [
+        *(_text(of, ",.0f") for of in floats),
+        *(_text(of, ",.2f") for of in megabytes),
+        duration(sum(whole) / len(whole)) if whole else "–",
+        *(_text(of, ".3f") for of in seconds),
+    ]
 
 
 def _mean(run: Run, name: str) -> float:
     """The mean of a number over the rounds that were played, but for the first; NaN if there is none."""
-    values = run.results.values.get(name, np.full(len(run.results.rounds), np.nan)).astype(float)
+    values = run.results.values.get(
+        name, np.full(len(run.results.rounds), np.nan)
+    ).astype(float)
     later = values[run.results.played][1:]
-    return float(later[np.isfinite(later)].mean()) if np.isfinite(later).any() else np.nan
+    return (
+        float(later[np.isfinite(later)].mean()) if np.isfinite(later).any() else np.nan
+    )
 
 
 def _text(numbers: Sequence[float], form: str) -> str:

@@ -25,11 +25,22 @@ if TYPE_CHECKING:
 KINDS = "hpcfl.report.plots"
 FORMATS = ("png", "pdf", "svg")
 PAGE = 7.0  # inches, the text's width on a page with two columns
-NO_DATE: dict[str, dict[str, Any]] = {"png": {}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+NO_DATE: dict[str, dict[str, Any]] = {
+    "png": {},
+    "pdf": {"CreationDate": None},
+    "svg": {"Date": None},
+}
 
 
-def plot(folders: Sequence[Path], kind: str, width: float, out: Path | None, form: str | None,
-         options: dict[str, Any], own: Sequence[str] = ()) -> list[str]:
+def plot(
+    folders: Sequence[Path],
+    kind: str,
+    width: float,
+    out: Path | None,
+    form: str | None,
+    options: dict[str, Any],
+    own: Sequence[str] = (),
+) -> list[str]:
     """Draw a figure of the runs below some folders; returns the lines to say.
 
     kind: a file of ``plots``, or a user's own ``module:function``. width: inches on paper. out: the file, by
@@ -38,19 +49,30 @@ def plot(folders: Sequence[Path], kind: str, width: float, out: Path | None, for
     RunFailure.
     """
     if find_spec("matplotlib") is None:
-        raise UserError("figures need matplotlib, which is not installed here: pip install matplotlib")
+        raise UserError(
+            "figures need matplotlib, which is not installed here: pip install matplotlib"
+        )
     draw = plugins.find(KINDS, "--kind", kind)
-    out, form = _file(out or Path(f"{kind.partition(':')[2] or kind}.{form or 'png'}"), form)
-    taken = [name for name, of in inspect.signature(draw).parameters.items() if of.kind is of.KEYWORD_ONLY]
+    out, form = _file(
+        out or Path(f"{kind.partition(':')[2] or kind}.{form or 'png'}"), form
+    )
+    taken = [
+        name
+        for name, of in inspect.signature(draw).parameters.items()
+        if of.kind is of.KEYWORD_ONLY
+    ]
     if unknown := [name for name in options if name not in taken]:
         allowed = ", ".join(f"--{name}" for name in taken) or "no options"
-        raise UserError(f"--{unknown[0]}: means nothing to --kind {kind}, which takes {allowed}")
+        raise UserError(
+            f"--{unknown[0]}: means nothing to --kind {kind}, which takes {allowed}"
+        )
     runs, notes = summary.runs_below(folders, own)
     sheet = Sheet(width)
     sheet.notes.extend(notes)
     height = _written(out, form, lambda: draw(runs, sheet, **options))
     return [f"note: {note}" for note in dict.fromkeys(sheet.notes)] + [
-        f"figure: {out} ({width:g} × {height:.2f} inches, letters of {TEXT} and {SMALL} points)"]
+        f"figure: {out} ({width:g} × {height:.2f} inches, letters of {TEXT} and {SMALL} points)"
+    ]
 
 
 def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
@@ -60,12 +82,17 @@ def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
     that counts, mostly ``accuracy.png``; the samples are in ``clients.png``. Without matplotlib nothing is
     drawn. Raises UserError if there is no run in the folder.
     """
-    if find_spec("matplotlib") is None:  # many compute nodes have just what training needs
+    if (
+        find_spec("matplotlib") is None
+    ):  # many compute nodes have just what training needs
         print("note: no figures, matplotlib is not installed here")
         return []
     runs = runs or summary.load_all(folder)
     drawn: dict[str, Callable[[], Figure]] = {
-        re.sub(r"[^\w-]+", "_", runs[0].measure.score) + ".png": lambda: moments(runs, Sheet(PAGE))}
+        re.sub(r"[^\w-]+", "_", runs[0].measure.score) + ".png": lambda: moments(
+            runs, Sheet(PAGE)
+        )
+    }
     if any("train_counts" in run.results.static for run in runs):
         drawn["clients.png"] = lambda: partition.plugin(runs, Sheet(PAGE))
     for name, make in drawn.items():
@@ -80,9 +107,14 @@ def moments(runs: list[Run], sheet: Sheet) -> "Figure":
     panels: dict[str, list[Line]] = {}
     for column, title in _lines.MOMENTS.items():
         found = curves.over_cost(arranged, f"{column}/{measure.recorded}")
-        panels |= {title if len(found) == 1 else f"{data}, {title}": lines for data, lines in found.items()}
+        panels |= {
+            title if len(found) == 1 else f"{data}, {title}": lines
+            for data, lines in found.items()
+        }
     unit = f" ({measure.unit})" if measure.unit else ""
-    figure = _lines.draw(sheet, panels, measure, xlabel="round", ylabel=f"test {measure.score}{unit}")
+    figure = _lines.draw(
+        sheet, panels, measure, xlabel="round", ylabel=f"test {measure.score}{unit}"
+    )
     for axes in figure.axes:
         whole_numbers(axes.xaxis)
     return figure
@@ -94,7 +126,9 @@ def _file(out: Path, form: str | None) -> tuple[Path, str]:
     if form is not None and ending not in ("", form):
         raise UserError(f"--out {out}: ends with .{ending}, but --format is {form}")
     if (ending or form) not in FORMATS:
-        raise UserError(f"--out {out}: its name must end with one of {', '.join(FORMATS)}")
+        raise UserError(
+            f"--out {out}: its name must end with one of {', '.join(FORMATS)}"
+        )
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
     return (out if ending else out.with_suffix(f".{form}")), form or ending

@@ -30,20 +30,33 @@ def clients(results: Results) -> "pandas.DataFrame":
     """
     import pandas
 
-    values = {name.removeprefix(OF_CLIENTS): array for name, array in results.values.items()
-              if name.startswith(OF_CLIENTS)}
-    for column in [name.removesuffix("/correct") for name in values if name.endswith("/correct")]:
+    values = {
+        name.removeprefix(OF_CLIENTS): array
+        for name, array in results.values.items()
+        if name.startswith(OF_CLIENTS)
+    }
+    for column in [
+        name.removesuffix("/correct") for name in values if name.endswith("/correct")
+    ]:
         accuracy = of_clients(results, column, "accuracy")
         assert accuracy is not None
         values[f"{column}/accuracy"] = accuracy
     count = next((array.shape[1] for array in values.values()), 0)
     for part in ("train", "test"):
         if (counts := results.static.get(f"{part}_counts")) is not None:
-            values[f"{part}_samples"] = np.broadcast_to(counts.sum(axis=1), (len(results.rounds), count))
+            values[f"{part}_samples"] = np.broadcast_to(
+                counts.sum(axis=1), (len(results.rounds), count)
+            )
     if len(names := results.header.get("clients", [])) == count:
-        values["name"] = np.broadcast_to(np.array(names, object), (len(results.rounds), count))
-    index = pandas.MultiIndex.from_product([results.rounds, range(count)], names=["round", "client"])
-    return pandas.DataFrame({name: values[name].reshape(-1) for name in sorted(values)}, index=index)
+        values["name"] = np.broadcast_to(
+            np.array(names, object), (len(results.rounds), count)
+        )
+    index = pandas.MultiIndex.from_product(
+        [results.rounds, range(count)], names=["round", "client"]
+    )
+    return pandas.DataFrame(
+        {name: values[name].reshape(-1) for name in sorted(values)}, index=index
+    )
 
 
 def runs(rows: Mapping[str, Mapping[str, Any]]) -> "pandas.DataFrame":

@@ -15,21 +15,36 @@ from hpcfl.report.catalogue import Entry
 from hpcfl.report.text import WIDEST
 
 BETWEEN = 2  # spaces between the columns of an overview
-BOUNDS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<",
-          "minItems": "at least", "maxItems": "at most"}
+BOUNDS = {
+    "minimum": "≥",
+    "exclusiveMinimum": ">",
+    "maximum": "≤",
+    "exclusiveMaximum": "<",
+    "minItems": "at least",
+    "maxItems": "at most",
+}
 
 # by kind the columns of the overview after the name: a heading, and what an entry has there
 Cells = tuple[tuple[str, Callable[[Entry], str]], ...]
 DESCRIPTION: Cells = (("description", lambda entry: entry["description"]),)
 COLUMNS: dict[str, Cells] = {
-    "methods": (("down", lambda entry: f"{entry['traffic']['down']:5.2f}"),
-                ("up", lambda entry: f"{entry['traffic']['up']:.2f}"),
-                ("reference", lambda entry: entry["reference"]), ("family", lambda entry: entry["family"])),
+    "methods": (
+        ("down", lambda entry: f"{entry['traffic']['down']:5.2f}"),
+        ("up", lambda entry: f"{entry['traffic']['up']:.2f}"),
+        ("reference", lambda entry: entry["reference"]),
+        ("family", lambda entry: entry["family"]),
+    ),
     "models": DESCRIPTION,
     "partitions": DESCRIPTION,
-    "scores": (("unit", lambda entry: entry["unit"]), ("better", lambda entry: entry["better"]),
-               *DESCRIPTION),
-    "datasets": (("files", lambda entry: entry["files"].partition(": ")[0]), *DESCRIPTION),
+    "scores": (
+        ("unit", lambda entry: entry["unit"]),
+        ("better", lambda entry: entry["better"]),
+        *DESCRIPTION,
+    ),
+    "datasets": (
+        ("files", lambda entry: entry["files"].partition(": ")[0]),
+        *DESCRIPTION,
+    ),
 }
 
 
@@ -65,14 +80,23 @@ def entry(kind: str, name: str) -> Entry:
 def overview(kind: str, width: int) -> Table:
     """A table with one line for each entry of a kind, in a terminal of so many columns."""
     headings = [kind.removesuffix("s"), *(heading for heading, _ in COLUMNS[kind])]
-    lines = [[entry["name"], *(content(entry) for _, content in COLUMNS[kind])]
-             for entry in catalogue.entries(kind)]
+    lines = [
+        [entry["name"], *(content(entry) for _, content in COLUMNS[kind])]
+        for entry in catalogue.entries(kind)
+    ]
     widths = [max(map(len, column)) for column in zip(headings, *lines, strict=True)]
     while max(widths) > 10 and sum(widths) + BETWEEN * (len(widths) - 1) > width:
         widths[widths.index(max(widths))] -= 1
-    table = Table(*(Column(heading, width=width, no_wrap=True)
-                    for heading, width in zip(headings, widths, strict=True)),
-                  box=None, padding=(0, BETWEEN, 0, 0), pad_edge=False, header_style="bold")
+    table = Table(
+        *(
+            Column(heading, width=width, no_wrap=True)
+            for heading, width in zip(headings, widths, strict=True)
+        ),
+        box=None,
+        padding=(0, BETWEEN, 0, 0),
+        pad_edge=False,
+        header_style="bold",
+    )
     for line in lines:
         table.add_row(*line)
     return table
@@ -84,16 +108,29 @@ def details(entry: Entry) -> list[str | Table]:
     parts: list[str | Table] = [f"{entry['name']}{reference}: {entry['description']}"]
     if "traffic" in entry:
         down, up, paper = (entry["traffic"][part] for part in ("down", "up", "paper"))
-        formula = f"; FedALA's Table 3 has their sum, {paper[0]} = {paper[1]:.2f}" if paper else ""
-        parts.append(f"Its result is read in the column {entry['primary']}. Models that travel in a round: "
-                     f"{down:.2f} down, {up:.2f} up{formula}. {_counted()}")
-    parts += [f"{what}: {_text(entry[what])}" for what in ("unit", "better", "summaries", "files")
-              if entry.get(what)]
+        formula = (
+            f"; FedALA's Table 3 has their sum, {paper[0]} = {paper[1]:.2f}"
+            if paper
+            else ""
+        )
+        parts.append(
+            f"Its result is read in the column {entry['primary']}. Models that travel in a round: "
+            f"{down:.2f} down, {up:.2f} up{formula}. {_counted()}"
+        )
+    parts += [
+        f"{what}: {_text(entry[what])}"
+        for what in ("unit", "better", "summaries", "files")
+        if entry.get(what)
+    ]
     if entry.get("keys"):
         table = Table("key", "default", "values", "meaning", box=box.SIMPLE_HEAD)
         for key, schema in entry["keys"].items():
-            table.add_row(key, _text(schema["default"]) if "default" in schema else "–", values(schema),
-                          schema.get("description", ""))
+            table.add_row(
+                key,
+                _text(schema["default"]) if "default" in schema else "–",
+                values(schema),
+                schema.get("description", ""),
+            )
         parts.append(table)
     return parts
 
@@ -101,14 +138,18 @@ def details(entry: Entry) -> list[str | Table]:
 def values(schema: dict[str, Any]) -> str:
     """The values that a JSON schema allows in a few words, such as ``all | output | integer > 0``."""
     if "anyOf" in schema:
-        return " | ".join(values(option) for option in schema["anyOf"] if option.get("type") != "null")
+        return " | ".join(
+            values(option) for option in schema["anyOf"] if option.get("type") != "null"
+        )
     if "enum" in schema:
         return " | ".join(map(str, schema["enum"]))
     if "const" in schema:
         return str(schema["const"])
     if schema.get("type") == "array" and "items" in schema:
         return f"list of {values(schema['items'])}"
-    bounds = [f"{sign} {schema[key]:g}" for key, sign in BOUNDS.items() if key in schema]
+    bounds = [
+        f"{sign} {schema[key]:g}" for key, sign in BOUNDS.items() if key in schema
+    ]
     return f"{schema.get('type', 'any')} {', '.join(bounds)}".rstrip()
 
 
@@ -120,5 +161,7 @@ def _text(value: Any) -> str:
 
 
 def _counted() -> str:
-    return ("Floats for one client in one round, as a multiple of its model, counted with 20 clients and a "
-            "small MLP.")
+    return (
+        "Floats for one client in one round, as a multiple of its model, counted with 20 clients and a "
+        "small MLP."
+    )

@@ -25,7 +25,9 @@ class RankNeeds:
 
     clients: int  # how many the rank hosts
     samples: int
-    client_state: int  # of all its clients, as far as ``runtime.memory`` lets it lie in memory
+    client_state: (
+        int  # of all its clients, as far as ``runtime.memory`` lets it lie in memory
+    )
     rows: int  # models and state of the clients that take part in a round
     lanes: int  # models of the clients that train at the same time, with gradients and the optimizer's state
     server: int  # state and messages of rank 0, as far as ``runtime.memory`` lets them lie in memory
@@ -35,11 +37,15 @@ def of_rank(prepared: Prepared, process: Process) -> RankNeeds:
     """This rank's needs in a round in which as many of its clients take part as ever can."""
     config, resources = prepared.config, prepared.resources
     model = FLOAT * prepared.setup.layout.width
-    cohort = max(1, int(config.participation.fraction * config.partition.clients + 1e-9))
+    cohort = max(
+        1, int(config.participation.fraction * config.partition.clients + 1e-9)
+    )
     own = len(prepared.store.ids)
     participants = min(own, cohort)
     # twice the cohort's models: what goes down and what comes up
-    server = sum(tensor.nbytes for tensor in prepared.server.values()) + 2 * cohort * model
+    server = (
+        sum(tensor.nbytes for tensor in prepared.server.values()) + 2 * cohort * model
+    )
     limit = int(config.runtime.memory * 1e6)
     return RankNeeds(
         clients=own,
@@ -48,8 +54,11 @@ def of_rank(prepared: Prepared, process: Process) -> RankNeeds:
         # start and trained rows, and the state in use
         rows=2 * participants * model + participants * client_bytes(prepared),
         # parameters, gradients and what the optimizer keeps
-        lanes=min(participants, resources.kernel.widest) * (2 + len(moments(config.training))) * model,
-        server=min(limit, server) if process.is_server else 0)
+        lanes=min(participants, resources.kernel.widest)
+        * (2 + len(moments(config.training)))
+        * model,
+        server=min(limit, server) if process.is_server else 0,
+    )
 
 
 def client_bytes(prepared: Prepared) -> int:
@@ -63,16 +72,24 @@ def of_disk(prepared: Prepared) -> tuple[int, int]:
     The server's state may still grow by the uploads that it keeps.
     """
     config = prepared.config
-    state = sum(tensor.nbytes
-                for tensor in prepared.server.values()) + config.partition.clients * client_bytes(prepared)
+    state = sum(
+        tensor.nbytes for tensor in prepared.server.values()
+    ) + config.partition.clients * client_bytes(prepared)
     scored = ceil(config.rounds / config.evaluation.every) + 1
-    return state, scored * config.partition.clients * (COLUMNS * len(of_scores(prepared)) + NUMBERS) * 8
+    return state, scored * config.partition.clients * (
+        COLUMNS * len(of_scores(prepared)) + NUMBERS
+    ) * 8
 
 
 def of_scores(prepared: Prepared) -> set[str]:
     """The names of the numbers that the scores record of each client in a column."""
-    return {part for name, score in prepared.resources.scores.items()
-            for part in measuring.numbers(name, score, measuring.made_up(prepared.setup.classes))}
+    return {
+        part
+        for name, score in prepared.resources.scores.items()
+        for part in measuring.numbers(
+            name, score, measuring.made_up(prepared.setup.classes)
+        )
+    }
 
 
 def show(prepared: Prepared, ranks: list[dict[str, Any]]) -> None:
@@ -81,24 +98,42 @@ def show(prepared: Prepared, ranks: list[dict[str, Any]]) -> None:
     ranks: ``vars`` of each rank's RankNeeds, in rank order.
     """
     console = Console(highlight=False)
-    table = Table("rank", "clients", "samples", "client state", "model rows", "lanes", "server",
-                  "sum", box=box.SIMPLE_HEAD, title="memory, beside Python, torch and activations",
-                  title_justify="left")
+    table = Table(
+        "rank",
+        "clients",
+        "samples",
+        "client state",
+        "model rows",
+        "lanes",
+        "server",
+        "sum",
+        box=box.SIMPLE_HEAD,
+        title="memory, beside Python, torch and activations",
+        title_justify="left",
+    )
     for column in table.columns:
         column.justify = "right"
     for rank, needs in enumerate(ranks):
         sizes = [size for name, size in needs.items() if name != "clients"]
-        table.add_row(str(rank), str(needs["clients"]), *map(size_text, [*sizes, sum(sizes)]))
+        table.add_row(
+            str(rank), str(needs["clients"]), *map(size_text, [*sizes, sum(sizes)])
+        )
     console.print(table)
     checkpoint, metrics = of_disk(prepared)
     kept = prepared.config.checkpoint.keep + 1  # with the one that is being written
-    console.print(f"disk: {size_text(checkpoint)} a checkpoint, {kept} at most; metrics {size_text(metrics)}")
+    console.print(
+        f"disk: {size_text(checkpoint)} a checkpoint, {kept} at most; metrics {size_text(metrics)}"
+    )
     console.print(f"model: {prepared.setup.layout.width:,} parameters")
     measure = prepared.measure
     direction = "highest" if measure.better == "up" else "lowest"
     scores = ", ".join(prepared.resources.scores)
-    console.print(literal(f"scores: {scores}; the best round is that of the {direction} {measure.recorded}"),
-                  soft_wrap=True)
+    console.print(
+        literal(
+            f"scores: {scores}; the best round is that of the {direction} {measure.recorded}"
+        ),
+        soft_wrap=True,
+    )
 
 
 def size_text(size: float) -> str:

@@ -25,11 +25,25 @@ from hpcfl.storage import run_folder, sweep_folder
 
 HERE = Path(__file__).parent
 # what a summary over clients is called
-KINDS = {"weighted": "of all samples", "mean": "mean over clients", "std": "std over clients",
-         "worst_tenth": "worst tenth of clients"}
+KINDS = {
+    "weighted": "of all samples",
+    "mean": "mean over clients",
+    "std": "std over clients",
+    "worst_tenth": "worst tenth of clients",
+}
 VALUES = 12  # of a key that are named
-MOMENTS = {"best": "best round", "tail": "last tenth"}  # where tables are read, and what that is called
-RAN = ("versions", "commit", "processor", "gpus", "ranks", "command")  # what is said of where runs were made
+MOMENTS = {
+    "best": "best round",
+    "tail": "last tenth",
+}  # where tables are read, and what that is called
+RAN = (
+    "versions",
+    "commit",
+    "processor",
+    "gpus",
+    "ranks",
+    "command",
+)  # what is said of where runs were made
 LONGEST = 300  # letters of a value
 
 
@@ -39,7 +53,9 @@ def write(folders: Sequence[Path], out: Path) -> None:
     Raises UserError if there is no run, or the file cannot be written.
     """
     if out.is_dir() or not out.parent.is_dir():
-        raise UserError(f"{out}: is no file in a folder that is there; choose another --out")
+        raise UserError(
+            f"{out}: is no file in a folder that is there; choose another --out"
+        )
     runs, _ = summary.runs_below(folders)
     page = render(runs, ", ".join(map(str, folders)), _waiting(folders))
     try:
@@ -54,28 +70,67 @@ def render(runs: list[Run], title: str, waiting: Sequence[str]) -> str:
     from markupsafe import Markup
 
     def shown(content: Any) -> Any:
-        return plain(content) if isinstance(content, str) and not isinstance(content, Markup) else content
+        return (
+            plain(content)
+            if isinstance(content, str) and not isinstance(content, Markup)
+            else content
+        )
 
-    environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined,
-                              trim_blocks=True, lstrip_blocks=True, finalize=shown)
-    environment.globals |= {"cell": table_formats.cell, "title_of": table_formats.title, "SIZE": charts.SIZE}
-    script, style = ((HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("js", "css"))
-    arranged = arrange([run for run in runs if run.summary.finished] or runs, unfinished=True)
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=shown,
+    )
+    environment.globals |= {
+        "cell": table_formats.cell,
+        "title_of": table_formats.title,
+        "SIZE": charts.SIZE,
+    }
+    script, style = (
+        (HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("js", "css")
+    )
+    arranged = arrange(
+        [run for run in runs if run.summary.finished] or runs, unfinished=True
+    )
     chapters = [chapter.make(arranged, column) for column in arranged.columns]
     return environment.get_template("page.html").render(
-        title=title, version=__version__, script=Markup(script), style=Markup(style),
+        title=title,
+        version=__version__,
+        script=Markup(script),
+        style=Markup(style),
         script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        kinds=KINDS, moments=MOMENTS, runs=runs, states=Counter(run.summary.state for run in runs),
-        measure=runs[0].measure, waiting=waiting,
-        tables=_tables(runs, arranged), chapters=chapters, differing=_differing(runs), ran=_ran(runs),
-        configuration=_values([protocols.flat(run.config) for run in runs]))
+        kinds=KINDS,
+        moments=MOMENTS,
+        runs=runs,
+        states=Counter(run.summary.state for run in runs),
+        measure=runs[0].measure,
+        waiting=waiting,
+        tables=_tables(runs, arranged),
+        chapters=chapters,
+        differing=_differing(runs),
+        ran=_ran(runs),
+        configuration=_values([protocols.flat(run.config) for run in runs]),
+    )
 
 
 def _waiting(folders: Sequence[Path]) -> list[str]:
     """The cells of all sweeps in folders and below them that nobody has begun."""
-    sweeps = sorted({file.parent for folder in folders for file in folder.glob(f"**/{sweep_folder.CELLS}")})
-    return [cell for sweep in sweeps for cell in sweep_folder.cells(sweep)
-            if not run_folder.is_run(sweep / cell)]
+    sweeps = sorted(
+        {
+            file.parent
+            for folder in folders
+            for file in folder.glob(f"**/{sweep_folder.CELLS}")
+        }
+    )
+    return [
+        cell
+        for sweep in sweeps
+        for cell in sweep_folder.cells(sweep)
+        if not run_folder.is_run(sweep / cell)
+    ]
 
 
 def _tables(runs: Sequence[Run], arranged: Arrangement) -> list[Grid]:
@@ -86,37 +141,69 @@ def _tables(runs: Sequence[Run], arranged: Arrangement) -> list[Grid]:
     if not any(run.summary.finished for run in runs):
         return []
     order = list(chapter.best_first(arranged.column(arranged.columns[0])))
-    places = {id(placed.run): order.index(row) if row in order else len(order)
-              for (row, _), cell in arranged.cells.items() for placed in cell}
+    places = {
+        id(placed.run): order.index(row) if row in order else len(order)
+        for (row, _), cell in arranged.cells.items()
+        for placed in cell
+    }
     ordered = sorted(runs, key=lambda run: places.get(id(run), len(order)))
     test = runs[0].measure.kind != "std"
-    return [sweep_table.make(ordered, reading=Reading(at=at, test=test)) for at in MOMENTS]
+    return [
+        sweep_table.make(ordered, reading=Reading(at=at, test=test)) for at in MOMENTS
+    ]
 
 
 def _differing(runs: Sequence[Run]) -> dict[str, str]:
     """The keys that every run's configuration has and in which runs differ, with the values."""
     settings = [protocols.flat(run.config) for run in runs]
-    keys = [key for key in settings[0] if all(key in setting for setting in settings)
-            and any(setting[key] != settings[0][key] for setting in settings)]
+    keys = [
+        key
+        for key in settings[0]
+        if all(key in setting for setting in settings)
+        and any(setting[key] != settings[0][key] for setting in settings)
+    ]
     return _values([{key: setting[key] for key in keys} for setting in settings])
 
 
 def _ran(runs: Sequence[Run]) -> dict[str, str]:
     """Where and by what the runs were made, with the values that occur."""
-    return _values([protocols.flat({key: run.results.header[key] for key in RAN if key in run.results.header})
-                    for run in runs])
+    return _values(
+        [
+            protocols.flat(
+                {
+                    key: run.results.header[key]
+                    for key in RAN
+                    if key in run.results.header
+                }
+            )
+            for run in runs
+        ]
+    )
 
 
 def _values(settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The values of each key but the run's name as text, each once."""
-    texts = {key: [str(content) for content in dict.fromkeys(
-        _words(setting[key]) for setting in settings if key in setting)]
-        for key in sorted({key for setting in settings for key in setting} - {"name"})}
-    return {key: ", ".join(of[:VALUES]) + (f" and {len(of) - VALUES} more" if len(of) > VALUES else "")
-            for key, of in texts.items()}
+    texts = {
+        key: [
+            str(content)
+            for content in dict.fromkeys(
+                _words(setting[key]) for setting in settings if key in setting
+            )
+        ]
+        for key in sorted({key for setting in settings for key in setting} - {"name"})
+    }
+    return {
+        key: ", ".join(of[:VALUES])
+        + (f" and {len(of) - VALUES} more" if len(of) > VALUES else "")
+        for key, of in texts.items()
+    }
 
 
 def _words(content: Any) -> str:
     """A value in words, a command line as it is typed."""
-    text = " ".join(map(str, content)) or "none" if isinstance(content, list) else str(content)
+    text = (
+        " ".join(map(str, content)) or "none"
+        if isinstance(content, list)
+        else str(content)
+    )
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -11,7 +11,13 @@ from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
 
 
-def note(rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, at: str, where: str) -> str:
+def note(
+    rows: Mapping[str, Sequence[Run]],
+    column: str,
+    measure: Measure,
+    at: str,
+    where: str,
+) -> str:
     """A line on which rows cannot be told from the best.
 
     where: what to call the table's column; the other arguments are those of ``compared``.
@@ -23,14 +29,21 @@ def note(rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, at: s
     best = max(found.names, key=lambda name: measure.rank(found.mean(name)))
     others = {name: found.between(name, best) for name in found.names if name != best}
     alike = [f"{name} (p = {p:.2g})" for name, p in others.items() if p >= LEVEL]
-    outcome = (f"{best} cannot be told from {', '.join(alike)}" if alike
-               else f"{best} is best, p ≤ {max(others.values()):.2g}")
-    return (f"{where}: {outcome} (at the level {LEVEL}: Wilcoxon's signed-rank test on {found.pairs} pairs "
-            "of client and seed taken as independent, Holm's correction for "
-            f"{len(rows) * (len(rows) - 1) // 2} comparisons)")
+    outcome = (
+        f"{best} cannot be told from {', '.join(alike)}"
+        if alike
+        else f"{best} is best, p ≤ {max(others.values()):.2g}"
+    )
+    return (
+        f"{where}: {outcome} (at the level {LEVEL}: Wilcoxon's signed-rank test on {found.pairs} pairs "
+        "of client and seed taken as independent, Holm's correction for "
+        f"{len(rows) * (len(rows) - 1) // 2} comparisons)"
+    )
 
 
-def compared(rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, at: str) -> Comparison:
+def compared(
+    rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, at: str
+) -> Comparison:
     """All rows of one column of a table against each other.
 
     rows: by label the runs of a row, in the same order of seeds in all rows. column: of the models, such as
@@ -40,11 +53,19 @@ def compared(rows: Mapping[str, Sequence[Run]], column: str, measure: Measure, a
     if len(rows) < 2:
         raise UserError("there is one row only")
     for same in zip(*rows.values(), strict=True):
-        if not all(np.array_equal(run.results.static["test_counts"], same[0].results.static["test_counts"])
-                   for run in same):
+        if not all(
+            np.array_equal(
+                run.results.static["test_counts"], same[0].results.static["test_counts"]
+            )
+            for run in same
+        ):
             raise UserError("the rows have not the same clients")
-    values = {label: np.concatenate([of_clients(run, column or run.score, measure, at) for run in runs])
-              for label, runs in rows.items()}
+    values = {
+        label: np.concatenate(
+            [of_clients(run, column or run.score, measure, at) for run in runs]
+        )
+        for label, runs in rows.items()
+    }
     known = np.isfinite(np.stack(list(values.values()))).all(axis=0)
     if not known.any():
         raise UserError("no client has a number in every row")

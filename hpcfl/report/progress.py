@@ -27,7 +27,13 @@ class Progress:
     Under mpiexec the bar needs the environment variable ``TTY_COMPATIBLE=1``.
     """
 
-    def __init__(self, config: Config, folder: Path, communicator: Communicator, prepared: Prepared):
+    def __init__(
+        self,
+        config: Config,
+        folder: Path,
+        communicator: Communicator,
+        prepared: Prepared,
+    ):
         self._config, self._folder = config, folder
         self._console = Console(highlight=False)
         score = config.evaluation.score
@@ -41,15 +47,24 @@ class Progress:
         shortened = Column(overflow="ellipsis")  # on narrow terminals
         name = TextColumn("{task.description}", markup=False, table_column=shortened)
         state = TextColumn("{task.fields[state]}", table_column=Column(no_wrap=True))
-        self._bar = Bar(name, BarColumn(10), state, console=self._console,
-                        disable=not self._console.is_terminal)
+        self._bar = Bar(
+            name,
+            BarColumn(10),
+            state,
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
 
     def __enter__(self) -> "Progress":
         self._bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         self._bar.stop()
 
     def tell(self, notes: list[str]) -> None:
@@ -66,13 +81,17 @@ class Progress:
         for rank in ranks:
             self._say(rank)
         method = config.method.name
-        self._say(f"{config.name}: {method} on {config.data.dataset}, "
-                  f"{config.partition.clients} clients, {self._workers}, {self._device} → {self._folder}"
-                  + (f"; continues after round {done}" if done else ""))
+        self._say(
+            f"{config.name}: {method} on {config.data.dataset}, "
+            f"{config.partition.clients} clients, {self._workers}, {self._device} → {self._folder}"
+            + (f"; continues after round {done}" if done else "")
+        )
         for note in notes:
             self._say(f"note: {note}")
         name = plain(self._folder.name)
-        self._task = self._bar.add_task(name, total=config.rounds, completed=done, state="")
+        self._task = self._bar.add_task(
+            name, total=config.rounds, completed=done, state=""
+        )
         self._begun = time.perf_counter()
 
     def round(self, round: int, values: dict[str, Any]) -> None:
@@ -83,15 +102,20 @@ class Progress:
         number = values.get(self._column)
         if number is not None:
             measure = self._measure
-            self._reached = f"{measure.score} {measure.shown(number)} {measure.unit}".rstrip()
+            self._reached = (
+                f"{measure.score} {measure.shown(number)} {measure.unit}".rstrip()
+            )
         pace = pace_of(self._seconds)
         played = min(round, self._config.rounds)
         left = pace * (self._config.rounds - played)
-        state = (f"round {played}/{self._config.rounds}  {self._reached}  {pace:.3g} s/round  "
-                 f"{duration(left)} left")
+        state = (
+            f"round {played}/{self._config.rounds}  {self._reached}  {pace:.3g} s/round  "
+            f"{duration(left)} left"
+        )
         self._bar.update(self._task, completed=played, state=state)
-        if not self._console.is_terminal and (now - self._last_line > PLAIN_INTERVAL
-                                              or round == self._config.rounds):
+        if not self._console.is_terminal and (
+            now - self._last_line > PLAIN_INTERVAL or round == self._config.rounds
+        ):
             self._say(f"{self._config.name}: {state}")
             self._last_line = now
 

@@ -13,7 +13,10 @@ from hpcfl.storage import moments
 from hpcfl.storage.moments import CLIENTS, positions
 
 NEWCOMERS = "newcomers/"  # begins the names of their numbers
-NO_COLUMNS = ("recorded", "seconds")  # what stands before '/' in names of recorded numbers that are no scores
+NO_COLUMNS = (
+    "recorded",
+    "seconds",
+)  # what stands before '/' in names of recorded numbers that are no scores
 
 
 def read_at(metric: str, at: str) -> str:
@@ -61,7 +64,11 @@ def refuse_unknown(runs: list[Run], metric: str) -> None:
 def series(run: Run, metric: str) -> np.ndarray:
     """A number of a run in each round, float64 [T]; NaN where it was not recorded."""
     known = _recorded(run).get(named(run, metric).recorded)
-    return np.full(len(run.results.rounds), np.nan) if known is None else known.astype(float)
+    return (
+        np.full(len(run.results.rounds), np.nan)
+        if known is None
+        else known.astype(float)
+    )
 
 
 def value(run: Run, metric: str, at: str) -> Number:
@@ -72,7 +79,9 @@ def value(run: Run, metric: str, at: str) -> Number:
     numbers, read = series(run, metric), where_read(run, metric, at)
     if not read:
         return Number(math.nan, math.nan)
-    clients = _recorded(run).get(f"{named(run, metric).column}/{CLIENTS}", np.full(len(numbers), np.nan))
+    clients = _recorded(run).get(
+        f"{named(run, metric).column}/{CLIENTS}", np.full(len(numbers), np.nan)
+    )
     return Number(float(numbers[read].mean()), float(clients[read].mean()))
 
 
@@ -82,8 +91,12 @@ def where_read(run: Run, metric: str, at: str) -> list[int]:
     at: as for ``value``.
     """
     best = run.summary.best
-    return positions(run.results.rounds, series(run, metric), best["round"] if best else None,
-                     read_at(metric, at))
+    return positions(
+        run.results.rounds,
+        series(run, metric),
+        best["round"] if best else None,
+        read_at(metric, at),
+    )
 
 
 def of_clients(run: Run, column: str, measure: Measure, at: str) -> np.ndarray:
@@ -91,9 +104,16 @@ def of_clients(run: Run, column: str, measure: Measure, at: str) -> np.ndarray:
     numbers = moments.of_clients(run.results, column, measure.score)
     counted = run.results.values.get(f"{column}/{measure.recorded}")
     best = run.summary.best
-    read = ([] if numbers is None or counted is None else
-            positions(run.results.rounds, counted.astype(float), best["round"] if best else None,
-                      read_at(column, at)))
+    read = (
+        []
+        if numbers is None or counted is None
+        else positions(
+            run.results.rounds,
+            counted.astype(float),
+            best["round"] if best else None,
+            read_at(column, at),
+        )
+    )
     if numbers is None or not read:
         return np.full(len(run.results.static["test_counts"]), np.nan)
     mean: np.ndarray = numbers[read].mean(axis=0)
@@ -102,4 +122,6 @@ def of_clients(run: Run, column: str, measure: Measure, at: str) -> np.ndarray:
 
 def _recorded(run: Run) -> dict[str, np.ndarray]:
     """What was recorded once a round, [T] by name."""
-    return {name: values for name, values in run.results.values.items() if values.ndim == 1}
+    return {
+        name: values for name, values in run.results.values.items() if values.ndim == 1
+    }

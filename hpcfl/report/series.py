@@ -33,7 +33,8 @@ def _floats(run: Run, column: str) -> np.ndarray:
 AXES: dict[str, tuple[str, Callable[[Run, str], np.ndarray]]] = {
     "rounds": ("round", _rounds),
     "seconds": ("seconds, scoring included", _seconds),
-    "floats": ("floats to and from a client that takes part in all rounds", _floats)}
+    "floats": ("floats to and from a client that takes part in all rounds", _floats),
+}
 BEYOND = 1e100  # numbers that nobody can draw, such as those of a model that diverges
 
 
@@ -52,28 +53,52 @@ class Curve:
 
     def at(self, places: np.ndarray) -> "Curve":
         """The same at some of its places only."""
-        return Curve(self.rounds[places], self.x[places], self.mean[places], self.std[places], self.runs)
+        return Curve(
+            self.rounds[places],
+            self.x[places],
+            self.mean[places],
+            self.std[places],
+            self.runs,
+        )
 
 
 def mean(runs: Sequence[Run], axis: str) -> Curve:
     """The number that counts in the column that counts, over one of ``AXES``."""
-    numbers = [run.measure.factor * run.results.values.get(f"{run.score}/{run.metric}", _unknown(run))
-               for run in runs]
+    numbers = [
+        run.measure.factor
+        * run.results.values.get(f"{run.score}/{run.metric}", _unknown(run))
+        for run in runs
+    ]
     return over(runs, [AXES[axis][1](run, run.score) for run in runs], numbers)
 
 
-def over(runs: Sequence[Run], x: Sequence[np.ndarray], y: Sequence[np.ndarray]) -> Curve:
+def over(
+    runs: Sequence[Run], x: Sequence[np.ndarray], y: Sequence[np.ndarray]
+) -> Curve:
     """The curve of the repetitions ``runs``, each with its own ``x`` [T] and ``y`` [T], NaN where none is.
 
     Rounds count in which every run has both; places along the axis are means over the runs as well.
     """
-    known = [(np.abs(numbers) < BEYOND) & (np.abs(places) < BEYOND)
-             for numbers, places in zip(y, x, strict=True)]
-    rounds = reduce(np.intersect1d, [run.results.rounds[has] for run, has in zip(runs, known, strict=True)])
+    known = [
+        (np.abs(numbers) < BEYOND) & (np.abs(places) < BEYOND)
+        for numbers, places in zip(y, x, strict=True)
+    ]
+    rounds = reduce(
+        np.intersect1d,
+        [run.results.rounds[has] for run, has in zip(runs, known, strict=True)],
+    )
     rows = [np.searchsorted(run.results.rounds, rounds) for run in runs]
-    places, numbers = (np.stack([one[row] for one, row in zip(of_runs, rows, strict=True)])
-                       for of_runs in (x, y))
-    return Curve(rounds, places.mean(axis=0), numbers.mean(axis=0), numbers.std(axis=0), len(runs))
+    places, numbers = (
+        np.stack([one[row] for one, row in zip(of_runs, rows, strict=True)])
+        for of_runs in (x, y)
+    )
+    return Curve(
+        rounds,
+        places.mean(axis=0),
+        numbers.mean(axis=0),
+        numbers.std(axis=0),
+        len(runs),
+    )
 
 
 def thinned(values: np.ndarray, buckets: int) -> np.ndarray:
@@ -86,7 +111,10 @@ def thinned(values: np.ndarray, buckets: int) -> np.ndarray:
     edges = np.linspace(0, len(values), buckets + 1).astype(int)
     chosen = {0, len(values) - 1}
     for first, end in pairwise(edges):
-        chosen |= {int(first + values[first:end].argmin()), int(first + values[first:end].argmax())}
+        chosen |= {
+            int(first + values[first:end].argmin()),
+            int(first + values[first:end].argmax()),
+        }
     return np.array(sorted(chosen))
 
 

@@ -43,8 +43,11 @@ class Comparison:
 
     def above(self, name: str) -> list[str]:
         """The names whose numbers are higher than those of ``name`` by more than the noise."""
-        return [other for other in self.names
-                if self.differ(other, name) and self.mean(other) > self.mean(name)]
+        return [
+            other
+            for other in self.names
+            if self.differ(other, name) and self.mean(other) > self.mean(name)
+        ]
 
 
 def compare(values: Mapping[str, np.ndarray]) -> Comparison:

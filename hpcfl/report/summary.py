@@ -49,7 +49,9 @@ class Summary:
     floats_down: float | None  # to a client in a round, on average
     state: str  # one word, see ``storage/life.py``
     notes: list[str]  # what is damaged or lost
-    scores: dict[str, float | None] = field(default_factory=dict)  # of the column that counts, in ``best``
+    scores: dict[str, float | None] = field(
+        default_factory=dict
+    )  # of the column that counts, in ``best``
     # the number that counts, of clients never trained with, before and after a training of their own
     newcomers: dict[str, float | None] | None = None
     best_by: str = "test"  # the samples that ``best`` is chosen on; its numbers are of test samples anyway
@@ -67,15 +69,22 @@ class Run:
     metric: str  # the recorded name of the number in it that counts
     life: Life
     notes: list[str] = field(default_factory=list)  # those of ``summary``
-    own: Collection[str] = ()  # the user's own plugins that may be imported to look at models
+    own: Collection[
+        str
+    ] = ()  # the user's own plugins that may be imported to look at models
 
     def __repr__(self) -> str:
         """Three lines: what was run, how far it is, what came out."""
         best = self.summary.best
-        result = (f"best {self.score}/{self.metric} {best[self.score]:.4f} in round {best['round']}" if best
-                  else "no round yet")
-        return (f"{self.folder}: {self.summary.method} on {self.summary.dataset}\n"
-                f"{self.summary.state}, {self.summary.rounds} of {self.config['rounds']} rounds\n{result}")
+        result = (
+            f"best {self.score}/{self.metric} {best[self.score]:.4f} in round {best['round']}"
+            if best
+            else "no round yet"
+        )
+        return (
+            f"{self.folder}: {self.summary.method} on {self.summary.dataset}\n"
+            f"{self.summary.state}, {self.summary.rounds} of {self.config['rounds']} rounds\n{result}"
+        )
 
     @property
     def label(self) -> str:
@@ -90,17 +99,24 @@ class Run:
     @property
     def measure(self) -> Measure:
         """What the number that counts measures: its score, unit and direction."""
-        return resolve(self.metric, self.scores) or Measure(self.metric, "", self.metric, "", "up")
+        return resolve(self.metric, self.scores) or Measure(
+            self.metric, "", self.metric, "", "up"
+        )
 
     def accuracy(self, column: str) -> np.ndarray:
         """The accuracy, or what else ``metric`` is, of a column: [T] by round, NaN in rounds without it.
 
         column: ``pre``, ``post`` or another one that the method has scored; else raises UserError.
         """
-        recorded = sorted(name.removesuffix(f"/{self.metric}") for name in self.results.values
-                          if name.endswith(f"/{self.metric}") and not name.startswith("clients/"))
+        recorded = sorted(
+            name.removesuffix(f"/{self.metric}")
+            for name in self.results.values
+            if name.endswith(f"/{self.metric}") and not name.startswith("clients/")
+        )
         if recorded and column not in (*recorded, "pre", "post"):
-            raise UserError(f"{self.folder}: '{column}' was not scored{plugins.nearest(column, recorded)}")
+            raise UserError(
+                f"{self.folder}: '{column}' was not scored{plugins.nearest(column, recorded)}"
+            )
         return _series(self.results, f"{column}/{self.metric}")
 
     def row(self) -> dict[str, Any]:
@@ -110,13 +126,23 @@ class Run:
         ``best_round`` and ``last_round``; ``played`` is how many rounds were.
         """
         summary = self.summary
-        ends = {f"{end}{suffix}": chosen and chosen[key]
-                for end, chosen in (("best", summary.best), ("last", summary.last))
-                for suffix, key in (("", self.score), ("_round", "round"))}
-        return {**protocols.flat(self.config), "state": summary.state, "played": summary.rounds,
-                "column": self.score, "metric": self.metric, **ends, "digest": summary.digest,
-                "seconds_per_round": summary.seconds_per_round,
-                "floats_up": summary.floats_up, "floats_down": summary.floats_down}
+        ends = {
+            f"{end}{suffix}": chosen and chosen[key]
+            for end, chosen in (("best", summary.best), ("last", summary.last))
+            for suffix, key in (("", self.score), ("_round", "round"))
+        }
+        return {
+            **protocols.flat(self.config),
+            "state": summary.state,
+            "played": summary.rounds,
+            "column": self.score,
+            "metric": self.metric,
+            **ends,
+            "digest": summary.digest,
+            "seconds_per_round": summary.seconds_per_round,
+            "floats_up": summary.floats_up,
+            "floats_down": summary.floats_down,
+        }
 
     def rounds(self) -> "pandas.DataFrame":
         """What was recorded of each round: one row a round, by its number."""
@@ -130,7 +156,9 @@ class Run:
 
         return frames.clients(self.results)
 
-    def model(self, client: int | str, moment: str | None = None, at: str | int = "last") -> "nn.Module":
+    def model(
+        self, client: int | str, moment: str | None = None, at: str | int = "last"
+    ) -> "nn.Module":
         """A model of the run as a module of torch, whose forward gives the logits that were scored.
 
         client: a client's number, or the name of a model of the server, such as "global" or "class 3".
@@ -142,8 +170,13 @@ class Run:
         """
         return self.models.one(client, moment, at).module
 
-    def predict(self, client: int | str, x: Any, moment: str | None = None,
-                at: str | int = "last") -> np.ndarray:
+    def predict(
+        self,
+        client: int | str,
+        x: Any,
+        moment: str | None = None,
+        at: str | int = "last",
+    ) -> np.ndarray:
         """The classes [n] that a model predicts for samples ``x`` [n, …], which are as in the data set.
 
         Other arguments as for ``model``. Raises UserError also for samples of another shape.
@@ -151,10 +184,14 @@ class Run:
         from hpcfl.trained.models import predicted
 
         samples = self.models.taken(x)
-        predictions: np.ndarray = predicted(self.model(client, moment, at), samples).numpy()
+        predictions: np.ndarray = predicted(
+            self.model(client, moment, at), samples
+        ).numpy()
         return predictions
 
-    def confusion(self, client: int | str, moment: str | None = None, at: str | int = "last") -> np.ndarray:
+    def confusion(
+        self, client: int | str, moment: str | None = None, at: str | int = "last"
+    ) -> np.ndarray:
         """How often a model takes test samples of class i for class j, int64 [classes, classes].
 
         They are the client's own; for a model of the server all clients'. Arguments as for ``model``.
@@ -163,7 +200,9 @@ class Run:
 
         trained = self.models.one(client, moment, at)
         x, y = self.models.samples(trained.clients)
-        return confusion(predicted(trained.module, x), y, self.models.again.prepared.setup.classes)
+        return confusion(
+            predicted(trained.module, x), y, self.models.again.prepared.setup.classes
+        )
 
     @cached_property
     def models(self) -> "Models":
@@ -171,8 +210,15 @@ class Run:
         from hpcfl.trained.models import Models
 
         best = self.summary.best["round"] if self.summary.best else None
-        return Models(self.folder, self.config, self.results, self.score, best, self.summary.finished,
-                      self.own)
+        return Models(
+            self.folder,
+            self.config,
+            self.results,
+            self.score,
+            best,
+            self.summary.finished,
+            self.own,
+        )
 
 
 def load(folder: Path, own: Collection[str] = ()) -> Run:
@@ -190,12 +236,16 @@ def load(folder: Path, own: Collection[str] = ()) -> Run:
         results = Results()
     config = description or results.header.get("config")
     if config is None:
-        raise UserError("; ".join([f"{folder}: no run of hpcfl can be read here", *notes]))
+        raise UserError(
+            "; ".join([f"{folder}: no run of hpcfl can be read here", *notes])
+        )
     its_life = life.look(folder, config["rounds"], results)
     notes += _lost(folder, its_life, results)
     column, measure = counts(config["evaluation"], results)
     summary = _summarise(config, results, column, measure, its_life, notes)
-    return Run(folder, summary, config, results, column, measure.recorded, its_life, notes, own)
+    return Run(
+        folder, summary, config, results, column, measure.recorded, its_life, notes, own
+    )
 
 
 def load_all(folder: Path, own: Collection[str] = ()) -> list[Run]:
@@ -208,20 +258,36 @@ def load_all(folder: Path, own: Collection[str] = ()) -> list[Run]:
     return found([folder], own) or [load(folder, own)]
 
 
-def runs_below(folders: Sequence[Path], own: Collection[str] = ()) -> tuple[list[Run], list[str]]:
+def runs_below(
+    folders: Sequence[Path], own: Collection[str] = ()
+) -> tuple[list[Run], list[str]]:
     """The runs in some folders and in all folders below them, and a note on those that are left out.
 
     These are the ones that ``--fresh`` moved aside, see ``_places``. own: as for ``load``. Raises UserError
     if there is no run, or a folder without any.
     """
-    current, aside = _places(folders, lambda folder: sorted(folder.glob("**/")))  # with the folder
+    current, aside = _places(
+        folders, lambda folder: sorted(folder.glob("**/"))
+    )  # with the folder
     real = [place.resolve() for place in [*current, *aside]]
-    if empty := [one for one in folders if not any(place.is_relative_to(one.resolve()) for place in real)]:
+    if empty := [
+        one
+        for one in folders
+        if not any(place.is_relative_to(one.resolve()) for place in real)
+    ]:
         raise UserError(f"{empty[0]}: no run of hpcfl here")
     if not current:
-        raise UserError(f"{aside[0]}: --fresh moved it aside, and there is no other run; name it alone")
+        raise UserError(
+            f"{aside[0]}: --fresh moved it aside, and there is no other run; name it alone"
+        )
     more = f" and {len(aside) - 1} more" if len(aside) > 1 else ""
-    notes = [f"left out, as --fresh moved it aside: {aside[0]}{more}; named alone it counts"] if aside else []
+    notes = (
+        [
+            f"left out, as --fresh moved it aside: {aside[0]}{more}; named alone it counts"
+        ]
+        if aside
+        else []
+    )
     return [load(place, own) for place in current], notes
 
 
@@ -230,13 +296,22 @@ def found(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
 
     Those that ``--fresh`` moved aside are left out, see ``_places``. own: as for ``load``.
     """
+
     def cells(folder: Path) -> list[Path]:
-        return [folder] if run_folder.is_run(folder) else sorted(folder.iterdir()) if folder.is_dir() else []
+        return (
+            [folder]
+            if run_folder.is_run(folder)
+            else sorted(folder.iterdir())
+            if folder.is_dir()
+            else []
+        )
 
     return [load(place, own) for place in _places(folders, cells)[0]]
 
 
-def _places(folders: Sequence[Path], below: Callable[[Path], list[Path]]) -> tuple[list[Path], list[Path]]:
+def _places(
+    folders: Sequence[Path], below: Callable[[Path], list[Path]]
+) -> tuple[list[Path], list[Path]]:
     """The runs' folders among those that ``below`` gives of each folder, and which of them lie aside.
 
     Each is there once. What ``--fresh`` moved aside counts as a run only where it is the one folder that is
@@ -255,8 +330,11 @@ def _places(folders: Sequence[Path], below: Callable[[Path], list[Path]]) -> tup
 def as_json(folder: Path) -> dict[str, Any]:
     """What ``hpcfl show --json`` prints: the summary of a run, or those of a sweep's runs by name."""
     runs = load_all(folder)
-    return ({run.label: asdict(run.summary) for run in runs} if is_sweep(folder, runs)
-            else asdict(runs[0].summary))
+    return (
+        {run.label: asdict(run.summary) for run in runs}
+        if is_sweep(folder, runs)
+        else asdict(runs[0].summary)
+    )
 
 
 def is_sweep(folder: Path, runs: list[Run]) -> bool:
@@ -270,20 +348,33 @@ def _description(folder: Path, notes: list[str]) -> Mapping[str, Any] | None:
         content = run_folder.read(folder)
         return content and content["config"]
     except (UserError, KeyError, TypeError) as error:
-        notes.append(str(error) if isinstance(error, UserError)
-                     else f"{folder / run_folder.RUN}: not a description of a run")
+        notes.append(
+            str(error)
+            if isinstance(error, UserError)
+            else f"{folder / run_folder.RUN}: not a description of a run"
+        )
         return None
 
 
 def _lost(folder: Path, its_life: Life, results: Results) -> list[str]:
     """Lines about what damage took for good: metrics of rounds that were played, a finished run's state."""
     played = results.rounds[results.played]
-    missing = sorted(set(range(1, max(its_life.done, played.max(initial=0)) + 1)) - set(played.tolist()))
-    lines = ([f"{folder}: the metrics of {ranges(missing)} are lost, their files were damaged"]
-             if missing else [])
+    missing = sorted(
+        set(range(1, max(its_life.done, played.max(initial=0)) + 1))
+        - set(played.tolist())
+    )
+    lines = (
+        [
+            f"{folder}: the metrics of {ranges(missing)} are lost, their files were damaged"
+        ]
+        if missing
+        else []
+    )
     if its_life.finished and its_life.lost:
-        lines.append(f"{folder}: its checkpoints are damaged, the final state is lost; "
-                     "--fresh makes it again")
+        lines.append(
+            f"{folder}: its checkpoints are damaged, the final state is lost; "
+            "--fresh makes it again"
+        )
     return lines
 
 
@@ -291,17 +382,27 @@ def ranges(rounds: list[int]) -> str:
     """Numbers of rounds, ascending, as ``rounds 3–5, 9``."""
     starts = [number for number in rounds if number - 1 not in rounds]
     ends = [number for number in rounds if number + 1 not in rounds]
-    texts = [str(start) if start == end else f"{start}–{end}"
-             for start, end in zip(starts, ends, strict=True)]
+    texts = [
+        str(start) if start == end else f"{start}–{end}"
+        for start, end in zip(starts, ends, strict=True)
+    ]
     return f"round{'s' if len(rounds) > 1 else ''} {', '.join(texts)}"
 
 
-def _summarise(config: Mapping[str, Any], results: Results, column: str, measure: Measure, its_life: Life,
-               notes: list[str]) -> Summary:
+def _summarise(
+    config: Mapping[str, Any],
+    results: Results,
+    column: str,
+    measure: Measure,
+    its_life: Life,
+    notes: list[str],
+) -> Summary:
     """``column``: the one that counts; ``measure``: the number in it that does."""
     played, metric = results.played, measure.recorded
     chosen = _series(results, f"{measures.chosen_in(config, column)}/{metric}")
-    found = moments(results.rounds, _series(results, f"{column}/{metric}"), measure.rank, chosen)
+    found = moments(
+        results.rounds, _series(results, f"{column}/{metric}"), measure.rank, chosen
+    )
     return Summary(
         method=config["method"]["name"],
         dataset=config["data"]["dataset"],
@@ -309,8 +410,12 @@ def _summarise(config: Mapping[str, Any], results: Results, column: str, measure
         finished=its_life.finished,
         best=None if found is None else _round(results, found.best, column, metric),
         last=None if found is None else _round(results, found.last, column, metric),
-        tail=None if found is None else _mean_round(results, found.tail, column, metric),
-        digest=its_life.digest if not its_life.finished or its_life.done == its_life.asked else None,
+        tail=None
+        if found is None
+        else _mean_round(results, found.tail, column, metric),
+        digest=its_life.digest
+        if not its_life.finished or its_life.done == its_life.asked
+        else None,
         seconds_per_round=_mean(_series(results, "seconds/round")[played][1:]),
         floats_up=_mean(_series(results, "clients/floats_up")[played]),
         floats_down=_mean(_series(results, "floats_down")[played]),
@@ -318,38 +423,63 @@ def _summarise(config: Mapping[str, Any], results: Results, column: str, measure
         notes=notes,
         scores={} if found is None else _all_of(results, found.best, column),
         best_by=measures.best_by(config),
-        newcomers=_of_newcomers(results, metric))
+        newcomers=_of_newcomers(results, metric),
+    )
 
 
 def _round(results: Results, position: int, column: str, metric: str) -> dict[str, Any]:
     """The number of the round at ``position`` and its metric, as ``Summary.best`` has them."""
-    numbers = {name: float(_series(results, f"{name}/{metric}")[position])
-               for name in dict.fromkeys(("pre", "post", column))}
-    return {"round": int(results.rounds[position]),
-            **{name: number if np.isfinite(number) else None for name, number in numbers.items()}}
+    numbers = {
+        name: float(_series(results, f"{name}/{metric}")[position])
+        for name in dict.fromkeys(("pre", "post", column))
+    }
+    return {
+        "round": int(results.rounds[position]),
+        **{
+            name: number if np.isfinite(number) else None
+            for name, number in numbers.items()
+        },
+    }
 
 
-def _mean_round(results: Results, positions: list[int], column: str, metric: str) -> dict[str, Any]:
+def _mean_round(
+    results: Results, positions: list[int], column: str, metric: str
+) -> dict[str, Any]:
     """The first and the last round of ``positions``, and means of the metric over them."""
-    means = {name: _mean(_series(results, f"{name}/{metric}")[positions])
-             for name in dict.fromkeys(("pre", "post", column))}
-    return {"rounds": [int(results.rounds[positions[0]]), int(results.rounds[positions[-1]])], **means}
+    means = {
+        name: _mean(_series(results, f"{name}/{metric}")[positions])
+        for name in dict.fromkeys(("pre", "post", column))
+    }
+    return {
+        "rounds": [
+            int(results.rounds[positions[0]]),
+            int(results.rounds[positions[-1]]),
+        ],
+        **means,
+    }
 
 
 def _all_of(results: Results, position: int, column: str) -> dict[str, float | None]:
     """All that was recorded of a column in the round at ``position``, by name."""
-    numbers = {name.removeprefix(f"{column}/"): float(values[position])
-               for name, values in sorted(results.values.items())
-               if name.startswith(f"{column}/") and values.ndim == 1}
-    return {name: number if np.isfinite(number) else None for name, number in numbers.items()}
+    numbers = {
+        name.removeprefix(f"{column}/"): float(values[position])
+        for name, values in sorted(results.values.items())
+        if name.startswith(f"{column}/") and values.ndim == 1
+    }
+    return {
+        name: number if np.isfinite(number) else None
+        for name, number in numbers.items()
+    }
 
 
 def _of_newcomers(results: Results, metric: str) -> dict[str, float | None] | None:
     """As ``Summary.newcomers`` has it; None where there are none."""
     if f"{BEFORE}/{metric}" not in results.values:
         return None
-    return {column.rpartition("/")[2]: _mean(_series(results, f"{column}/{metric}")[-1:])
-            for column in (BEFORE, AFTER)}
+    return {
+        column.rpartition("/")[2]: _mean(_series(results, f"{column}/{metric}")[-1:])
+        for column in (BEFORE, AFTER)
+    }
 
 
 def _series(results: Results, name: str) -> np.ndarray:

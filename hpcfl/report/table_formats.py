@@ -25,32 +25,69 @@ def cells_of(grid: Grid) -> Table:
         table.add_column(literal(column), justify="right")
     for row, entries in zip(grid.rows, grid.entries, strict=True):
         texts = (cell(entry, grid, "±") for entry in entries)
-        table.add_row(literal(row), *(f"[bold]{text}[/]" if entry and entry.best else text
-                                     for entry, text in zip(entries, texts, strict=True)))
+        table.add_row(
+            literal(row),
+            *(
+                f"[bold]{text}[/]" if entry and entry.best else text
+                for entry, text in zip(entries, texts, strict=True)
+            ),
+        )
     return table
 
 
 def markdown(grid: Grid) -> str:
     """A table of GitHub's Markdown, with a line about the metric above and what was left out below."""
     heading = ["", *map(_safe, grid.columns)]
-    lines = [_safe(title(grid)), "", _line(heading), _line(["---", *["---:"] * len(grid.columns)])]
+    lines = [
+        _safe(title(grid)),
+        "",
+        _line(heading),
+        _line(["---", *["---:"] * len(grid.columns)]),
+    ]
     for row, entries in zip(grid.rows, grid.entries, strict=True):
         texts = (cell(entry, grid, "±") for entry in entries)
-        lines.append(_line([_safe(row), *(f"**{text}**" if entry and entry.best else text
-                                          for entry, text in zip(entries, texts, strict=True))]))
+        lines.append(
+            _line(
+                [
+                    _safe(row),
+                    *(
+                        f"**{text}**" if entry and entry.best else text
+                        for entry, text in zip(entries, texts, strict=True)
+                    ),
+                ]
+            )
+        )
     return "\n".join([*lines, *(f"\n{_safe(note)}" for note in grid.notes)])
 
 
 def latex(grid: Grid) -> str:
     """A ``tabular`` for the package booktabs."""
-    lines = [f"% {plain(title(grid))}", rf"\begin{{tabular}}{{l{'r' * len(grid.columns)}}}", r"\toprule",
-             " & ".join(["", *map(_tex, grid.columns)]) + r" \\", r"\midrule"]
+    lines = [
+        f"% {plain(title(grid))}",
+        rf"\begin{{tabular}}{{l{'r' * len(grid.columns)}}}",
+        r"\toprule",
+        " & ".join(["", *map(_tex, grid.columns)]) + r" \\",
+        r"\midrule",
+    ]
     for row, entries in zip(grid.rows, grid.entries, strict=True):
         texts = (cell(entry, grid, r"\pm") for entry in entries)
-        cells = ("--" if text == MISSING else f"$\\mathbf{{{text}}}$" if entry and entry.best else f"${text}$"
-                 for entry, text in zip(entries, texts, strict=True))
+        cells = (
+            "--"
+            if text == MISSING
+            else f"$\\mathbf{{{text}}}$"
+            if entry and entry.best
+            else f"${text}$"
+            for entry, text in zip(entries, texts, strict=True)
+        )
         lines.append(" & ".join([_tex(row), *cells]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", *(f"% {plain(note)}" for note in grid.notes)])
+    return "\n".join(
+        [
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            *(f"% {plain(note)}" for note in grid.notes),
+        ]
+    )
 
 
 def long_csv(grid: Grid) -> str:
@@ -62,14 +99,28 @@ def long_csv(grid: Grid) -> str:
         for column, entry in zip(grid.columns, entries, strict=True):
             if entry is not None:
                 names = map(plain, (row, column, grid.metric, grid.at))
-                writer.writerow([*names, repr(entry.mean), repr(entry.std), entry.runs, entry.clients])
+                writer.writerow(
+                    [
+                        *names,
+                        repr(entry.mean),
+                        repr(entry.std),
+                        entry.runs,
+                        entry.clients,
+                    ]
+                )
     return text.getvalue().rstrip("\n")
 
 
 TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-MOMENTS = {"best": "at each run's best round", "last": "of the last round",
-           "tail": "as mean of the last tenth of the rounds"}
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+}
+MOMENTS = {
+    "best": "at each run's best round",
+    "last": "of the last round",
+    "tail": "as mean of the last tenth of the rounds",
+}
 MISSING = "–"  # of what was not run, or has no such number
 TEXTS = {"markdown": markdown, "csv": long_csv, "latex": latex}
 
@@ -77,10 +128,21 @@ TEXTS = {"markdown": markdown, "csv": long_csv, "latex": latex}
 def title(grid: Grid) -> str:
     """What the numbers of the grid are, in a line."""
     seeds = _most_runs(grid)
-    over = f"mean ± {grid.spread} standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
-    clients = {entry.clients for row in grid.entries for entry in row if entry and entry.clients}
+    over = (
+        f"mean ± {grid.spread} standard deviation over {seeds} seeds"
+        if seeds > 1
+        else "one seed"
+    )
+    clients = {
+        entry.clients
+        for row in grid.entries
+        for entry in row
+        if entry and entry.clients
+    }
     of = f", of {clients.pop()} clients" if len(clients) == 1 else ""
-    return f"{grid.metric}{' in %' if grid.percent else ''} {MOMENTS[grid.at]}{of}, {over}"
+    return (
+        f"{grid.metric}{' in %' if grid.percent else ''} {MOMENTS[grid.at]}{of}, {over}"
+    )
 
 
 def _most_runs(grid: Grid) -> int:

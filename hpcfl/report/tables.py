@@ -13,9 +13,14 @@ from hpcfl.report.summary import Run, is_sweep, load_all
 from hpcfl.report.text import literal, plain
 from hpcfl.storage.moments import AFTER, BEFORE, CLIENTS, moments
 
-MOMENTS = (("pre", "before"), ("post", "after"))  # column, how it is called in the table
+MOMENTS = (
+    ("pre", "before"),
+    ("post", "after"),
+)  # column, how it is called in the table
 NEWCOMERS = ((BEFORE, "new"), (AFTER, "tuned"))
-MEANINGS = {"weighted": "of all samples"}  # summaries that are not said by their name and "over clients"
+MEANINGS = {
+    "weighted": "of all samples"
+}  # summaries that are not said by their name and "over clients"
 CAPTION = """\
 Models before and after local training on the clients' own test samples{unit},
 at the best round, by {best_by} samples, of the column that counts (▸), or the
@@ -40,8 +45,12 @@ def show(folder: Path, runs: list[Run] | None = None) -> None:
             console.print(literal(f"note: {note}"), soft_wrap=True)
     console.print(table(best_first(runs)))
     console.print(Text(caption(runs)), style="dim", soft_wrap=True)
-    if warning := mixed({run.label: _clients(run, run.score, _positions(run, run.score, "best"))
-                         for run in runs}):
+    if warning := mixed(
+        {
+            run.label: _clients(run, run.score, _positions(run, run.score, "best"))
+            for run in runs
+        }
+    ):
         console.print(literal(f"note: {warning}"), soft_wrap=True)
     if not is_sweep(folder, runs):
         console.print(f"state: {_state(runs[0])}", soft_wrap=True)
@@ -51,11 +60,14 @@ def _state(run: Run) -> str:
     """The digest of a run's last state, or why there is none."""
     if run.life.lost:
         return "lost, its checkpoints are damaged"
-    return run.summary.digest or ("not kept" if run.summary.finished else "no checkpoint yet")
+    return run.summary.digest or (
+        "not kept" if run.summary.finished else "no checkpoint yet"
+    )
 
 
 def best_first(runs: list[Run]) -> list[Run]:
     """Runs sorted by what counts in their best round, the best first; those without a scored round last."""
+
     def order(run: Run) -> tuple[bool, float]:
         best = run.summary.best
         return best is None, 0.0 if best is None else -run.measure.rank(best[run.score])
@@ -74,8 +86,16 @@ def caption(runs: list[Run]) -> str:
     finals = sorted({run.config["rounds"] + 1 for run in runs if run.summary.finished})
     final = CAPTION_OF_FINAL.format(finals[0]) if len(finals) == 1 else ""
     newcomers = CAPTION_OF_NEWCOMERS if any(_newcomers(run) for run in runs) else ""
-    return CAPTION.format(unit=unit, best_by=best_by, score=plain(_scores_of(runs)),
-                          meaning=meaning, final=final) + newcomers
+    return (
+        CAPTION.format(
+            unit=unit,
+            best_by=best_by,
+            score=plain(_scores_of(runs)),
+            meaning=meaning,
+            final=final,
+        )
+        + newcomers
+    )
 
 
 def _scores_of(runs: list[Run]) -> str:
@@ -90,31 +110,56 @@ def table(runs: list[Run]) -> Table:
     overview.add_column("run", overflow="fold")
     overview.add_column("models", no_wrap=True)
     # of a user's own score, module:Class, the class alone, and a line a word: so the runs' names have room
-    score = Text("_\n").join(map(literal, _scores_of(runs).rpartition(":")[2].split("_")))
+    score = Text("_\n").join(
+        map(literal, _scores_of(runs).rpartition(":")[2].split("_"))
+    )
     for heading in (score, "mean ± std", "worst", "at", "of", "floats", "s/round"):
         overview.add_column(heading, justify="right", no_wrap=True)
     for run in runs:
-        lines = [(f"{'▸' if column == run.score else ' '}{moment}", *_numbers(run, column, "best"))
-                 for column, moment in MOMENTS]
+        lines = [
+            (
+                f"{'▸' if column == run.score else ' '}{moment}",
+                *_numbers(run, column, "best"),
+            )
+            for column, moment in MOMENTS
+        ]
         lines += [(f" {at}", *_numbers(run, run.score, at)) for at in ("last", "tail")]
-        lines += [(f" {moment}", *_numbers(run, column, "last")) for column, moment in _newcomers(run)]
+        lines += [
+            (f" {moment}", *_numbers(run, column, "last"))
+            for column, moment in _newcomers(run)
+        ]
         floats = f"{_number(run.summary.floats_down, ',.0f')} ↓\n{_number(run.summary.floats_up, ',.0f')} ↑"
-        overview.add_row(_title(run), *("\n".join(pair) for pair in zip(*lines, strict=True)), floats,
-                         _number(run.summary.seconds_per_round, ".3f"), end_section=True)
+        overview.add_row(
+            _title(run),
+            *("\n".join(pair) for pair in zip(*lines, strict=True)),
+            floats,
+            _number(run.summary.seconds_per_round, ".3f"),
+            end_section=True,
+        )
     return overview
 
 
 def _title(run: Run) -> Text:
     """The run's name and method, and how far it is if it is not finished."""
     summary = run.summary
-    title = literal(run.label if summary.method in run.label else f"{run.label} {summary.method}")
-    return title if summary.finished else title.append(f"\n{summary.rounds} of {run.config['rounds']}")
+    title = literal(
+        run.label if summary.method in run.label else f"{run.label} {summary.method}"
+    )
+    return (
+        title
+        if summary.finished
+        else title.append(f"\n{summary.rounds} of {run.config['rounds']}")
+    )
 
 
 def _newcomers(run: Run) -> list[tuple[str, str]]:
     """The columns of newcomers that the run has scored, and what they are called in the table."""
     recorded = run.results.values
-    return [(column, moment) for column, moment in NEWCOMERS if f"{column}/{run.metric}" in recorded]
+    return [
+        (column, moment)
+        for column, moment in NEWCOMERS
+        if f"{column}/{run.metric}" in recorded
+    ]
 
 
 def _numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, str]:
@@ -124,10 +169,20 @@ def _numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, str]:
         return "–", "–", "–", "–", "–"
     described = run.scores.get(run.measure.score)
     names = described["recorded"] if described else {"": run.metric}
-    first, mean, std, worst = (_shown(run, column, names.get(kind), positions)
-                               for kind in (next(iter(names)), "mean", "std", "worst_tenth"))
-    rounds = dict.fromkeys(str(run.results.rounds[position]) for position in (positions[0], positions[-1]))
-    return first, f"{mean} ± {std}", worst, "–".join(rounds), _clients(run, column, positions) or "–"
+    first, mean, std, worst = (
+        _shown(run, column, names.get(kind), positions)
+        for kind in (next(iter(names)), "mean", "std", "worst_tenth")
+    )
+    rounds = dict.fromkeys(
+        str(run.results.rounds[position]) for position in (positions[0], positions[-1])
+    )
+    return (
+        first,
+        f"{mean} ± {std}",
+        worst,
+        "–".join(rounds),
+        _clients(run, column, positions) or "–",
+    )
 
 
 def _positions(run: Run, column: str, at: str) -> list[int]:
@@ -143,14 +198,20 @@ def _positions(run: Run, column: str, at: str) -> list[int]:
 
 def _clients(run: Run, column: str, positions: list[int]) -> str:
     """Of how many clients a column's numbers are; "" where that was not recorded."""
-    clients = run.results.values.get(f"{column}/{CLIENTS}", np.full(len(run.results.rounds), np.nan))
+    clients = run.results.values.get(
+        f"{column}/{CLIENTS}", np.full(len(run.results.rounds), np.nan)
+    )
     return clients_text(clients[positions].tolist())
 
 
 def _shown(run: Run, column: str, name: str | None, positions: list[int]) -> str:
     """The mean of the number ``COLUMN/name`` over rounds as text; a dash if it was not recorded."""
     values = run.results.values.get(f"{column}/{name}")
-    return "–" if name is None or values is None else run.measure.shown(values[positions].mean())
+    return (
+        "–"
+        if name is None or values is None
+        else run.measure.shown(values[positions].mean())
+    )
 
 
 def _number(value: float | None, form: str) -> str:

@@ -13,15 +13,34 @@ from hpcfl.preparation.prepare import prepare
 from hpcfl.rounds import record
 
 CLIENTS = 20
-EXPERIMENT = {"data": {"dataset": "digits"}, "partition": {"scheme": "iid", "clients": CLIENTS}, "rounds": 2,
-              "model": {"name": "mlp", "hidden": [64]}, "training": {"batch_size": 1000}}
+EXPERIMENT = {
+    "data": {"dataset": "digits"},
+    "partition": {"scheme": "iid", "clients": CLIENTS},
+    "rounds": 2,
+    "model": {"name": "mlp", "hidden": [64]},
+    "training": {"batch_size": 1000},
+}
 
 # Zhang et al., "FedALA", AAAI 2023, Table 3: parameters down and up for one client in one iteration,
 # in models Σ. α is the share of the feature extractor, M the number of models that a client receives:
 # all but its own.
 FEDALA_TABLE_3: dict[str, tuple[str, Callable[[float, int], float]]] = {
-    **dict.fromkeys(("fedavg", "fedprox", "fedavg-c", "fedprox-c", "per-fedavg", "pfedme", "ditto",
-                     "fedamp", "fedphp", "partialfed", "fedala"), ("2 Σ", lambda alpha, m: 2.0)),
+    **dict.fromkeys(
+        (
+            "fedavg",
+            "fedprox",
+            "fedavg-c",
+            "fedprox-c",
+            "per-fedavg",
+            "pfedme",
+            "ditto",
+            "fedamp",
+            "fedphp",
+            "partialfed",
+            "fedala",
+        ),
+        ("2 Σ", lambda alpha, m: 2.0),
+    ),
     "fedrep": ("2 α Σ", lambda alpha, m: 2 * alpha),
     **dict.fromkeys(("fedfomo", "apple"), ("(1 + M) Σ", lambda alpha, m: 1.0 + m)),
 }
@@ -33,26 +52,50 @@ class Traffic:
 
     down: float
     up: float
-    paper: tuple[str, float] | None  # the sum by FedALA's Table 3, if it has the method: formula and value
+    paper: (
+        tuple[str, float] | None
+    )  # the sum by FedALA's Table 3, if it has the method: formula and value
 
 
 def of(method: str) -> Traffic:
     """Count the floats of a built-in method's second round, the first that builds on clients' messages."""
     communicator, cpu = OneProcess(), torch.device("cpu")
-    prepared = prepare(config.parse({**EXPERIMENT, "method": {"name": method}}), communicator)
-    everyone, server, layout = np.arange(CLIENTS), prepared.server, prepared.setup.layout
+    prepared = prepare(
+        config.parse({**EXPERIMENT, "method": {"name": method}}), communicator
+    )
+    everyone, server, layout = (
+        np.arange(CLIENTS),
+        prepared.server,
+        prepared.setup.layout,
+    )
     for round in (1, 2):
         message = prepared.method.send(server, prepared.audience(everyone, round))
-        inbox, down = exchange.send(communicator, prepared.placement, everyone, message, cpu)
+        inbox, down = exchange.send(
+            communicator, prepared.placement, everyone, message, cpu
+        )
         fleet = prepared.fleet(everyone, round, scored=False)
         message = prepared.method.update(fleet, inbox)
-        up = record.numbers(fleet, message, record.finite(fleet, message)).values["floats_up"].mean()
+        up = (
+            record.numbers(fleet, message, record.finite(fleet, message))
+            .values["floats_up"]
+            .mean()
+        )
         prepared.store.put(everyone.tolist(), fleet.state)
-        uplink = exchange.gather(communicator, prepared.placement, everyone, message,
-                                 [exchange.header(message)])
-        prepared.method.aggregate(server, prepared.cohort(everyone, round), uplink or {})
+        uplink = exchange.gather(
+            communicator,
+            prepared.placement,
+            everyone,
+            message,
+            [exchange.header(message)],
+        )
+        prepared.method.aggregate(
+            server, prepared.cohort(everyone, round), uplink or {}
+        )
     body = layout.columns("body")
     formula, value = FEDALA_TABLE_3.get(method, (None, None))
-    paper = None if formula is None or value is None else (formula, value(
-        (body.stop - body.start) / layout.width, CLIENTS - 1))
+    paper = (
+        None
+        if formula is None or value is None
+        else (formula, value((body.stop - body.start) / layout.width, CLIENTS - 1))
+    )
     return Traffic(down / layout.width, float(up) / layout.width, paper)

@@ -21,19 +21,29 @@ class BestRound:
 
     def __init__(self, column: str, measure: Measure, number: float | None) -> None:
         """``measure`` in ``column`` counts; ``number`` is the best so far, None before any."""
-        self._name, self._measure, self._number = f"{column}/{measure.recorded}", measure, number
+        self._name, self._measure, self._number = (
+            f"{column}/{measure.recorded}",
+            measure,
+            number,
+        )
         self._before: Best | None = None
         self._unwritten: Best | None = None
 
-    def before(self, round: int, server: Mapping[str, Tensor] | None, clients: ClientStore) -> None:
+    def before(
+        self, round: int, server: Mapping[str, Tensor] | None, clients: ClientStore
+    ) -> None:
         """Take the state as it is before a round. ``server``: None but on rank 0."""
-        self._before = Best(round - 1, np.nan, server and dict(server), clients.snapshot())
+        self._before = Best(
+            round - 1, np.nan, server and dict(server), clients.snapshot()
+        )
 
     def found(self, values: Mapping[str, Any]) -> float | None:
         """On rank 0: the number of a round with these ``values`` if it is the best so far, else None."""
         number = float(values.get(self._name, np.nan))
-        if np.isnan(number) or (self._number is not None
-                                and self._measure.rank(number) <= self._measure.rank(self._number)):
+        if np.isnan(number) or (
+            self._number is not None
+            and self._measure.rank(number) <= self._measure.rank(self._number)
+        ):
             return None
         return number
 
@@ -41,7 +51,9 @@ class BestRound:
         """The round whose state ``before`` was given is the best."""
         assert self._before is not None
         self._number = number
-        self._unwritten = Best(self._before.round, number, self._before.server, self._before.rows)
+        self._unwritten = Best(
+            self._before.round, number, self._before.server, self._before.rows
+        )
 
     def taken(self) -> Best | None:
         """The best state, unless a checkpoint has it already."""

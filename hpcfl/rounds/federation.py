@@ -51,7 +51,9 @@ class Federation:
     report: Callable[[int, dict[str, Any]], None]
     best: BestRound | None = None
     schedule: Schedule = field(init=False)
-    _bytes: tuple[int, int] = field(default=(0, 0))  # sent and received when ``costs`` last looked
+    _bytes: tuple[int, int] = field(
+        default=(0, 0)
+    )  # sent and received when ``costs`` last looked
     # the last round, the clients' numbers and what it cost
     _unrecorded: tuple[int, record.Gathered, dict[str, Any]] | None = None
 
@@ -83,46 +85,76 @@ class Federation:
                 self.checkpoint(round, wait=last)
             if level == STOP:
                 left = "" if round < config.rounds else ", before the final scoring"
-                raise Interrupted(f"stopped after round {round} of {config.rounds}{left}; "
-                                  "the same command continues")
+                raise Interrupted(
+                    f"stopped after round {round} of {config.rounds}{left}; "
+                    "the same command continues"
+                )
         self.finish(config.rounds)
 
     def play(self, round: int, request: StopRequest) -> int:
         """Collective. Play one round; returns the level that the ranks agree on."""
         cohort, stopwatch = self.select(round), self.prepared.resources.stopwatch
         scored, audience = self.asked(round, cohort)
-        participants = self.prepared.fleet(cohort, round, scored)  # while the workers wait for the message
+        participants = self.prepared.fleet(
+            cohort, round, scored
+        )  # while the workers wait for the message
         observers = self.prepared.fleet(np.setdiff1d(audience, cohort), round, scored)
         with stopwatch.phase("send"):
             inbox, floats_down = self.send(audience, round)
         self.record_round()  # the round before, while the workers are busy with this one
         self.prepared.store.read_ahead(self.select(round + 1).tolist())
         uplink, finite = self.work(round, inbox, audience, participants, observers)
-        numbers = [(participants.ids, record.numbers(participants, uplink, finite)),
-                   (observers.ids, record.numbers(observers, None, None))]
+        numbers = [
+            (participants.ids, record.numbers(participants, uplink, finite)),
+            (observers.ids, record.numbers(observers, None, None)),
+        ]
         uplink = self.offer(round, cohort, participants, uplink, finite)
-        headers = [exchange.header(uplink), participants.ids[~finite.numpy()].tolist(),
-                   record.header(numbers, dict(stopwatch.seconds)), self.wish(round, request)]
+        headers = [
+            exchange.header(uplink),
+            participants.ids[~finite.numpy()].tolist(),
+            record.header(numbers, dict(stopwatch.seconds)),
+            self.wish(round, request),
+        ]
         with stopwatch.phase("gather"), self.communicator.together():
-            of_uplinks, lost, of_numbers, wishes = zip(*self.communicator.allgather(headers), strict=True)
-            gathered = record.gather(self.communicator, self.prepared.placement,
-                                     audience, len(self.prepared.counts),
-                                     numbers, of_numbers, self.prepared.resources.scores)
+            of_uplinks, lost, of_numbers, wishes = zip(
+                *self.communicator.allgather(headers), strict=True
+            )
+            gathered = record.gather(
+                self.communicator,
+                self.prepared.placement,
+                audience,
+                len(self.prepared.counts),
+                numbers,
+                of_numbers,
+                self.prepared.resources.scores,
+            )
             diverged = np.array(sorted(itertools.chain(*lost)), np.int64)
             sound = np.setdiff1d(cohort, diverged)
-            with on_this_rank(f"round {round}, uploads"):  # before anything can end the run
+            with on_this_rank(
+                f"round {round}, uploads"
+            ):  # before anything can end the run
                 offered = exchange.landed(self.communicator, cohort, sound, of_uplinks)
             self.judge(gathered)
         self.refuse(round, diverged)
         with stopwatch.phase("gather"), on_this_rank(f"round {round}, uploads"):
-            arrived = exchange.gather(self.communicator, self.prepared.placement, sound, uplink, of_uplinks,
-                                      offered)
+            arrived = exchange.gather(
+                self.communicator,
+                self.prepared.placement,
+                sound,
+                uplink,
+                of_uplinks,
+                offered,
+            )
         with on_this_rank(f"round {round}, state of {_named(participants.ids)}"):
             self.keep(participants, finite.numpy())
         with stopwatch.phase("aggregate"):
-            if arrived is not None and len(sound):  # where all clients diverged, the server takes no step
+            if arrived is not None and len(
+                sound
+            ):  # where all clients diverged, the server takes no step
                 with on_this_rank(f"round {round}, aggregation"):
-                    self.prepared.method.aggregate(self.server, self.prepared.cohort(sound, round), arrived)
+                    self.prepared.method.aggregate(
+                        self.server, self.prepared.cohort(sound, round), arrived
+                    )
         if self.metrics is not None:
             self._unrecorded = round, gathered, self.costs(floats_down) | {FINAL: 0}
         stopwatch.seconds.clear()  # so a checkpoint that follows counts for the next round
@@ -135,8 +167,14 @@ class Federation:
         to_all = scored and config.evaluation.clients == "all"
         return scored, np.arange(self.prepared.setup.clients) if to_all else cohort
 
-    def work(self, round: int, inbox: Inbox, audience: np.ndarray, participants: Fleet,
-             observers: Fleet) -> tuple[Message, torch.Tensor]:
+    def work(
+        self,
+        round: int,
+        inbox: Inbox,
+        audience: np.ndarray,
+        participants: Fleet,
+        observers: Fleet,
+    ) -> tuple[Message, torch.Tensor]:
         """Train this rank's ``participants`` and score its ``observers``.
 
         Returns what goes up, and which participants have finite numbers only, bool [n].
@@ -147,34 +185,48 @@ class Federation:
         with self.prepared.resources.stopwatch.phase("train"):
             with on_this_rank(f"round {round}, {_named(participants.ids)}"):
                 if len(participants.ids):
-                    uplink = method.update(participants, self.pick(inbox, audience, participants))
+                    uplink = method.update(
+                        participants, self.pick(inbox, audience, participants)
+                    )
             with on_this_rank(f"round {round}, {_named(observers.ids)}"):
                 if len(observers.ids):
                     method.observe(observers, self.pick(inbox, audience, observers))
         return uplink, record.finite(participants, uplink)
 
-    def offer(self, round: int, cohort: np.ndarray, participants: Fleet, uplink: Message,
-              finite: torch.Tensor) -> Message:
+    def offer(
+        self,
+        round: int,
+        cohort: np.ndarray,
+        participants: Fleet,
+        uplink: Message,
+        finite: torch.Tensor,
+    ) -> Message:
         """Begin to send what goes up from the participants that are ``finite``, bool [n]; returns that."""
         uplink = only(uplink, finite)
         with on_this_rank(f"round {round}, uploads"):
-            exchange.offer(self.communicator, cohort, participants.ids[finite.numpy()], uplink)
+            exchange.offer(
+                self.communicator, cohort, participants.ids[finite.numpy()], uplink
+            )
         return uplink
 
     def judge(self, gathered: record.Gathered) -> None:
         """Collective. Keep the state before a round with these numbers, of rank 0, if it is the best."""
         if self.best is not None:
             server = self.communicator.is_server
-            number = self.communicator.share(self.best.found(gathered.values) if server else None)
+            number = self.communicator.share(
+                self.best.found(gathered.values) if server else None
+            )
             if number is not None:
                 self.best.keep(number)
 
     def refuse(self, round: int, diverged: np.ndarray) -> None:
         """Raise RunFailure where clients that ``diverged``, ids of all ranks, end the run."""
         if len(diverged) and self.prepared.config.training.on_divergence == "stop":
-            raise RunFailure(f"round {round}: {_named(diverged)} diverged (NaN or Inf); "
-                             "lower training.lr or set training.clip and start over with --fresh, or "
-                             "leave such clients out with training.on_divergence = 'exclude'")
+            raise RunFailure(
+                f"round {round}: {_named(diverged)} diverged (NaN or Inf); "
+                "lower training.lr or set training.clip and start over with --fresh, or "
+                "leave such clients out with training.on_divergence = 'exclude'"
+            )
 
     def wish(self, round: int, request: StopRequest) -> int:
         """The level that this rank asks for after a round, told with what it sends.
@@ -199,10 +251,14 @@ class Federation:
         """
         config = self.prepared.config
         clients, share = config.partition.clients, config.participation
-        order: np.ndarray = randomness.permutation(clients, config.seed, "cohort", round)
-        drawn = order[:share.count(clients)]
+        order: np.ndarray = randomness.permutation(
+            clients, config.seed, "cohort", round
+        )
+        drawn = order[: share.count(clients)]
         if share.dropout:
-            luck = randomness.uniform(config.seed, "dropout", round, skip=0, count=clients)[drawn]
+            luck = randomness.uniform(
+                config.seed, "dropout", round, skip=0, count=clients
+            )[drawn]
             drawn = drawn[luck >= min(share.dropout, luck.max())]
         return np.sort(drawn)
 
@@ -217,12 +273,18 @@ class Federation:
             return None
         cohort = self.select(round)
         seed, clients = self.prepared.config.seed, self.prepared.setup.clients
-        luck, pace = (randomness.uniform(seed, purpose, round, skip=0, count=clients)
-                      for purpose in ("stragglers", "pace"))
-        slow = cohort[np.argsort(luck[cohort], kind="stable")[:int(share * len(cohort) + 1e-9)]]
+        luck, pace = (
+            randomness.uniform(seed, purpose, round, skip=0, count=clients)
+            for purpose in ("stragglers", "pace")
+        )
+        slow = cohort[
+            np.argsort(luck[cohort], kind="stable")[: int(share * len(cohort) + 1e-9)]
+        ]
         return np.where(np.isin(ids, slow), pace[ids], 1.0)
 
-    def send(self, audience: np.ndarray, round: int, new: bool = False) -> tuple[Inbox, float]:
+    def send(
+        self, audience: np.ndarray, round: int, new: bool = False
+    ) -> tuple[Inbox, float]:
         """Collective. Send the method's message to the clients ``audience`` [n]; ``new``: to newcomers.
 
         Returns what arrived for those of them that live on this rank, and the mean floats sent to a client.
@@ -230,13 +292,24 @@ class Federation:
         server, method = self.communicator.is_server, self.prepared.method
         with on_this_rank(f"round {round}, what the server sends"):
             known = self.prepared.audience(audience, round)
-            message = (method.greet if new else method.send)(self.server, known) if server else None
-            return exchange.send(self.communicator, self.prepared.placement, audience, message,
-                                 self.prepared.resources.device)
+            message = (
+                (method.greet if new else method.send)(self.server, known)
+                if server
+                else None
+            )
+            return exchange.send(
+                self.communicator,
+                self.prepared.placement,
+                audience,
+                message,
+                self.prepared.resources.device,
+            )
 
     def pick(self, inbox: Inbox, audience: np.ndarray, fleet: Fleet) -> Inbox:
         """The part of this rank's ``inbox`` that is for the clients of ``fleet``, some of its audience."""
-        mine = audience[self.prepared.placement.owner[audience] == self.communicator.rank]
+        mine = audience[
+            self.prepared.placement.owner[audience] == self.communicator.rank
+        ]
         if len(mine) == len(fleet.ids):
             return inbox
         return select(inbox, torch.from_numpy(np.searchsorted(mine, fleet.ids)))
@@ -244,20 +317,29 @@ class Federation:
     def keep(self, fleet: Fleet, finite: np.ndarray) -> None:
         """Store the private state of the fleet's clients where ``finite`` [n]; others keep their old one."""
         state = fleet.state
-        if not finite.all():  # else there is nothing to leave out, and no reason to copy the rest
-            kept = torch.from_numpy(np.flatnonzero(finite)).to(self.prepared.resources.device)
+        if (
+            not finite.all()
+        ):  # else there is nothing to leave out, and no reason to copy the rest
+            kept = torch.from_numpy(np.flatnonzero(finite)).to(
+                self.prepared.resources.device
+            )
             state = {name: rows[kept] for name, rows in state.items()}
         self.prepared.store.put(fleet.ids[finite].tolist(), state)
 
     def costs(self, floats_down: float) -> dict[str, float | int]:
         """What the round cost on rank 0: bytes, floats and seconds since the last call."""
         sent, received = self.communicator.bytes_sent, self.communicator.bytes_received
-        moved = {"bytes_down": sent - self._bytes[0], "bytes_up": received - self._bytes[1],
-                 "floats_down": floats_down}
+        moved = {
+            "bytes_down": sent - self._bytes[0],
+            "bytes_up": received - self._bytes[1],
+            "floats_down": floats_down,
+        }
         self._bytes = sent, received
         stopwatch = self.prepared.resources.stopwatch
-        phases = {f"seconds/{phase}": stopwatch.seconds[phase]
-                  for phase in ("send", "gather", "aggregate", "checkpoint")}
+        phases = {
+            f"seconds/{phase}": stopwatch.seconds[phase]
+            for phase in ("send", "gather", "aggregate", "checkpoint")
+        }
         return moved | phases | {"seconds/round": stopwatch.lap()}
 
     def record_round(self) -> None:
@@ -276,21 +358,32 @@ class Federation:
     def checkpoint(self, round: int, wait: bool) -> None:
         """Collective. Merge the metrics and begin to save all state; with ``wait``, finish that as well."""
         self.record_round()
-        with self.prepared.resources.stopwatch.phase("checkpoint"), self.schedule.waiting():
+        with (
+            self.prepared.resources.stopwatch.phase("checkpoint"),
+            self.schedule.waiting(),
+        ):
             if self.metrics is not None:
                 with on_this_rank(f"round {round}, metrics"):
                     self.metrics.merge()
             server = self.server if self.communicator.is_server else None
             with on_this_rank(f"round {round}, checkpoint"):
-                self.checkpoints.start(round, server, self.prepared.store, self.meta,
-                                       self.best.taken() if self.best else None)
+                self.checkpoints.start(
+                    round,
+                    server,
+                    self.prepared.store,
+                    self.meta,
+                    self.best.taken() if self.best else None,
+                )
             self.schedule.begun()
         if wait:
             self.finish_checkpoint()
 
     def finish_checkpoint(self) -> None:
         """Collective. Wait until the checkpoint that was begun, if any, is on the disk; note its cost."""
-        with self.prepared.resources.stopwatch.phase("checkpoint"), self.schedule.waiting():
+        with (
+            self.prepared.resources.stopwatch.phase("checkpoint"),
+            self.schedule.waiting(),
+        ):
             self.checkpoints.finish()
         self.schedule.finished(self.checkpoints.written_in)
 
@@ -299,8 +392,15 @@ class Federation:
 
         Private state stays as it is.
         """
-        everyone, newcomers = np.arange(self.prepared.setup.clients), self.prepared.newcomer_ids
-        audience = everyone if self.prepared.config.evaluation.clients == "all" else self.select(rounds)
+        everyone, newcomers = (
+            np.arange(self.prepared.setup.clients),
+            self.prepared.newcomer_ids,
+        )
+        audience = (
+            everyone
+            if self.prepared.config.evaluation.clients == "all"
+            else self.select(rounds)
+        )
         inbox, floats_down = self.send(audience, rounds + 1)
         fleet = self.prepared.fleet(audience, rounds + 1, scored=True)
         with on_this_rank(f"after the last round, {_named(fleet.ids)}"):
@@ -309,10 +409,15 @@ class Federation:
         numbers = [(fleet.ids, record.numbers(fleet, None, None))]
         if len(newcomers):
             numbers.append(self.welcome(newcomers, rounds + 1))
-        gathered = record.gather(self.communicator, self.prepared.placement,
-                                 np.concatenate([audience, newcomers]), len(self.prepared.counts), numbers,
-                                 self.communicator.allgather(record.header(numbers, {})),
-                                 self.prepared.resources.scores)
+        gathered = record.gather(
+            self.communicator,
+            self.prepared.placement,
+            np.concatenate([audience, newcomers]),
+            len(self.prepared.counts),
+            numbers,
+            self.communicator.allgather(record.header(numbers, {})),
+            self.prepared.resources.scores,
+        )
         if self.metrics is not None:
             values = gathered.values | self.costs(floats_down) | {FINAL: 1}
             with on_this_rank("after the last round, metrics"):
@@ -330,9 +435,17 @@ class Federation:
         with on_this_rank(f"after the last round, {_named(fleet.ids)}"):
             if len(fleet.ids):
                 method.inherit(fleet, inbox)
-                (method.join if self.prepared.config.newcomers.epochs else method.observe)(fleet, inbox)
+                (
+                    method.join
+                    if self.prepared.config.newcomers.epochs
+                    else method.observe
+                )(fleet, inbox)
         columns = {"pre": BEFORE, "post": AFTER}
-        fleet.scores = {columns[name]: sums for name, sums in fleet.scores.items() if name in columns}
+        fleet.scores = {
+            columns[name]: sums
+            for name, sums in fleet.scores.items()
+            if name in columns
+        }
         fleet.recorded = {}
         return fleet.ids, record.numbers(fleet, None, None)
 

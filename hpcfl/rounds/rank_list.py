@@ -18,16 +18,27 @@ def rank_list(communicator: Communicator, prepared: Prepared) -> list[str]:
     """
     cores = _ranges(os.sched_getaffinity(0))
     clients = prepared.placement.clients_of(communicator.rank).tolist()
-    hosts = (f"clients {_ranges(clients)}" if clients else "the server" if communicator.is_server
-             else "no clients")
+    hosts = (
+        f"clients {_ranges(clients)}"
+        if clients
+        else "the server"
+        if communicator.is_server
+        else "no clients"
+    )
     threads = torch.get_num_threads()
-    line = (f"rank {communicator.rank} on {communicator.host} (pid {os.getpid()}, cores {cores}, {threads} "
-            f"thread{'s' if threads > 1 else ''}, {_device(prepared.resources.device)}, {hosts})")
+    line = (
+        f"rank {communicator.rank} on {communicator.host} (pid {os.getpid()}, cores {cores}, {threads} "
+        f"thread{'s' if threads > 1 else ''}, {_device(prepared.resources.device)}, {hosts})"
+    )
     return communicator.allgather(line)
 
 
 def _device(device: torch.device) -> str:
-    return f"{device} {torch.cuda.get_device_name(device)}" if device.type == "cuda" else str(device)
+    return (
+        f"{device} {torch.cuda.get_device_name(device)}"
+        if device.type == "cuda"
+        else str(device)
+    )
 
 
 def _ranges(numbers: Iterable[int]) -> str:
@@ -38,5 +49,9 @@ def _ranges(numbers: Iterable[int]) -> str:
             parts[-1][1] = number
         else:
             parts.append([number, number])
-    texts = [str(first) if first == last else f"{first}-{last}" for first, last in parts]
-    return ", ".join(texts[:SHOWN]) + (f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else "")
+    texts = [
+        str(first) if first == last else f"{first}-{last}" for first, last in parts
+    ]
+    return ", ".join(texts[:SHOWN]) + (
+        f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+    )

@@ -35,19 +35,26 @@ class Numbers:
     recorded: list[str] = field(default_factory=list)
 
 
-OfFleets = Sequence[tuple[np.ndarray, Numbers]]  # of each fleet the ids of its clients and their numbers
+OfFleets = Sequence[
+    tuple[np.ndarray, Numbers]
+]  # of each fleet the ids of its clients and their numbers
 
 
 def finite(fleet: Fleet, uplink: Message) -> Tensor:
     """Which clients' messages, private state and loss are all finite, bool [n] on the CPU."""
     good = torch.ones(len(fleet.ids), dtype=torch.bool)
     tensors = [field.tensor for field in fields(uplink).values() if not field.shared]
-    tensors += [*fleet.state.values(), *([] if fleet.losses is None else [fleet.losses[:, None]])]
+    tensors += [
+        *fleet.state.values(),
+        *([] if fleet.losses is None else [fleet.losses[:, None]]),
+    ]
     for tensor in tensors:
         if tensor.is_floating_point() and tensor.numel():
             # NaN passes through both; absolute values would be a copy of all rows.
-            largest = [torch.maximum(part.amax(dim=1), -part.amin(dim=1))
-                       for part in scratch.parts(tensor.flatten(1))]
+            largest = [
+                torch.maximum(part.amax(dim=1), -part.amin(dim=1))
+                for part in scratch.parts(tensor.flatten(1))
+            ]
             good &= torch.cat(largest).isfinite().cpu()
     return good
 
@@ -61,17 +68,35 @@ def numbers(fleet: Fleet, uplink: Message | None, finite: Tensor | None) -> Numb
     for column, sums in fleet.scores.items():
         for name, score in fleet.resources.scores.items():
             of_score = score.numbers(name, sums[name], fleet.counts)
-            result.values |= {f"{column}/{part}": values.numpy() for part, values in of_score.items()}
-    result.values |= {f"recorded/{name}": values.detach().double().cpu().numpy()
-                      for name, values in fleet.recorded.items()}
+            result.values |= {
+                f"{column}/{part}": values.numpy() for part, values in of_score.items()
+            }
+    result.values |= {
+        f"recorded/{name}": values.detach().double().cpu().numpy()
+        for name, values in fleet.recorded.items()
+    }
     if uplink is not None and finite is not None:
-        floats = sum((torch.as_tensor(field.logical_floats(), dtype=torch.float64, device="cpu")
-                      for field in fields(uplink).values()), torch.zeros(len(fleet.ids), dtype=torch.float64))
+        floats = sum(
+            (
+                torch.as_tensor(
+                    field.logical_floats(), dtype=torch.float64, device="cpu"
+                )
+                for field in fields(uplink).values()
+            ),
+            torch.zeros(len(fleet.ids), dtype=torch.float64),
+        )
         result.values["floats_up"] = floats.numpy()
         result.values["diverged"] = (~finite).double().numpy()
-        for name, losses in (("train_loss", fleet.losses), ("data_loss", fleet.data_losses)):
+        for name, losses in (
+            ("train_loss", fleet.losses),
+            ("data_loss", fleet.data_losses),
+        ):
             if losses is not None:  # a client without samples has none
-                result.values[name] = losses.cpu().masked_fill(fleet.samples.cpu() == 0, torch.nan).numpy()
+                result.values[name] = (
+                    losses.cpu()
+                    .masked_fill(fleet.samples.cpu() == 0, torch.nan)
+                    .numpy()
+                )
     return result
 
 
@@ -80,9 +105,12 @@ def header(fleets: OfFleets, seconds: dict[str, float]) -> dict[str, Any]:
 
     seconds: this rank's, by phase of the round.
     """
-    return {"names": _all(numbers.values for _, numbers in fleets),
-            "columns": _all(numbers.columns for _, numbers in fleets),
-            "recorded": _all(numbers.recorded for _, numbers in fleets), "seconds": seconds}
+    return {
+        "names": _all(numbers.values for _, numbers in fleets),
+        "columns": _all(numbers.columns for _, numbers in fleets),
+        "recorded": _all(numbers.recorded for _, numbers in fleets),
+        "seconds": seconds,
+    }
 
 
 @dataclass(frozen=True)
@@ -113,27 +141,50 @@ class Gathered:
         of_clients = {name: np.full(self.clients, np.nan) for name in names}
         for position, name in enumerate(names):
             of_clients[name][self.audience] = self.table[:, position]
-        record: dict[str, Any] = {f"clients/{name}": values for name, values in of_clients.items()}
+        record: dict[str, Any] = {
+            f"clients/{name}": values for name, values in of_clients.items()
+        }
         for column in columns:
             prefix = f"{column}/"
-            of_column = {name.removeprefix(prefix): of_clients[name]
-                         for name in names if name.startswith(prefix)}
+            of_column = {
+                name.removeprefix(prefix): of_clients[name]
+                for name in names
+                if name.startswith(prefix)
+            }
             for name, score in self.scores.items():
-                record |= {f"{prefix}{part}": value for part, value in score.summary(name, of_column).items()}
+                record |= {
+                    f"{prefix}{part}": value
+                    for part, value in score.summary(name, of_column).items()
+                }
             name, score = next(iter(self.scores.items()))
-            record[f"{prefix}{CLIENTS}"] = float((~np.isnan(score.of_clients(name, of_column))).sum())
+            record[f"{prefix}{CLIENTS}"] = float(
+                (~np.isnan(score.of_clients(name, of_column))).sum()
+            )
         for name in recorded:
             values = of_clients[f"recorded/{name}"]
-            record |= {f"recorded/{name}": summarised("mean", values),
-                       f"recorded/{name}_std": summarised("std", values)}
-        workers = [one["seconds"] for one in self.headers[min(1, len(self.headers) - 1):]]  # rank 0 if alone
-        record |= {f"seconds/{phase}": max(worker.get(phase, 0.0) for worker in workers)
-                   for phase in ("train", "score")}
+            record |= {
+                f"recorded/{name}": summarised("mean", values),
+                f"recorded/{name}_std": summarised("std", values),
+            }
+        workers = [
+            one["seconds"] for one in self.headers[min(1, len(self.headers) - 1) :]
+        ]  # rank 0 if alone
+        record |= {
+            f"seconds/{phase}": max(worker.get(phase, 0.0) for worker in workers)
+            for phase in ("train", "score")
+        }
         return record
 
 
-def gather(communicator: Communicator, placement: Placement, audience: np.ndarray, clients: int,
-           fleets: OfFleets, headers: Sequence[dict[str, Any]], scores: Mapping[str, Score]) -> Gathered:
+def gather(
+    communicator: Communicator,
+    placement: Placement,
+    audience: np.ndarray,
+    clients: int,
+    fleets: OfFleets,
+    headers: Sequence[dict[str, Any]],
+    scores: Mapping[str, Score],
+) -> Gathered:
     """Collective. The numbers of all clients that were sent to, on rank 0.
 
     fleets: of this rank. The other arguments are fields of ``Gathered``.
@@ -150,7 +201,9 @@ def gather(communicator: Communicator, placement: Placement, audience: np.ndarra
 
 def _names(headers: Sequence[dict[str, Any]]) -> tuple[list[str], list[str], list[str]]:
     """Of all numbers, of what was scored and of what was recorded, on any rank."""
-    names, columns, recorded = (_all(one[key] for one in headers) for key in ("names", "columns", "recorded"))
+    names, columns, recorded = (
+        _all(one[key] for one in headers) for key in ("names", "columns", "recorded")
+    )
     return names, columns, recorded
 
 

@@ -15,7 +15,9 @@ STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGXCPU, *WARNINGS)
 # Seconds within which a second signal is the first one again: launchers pass on what the ranks got already.
 ECHO = 1.0
 
-_early: list[str] = []  # names of the signals that arrived before a StopRequest was open
+_early: list[
+    str
+] = []  # names of the signals that arrived before a StopRequest was open
 
 
 def remember() -> None:
@@ -25,7 +27,9 @@ def remember() -> None:
     """
     for number in STOP:
         if number != signal.SIGINT:
-            signal.signal(number, lambda number, frame: _early.append(signal.Signals(number).name))
+            signal.signal(
+                number, lambda number, frame: _early.append(signal.Signals(number).name)
+            )
 
 
 def ignore() -> None:
@@ -47,7 +51,9 @@ class StopRequest:
         self.received: str | None = None
         self._received_at = 0.0
         self._at_once = at_once
-        self._before: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
+        self._before: dict[
+            int, Callable[[int, FrameType | None], Any] | int | None
+        ] = {}
 
     def __enter__(self) -> "StopRequest":
         self._before = {number: signal.signal(number, self._handle) for number in STOP}
@@ -61,6 +67,9 @@ class StopRequest:
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
-            self.received, self._received_at = signal.Signals(number).name, time.monotonic()
+            self.received, self._received_at = (
+                signal.Signals(number).name,
+                time.monotonic(),
+            )
         elif number not in WARNINGS and time.monotonic() - self._received_at > ECHO:
             self._at_once()

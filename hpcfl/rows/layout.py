@@ -31,7 +31,9 @@ class Layout:
     batch_norm: the columns of batch norm's scales and shifts, int64 ascending.
     """
 
-    def __init__(self, named: Iterable[tuple[str, Tensor]], batch_norm: Collection[str] = ()):
+    def __init__(
+        self, named: Iterable[tuple[str, Tensor]], batch_norm: Collection[str] = ()
+    ):
         """``batch_norm``: which of the names are batch norm's."""
         named = list(named)
         self.names = [name for name, _ in named]
@@ -41,31 +43,55 @@ class Layout:
         self.width = self.offsets[-1]
         children = list(dict.fromkeys(name.split(".")[0] for name in self.names))
         self.layers = [self._span(child) for child in children]
-        spans = [torch.arange(start, start + size) for name, start, size
-                 in zip(self.names, self.offsets, self.sizes, strict=False) if name in batch_norm]
+        spans = [
+            torch.arange(start, start + size)
+            for name, start, size in zip(
+                self.names, self.offsets, self.sizes, strict=False
+            )
+            if name in batch_norm
+        ]
         self.batch_norm = torch.cat([torch.arange(0), *spans])
-        self.head_name = "head" if "head" in children else (children[-1] if children else "")
+        self.head_name = (
+            "head" if "head" in children else (children[-1] if children else "")
+        )
 
     def _span(self, prefix: str) -> slice:
         """The columns of a module or parameter. Raises UserError if there are none or others lie between."""
-        inside = [i for i, name in enumerate(self.names) if name == prefix or name.startswith(prefix + ".")]
+        inside = [
+            i
+            for i, name in enumerate(self.names)
+            if name == prefix or name.startswith(prefix + ".")
+        ]
         if not inside:
-            raise UserError(f"layer group '{prefix}' is unknown{nearest(prefix, self._groups())}")
+            raise UserError(
+                f"layer group '{prefix}' is unknown{nearest(prefix, self._groups())}"
+            )
         if inside != list(range(inside[0], inside[-1] + 1)):
-            raise UserError(f"parameters of '{prefix}' do not lie side by side; register them one "
-                            "after the other")
+            raise UserError(
+                f"parameters of '{prefix}' do not lie side by side; register them one "
+                "after the other"
+            )
         return slice(self.offsets[inside[0]], self.offsets[inside[-1] + 1])
 
     def _groups(self) -> list[str]:
         """The names of groups, of which an error suggests one."""
         modules = {name.rpartition(".")[0] for name in self.names} - {""}
-        return ["all", "body", "neck", "head", f"1 … {len(self.layers)}", *sorted(modules)]
+        return [
+            "all",
+            "body",
+            "neck",
+            "head",
+            f"1 … {len(self.layers)}",
+            *sorted(modules),
+        ]
 
     def columns(self, group: Group) -> slice:
         """The columns of a group. Raises UserError if the model has no such group."""
         if isinstance(group, int):
             if not 1 <= group <= len(self.layers):
-                raise UserError(f"layers = {group}: this model has 1 to {len(self.layers)} upper layers")
+                raise UserError(
+                    f"layers = {group}: this model has 1 to {len(self.layers)} upper layers"
+                )
             return slice(self.layers[-group].start, self.width)
         if group == "all":
             return slice(0, self.width)
@@ -74,30 +100,47 @@ class Layout:
         if group == "body":
             return slice(0, self.columns("head").start)
         if group == "neck":
-            below = [layer for layer in self.layers if layer.stop <= self.columns("head").start]
+            below = [
+                layer
+                for layer in self.layers
+                if layer.stop <= self.columns("head").start
+            ]
             if not below:
-                raise UserError("layer group 'neck': this model has no layer below its head")
+                raise UserError(
+                    "layer group 'neck': this model has no layer below its head"
+                )
             return below[-1]
         return self._span(group)
 
     def members(self, groups: Iterable[Group]) -> list[str]:
         """The names of the parameters in a union of groups, in row order."""
         spans = [self.columns(group) for group in groups]
-        return [name for name, start in zip(self.names, self.offsets, strict=False)
-                if any(span.start <= start < span.stop for span in spans)]
+        return [
+            name
+            for name, start in zip(self.names, self.offsets, strict=False)
+            if any(span.start <= start < span.stop for span in spans)
+        ]
 
     def split(self, rows: Tensor) -> dict[str, Tensor]:
         """Views ``[*lead, *shape]`` of rows ``[*lead, width]``, by name; ``lead`` may be any dimensions."""
         lead = rows.shape[:-1]
-        return {name: rows[..., start:start + size].view(*lead, *shape) for name, start, size, shape
-                in zip(self.names, self.offsets, self.sizes, self.shapes, strict=False)}
+        return {
+            name: rows[..., start : start + size].view(*lead, *shape)
+            for name, start, size, shape in zip(
+                self.names, self.offsets, self.sizes, self.shapes, strict=False
+            )
+        }
 
     def stack(self, rows: Tensor) -> dict[str, Tensor]:
         """Contiguous copies ``[n, *shape]`` of rows ``[n, width]``, by name."""
-        return {name: view.clone(memory_format=torch.contiguous_format)
-                for name, view in self.split(rows).items()}
+        return {
+            name: view.clone(memory_format=torch.contiguous_format)
+            for name, view in self.split(rows).items()
+        }
 
-    def write(self, tensors: Mapping[str, Tensor], rows: Tensor, chosen: Tensor) -> None:
+    def write(
+        self, tensors: Mapping[str, Tensor], rows: Tensor, chosen: Tensor
+    ) -> None:
         """Write tensors ``[k, *shape]`` by name into ``rows`` [n, width], into those at positions ``chosen``.
 
         Columns of which ``tensors`` has no name stay as they are; names that the layout does not know are
@@ -110,9 +153,12 @@ class Layout:
 
 def of_parameters(module: nn.Module) -> Layout:
     """The layout of a module's parameters."""
-    normalising = {f"{path}.{name}" for path, part in module.named_modules()
-                   if isinstance(part, nn.modules.batchnorm._BatchNorm)
-                   for name, _ in part.named_parameters()}
+    normalising = {
+        f"{path}.{name}"
+        for path, part in module.named_modules()
+        if isinstance(part, nn.modules.batchnorm._BatchNorm)
+        for name, _ in part.named_parameters()
+    }
     return Layout(module.named_parameters(), normalising)
 
 
@@ -124,8 +170,12 @@ def of_buffers(module: nn.Module) -> Layout:
 def floating(layout: Layout, module: nn.Module) -> Tensor:
     """Which columns of a row of buffers hold floating-point numbers and not counters, bool [width]."""
     buffers = dict(module.named_buffers())
-    return torch.cat([torch.full((size,), buffers[name].is_floating_point()) for name, size
-                      in zip(layout.names, layout.sizes, strict=True)])
+    return torch.cat(
+        [
+            torch.full((size,), buffers[name].is_floating_point())
+            for name, size in zip(layout.names, layout.sizes, strict=True)
+        ]
+    )
 
 
 def to_row(layout: Layout, module: nn.Module) -> Tensor:

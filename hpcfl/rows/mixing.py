@@ -63,7 +63,9 @@ def by_lane(matrix: Tensor, rows: Tensor) -> Tensor:
     On a CPU it is computed row by row, so that a lane's bits do not depend on the lanes beside it. On a GPU,
     where the same bits are promised for the same lanes only, it is one product, which reads ``rows`` once.
     """
-    return matrix @ rows if matrix.is_cuda else torch.stack([row @ rows for row in matrix])
+    return (
+        matrix @ rows if matrix.is_cuda else torch.stack([row @ rows for row in matrix])
+    )
 
 
 def average(weights: Tensor, rows: Tensor) -> Tensor:
@@ -81,8 +83,11 @@ def replaced(rows: Tensor, positions: Tensor, new: Tensor) -> Tensor:
 
     If these are all of the rows, it is ``new`` itself.
     """
-    return (new if len(positions) == len(rows)
-            else _empty(rows, len(rows)).copy_(rows).index_copy_(0, positions, new))
+    return (
+        new
+        if len(positions) == len(rows)
+        else _empty(rows, len(rows)).copy_(rows).index_copy_(0, positions, new)
+    )
 
 
 def repeated(row: Tensor, count: int) -> Tensor:
@@ -96,7 +101,9 @@ def distances(rows: Tensor, others: Tensor) -> Tensor:
     They are computed from differences: the Gram expansion ‖a‖² + ‖b‖² − 2ab loses every digit for nearly
     equal models (methods-1.md §2).
     """
-    return total(lambda left, right: _block_distances(left, right).square(), rows, others).sqrt()
+    return total(
+        lambda left, right: _block_distances(left, right).square(), rows, others
+    ).sqrt()
 
 
 def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
@@ -119,10 +126,12 @@ def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
     close = squares < CLOSE * sizes.fill_diagonal_(0)
     near = (close | close.T).any(dim=1).nonzero()[:, 0]
     if len(near):
-        exact = total(lambda block: _block_distances(*[block[chosen[near]]] * 2).square(), rows)
+        exact = total(
+            lambda block: _block_distances(*[block[chosen[near]]] * 2).square(), rows
+        )
         pairs = near[:, None], near
         squares[pairs] = exact.where(close[pairs], squares[pairs])
-    return squares.sqrt()[place[:len(first), None], place[len(first):]]
+    return squares.sqrt()[place[: len(first), None], place[len(first) :]]
 
 
 def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
@@ -132,14 +141,27 @@ def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
     matrices: ``[n, width]``, or rows ``[width]``, of each of which ``part`` gets the same columns.
     """
     device = _where(matrices[0])
-    cuts = blocks(matrices[0].shape[-1], sum(len(matrix) for matrix in matrices if matrix.dim() > 1), device)
-    parts = on_all_cores(lambda columns: part(*(pinned.on_device(matrix[..., columns], device)
-                                                for matrix in matrices)), cuts, device)
+    cuts = blocks(
+        matrices[0].shape[-1],
+        sum(len(matrix) for matrix in matrices if matrix.dim() > 1),
+        device,
+    )
+    parts = on_all_cores(
+        lambda columns: part(
+            *(pinned.on_device(matrix[..., columns], device) for matrix in matrices)
+        ),
+        cuts,
+        device,
+    )
     return cast(Tensor, sum(parts)).to(matrices[0].device)
 
 
-def _product(multiply: Callable[[Tensor, Tensor], Tensor], matrix: Tensor, rows: Tensor,
-             dtype: torch.dtype) -> Tensor:
+def _product(
+    multiply: Callable[[Tensor, Tensor], Tensor],
+    matrix: Tensor,
+    rows: Tensor,
+    dtype: torch.dtype,
+) -> Tensor:
     """``multiply(matrix, rows)`` of matrices in float64, rounded once to ``dtype``."""
     device = _where(rows)
     # Doubled where they are worked on: half as much travels, and the host converts nothing.
@@ -147,16 +169,22 @@ def _product(multiply: Callable[[Tensor, Tensor], Tensor], matrix: Tensor, rows:
 
     def work(columns: slice) -> None:
         product = multiply(matrix, pinned.on_device(rows[:, columns], device).double())
-        found[:, columns] = (product if product.device == found.device  # rounded while it is copied
-                             else pinned.on_host(product.to(dtype)))
+        found[:, columns] = (
+            product
+            if product.device == found.device  # rounded while it is copied
+            else pinned.on_host(product.to(dtype))
+        )
 
-    for _ in on_all_cores(work, blocks(rows.shape[1], sum(matrix.shape), device), device):
+    for _ in on_all_cores(
+        work, blocks(rows.shape[1], sum(matrix.shape), device), device
+    ):
         pass
     return found
 
 
-def on_all_cores(work: Callable[[slice], Found], cuts: Iterator[slice],
-                 device: torch.device) -> Iterator[Found]:
+def on_all_cores(
+    work: Callable[[slice], Found], cuts: Iterator[slice], device: torch.device
+) -> Iterator[Found]:
     """What ``work`` gives for each of the cuts, in their order; on a CPU several are under way at once.
 
     So many that their results take ``HELD`` bytes at most, if they are as large as the first one. In a thread
@@ -165,16 +193,24 @@ def on_all_cores(work: Callable[[slice], Found], cuts: Iterator[slice],
     at_once = 1
     for columns in islice(cuts, 1):
         yield (first := work(columns))
-        if device.type == "cpu" and _cores > 1 and threading.current_thread() is threading.main_thread():
+        if (
+            device.type == "cpu"
+            and _cores > 1
+            and threading.current_thread() is threading.main_thread()
+        ):
             size = first.nbytes if isinstance(first, Tensor) else 0
-            at_once = min(_cores + 1, HELD // max(1, size))  # one more, so that no core waits for the caller
+            at_once = min(
+                _cores + 1, HELD // max(1, size)
+            )  # one more, so that no core waits for the caller
     if at_once < 2:
         yield from map(work, cuts)
         return
     under_way: deque[Future[Found]] = deque()
     try:
         for columns in cuts:
-            under_way.append(_pool(_cores, torch.get_num_threads()).submit(work, columns))
+            under_way.append(
+                _pool(_cores, torch.get_num_threads()).submit(work, columns)
+            )
             if len(under_way) == at_once:
                 yield under_way.popleft().result()
         while under_way:
@@ -190,7 +226,9 @@ def _pool(cores: int, threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(cores, "blocks", lambda: torch.set_num_threads(threads))
 
 
-os.register_at_fork(after_in_child=_pool.cache_clear)  # a forked process has none of its parent's threads
+os.register_at_fork(
+    after_in_child=_pool.cache_clear
+)  # a forked process has none of its parent's threads
 
 
 def _in_order(matrix: Tensor, rows: Tensor) -> Tensor:
@@ -207,7 +245,9 @@ def _in_order(matrix: Tensor, rows: Tensor) -> Tensor:
 
 def _block_distances(left: Tensor, right: Tensor) -> Tensor:
     """Distances [m, n], float64, never by a matrix product, which would be the Gram expansion."""
-    return torch.cdist(left.double(), right.double(), compute_mode="donot_use_mm_for_euclid_dist")
+    return torch.cdist(
+        left.double(), right.double(), compute_mode="donot_use_mm_for_euclid_dist"
+    )
 
 
 def _where(rows: Tensor) -> torch.device:
@@ -218,18 +258,27 @@ def _where(rows: Tensor) -> torch.device:
 def _empty(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor:
     """``count`` rows of the width and device of ``like``, with any values; of its type or of ``dtype``."""
     shape, dtype = [count, like.shape[1]], dtype or like.dtype
-    return (scratch.empty(shape, dtype) if like.device.type == "cpu"
-            else torch.empty(shape, dtype=dtype, device=like.device))
+    return (
+        scratch.empty(shape, dtype)
+        if like.device.type == "cpu"
+        else torch.empty(shape, dtype=dtype, device=like.device)
+    )
 
 
-def blocks(width: int, rows: int, device: torch.device, floats: int | None = None) -> Iterator[slice]:
+def blocks(
+    width: int, rows: int, device: torch.device, floats: int | None = None
+) -> Iterator[slice]:
     """Cuts of ``width`` columns into blocks of so many rows that are as large as suits the device.
 
     A heartbeat is sent whenever another one is asked for.
 
     floats: how many numbers of a block suit the CPU, instead of BLOCK_FLOATS.
     """
-    step = max(1, ((floats or BLOCK_FLOATS) if device.type == "cpu" else GPU_BLOCK_FLOATS) // max(1, rows))
+    step = max(
+        1,
+        ((floats or BLOCK_FLOATS) if device.type == "cpu" else GPU_BLOCK_FLOATS)
+        // max(1, rows),
+    )
     for start in range(0, width, step):
         yield slice(start, start + step)
         heartbeat.beat()  # rows that lie in files may take long to be read

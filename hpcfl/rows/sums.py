@@ -16,10 +16,17 @@ from hpcfl.rows import mixing, pinned
 
 PRODUCT_BITS = 51  # of a product in units; float64 has 53, of which rounding by an anchor takes two
 SUM_BITS = 62  # of a sum in units; int64 has 63 beside the sign, of which one is for what rounding adds
-MANTISSA, BIAS = 52, 1023  # of float64: the bits of its fraction, and what is added to its exponent
-BLOCK_FLOATS = 1 << 19  # of float64 in a block: 4 MB, as long pieces of rows matter more than a core's cache
+MANTISSA, BIAS = (
+    52,
+    1023,
+)  # of float64: the bits of its fraction, and what is added to its exponent
+BLOCK_FLOATS = (
+    1 << 19
+)  # of float64 in a block: 4 MB, as long pieces of rows matter more than a core's cache
 BLOCK_ROWS = 64  # and so many rows at most: of more the pieces would be short, which files suffer from most
-LOWEST = -900  # the exponent of a column of zeros; numbers below 2^LOWEST may be rounded to zero
+LOWEST = (
+    -900
+)  # the exponent of a column of zeros; numbers below 2^LOWEST may be rounded to zero
 
 
 def mean(rows: Tensor, weights: Tensor) -> Tensor:
@@ -53,7 +60,9 @@ def units(magnitudes: Tensor, largest: float, total: float) -> Tensor:
     magnitudes: the highest of all ranks ``[k, width]``. largest: the largest weight on any rank.
     total: the largest of the k sums of weights over all ranks.
     """
-    return magnitudes + max(int(largest).bit_length() - PRODUCT_BITS, int(total).bit_length() - SUM_BITS)
+    return magnitudes + max(
+        int(largest).bit_length() - PRODUCT_BITS, int(total).bit_length() - SUM_BITS
+    )
 
 
 def sums(rows: Tensor, weights: Tensor, units: Tensor) -> Tensor:
@@ -65,20 +74,28 @@ def sums(rows: Tensor, weights: Tensor, units: Tensor) -> Tensor:
     found = torch.zeros(units.shape, dtype=torch.int64, device=rows.device)
     scratch = torch.empty(0, dtype=torch.float64, device=rows.device)
     for number, columns, block, own in _blocks(rows, weights):
-        if scratch.numel() < block.numel():  # All blocks use it: new memory would cost more than the sums.
+        if (
+            scratch.numel() < block.numel()
+        ):  # All blocks use it: new memory would cost more than the sums.
             scratch = scratch.new_empty(block.numel())
         # A product that is added to 1.5·2^52 units is rounded to whole units, and the bits of the result,
         # read as an integer, count these units.
-        anchor = _power(units[number, columns].long() + MANTISSA) + (1 << (MANTISSA - 1))
-        products = scratch[:block.numel()].view(block.shape).copy_(block)
+        anchor = _power(units[number, columns].long() + MANTISSA) + (
+            1 << (MANTISSA - 1)
+        )
+        products = scratch[: block.numel()].view(block.shape).copy_(block)
         # In one pass: whole numbers below 2^29 times float32 numbers are exact in float64, so it makes no
         # difference whether the product is rounded before the anchor is added.
         torch.addcmul(anchor.view(torch.float64), products, own[:, None], out=products)
-        found[number, columns] += products.view(torch.int64).sum(dim=0) - len(block) * anchor
+        found[number, columns] += (
+            products.view(torch.int64).sum(dim=0) - len(block) * anchor
+        )
     return found
 
 
-def means(sums: Tensor, units: Tensor, totals: Sequence[float], dtype: torch.dtype) -> Tensor:
+def means(
+    sums: Tensor, units: Tensor, totals: Sequence[float], dtype: torch.dtype
+) -> Tensor:
     """The means ``[k, width]`` of type ``dtype``: the sums of all ranks, divided by ``totals`` [k].
 
     sums: in whole ``units``, int64 [k, width]. totals: the sums of all weights; where one is 0, so that no
@@ -91,7 +108,9 @@ def means(sums: Tensor, units: Tensor, totals: Sequence[float], dtype: torch.dty
             unit = _power(units[number, columns].long()).view(torch.float64)
             found[number, columns] = (sums[number, columns] * unit).div_(total)
 
-    for _ in mixing.on_all_cores(divide, mixing.blocks(sums.shape[1], 1, sums.device), sums.device):
+    for _ in mixing.on_all_cores(
+        divide, mixing.blocks(sums.shape[1], 1, sums.device), sums.device
+    ):
         pass
     return found
 
@@ -101,7 +120,9 @@ def _power(exponents: Tensor) -> Tensor:
     return (exponents + BIAS) << MANTISSA
 
 
-def _blocks(rows: Tensor, weights: Tensor) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
+def _blocks(
+    rows: Tensor, weights: Tensor
+) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
     """Blocks of rows and columns of each of the k sums, of the rows that count: row after row as they lie.
 
     Yields the number of the sum, the columns, the block [m, columns] of m rows that count in it, and their
@@ -110,9 +131,14 @@ def _blocks(rows: Tensor, weights: Tensor) -> Iterator[tuple[int, slice, Tensor,
     for number, own in enumerate(weights.T):
         part = rows if rows.dim() == 2 else rows[:, number]
         positions = own.nonzero()[:, 0]
-        chosen, own = positions.to(rows.device), own[positions].to(rows.device, torch.float64)
+        chosen, own = (
+            positions.to(rows.device),
+            own[positions].to(rows.device, torch.float64),
+        )
         for start in range(0, len(chosen), BLOCK_ROWS):
             group = slice(start, start + BLOCK_ROWS)
             which = group if len(chosen) == len(part) else chosen[group]
-            for columns in mixing.blocks(rows.shape[-1], len(own[group]), rows.device, BLOCK_FLOATS):
+            for columns in mixing.blocks(
+                rows.shape[-1], len(own[group]), rows.device, BLOCK_FLOATS
+            ):
                 yield number, columns, part[which, columns], own[group]

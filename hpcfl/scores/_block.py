@@ -52,6 +52,10 @@ class Block:
 
     def _by_class(self, chosen: Tensor, counted: Tensor) -> Tensor:
         """How many samples have each class in ``chosen`` [L, b], of those that are ``counted`` [L, b]."""
-        outputs = self.logits.shape[2]  # a model may have, and so predict, more than there are classes
-        counts = torch.zeros(len(chosen), outputs, dtype=torch.float64, device=chosen.device)
-        return counts.scatter_add_(1, chosen, counted.double())[:, :self.classes]
+        outputs = self.logits.shape[
+            2
+        ]  # a model may have, and so predict, more than there are classes
+        counts = torch.zeros(
+            len(chosen), outputs, dtype=torch.float64, device=chosen.device
+        )
+        return counts.scatter_add_(1, chosen, counted.double())[:, : self.classes]

@@ -57,7 +57,11 @@ def resolve(wanted: str, scores: Mapping[str, Described]) -> Measure | None:
     """The measure meant by SCORE, SCORE/SUMMARY or the name of a recorded number; None if there is none."""
     for score, described in scores.items():
         for place, (kind, recorded) in enumerate(described["recorded"].items()):
-            if wanted in (f"{score}/{kind}", recorded) or (wanted == score and place == 0):
-                better = "down" if kind == "std" else described["better"]  # the more alike clients are
+            if wanted in (f"{score}/{kind}", recorded) or (
+                wanted == score and place == 0
+            ):
+                better = (
+                    "down" if kind == "std" else described["better"]
+                )  # the more alike clients are
                 return Measure(score, kind, recorded, described["unit"], better)
     return None

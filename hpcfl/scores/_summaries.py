@@ -21,5 +21,7 @@ def summarised(kind: str, numbers: Numbers, better: str = "up") -> float:
         return math.nan
     if kind == "worst_tenth":
         ordered = np.sort(known)
-        known = (ordered if better == "up" else ordered[::-1])[:max(1, len(known) // 10)]
+        known = (ordered if better == "up" else ordered[::-1])[
+            : max(1, len(known) // 10)
+        ]
     return float(known.std() if kind == "std" else known.mean())

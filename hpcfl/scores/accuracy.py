@@ -25,7 +25,11 @@ class Accuracy(Ratio):
     def summary(self, name: str, numbers: Mapping[str, Numbers]) -> dict[str, float]:
         correct, total = numbers["correct"], numbers["total"]
         scored = total > 0  # False for NaN
-        weighted = float(correct[scored].sum() / total[scored].sum()) if scored.any() else float("nan")
+        weighted = (
+            float(correct[scored].sum() / total[scored].sum())
+            if scored.any()
+            else float("nan")
+        )
         return {"weighted": weighted, **super().summary(name, numbers)}
 
     def recorded_as(self, name: str, kind: str) -> str:

@@ -69,7 +69,10 @@ class Score(ABC):
         """The round's summaries of a column by recorded name, from what ``numbers`` recorded of it."""
         own = self.of_clients(name, numbers)
         known = [kind for kind in self.summaries if kind in KINDS]
-        return {self.recorded_as(name, kind): summarised(kind, own, self.better) for kind in known}
+        return {
+            self.recorded_as(name, kind): summarised(kind, own, self.better)
+            for kind in known
+        }
 
     def recorded_as(self, name: str, kind: str) -> str:
         """The name of the summary ``kind`` in the results, after ``COLUMN/``."""

@@ -21,7 +21,9 @@ class Loss(Ratio):
     def sums(self, block: Block) -> Tensor:
         logits, labels = block.logits.flatten(0, 1), block.labels.flatten()
         losses = functional.cross_entropy(logits, labels, reduction="none")
-        summed = torch.where(block.mask, losses.view_as(block.mask), 0).double().sum(dim=1)
+        summed = (
+            torch.where(block.mask, losses.view_as(block.mask), 0).double().sum(dim=1)
+        )
         return torch.stack([summed, block.samples], dim=1)
 
 

@@ -16,7 +16,10 @@ from hpcfl.scores.base import Block, Score
 
 class MacroF1(Score):
     def sums(self, block: Block) -> Tensor:
-        return torch.cat([block.right_by_class, block.predicted_by_class, block.tested_by_class], dim=1)
+        return torch.cat(
+            [block.right_by_class, block.predicted_by_class, block.tested_by_class],
+            dim=1,
+        )
 
     def number(self, sums: Tensor, trained: Tensor) -> Tensor:
         correct, predicted, tested = sums.chunk(3, dim=1)

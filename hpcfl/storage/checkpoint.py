@@ -66,7 +66,9 @@ class Pending:
     report: Future[dict[str, Any]]
 
 
-State = tuple[dict[str, Tensor] | None, dict[int, Row]]  # the server's on rank 0, and this rank's clients'
+State = tuple[
+    dict[str, Tensor] | None, dict[int, Row]
+]  # the server's on rank 0, and this rank's clients'
 
 
 class Checkpoints:
@@ -77,8 +79,12 @@ class Checkpoints:
         self.folder = Path(folder)
         self._communicator = communicator
         self._keep = keep
-        self._kept: list[Manifest] = []  # rank 0: the checkpoints that stay, oldest first
-        self._best: Manifest | None = None  # rank 0: the best state that the newest of them has
+        self._kept: list[
+            Manifest
+        ] = []  # rank 0: the checkpoints that stay, oldest first
+        self._best: Manifest | None = (
+            None  # rank 0: the best state that the newest of them has
+        )
         # files of the newest checkpoint by content: this rank's, or after ``restore`` all
         self._committed: dict[tuple[object, ...], Shard] = {}
         self._pending: Pending | None = None
@@ -86,8 +92,14 @@ class Checkpoints:
         # seconds for which the last checkpoint was written in the background: on rank 0 the slowest rank's
         self.written_in = 0.0
 
-    def start(self, round: int, server: Mapping[str, Tensor] | None, clients: ClientStore,
-              meta: dict[str, Any], best: Best | None = None) -> None:
+    def start(
+        self,
+        round: int,
+        server: Mapping[str, Tensor] | None,
+        clients: ClientStore,
+        meta: dict[str, Any],
+        best: Best | None = None,
+    ) -> None:
         """Take the state as it is now, and begin to write this rank's part of it in the background.
 
         server: tensors of any shape on any device on rank 0, None elsewhere. meta: JSON-able; rank 0's is
@@ -95,12 +107,18 @@ class Checkpoints:
         checkpoint is not finished.
         """
         if self._pending:
-            raise RuntimeError(f"the checkpoint of round {self._pending.round} is not finished")
+            raise RuntimeError(
+                f"the checkpoint of round {self._pending.round} is not finished"
+            )
         states = [(_copied(server), clients.snapshot())]
         if best is not None:
             states.append((_copied(best.server), best.rows))
-        self._pending = Pending(round, deepcopy(meta), (best.round, best.number) if best else None,
-                                self._writer.submit(self._write, states))
+        self._pending = Pending(
+            round,
+            deepcopy(meta),
+            (best.round, best.number) if best else None,
+            self._writer.submit(self._write, states),
+        )
 
     def finish(self) -> str | None:
         """Collective. Wait for all ranks' files and commit; returns the digest of the run.
@@ -117,8 +135,11 @@ class Checkpoints:
         self.written_in = max(one["seconds"] for one in reports or [report])
         with agreed(self._communicator):
             committed = None if reports is None else self._commit(pending, reports)
-        self._committed = {shard.content: shard for part in report["states"]
-                           for shard in _shards(part["files"])}
+        self._committed = {
+            shard.content: shard
+            for part in report["states"]
+            for shard in _shards(part["files"])
+        }
         run_digest: str | None = self._communicator.share(committed)
         return run_digest
 
@@ -129,7 +150,9 @@ class Checkpoints:
         checkpoints are damaged, or the state does not fit ``clients``.
         """
         with agreed(self._communicator):
-            chosen, notes = self._choose() if self._communicator.is_server else (None, [])
+            chosen, notes = (
+                self._choose() if self._communicator.is_server else (None, [])
+            )
         shared, notes = self._communicator.share([chosen and asdict(chosen), notes])
         if shared is None:
             return None
@@ -137,8 +160,14 @@ class Checkpoints:
         with agreed(self._communicator):
             server = self._read(newest, clients)
         self._committed = {shard.content: shard for shard in newest.all_files}
-        return Restored(newest.round, server, newest.digest, newest.meta, notes,
-                        newest.best.meta["number"] if newest.best else None)
+        return Restored(
+            newest.round,
+            server,
+            newest.digest,
+            newest.meta,
+            notes,
+            newest.best.meta["number"] if newest.best else None,
+        )
 
     def _write(self, states: list[State]) -> dict[str, Any]:
         """In the background: write this rank's files of states.
@@ -148,16 +177,22 @@ class Checkpoints:
         """
         begun = time.perf_counter()
         with atomic.explained(self.folder):
-            self.folder.mkdir(exist_ok=True)  # not its parents: a run's folder that vanished is a failure
+            self.folder.mkdir(
+                exist_ok=True
+            )  # not its parents: a run's folder that vanished is a failure
         written = [self._written(server, rows) for server, rows in states]
         return {"states": written, "seconds": time.perf_counter() - begun}
 
-    def _written(self, server: dict[str, Tensor] | None, rows: dict[int, Row]) -> dict[str, Any]:
+    def _written(
+        self, server: dict[str, Tensor] | None, rows: dict[int, Row]
+    ) -> dict[str, Any]:
         files = [self._clients_shard(group, rows) for group in shards.groups(rows)]
         if server is not None:
             files.append(self._server_shard(server))
-        return {"files": [asdict(shard) for shard in files],
-                "clients": [[client, row.digest] for client, row in rows.items()]}
+        return {
+            "files": [asdict(shard) for shard in files],
+            "clients": [[client, row.digest] for client, row in rows.items()],
+        }
 
     def _clients_shard(self, ids: list[int], rows: dict[int, Row]) -> Shard:
         known = self._known(ids, [rows[client].digest for client in ids])
@@ -178,14 +213,18 @@ class Checkpoints:
 
         reports: of all ranks, as ``_write`` returns them. Returns the digest of the run.
         """
-        parts = list(zip(*(report["states"] for report in reports), strict=True))  # by state, of all ranks
+        parts = list(
+            zip(*(report["states"] for report in reports), strict=True)
+        )  # by state, of all ranks
         if pending.best is not None:
             round, number = pending.best
             self._best = _assembled(round, {"number": number}, parts[1], None)
         new = _assembled(pending.round, pending.meta, parts[0], self._best)
         new.write(self.folder)
         # A checkpoint of this or a later round was damaged, or the run would not have come here again.
-        self._kept = [*(old for old in self._kept if old.round < new.round), new][-self._keep:]
+        self._kept = [*(old for old in self._kept if old.round < new.round), new][
+            -self._keep :
+        ]
         self._clean()
         return new.digest
 
@@ -215,18 +254,22 @@ class Checkpoints:
             except Damaged as error:
                 notes.append(f"{path}: damaged checkpoint ({error})")
                 continue
-            self._kept = [*_readable(reversed(paths[position + 1:])), newest]
+            self._kept = [*_readable(reversed(paths[position + 1 :])), newest]
             self._best = newest.best
             try:
                 if newest.best is not None:
                     newest.best.verify(self.folder)
             except Damaged as error:  # nothing goes on from it, so the run does
-                notes.append(f"{path}: the state before the best round is damaged, left out ({error})")
+                notes.append(
+                    f"{path}: the state before the best round is damaged, left out ({error})"
+                )
                 self._best = None
             return newest, notes
         if notes:
-            raise UserError("no checkpoint is left to continue from, `--fresh` starts over: "
-                            f"{'; '.join(notes)}")
+            raise UserError(
+                "no checkpoint is left to continue from, `--fresh` starts over: "
+                f"{'; '.join(notes)}"
+            )
         return None, notes
 
     def _read(self, chosen: Manifest, clients: ClientStore) -> dict[str, Tensor] | None:
@@ -234,15 +277,20 @@ class Checkpoints:
         try:
             return state(self.folder, chosen, clients, self._communicator.is_server)
         except (Damaged, ValueError) as error:
-            raise UserError(f"{self.folder / chosen.name}: cannot be continued from ({error}), "
-                            "`--fresh` starts over") from error
+            raise UserError(
+                f"{self.folder / chosen.name}: cannot be continued from ({error}), "
+                "`--fresh` starts over"
+            ) from error
         except OSError as error:  # rank 0 has read them all, whole, a moment before
-            raise UserError(f"{self.folder / chosen.name}: unreadable on a rank's host ({error.strerror}); "
-                            "the results folder must lie on a file system that all hosts share") from error
+            raise UserError(
+                f"{self.folder / chosen.name}: unreadable on a rank's host ({error.strerror}); "
+                "the results folder must lie on a file system that all hosts share"
+            ) from error
 
 
-def state(folder: Path, chosen: Manifest, clients: ClientStore,
-          with_server: bool) -> dict[str, Tensor] | None:
+def state(
+    folder: Path, chosen: Manifest, clients: ClientStore, with_server: bool
+) -> dict[str, Tensor] | None:
     """Put a checkpoint's state of those clients that ``clients`` has into it; returns the server's if wanted.
 
     To be called after ``Manifest.verify``. Raises Damaged, OSError, and ValueError where it does not fit.
@@ -290,7 +338,10 @@ def latest(folder: str | Path) -> Manifest | None:
     """
     folder = Path(folder)
     manifests = _readable(manifest.newest_first(folder))
-    return next((one for one in manifests if all(shard.present(folder) for shard in one.files)), None)
+    return next(
+        (one for one in manifests if all(shard.present(folder) for shard in one.files)),
+        None,
+    )
 
 
 def intact(folder: Path) -> Manifest | None:
@@ -303,7 +354,9 @@ def intact(folder: Path) -> Manifest | None:
     return None
 
 
-def _read_clients(path: Path, ids: list[int], hosted: set[int], clients: ClientStore) -> None:
+def _read_clients(
+    path: Path, ids: list[int], hosted: set[int], clients: ClientStore
+) -> None:
     """Put those of the clients ``ids`` in a file that are ``hosted`` here into their store."""
     rows = [row for row, client in enumerate(ids) if client in hosted]
     if rows:
@@ -320,11 +373,19 @@ def _readable(paths: Iterable[Path]) -> list[Manifest]:
 
 
 def _copied(server: Mapping[str, Tensor] | None) -> dict[str, Tensor] | None:
-    return None if server is None else {name: scratch.copy(tensor) for name, tensor in server.items()}
+    return (
+        None
+        if server is None
+        else {name: scratch.copy(tensor) for name, tensor in server.items()}
+    )
 
 
-def _assembled(round: int, meta: dict[str, Any], parts: Iterable[dict[str, Any]],
-               best: Manifest | None) -> Manifest:
+def _assembled(
+    round: int,
+    meta: dict[str, Any],
+    parts: Iterable[dict[str, Any]],
+    best: Manifest | None,
+) -> Manifest:
     """The manifest of a state after ``round``, whose ``parts`` all ranks have written."""
     parts = list(parts)
     files = [shard for part in parts for shard in _shards(part["files"])]

@@ -33,17 +33,24 @@ class Row:
 
     @property
     def on_gpu(self) -> bool:
-        return self._memory is not None and any(tensor.is_cuda for tensor in self._memory.values())
+        return self._memory is not None and any(
+            tensor.is_cuda for tensor in self._memory.values()
+        )
 
     @property
     def tensors(self) -> Mapping[str, Tensor]:
         """The state on the CPU; read from the file if it was moved there."""
-        return {name: pinned.on_host(tensor) for name, tensor in self.as_it_lies.items()}
+        return {
+            name: pinned.on_host(tensor) for name, tensor in self.as_it_lies.items()
+        }
 
     @property
     def as_it_lies(self) -> Mapping[str, Tensor]:
         """The state, on a GPU where it was left there; read from the file if it was moved there."""
-        memory, slot = self._memory, self._slot  # in this order: another thread may be moving it
+        memory, slot = (
+            self._memory,
+            self._slot,
+        )  # in this order: another thread may be moving it
         if memory is not None:
             return memory
         assert slot is not None
@@ -56,7 +63,10 @@ class Row:
 
     def leave_gpu(self) -> None:
         """Into the CPU's memory."""
-        self._memory = {name: pinned.on_host(tensor).clone() for name, tensor in self.as_it_lies.items()}
+        self._memory = {
+            name: pinned.on_host(tensor).clone()
+            for name, tensor in self.as_it_lies.items()
+        }
 
     def move(self, overflow: Overflow) -> None:
         """Move the state out of memory into the file. Raises RunFailure."""
@@ -76,7 +86,9 @@ class Tier:
     most: float
     down: Callable[[int, Row], None]
     held: int = 0
-    rows: OrderedDict[int, Row] = field(default_factory=OrderedDict)  # the one put last at the end
+    rows: OrderedDict[int, Row] = field(
+        default_factory=OrderedDict
+    )  # the one put last at the end
 
     def put(self, client: int, row: Row) -> None:
         self.rows[client] = row
@@ -95,15 +107,26 @@ class Tier:
 class ClientStore:
     """Private state by client id. Clients whose state was never put share one row, the template."""
 
-    def __init__(self, ids: Iterable[int], template: Mapping[str, Tensor], memory: float = inf,
-                 gpu_memory: float = 0) -> None:
+    def __init__(
+        self,
+        ids: Iterable[int],
+        template: Mapping[str, Tensor],
+        memory: float = inf,
+        gpu_memory: float = 0,
+    ) -> None:
         """A store in which each of ``ids`` has the state ``template``.
 
         template: the state of ONE client, name → tensor [*shape] on any device.
         memory: the most bytes of rows in memory; those that were put longest ago go into a file in $TMPDIR.
         gpu_memory: the most bytes of rows on a GPU; those that were put longest ago go to memory.
         """
-        row = Row({name: _private(tensor.detach().cpu()) for name, tensor in template.items()}, written=False)
+        row = Row(
+            {
+                name: _private(tensor.detach().cpu())
+                for name, tensor in template.items()
+            },
+            written=False,
+        )
         self.template = row.tensors
         self._rows = dict.fromkeys(sorted(ids), row)
         self._overflow = Overflow(self.template)
@@ -122,10 +145,15 @@ class ClientStore:
         """
         self._check_ids(ids)
         if not ids:
-            return {name: empty.new_empty((0, *empty.shape), device=device)
-                    for name, empty in self.template.items()}
+            return {
+                name: empty.new_empty((0, *empty.shape), device=device)
+                for name, empty in self.template.items()
+            }
         rows = [self._rows[client].as_it_lies for client in ids]
-        return {name: pinned.stacked([row[name] for row in rows], device) for name in self.template}
+        return {
+            name: pinned.stacked([row[name] for row in rows], device)
+            for name in self.template
+        }
 
     def put(self, ids: Sequence[int], state: Mapping[str, Tensor]) -> None:
         """Replace the whole state of n clients; ``state`` as ``get`` returns it, on any device.
@@ -138,11 +166,14 @@ class ClientStore:
         if not self.template:
             return  # nothing to keep, so nothing to store either
         stays = sum(tensor.nbytes for tensor in state.values()) <= self._gpu.most
-        state = {name: tensor.detach() if stays else pinned.on_host(tensor.detach())
-                 for name, tensor in state.items()}
+        state = {
+            name: tensor.detach() if stays else pinned.on_host(tensor.detach())
+            for name, tensor in state.items()
+        }
         for position, client in enumerate(ids):
-            row = self._rows[client] = Row({name: _private(tensor[position])
-                                            for name, tensor in state.items()})
+            row = self._rows[client] = Row(
+                {name: _private(tensor[position]) for name, tensor in state.items()}
+            )
             self._gpu.drop(client)
             self._host.drop(client)
             (self._gpu if row.on_gpu else self._host).put(client, row)
@@ -167,12 +198,16 @@ class ClientStore:
 
     def _check_state(self, count: int, state: Mapping[str, Tensor]) -> None:
         if state.keys() != self.template.keys():
-            raise ValueError(f"fleet.state has {sorted(state)}; expected {sorted(self.template)}")
+            raise ValueError(
+                f"fleet.state has {sorted(state)}; expected {sorted(self.template)}"
+            )
         for name, tensor in state.items():
             expected = (self.template[name].dtype, (count, *self.template[name].shape))
             if (tensor.dtype, tuple(tensor.shape)) != expected:
-                raise ValueError(f"fleet.state['{name}'] is {tensor.dtype} of shape {list(tensor.shape)}; "
-                                 f"a row for each client is {expected[0]} of shape {list(expected[1])}")
+                raise ValueError(
+                    f"fleet.state['{name}'] is {tensor.dtype} of shape {list(tensor.shape)}; "
+                    f"a row for each client is {expected[0]} of shape {list(expected[1])}"
+                )
 
 
 def _private(tensor: Tensor) -> Tensor:

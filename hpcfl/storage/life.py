@@ -76,10 +76,16 @@ def look(folder: Path, asked: int | None, results: Results) -> Life:
     checkpoint = latest(folder / run_folder.CHECKPOINTS)
     done = checkpoint.round if checkpoint else 0
     stage = _stage(folder, asked, done, results)
-    return Life(stage, asked, done, checkpoint.digest if checkpoint else None,
-                results.completed, lock.held(folder),
-                None if stage == Stage.FINISHED else run_folder.failure(folder),
-                checkpoint is None and bool(newest_first(folder / run_folder.CHECKPOINTS)))
+    return Life(
+        stage,
+        asked,
+        done,
+        checkpoint.digest if checkpoint else None,
+        results.completed,
+        lock.held(folder),
+        None if stage == Stage.FINISHED else run_folder.failure(folder),
+        checkpoint is None and bool(newest_first(folder / run_folder.CHECKPOINTS)),
+    )
 
 
 def _stage(folder: Path, asked: int | None, done: int, results: Results) -> Stage:

@@ -36,21 +36,31 @@ class FolderLock:
 
     def __init__(self, folder: str | Path) -> None:
         self._path = Path(folder) / NAME
-        self._descriptors: list[int] = []  # while the lock is held: of the folder, and of the file
-        self._made: list[Path] = []  # what ``__exit__`` removes unless signed, innermost first
+        self._descriptors: list[
+            int
+        ] = []  # while the lock is held: of the folder, and of the file
+        self._made: list[
+            Path
+        ] = []  # what ``__exit__`` removes unless signed, innermost first
         self._signed = False
 
     def __enter__(self) -> "FolderLock":
         deadline = time.monotonic() + PATIENCE
         while not self._take():
             if time.monotonic() > deadline:
-                raise UserError(f"{self._path.parent}: another run is using this folder ({self._owner()})")
+                raise UserError(
+                    f"{self._path.parent}: another run is using this folder ({self._owner()})"
+                )
             heartbeat.beat()
             time.sleep(PAUSE)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         if not self._signed:
             self._remove_made()
         self._release()
@@ -59,7 +69,9 @@ class FolderLock:
         """Lock the new folder in the place of the locked one, which was moved aside. Raises RunFailure."""
         moved, self._descriptors = self._descriptors, []
         if not self._take():
-            raise RunFailure(f"{self._path.parent}: another run took this folder ({self._owner()})")
+            raise RunFailure(
+                f"{self._path.parent}: another run took this folder ({self._owner()})"
+            )
         for descriptor in moved:
             os.close(descriptor)
 
@@ -68,8 +80,11 @@ class FolderLock:
         started = time.strftime("%Y-%m-%d %H:%M:%S")
         with atomic.explained(self._path):
             os.ftruncate(self._descriptors[-1], 0)
-            os.pwrite(self._descriptors[-1],
-                      f"host {socket.gethostname()}, pid {os.getpid()}, since {started}".encode(), 0)
+            os.pwrite(
+                self._descriptors[-1],
+                f"host {socket.gethostname()}, pid {os.getpid()}, since {started}".encode(),
+                0,
+            )
         self._signed = True
 
     def _take(self) -> bool:
@@ -78,10 +93,16 @@ class FolderLock:
             with atomic.explained(self._path.parent):
                 self._make()
             with atomic.explained(self._path):
-                self._descriptors.append(os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY))
+                self._descriptors.append(
+                    os.open(self._path.parent, os.O_RDONLY | os.O_DIRECTORY)
+                )
                 self._descriptors.append(_opened(self._path))
             folder, file = self._descriptors
-            if _flock_folder(folder) and _flock(file, self._path) and _same_file(file, self._path):
+            if (
+                _flock_folder(folder)
+                and _flock(file, self._path)
+                and _same_file(file, self._path)
+            ):
                 return True
         except BaseException:
             self._release()
@@ -97,7 +118,10 @@ class FolderLock:
             if os.path.lexists(folder):
                 break
             missing.append(folder)
-        self._made = [*self._made, *(folder for folder in missing if folder not in self._made)]
+        self._made = [
+            *self._made,
+            *(folder for folder in missing if folder not in self._made),
+        ]
         self._path.parent.mkdir(parents=True, exist_ok=True)
 
     def _remove_made(self) -> None:
@@ -114,7 +138,10 @@ class FolderLock:
 
     def _owner(self) -> str:
         try:
-            return foreign.read_bytes(self._path, OWNER_BYTES).decode(errors="replace") or "owner unknown"
+            return (
+                foreign.read_bytes(self._path, OWNER_BYTES).decode(errors="replace")
+                or "owner unknown"
+            )
         except (FileNotFoundError, Damaged):
             return "owner unknown"
 
@@ -124,7 +151,9 @@ def held(folder: Path) -> bool:
 
     False too where the file system hides the locks of other hosts.
     """
-    return _locked(folder, os.O_DIRECTORY) or _locked(folder / NAME, os.O_NOFOLLOW | os.O_NONBLOCK)
+    return _locked(folder, os.O_DIRECTORY) or _locked(
+        folder / NAME, os.O_NOFOLLOW | os.O_NONBLOCK
+    )
 
 
 def _locked(path: Path, flags: int) -> bool:
@@ -166,8 +195,10 @@ def _flock(descriptor: int, path: Path) -> bool:
     except OSError as error:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             return False
-        raise UserError(f"{path.parent}: this file system offers no locks (flock: {atomic.reason(error)}), "
-                        "choose another folder with --out") from error
+        raise UserError(
+            f"{path.parent}: this file system offers no locks (flock: {atomic.reason(error)}), "
+            "choose another folder with --out"
+        ) from error
     return True
 
 

@@ -43,8 +43,13 @@ class Manifest:
 
     def __post_init__(self) -> None:
         clients = [client for shard in self.files for client in shard.ids or ()]
-        if len(clients) != len(set(clients)) or [shard.ids for shard in self.files].count(None) != 1:
-            raise ValueError("the files are not those of one server and different clients")
+        if (
+            len(clients) != len(set(clients))
+            or [shard.ids for shard in self.files].count(None) != 1
+        ):
+            raise ValueError(
+                "the files are not those of one server and different clients"
+            )
 
     @property
     def name(self) -> str:
@@ -96,8 +101,13 @@ def read(path: Path) -> Manifest:
 def of_table(table: dict[str, Any]) -> Manifest:
     """The manifest of which ``asdict`` made this. Raises ValueError, KeyError or TypeError for others."""
     best = table.get("best")
-    return Manifest(**{**table, "files": [Shard(**shard) for shard in table["files"]],
-                       "best": None if best is None else of_table(best)})
+    return Manifest(
+        **{
+            **table,
+            "files": [Shard(**shard) for shard in table["files"]],
+            "best": None if best is None else of_table(best),
+        }
+    )
 
 
 def newest_first(folder: Path) -> list[Path]:

@@ -26,8 +26,13 @@ __all__ = ["MetricsWriter", "Results", "read"]
 class MetricsWriter:
     """Writes the results of a run; on rank 0 only, one at a time for a folder."""
 
-    def __init__(self, folder: str | Path, header: dict[str, Any], static: dict[str, np.ndarray],
-                 every: float = 0.0) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        header: dict[str, Any],
+        static: dict[str, np.ndarray],
+        every: float = 0.0,
+    ) -> None:
         """Open a run's results for writing; rounds that ``folder`` holds already stay in it.
 
         header: JSON-able entries. static: arrays that belong to no round, by name.
@@ -40,8 +45,13 @@ class MetricsWriter:
         self.notes: list[str] = []
         self._header, self._static = header, static
         self._shapes: dict[str, tuple[int, ...]] = {}
-        self._every, self._published = every, -every  # seconds; the clock when a file was written last
-        self._waiting: list[Results] = []  # rounds that were recorded and not published yet
+        self._every, self._published = (
+            every,
+            -every,
+        )  # seconds; the clock when a file was written last
+        self._waiting: list[
+            Results
+        ] = []  # rounds that were recorded and not published yet
         self._has_merged = False
         with atomic.explained(self.folder):
             (self.folder / results.ROUNDS).mkdir(parents=True, exist_ok=True)
@@ -49,7 +59,9 @@ class MetricsWriter:
             atomic.remove_temporaries(used)
         self.merge()
 
-    def record(self, round: int, values: Mapping[str, float | int | np.ndarray]) -> None:
+    def record(
+        self, round: int, values: Mapping[str, float | int | np.ndarray]
+    ) -> None:
         """Take one round, in place of what was recorded for it before, and publish it if it is time.
 
         values: scalars or arrays by name, a path such as ``clients/pre/correct``; of the same shape in every
@@ -59,7 +71,9 @@ class MetricsWriter:
         if time.monotonic() - self._published >= self._every:
             self.publish()
 
-    def conclude(self, round: int, values: Mapping[str, float | int | np.ndarray]) -> None:
+    def conclude(
+        self, round: int, values: Mapping[str, float | int | np.ndarray]
+    ) -> None:
         """Take the last round, as ``record`` does, and merge: readers see it only together with all others.
 
         Raises ValueError, RunFailure.
@@ -75,8 +89,11 @@ class MetricsWriter:
         name = "-".join(f"{round:08d}" for round in sorted({rounds[0], rounds[-1]}))
         # A crash of the node may take this file, but then the rounds after the checkpoint are computed
         # again anyway.
-        atomic.write(self.folder / results.ROUNDS / f"{name}.h5",
-                     results.encode(Results(rounds=rounds, values=values), packed=True), durable=False)
+        atomic.write(
+            self.folder / results.ROUNDS / f"{name}.h5",
+            results.encode(Results(rounds=rounds, values=values), packed=True),
+            durable=False,
+        )
         self._waiting, self._published = [], time.monotonic()
 
     def merge(self) -> None:
@@ -86,9 +103,15 @@ class MetricsWriter:
         does not repeat earlier rounds. Raises RunFailure.
         """
         paths = results.listed(self.folder)
-        parts = [*self._merged(), *(part for path in paths if (part := self._load(path))), *self._waiting]
+        parts = [
+            *self._merged(),
+            *(part for path in paths if (part := self._load(path))),
+            *self._waiting,
+        ]
         rounds, values = results.merge(parts)
-        whole = Results(self._header, self._static, rounds, values, results.scored_after(parts))
+        whole = Results(
+            self._header, self._static, rounds, values, results.scored_after(parts)
+        )
         data = results.encode(replace(whole, header={**whole.header, **outcome(whole)}))
         atomic.write(self.folder / results.COPY, data, durable=False)
         atomic.write(self.folder / results.MERGED, data)
@@ -109,7 +132,11 @@ class MetricsWriter:
         """
         if self._has_merged and (newest := self._load(self.folder / results.MERGED)):
             return [newest]
-        return [part for name in (results.COPY, results.MERGED) if (part := self._load(self.folder / name))]
+        return [
+            part
+            for name in (results.COPY, results.MERGED)
+            if (part := self._load(self.folder / name))
+        ]
 
     def _one_round(self, name: str, value: float | int | np.ndarray) -> np.ndarray:
         """The value as an array of one round, [1, ...]; integers as int64, which can say -1 for missing.
@@ -118,7 +145,9 @@ class MetricsWriter:
         """
         array = np.asarray(value)
         if self._shapes.setdefault(name, array.shape) != array.shape:
-            raise ValueError(f"metric '{name}' has shape {array.shape}, it had {self._shapes[name]} before")
+            raise ValueError(
+                f"metric '{name}' has shape {array.shape}, it had {self._shapes[name]} before"
+            )
         return (array if array.dtype.kind == "f" else array.astype(np.int64))[None]
 
     def _load(self, path: Path) -> Results | None:

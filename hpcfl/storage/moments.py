@@ -15,7 +15,10 @@ from hpcfl.scores._described import Described, Measure, resolve
 from hpcfl.storage.results import Results
 
 TAIL = 0.1  # share of the rounds
-BEFORE, AFTER = "newcomers/before", "newcomers/after"  # columns of clients that were never trained with
+BEFORE, AFTER = (
+    "newcomers/before",
+    "newcomers/after",
+)  # columns of clients that were never trained with
 CLIENTS = "clients"  # COLUMN/clients: how many clients the column's numbers are of
 
 
@@ -28,8 +31,12 @@ class Moments:
     tail: list[int]
 
 
-def moments(rounds: np.ndarray, numbers: np.ndarray, rank: Callable[[float], float],
-            chosen: np.ndarray | None = None) -> Moments | None:
+def moments(
+    rounds: np.ndarray,
+    numbers: np.ndarray,
+    rank: Callable[[float], float],
+    chosen: np.ndarray | None = None,
+) -> Moments | None:
     """The moments of ``numbers`` [T], NaN where ``rounds`` [T] have none; None where none has one.
 
     rank: a value to order numbers by, higher for a better one; of equals the first is the best.
@@ -46,7 +53,9 @@ def moments(rounds: np.ndarray, numbers: np.ndarray, rank: Callable[[float], flo
     return Moments(best, last, known[rounds[known] > first].tolist())
 
 
-def positions(rounds: np.ndarray, numbers: np.ndarray, best: int | None, at: str) -> list[int]:
+def positions(
+    rounds: np.ndarray, numbers: np.ndarray, best: int | None, at: str
+) -> list[int]:
     """The positions of the rounds at which ``numbers`` [T] of a run are read; none where it has none there.
 
     best: the run's best round. at: "best", "last" or "tail". Where the best round has no such number, that of
@@ -67,8 +76,11 @@ def of_clients(results: Results, column: str, score: str) -> np.ndarray | None:
     A user's own score is recorded under its name; of a built-in one the score says what it is made of.
     """
     prefix = f"clients/{column}/"
-    numbers = {name.removeprefix(prefix): values.astype(float) for name, values in results.values.items()
-               if name.startswith(prefix)}
+    numbers = {
+        name.removeprefix(prefix): values.astype(float)
+        for name, values in results.values.items()
+        if name.startswith(prefix)
+    }
     known = measures.built_in().get(score)
     try:
         return known.of_clients(score, numbers) if known else numbers[score]
@@ -86,9 +98,15 @@ def counts(evaluation: dict[str, Any], results: Results) -> tuple[str, Measure]:
 
     evaluation: the section of the configuration.
     """
-    column = results.header.get("primary", "pre") if evaluation["score"] == "method" else evaluation["score"]
+    column = (
+        results.header.get("primary", "pre")
+        if evaluation["score"] == "method"
+        else evaluation["score"]
+    )
     metric = evaluation["metric"]
-    return column, resolve(metric, scores(results)) or Measure(metric, "", metric, "", "up")
+    return column, resolve(metric, scores(results)) or Measure(
+        metric, "", metric, "", "up"
+    )
 
 
 def outcome(results: Results) -> dict[str, Any]:
@@ -99,7 +117,9 @@ def outcome(results: Results) -> dict[str, Any]:
     name = f"{column}/{measure.recorded}"
     numbers = results.values.get(name, np.full(len(results.rounds), np.nan))
     by = measures.chosen_in(results.header["config"], column)
-    chosen = results.values.get(f"{by}/{measure.recorded}", np.full(len(results.rounds), np.nan))
+    chosen = results.values.get(
+        f"{by}/{measure.recorded}", np.full(len(results.rounds), np.nan)
+    )
     found = moments(results.rounds, numbers, measure.rank, chosen)
     if found is None:
         return {}
@@ -107,8 +127,20 @@ def outcome(results: Results) -> dict[str, Any]:
 
     def at(positions: list[int]) -> dict[str, Any]:
         count = float(clients[positions].mean())
-        return {"rounds": [int(results.rounds[positions[0]]), int(results.rounds[positions[-1]])],
-                "value": float(numbers[positions].mean()), "clients": count if np.isfinite(count) else None}
+        return {
+            "rounds": [
+                int(results.rounds[positions[0]]),
+                int(results.rounds[positions[-1]]),
+            ],
+            "value": float(numbers[positions].mean()),
+            "clients": count if np.isfinite(count) else None,
+        }
 
-    return {"outcome": {"name": name, "best": at([found.best]), "last": at([found.last]),
-                        "tail": at(found.tail)}}
+    return {
+        "outcome": {
+            "name": name,
+            "best": at([found.best]),
+            "last": at([found.last]),
+            "tail": at(found.tail),
+        }
+    }

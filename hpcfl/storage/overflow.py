@@ -28,15 +28,21 @@ class Slot:
                 os.preadv(self.overflow.descriptor, [data.numpy().data], self.offset)
         start, row = 0, {}
         for name, like in self.overflow.template.items():
-            row[name] = data[start:start + like.nbytes].view(like.dtype).view(like.shape)
+            row[name] = (
+                data[start : start + like.nbytes].view(like.dtype).view(like.shape)
+            )
             start += _aligned(like.nbytes)
         return row
 
     def read_ahead(self) -> None:
         """Ask the system to have the row in its cache soon, where it takes such hints."""
         if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(self.overflow.descriptor, self.offset, self.overflow.size,
-                             os.POSIX_FADV_WILLNEED)
+            os.posix_fadvise(
+                self.overflow.descriptor,
+                self.offset,
+                self.overflow.size,
+                os.POSIX_FADV_WILLNEED,
+            )
 
 
 class Overflow:
@@ -44,7 +50,9 @@ class Overflow:
 
     def __init__(self, template: Mapping[str, Tensor]) -> None:
         self.template = template
-        self.size = sum(_aligned(tensor.nbytes) for tensor in template.values())  # bytes of a row
+        self.size = sum(
+            _aligned(tensor.nbytes) for tensor in template.values()
+        )  # bytes of a row
         self.place = tempfile.gettempdir()
         self._file: BinaryIO | None = None
         self._free: list[int] = []  # offsets of places that no row needs any more
@@ -54,7 +62,9 @@ class Overflow:
     def descriptor(self) -> int:
         """The open file."""
         if self._file is None:
-            self._file = cast(BinaryIO, tempfile.TemporaryFile(prefix="hpcfl-", buffering=0))  # noqa: SIM115
+            self._file = cast(
+                BinaryIO, tempfile.TemporaryFile(prefix="hpcfl-", buffering=0)
+            )  # noqa: SIM115
             weakref.finalize(self, self._file.close)
         return self._file.fileno()
 
@@ -64,14 +74,19 @@ class Overflow:
         position = offset
         with atomic.explained(self.place):
             for name, like in self.template.items():
-                data = (row[name].reshape(-1).view(torch.uint8).numpy().data if like.nbytes
-                        else memoryview(b""))
+                data = (
+                    row[name].reshape(-1).view(torch.uint8).numpy().data
+                    if like.nbytes
+                    else memoryview(b"")
+                )
                 while data:
                     written = os.pwrite(self.descriptor, data, position)
                     data, position = data[written:], position + written
                 position += _aligned(like.nbytes) - like.nbytes
             if position > self._end:
-                os.ftruncate(self.descriptor, position)  # padding at the end is never written
+                os.ftruncate(
+                    self.descriptor, position
+                )  # padding at the end is never written
         self._end = max(self._end, position)
         slot = Slot(self, offset)
         weakref.finalize(slot, self._free.append, offset)

@@ -38,8 +38,21 @@ def commit() -> str | None:
     """The commit of the source tree that runs, with '+' if it has changes; None outside a git repository."""
     here = Path(__file__).parent
     try:
-        answer = subprocess.run(["git", "-C", str(here), "describe", "--always", "--abbrev=40", "--dirty=+"],
-                                capture_output=True, text=True, timeout=10, check=True)
+        answer = subprocess.run(
+            [
+                "git",
+                "-C",
+                str(here),
+                "describe",
+                "--always",
+                "--abbrev=40",
+                "--dirty=+",
+            ],
+            capture_output=True,
+            text=True,
+            timeout=10,
+            check=True,
+        )
     except (OSError, subprocess.SubprocessError):
         return None
     return answer.stdout.strip()
@@ -47,4 +60,9 @@ def commit() -> str | None:
 
 def header() -> dict[str, Any]:
     """All of it, JSON-able, for the header of results."""
-    return {"versions": versions(), "processor": processor(), "command": sys.argv, "commit": commit()}
+    return {
+        "versions": versions(),
+        "processor": processor(),
+        "command": sys.argv,
+        "commit": commit(),
+    }

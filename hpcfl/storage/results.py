@@ -37,10 +37,14 @@ class Results:
 
     header: dict[str, Any] = field(default_factory=dict)
     static: dict[str, np.ndarray] = field(default_factory=dict)
-    rounds: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # [T], ascending
+    rounds: np.ndarray = field(
+        default_factory=lambda: np.empty(0, np.int64)
+    )  # [T], ascending
     values: dict[str, np.ndarray] = field(default_factory=dict)
     completed: list[int] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)  # one line for each damaged file that was left out
+    notes: list[str] = field(
+        default_factory=list
+    )  # one line for each damaged file that was left out
 
     @property
     def played(self) -> np.ndarray:
@@ -74,17 +78,23 @@ def encode(results: Results, packed: bool = False) -> bytes:
     packed: whether values of the same type and shape lie in one dataset, for files that are merged soon:
     HDF5 takes longer for a dataset than for its numbers.
     """
-    attributes = {name: json.dumps(value)
-                  for name, value in {**results.header, COMPLETED: results.completed}.items()}
+    attributes = {
+        name: json.dumps(value)
+        for name, value in {**results.header, COMPLETED: results.completed}.items()
+    }
     datasets = {f"partition/{name}": array for name, array in results.static.items()}
     values = {f"values/{name}": array for name, array in results.values.items()}
     if packed:
-        alike: dict[tuple[str, tuple[int, ...]], list[str]] = {}  # names by type and shape
+        alike: dict[
+            tuple[str, tuple[int, ...]], list[str]
+        ] = {}  # names by type and shape
         for name, array in values.items():
             alike.setdefault((array.dtype.str, array.shape), []).append(name)
         attributes[PACKED] = json.dumps(list(alike.values()))
-        values = {f"{PACKED}/{i}": np.stack([values[name] for name in names])
-                  for i, names in enumerate(alike.values())}
+        values = {
+            f"{PACKED}/{i}": np.stack([values[name] for name in names])
+            for i, names in enumerate(alike.values())
+        }
     datasets |= values
     content = hdf5.encode({"rounds": results.rounds, **datasets}, attributes)
     return hdf5.seal(KIND, content)
@@ -92,7 +102,9 @@ def encode(results: Results, packed: bool = False) -> bytes:
 
 def load(path: Path) -> Results:
     """The results in a file that ``encode`` made. Raises FileNotFoundError or Damaged."""
-    datasets, attributes = hdf5.decode(hdf5.unseal(KIND, foreign.read_bytes(path, results_form.LIMIT)))
+    datasets, attributes = hdf5.decode(
+        hdf5.unseal(KIND, foreign.read_bytes(path, results_form.LIMIT))
+    )
     try:
         rounds = datasets["rounds"]
         datasets = results_form.unpacked(datasets, attributes.pop(PACKED, "[]"), PACKED)
@@ -110,7 +122,11 @@ def merge(parts: Sequence[Results]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     A round in several parts is taken whole from the last of them. Raises UserError for parts that cannot be
     of one run.
     """
-    owners = {int(number): (part, row) for part in parts for row, number in enumerate(part.rounds)}
+    owners = {
+        int(number): (part, row)
+        for part in parts
+        for row, number in enumerate(part.rounds)
+    }
     rounds = np.array(sorted(owners), np.int64)
     # by id of a part: positions in ``rounds`` of the rounds taken from it, and their rows in it
     sources: dict[int, tuple[list[int], list[int]]] = {}
@@ -128,7 +144,10 @@ def merge(parts: Sequence[Results]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
 def scored_after(parts: Sequence[Results]) -> list[int]:
     """``Results.completed`` of all parts together: what they say of it, and what their rounds show."""
     known = {number for part in parts for number in part.completed}
-    return sorted(known | {int(round) - 1 for part in parts for round in part.rounds[~part.played]})
+    return sorted(
+        known
+        | {int(round) - 1 for part in parts for round in part.rounds[~part.played]}
+    )
 
 
 def listed(folder: Path) -> list[Path]:
@@ -136,11 +155,15 @@ def listed(folder: Path) -> list[Path]:
     return sorted((folder / ROUNDS).glob("*.h5"))
 
 
-def _merged_values(name: str, length: int, chosen: list[tuple[Results, list[int], list[int]]]) -> np.ndarray:
+def _merged_values(
+    name: str, length: int, chosen: list[tuple[Results, list[int], list[int]]]
+) -> np.ndarray:
     """The array [length, ...] of a name from ``chosen``: parts, positions in the array, rows in the part."""
     arrays = [part.values[name] for part, _, _ in chosen if name in part.values]
     dtype = np.result_type(*arrays)
-    merged = np.full((length, *arrays[-1].shape[1:]), np.nan if dtype.kind == "f" else -1, dtype)
+    merged = np.full(
+        (length, *arrays[-1].shape[1:]), np.nan if dtype.kind == "f" else -1, dtype
+    )
     for part, positions, rows in chosen:
         if name in part.values:
             merged[positions] = part.values[name][rows]
@@ -157,7 +180,14 @@ def _read_once(folder: Path) -> Results:
         raise UserError("; ".join([f"{folder}: no results here", *notes]))
     merged = merged or Results()
     rounds, values = merge([merged, *parts])
-    return Results(merged.header, merged.static, rounds, values, scored_after([merged, *parts]), notes)
+    return Results(
+        merged.header,
+        merged.static,
+        rounds,
+        values,
+        scored_after([merged, *parts]),
+        notes,
+    )
 
 
 def load_merged(folder: Path, notes: list[str]) -> Results | None:
@@ -188,4 +218,8 @@ def load_or_note(path: Path, notes: list[str]) -> Results | None:
 
 def _below(prefix: str, datasets: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The datasets whose path starts with ``prefix``, by the rest of it."""
-    return {name.removeprefix(prefix): array for name, array in datasets.items() if name.startswith(prefix)}
+    return {
+        name.removeprefix(prefix): array
+        for name, array in datasets.items()
+        if name.startswith(prefix)
+    }

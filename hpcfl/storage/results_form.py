@@ -12,8 +12,13 @@ from hpcfl.files import foreign
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.forms import Header
 
-LIMIT = 4 << 30  # bytes of all results of a run: 2,000 rounds of 25,000 clients with 10 numbers each
-COUNTS = ("train_counts", "test_counts")  # static arrays: samples of the partition, [clients, classes]
+LIMIT = (
+    4 << 30
+)  # bytes of all results of a run: 2,000 rounds of 25,000 clients with 10 numbers each
+COUNTS = (
+    "train_counts",
+    "test_counts",
+)  # static arrays: samples of the partition, [clients, classes]
 CLIENTS = "clients/"  # such values have numbers for each client, all others one number for each round
 
 Arrays = Mapping[str, np.ndarray]
@@ -25,7 +30,11 @@ class Alike(RootModel[list[list[str]]]):
 
 def header(attributes: Mapping[str, str]) -> dict[str, Any]:
     """The header from the JSON text of each entry. Raises Damaged where it does not fit ``forms.Header``."""
-    return dict(foreign.checked({name: foreign.parsed(text) for name, text in attributes.items()}, Header))
+    return dict(
+        foreign.checked(
+            {name: foreign.parsed(text) for name, text in attributes.items()}, Header
+        )
+    )
 
 
 def unpacked(datasets: Arrays, names: str, packed: str) -> dict[str, np.ndarray]:
@@ -44,15 +53,26 @@ def unpacked(datasets: Arrays, names: str, packed: str) -> dict[str, np.ndarray]
 
 def check(rounds: np.ndarray, static: Arrays, values: Arrays) -> None:
     """Raises Damaged unless rounds are int64 [T], ascending, values [T, …], COUNTS [clients, classes]."""
-    ascending = rounds.ndim == 1 and (rounds[1:] > rounds[:-1]).all()  # not by differences, which overflow
+    ascending = (
+        rounds.ndim == 1 and (rounds[1:] > rounds[:-1]).all()
+    )  # not by differences, which overflow
     if rounds.dtype != np.int64 or not ascending or (rounds < 0).any():
         raise Damaged("its rounds are not a list of ascending numbers")
     for name, array in values.items():
-        if array.shape[:1] != rounds.shape or (array.ndim > 1 and not name.startswith(CLIENTS)):
-            raise Damaged(f"values {name!r} have shape {array.shape}, there are {len(rounds)} rounds")
+        if array.shape[:1] != rounds.shape or (
+            array.ndim > 1 and not name.startswith(CLIENTS)
+        ):
+            raise Damaged(
+                f"values {name!r} have shape {array.shape}, there are {len(rounds)} rounds"
+            )
     for name in COUNTS:
         counts = static.get(name, np.ones((1, 1), np.int64))
-        if counts.dtype != np.int64 or counts.ndim != 2 or counts.min(initial=0) < 0 or not counts.any():
+        if (
+            counts.dtype != np.int64
+            or counts.ndim != 2
+            or counts.min(initial=0) < 0
+            or not counts.any()
+        ):
             raise Damaged(f"{name!r} are not counts of clients × classes")
 
 
@@ -62,7 +82,11 @@ def check_together(length: int, parts: Sequence[Arrays]) -> None:
     for part in parts:
         for name, array in part.items():
             if shapes.setdefault(name, array.shape[1:]) != array.shape[1:]:
-                raise UserError(f"results that are not of one run: values {name!r} have shape {shapes[name]} "
-                                f"in one file, {array.shape[1:]} in another")
+                raise UserError(
+                    f"results that are not of one run: values {name!r} have shape {shapes[name]} "
+                    f"in one file, {array.shape[1:]} in another"
+                )
     if (size := 8 * length * sum(map(math.prod, shapes.values()))) > LIMIT:
-        raise UserError(f"results of {size:,} bytes, more than the {LIMIT:,} that a run may have")
+        raise UserError(
+            f"results of {size:,} bytes, more than the {LIMIT:,} that a run may have"
+        )

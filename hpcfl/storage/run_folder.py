@@ -29,7 +29,15 @@ FAILURE = "failure.txt"  # why the last attempt failed
 REASON_BYTES = 1 << 16  # most that is read of that file
 CHECKPOINTS = "checkpoints"
 # where one of these is, a run of hpcfl was here
-EVIDENCE = (RUN, PARTITION, results.MERGED, results.COPY, results.ROUNDS, CHECKPOINTS, FAILURE)
+EVIDENCE = (
+    RUN,
+    PARTITION,
+    results.MERGED,
+    results.COPY,
+    results.ROUNDS,
+    CHECKPOINTS,
+    FAILURE,
+)
 FILES = (RUN, PARTITION, results.MERGED, results.COPY, FAILURE)
 FOLDERS = (results.ROUNDS, CHECKPOINTS)
 NO_RESULTS = (LOCK, "jobs")  # what else may lie in a folder before its first run
@@ -51,8 +59,10 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
     if fresh:
         return False
     if folders := [name for name in FILES if (folder / name).is_dir()]:
-        raise UserError(f"{folder / folders[0]}: is a folder where a file belongs; choose another --out, or "
-                        "--fresh to move all aside")
+        raise UserError(
+            f"{folder / folders[0]}: is a folder where a file belongs; choose another --out, or "
+            "--fresh to move all aside"
+        )
     newest = _newest(folder)
     _refuse_another(folder, config, newest)
     done, completed = newest.round if newest else 0, results.completed(folder)
@@ -60,12 +70,16 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
         whole = checkpoint.intact(folder / CHECKPOINTS)
         return is_finished(config.rounds, whole.round if whole else 0, completed)
     if done > config.rounds:
-        raise UserError(f"rounds = {config.rounds}: this run has done {done} already; "
-                        "ask for more, or --fresh")
+        raise UserError(
+            f"rounds = {config.rounds}: this run has done {done} already; "
+            "ask for more, or --fresh"
+        )
     begun_for = newest.meta.get("rounds") if newest else config.rounds
     if config.needs_rounds and begun_for != config.rounds:
-        raise UserError(f"rounds = {config.rounds}: this run was begun for {begun_for} and every round "
-                        "depends on that number; choose another --out or name, or --fresh")
+        raise UserError(
+            f"rounds = {config.rounds}: this run was begun for {begun_for} and every round "
+            "depends on that number; choose another --out or name, or --fresh"
+        )
     return False
 
 
@@ -81,7 +95,9 @@ def as_begun(folder: Path, config: Config) -> Config:
     seed = protocols.flat(begun["identity"]).get("partition.seed") if begun else None
     if "seed" in config.partition.model_fields_set or type(seed) is not int:
         return config
-    return config.model_copy(update={"partition": config.partition.model_copy(update={"seed": seed})})
+    return config.model_copy(
+        update={"partition": config.partition.model_copy(update={"seed": seed})}
+    )
 
 
 def is_finished(rounds: int, done: int, completed: list[int]) -> bool:
@@ -97,11 +113,17 @@ def is_finished(rounds: int, done: int, completed: list[int]) -> bool:
 class Claim:
     """A folder that this process has locked for its run. Nothing in it changes before ``begin``."""
 
-    def __init__(self, folder: Path, config: Config, fresh: bool, lock: FolderLock) -> None:
+    def __init__(
+        self, folder: Path, config: Config, fresh: bool, lock: FolderLock
+    ) -> None:
         self.folder = folder
-        self.note: str | None = None  # for the user: that ``run.json`` was damaged and is written again
+        self.note: str | None = (
+            None  # for the user: that ``run.json`` was damaged and is written again
+        )
         self.begun = False
-        self.failure = failure(folder)  # why the attempt before this one failed, which ``begin`` forgets
+        self.failure = failure(
+            folder
+        )  # why the attempt before this one failed, which ``begin`` forgets
         self._config, self._fresh, self._lock = config, fresh, lock
         self._is_new = not any((folder / name).exists() for name in EVIDENCE)
         try:
@@ -122,8 +144,10 @@ class Claim:
                 raise
             with suppress(OSError):
                 (self.folder / RUN).unlink(missing_ok=True)
-            raise UserError(f"{error}; choose another --out, or make this one writable and free some "
-                            "space") from error
+            raise UserError(
+                f"{error}; choose another --out, or make this one writable and free some "
+                "space"
+            ) from error
 
     def _begin(self) -> None:
         if self._fresh and not self._is_new:
@@ -131,8 +155,10 @@ class Claim:
                 self.folder.rename(_aside(self.folder))
                 self.folder.mkdir()
             self._lock.relock()
-        text = json.dumps({"identity": self._config.identity(), "config": self._config.resolved()},
-                          indent=1).encode()
+        text = json.dumps(
+            {"identity": self._config.identity(), "config": self._config.resolved()},
+            indent=1,
+        ).encode()
         if _content(self.folder / RUN) != text:
             atomic.write(self.folder / RUN, text)
         with atomic.explained(self.folder):
@@ -155,8 +181,10 @@ def claim(folder: Path, config: Config, fresh: bool) -> Iterator[Claim | None]:
         try:
             lock = locks.enter_context(FolderLock(folder))
         except RunFailure as error:
-            raise UserError(f"{error}; choose another --out, or make this one writable and free some "
-                            "space") from error
+            raise UserError(
+                f"{error}; choose another --out, or make this one writable and free some "
+                "space"
+            ) from error
         if examine(folder, config, fresh):
             yield None
             return
@@ -176,21 +204,29 @@ def read(folder: Path) -> RunFile | None:
     except FileNotFoundError:
         return None
     except Damaged as error:
-        raise UserError(f"{folder / RUN}: damaged ({error}); the command that began the run writes it "
-                        "again") from None
+        raise UserError(
+            f"{folder / RUN}: damaged ({error}); the command that began the run writes it "
+            "again"
+        ) from None
 
 
 def failure(folder: Path) -> str | None:
     """Why the last attempt to run in the folder failed; None if it did not, or left no reason."""
     try:
-        return foreign.read_bytes(folder / FAILURE, REASON_BYTES).decode(errors="replace").strip()
+        return (
+            foreign.read_bytes(folder / FAILURE, REASON_BYTES)
+            .decode(errors="replace")
+            .strip()
+        )
     except (FileNotFoundError, Damaged):
         return None
 
 
 def _keep_failure(path: Path, error: Exception) -> None:
     with suppress(RunFailure):  # what failed may be the disk itself
-        atomic.write(path, (" ".join(str(error).split()) or type(error).__name__).encode())
+        atomic.write(
+            path, (" ".join(str(error).split()) or type(error).__name__).encode()
+        )
 
 
 def _refuse_strangers(folder: Path) -> None:
@@ -203,17 +239,29 @@ def _refuse_strangers(folder: Path) -> None:
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        raise UserError(f"{folder}: is a file, not a folder; choose another --out") from None
+        raise UserError(
+            f"{folder}: is a file, not a folder; choose another --out"
+        ) from None
     except OSError as error:
-        raise UserError(f"{folder}: cannot be read ({error.strerror}); choose another --out") from None
+        raise UserError(
+            f"{folder}: cannot be read ({error.strerror}); choose another --out"
+        ) from None
     if links := [name for name in FOLDERS if (folder / name).is_symlink()]:
-        raise UserError(f"{folder / links[0]}: is a link, and files would be removed where it leads; "
-                        "choose another --out")
+        raise UserError(
+            f"{folder / links[0]}: is a link, and files would be removed where it leads; "
+            "choose another --out"
+        )
     if any(name in EVIDENCE for name in entries):
         return
-    strangers = [name for name in entries if name not in NO_RESULTS and not atomic.is_temporary(name)]
+    strangers = [
+        name
+        for name in entries
+        if name not in NO_RESULTS and not atomic.is_temporary(name)
+    ]
     if strangers:
-        raise UserError(f"{folder}: holds '{strangers[0]}' but no run of hpcfl; choose another --out")
+        raise UserError(
+            f"{folder}: holds '{strangers[0]}' but no run of hpcfl; choose another --out"
+        )
 
 
 def _refuse_another(folder: Path, config: Config, newest: Manifest | None) -> None:
@@ -226,13 +274,20 @@ def _refuse_another(folder: Path, config: Config, newest: Manifest | None) -> No
     except UserError:
         run_file = None
     if run_file is not None:
-        begun, asked = protocols.flat(run_file["identity"]), protocols.flat(config.identity())
+        begun, asked = (
+            protocols.flat(run_file["identity"]),
+            protocols.flat(config.identity()),
+        )
         if differences := _differences(begun, asked):
-            raise UserError(f"{folder}: belongs to another configuration ({'; '.join(differences)}); "
-                            "choose another --out or name, or --fresh to move it aside")
+            raise UserError(
+                f"{folder}: belongs to another configuration ({'; '.join(differences)}); "
+                "choose another --out or name, or --fresh to move it aside"
+            )
     elif newest is not None and newest.meta.get("fingerprint") != config.fingerprint():
-        raise UserError(f"{folder}: belongs to another configuration ({RUN} is missing or damaged, and its "
-                        "checkpoint says so); choose another --out or name, or --fresh to move it aside")
+        raise UserError(
+            f"{folder}: belongs to another configuration ({RUN} is missing or damaged, and its "
+            "checkpoint says so); choose another --out or name, or --fresh to move it aside"
+        )
 
 
 def _newest(folder: Path) -> Manifest | None:
@@ -240,7 +295,9 @@ def _newest(folder: Path) -> Manifest | None:
     try:
         return checkpoint.latest(folder / CHECKPOINTS)
     except RunFailure as error:
-        raise UserError(f"{error}; choose another --out, or make it readable") from error
+        raise UserError(
+            f"{error}; choose another --out, or make it readable"
+        ) from error
 
 
 def _content(path: Path) -> bytes | None:
@@ -254,9 +311,11 @@ def _content(path: Path) -> bytes | None:
 def _differences(there: dict[str, Any], here: dict[str, Any]) -> list[str]:
     """A text for each key in which two flat tables differ, with both values."""
     missing = "(nothing)"
-    return [f"{key}: {there.get(key, missing)} there, {here.get(key, missing)} here"
-            for key in sorted(there.keys() | here.keys())
-            if there.get(key, missing) != here.get(key, missing)]
+    return [
+        f"{key}: {there.get(key, missing)} there, {here.get(key, missing)} here"
+        for key in sorted(there.keys() | here.keys())
+        if there.get(key, missing) != here.get(key, missing)
+    ]
 
 
 def is_aside(name: str) -> bool:
@@ -267,5 +326,8 @@ def is_aside(name: str) -> bool:
 def _aside(folder: Path) -> Path:
     """A path beside the folder that is free: its name and the time."""
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    names = [f"{folder.name}.{stamp}", *(f"{folder.name}.{stamp}-{n}" for n in range(2, 100))]
+    names = [
+        f"{folder.name}.{stamp}",
+        *(f"{folder.name}.{stamp}-{n}" for n in range(2, 100)),
+    ]
     return next(path for name in names if not (path := folder.with_name(name)).exists())

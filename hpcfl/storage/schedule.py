@@ -19,11 +19,15 @@ class Schedule:
     checkpoint is begun where one of them says so.
     """
 
-    def __init__(self, every: int | Literal["auto"], clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, every: int | Literal["auto"], clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._every, self._clock = every, clock
         # seconds that the last checkpoint cost; at first 0, so that one comes after the first round and tells
         self._cost = 0.0
-        self._waited = 0.0  # seconds that training has waited for the checkpoint that is under way
+        self._waited = (
+            0.0  # seconds that training has waited for the checkpoint that is under way
+        )
         self._under_way = False
         self._finished = clock()  # when the last checkpoint was
 
@@ -31,7 +35,9 @@ class Schedule:
         """Whether a checkpoint is due at the end of ``round``."""
         if self._every != "auto":
             return round % self._every == 0
-        return not self._under_way and self._cost <= SHARE * (self._clock() - self._finished)
+        return not self._under_way and self._cost <= SHARE * (
+            self._clock() - self._finished
+        )
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -50,5 +56,9 @@ class Schedule:
         written_in: seconds that writing it beside training took.
         """
         if self._under_way:
-            self._cost, self._waited, self._under_way = self._waited + written_in, 0.0, False
+            self._cost, self._waited, self._under_way = (
+                self._waited + written_in,
+                0.0,
+                False,
+            )
             self._finished = self._clock()

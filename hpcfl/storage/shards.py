@@ -66,11 +66,16 @@ class Shard:
         """Read the file. Raises Damaged unless it has the SHA-256 that it was written with."""
         try:
             with foreign.opened(folder / self.name) as file:
-                right = os.fstat(file.fileno()).st_size == self.size and foreign.sha256(file) == self.sha256
+                right = (
+                    os.fstat(file.fileno()).st_size == self.size
+                    and foreign.sha256(file) == self.sha256
+                )
         except (FileNotFoundError, Damaged) as error:
             raise Damaged(f"{self.name}: {atomic.reason(error)}") from error
         if not right:
-            raise Damaged(f"{self.name}: its SHA-256 is not the one it was written with")
+            raise Damaged(
+                f"{self.name}: its SHA-256 is not the one it was written with"
+            )
 
 
 def content(ids: Sequence[int] | None, digests: Sequence[str]) -> tuple[object, ...]:
@@ -88,22 +93,39 @@ def groups(rows: Mapping[int, Row]) -> Iterator[list[int]]:
     size = rows[ids[0]].size if ids else 0
     count = max(1, min(GROUP_CLIENTS, GROUP_BYTES // max(1, size)))
     for start in range(0, len(ids), count):
-        if group := [client for client in ids[start:start + count] if rows[client].written]:
+        if group := [
+            client for client in ids[start : start + count] if rows[client].written
+        ]:
             yield group
 
 
 def write_clients(folder: Path, ids: list[int], rows: Mapping[int, Row]) -> Shard:
     """Write the state of n clients: datasets [n, *shape] by tensor, and ``ids`` [n]. Raises RunFailure."""
-    tensors = [rows[client].tensors for client in ids]  # once each: they may come from a GPU or a file
-    arrays = {_encode(name): np.stack([one[name].numpy() for one in tensors]) for name in tensors[0]}
-    return _write(folder, "clients", {"ids": np.array(ids), **arrays}, ids,
-                  [rows[client].digest for client in ids])
+    tensors = [
+        rows[client].tensors for client in ids
+    ]  # once each: they may come from a GPU or a file
+    arrays = {
+        _encode(name): np.stack([one[name].numpy() for one in tensors])
+        for name in tensors[0]
+    }
+    return _write(
+        folder,
+        "clients",
+        {"ids": np.array(ids), **arrays},
+        ids,
+        [rows[client].digest for client in ids],
+    )
 
 
 def write_server(folder: Path, state: Mapping[str, Tensor], digest: str) -> Shard:
     """Write the server's state, CPU tensors of any shape; ``digest``: of it. Raises RunFailure."""
-    return _write(folder, "server", {_encode(name): tensor.numpy() for name, tensor in state.items()},
-                  None, [digest])
+    return _write(
+        folder,
+        "server",
+        {_encode(name): tensor.numpy() for name, tensor in state.items()},
+        None,
+        [digest],
+    )
 
 
 def read(path: Path, rows: list[int] | None) -> dict[str, Tensor]:
@@ -112,11 +134,20 @@ def read(path: Path, rows: list[int] | None) -> dict[str, Tensor]:
     To be called after ``Shard.verify``. Raises Damaged.
     """
     arrays = hdf5.select(path, rows)
-    return {_decode(name): torch.from_numpy(array) for name, array in arrays.items() if name != "ids"}
+    return {
+        _decode(name): torch.from_numpy(array)
+        for name, array in arrays.items()
+        if name != "ids"
+    }
 
 
-def _write(folder: Path, kind: str, arrays: dict[str, np.ndarray], ids: list[int] | None,
-           digests: list[str]) -> Shard:
+def _write(
+    folder: Path,
+    kind: str,
+    arrays: dict[str, np.ndarray],
+    ids: list[int] | None,
+    digests: list[str],
+) -> Shard:
     data = hdf5.encode(arrays, {})
     sha256 = hashlib.sha256(data).hexdigest()
     name = _name(kind, sha256)

@@ -20,13 +20,20 @@ def record(folder: Path, cells: Sequence[str]) -> None:
 
 def there(folder: Path) -> list[str]:
     """The names of the runs that lie in the folder, but for those that ``--fresh`` moved aside."""
-    return sorted(entry.name for entry in folder.iterdir()
-                  if run_folder.is_run(entry) and not run_folder.is_aside(entry.name))
+    return sorted(
+        entry.name
+        for entry in folder.iterdir()
+        if run_folder.is_run(entry) and not run_folder.is_aside(entry.name)
+    )
 
 
 def cells(folder: Path) -> list[str]:
     """The names of the sweep's cells; none where there is no sweep, or that cannot be read."""
     try:
-        return [name for name in foreign.read_json(folder / CELLS, list[str]) if Path(name).name == name]
+        return [
+            name
+            for name in foreign.read_json(folder / CELLS, list[str])
+            if Path(name).name == name
+        ]
     except (FileNotFoundError, Damaged):
         return []

@@ -15,9 +15,13 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import blame, plugins
 from hpcfl.tracking.base import Tracker
 
-Queue = SimpleQueue[tuple[int, Mapping[str, Any]] | None]  # rounds and their values, None at the end
+Queue = SimpleQueue[
+    tuple[int, Mapping[str, Any]] | None
+]  # rounds and their values, None at the end
 PACKAGE = "hpcfl.tracking"
-PATIENCE = 10.0  # seconds that a run waits at its end for what trackers have still to write
+PATIENCE = (
+    10.0  # seconds that a run waits at its end for what trackers have still to write
+)
 
 
 def check(names: Iterable[str]) -> None:
@@ -25,8 +29,10 @@ def check(names: Iterable[str]) -> None:
     for name in names:
         kind: type[Tracker] = plugins.find(PACKAGE, "runtime.track", name)
         if find_spec(kind.package) is None:
-            raise UserError(f"runtime.track = '{name}': {kind.package} is not installed; "
-                            f"pip install 'hpcfl[{kind.package}]', or leave it out")
+            raise UserError(
+                f"runtime.track = '{name}': {kind.package} is not installed; "
+                f"pip install 'hpcfl[{kind.package}]', or leave it out"
+            )
 
 
 class Tracking:
@@ -35,8 +41,13 @@ class Tracking:
     notes: lines that nobody has read yet, on trackers that failed.
     """
 
-    def __init__(self, names: Iterable[str], folder: Path, config: Mapping[str, Any],
-                 history: Iterable[tuple[int, Mapping[str, Any]]] = ()) -> None:
+    def __init__(
+        self,
+        names: Iterable[str],
+        folder: Path,
+        config: Mapping[str, Any],
+        history: Iterable[tuple[int, Mapping[str, Any]]] = (),
+    ) -> None:
         """Nothing is begun yet.
 
         names: of the trackers; each has a folder of its name in ``folder``. history: rounds that were played
@@ -45,8 +56,12 @@ class Tracking:
         self.notes: list[str] = []
         self._folder, self._config = folder, config
         self._queues: dict[str, Queue] = {name: SimpleQueue() for name in names}
-        self._threads = [threading.Thread(target=self._follow, args=(name, queue), name=name, daemon=True)
-                         for name, queue in self._queues.items()]
+        self._threads = [
+            threading.Thread(
+                target=self._follow, args=(name, queue), name=name, daemon=True
+            )
+            for name, queue in self._queues.items()
+        ]
         for round, values in history if self._queues else ():
             self.round(round, values)
 
@@ -55,16 +70,22 @@ class Tracking:
             thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None,
-                 traceback: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         for queue in list(self._queues.values()):
             queue.put(None)
         end = time.monotonic() + PATIENCE
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
             if thread.is_alive():
-                self.notes.append(f"runtime.track: {thread.name} was still writing after {PATIENCE:g} s and "
-                                  "is left behind")
+                self.notes.append(
+                    f"runtime.track: {thread.name} was still writing after {PATIENCE:g} s and "
+                    "is left behind"
+                )
 
     def round(self, round: int, values: Mapping[str, Any]) -> None:
         """Take a round that was played; ``values``: what was recorded of it."""
@@ -78,9 +99,17 @@ class Tracking:
             tracker = kind(self._folder / name, self._config)
             while (item := queue.get()) is not None:
                 round, values = item
-                tracker.write(round, {name: float(value) for name, value in values.items()
-                                      if np.ndim(value) == 0 and np.isfinite(value)})
+                tracker.write(
+                    round,
+                    {
+                        name: float(value)
+                        for name, value in values.items()
+                        if np.ndim(value) == 0 and np.isfinite(value)
+                    },
+                )
             tracker.close()
         except Exception as error:
             del self._queues[name]
-            self.notes.append(f"runtime.track: {name} failed and is left out ({blame.said(error)})")
+            self.notes.append(
+                f"runtime.track: {name} failed and is left out ({blame.said(error)})"
+            )

@@ -18,13 +18,20 @@ class TensorBoard(Tracker):
             old.unlink()
         self._writer = FileWriter(str(folder))
         # a TensorBoard that shows the old file now forgets it
-        self._writer.add_event(Event(session_log=SessionLog(status=SessionLog.START)), 0)
+        self._writer.add_event(
+            Event(session_log=SessionLog(status=SessionLog.START)), 0
+        )
 
     def write(self, round: int, numbers: Mapping[str, float]) -> None:
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        values = [Summary.Value(tag=name, simple_value=number) for name, number in numbers.items()]
-        self._writer.add_summary(Summary(value=values), round)  # one event, not one for each number
+        values = [
+            Summary.Value(tag=name, simple_value=number)
+            for name, number in numbers.items()
+        ]
+        self._writer.add_summary(
+            Summary(value=values), round
+        )  # one event, not one for each number
         self._writer.flush()
 
     def close(self) -> None:

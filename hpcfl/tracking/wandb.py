@@ -24,10 +24,15 @@ class WeightsAndBiases(Tracker):
             shutil.rmtree(old)
         offline = "WANDB_MODE" not in os.environ and not wandb.api.api_key
         self._run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT", "hpcfl"), name=config["name"], config=dict(config),
-            id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16], resume="allow",
-            dir=folder.parent, mode="offline" if offline else None,
-            settings=wandb.Settings(console="off", silent=True))
+            project=os.environ.get("WANDB_PROJECT", "hpcfl"),
+            name=config["name"],
+            config=dict(config),
+            id=hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16],
+            resume="allow",
+            dir=folder.parent,
+            mode="offline" if offline else None,
+            settings=wandb.Settings(console="off", silent=True),
+        )
 
     def write(self, round: int, numbers: Mapping[str, float]) -> None:
         self._run.log(dict(numbers), step=round)

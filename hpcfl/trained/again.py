@@ -52,10 +52,18 @@ class Keeper(Fleet):
 
     kept: dict[str, Kept] = field(default_factory=dict)
 
-    def score(self, column: str | Sequence[str], rows: Tensor, predict: Predict | None = None,
-              model: str = "model", variables: Tensors | None = None) -> None:
+    def score(
+        self,
+        column: str | Sequence[str],
+        rows: Tensor,
+        predict: Predict | None = None,
+        model: str = "model",
+        variables: Tensors | None = None,
+    ) -> None:
         columns = [column] if isinstance(column, str) else column
-        of_clients = {name: tensor.clone() for name, tensor in (variables or {}).items()}
+        of_clients = {
+            name: tensor.clone() for name, tensor in (variables or {}).items()
+        }
         kept = Kept(rows.clone(), self.buffers(model).clone(), predict, of_clients)
         self.kept |= dict.fromkeys(columns, kept)
 
@@ -63,16 +71,22 @@ class Keeper(Fleet):
 class Again:
     """The rounds of the run in a folder, as far as the state before them is kept."""
 
-    def __init__(self, folder: Path, table: Mapping[str, Any], own: Collection[str]) -> None:
+    def __init__(
+        self, folder: Path, table: Mapping[str, Any], own: Collection[str]
+    ) -> None:
         """Nothing is read yet; arguments as for ``experiment.again``."""
         self.folder, self.checkpoints = folder, folder / CHECKPOINTS
         self._table, self._own = table, own
-        self._states: dict[int, tuple[Manifest | None, State]] = {}  # by round: that before it, on the server
+        self._states: dict[
+            int, tuple[Manifest | None, State]
+        ] = {}  # by round: that before it, on the server
 
     @cached_property
     def prepared(self) -> Prepared:
         """What a single process with all clients has before round 1. Raises UserError."""
-        return prepare(experiment.again(self.folder, self._table, self._own), OneProcess())
+        return prepare(
+            experiment.again(self.folder, self._table, self._own), OneProcess()
+        )
 
     @property
     def rounds(self) -> set[int]:
@@ -88,8 +102,13 @@ class Again:
         """The server's state before a round. Raises UserError."""
         return self._before(round)[1]
 
-    def play(self, round: int, final: bool, clients: Sequence[int],
-             fleets: Callable[..., Keeper] = Keeper) -> Iterator[tuple[list[int], Keeper]]:
+    def play(
+        self,
+        round: int,
+        final: bool,
+        clients: Sequence[int],
+        fleets: Callable[..., Keeper] = Keeper,
+    ) -> Iterator[tuple[list[int], Keeper]]:
         """What a round scores: ids of some of the ``clients``, and their fleet with what it keeps.
 
         clients: ascending. final: whether the round is the scoring after the last aggregation. fleets: makes
@@ -97,28 +116,48 @@ class Again:
         """
         self._refuse_strangers(clients)
         for start in range(0, len(clients), TOGETHER):
-            ids = np.array(clients[start:start + TOGETHER])
-            alone, prepared = OneProcess(), replace(self.prepared, store=self._store(round, ids.tolist()))
-            federation = Federation(alone, prepared, self.server(round),
-                                    Checkpoints(self.checkpoints, alone), None, {},
-                                    lambda round, values: None)
+            ids = np.array(clients[start : start + TOGETHER])
+            alone, prepared = (
+                OneProcess(),
+                replace(self.prepared, store=self._store(round, ids.tolist())),
+            )
+            federation = Federation(
+                alone,
+                prepared,
+                self.server(round),
+                Checkpoints(self.checkpoints, alone),
+                None,
+                {},
+                lambda round, values: None,
+            )
             inbox, _ = federation.send(ids, round)
             cohort = ids[:0] if final else np.intersect1d(ids, federation.select(round))
-            trained, others = (fleets(**vars(prepared.fleet(chosen, round, scored=True)))
-                               for chosen in (cohort, np.setdiff1d(ids, cohort)))
+            trained, others = (
+                fleets(**vars(prepared.fleet(chosen, round, scored=True)))
+                for chosen in (cohort, np.setdiff1d(ids, cohort))
+            )
             if final:
                 prepared.method.finish(others, inbox)
             else:
                 federation.work(round, inbox, ids, trained, others)
-            yield from ((fleet.ids.tolist(), fleet) for fleet in (trained, others) if len(fleet.ids))
+            yield from (
+                (fleet.ids.tolist(), fleet)
+                for fleet in (trained, others)
+                if len(fleet.ids)
+            )
 
     def _refuse_strangers(self, clients: Sequence[int]) -> None:
         """Raises UserError where one of the clients has no model because the run was not trained with it."""
         known, newcomers = self.prepared.setup.clients, self.prepared.newcomer_ids
         for stranger in [client for client in clients if not 0 <= client < known]:
-            why = (f"client {stranger} is a newcomer, whose models are not kept" if stranger in newcomers
-                   else f"there is no client {stranger}")
-            raise UserError(f"{self.folder}: {why}; the clients with models are 0 … {known - 1}")
+            why = (
+                f"client {stranger} is a newcomer, whose models are not kept"
+                if stranger in newcomers
+                else f"there is no client {stranger}"
+            )
+            raise UserError(
+                f"{self.folder}: {why}; the clients with models are 0 … {known - 1}"
+            )
 
     def _before(self, round: int) -> tuple[Manifest | None, State]:
         """The checkpoint before a round, None before the first, and the server's state in it."""
@@ -130,10 +169,16 @@ class Again:
                 elif round > 1:
                     raise Damaged("it is not kept")
             except Damaged as error:
-                raise UserError(f"{self.folder}: the state before round {round} cannot be read "
-                                f"({error})") from None
+                raise UserError(
+                    f"{self.folder}: the state before round {round} cannot be read "
+                    f"({error})"
+                ) from None
             nobody = ClientStore([], self.prepared.store.template)
-            server = checkpoint.state(self.checkpoints, found, nobody, with_server=True) if found else None
+            server = (
+                checkpoint.state(self.checkpoints, found, nobody, with_server=True)
+                if found
+                else None
+            )
             self._states[round] = found, server or self.prepared.server
         return self._states[round]
 

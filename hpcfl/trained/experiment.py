@@ -17,14 +17,22 @@ PLUGINS = (("method", "name"), ("model", "name"), ("data", "dataset"))
 
 def own_code(table: Mapping[str, Any]) -> list[str]:
     """The user's own plugins, ``module:object``, that a configuration names."""
-    return [name for section, key in PLUGINS if ":" in (name := str(table[section][key]))]
+    return [
+        name for section, key in PLUGINS if ":" in (name := str(table[section][key]))
+    ]
 
 
 def named(value: Any) -> set[str]:
     """The texts in a nested table that may name a user's own plugin, also those in a sweep's lists."""
     if isinstance(value, str):
         return {value} if ":" in value else set()
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    inner = (
+        value.values()
+        if isinstance(value, Mapping)
+        else value
+        if isinstance(value, list)
+        else ()
+    )
     return set().union(*map(named, inner))
 
 
@@ -35,9 +43,11 @@ def again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> Confi
     names. Raises UserError.
     """
     if foreign := [name for name in own_code(table) if name not in own]:
-        raise UserError(f"{folder}: was run with your own {', '.join(foreign)}, which is imported only where "
-                        f"you name it: {' '.join(f'--own {name}' for name in foreign)}, from Python "
-                        f"hpcfl.load(…, own={foreign})")
+        raise UserError(
+            f"{folder}: was run with your own {', '.join(foreign)}, which is imported only where "
+            f"you name it: {' '.join(f'--own {name}' for name in foreign)}, from Python "
+            f"hpcfl.load(…, own={foreign})"
+        )
     wanted: dict[str, Any] = {**deepcopy(dict(table)), "protocol": None}
     drawn = {key: table["partition"][key] for key in ("clients", "seed")}
     wanted["partition"] = {"scheme": "iid", "file": str(folder / PARTITION), **drawn}

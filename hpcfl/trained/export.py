@@ -41,7 +41,10 @@ def _written(models: Models, chosen: Iterable[Trained], folder: Path) -> list[st
     """Write models into a folder; returns as ``export``."""
     from safetensors.torch import save
 
-    lines, programs = list[str](), dict[str, str | None]()  # by kind of model: its program's file
+    lines, programs = (
+        list[str](),
+        dict[str, str | None](),
+    )  # by kind of model: its program's file
     for one in chosen:
         kind, name = one.name.split()[0], one.name.replace(" ", "-")
         if kind not in programs:
@@ -50,10 +53,14 @@ def _written(models: Models, chosen: Iterable[Trained], folder: Path) -> list[st
             if content:
                 atomic.write(folder / f"{kind}.pt2", content)
             else:
-                lines.append(f"{kind}.pt2 is left out, torch cannot write the model down ({problem}); "
-                             "its tensors are there")
+                lines.append(
+                    f"{kind}.pt2 is left out, torch cannot write the model down ({problem}); "
+                    "its tensors are there"
+                )
         about = _about(models, one, programs[kind])
-        tensors = {key: tensor.contiguous() for key, tensor in one.module.state_dict().items()}
+        tensors = {
+            key: tensor.contiguous() for key, tensor in one.module.state_dict().items()
+        }
         atomic.write(folder / f"{name}.safetensors", save(tensors, {"format": "pt"}))
         atomic.write(folder / f"{name}.json", json.dumps(about, indent=1).encode())
         lines.append(_line(one, about["accuracy"]))
@@ -65,8 +72,10 @@ def _line(one: Trained, accuracy: float) -> str:
     of_round = f"{one.name}: {one.moment or 'never scored'}, round {one.round}, {100 * accuracy:.2f} %"
     if one.recorded is None or one.recorded == accuracy:
         return of_round
-    return (f"{of_round}; the run recorded {100 * one.recorded:.2f} %, as its last bits depend on processor, "
-            "GPU and libraries")
+    return (
+        f"{of_round}; the run recorded {100 * one.recorded:.2f} %, as its last bits depend on processor, "
+        "GPU and libraries"
+    )
 
 
 def _program(module: nn.Module, x: torch.Tensor) -> tuple[bytes, str]:
@@ -75,7 +84,10 @@ def _program(module: nn.Module, x: torch.Tensor) -> tuple[bytes, str]:
     content = io.BytesIO()
     try:
         any_number = torch.export.Dim("samples")
-        torch.export.save(torch.export.export(module, (example,), dynamic_shapes=({0: any_number},)), content)
+        torch.export.save(
+            torch.export.export(module, (example,), dynamic_shapes=({0: any_number},)),
+            content,
+        )
     except Exception as error:  # a module of the user's may be anything
         return b"", blame.said(error)
     return content.getvalue(), ""
@@ -87,15 +99,26 @@ def _about(models: Models, one: Trained, program: str | None) -> dict[str, Any]:
     x, y = models.samples(one.clients)
     right = int((predicted(one.module, x) == y).sum())
     return {
-        "model": one.name, "moment": one.moment, "round": one.round,
-        "accuracy": right / len(y), "recorded": one.recorded, "correct": right, "samples": len(y),
-        "program": program, "prediction": _prediction(one.module),
-        "input": {"shape": list(x.shape[1:]), "dtype": str(x.dtype).removeprefix("torch."),
-                  "from": _normalisation(models)},
+        "model": one.name,
+        "moment": one.moment,
+        "round": one.round,
+        "accuracy": right / len(y),
+        "recorded": one.recorded,
+        "correct": right,
+        "samples": len(y),
+        "program": program,
+        "prediction": _prediction(one.module),
+        "input": {
+            "shape": list(x.shape[1:]),
+            "dtype": str(x.dtype).removeprefix("torch."),
+            "from": _normalisation(models),
+        },
         "classes": prepared.setup.classes,
         "constructor": _constructor(models, one.module),
-        "digest": one.digest, "sha256": digest.of_tensors(one.module.state_dict()),
-        "configuration": models.table, "hpcfl": __version__,
+        "digest": one.digest,
+        "sha256": digest.of_tensors(one.module.state_dict()),
+        "configuration": models.table,
+        "hpcfl": __version__,
     }
 
 
@@ -103,15 +126,22 @@ def _prediction(module: nn.Module) -> str | dict[str, Any]:
     """How logits are made: by the module's own forward, or by which function of what."""
     if not isinstance(module, Predicting):
         return "forward"
-    return {"function": _place(module.predict),
-            "reads": [name for name in module.state_dict() if name.startswith(f"{PREDICTION}.")]}
+    return {
+        "function": _place(module.predict),
+        "reads": [
+            name for name in module.state_dict() if name.startswith(f"{PREDICTION}.")
+        ],
+    }
 
 
 def _normalisation(models: Models) -> str | dict[str, Any]:
     """What makes of the data set's samples what the model takes."""
     samples = models.again.prepared.resources.samples
-    return "token ids" if samples.tokens else {"formula": "(x / scale - mean) / std",
-                                               **vars(samples.normalise)}
+    return (
+        "token ids"
+        if samples.tokens
+        else {"formula": "(x / scale - mean) / std", **vars(samples.normalise)}
+    )
 
 
 def _constructor(models: Models, module: nn.Module) -> dict[str, Any]:
@@ -119,9 +149,18 @@ def _constructor(models: Models, module: nn.Module) -> dict[str, Any]:
     experiment = models.again.prepared.config
     made_by = plugins.find("hpcfl.models", "model.name", experiment.model.name)
     method = type(experiment.method)
-    leaves = {name: repr(part) for name, part in module.named_modules() if not list(part.children())}
-    return {"function": _place(made_by), "options": experiment.model.options, "head": experiment.model.head,
-            "adapted_by": f"{_place(method)}.adapt", "parts": leaves}
+    leaves = {
+        name: repr(part)
+        for name, part in module.named_modules()
+        if not list(part.children())
+    }
+    return {
+        "function": _place(made_by),
+        "options": experiment.model.options,
+        "head": experiment.model.head,
+        "adapted_by": f"{_place(method)}.adapt",
+        "parts": leaves,
+    }
 
 
 def _place(function: Any) -> str:

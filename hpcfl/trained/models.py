@@ -46,8 +46,16 @@ class Trained:
 class Models:
     """The models of the run in a folder."""
 
-    def __init__(self, folder: Path, table: Mapping[str, Any], results: Results, counts: str,
-                 best: int | None, finished: bool, own: Collection[str]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        table: Mapping[str, Any],
+        results: Results,
+        counts: str,
+        best: int | None,
+        finished: bool,
+        own: Collection[str],
+    ) -> None:
         """Nothing is read yet.
 
         table: the resolved configuration. counts: the column that counts. best: its best round. own: as for
@@ -63,18 +71,23 @@ class Models:
         """The ids of all clients."""
         return list(range(self.again.prepared.setup.clients))
 
-    def one(self, who: int | str, moment: str | None = None, at: At = "last") -> Trained:
+    def one(
+        self, who: int | str, moment: str | None = None, at: At = "last"
+    ) -> Trained:
         """The model of a client by its id, or one of the server's by its name. Raises UserError."""
         if isinstance(who, str):
             return self.of_server([who], at)[0]
         found = list(self.of_clients([who], moment, at))
         if not found:
-            raise UserError(f"{self._folder}: client {who} has no model '{moment or self._counts}' of round "
-                            f"{self._round(moment or self._counts, at)}, in which it did not take part")
+            raise UserError(
+                f"{self._folder}: client {who} has no model '{moment or self._counts}' of round "
+                f"{self._round(moment or self._counts, at)}, in which it did not take part"
+            )
         return found[0]
 
-    def of_clients(self, clients: Sequence[int], moment: str | None = None,
-                   at: At = "last") -> Iterator[Trained]:
+    def of_clients(
+        self, clients: Sequence[int], moment: str | None = None, at: At = "last"
+    ) -> Iterator[Trained]:
         """The models of those of the ``clients`` that have one.
 
         moment: the column as which it was scored, ``pre``, ``post`` …; by default the one that counts.
@@ -83,10 +96,19 @@ class Models:
         """
         column = moment or self._counts
         round = self._round(column, at)
-        for ids, fleet in self.again.play(round, self._final(round), sorted(set(clients))):
+        for ids, fleet in self.again.play(
+            round, self._final(round), sorted(set(clients))
+        ):
             for position, client in enumerate(ids if column in fleet.kept else []):
-                yield Trained(f"client {client}", self._module(fleet, column, position), column, round,
-                              self.again.digest(round), self._recorded(column, round, client), [client])
+                yield Trained(
+                    f"client {client}",
+                    self._module(fleet, column, position),
+                    column,
+                    round,
+                    self.again.digest(round),
+                    self._recorded(column, round, client),
+                    [client],
+                )
 
     def of_server(self, names: Sequence[str] = (), at: At = "last") -> list[Trained]:
         """The server's models: the global one, and class or cluster models; by default all.
@@ -99,18 +121,28 @@ class Models:
         known = [*([GLOBAL] if has_global else []), *others]
         method = self.again.prepared.method.name
         if not known:
-            raise UserError(f"{self._folder}: the server of {method} has no model of its own; "
-                            "take a client's")
+            raise UserError(
+                f"{self._folder}: the server of {method} has no model of its own; "
+                "take a client's"
+            )
         if unknown := [name for name in names if name not in known]:
-            raise UserError(f"{self._folder}: the server of {method} has no model "
-                            f"'{unknown[0]}'{nearest(unknown[0], known)}")
-        return [self._global(at) if name == GLOBAL else self._unscored(name, others[name], newest)
-                for name in names or known]
+            raise UserError(
+                f"{self._folder}: the server of {method} has no model "
+                f"'{unknown[0]}'{nearest(unknown[0], known)}"
+            )
+        return [
+            self._global(at)
+            if name == GLOBAL
+            else self._unscored(name, others[name], newest)
+            for name in names or known
+        ]
 
     def samples(self, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
         """The test samples of some clients, x [n, *shape] as a model takes them, and y [n]."""
         samples = self.again.prepared.resources.samples
-        x, y = samples.take(np.concatenate([samples.test[client] for client in clients]))
+        x, y = samples.take(
+            np.concatenate([samples.test[client] for client in clients])
+        )
         return x.cpu(), y.cpu()
 
     def taken(self, x: Any) -> Tensor:
@@ -122,9 +154,15 @@ class Models:
         shape = given.shape[1:] if samples.tokens else samples.x.shape[1:]
         if given.dim() != samples.x.dim() or given.shape[1:] != shape:
             expected = ", ".join(["n", *map(str, samples.x.shape[1:])])
-            raise UserError(f"{self._folder}: samples of {self.table['data']['dataset']} have the shape "
-                            f"[{expected}], a single one too, with n = 1; these have {list(given.shape)}")
-        kind = samples.x.dtype if samples.tokens else torch.promote_types(samples.x.dtype, torch.float32)
+            raise UserError(
+                f"{self._folder}: samples of {self.table['data']['dataset']} have the shape "
+                f"[{expected}], a single one too, with n = 1; these have {list(given.shape)}"
+            )
+        kind = (
+            samples.x.dtype
+            if samples.tokens
+            else torch.promote_types(samples.x.dtype, torch.float32)
+        )
         normalised: Tensor = samples.normalise(given.to(kind))
         return normalised
 
@@ -135,31 +173,48 @@ class Models:
         scored = self._results.rounds[np.isfinite(self._accuracies(column))].tolist()
         of_newcomers = (BEFORE, AFTER)
         if scored and column in of_newcomers:
-            raise UserError(f"{self._folder}: '{column}' is of newcomers, whose models are not kept")
+            raise UserError(
+                f"{self._folder}: '{column}' is of newcomers, whose models are not kept"
+            )
         if not scored:
-            columns = sorted(name.removesuffix("/weighted") for name in self._results.values
-                             if name.endswith("/weighted") and not name.startswith(of_newcomers))
-            raise UserError(f"{self._folder}: '{column}' was not scored{nearest(column, columns)}")
+            columns = sorted(
+                name.removesuffix("/weighted")
+                for name in self._results.values
+                if name.endswith("/weighted") and not name.startswith(of_newcomers)
+            )
+            raise UserError(
+                f"{self._folder}: '{column}' was not scored{nearest(column, columns)}"
+            )
         kept = self.again.rounds
         if at == "best":
             if self._best is None or self._best not in scored:
-                raise UserError(f"{self._folder}: the best round, {self._best}, has no '{column}'; "
-                                f"at = 'last' takes that of round {scored[-1]}")
+                raise UserError(
+                    f"{self._folder}: the best round, {self._best}, has no '{column}'; "
+                    f"at = 'last' takes that of round {scored[-1]}"
+                )
             wanted = self._best
         elif isinstance(at, int):
             if at not in scored:
-                raise UserError(f"{self._folder}: '{column}' was not scored in round {at}; "
-                                f"evaluation.every = {self.table['evaluation']['every']}")
+                raise UserError(
+                    f"{self._folder}: '{column}' was not scored in round {at}; "
+                    f"evaluation.every = {self.table['evaluation']['every']}"
+                )
             wanted = at
         else:  # of a run that goes on, the last that can be looked at
-            wanted = max((round for round in scored if round in kept), default=scored[-1])
+            wanted = max(
+                (round for round in scored if round in kept), default=scored[-1]
+            )
             wanted = scored[-1] if self._finished else wanted
         self._refuse_unkept(wanted)
         return int(wanted)
 
     def _newest(self) -> int:
         """The last round before which there is a state. Raises UserError where a finished run lost it."""
-        newest = int(self._results.rounds.max()) if self._finished else max(self.again.rounds)
+        newest = (
+            int(self._results.rounds.max())
+            if self._finished
+            else max(self.again.rounds)
+        )
         self._refuse_unkept(newest)
         return newest
 
@@ -170,12 +225,18 @@ class Models:
             return
         only = f"only that before {', '.join(map(str, sorted(kept)))}"
         lost = damaged(self.again.checkpoints)
-        why = lost.get(name_after(round - 1)) or next((one for one in lost.values() if kept == {1}), None)
+        why = lost.get(name_after(round - 1)) or next(
+            (one for one in lost.values() if kept == {1}), None
+        )
         if why is not None:
-            raise UserError(f"{self._folder}: the state before round {round} is lost, there is {only}: {why}")
-        raise UserError(f"{self._folder}: the state before round {round} is not kept, {only}; "
-                        "checkpoint.best = true keeps the best round's, checkpoint.every = 1 with "
-                        f"checkpoint.keep = {self.table['rounds'] - round + 2} this one")
+            raise UserError(
+                f"{self._folder}: the state before round {round} is lost, there is {only}: {why}"
+            )
+        raise UserError(
+            f"{self._folder}: the state before round {round} is not kept, {only}; "
+            "checkpoint.best = true keeps the best round's, checkpoint.every = 1 with "
+            f"checkpoint.keep = {self.table['rounds'] - round + 2} this one"
+        )
 
     def _final(self, round: int) -> bool:
         """Whether a round is the scoring after the last aggregation."""
@@ -187,7 +248,10 @@ class Models:
         return self._results.values.get(f"{column}/weighted", missing)
 
     def _recorded(self, column: str, round: int, client: int) -> float | None:
-        accuracies, row = of_clients(self._results, column, "accuracy"), self._results.rounds == round
+        accuracies, row = (
+            of_clients(self._results, column, "accuracy"),
+            self._results.rounds == round,
+        )
         assert accuracies is not None
         accuracy = float(accuracies[row, client].item())
         return accuracy if np.isfinite(accuracy) else None
@@ -197,8 +261,15 @@ class Models:
         kept, setup = fleet.kept[column], fleet.setup
         row = kept.rows if kept.rows.dim() == 1 else kept.rows[position]
         variables = {name: tensor[position] for name, tensor in kept.variables.items()}
-        return module(setup.build, setup.layout, row.cpu(), fleet.resources.buffers,
-                      kept.buffers[position].cpu(), kept.predict, variables)
+        return module(
+            setup.build,
+            setup.layout,
+            row.cpu(),
+            fleet.resources.buffers,
+            kept.buffers[position].cpu(),
+            kept.predict,
+            variables,
+        )
 
     def _global(self, at: At) -> Trained:
         """The global model, as it came to the first client. Raises UserError."""
@@ -206,26 +277,47 @@ class Models:
         round = self._round(GLOBAL, at)
         [(_, fleet)] = self.again.play(round, self._final(round), [0])
         row = int(np.searchsorted(self._results.rounds, round))
-        scored = np.flatnonzero(np.isfinite(self._results.values[f"clients/{GLOBAL}/total"][row]))
-        return Trained(GLOBAL, self._module(fleet, GLOBAL, 0), GLOBAL, round, self.again.digest(round),
-                       float(self._accuracies(GLOBAL)[row]), scored.tolist())
+        scored = np.flatnonzero(
+            np.isfinite(self._results.values[f"clients/{GLOBAL}/total"][row])
+        )
+        return Trained(
+            GLOBAL,
+            self._module(fleet, GLOBAL, 0),
+            GLOBAL,
+            round,
+            self.again.digest(round),
+            float(self._accuracies(GLOBAL)[row]),
+            scored.tolist(),
+        )
 
     def _unscored(self, name: str, row: Tensor, round: int) -> Trained:
         """A model [P] of the server before a round."""
         self._refuse_own_statistics(name)
         prepared, slot = self.again.prepared, buffer_name("model")
         statistics = self.again.server(round).get(slot, torch.zeros(0))
-        model = module(prepared.setup.build, prepared.setup.layout, row, prepared.resources.buffers,
-                       statistics)
-        return Trained(name, model, None, round, self.again.digest(round), None, self.everyone)
+        model = module(
+            prepared.setup.build,
+            prepared.setup.layout,
+            row,
+            prepared.resources.buffers,
+            statistics,
+        )
+        return Trained(
+            name, model, None, round, self.again.digest(round), None, self.everyone
+        )
 
     def _refuse_own_statistics(self, name: str) -> None:
         """Raises UserError where each client has batch-norm statistics of its own, and the server none."""
         prepared = self.again.prepared
-        if prepared.resources.buffers.width and prepared.config.training.buffers == "local":
-            raise UserError(f"{self._folder}: '{name}' has no batch-norm statistics of its own, each client "
-                            "uses its own with it: take moment = 'global' of a client, or train with "
-                            "training.buffers = 'average'")
+        if (
+            prepared.resources.buffers.width
+            and prepared.config.training.buffers == "local"
+        ):
+            raise UserError(
+                f"{self._folder}: '{name}' has no batch-norm statistics of its own, each client "
+                "uses its own with it: take moment = 'global' of a client, or train with "
+                "training.buffers = 'average'"
+            )
 
 
 def predicted(model: nn.Module, x: Tensor) -> Tensor:
@@ -238,5 +330,7 @@ def predicted(model: nn.Module, x: Tensor) -> Tensor:
 def confusion(predicted: Tensor, labels: Tensor, classes: int) -> np.ndarray:
     """How often samples of class i are predicted as class j, int64 [classes, classes]."""
     pairs = labels * classes + predicted
-    counts: np.ndarray = torch.bincount(pairs, minlength=classes ** 2).view(classes, classes).numpy()
+    counts: np.ndarray = (
+        torch.bincount(pairs, minlength=classes**2).view(classes, classes).numpy()
+    )
     return counts

@@ -26,18 +26,33 @@ class Predicting(nn.Module):
                 known.register_buffer(name, tensor)
             model.add_module(PREDICTION, known)
         # the model's own dictionaries, so that what is loaded into or moved in one of the two is so in both
-        self._parameters, self._buffers, self._modules = model._parameters, model._buffers, model._modules
-        vars(self)["model"] = model  # not a child, under which all names would begin with "model."
+        self._parameters, self._buffers, self._modules = (
+            model._parameters,
+            model._buffers,
+            model._modules,
+        )
+        vars(self)["model"] = (
+            model  # not a child, under which all names would begin with "model."
+        )
         self.predict = predict
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [batch, classes] of x [batch, *shape]."""
         known = self._modules.get(PREDICTION)
-        return self.predict(vars(self)["model"], x, Lane(**dict(known.named_buffers() if known else {})))
+        return self.predict(
+            vars(self)["model"], x, Lane(**dict(known.named_buffers() if known else {}))
+        )
 
 
-def module(build: Callable[[], nn.Module], parameters: Layout, row: Tensor, buffers: Layout,
-           statistics: Tensor, predict: Predict | None = None, variables: Tensors | None = None) -> nn.Module:
+def module(
+    build: Callable[[], nn.Module],
+    parameters: Layout,
+    row: Tensor,
+    buffers: Layout,
+    statistics: Tensor,
+    predict: Predict | None = None,
+    variables: Tensors | None = None,
+) -> nn.Module:
     """The model of one client on the CPU, in evaluation mode.
 
     build: makes one with fresh numbers. row: its parameters [P]. statistics: its buffers [B]. predict: how it
@@ -50,6 +65,8 @@ def module(build: Callable[[], nn.Module], parameters: Layout, row: Tensor, buff
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             tensor.copy_(given[name][0])
     if predict is not None:
-        known = {name: tensor.cpu().clone() for name, tensor in (variables or {}).items()}
+        known = {
+            name: tensor.cpu().clone() for name, tensor in (variables or {}).items()
+        }
         model = Predicting(model, predict, known)
     return model.eval()

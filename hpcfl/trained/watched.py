@@ -10,7 +10,9 @@ from hpcfl.fleet.losses import Tensors
 from hpcfl.fleet.training import Task, Trained
 from hpcfl.trained.again import Keeper
 
-Look = Callable[[str, Turn], None]  # of the training's phase and, after a step, what the step saw
+Look = Callable[
+    [str, Turn], None
+]  # of the training's phase and, after a step, what the step saw
 
 
 @dataclass
@@ -23,8 +25,14 @@ class Watched(Keeper):
     look: Look = lambda phase, turn: None
     longest: dict[str, int] | None = None
 
-    def _trained(self, rows: Tensor, model: str, variables: Tensors | None, task: Task) -> Trained:
-        fewest, until, step = (self.longest or {}).get(task.phase, 0), task.until, task.step
+    def _trained(
+        self, rows: Tensor, model: str, variables: Tensors | None, task: Task
+    ) -> Trained:
+        fewest, until, step = (
+            (self.longest or {}).get(task.phase, 0),
+            task.until,
+            task.step,
+        )
 
         def watched(turn: Turn) -> None:
             if step is None:
@@ -37,5 +45,9 @@ class Watched(Keeper):
             assert until is not None
             return until(losses, lanes) & (losses.shape[1] >= fewest)
 
-        return super()._trained(rows, model, variables, replace(
-            task, step=watched, until=until and long_enough))
+        return super()._trained(
+            rows,
+            model,
+            variables,
+            replace(task, step=watched, until=until and long_enough),
+        )

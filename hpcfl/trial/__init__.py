@@ -24,7 +24,9 @@ class Verdict:
 
     mistake: str = ""  # one line: what cannot run
     details: str = ""  # the traceback of the mistake
-    unbatched: str = ""  # one line: what runs for one client but cannot be batched over several
+    unbatched: str = (
+        ""  # one line: what runs for one client but cannot be batched over several
+    )
 
 
 class Elsewhere(Exception):
@@ -41,8 +43,12 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
     verdicts = [Verdict(**fields) for fields in communicator.allgather(asdict(verdict))]
     if mistaken := next((verdict for verdict in verdicts if verdict.mistake), None):
         raise UserError(mistaken.mistake) from (cause or Elsewhere(mistaken.details))
-    if unbatched := next((verdict.unbatched for verdict in verdicts if verdict.unbatched), None):
-        resources = replace(prepared.resources, kernel=SerialKernel(prepared.resources.kernel.module))
+    if unbatched := next(
+        (verdict.unbatched for verdict in verdicts if verdict.unbatched), None
+    ):
+        resources = replace(
+            prepared.resources, kernel=SerialKernel(prepared.resources.kernel.module)
+        )
         note = f"{unbatched}; they train one after the other, as with runtime.lanes = 1"
         return replace(prepared, resources=resources, notes=[*prepared.notes, note])
     return prepared
@@ -55,7 +61,9 @@ def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
     set the number of lanes.
     """
     resources = prepared.resources
-    wrong_score = measuring.diagnose(resources.scores, prepared.setup.classes, resources.device)
+    wrong_score = measuring.diagnose(
+        resources.scores, prepared.setup.classes, resources.device
+    )
     if wrong_score is not None:
         return _mistaken(*wrong_score)
     lanes = resources.kernel.widest
@@ -65,11 +73,18 @@ def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
     alone = failure if lanes == 1 else attempt(prepared, 1)
     if alone is None and prepared.config.runtime.lanes == "auto":
         return Verdict(unbatched=diagnosis.of_unbatched(failure)), None
-    return _mistaken(*(diagnosis.of_lanes(failure) if alone is None
-                       else diagnosis.of_mistake(prepared, alone)))
+    return _mistaken(
+        *(
+            diagnosis.of_lanes(failure)
+            if alone is None
+            else diagnosis.of_mistake(prepared, alone)
+        )
+    )
 
 
-def _mistaken(line: str, cause: BaseException | None) -> tuple[Verdict, BaseException | None]:
+def _mistaken(
+    line: str, cause: BaseException | None
+) -> tuple[Verdict, BaseException | None]:
     """The verdict on a mistake, and its cause."""
     return Verdict(line, "".join(traceback.format_exception(cause))), cause
 
@@ -77,7 +92,10 @@ def _mistaken(line: str, cause: BaseException | None) -> tuple[Verdict, BaseExce
 def attempt(prepared: Prepared, lanes: int) -> Failure | None:
     """How the trial fails with at most ``lanes`` lanes; None if it does not."""
     device = prepared.resources.device
-    with torch.random.fork_rng([device] if device.type == "cuda" else []), warnings.catch_warnings():
+    with (
+        torch.random.fork_rng([device] if device.type == "cuda" else []),
+        warnings.catch_warnings(),
+    ):
         warnings.simplefilter("ignore")
         try:
             imitation.play(prepared, lanes)

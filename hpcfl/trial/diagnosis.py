@@ -27,9 +27,13 @@ def of_hook(prepared: Prepared, failure: Failure) -> Diagnosis:
     if isinstance(error, UserError | RunFailure):
         return placed(str(error), blame.line_of(error)), error
     suspects = getattr(method, str(failure)), method, _model_plugin(prepared)
-    place = blame.line_of(error) or next(filter(None, map(blame.definition_of, suspects)), None)
-    return placed(f"method.name = '{prepared.method.name}' fails in '{failure}': {blame.said(error)}",
-                   place), error
+    place = blame.line_of(error) or next(
+        filter(None, map(blame.definition_of, suspects)), None
+    )
+    return placed(
+        f"method.name = '{prepared.method.name}' fails in '{failure}': {blame.said(error)}",
+        place,
+    ), error
 
 
 def of_model(prepared: Prepared) -> Diagnosis | None:
@@ -39,14 +43,22 @@ def of_model(prepared: Prepared) -> Diagnosis | None:
     try:
         with torch.no_grad():
             output = prepared.setup.build().to(samples.device).eval()(x)
-        if (not isinstance(output, Tensor) or output.dim() != 2 or len(output) != len(x)
-                or output.shape[1] < classes):
-            raise TypeError(f"gives {_size(output)}; expected {len(x)}×{classes}, an output for each of "
-                            f"{classes} classes")
+        if (
+            not isinstance(output, Tensor)
+            or output.dim() != 2
+            or len(output) != len(x)
+            or output.shape[1] < classes
+        ):
+            raise TypeError(
+                f"gives {_size(output)}; expected {len(x)}×{classes}, an output for each of "
+                f"{classes} classes"
+            )
     except Exception as error:
         place = blame.line_of(error) or blame.definition_of(_model_plugin(prepared))
-        text = (f"model.name = '{prepared.config.model.name}' fails on {len(x)} samples, {_size(x)}: "
-                f"{blame.said(error)}")
+        text = (
+            f"model.name = '{prepared.config.model.name}' fails on {len(x)} samples, {_size(x)}: "
+            f"{blame.said(error)}"
+        )
         return placed(text, place), error
     return None
 
@@ -71,4 +83,8 @@ def _model_plugin(prepared: Prepared) -> object:
 
 def _size(output: object) -> str:
     """The shape of a tensor, as 2×10; of anything else its type."""
-    return "×".join(map(str, output.shape)) if isinstance(output, Tensor) else f"a {type(output).__name__}"
+    return (
+        "×".join(map(str, output.shape))
+        if isinstance(output, Tensor)
+        else f"a {type(output).__name__}"
+    )

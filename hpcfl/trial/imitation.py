@@ -30,11 +30,15 @@ from hpcfl.storage.clients import ClientStore
 from hpcfl.trial.failure import Failure, trying
 
 SAMPLES = 2  # of the client that takes part
-FLOATS = 1 << 24  # the most in the models of all imitated clients: of large models there are fewer clients
+FLOATS = (
+    1 << 24
+)  # the most in the models of all imitated clients: of large models there are fewer clients
 FEWEST = 2  # clients, however large the models
 CLIENT = np.array([0])  # the ids of the cohort
 SERVER_SIDE = ("server_state", "send", "aggregate", "greet")  # hooks that run on rank 0
-BEATS = 10  # heartbeats of one computation on the server, after which it counts as working
+BEATS = (
+    10  # heartbeats of one computation on the server, after which it counts as working
+)
 
 
 class Enough(Exception):
@@ -43,8 +47,13 @@ class Enough(Exception):
 
 # Failures on the server's side that are no mistakes: here all clients' messages are equal, which may be too
 # odd for a method. torch documents LinAlgError in this place, but its annotations do not count it as public.
-EXCUSED = (ValueError, ArithmeticError, AssertionError, Enough,
-           torch.linalg.LinAlgError)  # type: ignore[attr-defined]
+EXCUSED = (
+    ValueError,
+    ArithmeticError,
+    AssertionError,
+    Enough,
+    torch.linalg.LinAlgError,
+)  # type: ignore[attr-defined]
 
 
 class BriefFleet(Fleet):
@@ -61,20 +70,32 @@ def play(prepared: Prepared, lanes: int) -> None:
     """
     small = imitate(prepared, lanes)
     last = prepared.config.rounds + 1
-    everyone = replace(small.cohort(np.arange(small.setup.clients), 1), beat=impatient())
+    everyone = replace(
+        small.cohort(np.arange(small.setup.clients), 1), beat=impatient()
+    )
     try:
         with trying("server_state"):
             server = small.method.server_state(small.setup)
         message, uplink = client_side(small, sent(small, server, 1))
         with trying("aggregate"):
-            uploads = {name: arrived if isinstance(message[name], Mean) else
-                       arrived.repeat(small.setup.clients, 1) for name, arrived in uplink.items()}
+            uploads = {
+                name: arrived
+                if isinstance(message[name], Mean)
+                else arrived.repeat(small.setup.clients, 1)
+                for name, arrived in uplink.items()
+            }
             small.method.aggregate(server, everyone, uploads)
         inbox = sent(small, server, last)
-        greeting = sent(small, server, last, small.newcomer_ids, "greet") if small.newcomers.ids else {}
+        greeting = (
+            sent(small, server, last, small.newcomer_ids, "greet")
+            if small.newcomers.ids
+            else {}
+        )
     except Failure as failure:
         fewer = small.setup.clients < prepared.setup.clients
-        if str(failure) in SERVER_SIDE and (fewer or isinstance(failure.__cause__, EXCUSED)):
+        if str(failure) in SERVER_SIDE and (
+            fewer or isinstance(failure.__cause__, EXCUSED)
+        ):
             return
         raise
     with trying("finish"):
@@ -90,9 +111,13 @@ def play(prepared: Prepared, lanes: int) -> None:
 def imitate(prepared: Prepared, lanes: int) -> Prepared:
     """The experiment with one client of two samples, and a kernel and store of its own. Raises Failure."""
     real, method = prepared.resources, prepared.method
-    clients = min(prepared.setup.clients, max(FEWEST, FLOATS // prepared.setup.layout.width))
+    clients = min(
+        prepared.setup.clients, max(FEWEST, FLOATS // prepared.setup.layout.width)
+    )
     new = [clients] if prepared.config.newcomers.clients else []
-    samples = real.samples.dealt(dict.fromkeys([0, *new], np.arange(min(SAMPLES, len(real.samples.y)))))
+    samples = real.samples.dealt(
+        dict.fromkeys([0, *new], np.arange(min(SAMPLES, len(real.samples.y))))
+    )
     counts = samples.counts(0).repeat(clients + len(new), 1)
     setup = replace(prepared.setup, counts=counts[:clients])
     with trying("adapt"):
@@ -100,13 +125,33 @@ def imitate(prepared: Prepared, lanes: int) -> Prepared:
     kernel = choose(module, real.device, lanes, replay=False)
     head = head_kernel(module, real.device, lanes, False, memory=math.inf)
     with trying("client_state"):
-        buffers = {name: row for name, row in prepared.store.template.items() if name.startswith(BUFFERS)}
+        buffers = {
+            name: row
+            for name, row in prepared.store.template.items()
+            if name.startswith(BUFFERS)
+        }
         private = method.client_state(setup) | buffers
-    resources = Resources(setup, samples, kernel, real.buffers, real.device, lambda: None, Stopwatch(),
-                        real.scores, head=head)
+    resources = Resources(
+        setup,
+        samples,
+        kernel,
+        real.buffers,
+        real.device,
+        lambda: None,
+        Stopwatch(),
+        real.scores,
+        head=head,
+    )
     here = Placement(np.zeros(len(counts), np.int64), 1)
-    return replace(prepared, setup=setup, counts=counts, resources=resources, store=ClientStore([0], private),
-                   newcomers=ClientStore(new, private), placement=here)
+    return replace(
+        prepared,
+        setup=setup,
+        counts=counts,
+        resources=resources,
+        store=ClientStore([0], private),
+        newcomers=ClientStore(new, private),
+        placement=here,
+    )
 
 
 def impatient() -> Callable[[], None]:
@@ -120,11 +165,21 @@ def impatient() -> Callable[[], None]:
     return beat
 
 
-def sent(small: Prepared, server: State, round: int, ids: np.ndarray = CLIENT, hook: str = "send") -> Inbox:
+def sent(
+    small: Prepared,
+    server: State,
+    round: int,
+    ids: np.ndarray = CLIENT,
+    hook: str = "send",
+) -> Inbox:
     """What the server sends to the client by its ``hook``, as it arrives there. Raises Failure."""
     with trying(hook):
-        message = checked(hook, getattr(small.method, hook)(server, small.audience(ids, round)))
-        return exchange.send(OneProcess(), small.placement, ids, message, small.resources.device)[0]
+        message = checked(
+            hook, getattr(small.method, hook)(server, small.audience(ids, round))
+        )
+        return exchange.send(
+            OneProcess(), small.placement, ids, message, small.resources.device
+        )[0]
 
 
 def client_side(small: Prepared, inbox: Inbox) -> tuple[Message, State]:
@@ -137,7 +192,9 @@ def client_side(small: Prepared, inbox: Inbox) -> tuple[Message, State]:
         message = checked("update", small.method.update(participants, inbox))
         small.store.put([0], participants.state)
         record.numbers(participants, message, record.finite(participants, message))
-        uplink = exchange.gather(OneProcess(), small.placement, CLIENT, message, [exchange.header(message)])
+        uplink = exchange.gather(
+            OneProcess(), small.placement, CLIENT, message, [exchange.header(message)]
+        )
     with trying("observe"):
         small.method.observe(observers, inbox)
     with trying("update"):
@@ -152,32 +209,48 @@ def fleet(small: Prepared, round: int) -> Fleet:
 
 def brief(full: Fleet) -> Fleet:
     """The same fleet, before it has done anything, as one that trains briefly."""
-    return BriefFleet(full.ids, full.state, full.counts, full.round, True, full.loss, full.resources)
+    return BriefFleet(
+        full.ids, full.state, full.counts, full.round, True, full.loss, full.resources
+    )
 
 
 def checked(sender: str, message: Any) -> Message:
     """The message of one client that the hook ``sender`` returned. Raises TypeError if it cannot travel."""
     if not isinstance(message, Mapping):
-        raise TypeError(f"it returns a {type(message).__name__}; expected a dictionary of tensors by name")
+        raise TypeError(
+            f"it returns a {type(message).__name__}; expected a dictionary of tensors by name"
+        )
     try:
         entries = fields(message)
-    except ValueError as error:  # which is excused on the server, but not in what it sends
+    except (
+        ValueError
+    ) as error:  # which is excused on the server, but not in what it sends
         raise TypeError(f"it returns what cannot travel: {error}") from None
     for name, field in entries.items():
         down = sender != "update"
         if isinstance(field, Mean) and down:
-            raise TypeError(f"it returns '{name}' as a Mean, which is what clients send")
+            raise TypeError(
+                f"it returns '{name}' as a Mean, which is what clients send"
+            )
         shared = field.shared and down
         if not shared and (field.shared or len(field.tensor) != 1):
-            raise TypeError(f"it returns '{name}' of shape {list(field.tensor.shape)}; "
-                            "expected a row for each client, here [1, "
-                            f"width]{', or one for all, [width]' if down else ''}")
+            raise TypeError(
+                f"it returns '{name}' of shape {list(field.tensor.shape)}; "
+                "expected a row for each client, here [1, "
+                f"width]{', or one for all, [width]' if down else ''}"
+            )
     return message
 
 
 def check_score(small: Prepared, columns: set[str]) -> None:
     """Raise UserError if ``evaluation.score`` is none of the ``columns`` that a round records."""
     wanted, method = small.config.evaluation.score, small.method
-    if wanted not in {"method", method.primary, *columns}:  # the method's own may be recorded at the end only
-        raise UserError(f"evaluation.score = '{wanted}': {method.name} records {', '.join(sorted(columns))}; "
-                        f"'method' takes its own, {method.primary}")
+    if wanted not in {
+        "method",
+        method.primary,
+        *columns,
+    }:  # the method's own may be recorded at the end only
+        raise UserError(
+            f"evaluation.score = '{wanted}': {method.name} records {', '.join(sorted(columns))}; "
+            f"'method' takes its own, {method.primary}"
+        )

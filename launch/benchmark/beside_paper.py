@@ -16,15 +16,29 @@ from write import row
 from hpcfl.report import summary
 
 REPORTED = Path(__file__).parents[2] / "results" / "reported.csv"
-BEGIN, END = "<!-- table: written by launch/benchmark/beside_paper.py -->", "<!-- end of table -->"
-HEADING = ("method", "column", "runs", "rounds", "best round, %", "paper, %", "difference", "last tenth, %",
-           "in the last tenth")
+BEGIN, END = (
+    "<!-- table: written by launch/benchmark/beside_paper.py -->",
+    "<!-- end of table -->",
+)
+HEADING = (
+    "method",
+    "column",
+    "runs",
+    "rounds",
+    "best round, %",
+    "paper, %",
+    "difference",
+    "last tenth, %",
+    "in the last tenth",
+)
 
 
 def main(runs: Path, out: Path) -> None:
     """Write the list of runs, and the table of all methods that it and the paper have."""
     listed = out / "runs.csv"
-    frame = pandas.DataFrame([row(run) for run in summary.load_all(runs) if run.summary.finished])
+    frame = pandas.DataFrame(
+        [row(run) for run in summary.load_all(runs) if run.summary.finished]
+    )
     if listed.exists():
         frame = pandas.concat([frame, pandas.read_csv(listed)])
     frame = frame.drop_duplicates(["method", "seed"]).sort_values(["method", "seed"])
@@ -32,26 +46,42 @@ def main(runs: Path, out: Path) -> None:
     page = out / "README.md"
     before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
-    page.write_text(f"{before}{begin}\n\n{table(frame)}\n{end}{after}", encoding="utf-8")
+    page.write_text(
+        f"{before}{begin}\n\n{table(frame)}\n{end}{after}", encoding="utf-8"
+    )
 
 
 def table(frame: pandas.DataFrame) -> str:
     """The table in Markdown, in the paper's order."""
     reported = pandas.read_csv(REPORTED).query("paper == 'diversifed' and table == 'I'")
-    reported = reported[reported["setting"].str.contains("data.dataset=fashion-mnist", regex=False)]
+    reported = reported[
+        reported["setting"].str.contains("data.dataset=fashion-mnist", regex=False)
+    ]
     lines = [HEADING, ("---", "---", *["---:"] * (len(HEADING) - 2))]
     for _, paper in reported.iterrows():
         name = paper["setting"].partition("method.name=")[2].split()[0]
         own = frame[frame["method"] == name]
         if own.empty:
             continue
-        best, tail = (f"{100 * own[key].mean():.2f} ± {100 * own[key].std(ddof=0):.2f}"
-                      for key in ("best", "accuracy"))
+        best, tail = (
+            f"{100 * own[key].mean():.2f} ± {100 * own[key].std(ddof=0):.2f}"
+            for key in ("best", "accuracy")
+        )
         difference = 100 * own["best"].mean() - paper["value"]
         mark = " *" if abs(difference) > min(1, 2 * paper["std"]) else ""
-        lines.append((name, own["column"].iloc[0], str(len(own)), str(own["rounds"].min()), best,
-                      f"{paper['value']:.2f} ± {paper['std']:.2f}", f"{difference:+.2f}{mark}", tail,
-                      f"{100 * own['drift'].mean():+.2f}"))
+        lines.append(
+            (
+                name,
+                own["column"].iloc[0],
+                str(len(own)),
+                str(own["rounds"].min()),
+                best,
+                f"{paper['value']:.2f} ± {paper['std']:.2f}",
+                f"{difference:+.2f}{mark}",
+                tail,
+                f"{100 * own['drift'].mean():+.2f}",
+            )
+        )
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -13,4 +13,8 @@ class Late(FedALA):
     activation: Activation = "own"  # so that the weights converge when it begins
 
     def start(self, fleet, inbox):
-        return super().start(fleet, inbox) if fleet.round >= self.begins else self.received(fleet, inbox)
+        return (
+            super().start(fleet, inbox)
+            if fleet.round >= self.begins
+            else self.received(fleet, inbox)
+        )

@@ -30,18 +30,26 @@ class Pulled(Method):
     def loss(self, model, batch, lane):
         weights = torch.cat([parameter.flatten() for parameter in model.parameters()])
         apart = ((lane.others - weights).square().sum(dim=1) + 1e-12).sqrt()
-        return super().loss(model, batch, lane) + lane.regulariser(self.pull * (apart * lane.counts).sum())
+        return super().loss(model, batch, lane) + lane.regulariser(
+            self.pull * (apart * lane.counts).sum()
+        )
 
     def update(self, fleet, inbox):
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
-        others = inbox["models"].view(-1, fleet.layout.width).expand(len(fleet.ids), -1, -1)
+        others = (
+            inbox["models"].view(-1, fleet.layout.width).expand(len(fleet.ids), -1, -1)
+        )
         ids = torch.from_numpy(fleet.ids)
         counts = (torch.arange(others.shape[1]) != ids[:, None]).to(others)
-        trained = fleet.train(start, variables={"others": others.contiguous(), "counts": counts})
+        trained = fleet.train(
+            start, variables={"others": others.contiguous(), "counts": counts}
+        )
         fleet.state["model"] = trained
         self.score(fleet, inbox, trained, trained=True)
         return {"model": trained}
 
     def aggregate(self, server, cohort, uplink):
-        server["models"] = server["models"].index_copy(0, torch.from_numpy(cohort.ids), uplink["model"])
+        server["models"] = server["models"].index_copy(
+            0, torch.from_numpy(cohort.ids), uplink["model"]
+        )

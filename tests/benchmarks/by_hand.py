@@ -40,13 +40,21 @@ def main() -> None:
         print(json.dumps(seconds[1:]))
 
 
-def one_round(model: torch.nn.Module, average: list[torch.Tensor],
-              x: torch.Tensor, y: torch.Tensor, workload: Workload,
-              mine: list[int], world: MPI.Comm) -> list[torch.Tensor]:
+def one_round(
+    model: torch.nn.Module,
+    average: list[torch.Tensor],
+    x: torch.Tensor,
+    y: torch.Tensor,
+    workload: Workload,
+    mine: list[int],
+    world: MPI.Comm,
+) -> list[torch.Tensor]:
     """Train this rank's clients one after the other and average all models by their samples."""
     parameters, size = list(model.parameters()), workload.batch_size
     total = sum(len(part) for part in workload.train)
-    fewest = 2 if any(True for _ in model.buffers()) else 1  # batch norm needs two samples, as in hpcfl
+    fewest = (
+        2 if any(True for _ in model.buffers()) else 1
+    )  # batch norm needs two samples, as in hpcfl
     summed = [torch.zeros_like(tensor) for tensor in average]
     for client in mine:
         with torch.no_grad():
@@ -55,7 +63,7 @@ def one_round(model: torch.nn.Module, average: list[torch.Tensor],
         for _ in range(workload.epochs):
             order = pool[torch.randperm(len(pool), device=x.device)]
             for start in range(0, len(order), size):
-                index = order[start:start + size]
+                index = order[start : start + size]
                 if len(index) < fewest:
                     continue
                 loss = functional.cross_entropy(model(x[index]), y[index])
@@ -66,8 +74,13 @@ def one_round(model: torch.nn.Module, average: list[torch.Tensor],
             torch._foreach_add_(summed, parameters, alpha=len(pool) / total)
     flat = torch.cat([tensor.flatten() for tensor in summed]).cpu().numpy()
     world.Allreduce(MPI.IN_PLACE, flat)
-    pieces = torch.from_numpy(flat).to(x.device).split([tensor.numel() for tensor in summed])
-    return [tensor.copy_(piece.view(tensor.shape)) for tensor, piece in zip(summed, pieces, strict=True)]
+    pieces = (
+        torch.from_numpy(flat).to(x.device).split([tensor.numel() for tensor in summed])
+    )
+    return [
+        tensor.copy_(piece.view(tensor.shape))
+        for tensor, piece in zip(summed, pieces, strict=True)
+    ]
 
 
 def split_by_size(sizes: list[int], ranks: int) -> list[list[int]]:

@@ -25,22 +25,39 @@ def main() -> None:
     world, workers = MPI.COMM_WORLD, MPI.COMM_WORLD.size - 1
     ids, counts = np.arange(CLIENTS * workers), [0] + [CLIENTS] * workers
     placed = placement.Placement(
-        np.random.default_rng(0).permutation(np.repeat(np.arange(1, world.size), CLIENTS)), world.size)
+        np.random.default_rng(0).permutation(
+            np.repeat(np.arange(1, world.size), CLIENTS)
+        ),
+        world.size,
+    )
     rows = torch.ones(len(ids), WIDTH) if world.rank == 0 else None
     mine = np.ones((counts[world.rank], WIDTH), np.float32)
     flat = [count * WIDTH for count in counts]
 
     def bare() -> None:
         received = np.empty_like(mine)  # as ours, which hands out new memory
-        world.Scatterv(None if rows is None else [rows.numpy(), flat, None, MPI.FLOAT], received)
+        world.Scatterv(
+            None if rows is None else [rows.numpy(), flat, None, MPI.FLOAT], received
+        )
         total = None if rows is None else np.empty(rows.shape, np.float32)
         world.Gatherv(mine, None if total is None else [total, flat, None, MPI.FLOAT])
 
     def ours() -> None:
-        exchange.send(communicator, placed, ids, None if rows is None else {"model": rows},
-                      torch.device("cpu"))
+        exchange.send(
+            communicator,
+            placed,
+            ids,
+            None if rows is None else {"model": rows},
+            torch.device("cpu"),
+        )
         uplink = {"model": torch.from_numpy(mine)} if workers and len(mine) else {}
-        exchange.gather(communicator, placed, ids, uplink, communicator.allgather(exchange.header(uplink)))
+        exchange.gather(
+            communicator,
+            placed,
+            ids,
+            uplink,
+            communicator.allgather(exchange.header(uplink)),
+        )
 
     found: dict[str, list[float]] = {"bare": [], "ours": []}
     for repeat in range(REPEATS + 1):

@@ -31,7 +31,9 @@ def main() -> None:
     if communicator.is_server:  # as in a run
         mixing.on(torch.device("cpu"), len(os.sched_getaffinity(0)))
     placed, ids = place([1.0] * clients, communicator.size), np.arange(clients)
-    samples = torch.from_numpy(np.random.default_rng(0).integers(100, 900, clients)).double()
+    samples = torch.from_numpy(
+        np.random.default_rng(0).integers(100, 900, clients)
+    ).double()
     own = placed.clients_of(communicator.rank)
     rows, shares = models(own), samples[own]
 
@@ -48,7 +50,10 @@ def main() -> None:
         arrived = move({"model": Mean(rows, shares)})
         return arrived and arrived["model"]
 
-    kinds: dict[str, Callable[[], torch.Tensor | None]] = {"gathered": gathered, "added": added}
+    kinds: dict[str, Callable[[], torch.Tensor | None]] = {
+        "gathered": gathered,
+        "added": added,
+    }
     seconds: dict[str, list[float]] = {name: [] for name in kinds}
     found, moved, memory = {}, {}, dict[str, float]()
     for repeat in range(REPEATS + 1):
@@ -64,14 +69,26 @@ def main() -> None:
             moved[name] = communicator.bytes_received - before
     if communicator.is_server:
         differ = int((found["gathered"] != found["added"]).sum())
-        print(json.dumps({"seconds": seconds, "bytes": moved, "MB": memory, "columns that differ": differ}))
+        print(
+            json.dumps(
+                {
+                    "seconds": seconds,
+                    "bytes": moved,
+                    "MB": memory,
+                    "columns that differ": differ,
+                }
+            )
+        )
     communicator.end(0)
 
 
 def models(clients: np.ndarray) -> torch.Tensor:
     """Models [n, P] that lie around one, as after local training."""
     shared = torch.randn(WIDTH, generator=torch.Generator().manual_seed(0)) * 0.05
-    own = [torch.randn(WIDTH, generator=torch.Generator().manual_seed(1 + int(client))) for client in clients]
+    own = [
+        torch.randn(WIDTH, generator=torch.Generator().manual_seed(1 + int(client)))
+        for client in clients
+    ]
     return shared + 0.01 * torch.stack(own) if own else torch.empty(0, WIDTH)
 
 

@@ -23,8 +23,11 @@ def rounds(bench, name: str) -> dict[str, float]:
     """
     ours, by_hand = ROUNDS[name]
     found = bench.hpcfl(name, ours, f"evaluation.every={workloads.NEVER}")
-    return {"hpcfl": statistics.median(found["rounds"][ours // 2:]), "first": found["warm_up"],
-            "by hand": statistics.median(bench.by_hand(name, by_hand))}
+    return {
+        "hpcfl": statistics.median(found["rounds"][ours // 2 :]),
+        "first": found["warm_up"],
+        "by hand": statistics.median(bench.by_hand(name, by_hand)),
+    }
 
 
 def methods(bench, name: str) -> dict[str, float]:
@@ -34,7 +37,9 @@ def methods(bench, name: str) -> dict[str, float]:
     found: dict[str, float] = {}
     for case in on_gpu.PLAYED:
         with tempfile.TemporaryDirectory() as folder:
-            found[case[0]] = max(found.get(case[0], 0.0), on_gpu.on_both(case, Path(folder)))
+            found[case[0]] = max(
+                found.get(case[0], 0.0), on_gpu.on_both(case, Path(folder))
+            )
     return found
 
 
@@ -46,7 +51,9 @@ def repeated(bench, name: str) -> dict[str, float]:
     for model in ("mlp", "cnn", "tiny:normalised"):
         with tempfile.TemporaryDirectory() as folder:
             sections = {**on_gpu.made_up(model, Path(folder)), "rounds": 5}
-            found[model] = len(on_gpu.digests({"name": "fedavg"}, sections, Path(folder)))
+            found[model] = len(
+                on_gpu.digests({"name": "fedavg"}, sections, Path(folder))
+            )
     return found
 
 
@@ -57,8 +64,13 @@ def memory(bench, name: str) -> dict[str, float]:
     found = {}
     for model, clients in on_gpu.SIDE_BY_SIDE.items():
         with tempfile.TemporaryDirectory() as folder:
-            found[model] = on_gpu.share_of_rule("fedavg", [[4, 4, 0, 0]] * clients,
-                                                on_gpu.made_up(model, Path(folder)), 4, on_gpu.OF_CUBLAS)
+            found[model] = on_gpu.share_of_rule(
+                "fedavg",
+                [[4, 4, 0, 0]] * clients,
+                on_gpu.made_up(model, Path(folder)),
+                4,
+                on_gpu.OF_CUBLAS,
+            )
     return found
 
 
@@ -69,12 +81,20 @@ def forms(bench, name: str) -> dict[str, float]:
     found = {}
     for model in ("cnn", "resnet18"):
         for form, devices in (("grouped", set()), ("products", {"cuda"})):
-            with tempfile.TemporaryDirectory() as folder, mock.patch.multiple(
-                    convolutions, BY_PRODUCTS=devices, LEAST=1):
-                found[f"{model} {form}"] = on_gpu.epoch_seconds(model, Path(folder), (3, 32, 32))
+            with (
+                tempfile.TemporaryDirectory() as folder,
+                mock.patch.multiple(convolutions, BY_PRODUCTS=devices, LEAST=1),
+            ):
+                found[f"{model} {form}"] = on_gpu.epoch_seconds(
+                    model, Path(folder), (3, 32, 32)
+                )
     return found
 
 
-ROWS = {**{name: (rounds, name) for name in ROUNDS}, "GPU-methods": (methods, ""),
-        "GPU-repeated": (repeated, ""), "GPU-memory": (memory, ""),
-        "GPU-forms": (forms, "")}
+ROWS = {
+    **{name: (rounds, name) for name in ROUNDS},
+    "GPU-methods": (methods, ""),
+    "GPU-repeated": (repeated, ""),
+    "GPU-memory": (memory, ""),
+    "GPU-forms": (forms, ""),
+}

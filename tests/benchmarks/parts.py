@@ -28,7 +28,14 @@ MNIST = {"data": {"dataset": "mnist"}, "model": {"name": "cnn"}}
 
 def main() -> None:
     lines = []
-    for line in (*scoring_by_block(), *cutting(), *replaying(), *server(), *means(), *metrics()):
+    for line in (
+        *scoring_by_block(),
+        *cutting(),
+        *replaying(),
+        *server(),
+        *means(),
+        *metrics(),
+    ):
         print(line, flush=True)
         lines.append(line)
     OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -37,7 +44,9 @@ def main() -> None:
 def scoring_by_block() -> Iterator[str]:
     prepared = small({**MNIST, "partition": {"scheme": "iid", "clients": 10}})
     rows = models(prepared)
-    samples = sum(len(prepared.resources.samples.test[client]) for client in prepared.store.ids)
+    samples = sum(
+        len(prepared.resources.samples.test[client]) for client in prepared.store.ids
+    )
     for block in (10, 64, 128, 256):
         scoring.BLOCK = block
         taken = seconds(lambda: fleet(prepared).score("post", rows))
@@ -48,27 +57,45 @@ def scoring_by_block() -> Iterator[str]:
 
 
 def cutting() -> Iterator[str]:
-    samples = small({**MNIST, "partition": {"scheme": "iid", "clients": 10},
-                     "model": {"name": "mlp"}}).resources.samples
+    samples = small(
+        {
+            **MNIST,
+            "partition": {"scheme": "iid", "clients": 10},
+            "model": {"name": "mlp"},
+        }
+    ).resources.samples
     index = torch.randperm(len(samples.y))[:500]
-    yield ("500 normalised images, as batches are cut: "
-           f"{1e3 * seconds(lambda: samples.take(index), 50):.2f} ms")
+    yield (
+        "500 normalised images, as batches are cut: "
+        f"{1e3 * seconds(lambda: samples.take(index), 50):.2f} ms"
+    )
     taken = seconds(lambda: (samples.x[index] / 255 - 0.5) / 0.5, 50)
     yield f"500 normalised images by x[index] and (x / 255 − 0.5) / 0.5: {1e3 * taken:.2f} ms"
 
 
 def replaying() -> Iterator[str]:
-    prepared = small({**DIGITS, "partition": {"scheme": "iid", "clients": 50},
-                      "training": {"epochs": EPOCHS}})
+    prepared = small(
+        {
+            **DIGITS,
+            "partition": {"scheme": "iid", "clients": 50},
+            "training": {"epochs": EPOCHS},
+        }
+    )
     rows, lane_steps = models(prepared), prepared.resources.lane_steps
     for often, name in ((1 << 60, "as it is"), (0, "replayed")):
         replay.OFTEN = often
         prepared.resources.kernel._recordings.clear()
         lane_steps.clear()
         fleet(prepared).train(rows)
-        taken = seconds(lambda: fleet(prepared).train(rows)) / lane_steps.batched * (REPEATS + 2)
-        yield (f"a step of {lane_steps.computed / lane_steps.batched:.0f} lanes of 64-32-10 {name}: "
-               f"{1e3 * taken:.2f} ms")
+        taken = (
+            seconds(lambda: fleet(prepared).train(rows))
+            / lane_steps.batched
+            * (REPEATS + 2)
+        )
+        yield (
+            f"a step of {lane_steps.computed / lane_steps.batched:.0f} lanes of 64-32-10 {name}: "
+            f"{1e3 * taken:.2f} ms"
+        )
 
 
 def server() -> Iterator[str]:
@@ -77,15 +104,21 @@ def server() -> Iterator[str]:
     for size in (15, 17, 18, 20):
         mixing.BLOCK_FLOATS = 1 << size
         megabytes = 8 * mixing.BLOCK_FLOATS / (1 << 20)
-        yield (f"100 models of 878,538 in blocks of {megabytes:g} MB: "
-               f"distances {seconds(distances(rows, everyone)):.2f} s, product "
-               f"{seconds(lambda: mixing.mix(matrix, rows)):.2f} s")
+        yield (
+            f"100 models of 878,538 in blocks of {megabytes:g} MB: "
+            f"distances {seconds(distances(rows, everyone)):.2f} s, product "
+            f"{seconds(lambda: mixing.mix(matrix, rows)):.2f} s"
+        )
     mixing.BLOCK_FLOATS = 1 << 17
     matrix, models = matrix[:, :10], rows[:10].double()
     product = seconds(lambda: mixing.mix(matrix, models, rows.dtype))
-    yield (f"100 mixtures of 10 models of 878,538: by a product {product:.2f} s, "
-           f"added in order {seconds(lambda: mixing.combine(matrix, models, rows.dtype)):.2f} s")
-    differences = seconds(lambda: mixing.total(lambda block: torch.pdist(block.double()).square(), rows))
+    yield (
+        f"100 mixtures of 10 models of 878,538: by a product {product:.2f} s, "
+        f"added in order {seconds(lambda: mixing.combine(matrix, models, rows.dtype)):.2f} s"
+    )
+    differences = seconds(
+        lambda: mixing.total(lambda block: torch.pdist(block.double()).square(), rows)
+    )
     yield f"distances of all of them by differences: {differences:.2f} s"
     yield f"a copy of all of them: {seconds(rows.clone):.2f} s"
 
@@ -103,23 +136,40 @@ def mean(model: str, width: int, clients: int) -> str:
     added = sums.sums(rows, weights, units)
     largest = 1e9 * seconds(lambda: sums.magnitudes(rows, weights)) / rows.numel()
     adding = 1e9 * seconds(lambda: sums.sums(rows, weights, units)) / rows.numel()
-    dividing = 1e9 * seconds(lambda: sums.means(added, units, [500.0 * clients], rows.dtype)) / width
-    return (f"a mean over {clients} clients of {model}: {largest:.2f} ns for the largest of each column "
-            f"and {adding:.2f} ns to add, a client's parameter; {dividing:.2f} ns to divide, a parameter")
+    dividing = (
+        1e9
+        * seconds(lambda: sums.means(added, units, [500.0 * clients], rows.dtype))
+        / width
+    )
+    return (
+        f"a mean over {clients} clients of {model}: {largest:.2f} ns for the largest of each column "
+        f"and {adding:.2f} ns to add, a client's parameter; {dividing:.2f} ns to divide, a parameter"
+    )
 
 
 def metrics() -> Iterator[str]:
-    values = {**{f"value {i}": np.zeros(1) for i in range(30)},
-              **{f"clients/{i}": np.zeros((1, 100)) for i in range(7)}}
+    values = {
+        **{f"value {i}": np.zeros(1) for i in range(30)},
+        **{f"clients/{i}": np.zeros((1, 100)) for i in range(7)},
+    }
     for packed in (False, True):
         taken = seconds(
-            lambda p=packed: results.encode(Results(rounds=np.array([1]), values=values), packed=p), 50)
-        yield (f"the file of a round with 37 values, {'packed' if packed else 'a data set for each'}: "
-               f"{1e3 * taken:.1f} ms")
+            lambda p=packed: results.encode(
+                Results(rounds=np.array([1]), values=values), packed=p
+            ),
+            50,
+        )
+        yield (
+            f"the file of a round with 37 values, {'packed' if packed else 'a data set for each'}: "
+            f"{1e3 * taken:.1f} ms"
+        )
 
 
 def small(sections: dict) -> Prepared:
-    return prepare(config.parse({"name": "parts", "method": {"name": "fedavg"}, **sections}), OneProcess())
+    return prepare(
+        config.parse({"name": "parts", "method": {"name": "fedavg"}, **sections}),
+        OneProcess(),
+    )
 
 
 def fleet(prepared: Prepared) -> Fleet:

@@ -24,7 +24,9 @@ from hpcfl.preparation.prepare import Prepared, prepare
 
 OUT = Path(__file__).parents[2] / "results" / "benchmarks" / "profile-steps.txt"
 REPEATS = 5
-CLIENTS = slice(4, 6)  # by their number of samples: neither the smallest nor the largest
+CLIENTS = slice(
+    4, 6
+)  # by their number of samples: neither the smallest nor the largest
 
 
 class Gradients:
@@ -53,8 +55,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "W1"
         workloads.write("W1", folder)
-        prepared = {method: experiment(folder, method)
-                    for method in dict.fromkeys(rounds.STEPS + rounds.METHODS)}
+        prepared = {
+            method: experiment(folder, method)
+            for method in dict.fromkeys(rounds.STEPS + rounds.METHODS)
+        }
     sizes = prepared["fedavg"].setup.counts.sum(dim=1).numpy()
     ids = np.sort(np.argsort(sizes)[CLIENTS])
     found: dict[str, list[tuple[float, float]]] = {method: [] for method in prepared}
@@ -67,19 +71,29 @@ def main() -> None:
             if round > 1:  # the first warms up
                 found[method].append((gradients.seconds, seconds - gradients.seconds))
     base = statistics.median(map(sum, found["fedavg"]))
-    lines = [f"{len(ids)} clients, {int(sizes[ids].sum())} samples, batch 10, one thread, medians of "
-             f"{REPEATS} rounds; FedAvg's round is 1"]
+    lines = [
+        f"{len(ids)} clients, {int(sizes[ids].sum())} samples, batch 10, one thread, medians of "
+        f"{REPEATS} rounds; FedAvg's round is 1"
+    ]
     for method, parts in found.items():
-        computing, beside = (statistics.median(part) / base for part in zip(*parts, strict=True))
-        lines.append(f"{method}: {computing + beside:.2f}: {counts[method]} gradients {computing:.2f}, "
-                     f"beside them {beside:.2f}")
+        computing, beside = (
+            statistics.median(part) / base for part in zip(*parts, strict=True)
+        )
+        lines.append(
+            f"{method}: {computing + beside:.2f}: {counts[method]} gradients {computing:.2f}, "
+            f"beside them {beside:.2f}"
+        )
     print(*lines, sep="\n")
     OUT.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def experiment(folder: Path, method: str) -> Prepared:
-    settings = [f"partition.file={folder}/partition.h5", *rounds.UNSCORED, f"method.name={method}",
-                *(rounds.OF_STEPS | rounds.OF_METHODS).get(method, [])]
+    settings = [
+        f"partition.file={folder}/partition.h5",
+        *rounds.UNSCORED,
+        f"method.name={method}",
+        *(rounds.OF_STEPS | rounds.OF_METHODS).get(method, []),
+    ]
     return prepare(config.load(folder / "experiment.toml", settings), OneProcess())
 
 

@@ -23,8 +23,10 @@ def main() -> None:
     options = argparse.ArgumentParser(parents=[ROOT_OPTIONS]).parse_args()
     workload, device = load(options.folder), torch.device(options.device)
     model = workload.model().to(device)
-    sets = [[TensorDataset(workload.x[index], workload.y[index]) for index in part]
-            for part in (workload.train, workload.test)]
+    sets = [
+        [TensorDataset(workload.x[index], workload.y[index]) for index in part]
+        for part in (workload.train, workload.test)
+    ]
     seconds = []
     for _ in range(options.rounds + 1):
         begun = time.perf_counter()
@@ -33,7 +35,9 @@ def main() -> None:
             client = copy.deepcopy(model)
             if options.score:
                 score(client, test, device)
-            fit(client, train, workload.batch_size, workload.epochs, workload.lr, device)
+            fit(
+                client, train, workload.batch_size, workload.epochs, workload.lr, device
+            )
             if options.score:
                 score(client, test, device)
             clients.append((len(train), client))
@@ -42,8 +46,14 @@ def main() -> None:
     print(json.dumps(seconds[1:]))
 
 
-def fit(model: torch.nn.Module, samples: TensorDataset, batch_size: int, epochs: int, lr: float,
-        device: torch.device) -> None:
+def fit(
+    model: torch.nn.Module,
+    samples: TensorDataset,
+    batch_size: int,
+    epochs: int,
+    lr: float,
+    device: torch.device,
+) -> None:
     """Local SGD."""
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for _ in range(epochs):
@@ -54,10 +64,14 @@ def fit(model: torch.nn.Module, samples: TensorDataset, batch_size: int, epochs:
 
 
 @torch.no_grad()
-def score(model: torch.nn.Module, samples: TensorDataset, device: torch.device) -> float:
+def score(
+    model: torch.nn.Module, samples: TensorDataset, device: torch.device
+) -> float:
     """Correct answers."""
-    return sum((model(x.to(device)).argmax(1) == y.to(device)).sum().item()
-               for x, y in DataLoader(samples, LOADER_BATCH))
+    return sum(
+        (model(x.to(device)).argmax(1) == y.to(device)).sum().item()
+        for x, y in DataLoader(samples, LOADER_BATCH)
+    )
 
 
 @torch.no_grad()
@@ -65,7 +79,9 @@ def average(model: torch.nn.Module, clients: list[tuple[int, torch.nn.Module]]) 
     """The mean of the clients' models, weighted by samples."""
     total = sum(count for count, _ in clients)
     for name, parameter in model.named_parameters():
-        parameter.copy_(sum(count / total * client.get_parameter(name) for count, client in clients))
+        parameter.copy_(
+            sum(count / total * client.get_parameter(name) for count, client in clients)
+        )
 
 
 if __name__ == "__main__":

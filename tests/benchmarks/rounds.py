@@ -26,7 +26,10 @@ import workloads
 
 from hpcfl.storage import provenance
 
-HERE, RESULTS = Path(__file__).parent, Path(__file__).parents[2] / "results" / "benchmarks"
+HERE, RESULTS = (
+    Path(__file__).parent,
+    Path(__file__).parents[2] / "results" / "benchmarks",
+)
 METHODS = ("fedavg", "fedprox", "cwfedavg", "fednh", "diversifed", "fedala", "fedrep")
 STEPS = ("fedavg", "ditto", "per-fedavg", "pfedme", "apple")
 OF_STEPS = {"ditto": ["method.personal_epochs=1"], "pfedme": ["method.inner_steps=5"]}
@@ -50,7 +53,9 @@ class Bench:
             workloads.write(name, folder)
         return folder
 
-    def compete(self, contenders: dict[str, Callable[[], list[float]]]) -> dict[str, float]:
+    def compete(
+        self, contenders: dict[str, Callable[[], list[float]]]
+    ) -> dict[str, float]:
         """The median of each contender's rounds."""
         seconds: dict[str, list[float]] = {name: [] for name in contenders}
         for _ in range(self.repeats):
@@ -58,54 +63,112 @@ class Bench:
                 seconds[name] += contender()
         return {name: statistics.median(rounds) for name, rounds in seconds.items()}
 
-    def hpcfl(self, name: str, rounds: int, *overrides: str, ranks: int | None = None) -> dict[str, object]:
+    def hpcfl(
+        self, name: str, rounds: int, *overrides: str, ranks: int | None = None
+    ) -> dict[str, object]:
         """``hpcfl bench`` of a workload, by default with a worker for each core (one GPU: one worker)
         and the server."""
-        folder, ranks = self.folder(name), ranks or (self.cores if self.device == "cpu" else 1) + 1
-        settings = [f"partition.file={folder}/partition.h5", f"runtime.device={self.device}", *overrides]
-        return json.loads(self.run(
-            "mpiexec", "-n", ranks, "hpcfl", "bench", folder / "experiment.toml", "--json",
-            "--rounds", rounds, *(word for one in settings for word in ("--set", one))))
+        folder, ranks = (
+            self.folder(name),
+            ranks or (self.cores if self.device == "cpu" else 1) + 1,
+        )
+        settings = [
+            f"partition.file={folder}/partition.h5",
+            f"runtime.device={self.device}",
+            *overrides,
+        ]
+        return json.loads(
+            self.run(
+                "mpiexec",
+                "-n",
+                ranks,
+                "hpcfl",
+                "bench",
+                folder / "experiment.toml",
+                "--json",
+                "--rounds",
+                rounds,
+                *(word for one in settings for word in ("--set", one)),
+            )
+        )
 
     def by_hand(self, name: str, rounds: int) -> list[float]:
         ranks = self.cores if self.device == "cpu" else 1
-        return json.loads(self.run("mpiexec", "-n", ranks, sys.executable,
-                                   HERE / "by_hand.py", self.folder(name),
-                                   "--rounds", rounds, "--device", self.device))
+        return json.loads(
+            self.run(
+                "mpiexec",
+                "-n",
+                ranks,
+                sys.executable,
+                HERE / "by_hand.py",
+                self.folder(name),
+                "--rounds",
+                rounds,
+                "--device",
+                self.device,
+            )
+        )
 
     def reference(self, name: str, rounds: int) -> list[float]:
-        return json.loads(self.run(sys.executable, HERE / "reference.py", self.folder(name), "--score",
-                                   "--rounds", rounds, "--device", self.device))
+        return json.loads(
+            self.run(
+                sys.executable,
+                HERE / "reference.py",
+                self.folder(name),
+                "--score",
+                "--rounds",
+                rounds,
+                "--device",
+                self.device,
+            )
+        )
 
     @staticmethod
     def run(*command: object) -> str:
         beside = Path(sys.executable).parent
-        environment = {**os.environ, "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}"}
+        environment = {
+            **os.environ,
+            "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}",
+        }
         words = [str(word) for word in command]
         done = subprocess.run(words, capture_output=True, text=True, env=environment)
         if done.returncode:
-            raise RuntimeError(f"{' '.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+            raise RuntimeError(
+                f"{' '.join(words)}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+            )
         return done.stdout
 
 
 def training_only(bench: Bench, name: str) -> dict[str, float]:
-    return bench.compete({"hpcfl": lambda: bench.hpcfl(name, 2, *UNSCORED)["rounds"],
-                          "by hand": lambda: bench.by_hand(name, 2)})
+    return bench.compete(
+        {
+            "hpcfl": lambda: bench.hpcfl(name, 2, *UNSCORED)["rounds"],
+            "by hand": lambda: bench.by_hand(name, 2),
+        }
+    )
 
 
 def scored(bench: Bench, name: str) -> dict[str, float]:
-    return bench.compete({"hpcfl": lambda: bench.hpcfl(name, 1)["rounds"],
-                          "reference": lambda: bench.reference(name, 1)})
+    return bench.compete(
+        {
+            "hpcfl": lambda: bench.hpcfl(name, 1)["rounds"],
+            "reference": lambda: bench.reference(name, 1),
+        }
+    )
 
 
 def small(bench: Bench, name: str) -> dict[str, float]:
     """Also in one process: in short rounds a worker more may not pay."""
     # a step is replayed from its 101st call on: in W3 a tail's size comes once a round
     rounds = {"W2": 30, "W3": 300}[name]
-    return bench.compete({"hpcfl": lambda: bench.hpcfl(name, rounds)["rounds"],
-                          "one process": lambda: bench.hpcfl(name, rounds, ranks=1)["rounds"],
-                          "by hand": lambda: bench.by_hand(name, 10),
-                          "reference": lambda: bench.reference(name, 2)})
+    return bench.compete(
+        {
+            "hpcfl": lambda: bench.hpcfl(name, rounds)["rounds"],
+            "one process": lambda: bench.hpcfl(name, rounds, ranks=1)["rounds"],
+            "by hand": lambda: bench.by_hand(name, 10),
+            "reference": lambda: bench.reference(name, 2),
+        }
+    )
 
 
 def methods(bench: Bench, name: str) -> dict[str, float]:
@@ -118,10 +181,17 @@ def steps(bench: Bench, name: str) -> dict[str, float]:
     return against_fedavg(bench, name, STEPS, OF_STEPS)
 
 
-def against_fedavg(bench: Bench, name: str, methods: tuple[str, ...],
-                   extra: dict[str, list[str]], rounds: int = 2) -> dict[str, float]:
+def against_fedavg(
+    bench: Bench,
+    name: str,
+    methods: tuple[str, ...],
+    extra: dict[str, list[str]],
+    rounds: int = 2,
+) -> dict[str, float]:
     def run(method: str) -> list[float]:
-        return bench.hpcfl(name, rounds, *UNSCORED, f"method.name={method}", *extra.get(method, []))["rounds"]
+        return bench.hpcfl(
+            name, rounds, *UNSCORED, f"method.name={method}", *extra.get(method, [])
+        )["rounds"]
 
     return bench.compete({method: lambda m=method: run(m) for method in methods})
 
@@ -140,34 +210,64 @@ def against_pfllib(bench: Bench, name: str) -> dict[str, float]:
     for key, method in pfllib.METHODS.items():
         report = bench.hpcfl(name, 2, *UNSCORED, f"method.name={key}", *method.hpcfl)
         found[key] = statistics.median(report["rounds"])
-        found[f"{key}, PFLlib"] = statistics.median(pfllib.seconds(folder, bench.folder(name), method))
+        found[f"{key}, PFLlib"] = statistics.median(
+            pfllib.seconds(folder, bench.folder(name), method)
+        )
     return found
 
 
 def exchange(bench: Bench, name: str) -> dict[str, float]:
-    found = json.loads(bench.run("mpiexec", "-n", 3, sys.executable, HERE / "exchange_speed.py"))
-    return {"hpcfl": statistics.median(found["ours"]), "bare": statistics.median(found["bare"])}
+    found = json.loads(
+        bench.run("mpiexec", "-n", 3, sys.executable, HERE / "exchange_speed.py")
+    )
+    return {
+        "hpcfl": statistics.median(found["ours"]),
+        "bare": statistics.median(found["bare"]),
+    }
 
 
 def means(bench: Bench, name: str) -> dict[str, float]:
     """All three ranks share the machine's cores, two unless told otherwise."""
-    found = json.loads(bench.run("mpiexec", "-n", 3, sys.executable, HERE / "means_speed.py"))
-    values = {kind: statistics.median(seconds) for kind, seconds in found["seconds"].items()}
+    found = json.loads(
+        bench.run("mpiexec", "-n", 3, sys.executable, HERE / "means_speed.py")
+    )
+    values = {
+        kind: statistics.median(seconds) for kind, seconds in found["seconds"].items()
+    }
     return values | {f"{kind} MB": size for kind, size in found["MB"].items()}
 
 
 def server_step(bench: Bench, name: str) -> dict[str, float]:
-    found = json.loads(bench.run(sys.executable, HERE / "server_step.py", bench.folder(name), LITTLE,
-                                 "cwfedavg", "diversifed"))
-    little = {"diversifed, little memory": found["little"]["diversifed"],
-              "MB of it": found["little"]["diversifed MB"]}
-    return {**found["seconds"], **little, "round": bench.hpcfl(name, 1, *UNSCORED)["seconds_per_round"]}
+    found = json.loads(
+        bench.run(
+            sys.executable,
+            HERE / "server_step.py",
+            bench.folder(name),
+            LITTLE,
+            "cwfedavg",
+            "diversifed",
+        )
+    )
+    little = {
+        "diversifed, little memory": found["little"]["diversifed"],
+        "MB of it": found["little"]["diversifed MB"],
+    }
+    return {
+        **found["seconds"],
+        **little,
+        "round": bench.hpcfl(name, 1, *UNSCORED)["seconds_per_round"],
+    }
 
 
 def scaling(bench: Bench, name: str) -> dict[str, float]:
     """Microseconds of a worker for a client's step, all taking part."""
-    return {f"{clients} clients": 1e6 * bench.hpcfl(f"{name}-{clients}", 8, *UNSCORED)["seconds_per_round"]
-            * bench.cores / (clients * workloads.STEPS_OF_A_CLIENT) for clients in (20, 100, 1000)}
+    return {
+        f"{clients} clients": 1e6
+        * bench.hpcfl(f"{name}-{clients}", 8, *UNSCORED)["seconds_per_round"]
+        * bench.cores
+        / (clients * workloads.STEPS_OF_A_CLIENT)
+        for clients in (20, 100, 1000)
+    }
 
 
 def few(bench: Bench, name: str) -> dict[str, float]:
@@ -178,30 +278,55 @@ def few(bench: Bench, name: str) -> dict[str, float]:
     """
     found = {}
     for clients in (100, 10_000):
-        report = bench.hpcfl(f"{name}-{clients}", 150 if not bench.quick else 40,
-                             "method.name=ditto", "evaluation.clients=cohort", "runtime.memory=20",
-                             f"participation.fraction={100 / clients}")
-        found |= {f"{clients} clients": report["seconds_per_round"],
-                  f"{clients} clients MB": max(report["memory_mb"][1:])}
+        report = bench.hpcfl(
+            f"{name}-{clients}",
+            150 if not bench.quick else 40,
+            "method.name=ditto",
+            "evaluation.clients=cohort",
+            "runtime.memory=20",
+            f"participation.fraction={100 / clients}",
+        )
+        found |= {
+            f"{clients} clients": report["seconds_per_round"],
+            f"{clients} clients MB": max(report["memory_mb"][1:]),
+        }
     return found
 
 
 ROWS: dict[str, tuple[Callable[[Bench, str], dict[str, float]], str]] = {
-    "W1": (training_only, "W1"), "W1-scored": (scored, "W1"), "W2": (small, "W2"), "W3": (small, "W3"),
-    "methods": (methods, "W1"), "steps": (steps, "W1"), "activation": (activation, "W1"),
-    "PFLlib": (against_pfllib, "W1"), "exchange": (exchange, ""), "means": (means, ""),
+    "W1": (training_only, "W1"),
+    "W1-scored": (scored, "W1"),
+    "W2": (small, "W2"),
+    "W3": (small, "W3"),
+    "methods": (methods, "W1"),
+    "steps": (steps, "W1"),
+    "activation": (activation, "W1"),
+    "PFLlib": (against_pfllib, "W1"),
+    "exchange": (exchange, ""),
+    "means": (means, ""),
     "server": (server_step, "CIFAR-100"),
-    "scaling": (scaling, "scaling"), "few": (few, "few")}
+    "scaling": (scaling, "scaling"),
+    "few": (few, "few"),
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="+", choices=[*ROWS, *one_gpu.ROWS], metavar="ROW",
-                        help=", ".join([*ROWS, *one_gpu.ROWS]))
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=[*ROWS, *one_gpu.ROWS],
+        metavar="ROW",
+        help=", ".join([*ROWS, *one_gpu.ROWS]),
+    )
     parser.add_argument("--quick", action="store_true", help="each contender once")
-    parser.add_argument("--device", default="cpu", help="cpu, or cuda for the rows of one GPU")
+    parser.add_argument(
+        "--device", default="cpu", help="cpu, or cuda for the rows of one GPU"
+    )
     parser.add_argument("--cores", type=int, default=2, help="workers on the CPU")
-    parser.add_argument("--pfllib", type=Path, metavar="FOLDER", help="a checkout of PFLlib")
+    parser.add_argument(
+        "--pfllib", type=Path, metavar="FOLDER", help="a checkout of PFLlib"
+    )
     options = parser.parse_args()
     rows = ROWS if options.device == "cpu" else one_gpu.ROWS
     path = RESULTS / f"{'cpu' if options.device == 'cpu' else 'gpu'}.json"
@@ -210,7 +335,9 @@ def main() -> None:
     failed = []
     with tempfile.TemporaryDirectory() as scratch:
         bench = Bench(Path(scratch), options)
-        for row in options.only or [row for row in rows if row != "PFLlib" or options.pfllib]:
+        for row in options.only or [
+            row for row in rows if row != "PFLlib" or options.pfllib
+        ]:
             measure, name = rows[row]
             try:
                 values = measure(bench, name)
@@ -218,10 +345,15 @@ def main() -> None:
                 traceback.print_exc()
                 failed.append(row)
                 continue
-            results[row] = {"values": values,
-                            "load": os.getloadavg()[1], "quick": options.quick,
-                            "when": time.strftime("%Y-%m-%d"), "machine": machine(options.device),
-                            "versions": provenance.versions(), "commit": provenance.commit()}
+            results[row] = {
+                "values": values,
+                "load": os.getloadavg()[1],
+                "quick": options.quick,
+                "when": time.strftime("%Y-%m-%d"),
+                "machine": machine(options.device),
+                "versions": provenance.versions(),
+                "commit": provenance.commit(),
+            }
             path.write_text(json.dumps(results, indent=1) + "\n")
             table.update(RESULTS)
             print(row, json.dumps(values), flush=True)

@@ -17,9 +17,22 @@ from pathlib import Path
 import numpy as np
 
 OUT = Path(__file__).parents[2] / "results" / "benchmarks"
-BEGIN, END = "<!-- table: written by tests/benchmarks/scale.py -->\n", "<!-- end of table -->\n"
-CELLS = [*(("cnn", clients, ranks) for clients in (100, 1000, 10_000) for ranks in (1, 2, 4, 8)),
-         *(("resnet18", clients, ranks) for clients in (100, 1000) for ranks in (1, 2, 4, 8))]
+BEGIN, END = (
+    "<!-- table: written by tests/benchmarks/scale.py -->\n",
+    "<!-- end of table -->\n",
+)
+CELLS = [
+    *(
+        ("cnn", clients, ranks)
+        for clients in (100, 1000, 10_000)
+        for ranks in (1, 2, 4, 8)
+    ),
+    *(
+        ("resnet18", clients, ranks)
+        for clients in (100, 1000)
+        for ranks in (1, 2, 4, 8)
+    ),
+]
 MEMORY = 1000  # MB of models that a rank may hold in memory; the rest in files
 PHASES = ("send", "train", "gather", "aggregate")
 
@@ -30,10 +43,18 @@ def main() -> None:
     only = parser.parse_args().only
     path = OUT / "scale.json"
     found = json.loads(path.read_text()) if path.exists() else {}
-    for model, clients, ranks in [(only[0], int(only[1]), int(only[2]))] if only else CELLS:
+    for model, clients, ranks in (
+        [(only[0], int(only[1]), int(only[2]))] if only else CELLS
+    ):
         found[f"{model} {clients} {ranks}"] = measure(model, clients, ranks)
         path.write_text(json.dumps(found, indent=1) + "\n")
-        print(model, clients, ranks, json.dumps(found[f"{model} {clients} {ranks}"]), flush=True)
+        print(
+            model,
+            clients,
+            ranks,
+            json.dumps(found[f"{model} {clients} {ranks}"]),
+            flush=True,
+        )
         write(found)
 
 
@@ -60,30 +81,63 @@ every = 2000
 memory = {MEMORY}
 """)
         launcher = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
-        command = [*launcher, sys.executable, "-m", "hpcfl", "bench", f"{folder}/scale.toml", "--rounds", "1",
-                   "--json"]
+        command = [
+            *launcher,
+            sys.executable,
+            "-m",
+            "hpcfl",
+            "bench",
+            f"{folder}/scale.toml",
+            "--rounds",
+            "1",
+            "--json",
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         sys.exit(done.stderr + done.stdout)
-    report = json.loads(done.stdout[done.stdout.index("{"):])
-    return {"seconds": {"round": report["seconds_per_round"], **report["phases"]},
-            "MB": report["memory_mb"], "MB out": report["mb_down"], "MB in": report["mb_up"]}
+    report = json.loads(done.stdout[done.stdout.index("{") :])
+    return {
+        "seconds": {"round": report["seconds_per_round"], **report["phases"]},
+        "MB": report["memory_mb"],
+        "MB out": report["mb_down"],
+        "MB in": report["mb_up"],
+    }
 
 
 def write(found: dict) -> None:
     """Replace the table in ``scale.md``."""
-    lines = ["", "| model | clients | ranks | rank 0, MB | a worker, MB | out, MB | in, MB | "
-             + ", s | ".join(PHASES) + ", s | round, s |", "|---" * (8 + len(PHASES)) + "|"]
+    lines = [
+        "",
+        "| model | clients | ranks | rank 0, MB | a worker, MB | out, MB | in, MB | "
+        + ", s | ".join(PHASES)
+        + ", s | round, s |",
+        "|---" * (8 + len(PHASES)) + "|",
+    ]
     for cell, values in found.items():
         model, clients, ranks = cell.split()
-        numbers = [values["MB"][0], max(values["MB"][1:], default=0), values["MB out"], values["MB in"]]
+        numbers = [
+            values["MB"][0],
+            max(values["MB"][1:], default=0),
+            values["MB out"],
+            values["MB in"],
+        ]
         seconds = [values["seconds"][name] for name in (*PHASES, "round")]
-        lines.append(f"| {model} | {int(clients):,} | {ranks} | " + " | ".join(
-            [*(f"{number:,.0f}" for number in numbers), *(f"{number:.3g}" for number in seconds)]) + " |")
+        lines.append(
+            f"| {model} | {int(clients):,} | {ranks} | "
+            + " | ".join(
+                [
+                    *(f"{number:,.0f}" for number in numbers),
+                    *(f"{number:.3g}" for number in seconds),
+                ]
+            )
+            + " |"
+        )
     text = (OUT / "scale.md").read_text(encoding="utf-8")
     before, _, rest = text.partition(BEGIN)
-    (OUT / "scale.md").write_text(before + BEGIN + "\n".join([*lines, "", ""]) + END + rest.partition(END)[2],
-                                  encoding="utf-8")
+    (OUT / "scale.md").write_text(
+        before + BEGIN + "\n".join([*lines, "", ""]) + END + rest.partition(END)[2],
+        encoding="utf-8",
+    )
 
 
 if __name__ == "__main__":

@@ -38,7 +38,10 @@ def main() -> None:
     for name in methods:
         prepared, models = experiment(folder, name)
         uplink = arrived(prepared, models)
-        plenty |= {name: seconds(lambda p=prepared, u=uplink: step(p, u)), "copy": seconds(models.clone)}
+        plenty |= {
+            name: seconds(lambda p=prepared, u=uplink: step(p, u)),
+            "copy": seconds(models.clone),
+        }
         prepared, models = experiment(folder, name, f"runtime.memory={megabytes}")
         uplink = arrived(prepared, models)
         with peak_of_memory(little, f"{name} MB"):
@@ -51,9 +54,15 @@ def main() -> None:
     print(json.dumps({"seconds": plenty, "little": little}))
 
 
-def experiment(folder: str, method: str, *overrides: str) -> tuple[Prepared, torch.Tensor]:
+def experiment(
+    folder: str, method: str, *overrides: str
+) -> tuple[Prepared, torch.Tensor]:
     """The federation before its first round, and what all clients might send."""
-    settings = [f"partition.file={folder}/partition.h5", f"method.name={method}", *overrides]
+    settings = [
+        f"partition.file={folder}/partition.h5",
+        f"method.name={method}",
+        *overrides,
+    ]
     prepared = prepare(config.load(f"{folder}/experiment.toml", settings), OneProcess())
     models = scratch.empty([prepared.setup.clients, prepared.setup.layout.width])
     return prepared, models.normal_(generator=torch.Generator().manual_seed(0))
@@ -65,14 +74,18 @@ def arrived(prepared: Prepared, models: torch.Tensor) -> State:
     message = {"model": models}
     if isinstance(method, ServerModel):
         message = method.reply(prepared.fleet(everyone, 2, scored=False), {}, models)
-    return exchange.gather(OneProcess(), prepared.placement, everyone, message, [exchange.header(message)])
+    return exchange.gather(
+        OneProcess(), prepared.placement, everyone, message, [exchange.header(message)]
+    )
 
 
 def step(prepared: Prepared, uplink: State) -> None:
     cohort = prepared.cohort(np.arange(prepared.setup.clients), 2)
     prepared.method.aggregate(prepared.server, cohort, uplink)
     message = prepared.method.send(prepared.server, cohort)
-    exchange.send(OneProcess(), prepared.placement, cohort.ids, message, torch.device("cpu"))
+    exchange.send(
+        OneProcess(), prepared.placement, cohort.ids, message, torch.device("cpu")
+    )
 
 
 @contextmanager
@@ -94,7 +107,10 @@ def peak_of_memory(found: dict[str, float], name: str) -> Iterator[None]:
 
 def anonymous() -> float:
     lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1000
+    return (
+        next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+        / 1000
+    )
 
 
 def seconds(step: Callable[[], object], repeats: int = REPEATS) -> float:

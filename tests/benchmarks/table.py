@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-BEGIN, END = "<!-- table: written by tests/benchmarks/rounds.py -->\n", "<!-- end of table -->\n"
+BEGIN, END = (
+    "<!-- table: written by tests/benchmarks/rounds.py -->\n",
+    "<!-- end of table -->\n",
+)
 Values = dict[str, float]
 
 
@@ -35,9 +38,13 @@ class Target:
         if self.row not in results:
             return f"{self.short(results)} | |"
         found = results[self.row]
-        seconds = ", ".join(f"{name} {number:.3g}" for name, number in found["values"].items())
-        return (f"{self.short(results)} {seconds} | load "
-                f"{found['load']:.1f}{', quick' if found['quick'] else ''} |")
+        seconds = ", ".join(
+            f"{name} {number:.3g}" for name, number in found["values"].items()
+        )
+        return (
+            f"{self.short(results)} {seconds} | load "
+            f"{found['load']:.1f}{', quick' if found['quick'] else ''} |"
+        )
 
 
 def against(contender: str, yardstick: str) -> Callable[[Values], float]:
@@ -48,82 +55,227 @@ def largest(values: Values) -> float:
     return max(values.values())
 
 
-METHODS = {"fedprox": 1.10, "cwfedavg": 1.05, "fednh": 1.15, "diversifed": 1.10, "fedala": 1.10,
-           "fedrep": 1.60}
-STEPS = {"ditto": ("ditto, one personal epoch", 2.15), "per-fedavg": ("per-fedavg", 2.20),
-         "pfedme": ("pfedme, K = 5", 5.50), "apple": ("apple", 2.50)}
-PFLLIB = "fedavg", "fedprox", "fedrep", "fedala", "ditto", "per-fedavg", "pfedme", "apple"
+METHODS = {
+    "fedprox": 1.10,
+    "cwfedavg": 1.05,
+    "fednh": 1.15,
+    "diversifed": 1.10,
+    "fedala": 1.10,
+    "fedrep": 1.60,
+}
+STEPS = {
+    "ditto": ("ditto, one personal epoch", 2.15),
+    "per-fedavg": ("per-fedavg", 2.20),
+    "pfedme": ("pfedme, K = 5", 5.50),
+    "apple": ("apple", 2.50),
+}
+PFLLIB = (
+    "fedavg",
+    "fedprox",
+    "fedrep",
+    "fedala",
+    "ditto",
+    "per-fedavg",
+    "pfedme",
+    "apple",
+)
 TARGETS = [
-    Target("W1", "W1, training only, against by hand", against("hpcfl", "by hand"), 1.05),
-    Target("W1-scored", "W1, start and trained models scored, against the reference",
-           against("hpcfl", "reference"), 0.50),
+    Target(
+        "W1", "W1, training only, against by hand", against("hpcfl", "by hand"), 1.05
+    ),
+    Target(
+        "W1-scored",
+        "W1, start and trained models scored, against the reference",
+        against("hpcfl", "reference"),
+        0.50,
+    ),
     Target("W2", "W2, scored, against by hand", against("hpcfl", "by hand"), 1.15),
-    Target("W2", "W2, scored, against the reference", against("hpcfl", "reference"), 0.40),
-    Target("W3", "W3, scored, against the reference", against("hpcfl", "reference"), 0.15),
+    Target(
+        "W2", "W2, scored, against the reference", against("hpcfl", "reference"), 0.40
+    ),
+    Target(
+        "W3", "W3, scored, against the reference", against("hpcfl", "reference"), 0.15
+    ),
     Target("W3", "the same in one process", against("one process", "reference"), 0.15),
-    *(Target("methods", f"{method} on W1, against FedAvg", against(method, "fedavg"), bound)
-      for method, bound in METHODS.items()),
-    Target("activation", "fedala's first activation, to convergence, on W1, against FedAvg",
-           against("fedala", "fedavg"), 3.0),
-    *(Target("steps", f"{what} on W1, against FedAvg", against(method, "fedavg"), bound)
-      for method, (what, bound) in STEPS.items()),
-    *(Target("PFLlib", f"{method} on W1, against PFLlib", against(method, f"{method}, PFLlib"), 0.60)
-      for method in PFLLIB),
-    Target("exchange", "exchange of 100 MB a rank, bare MPI's time against ours",
-           against("bare", "hpcfl"), 0.70, least=True),
-    Target("means", "mean of 100 × 878,538 added up by three ranks, against gathering and averaging them",
-           against("added", "gathered"), 0.50),
-    *(Target("server", f"server step of {method}, 100 × 878,538, share of a round",
-             against(method, "round"), 0.05)
-      for method in ("cwfedavg", "diversifed")),
-    *(Target("server", f"server step of {method}, against copying all models", against(method, "copy"), 2.0)
-      for method in ("cwfedavg", "diversifed")),
-    Target("server", "server step of diversifed and a checkpoint, runtime.memory = 100: "
-           "MB beside files, share of it", lambda values: values["MB of it"] / 100, 1.0),
-    Target("scaling", "a client's step among 1,000 clients, against 20",
-           against("1000 clients", "20 clients"), 1.10),
-    Target("few", "1 % of 10,000 stateful clients, against 100 of 100: time",
-           against("10000 clients", "100 clients"), 1.10),
-    Target("few", "the same: a worker's memory", against("10000 clients MB", "100 clients MB"), 1.25),
-    *(Target(row, f"one GPU, {what}, against by hand", against("hpcfl", "by hand"), bound)
-      for row, what, bound in (("CIFAR-20", "CIFAR-10, 20 clients", 1 / 25),
-                               ("CIFAR-100", "CIFAR-10, 100 clients", 1 / 25),
-                               ("ResNet", "ResNet-18, 20 clients", 1 / 3))),
-    Target("CIFAR-20", "one GPU, CIFAR-10, 20 clients, seconds of a steady round",
-           lambda values: values["hpcfl"], 0.1),
-    Target("GPU-methods", "one GPU, every method's final state against the CPU's", largest, 1e-3),
-    Target("GPU-repeated", "one GPU, digests of one run played three times", largest, 1.0),
-    Target("GPU-memory", "one GPU, most memory of lanes, share of what the rule says", largest, 1.0),
-    *(Target("GPU-forms", f"one GPU, {model}, convolutions as products against grouped",
-             against(f"{model} products", f"{model} grouped"), 1.0) for model in ("cnn", "resnet18"))]
+    *(
+        Target(
+            "methods",
+            f"{method} on W1, against FedAvg",
+            against(method, "fedavg"),
+            bound,
+        )
+        for method, bound in METHODS.items()
+    ),
+    Target(
+        "activation",
+        "fedala's first activation, to convergence, on W1, against FedAvg",
+        against("fedala", "fedavg"),
+        3.0,
+    ),
+    *(
+        Target(
+            "steps", f"{what} on W1, against FedAvg", against(method, "fedavg"), bound
+        )
+        for method, (what, bound) in STEPS.items()
+    ),
+    *(
+        Target(
+            "PFLlib",
+            f"{method} on W1, against PFLlib",
+            against(method, f"{method}, PFLlib"),
+            0.60,
+        )
+        for method in PFLLIB
+    ),
+    Target(
+        "exchange",
+        "exchange of 100 MB a rank, bare MPI's time against ours",
+        against("bare", "hpcfl"),
+        0.70,
+        least=True,
+    ),
+    Target(
+        "means",
+        "mean of 100 × 878,538 added up by three ranks, against gathering and averaging them",
+        against("added", "gathered"),
+        0.50,
+    ),
+    *(
+        Target(
+            "server",
+            f"server step of {method}, 100 × 878,538, share of a round",
+            against(method, "round"),
+            0.05,
+        )
+        for method in ("cwfedavg", "diversifed")
+    ),
+    *(
+        Target(
+            "server",
+            f"server step of {method}, against copying all models",
+            against(method, "copy"),
+            2.0,
+        )
+        for method in ("cwfedavg", "diversifed")
+    ),
+    Target(
+        "server",
+        "server step of diversifed and a checkpoint, runtime.memory = 100: "
+        "MB beside files, share of it",
+        lambda values: values["MB of it"] / 100,
+        1.0,
+    ),
+    Target(
+        "scaling",
+        "a client's step among 1,000 clients, against 20",
+        against("1000 clients", "20 clients"),
+        1.10,
+    ),
+    Target(
+        "few",
+        "1 % of 10,000 stateful clients, against 100 of 100: time",
+        against("10000 clients", "100 clients"),
+        1.10,
+    ),
+    Target(
+        "few",
+        "the same: a worker's memory",
+        against("10000 clients MB", "100 clients MB"),
+        1.25,
+    ),
+    *(
+        Target(
+            row, f"one GPU, {what}, against by hand", against("hpcfl", "by hand"), bound
+        )
+        for row, what, bound in (
+            ("CIFAR-20", "CIFAR-10, 20 clients", 1 / 25),
+            ("CIFAR-100", "CIFAR-10, 100 clients", 1 / 25),
+            ("ResNet", "ResNet-18, 20 clients", 1 / 3),
+        )
+    ),
+    Target(
+        "CIFAR-20",
+        "one GPU, CIFAR-10, 20 clients, seconds of a steady round",
+        lambda values: values["hpcfl"],
+        0.1,
+    ),
+    Target(
+        "GPU-methods",
+        "one GPU, every method's final state against the CPU's",
+        largest,
+        1e-3,
+    ),
+    Target(
+        "GPU-repeated", "one GPU, digests of one run played three times", largest, 1.0
+    ),
+    Target(
+        "GPU-memory",
+        "one GPU, most memory of lanes, share of what the rule says",
+        largest,
+        1.0,
+    ),
+    *(
+        Target(
+            "GPU-forms",
+            f"one GPU, {model}, convolutions as products against grouped",
+            against(f"{model} products", f"{model} grouped"),
+            1.0,
+        )
+        for model in ("cnn", "resnet18")
+    ),
+]
 
 
 def render(results: dict[str, dict]) -> str:
     """The whole table as Markdown."""
-    machines = sorted({f"{found['machine']}, torch {found['versions']['torch']}"
-                       for found in results.values()})
-    head = ["", f"Measured on: {'; '.join(machines)}.", "",
-            "| row | target | ratio | medians, seconds a round | noise |", "|---|---|---|---|---|"]
+    machines = sorted(
+        {
+            f"{found['machine']}, torch {found['versions']['torch']}"
+            for found in results.values()
+        }
+    )
+    head = [
+        "",
+        f"Measured on: {'; '.join(machines)}.",
+        "",
+        "| row | target | ratio | medians, seconds a round | noise |",
+        "|---|---|---|---|---|",
+    ]
     return "\n".join([*head, *(target.line(results) for target in TARGETS), "", ""])
 
 
 def render_short(results: dict[str, dict]) -> str:
     """The table's first three columns as Markdown."""
-    return "\n".join(["", "| seconds a round, and other measures | target | ratio |", "|---|---|---|",
-                      *(target.short(results) for target in TARGETS), "", ""])
+    return "\n".join(
+        [
+            "",
+            "| seconds a round, and other measures | target | ratio |",
+            "|---|---|---|",
+            *(target.short(results) for target in TARGETS),
+            "",
+            "",
+        ]
+    )
 
 
 def measured(folder: Path) -> dict[str, dict]:
     """All rows that the folder's files hold."""
-    return {row: found for path in sorted(folder.glob("?pu.json"))
-            for row, found in json.loads(path.read_text()).items()}
+    return {
+        row: found
+        for path in sorted(folder.glob("?pu.json"))
+        for row, found in json.loads(path.read_text()).items()
+    }
 
 
 def update(folder: Path) -> None:
     """Replace the tables in the folder's README.md and in the project's by those of the
     folder's measurements."""
     results = measured(folder)
-    for readme, text in ((folder / "README.md", render(results)),
-                         (folder.parents[1] / "README.md", render_short(results))):
+    for readme, text in (
+        (folder / "README.md", render(results)),
+        (folder.parents[1] / "README.md", render_short(results)),
+    ):
         before, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-        readme.write_text(before + BEGIN + text + END + rest.partition(END)[2], encoding="utf-8")
+        readme.write_text(
+            before + BEGIN + text + END + rest.partition(END)[2], encoding="utf-8"
+        )

@@ -14,8 +14,12 @@ from hpcfl.data.partition import Split
 from hpcfl.experiment import config, plugins
 
 ROOT_OPTIONS = argparse.ArgumentParser(add_help=False)
-ROOT_OPTIONS.add_argument("folder", type=Path, help="holds experiment.toml and partition.h5")
-ROOT_OPTIONS.add_argument("--rounds", type=int, default=1, help="timed rounds, after one to warm up")
+ROOT_OPTIONS.add_argument(
+    "folder", type=Path, help="holds experiment.toml and partition.h5"
+)
+ROOT_OPTIONS.add_argument(
+    "--rounds", type=int, default=1, help="timed rounds, after one to warm up"
+)
 ROOT_OPTIONS.add_argument("--device", default="cpu")
 ROOT_OPTIONS.add_argument("--score", action="store_true")
 
@@ -81,14 +85,23 @@ lr = 0.005
 STEPS_OF_A_CLIENT = 11  # of 52 training samples
 
 CIFAR = W1.replace("mnist", "cifar-10")
-EXPERIMENTS = {"W1": W1, "W2": W2, "W3": W3, "CIFAR-20": CIFAR,
-               "CIFAR-100": CIFAR.replace("clients = 20", "clients = 100"),
-               "ResNet": CIFAR.replace('"cnn"', '"resnet18"'),
-               **{f"scaling-{clients}": SCALING.format(clients) for clients in (20, 100, 1000)},
-               **{f"few-{clients}": SCALING.format(clients) for clients in (100, 10_000)}}
+EXPERIMENTS = {
+    "W1": W1,
+    "W2": W2,
+    "W3": W3,
+    "CIFAR-20": CIFAR,
+    "CIFAR-100": CIFAR.replace("clients = 20", "clients = 100"),
+    "ResNet": CIFAR.replace('"cnn"', '"resnet18"'),
+    **{f"scaling-{clients}": SCALING.format(clients) for clients in (20, 100, 1000)},
+    **{f"few-{clients}": SCALING.format(clients) for clients in (100, 10_000)},
+}
 # All that 10,000 clients can have of 70,000 samples are seven: five to train on, two to test.
-SAMPLES_OF_A_CLIENT = {"W2": 300, **{f"scaling-{clients}": 70 for clients in (20, 100, 1000)}, "few-100": 7,
-                       "few-10000": 7}
+SAMPLES_OF_A_CLIENT = {
+    "W2": 300,
+    **{f"scaling-{clients}": 70 for clients in (20, 100, 1000)},
+    "few-100": 7,
+    "few-10000": 7,
+}
 
 
 @dataclass(frozen=True)
@@ -109,8 +122,10 @@ class Workload:
 def write(name: str, folder: Path) -> None:
     """The experiment file and the partition of a workload, in a new folder."""
     folder.mkdir(parents=True)
-    (folder / "experiment.toml").write_text(f'name = "{name}"\nrounds = {NEVER - 1}\n{EXPERIMENTS[name]}'
-                                            '[method]\nname = "fedavg"\n')
+    (folder / "experiment.toml").write_text(
+        f'name = "{name}"\nrounds = {NEVER - 1}\n{EXPERIMENTS[name]}'
+        '[method]\nname = "fedavg"\n'
+    )
     experiment = config.load(folder / "experiment.toml")
     dataset = datasets.load(experiment.data)
     split = partition.make(experiment.partition, dataset)
@@ -123,7 +138,7 @@ def _cut(split: Split, share: float, each: int) -> None:
     """Leave each client so many samples and no more."""
     train = round(share * each)
     split.train[:] = [part[:train] for part in split.train]
-    split.test[:] = [part[:each - train] for part in split.test]
+    split.test[:] = [part[: each - train] for part in split.test]
 
 
 def load(folder: Path) -> Workload:
@@ -137,7 +152,16 @@ def load(folder: Path) -> Workload:
 
     torch.manual_seed(0)
     training = experiment.training
-    return Workload(dataset.normalise(dataset.x), dataset.y, *([torch.from_numpy(part) for part in parts]
-                                                               for parts in (split.train, split.test)),
-                    model, training.batch_size, training.epochs, training.lr,
-                    any(isinstance(part, nn.Conv2d) for part in model().modules()))
+    return Workload(
+        dataset.normalise(dataset.x),
+        dataset.y,
+        *(
+            [torch.from_numpy(part) for part in parts]
+            for parts in (split.train, split.test)
+        ),
+        model,
+        training.batch_size,
+        training.epochs,
+        training.lr,
+        any(isinstance(part, nn.Conv2d) for part in model().modules()),
+    )

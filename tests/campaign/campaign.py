@@ -31,30 +31,47 @@ DISK = "16m"  # size of the file system for results, where one can be mounted
 
 
 @contextmanager
-def stage(methods: Sequence[str], kinds: Sequence[str] = tuple(KINDS), ranks: int = 5,
-          faults: int = 3) -> Iterator[Stage]:
+def stage(
+    methods: Sequence[str],
+    kinds: Sequence[str] = tuple(KINDS),
+    ranks: int = 5,
+    faults: int = 3,
+) -> Iterator[Stage]:
     """A zygote, and a small disk where one can be mounted; kinds that are not possible here are left out."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
         with small_disk(folder / "disk") as mounted, Zygote(folder) as zygote:
-            possible = [kind for kind in kinds
-                        if (mounted or kind not in NEEDS_ROOT) and (ranks > 1 or kind not in NEEDS_RANKS)
-                        and (kind != "another user" or all(map(others_reach, (hpcfl, torch))))]
+            possible = [
+                kind
+                for kind in kinds
+                if (mounted or kind not in NEEDS_ROOT)
+                and (ranks > 1 or kind not in NEEDS_RANKS)
+                and (kind != "another user" or all(map(others_reach, (hpcfl, torch))))
+            ]
             yield Stage(zygote, folder / "disk", methods, possible, ranks, faults)
 
 
 def others_reach(module: ModuleType) -> bool:
     """Whether other users may read where a module lies: some are imported only when they are needed."""
-    return all(folder.stat().st_mode & 0o005 == 0o005 for folder in Path(str(module.__file__)).parents)
+    return all(
+        folder.stat().st_mode & 0o005 == 0o005
+        for folder in Path(str(module.__file__)).parents
+    )
 
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[bool]:
     """A file system of its own in ``folder``; False where that cannot be mounted."""
     folder.mkdir()
-    mounted = os.geteuid() == 0 and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", folder], capture_output=True).returncode == 0
+    mounted = (
+        os.geteuid() == 0
+        and subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", folder],
+            capture_output=True,
+        ).returncode
+        == 0
+    )
     try:
         yield mounted
     finally:
@@ -62,29 +79,44 @@ def small_disk(folder: Path) -> Iterator[bool]:
             subprocess.run(["umount", "-l", folder], check=True)
 
 
-def run(on: Stage, seeds: Iterator[str], count: int, events: list[Event]) -> list[Event]:
+def run(
+    on: Stage, seeds: Iterator[str], count: int, events: list[Event]
+) -> list[Event]:
     """At least ``count`` faults, which join ``events`` one by one."""
     while len(events) < count and (seed := next(seeds, None)) is not None:
         for event in on.play(seed):
             events.append(event)
-            print(f"{len(events):4} {seed:8} {event.method:12} {event.kind:30} {event.moment:32} "
-                  f"{event.detail:30} code {event.code} after {event.seconds:.1f} s {'; '.join(event.wrong)}",
-                  flush=True)
+            print(
+                f"{len(events):4} {seed:8} {event.method:12} {event.kind:30} {event.moment:32} "
+                f"{event.detail:30} code {event.code} after {event.seconds:.1f} s {'; '.join(event.wrong)}",
+                flush=True,
+            )
     return events
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--faults", type=int, default=100, help="at least so many")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", metavar="SEED/NUMBER", help="replay one episode")
     parser.add_argument("--methods", nargs="+", default=plugins.names("hpcfl.methods"))
-    parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS, metavar="KIND")
+    parser.add_argument(
+        "--kinds", nargs="+", default=list(KINDS), choices=KINDS, metavar="KIND"
+    )
     parser.add_argument("--ranks", type=int, default=5, help="the most")
-    parser.add_argument("--report", type=Path, help="folder to whose README.md and events.json this is added")
+    parser.add_argument(
+        "--report",
+        type=Path,
+        help="folder to whose README.md and events.json this is added",
+    )
     given = parser.parse_args()
-    seeds = iter([given.only]) if given.only else (f"{given.seed}/{number}" for number in range(1 << 60))
+    seeds = (
+        iter([given.only])
+        if given.only
+        else (f"{given.seed}/{number}" for number in range(1 << 60))
+    )
     begun = time.monotonic()
     events: list[Event] = []
     try:
@@ -92,7 +124,12 @@ def main() -> None:
             run(on, seeds, given.faults, events)
     finally:  # also of a campaign that is interrupted
         if given.report and events:
-            reporting.add(given.report, events, time.monotonic() - begun, shlex.join(["python", *sys.argv]))
+            reporting.add(
+                given.report,
+                events,
+                time.monotonic() - begun,
+                shlex.join(["python", *sys.argv]),
+            )
     sys.exit(any(event.wrong for event in events))
 
 

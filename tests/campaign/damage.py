@@ -10,15 +10,26 @@ import judge
 from faults import GRACE, Fault, Outcome, at_rest
 from scene import Scene
 
-FILES = {"manifest": "checkpoints/manifest-*.json", "server's state": "checkpoints/server-*.h5",
-         "clients' state": "checkpoints/clients-*.h5", "metrics": "metrics*.h5", "rounds": "rounds/*.h5",
-         "run.json": "run.json", "partition": "partition.h5", "lock": ".lock",
-         "reason of a failure": "failure.txt"}
+FILES = {
+    "manifest": "checkpoints/manifest-*.json",
+    "server's state": "checkpoints/server-*.h5",
+    "clients' state": "checkpoints/clients-*.h5",
+    "metrics": "metrics*.h5",
+    "rounds": "rounds/*.h5",
+    "run.json": "run.json",
+    "partition": "partition.h5",
+    "lock": ".lock",
+    "reason of a failure": "failure.txt",
+}
 
 
 def damage(scene: Scene, how: Callable[[Path, random.Random], None]) -> Outcome:
     state = at_rest(scene)
-    there = {what: found for what, pattern in FILES.items() if (found := sorted(scene.folder.glob(pattern)))}
+    there = {
+        what: found
+        for what, pattern in FILES.items()
+        if (found := sorted(scene.folder.glob(pattern)))
+    }
     if not there:
         return Outcome(f"at rest, {state}", "no file to damage", 0, "", 0.0)
     what = scene.chance.choice(sorted(there))
@@ -29,12 +40,14 @@ def damage(scene: Scene, how: Callable[[Path, random.Random], None]) -> Outcome:
     job = scene.start(scene.ranks())
     code = job.end(GRACE)
     wrong += judge.continued(scene, code, job, before)
-    return Outcome(f"at rest, {state}", what, code, job.said, time.monotonic() - begun, wrong)
+    return Outcome(
+        f"at rest, {state}", what, code, job.said, time.monotonic() - begun, wrong
+    )
 
 
 def cut(path: Path, chance: random.Random) -> None:
     data = path.read_bytes()
-    path.write_bytes(data[:chance.randrange(max(1, len(data)))])
+    path.write_bytes(data[: chance.randrange(max(1, len(data)))])
 
 
 def flip(path: Path, chance: random.Random) -> None:
@@ -53,5 +66,8 @@ def empty(path: Path, chance: random.Random) -> None:
 
 
 ALL: dict[str, Fault] = {
-    "truncated file": partial(damage, how=cut), "bit flip in a file": partial(damage, how=flip),
-    "deleted file": partial(damage, how=delete), "emptied file": partial(damage, how=empty)}
+    "truncated file": partial(damage, how=cut),
+    "bit flip in a file": partial(damage, how=flip),
+    "deleted file": partial(damage, how=delete),
+    "emptied file": partial(damage, how=empty),
+}

@@ -53,11 +53,15 @@ class Stage:
         chance = random.Random(seed)
         method = chance.choice(self.methods)
         file, undisturbed = self._experiment(method)
-        before = [chance.choice(self.kinds) for _ in range(chance.randrange(self.most_faults))]
+        before = [
+            chance.choice(self.kinds) for _ in range(chance.randrange(self.most_faults))
+        ]
         place = Path(tempfile.mkdtemp(dir=self.disk))
         place.chmod(0o755)
         stage = Scene(self.zygote, file, place, undisturbed, chance, self.most_ranks)
-        events = [self._strike(stage, seed, kind) for kind in (*before, self._dealt(seed))]
+        events = [
+            self._strike(stage, seed, kind) for kind in (*before, self._dealt(seed))
+        ]
         events[-1].wrong += [f"in the end: {line}" for line in judge.complete(stage)]
         shutil.rmtree(place)
         return events
@@ -73,18 +77,30 @@ class Stage:
         wrong = outcome.wrong + judge.story(stage, outcome.code if began else None)
         if "Traceback" in outcome.said:
             wrong.append(f"a traceback: {outcome.said[-600:]}")
-        return Event(seed, stage.file.stem, kind, outcome.moment, outcome.detail, outcome.code,
-                     round(outcome.seconds, 2), wrong)
+        return Event(
+            seed,
+            stage.file.stem,
+            kind,
+            outcome.moment,
+            outcome.detail,
+            outcome.code,
+            round(outcome.seconds, 2),
+            wrong,
+        )
 
     def _dealt(self, seed: str) -> str:
         campaign, _, number = seed.rpartition("/")
         deck, place = divmod(int(number), len(self.kinds))
-        return random.Random(f"{campaign}/deck {deck}").sample(list(self.kinds), len(self.kinds))[place]
+        return random.Random(f"{campaign}/deck {deck}").sample(
+            list(self.kinds), len(self.kinds)
+        )[place]
 
     def _experiment(self, method: str) -> tuple[Path, Undisturbed]:
         """Its file, and what it comes to undisturbed, once."""
         if method not in self._known:
-            file = scene.write(self.zygote.folder, method, sorted(self.methods).index(method))
+            file = scene.write(
+                self.zygote.folder, method, sorted(self.methods).index(method)
+            )
             place = Path(tempfile.mkdtemp(dir=self.zygote.folder))
             self._known[method] = file, scene.undisturbed(self.zygote, file, place)
         return self._known[method]

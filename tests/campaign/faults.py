@@ -46,11 +46,20 @@ def from_inside(scene: Scene, act: str, number: int = 0) -> Outcome:
     ranks = scene.ranks()
     strike = Strike("", scene.chance.randrange(max(1, ranks)), act=act, errno=number)
     last = scene.chance.random() < 0.2
-    strike.number = scene.chance.randint(1, FEW if last or strike.rank else _operations(scene))
+    strike.number = scene.chance.randint(
+        1, FEW if last or strike.rank else _operations(scene)
+    )
     strike.after = LAST if last else ""
     job, begun = scene.start(ranks, strike), time.monotonic()
-    moment = "final scoring" if last else "start-up" if strike.number <= 12 else "operation"
-    outcome = _ended(job, moment, f"rank {strike.rank} of {job.ranks}, operation {strike.number}", begun)
+    moment = (
+        "final scoring" if last else "start-up" if strike.number <= 12 else "operation"
+    )
+    outcome = _ended(
+        job,
+        moment,
+        f"rank {strike.rank} of {job.ranks}, operation {strike.number}",
+        begun,
+    )
     if not job.struck():
         outcome.moment = LATE
     if act == "fail":
@@ -98,9 +107,15 @@ def ask_to_stop(scene: Scene, number: signal.Signals, times: int) -> Outcome:
         for pid in targets:
             send(pid, number)
         time.sleep(scene.chance.uniform(0, 0.05))
-    to = "what was started" if targets == [job.process.pid] else f"{len(targets)} of {job.ranks}"
+    to = (
+        "what was started"
+        if targets == [job.process.pid]
+        else f"{len(targets)} of {job.ranks}"
+    )
     outcome = _ended(job, moment, f"to {to}", begun)
-    outcome.wrong += judge.stopped(outcome.code, number, times, moment == "start-up", job.ranks)
+    outcome.wrong += judge.stopped(
+        outcome.code, number, times, moment == "start-up", job.ranks
+    )
     return outcome
 
 
@@ -108,7 +123,9 @@ def freeze_rank(scene: Scene) -> Outcome:
     """Whatever MPI has connected must be noticed when it falls silent, until all ranks have taken leave
     of each other; one that is stopped on its way out, when nobody is left to notice, goes on later and
     has lost nothing."""
-    job, moment = _reach(scene, scene.chance.randint(2, max(2, scene.most_ranks)), connected=True)
+    job, moment = _reach(
+        scene, scene.chance.randint(2, max(2, scene.most_ranks)), connected=True
+    )
     rank, pid = scene.chance.choice(sorted(job.pids().items()))
     begun = time.monotonic()
     send(pid, signal.SIGSTOP)
@@ -128,7 +145,12 @@ def fill_disk(scene: Scene) -> Outcome:
         begun = time.monotonic()
         if not wait:
             _fill(scene.place.parent / "ballast")
-        outcome = _ended(job, "start-up" if wait else moment, "full before" if wait else "full now", begun)
+        outcome = _ended(
+            job,
+            "start-up" if wait else moment,
+            "full before" if wait else "full now",
+            begun,
+        )
     outcome.wrong += judge.failed(outcome.code, outcome.said, os.strerror(errno.ENOSPC))
     return outcome
 
@@ -136,7 +158,9 @@ def fill_disk(scene: Scene) -> Outcome:
 def limit_files(scene: Scene) -> Outcome:
     """No file may be longer than so many bytes (``ulimit -f``)."""
     limit, begun = scene.chance.randrange(4000, 60000), time.monotonic()
-    outcome = _ended(scene.start(0, Strike("", limit=limit)), "operation", f"{limit} bytes", begun)
+    outcome = _ended(
+        scene.start(0, Strike("", limit=limit)), "operation", f"{limit} bytes", begun
+    )
     outcome.wrong += judge.failed(outcome.code, outcome.said, os.strerror(errno.EFBIG))
     return outcome
 
@@ -147,8 +171,13 @@ def start_twice(scene: Scene) -> Outcome:
     time.sleep(scene.chance.uniform(0, START_UP))
     second = scene.start(scene.ranks())
     codes = [first.end(GRACE), second.end(GRACE)]
-    outcome = Outcome("start-up", f"codes {codes[0]} and {codes[1]}", max(codes, key=str),
-                      f"{first.said}\n{second.said}", time.monotonic() - begun)
+    outcome = Outcome(
+        "start-up",
+        f"codes {codes[0]} and {codes[1]}",
+        max(codes, key=str),
+        f"{first.said}\n{second.said}",
+        time.monotonic() - begun,
+    )
     outcome.wrong += judge.twice(scene, codes, [first, second])
     return outcome
 
@@ -172,7 +201,9 @@ def forbid(scene: Scene) -> Outcome:
     return outcome
 
 
-def refuse(scene: Scene, options: list[str], extra: dict[str, str] | None = None) -> Outcome:
+def refuse(
+    scene: Scene, options: list[str], extra: dict[str, str] | None = None
+) -> Outcome:
     """A command that cannot be carried out in this folder."""
     state = at_rest(scene)
     while not any(one.round > 1 for _, one in scene.manifests()):
@@ -180,7 +211,9 @@ def refuse(scene: Scene, options: list[str], extra: dict[str, str] | None = None
     before, begun = scene.stamp(), time.monotonic()
     job = scene.start(0 if extra else scene.ranks(), None, *options, **(extra or {}))
     outcome = _ended(job, f"at rest, {state}", " ".join(options), begun)
-    if not extra or outcome.code != 0 or not scene.finished():  # what is complete needs no world
+    if (
+        not extra or outcome.code != 0 or not scene.finished()
+    ):  # what is complete needs no world
         outcome.wrong += judge.refused(outcome.code, job)
     outcome.wrong += judge.unchanged(before, scene.stamp())
     return outcome
@@ -201,7 +234,9 @@ def _reach(scene: Scene, ranks: int, connected: bool = False) -> tuple[Job, str]
     """Start the run and wait for a moment; with ``connected`` one at which MPI has started."""
     moment = scene.chance.choice(MOMENTS)
     job = scene.start(ranks, _telling(scene, moment))
-    reached = (job.connected if connected else job.begun)() and (moment == "start-up" or job.struck())
+    reached = (job.connected if connected else job.begun)() and (
+        moment == "start-up" or job.struck()
+    )
     time.sleep(scene.chance.uniform(0, START_UP if moment == "start-up" else SCORING))
     return job, moment if reached else LATE
 
@@ -242,9 +277,11 @@ def _fill(ballast: Path) -> None:
 
 
 def _signals() -> dict[str, Fault]:
-    return {f"{number.name} {word}": partial(ask_to_stop, number=number, times=times)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
-            for times, word in ((1, "once"), (2, "twice"))}
+    return {
+        f"{number.name} {word}": partial(ask_to_stop, number=number, times=times)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+        for times, word in ((1, "once"), (2, "twice"))
+    }
 
 
 ALL: dict[str, Fault] = {
@@ -254,7 +291,9 @@ ALL: dict[str, Fault] = {
     "kill -9 of the job": kill_job,
     "no space at an operation": partial(from_inside, act="fail", number=errno.ENOSPC),
     "disk error at an operation": partial(from_inside, act="fail", number=errno.EIO),
-    "no permission at an operation": partial(from_inside, act="fail", number=errno.EACCES),
+    "no permission at an operation": partial(
+        from_inside, act="fail", number=errno.EACCES
+    ),
     **_signals(),
     "SIGSTOP of a rank": freeze_rank,
     "full disk": fill_disk,

@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import Any
 
 # Python's audit events of what changes a folder or the length of a file.
-CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.link", "os.symlink"}
+CHANGES = {
+    "os.rename",
+    "os.remove",
+    "os.mkdir",
+    "os.rmdir",
+    "os.truncate",
+    "os.link",
+    "os.symlink",
+}
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
@@ -52,7 +60,9 @@ class Operations:
         self._counts, self._count = not strike.after, 0
         self._lock = threading.RLock()  # a checkpoint is written in a thread of its own
 
-    def happens(self, path: Any, half: Callable[[], Any] = lambda: None, renames: bool = False) -> None:
+    def happens(
+        self, path: Any, half: Callable[[], Any] = lambda: None, renames: bool = False
+    ) -> None:
         """Before an operation on ``path``; ``half`` carries out the part that a kill or an error leaves."""
         path = os.fsdecode(path)
         if not path.startswith(self._strike.folder):
@@ -99,8 +109,13 @@ def prepare() -> None:
 
 def watch(operations: Operations) -> None:
     """From now on every operation of this process counts."""
+
     def heard(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open" and (arguments[2] or 0) & WRITING and not isinstance(arguments[0], int):
+        if (
+            event == "open"
+            and (arguments[2] or 0) & WRITING
+            and not isinstance(arguments[0], int)
+        ):
             operations.happens(arguments[0])
         elif event in CHANGES:
             operations.happens(_named(arguments[0]), renames=event == "os.rename")
@@ -109,22 +124,31 @@ def watch(operations: Operations) -> None:
         def call(descriptor: int, *arguments: Any) -> Any:
             operations.happens(_named(descriptor))
             return function(descriptor, *arguments)
+
         return call
 
     class CountedFile(io.FileIO):
         def write(self, data: Any) -> int:
-            half = memoryview(data)[:len(data) // 2]
-            operations.happens(_named(self.fileno()), lambda: io.FileIO.write(self, half))
+            half = memoryview(data)[: len(data) // 2]
+            operations.happens(
+                _named(self.fileno()), lambda: io.FileIO.write(self, half)
+            )
             return super().write(data)
 
-    def opened(file: Any, mode: str = "r", buffering: int = -1, *arguments: Any, **keys: Any) -> Any:
+    def opened(
+        file: Any, mode: str = "r", buffering: int = -1, *arguments: Any, **keys: Any
+    ) -> Any:
         if "b" in mode and mode[0] in "wxa" and buffering != 0:
             return io.BufferedWriter(CountedFile(file, mode.replace("b", "")))
         return real(file, mode, buffering, *arguments, **keys)
 
     real = builtins.open
     builtins.open = io.open = opened
-    os.fsync, os.write, os.pwrite = counted(os.fsync), counted(os.write), counted(os.pwrite)
+    os.fsync, os.write, os.pwrite = (
+        counted(os.fsync),
+        counted(os.write),
+        counted(os.pwrite),
+    )
     sys.addaudithook(heard)
 
 

@@ -25,18 +25,36 @@ PAUSE = 0.002  # seconds between two looks
 class Job:
     """``hpcfl ARGUMENTS`` on so many ranks, 0 without mpiexec. ``strike`` tells what happens inside of it."""
 
-    def __init__(self, zygote: Zygote, ranks: int, arguments: list[str], strike: Strike,
-                 extra: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        zygote: Zygote,
+        ranks: int,
+        arguments: list[str],
+        strike: Strike,
+        extra: dict[str, str] | None = None,
+    ) -> None:
         self.ranks = max(1, ranks)
         self._place = Path(tempfile.mkdtemp(dir=zygote.folder))
         self._place.chmod(0o777)
         launcher = [MPIEXEC, "-n", str(ranks)] if ranks else []
-        with open(self._place / "out", "wb") as out, open(self._place / "err", "wb") as err:
+        with (
+            open(self._place / "out", "wb") as out,
+            open(self._place / "err", "wb") as err,
+        ):
             self.process = subprocess.Popen(
-                [*launcher, zygote.python, STRUCK, *arguments], stdin=subprocess.DEVNULL, stdout=out,
-                stderr=err, start_new_session=True, cwd=zygote.folder,
-                env={**os.environ, **(extra or {}), "HPCFL_JOB": str(self._place),
-                     "HPCFL_STRIKE": json.dumps(asdict(strike))})
+                [*launcher, zygote.python, STRUCK, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+                cwd=zygote.folder,
+                env={
+                    **os.environ,
+                    **(extra or {}),
+                    "HPCFL_JOB": str(self._place),
+                    "HPCFL_STRIKE": json.dumps(asdict(strike)),
+                },
+            )
 
     @property
     def out(self) -> str:
@@ -52,8 +70,11 @@ class Job:
 
     def pids(self) -> dict[int, int]:
         """rank → pid of those that have begun."""
-        return {int(path.name.removeprefix("rank-")): int(path.read_text())
-                for path in self._place.glob("rank-*") if not path.suffix}
+        return {
+            int(path.name.removeprefix("rank-")): int(path.read_text())
+            for path in self._place.glob("rank-*")
+            if not path.suffix
+        }
 
     def operations(self) -> int:
         """How many input/output operations there were, of a job that has ended by itself."""
@@ -65,7 +86,9 @@ class Job:
 
     def connected(self) -> bool:
         """Wait until MPI has started on all ranks; False if the job ended before."""
-        return self._wait(lambda: len(list(self._place.glob("connected-*"))) == self.ranks)
+        return self._wait(
+            lambda: len(list(self._place.glob("connected-*"))) == self.ranks
+        )
 
     def struck(self) -> bool:
         """Wait until the operation that was to be told of is reached; False if the job ended before."""
@@ -114,7 +137,9 @@ class Job:
         mark, found = f"HPCFL_JOB={self._place}".encode(), []
         for process in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                if mark in (process / "environ").read_bytes() and _alive(int(process.name)):
+                if mark in (process / "environ").read_bytes() and _alive(
+                    int(process.name)
+                ):
                     found.append(int(process.name))
         return found
 
@@ -127,6 +152,8 @@ def send(pid: int, number: int) -> None:
 
 def _alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return (
+            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        )
     except OSError:
         return False

@@ -28,19 +28,27 @@ def failed(code: int | None, said: str, reason: str) -> list[str]:
     return [] if reason in said else [f"nothing said about '{reason}': {said[-SHOWN:]}"]
 
 
-def stopped(code: int | None, number: signal.Signals, times: int, early: bool, ranks: int) -> list[str]:
+def stopped(
+    code: int | None, number: signal.Signals, times: int, early: bool, ranks: int
+) -> list[str]:
     """A first signal ends with 75, the second at once; 0 where it came too late, death where too early."""
     allowed = {0, 75} | ({1, 255} if times > 1 else set())  # mpiexec says 255
     allowed |= {-number, int(number), 128 + number} if early else set()
     if number == signal.SIGINT and times > 1:
         allowed.add(130)  # Ctrl-C where no round is under way any more
-    return [] if code in allowed else [f"code {code} after {number.name} × {times} on {ranks} ranks"]
+    return (
+        []
+        if code in allowed
+        else [f"code {code} after {number.name} × {times} on {ranks} ranks"]
+    )
 
 
 def refused(code: int | None, job: Job) -> list[str]:
     """Code 2 and one line."""
     right = code == 2 and _one_line(job.err)
-    return [] if right else [f"code {code}, not refused in one line: {job.said[-SHOWN:]}"]
+    return (
+        [] if right else [f"code {code}, not refused in one line: {job.said[-SHOWN:]}"]
+    )
 
 
 def looked(code: int | None, job: Job) -> list[str]:
@@ -50,7 +58,11 @@ def looked(code: int | None, job: Job) -> list[str]:
 
 def unchanged(before: dict, after: dict) -> list[str]:
     """Two stamps of a scene are the same."""
-    changed = sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))
+    changed = sorted(
+        name
+        for name in before.keys() | after.keys()
+        if before.get(name) != after.get(name)
+    )
     return [f"changed {', '.join(changed)}"] if changed else []
 
 
@@ -60,7 +72,12 @@ def twice(scene: Scene, codes: list[int | None], jobs: list[Job]) -> list[str]:
     if 0 not in codes and not scene.lost():
         said = " / ".join(job.err[-SHOWN:] for job in jobs)
         return [f"neither of two starts came through: {codes}: {said}"]
-    return [line for code, job in zip(codes, jobs, strict=True) if code != 0 for line in refused(code, job)]
+    return [
+        line
+        for code, job in zip(codes, jobs, strict=True)
+        if code != 0
+        for line in refused(code, job)
+    ]
 
 
 def story(scene: Scene, code: int | None) -> list[str]:
@@ -68,8 +85,10 @@ def story(scene: Scene, code: int | None) -> list[str]:
     and change nothing.
     """
     before, wrong, folder = scene.stamp(), [], str(scene.folder)
-    looks = {command: scene.look(command, folder, *options)
-             for command, *options in (("show", "--json"), ("status",), ("table",))}
+    looks = {
+        command: scene.look(command, folder, *options)
+        for command, *options in (("show", "--json"), ("status",), ("table",))
+    }
     for command, (ended, job) in looks.items():
         wrong += [f"{command}: {line}" for line in looked(ended, job)]
     wrong += [f"looking {line}" for line in unchanged(before, scene.stamp())]
@@ -78,23 +97,34 @@ def story(scene: Scene, code: int | None) -> list[str]:
         return wrong + ([lost] if scene.manifests() else [])
     shown = json.loads(looks["show"][1].out)
     state = re.findall(r"^1 (\w+)$", looks["status"][1].out, re.MULTILINE)
-    return wrong + _agreed(scene, code, shown, state[0] if state else "(nothing)", looks["table"][0])
+    return wrong + _agreed(
+        scene, code, shown, state[0] if state else "(nothing)", looks["table"][0]
+    )
 
 
-def _agreed(scene: Scene, code: int | None, shown: dict, state: str, table: int | None) -> list[str]:
+def _agreed(
+    scene: Scene, code: int | None, shown: dict, state: str, table: int | None
+) -> list[str]:
     newest = next((one.round for _, one in scene.manifests()), 0)
     finished, there = shown["finished"], scene.finished()
     checks = {
-        f"finished is {finished}, round {ROUNDS + 1} and its state on the disk: {there}": finished == there,
-        f"finished is {finished}, status says {state}": finished == (state == "finished"),
+        f"finished is {finished}, round {ROUNDS + 1} and its state on the disk: {there}": finished
+        == there,
+        f"finished is {finished}, status says {state}": finished
+        == (state == "finished"),
         f"finished is {finished}, table ends with {table}": finished == (table == 0),
-        f"finished is {finished}, the run ended with {code}":
-            finished if code == 0 else not (finished and code == 75),
+        f"finished is {finished}, the run ended with {code}": finished
+        if code == 0
+        else not (finished and code == 75),
         f"status says {state}, show {shown['state']}": shown["state"] == state,
         f"status says {state} of a run that nobody runs": state != "running",
         f"status says {state} after code 75": code != 75 or state == "stopped",
-        f"{shown['rounds']} rounds shown, a checkpoint of round {newest}":
-            shown["rounds"] >= newest or lossy(scene)}
+        f"{shown['rounds']} rounds shown, a checkpoint of round {newest}": shown[
+            "rounds"
+        ]
+        >= newest
+        or lossy(scene),
+    }
     return [what for what, right in checks.items() if not right]
 
 
@@ -103,7 +133,9 @@ def continued(scene: Scene, code: int | None, job: Job, before: dict) -> list[st
     if code == 0:
         return ["a traceback"] if "Traceback" in job.said else []
     if scene.manifests():
-        return [f"not continued from an intact checkpoint, code {code}: {job.said[-SHOWN:]}"]
+        return [
+            f"not continued from an intact checkpoint, code {code}: {job.said[-SHOWN:]}"
+        ]
     return refused(code, job) + unchanged(before, scene.stamp())
 
 
@@ -121,7 +153,13 @@ def complete(scene: Scene) -> list[str]:
     before = scene.stamp()
     if (code := scene.start(0).end(FINISH)) != 0:
         wrong.append(f"complete, yet the same command ends with {code}")
-    return wrong + unchanged(before, scene.stamp()) + equal(scene) + story(scene, 0) + _left(scene)
+    return (
+        wrong
+        + unchanged(before, scene.stamp())
+        + equal(scene)
+        + story(scene, 0)
+        + _left(scene)
+    )
 
 
 def equal(scene: Scene) -> list[str]:
@@ -132,7 +170,9 @@ def equal(scene: Scene) -> list[str]:
     if newest != expected.digest and not (newest is None and scene.damaged):
         wrong.append(f"digest {newest}, not the undisturbed one")
     rows = np.flatnonzero(np.isin(expected.results.rounds, found.rounds))
-    if len(rows) < len(expected.results.rounds) and not (lossy(scene) and _notes(scene)):
+    if len(rows) < len(expected.results.rounds) and not (
+        lossy(scene) and _notes(scene)
+    ):
         wrong.append(f"rounds {found.rounds.tolist()} recorded, no note of the others")
     if len(found.rounds) != len(rows):
         return [*wrong, f"rounds {found.rounds.tolist()} recorded"]
@@ -140,16 +180,31 @@ def equal(scene: Scene) -> list[str]:
 
 
 def _differences(expected: Results, found: Results, rows: np.ndarray) -> list[str]:
-    names = sorted(name for name in expected.values.keys() | found.values.keys()
-                   if not name.startswith(VARIES))
-    wrong = [f"{name} is not that of the undisturbed run" for name in names
-             if name not in found.values or name not in expected.values
-             or not np.array_equal(expected.values[name][rows], found.values[name], equal_nan=True)]
+    names = sorted(
+        name
+        for name in expected.values.keys() | found.values.keys()
+        if not name.startswith(VARIES)
+    )
+    wrong = [
+        f"{name} is not that of the undisturbed run"
+        for name in names
+        if name not in found.values
+        or name not in expected.values
+        or not np.array_equal(
+            expected.values[name][rows], found.values[name], equal_nan=True
+        )
+    ]
     static = expected.static.keys() | found.static.keys()
-    wrong += [f"{name} differs" for name in sorted(static)
-              if not np.array_equal(expected.static.get(name, 0), found.static.get(name, 0))]
-    return wrong + [f"{key} differs" for key in ("config", "primary")
-                    if expected.header[key] != found.header.get(key)]
+    wrong += [
+        f"{name} differs"
+        for name in sorted(static)
+        if not np.array_equal(expected.static.get(name, 0), found.static.get(name, 0))
+    ]
+    return wrong + [
+        f"{key} differs"
+        for key in ("config", "primary")
+        if expected.header[key] != found.header.get(key)
+    ]
 
 
 def lossy(scene: Scene) -> bool:
@@ -158,7 +213,9 @@ def lossy(scene: Scene) -> bool:
 
 
 def _notes(scene: Scene) -> list[str]:
-    return json.loads(scene.look("show", str(scene.folder), "--json")[1].out).get("notes", [])
+    return json.loads(scene.look("show", str(scene.folder), "--json")[1].out).get(
+        "notes", []
+    )
 
 
 def _left(scene: Scene) -> list[str]:
@@ -167,4 +224,3 @@ def _left(scene: Scene) -> list[str]:
 
 def _one_line(text: str) -> bool:
     return len(text.strip().splitlines()) == 1
-

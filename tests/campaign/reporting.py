@@ -23,9 +23,17 @@ def add(folder: Path, events: list[Event], seconds: float, command: str) -> None
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "events.json"
     parts = json.loads(file.read_text()) if file.exists() else []
-    parts.append({"command": command, "seconds": round(seconds), "commit": provenance.commit(),
-                  "cores": os.cpu_count(), "processor": provenance.processor(),
-                  "python": platform.python_version(), "events": [asdict(event) for event in events]})
+    parts.append(
+        {
+            "command": command,
+            "seconds": round(seconds),
+            "commit": provenance.commit(),
+            "cores": os.cpu_count(),
+            "processor": provenance.processor(),
+            "python": platform.python_version(),
+            "events": [asdict(event) for event in events],
+        }
+    )
     file.write_text(json.dumps(parts, indent=1) + "\n")
     (folder / "README.md").write_text(markdown(parts))
 
@@ -33,22 +41,44 @@ def add(folder: Path, events: list[Event], seconds: float, command: str) -> None
 def markdown(parts: list[dict[str, Any]]) -> str:
     events = [event for part in parts for event in part["events"]]
     wrong = [event for event in events if event["wrong"]]
-    methods = ", ".join(f"{name} {times}×" for name, times in sorted(_count(events, "method").items()))
-    lines = [f"# {len(events)} random faults, {len(wrong)} of them with a wrong outcome", "", PROMISE, "",
-             *_table(events), "", *_moments(events), "",
-             f"Methods: {methods}.", "",
-             "| part | commit | faults | minutes |", "| --- | --- | ---: | ---: |",
-             *(f"| `{part['command']}` | {part['commit']} | {len(part['events'])} | "
-               f"{part['seconds'] / 60:.0f} |" for part in parts), "",
-             f"On {parts[-1]['cores']} cores of {parts[-1]['processor']}, Python {parts[-1]['python']}.",
-             *(["", "## Wrong", ""] if wrong else []),
-             *(f"* `--only {event['seed']}`: {event['method']}, {event['kind']} ({event['moment']}, "
-               f"{event['detail']}): {'; '.join(event['wrong'])}" for event in wrong)]
+    methods = ", ".join(
+        f"{name} {times}×" for name, times in sorted(_count(events, "method").items())
+    )
+    lines = [
+        f"# {len(events)} random faults, {len(wrong)} of them with a wrong outcome",
+        "",
+        PROMISE,
+        "",
+        *_table(events),
+        "",
+        *_moments(events),
+        "",
+        f"Methods: {methods}.",
+        "",
+        "| part | commit | faults | minutes |",
+        "| --- | --- | ---: | ---: |",
+        *(
+            f"| `{part['command']}` | {part['commit']} | {len(part['events'])} | "
+            f"{part['seconds'] / 60:.0f} |"
+            for part in parts
+        ),
+        "",
+        f"On {parts[-1]['cores']} cores of {parts[-1]['processor']}, Python {parts[-1]['python']}.",
+        *(["", "## Wrong", ""] if wrong else []),
+        *(
+            f"* `--only {event['seed']}`: {event['method']}, {event['kind']} ({event['moment']}, "
+            f"{event['detail']}): {'; '.join(event['wrong'])}"
+            for event in wrong
+        ),
+    ]
     return "\n".join(lines) + "\n"
 
 
 def _table(events: list[dict[str, Any]]) -> list[str]:
-    lines = ["| fault | times | exit codes | slowest end | wrong |", "| --- | ---: | --- | ---: | ---: |"]
+    lines = [
+        "| fault | times | exit codes | slowest end | wrong |",
+        "| --- | ---: | --- | ---: | ---: |",
+    ]
     for kind in _count(events, "kind"):
         those = [event for event in events if event["kind"] == kind]
         counted = sorted(_count(those, "code").items(), key=str)
@@ -61,9 +91,17 @@ def _table(events: list[dict[str, Any]]) -> list[str]:
 
 def _moments(events: list[dict[str, Any]]) -> list[str]:
     moments = Counter(event["moment"].partition(",")[0] for event in events)
-    wrong = Counter(event["moment"].partition(",")[0] for event in events if event["wrong"])
-    return ["| moment | times | wrong |", "| --- | ---: | ---: |",
-            *(f"| {moment} | {times} | {wrong[moment]} |" for moment, times in sorted(moments.items()))]
+    wrong = Counter(
+        event["moment"].partition(",")[0] for event in events if event["wrong"]
+    )
+    return [
+        "| moment | times | wrong |",
+        "| --- | ---: | ---: |",
+        *(
+            f"| {moment} | {times} | {wrong[moment]} |"
+            for moment, times in sorted(moments.items())
+        ),
+    ]
 
 
 def _count(events: list[dict[str, Any]], key: str) -> Counter[Any]:

@@ -76,11 +76,18 @@ class Scene:
         """How many to start with, mostly one, which is quick; 0 is without mpiexec."""
         return self.chance.choice([0, 0, 0, *range(1, self.most_ranks + 1)])
 
-    def start(self, ranks: int, strike: Strike | None = None, *options: str, **extra: str) -> Job:
+    def start(
+        self, ranks: int, strike: Strike | None = None, *options: str, **extra: str
+    ) -> Job:
         """``hpcfl run`` on the folder."""
         strike = replace(strike or Strike(""), folder=str(self.folder))
-        return Job(self.zygote, ranks, ["run", str(self.file), "--out", str(self.folder), *options], strike,
-                   extra)
+        return Job(
+            self.zygote,
+            ranks,
+            ["run", str(self.file), "--out", str(self.folder), *options],
+            strike,
+            extra,
+        )
 
     def look(self, *command: str, user: int | None = None) -> tuple[int | None, Job]:
         """A command that only looks: its exit code and the job that has ended."""
@@ -109,7 +116,10 @@ class Scene:
         for path in manifest.newest_first(folder):
             with suppress(Damaged, OSError):
                 one = manifest.read(path)
-                if all((folder / shard.name).stat().st_size == shard.size for shard in one.files):
+                if all(
+                    (folder / shard.name).stat().st_size == shard.size
+                    for shard in one.files
+                ):
                     found.append(one)
         return found
 
@@ -128,21 +138,34 @@ class Scene:
 
     def stamp(self) -> dict[str, tuple[object, ...]]:
         """Everything below ``place``: names, kinds, rights, contents, and the times of files."""
-        return {str(path.relative_to(self.place)): _stamp(path) for path in sorted(self.place.rglob("*"))}
+        return {
+            str(path.relative_to(self.place)): _stamp(path)
+            for path in sorted(self.place.rglob("*"))
+        }
 
 
 def _stamp(path: Path) -> tuple[object, ...]:
     about = path.lstat()
     if not path.is_file():
         return (about.st_mode,)
-    return about.st_mode, about.st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest()
+    return (
+        about.st_mode,
+        about.st_mtime_ns,
+        hashlib.sha256(path.read_bytes()).hexdigest(),
+    )
 
 
 def write(folder: Path, method: str, number: int) -> Path:
     """The experiment file of a method; the number varies what is trained, scored and saved."""
     file = folder / f"{method}.toml"
-    varied = {"fraction": (1.0, 0.6)[number % 2], "scored": 1 + number // 2 % 2, "saved": 1 + number // 3 % 2}
-    file.write_text(EXPERIMENT.format(method=method, rounds=ROUNDS, hang_after=HANG_AFTER, **varied))
+    varied = {
+        "fraction": (1.0, 0.6)[number % 2],
+        "scored": 1 + number // 2 % 2,
+        "saved": 1 + number // 3 % 2,
+    }
+    file.write_text(
+        EXPERIMENT.format(method=method, rounds=ROUNDS, hang_after=HANG_AFTER, **varied)
+    )
     return file
 
 

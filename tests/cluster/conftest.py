@@ -46,9 +46,18 @@ class Cluster:
 
     def run(self, *command: str, check: bool = True, stderr: int | None = None) -> str:
         """A command's standard output."""
-        answer = subprocess.run(command, cwd=self.folder, text=True, stdout=subprocess.PIPE, stderr=stderr,
-                                timeout=PATIENCE, env=self.environment)
-        assert not check or answer.returncode == 0, f"{command}: {answer.returncode}\n{answer.stdout}"
+        answer = subprocess.run(
+            command,
+            cwd=self.folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            timeout=PATIENCE,
+            env=self.environment,
+        )
+        assert not check or answer.returncode == 0, (
+            f"{command}: {answer.returncode}\n{answer.stdout}"
+        )
         return answer.stdout
 
     def hpcfl(self, *arguments: str, check: bool = True) -> str:
@@ -60,46 +69,92 @@ class Cluster:
         (self.folder / name).write_text(text)
         return name
 
-    def experiment(self, pause: float = 0.0, every: int | str = 1, sweep: str = "", since: int = 3) -> str:
+    def experiment(
+        self, pause: float = 0.0, every: int | str = 1, sweep: str = "", since: int = 3
+    ) -> str:
         """An experiment file of 20 rounds; ``pause``: seconds of a round in which nothing is computed,
         ``since`` a round until ``hurry``: so many that a slow machine does not get to round 20 before what
         a test does to the run."""
         self.write("slow", "")
-        text = EXPERIMENT.format(pause=f"pause = {pause}\nsince = {since}" if pause else "",
-                                 every=json.dumps(every))
+        text = EXPERIMENT.format(
+            pause=f"pause = {pause}\nsince = {since}" if pause else "",
+            every=json.dumps(every),
+        )
         return self.write("e.toml", text + sweep)
 
     def start_afresh(self) -> None:
         """Fork no process from the zygote from here on."""
-        self.environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        self.environment["PATH"] = (
+            f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        )
 
     def hurry(self) -> None:
         (self.folder / "slow").unlink()
 
     def profile(self, **keys: object) -> None:
-        values = {"nodes": 2, "ranks_per_node": 2, "time": "0:10:00", "warning": 60, **keys}
-        self.write("slurm/profiles/bed.toml", "".join(
-            f"{key} = {value if isinstance(value, int) else repr(value)}\n" for key, value in values.items()))
+        values = {
+            "nodes": 2,
+            "ranks_per_node": 2,
+            "time": "0:10:00",
+            "warning": 60,
+            **keys,
+        }
+        self.write(
+            "slurm/profiles/bed.toml",
+            "".join(
+                f"{key} = {value if isinstance(value, int) else repr(value)}\n"
+                for key, value in values.items()
+            ),
+        )
 
     def submit(self, out: str = "out") -> list[str]:
         """The ids of the jobs, in the order of their cells those too that were in the queue."""
         output = self.hpcfl("submit", "e.toml", "--profile", "bed", "--out", out)
-        return [line.rpartition(" ")[2] for line in output.splitlines() if " job " in line]
+        return [
+            line.rpartition(" ")[2] for line in output.splitlines() if " job " in line
+        ]
 
     def state(self, job: str) -> str:
         """Slurm's word for it, e.g. PENDING; requeued jobs, which Slurm holds back for two minutes,
         are let go at once."""
-        state = self.run("squeue", "--noheader", "--states=all", "--array", "--jobs", job,
-                         "--Format=State:|").strip().strip("| ")
+        state = (
+            self.run(
+                "squeue",
+                "--noheader",
+                "--states=all",
+                "--array",
+                "--jobs",
+                job,
+                "--Format=State:|",
+            )
+            .strip()
+            .strip("| ")
+        )
         if state == "PENDING":
-            self.run("scontrol", "update", f"jobid={job}", "StartTime=now", check=False,
-                     stderr=subprocess.DEVNULL)
+            self.run(
+                "scontrol",
+                "update",
+                f"jobid={job}",
+                "StartTime=now",
+                check=False,
+                stderr=subprocess.DEVNULL,
+            )
         return state
 
     def restarts(self, job: str) -> int:
         self.state(job)  # lets it go
-        return int(self.run("squeue", "--noheader", "--states=all", "--jobs", job,
-                            "--Format=RestartCnt:|").strip().strip("| "))
+        return int(
+            self.run(
+                "squeue",
+                "--noheader",
+                "--states=all",
+                "--jobs",
+                job,
+                "--Format=RestartCnt:|",
+            )
+            .strip()
+            .strip("| ")
+        )
 
     def wait(self, job: str, end: str = "COMPLETED") -> None:
         """Until the job has ended, in this state."""
@@ -115,17 +170,22 @@ class Cluster:
 
     def wait_for_round(self, number: int) -> None:
         """Until round ``number`` of the run in ``out`` is recorded."""
+
         def recorded() -> bool:
             names = [path.stem for path in self.folder.glob("out/rounds/*.h5")]
-            return any(int(name.rpartition("-")[2]) >= number for name in names) or self.rounds() >= number
+            return (
+                any(int(name.rpartition("-")[2]) >= number for name in names)
+                or self.rounds() >= number
+            )
 
         self.until(recorded, f"round {number}")
 
     def until(self, happened: Callable[[], bool], what: str) -> None:
         deadline = time.monotonic() + PATIENCE
         while not happened():
-            assert time.monotonic() < deadline, (f"{what}: not within {PATIENCE} s\n{self.run('squeue')}\n"
-                                                 f"{self.log()}")
+            assert time.monotonic() < deadline, (
+                f"{what}: not within {PATIENCE} s\n{self.run('squeue')}\n{self.log()}"
+            )
             time.sleep(0.5)
 
     def rounds(self, out: str = "out") -> int:
@@ -135,7 +195,9 @@ class Cluster:
 
     def log(self) -> str:
         """All that the jobs of ``out`` said."""
-        return "\n".join(path.read_text() for path in sorted(self.folder.glob("out/jobs/*.out")))
+        return "\n".join(
+            path.read_text() for path in sorted(self.folder.glob("out/jobs/*.out"))
+        )
 
     def digest(self, out: str = "out") -> str:
         """Of the state in the newest checkpoint of a finished run."""
@@ -150,16 +212,28 @@ def testbed(zygote: Zygote) -> Iterator[dict[str, str]]:
     zygote, those of its jobs too."""
     os.environ["PATH"] += os.pathsep + "/usr/sbin"
     if any(shutil.which(program) is None for program in PROGRAMS):
-        installed = subprocess.run([TESTBED / "install"], capture_output=True, text=True)
+        installed = subprocess.run(
+            [TESTBED / "install"], capture_output=True, text=True
+        )
         if installed.returncode:
-            pytest.skip(f"Slurm is not installed and cannot be: {installed.stderr.strip().splitlines()[-1]}")
+            pytest.skip(
+                f"Slurm is not installed and cannot be: {installed.stderr.strip().splitlines()[-1]}"
+            )
     folder = Path(f"/tmp/hpcfl-testbed-{os.getpid()}")  # a socket's path must be short
-    started = subprocess.run([TESTBED / "start", folder], capture_output=True, text=True,
-                             env={**os.environ, "HPCFL_TESTBED_PORT": str(20000 + os.getpid() % 10000 * 3)})
+    started = subprocess.run(
+        [TESTBED / "start", folder],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "HPCFL_TESTBED_PORT": str(20000 + os.getpid() % 10000 * 3)},
+    )
     if started.returncode:
         pytest.skip(f"Slurm does not start here: {started.stderr.strip()}")
     try:
-        yield {**os.environ, "SLURM_CONF": str(folder / "slurm.conf"), "PATH": zygote.path}
+        yield {
+            **os.environ,
+            "SLURM_CONF": str(folder / "slurm.conf"),
+            "PATH": zygote.path,
+        }
     finally:
         subprocess.run([TESTBED / "stop", folder], check=True)
 
@@ -171,14 +245,25 @@ def cluster(testbed: dict[str, str], tmp_path: Path) -> Iterator[Cluster]:
     found = Cluster(tmp_path, dict(testbed))
     found.profile()
     yield found
-    found.run("scancel", "--full", "--signal=KILL", "--user", str(os.getuid()), check=False,
-              stderr=subprocess.DEVNULL)
-    found.run("scancel", "--user", str(os.getuid()), check=False, stderr=subprocess.DEVNULL)
+    found.run(
+        "scancel",
+        "--full",
+        "--signal=KILL",
+        "--user",
+        str(os.getuid()),
+        check=False,
+        stderr=subprocess.DEVNULL,
+    )
+    found.run(
+        "scancel", "--user", str(os.getuid()), check=False, stderr=subprocess.DEVNULL
+    )
     found.until(lambda: not found.run("squeue", "--noheader").strip(), "an empty queue")
 
 
 @pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory, testbed: dict[str, str]) -> str:
+def undisturbed(
+    tmp_path_factory: pytest.TempPathFactory, testbed: dict[str, str]
+) -> str:
     """The digest of the experiment run by one process without pauses."""
     plain = Cluster(tmp_path_factory.mktemp("plain"), testbed)
     shutil.copy(METHODS, plain.folder)

@@ -11,29 +11,67 @@ from hpcfl.cluster.profile import Profile
 from hpcfl.cluster.supervisor import Supervisor
 from hpcfl.errors import UserError
 
-ODD = ["plain", "two words", "quo'te", 'dou"ble', "semi;colon", "$(touch hacked)", "`touch hacked`",
-       "-n", "new\nline", "ü*?"]
+ODD = [
+    "plain",
+    "two words",
+    "quo'te",
+    'dou"ble',
+    "semi;colon",
+    "$(touch hacked)",
+    "`touch hacked`",
+    "-n",
+    "new\nline",
+    "ü*?",
+]
 
 
 def test_options_of_a_gpu_job():
-    profile = Profile(partition="gpu", account="p-1", nodes=2, ranks_per_node=5,
-                      gpus_per_node=4, cores=8, memory="200G", time="1-00:00:00", warning=300,
-                      options={"exclusive": True, "nice": 10, "requeue": False})
+    profile = Profile(
+        partition="gpu",
+        account="p-1",
+        nodes=2,
+        ranks_per_node=5,
+        gpus_per_node=4,
+        cores=8,
+        memory="200G",
+        time="1-00:00:00",
+        warning=300,
+        options={"exclusive": True, "nice": 10, "requeue": False},
+    )
     assert batch.flags(batch.options(profile, "cifar")) == [
-        "--job-name=cifar", "--partition=gpu", "--account=p-1", "--nodes=2", "--ntasks-per-node=5",
-        "--cpus-per-task=8", "--gpus-per-node=4", "--mem=200G", "--time=1-00:00:00", "--signal=B:USR2@300",
-        "--open-mode=append", "--exclusive", "--nice=10"]
+        "--job-name=cifar",
+        "--partition=gpu",
+        "--account=p-1",
+        "--nodes=2",
+        "--ntasks-per-node=5",
+        "--cpus-per-task=8",
+        "--gpus-per-node=4",
+        "--mem=200G",
+        "--time=1-00:00:00",
+        "--signal=B:USR2@300",
+        "--open-mode=append",
+        "--exclusive",
+        "--nice=10",
+    ]
 
 
-@pytest.mark.parametrize(("profile", "line"), [
-    (Profile(nodes=2, cores=3),
-     "srun --mpi=pmi2 --wait=10 --kill-on-bad-exit=0 --cpus-per-task=3 --cpu-bind=cores"),
-    (Profile(mpi="pmix", gpus_per_node=4),
-     "srun --mpi=pmix --wait=10 --kill-on-bad-exit=0 --cpus-per-task=1 --cpu-bind=cores --gpu-bind=none"),
-    (Profile(mpi="mpiexec", nodes=2, ranks_per_node=4), "mpiexec -n 8"),
-    (Profile(cluster="local"), "mpiexec -n 2"),
-    (Profile(cluster="local", ranks_per_node=1), ""),
-    (Profile(cluster="debug", nodes=3), "")])
+@pytest.mark.parametrize(
+    ("profile", "line"),
+    [
+        (
+            Profile(nodes=2, cores=3),
+            "srun --mpi=pmi2 --wait=10 --kill-on-bad-exit=0 --cpus-per-task=3 --cpu-bind=cores",
+        ),
+        (
+            Profile(mpi="pmix", gpus_per_node=4),
+            "srun --mpi=pmix --wait=10 --kill-on-bad-exit=0 --cpus-per-task=1 --cpu-bind=cores --gpu-bind=none",
+        ),
+        (Profile(mpi="mpiexec", nodes=2, ranks_per_node=4), "mpiexec -n 8"),
+        (Profile(cluster="local"), "mpiexec -n 2"),
+        (Profile(cluster="local", ranks_per_node=1), ""),
+        (Profile(cluster="debug", nodes=3), ""),
+    ],
+)
 def test_what_starts_the_ranks(profile, line):
     assert shlex.join(batch.launcher(profile)) == line
 
@@ -42,9 +80,20 @@ def test_what_starts_the_ranks(profile, line):
 def test_odd_names_reach_the_command_unchanged(name, tmp_path):
     """The script is run, with its command replaced by one that writes down its arguments."""
     seen = tmp_path / "seen"
-    words = ["python", "-c", "import sys; open(sys.argv[1], 'w').write(repr(sys.argv[2:]))", str(seen)]
-    supervisor = Supervisor(["srun", *batch.experiment("python", Path(name), Path(name))], name,
-                            name, 60, 1, [name])
+    words = [
+        "python",
+        "-c",
+        "import sys; open(sys.argv[1], 'w').write(repr(sys.argv[2:]))",
+        str(seen),
+    ]
+    supervisor = Supervisor(
+        ["srun", *batch.experiment("python", Path(name), Path(name))],
+        name,
+        name,
+        60,
+        1,
+        [name],
+    )
     command = [*words, *batch.supervised("python", supervisor)]
     text = batch.script({"nodes": 2, "requeue": True}, ["true"], command)
     subprocess.run(["bash", "-c", text], cwd=tmp_path, check=True)
@@ -55,13 +104,20 @@ def test_odd_names_reach_the_command_unchanged(name, tmp_path):
 
 
 def test_script_in_full():
-    text = batch.script({"job-name": "two words", "requeue": True}, ["module load mpich"],
-                        ["python", "it's.py"])
-    assert text == ("#!/bin/bash\n#SBATCH '--job-name=two words'\n#SBATCH --requeue\nmodule load mpich\n"
-                    "exec python 'it'\"'\"'s.py'\n")
+    text = batch.script(
+        {"job-name": "two words", "requeue": True},
+        ["module load mpich"],
+        ["python", "it's.py"],
+    )
+    assert text == (
+        "#!/bin/bash\n#SBATCH '--job-name=two words'\n#SBATCH --requeue\nmodule load mpich\n"
+        "exec python 'it'\"'\"'s.py'\n"
+    )
 
 
-@pytest.mark.parametrize("name", ["new\nline", "100%", "back\\slash", "tab\t", "del\x7f"])
+@pytest.mark.parametrize(
+    "name", ["new\nline", "100%", "back\\slash", "tab\t", "del\x7f"]
+)
 def test_folders_that_slurm_cannot_name(name):
     with pytest.raises(UserError, match="choose another --out"):
         batch.check_folder(Path("/results") / name)

@@ -19,6 +19,7 @@ def write(tmp_path, monkeypatch):
     def to(path: str, text: str) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
+
     return to
 
 
@@ -36,31 +37,39 @@ def test_the_users_own_comes_first(write):
 
 def test_unknown_name_is_answered_with_the_known(write):
     write("slurm/profiles/gpu.toml", "")
-    with pytest.raises(UserError, match=r"--profile gpuu: no such profile in .*did you mean 'gpu'\?"):
+    with pytest.raises(
+        UserError, match=r"--profile gpuu: no such profile in .*did you mean 'gpu'\?"
+    ):
         profile.load("gpuu")
 
 
 def test_unknown_key_is_answered_with_the_valid_ones(write):
     write("p.toml", "node = 3")
-    with pytest.raises(UserError, match=r"p.toml: unknown key 'node'; did you mean 'nodes'\? allowed: "
-                                        r"cluster, partition"):
+    with pytest.raises(
+        UserError,
+        match=r"p.toml: unknown key 'node'; did you mean 'nodes'\? allowed: "
+        r"cluster, partition",
+    ):
         profile.load("p.toml")
 
 
-@pytest.mark.parametrize(("text", "complaint"), [
-    ("nodes = 0", "nodes = 0: must be greater than 0"),
-    ("time = 'tomorrow'", "time = 'tomorrow'"),
-    ("time = '0:10'", "time"),
-    ("partition = 'low; rm -rf ~'", "partition"),
-    ("partition = \"low\\n#SBATCH --uid=0\"", "partition"),
-    ("account = '$(id)'", "account"),
-    ("mpi = 'pmi2 --uid=0'", "mpi"),
-    ("setup = [\"true\\nfalse\"]", "setup.0"),
-    ("memory = '1G 2'", "memory"),
-    ("[options]\n'x y' = 1", "options.x y"),
-    ("[options]\nmail-user = \"a\\nb\"", "options.mail-user"),
-    ("nodes = ", "cannot be read"),
-])
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("nodes = 0", "nodes = 0: must be greater than 0"),
+        ("time = 'tomorrow'", "time = 'tomorrow'"),
+        ("time = '0:10'", "time"),
+        ("partition = 'low; rm -rf ~'", "partition"),
+        ('partition = "low\\n#SBATCH --uid=0"', "partition"),
+        ("account = '$(id)'", "account"),
+        ("mpi = 'pmi2 --uid=0'", "mpi"),
+        ('setup = ["true\\nfalse"]', "setup.0"),
+        ("memory = '1G 2'", "memory"),
+        ("[options]\n'x y' = 1", "options.x y"),
+        ('[options]\nmail-user = "a\\nb"', "options.mail-user"),
+        ("nodes = ", "cannot be read"),
+    ],
+)
 def test_bad_values_get_one_line(write, text, complaint):
     write("p.toml", text)
     with pytest.raises(UserError) as caught:
@@ -68,6 +77,8 @@ def test_bad_values_get_one_line(write, text, complaint):
     assert complaint in str(caught.value) and "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("0:01:30", 90), ("12:00:00", 43200), ("2-01:00:00", 176400)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("0:01:30", 90), ("12:00:00", 43200), ("2-01:00:00", 176400)]
+)
 def test_seconds_of_a_time_limit(text, seconds):
     assert Profile(time=text).seconds == seconds

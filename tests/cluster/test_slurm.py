@@ -14,28 +14,41 @@ SLURM = Path(__file__).parents[2] / "slurm"
 def test_job_on_two_nodes_gives_the_digest_of_one_process(cluster, undisturbed):
     cluster.start_afresh()
     cluster.experiment()
-    dry = cluster.hpcfl("submit", "e.toml", "--profile", "bed", "--out", "out", "--dry-run")
-    assert ("#SBATCH --nodes=2" in dry and "#SBATCH --ntasks-per-node=2" in dry
-            and not (cluster.folder / "out").exists())
+    dry = cluster.hpcfl(
+        "submit", "e.toml", "--profile", "bed", "--out", "out", "--dry-run"
+    )
+    assert (
+        "#SBATCH --nodes=2" in dry
+        and "#SBATCH --ntasks-per-node=2" in dry
+        and not (cluster.folder / "out").exists()
+    )
     (job,) = cluster.submit()
     cluster.wait(job)
     assert cluster.digest() == undisturbed
     log = cluster.log()
-    assert "the server" in log and all(re.search(rf"rank {rank} on .*cores .*clients ", log)
-                                       for rank in (1, 2, 3))
+    assert "the server" in log and all(
+        re.search(rf"rank {rank} on .*cores .*clients ", log) for rank in (1, 2, 3)
+    )
     assert "finished" in cluster.hpcfl("status", "out")
-    assert "1 of 1 complete" in cluster.hpcfl("submit", "e.toml", "--profile", "bed", "--out", "out")
+    assert "1 of 1 complete" in cluster.hpcfl(
+        "submit", "e.toml", "--profile", "bed", "--out", "out"
+    )
 
 
 def test_the_readme_word_for_word(cluster):
     """All that it lets one type once the test cluster is up, in a folder with nothing but ``slurm/``."""
     shutil.copytree(SLURM, cluster.folder / "slurm", dirs_exist_ok=True)
     chapter = (SLURM / "README.md").read_text().partition("## Submit")[2]
-    dry, sent, watched, table, by_hand = (cluster.run("bash", "-ec", line.strip())
-                                          for line in chapter.splitlines() if line.startswith("    "))
+    dry, sent, watched, table, by_hand = (
+        cluster.run("bash", "-ec", line.strip())
+        for line in chapter.splitlines()
+        if line.startswith("    ")
+    )
     assert "#SBATCH --array=0-5%6" in dry and "memory" in dry
     assert sent.count(": job ") == 6 and watched.strip().endswith("6 finished")
-    assert all(re.search(rf"{method} +\d\d\.\d\d ± ", table) for method in ("fedavg", "local"))
+    assert all(
+        re.search(rf"{method} +\d\d\.\d\d ± ", table) for method in ("fedavg", "local")
+    )
     cluster.wait(by_hand.split()[-1])
     assert "6 finished" in cluster.hpcfl("status", "runs/by-hand")
 
@@ -47,26 +60,36 @@ def test_odd_folder_name(cluster):
     (job,) = cluster.submit(out)
     cluster.wait(job)
     assert cluster.rounds(out) == 20
-    assert {path.name for path in cluster.folder.iterdir()
-            if path.is_dir()} - {"__pycache__"} == {"slurm", out}
+    assert {path.name for path in cluster.folder.iterdir() if path.is_dir()} - {
+        "__pycache__"
+    } == {"slurm", out}
 
 
 def test_sweep_with_a_failing_cell(cluster):
-    cluster.experiment(sweep='[sweep]\nmethod.name = ["fedavg", "methods_for_jobs:Slow"]\nseed = [0, 1]\n')
+    cluster.experiment(
+        sweep='[sweep]\nmethod.name = ["fedavg", "methods_for_jobs:Slow"]\nseed = [0, 1]\n'
+    )
     cluster.profile(ranks_per_node=1, at_once=3)
     (cluster.folder / "broken-1").touch()
     jobs = cluster.submit()
-    assert len(jobs) == 4 and len({job.partition("_")[0] for job in jobs}) == 1  # one array
+    assert (
+        len(jobs) == 4 and len({job.partition("_")[0] for job in jobs}) == 1
+    )  # one array
     for job in jobs:
         cluster.until(lambda job=job: cluster.ended(job), f"the end of {job}")
     status = cluster.hpcfl("status", "out")
-    assert "3 finished, 1 failed" in status and re.search(r"methods_for_jobs_Slow,seed=1 +failed .*broken on "
-                                                          r"purpose", status)
+    assert "3 finished, 1 failed" in status and re.search(
+        r"methods_for_jobs_Slow,seed=1 +failed .*broken on "
+        r"purpose",
+        status,
+    )
     (cluster.folder / "broken-1").unlink()
     (job,) = cluster.submit()
     cluster.wait(job)
     table = cluster.hpcfl("table", "out", "--format", "csv")
     rows = [line.split(",") for line in table.splitlines()]
     assert [(row[0], row[1], row[-2]) for row in rows[1:]] == [  # how many seeds
-        ("fedavg", "digits dirichlet", "2"), ("methods_for_jobs:Slow", "digits dirichlet", "2")]
+        ("fedavg", "digits dirichlet", "2"),
+        ("methods_for_jobs:Slow", "digits dirichlet", "2"),
+    ]
     assert rows[1][3:5] == rows[2][3:5]  # without a pause the two are the same method

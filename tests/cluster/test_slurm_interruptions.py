@@ -38,8 +38,14 @@ def test_time_limit_hit_twice(cluster, undisturbed):
 
 def test_preempted_by_a_higher_partition(cluster, undisturbed):
     job = in_round_three(cluster)
-    other = cluster.run("sbatch", "--parsable", "--partition=high", "--nodes=2", "--exclusive",
-                        "--wrap=sleep 2").strip()
+    other = cluster.run(
+        "sbatch",
+        "--parsable",
+        "--partition=high",
+        "--nodes=2",
+        "--exclusive",
+        "--wrap=sleep 2",
+    ).strip()
     cluster.until(lambda: cluster.restarts(job) == 1, "the preemption")
     assert re.search(r"queued +.*requeued 1 time", cluster.hpcfl("status", "out"))
     cluster.hurry()
@@ -79,10 +85,15 @@ def test_without_scontrol_jobs_follow_each_other(cluster, undisturbed):
     cluster.profile(ranks_per_node=1, setup=[f"export PATH={cluster.folder}/bin"])
     job, other = cluster.submit()
     for done in (2, 4):
-        cluster.until(lambda done=done: cluster.rounds("out/seed=0") > done, f"round {done} of job {job}")
+        cluster.until(
+            lambda done=done: cluster.rounds("out/seed=0") > done,
+            f"round {done} of job {job}",
+        )
         cluster.run("scancel", "--batch", "--signal=USR2", job)
         cluster.until(lambda job=job: cluster.ended(job), f"the end of {job}")
-        assert re.search(r"seed=0 +(queued|starting|running) ", cluster.hpcfl("status", "out"))
+        assert re.search(
+            r"seed=0 +(queued|starting|running) ", cluster.hpcfl("status", "out")
+        )
         job = cluster.submit()[0]  # already in the queue
         assert "_" not in job
     cluster.hurry()
@@ -99,8 +110,11 @@ def test_killed_rank_ends_the_job_and_the_next_one_resumes(cluster, undisturbed)
     os.kill(int(pid), signal.SIGKILL)
     cluster.wait(job, "FAILED")
     assert re.search(r"task 2: Killed", cluster.log())
-    assert re.search(r"failed +.*the ranks ended with code 137: rank 2 on \S+ \(pid \d+, .*, clients .*\): "
-                     r"Killed; submitted", cluster.hpcfl("status", "out"))
+    assert re.search(
+        r"failed +.*the ranks ended with code 137: rank 2 on \S+ \(pid \d+, .*, clients .*\): "
+        r"Killed; submitted",
+        cluster.hpcfl("status", "out"),
+    )
     done = cluster.rounds()
     assert 2 <= done < 20  # that of round 3 may not be complete
     cluster.hurry()
@@ -117,7 +131,9 @@ def test_cancelled_job_is_not_requeued(cluster):
     cluster.run("scancel", job)
     cluster.wait(job, "CANCELLED")
     assert cluster.restarts(job) == 0
-    assert re.search(r"e +stopped +.*the same command continues", cluster.hpcfl("status", "out"))
+    assert re.search(
+        r"e +stopped +.*the same command continues", cluster.hpcfl("status", "out")
+    )
 
 
 def test_rounds_longer_than_a_job_do_not_go_round_for_ever(cluster):
@@ -125,7 +141,12 @@ def test_rounds_longer_than_a_job_do_not_go_round_for_ever(cluster):
     cluster.profile(warning=20, max_requeues=0)
     (job,) = cluster.submit()
     cluster.wait_for_round(1)
-    cluster.run("scancel", "--batch", "--signal=USR2", job)  # the warning, without waiting for it
+    cluster.run(
+        "scancel", "--batch", "--signal=USR2", job
+    )  # the warning, without waiting for it
     cluster.wait(job, "FAILED")
     assert "in the middle of a round" in cluster.log()
-    assert "without a new checkpoint (round 0), more than max_requeues = 0" in cluster.hpcfl("status", "out")
+    assert (
+        "without a new checkpoint (round 0), more than max_requeues = 0"
+        in cluster.hpcfl("status", "out")
+    )

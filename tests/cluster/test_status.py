@@ -18,9 +18,19 @@ from hpcfl.storage import results
 from hpcfl.storage.lock import FolderLock
 from hpcfl.storage.metrics import MetricsWriter
 
-TABLE = {"rounds": 2, "name": "s", "data": {"dataset": "tiny:blobs"}, "model": {"name": "mlp", "hidden": [4]},
-         "partition": {"scheme": "tiny:Counts", "clients": 2, "counts": [[5, 5, 0, 0], [0, 0, 5, 5]]},
-         "method": {"name": "fedavg"}, "training": {"lr": 0.1}}
+TABLE = {
+    "rounds": 2,
+    "name": "s",
+    "data": {"dataset": "tiny:blobs"},
+    "model": {"name": "mlp", "hidden": [4]},
+    "partition": {
+        "scheme": "tiny:Counts",
+        "clients": 2,
+        "counts": [[5, 5, 0, 0], [0, 0, 5, 5]],
+    },
+    "method": {"name": "fedavg"},
+    "training": {"lr": 0.1},
+}
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +51,14 @@ def sweep(begun, tmp_path):
 @pytest.fixture
 def queue(sweep, monkeypatch):
     """``queue(state, reason, restarts)``: what Slurm says of the job of seed 1."""
+
     def put(*queued):
         (sweep / "jobs").mkdir(exist_ok=True)
         (sweep / "jobs" / "submitted.json").write_text(json.dumps({"seed=1": "5_1"}))
-        monkeypatch.setattr(slurm, "jobs", lambda ids: {"5_1": Queued(*queued)} if "5_1" in ids else {})
+        monkeypatch.setattr(
+            slurm, "jobs", lambda ids: {"5_1": Queued(*queued)} if "5_1" in ids else {}
+        )
+
     return put
 
 
@@ -56,16 +70,28 @@ def states(folder):
 def test_finished_and_waiting(sweep):
     assert states(sweep) == [("seed=0", "finished", ""), ("seed=1", "waiting", "")]
     done = status.look(sweep)[0]
-    assert (done.round, done.rounds) == (2, 2) and 0 < done.accuracy <= 1 and done.left is None
+    assert (
+        (done.round, done.rounds) == (2, 2)
+        and 0 < done.accuracy <= 1
+        and done.left is None
+    )
 
 
-@pytest.mark.parametrize(("queued", "state", "note"), [
-    (("PENDING", "Resources", 0), "queued", "Resources"),
-    (("PENDING", "BeginTime", 2), "queued", "requeued 2 times, BeginTime"),
-    (("RUNNING", "None", 0), "starting", ""),
-    (("COMPLETED", "None", 0), "waiting", ""), (("CANCELLED", "None", 0), "waiting", ""),
-    (("OUT_OF_MEMORY", "OutOfMemory", 0), "failed",
-     "OUT_OF_MEMORY is all that Slurm says; the log is in {}/jobs")])
+@pytest.mark.parametrize(
+    ("queued", "state", "note"),
+    [
+        (("PENDING", "Resources", 0), "queued", "Resources"),
+        (("PENDING", "BeginTime", 2), "queued", "requeued 2 times, BeginTime"),
+        (("RUNNING", "None", 0), "starting", ""),
+        (("COMPLETED", "None", 0), "waiting", ""),
+        (("CANCELLED", "None", 0), "waiting", ""),
+        (
+            ("OUT_OF_MEMORY", "OutOfMemory", 0),
+            "failed",
+            "OUT_OF_MEMORY is all that Slurm says; the log is in {}/jobs",
+        ),
+    ],
+)
 def test_jobs_in_the_queue(sweep, queue, queued, state, note):
     queue(*queued)
     assert states(sweep)[1] == ("seed=1", state, note.format(sweep))
@@ -73,10 +99,14 @@ def test_jobs_in_the_queue(sweep, queue, queued, state, note):
 
 def test_a_job_that_follows_another_is_the_cells(sweep, queue, monkeypatch):
     queue("FAILED", "NonZeroExitCode", 0)
-    (sweep / "jobs" / "seed=1.requeues").write_text(json.dumps({"failure": None,
-                                                                "followers": {"5_1": "8", "8": "9"}}))
-    monkeypatch.setattr(slurm, "jobs",
-                        lambda ids: {"9": Queued("PENDING", "Dependency", 0)} if "9" in ids else {})
+    (sweep / "jobs" / "seed=1.requeues").write_text(
+        json.dumps({"failure": None, "followers": {"5_1": "8", "8": "9"}})
+    )
+    monkeypatch.setattr(
+        slurm,
+        "jobs",
+        lambda ids: {"9": Queued("PENDING", "Dependency", 0)} if "9" in ids else {},
+    )
     assert states(sweep)[1] == ("seed=1", "queued", "Dependency")
 
 
@@ -86,7 +116,9 @@ def test_running_while_its_folder_is_locked(sweep, queue):
     with FolderLock(sweep / "seed=1"):
         assert states(sweep)[1] == ("seed=1", "starting", "requeued 1 time")
         MetricsWriter(sweep / "seed=1", {}, {}).record(1, {"final": 0})
-        (sweep / "seed=1" / "run.json").write_bytes((sweep / "seed=0" / "run.json").read_bytes())
+        (sweep / "seed=1" / "run.json").write_bytes(
+            (sweep / "seed=0" / "run.json").read_bytes()
+        )
         assert states(sweep)[1] == ("seed=1", "running", "requeued 1 time")
     assert states(sweep)[1][1] == "running"  # so the queue says
 
@@ -96,12 +128,18 @@ def test_failed_with_the_reason_of_the_run(sweep):
     with pytest.raises(RunFailure):
         run(diverges, sweep / "seed=1", OneProcess())
     _, failed = status.look(sweep)
-    assert failed.state == "failed" and "round 2: client 1 diverged" in failed.note and failed.round == 1
+    assert (
+        failed.state == "failed"
+        and "round 2: client 1 diverged" in failed.note
+        and failed.round == 1
+    )
 
 
 def test_failed_with_the_reason_of_the_supervisor(sweep, queue):
     queue("FAILED", "NonZeroExitCode", 0)
-    (sweep / "jobs" / "seed=1.requeues").write_text(json.dumps({"failure": "the ranks ended with code 137"}))
+    (sweep / "jobs" / "seed=1.requeues").write_text(
+        json.dumps({"failure": "the ranks ended with code 137"})
+    )
     assert states(sweep)[1] == ("seed=1", "failed", "the ranks ended with code 137")
 
 
@@ -114,12 +152,28 @@ def test_stopped_in_the_middle(sweep):
     assert states(sweep)[1] == ("seed=1", "stopped", "the same command continues")
 
 
-@pytest.mark.parametrize(("ranks", "argv", "job", "printed"), [
-    (1, ["/usr/bin/hpcfl", "run", "my file.toml"], False, "hpcfl run 'my file.toml'"),
-    (3, ["hpcfl", "run", "f.toml", "--set", "seed=1"], False, "mpiexec -n 3 hpcfl run f.toml --set seed=1"),
-    (3, ["hpcfl", "run", "f.toml"], True, None),
-    (1, ["study.py"], False, None)])
-def test_a_stopped_run_says_what_continues_it(sweep, queue, monkeypatch, capsys, ranks, argv, job, printed):
+@pytest.mark.parametrize(
+    ("ranks", "argv", "job", "printed"),
+    [
+        (
+            1,
+            ["/usr/bin/hpcfl", "run", "my file.toml"],
+            False,
+            "hpcfl run 'my file.toml'",
+        ),
+        (
+            3,
+            ["hpcfl", "run", "f.toml", "--set", "seed=1"],
+            False,
+            "mpiexec -n 3 hpcfl run f.toml --set seed=1",
+        ),
+        (3, ["hpcfl", "run", "f.toml"], True, None),
+        (1, ["study.py"], False, None),
+    ],
+)
+def test_a_stopped_run_says_what_continues_it(
+    sweep, queue, monkeypatch, capsys, ranks, argv, job, printed
+):
     """Not one that a job began: Slurm started its ranks."""
     if job:
         queue("CANCELLED", "None", 0)
@@ -137,7 +191,9 @@ def test_a_stopped_run_says_what_continues_it(sweep, queue, monkeypatch, capsys,
 
     lines = capsys.readouterr().out.splitlines()
     said = [line for line in lines if line.startswith("continue")]
-    assert said == ([f"continue, in the folder where it was begun: {printed}"] if printed else [])
+    assert said == (
+        [f"continue, in the folder where it was begun: {printed}"] if printed else []
+    )
 
 
 def test_a_single_run_and_a_folder_without_any(sweep, tmp_path):
@@ -156,7 +212,9 @@ def test_watching_ends_when_nothing_is_under_way(sweep, capsys):
 def test_watching_while_a_job_runs(sweep, queue, monkeypatch, capsys):
     """It finishes between two looks."""
     queue("RUNNING", "None", 0)
-    finish = lambda seconds: run(parse(TABLE | {"seed": 1}), sweep / "seed=1", OneProcess())  # noqa: E731
+    finish = lambda seconds: run(
+        parse(TABLE | {"seed": 1}), sweep / "seed=1", OneProcess()
+    )  # noqa: E731
     monkeypatch.setattr(status, "time", SimpleNamespace(sleep=finish))
     status.show(sweep, watch=True)
     assert capsys.readouterr().out.endswith("\n2 finished\n")
@@ -168,8 +226,14 @@ def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, no_figures, capsys):
     others are not."""
     table = {**TABLE, "sweep": {"method.name": ["fedavg", "tiny:Diverges", "local"]}}
     for _ in range(2):
-        with pytest.raises(RunFailure,
-                           match=r"1 of 3 cells failed, first tiny_Diverges: round 2: client 1 diverged"):
+        with pytest.raises(
+            RunFailure,
+            match=r"1 of 3 cells failed, first tiny_Diverges: round 2: client 1 diverged",
+        ):
             run_table(table, "s.toml", tmp_path / "out", False, OneProcess())
-        assert [cell.state for cell in status.look(tmp_path / "out")] == ["finished", "failed", "finished"]
+        assert [cell.state for cell in status.look(tmp_path / "out")] == [
+            "finished",
+            "failed",
+            "finished",
+        ]
     assert capsys.readouterr().out.count("complete in") == 2

@@ -34,7 +34,11 @@ def here(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "e.toml").write_text(EXPERIMENT)
     (tmp_path / "slurm" / "profiles").mkdir(parents=True)
-    texts = {"local": 'cluster = "local"', "debug": 'cluster = "debug"', "slurm": "nodes = 2"}
+    texts = {
+        "local": 'cluster = "local"',
+        "debug": 'cluster = "debug"',
+        "slurm": "nodes = 2",
+    }
     for name, text in texts.items():
         (tmp_path / "slurm" / "profiles" / f"{name}.toml").write_text(text)
     return tmp_path
@@ -44,7 +48,9 @@ def here(tmp_path, monkeypatch):
 def forked(zygote, monkeypatch):
     """Ranks are forked from the zygote; not submitit's own processes, whose numbers it has to know."""
     monkeypatch.setenv("PATH", zygote.path)
-    monkeypatch.setattr(submission, "sys", SimpleNamespace(executable=str(zygote.python)))
+    monkeypatch.setattr(
+        submission, "sys", SimpleNamespace(executable=str(zygote.python))
+    )
 
 
 def send(here, name, *overrides, out="out", dry_run=False):
@@ -57,16 +63,29 @@ def test_the_same_without_slurm(forked, here, name):
     assert send(here, name) == ["seed=0: finished", "seed=1: finished"]
     assert (here / "out" / "seed=1" / "metrics.h5").exists()
     assert send(here, name) == ["2 of 2 complete"]
-    assert send(here, name, "sweep.seed=[0, 1, 2]") == ["2 of 3 complete", "seed=2: finished"]
+    assert send(here, name, "sweep.seed=[0, 1, 2]") == [
+        "2 of 3 complete",
+        "seed=2: finished",
+    ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "said"), [
-    ("local", "the ranks ended with code 1: {}; submitted again it continues from round 0"), ("debug", "{}")])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "local",
+            "the ranks ended with code 1: {}; submitted again it continues from round 0",
+        ),
+        ("debug", "{}"),
+    ],
+)
 def test_a_failing_cell_does_not_stop_the_others(forked, here, name, said):
     first, second = send(here, name, "sweep.seed=[0]", "sweep.training.lr=[1e38, 0.1]")
-    diverged = ("round 1: clients 0, 1 diverged (NaN or Inf); lower training.lr or set training.clip and "
-                "start over with --fresh, or leave such clients out with training.on_divergence = 'exclude'")
+    diverged = (
+        "round 1: clients 0, 1 diverged (NaN or Inf); lower training.lr or set training.clip and "
+        "start over with --fresh, or leave such clients out with training.on_divergence = 'exclude'"
+    )
     assert first == f"seed=0,lr=1e+38: failed, {said.format(diverged)}"
     assert second == "seed=0,lr=0.1: finished"
 
@@ -77,7 +96,9 @@ def test_what_would_be_refused_is_not_sent(here):
     (here / "out" / "seed=0").write_text("in the way")
     refused = f"{here}/out/seed=0: is a file, not a folder; choose another --out"
     assert send(here, "debug") == [f"seed=0: refused, {refused}", "seed=1: finished"]
-    with pytest.raises(UserError, match="is a file, not a folder; choose another --out"):
+    with pytest.raises(
+        UserError, match="is a file, not a folder; choose another --out"
+    ):
         send(here, "debug", "sweep.seed=[0]")
 
 
@@ -85,7 +106,9 @@ def test_a_dry_run_shows_the_script_and_writes_nothing(here, capsys):
     (text,) = send(here, "slurm", out="two words; it's", dry_run=True)
     assert "#SBATCH --nodes=2" in text and "#SBATCH --array=0-1%2" in text
     last = text.strip().splitlines()[-1]
-    assert shlex.split(last)[-1] == str(here / "two words; it's" / "jobs") and last.startswith("exec ")
+    assert shlex.split(last)[-1] == str(
+        here / "two words; it's" / "jobs"
+    ) and last.startswith("exec ")
     said = capsys.readouterr().out
     assert "memory" in said and "ranks 2 to 3: at most as much as rank 1" in said
     assert not (here / "two words; it's").exists()
@@ -97,24 +120,37 @@ def test_configurations_are_frozen(here):
     frozen = json.loads((here / "out" / "jobs" / "seed=1.json").read_text())
     assert (frozen["rounds"], frozen["seed"], frozen["name"]) == (1, 1, "t-seed=1")
     script = (here / "out" / "jobs" / "seed=1.sbatch").read_text()
-    assert (script.startswith("#!/bin/bash\n#SBATCH --job-name=t-seed=1\n")
-            and "hpcfl.cluster.supervisor" in script)
+    assert (
+        script.startswith("#!/bin/bash\n#SBATCH --job-name=t-seed=1\n")
+        and "hpcfl.cluster.supervisor" in script
+    )
 
 
-@pytest.mark.parametrize(("name", "overrides", "out", "complaint"), [
-    ("slurm", ("runtime.threads=4",),
-     "out", "runtime.threads = 4 needs as many cores a rank, the profile has cores = 1"),
-    ("slurm", ("method.name='fedavgg'",), "out", "did you mean 'fedavg'"),
-    ("slurm", (), "new\nline", "choose another --out"),
-    ("nowhere", (), "out", "no such profile"),
-])
-def test_bad_input_comes_before_anything_is_written(here, name, overrides, out, complaint):
+@pytest.mark.parametrize(
+    ("name", "overrides", "out", "complaint"),
+    [
+        (
+            "slurm",
+            ("runtime.threads=4",),
+            "out",
+            "runtime.threads = 4 needs as many cores a rank, the profile has cores = 1",
+        ),
+        ("slurm", ("method.name='fedavgg'",), "out", "did you mean 'fedavg'"),
+        ("slurm", (), "new\nline", "choose another --out"),
+        ("nowhere", (), "out", "no such profile"),
+    ],
+)
+def test_bad_input_comes_before_anything_is_written(
+    here, name, overrides, out, complaint
+):
     with pytest.raises(UserError, match=complaint):
         send(here, name, *overrides, out=out)
     assert not (here / out).exists()
 
 
-def test_nothing_is_submitted_while_slurm_does_not_say_what_is_in_the_queue(here, monkeypatch):
+def test_nothing_is_submitted_while_slurm_does_not_say_what_is_in_the_queue(
+    here, monkeypatch
+):
     """A cell that was submitted before may still wait."""
     folder = here / "out" / "jobs"
     folder.mkdir(parents=True)

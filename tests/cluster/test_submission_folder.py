@@ -17,11 +17,15 @@ def jobs(tmp_path):
 
 
 def test_the_last_job_of_a_cell_and_why_it_failed(jobs):
-    (jobs / "a.requeues").write_text(json.dumps({"followers": {"1": "2", "2": "3"},
-                                                 "failure": "why", "rounds": 1}))
+    (jobs / "a.requeues").write_text(
+        json.dumps({"followers": {"1": "2", "2": "3"}, "failure": "why", "rounds": 1})
+    )
     submissions = Submissions(jobs.parent)
-    assert (submissions.jobs == {"a": "3"} and submissions.failure("a") == "why"
-            and submissions.failure("b") is None)
+    assert (
+        submissions.jobs == {"a": "3"}
+        and submissions.failure("a") == "why"
+        and submissions.failure("b") is None
+    )
 
 
 @pytest.mark.timeout(10)
@@ -30,15 +34,29 @@ def test_jobs_that_follow_each_other_in_a_circle_end(jobs):
     assert Submissions(jobs.parent).jobs == {"a": "1"}
 
 
-@pytest.mark.parametrize("text", ["[1]", "{", "[" * 100_000, '{"a": 1}', '{"../../etc/x": "1"}',
-                                  '{"..": "1"}', '{"": "1"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[1]",
+        "{",
+        "[" * 100_000,
+        '{"a": 1}',
+        '{"../../etc/x": "1"}',
+        '{"..": "1"}',
+        '{"": "1"}',
+    ],
+)
 def test_jobs_that_are_none_are_one_line(jobs, text):
     (jobs / "submitted.json").write_text(text)
-    with pytest.raises(UserError, match=r"submitted\.json: cannot be read \(.*\); delete it"):
+    with pytest.raises(
+        UserError, match=r"submitted\.json: cannot be read \(.*\); delete it"
+    ):
         Submissions(jobs.parent)
 
 
-@pytest.mark.parametrize("text", ["[1]", '{"followers": [1]}', '{"followers": {"1": 2}}', '{"failure": 3}'])
+@pytest.mark.parametrize(
+    "text", ["[1]", '{"followers": [1]}', '{"followers": {"1": 2}}', '{"failure": 3}']
+)
 def test_a_record_that_is_none_is_one_line(jobs, text):
     (jobs / "a.requeues").write_text(text)
     with pytest.raises(UserError, match=r"a\.requeues: cannot be read"):
@@ -46,7 +64,9 @@ def test_a_record_that_is_none_is_one_line(jobs, text):
 
 
 @pytest.mark.timeout(10)
-@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize(
+    "plant", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")]
+)
 def test_a_pipe_or_link_is_one_line(jobs, plant):
     (jobs / "submitted.json").unlink()
     plant(jobs / "submitted.json")

@@ -11,9 +11,13 @@ from pathlib import Path
 import pytest
 
 RANKS = "trap 'exit 75' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
-REQUEUES = "(sleep 0.3; kill -9 $PPID) >/dev/null 2>&1 &"  # the job that asks for it is killed
+REQUEUES = (
+    "(sleep 0.3; kill -9 $PPID) >/dev/null 2>&1 &"  # the job that asks for it is killed
+)
 REQUEUED = -9
-TOO_EARLY = "trap 'exit 138' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
+TOO_EARLY = (
+    "trap 'exit 138' USR1; touch started; for i in $(seq 300); do sleep 0.1; done"
+)
 DEAF = "trap '' USR1; touch started; sleep 30"
 
 
@@ -29,24 +33,58 @@ def slurm(tmp_path, monkeypatch):
     def put(**programs: str) -> None:
         for name, body in programs.items():
             path = tmp_path / "bin" / name
-            path.write_text(f"#!/bin/sh\necho {name} $* restarts=$HPCFL_RESTARTS >> {tmp_path}/calls\n"
-                            f"{body}\n")
+            path.write_text(
+                f"#!/bin/sh\necho {name} $* restarts=$HPCFL_RESTARTS >> {tmp_path}/calls\n"
+                f"{body}\n"
+            )
             path.chmod(0o755)
+
     put(squeue="echo '7|RUNNING|None|0|'")
     return put
 
 
-def run_supervisor(folder: Path, ranks: str, warning: float = 60, max_requeues: int = 1,
-                   launcher: str = "bash") -> "subprocess.Popen[str]":
+def run_supervisor(
+    folder: Path,
+    ranks: str,
+    warning: float = 60,
+    max_requeues: int = 1,
+    launcher: str = "bash",
+) -> "subprocess.Popen[str]":
     return subprocess.Popen(
-        [sys.executable, "-m", "hpcfl.cluster.supervisor", "--out", "out", "--record", "out.requeues",
-         "--again", "again.sbatch 'two words' b",
-         "--warning", str(warning), "--max-requeues", str(max_requeues), "--", launcher, "-c", ranks],
-        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        [
+            sys.executable,
+            "-m",
+            "hpcfl.cluster.supervisor",
+            "--out",
+            "out",
+            "--record",
+            "out.requeues",
+            "--again",
+            "again.sbatch 'two words' b",
+            "--warning",
+            str(warning),
+            "--max-requeues",
+            str(max_requeues),
+            "--",
+            launcher,
+            "-c",
+            ranks,
+        ],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
 
 
-def supervise(folder: Path, ranks: str, send: int | None = None, warning: float = 60, max_requeues: int = 1):
+def supervise(
+    folder: Path,
+    ranks: str,
+    send: int | None = None,
+    warning: float = 60,
+    max_requeues: int = 1,
+):
     """Exit code and what the supervisor said; ``send``: a signal once the ranks have started."""
     process = run_supervisor(folder, ranks, warning, max_requeues)
     if send is not None:
@@ -59,8 +97,15 @@ def supervise(folder: Path, ranks: str, send: int | None = None, warning: float 
 
 def calls(folder: Path) -> list[str]:
     path = folder / "calls"
-    return ([line for line in path.read_text().splitlines() if not line.startswith("squeue")]
-            if path.exists() else [])
+    return (
+        [
+            line
+            for line in path.read_text().splitlines()
+            if not line.startswith("squeue")
+        ]
+        if path.exists()
+        else []
+    )
 
 
 def noted(folder: Path) -> dict:
@@ -107,7 +152,10 @@ def test_ranks_that_die_of_the_warning_are_requeued(tmp_path, slurm):
     """It came before they could take it."""
     slurm(scontrol=REQUEUES)
     code, said = supervise(tmp_path, TOO_EARLY, signal.SIGUSR2)
-    assert code == REQUEUED and "before the ranks could take it (the ranks ended with code 138)" in said
+    assert (
+        code == REQUEUED
+        and "before the ranks could take it (the ranks ended with code 138)" in said
+    )
 
 
 @pytest.mark.slow
@@ -123,19 +171,27 @@ def test_without_scontrol_another_job_follows(tmp_path, slurm):
     slurm(scontrol="exit 1", sbatch="echo '8;testbed'")
     code, said = supervise(tmp_path, "exit 75")
     assert code == 75 and "job 8 follows it" in said
-    assert (calls(tmp_path)[-1] == "sbatch --parsable --dependency=afterany:7 again.sbatch two words "
-            "b restarts=1")
+    assert (
+        calls(tmp_path)[-1]
+        == "sbatch --parsable --dependency=afterany:7 again.sbatch two words "
+        "b restarts=1"
+    )
     assert noted(tmp_path)["followers"] == {"7": "8"}
 
 
 @pytest.mark.slow
 def test_the_job_that_follows_a_task_of_an_array_is_none(tmp_path, slurm, monkeypatch):
-    for name, value in {"SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "1",
-                        "SLURM_RESTART_COUNT": "2"}.items():
+    for name, value in {
+        "SLURM_ARRAY_JOB_ID": "5",
+        "SLURM_ARRAY_TASK_ID": "1",
+        "SLURM_RESTART_COUNT": "2",
+    }.items():
         monkeypatch.setenv(name, value)
     slurm(scontrol="exit 1", sbatch=f"env > {tmp_path}/handed-on; echo 8")
     assert supervise(tmp_path, "exit 75")[0] == 75
-    assert calls(tmp_path)[-1].startswith("sbatch --parsable --dependency=afterany:5_1 again.sbatch")
+    assert calls(tmp_path)[-1].startswith(
+        "sbatch --parsable --dependency=afterany:5_1 again.sbatch"
+    )
     handed_on = (tmp_path / "handed-on").read_text()
     assert "HPCFL_RESTARTS=3" in handed_on and "SLURM_JOB_ID=7" in handed_on
     assert "SLURM_ARRAY" not in handed_on and "SLURM_RESTART" not in handed_on
@@ -144,15 +200,22 @@ def test_the_job_that_follows_a_task_of_an_array_is_none(tmp_path, slurm, monkey
 @pytest.mark.slow
 def test_without_any_command_it_says_what_to_do(tmp_path, slurm):
     code, said = supervise(tmp_path, "exit 75")
-    assert code == 1 and "neither scontrol nor sbatch works" in said and "the same command continues" in said
+    assert (
+        code == 1
+        and "neither scontrol nor sbatch works" in said
+        and "the same command continues" in said
+    )
 
 
 @pytest.mark.slow
 def test_a_cancelled_job_stays_cancelled(tmp_path, slurm):
     slurm(scontrol="exit 0", squeue="echo '7|CANCELLED|None|0|'")
     code, said = supervise(tmp_path, "exit 75")
-    assert (code == 75
-            and "job 7 stopped in time\nhpcfl: job 7 is ended by scancel or scontrol requeue" in said)
+    assert (
+        code == 75
+        and "job 7 stopped in time\nhpcfl: job 7 is ended by scancel or scontrol requeue"
+        in said
+    )
     assert calls(tmp_path) == [] and noted(tmp_path)["failure"] is None
 
 
@@ -160,29 +223,52 @@ def test_a_failure_is_not_requeued_and_noted(tmp_path, slurm):
     slurm(scontrol="exit 0")
     checkpoint(tmp_path, 4)
     code, said = supervise(tmp_path, "kill -9 $$")
-    assert code == 1 and "the ranks were ended by SIGKILL" in said and "continues from round 4" in said
+    assert (
+        code == 1
+        and "the ranks were ended by SIGKILL" in said
+        and "continues from round 4" in said
+    )
     assert calls(tmp_path) == []
     assert "SIGKILL" in noted(tmp_path)["failure"]
 
 
-@pytest.mark.parametrize(("said", "why"), [
-    ("srun: error: n2: task 2: Killed\nsrun: error: n1: tasks 0-1,3: Killed",
-     "rank 2 on n2 (pid 5, cpu, clients 3-4): Killed"),
-    ("srun: error: n1: tasks 1,3: Killed", "rank 1: Killed"),
-    ("hpcfl: rank 1 on n1 failed: a bug\nsrun: error: n1: task 1: Aborted", "rank 1 on n1 failed: a bug")])
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (
+            "srun: error: n2: task 2: Killed\nsrun: error: n1: tasks 0-1,3: Killed",
+            "rank 2 on n2 (pid 5, cpu, clients 3-4): Killed",
+        ),
+        ("srun: error: n1: tasks 1,3: Killed", "rank 1: Killed"),
+        (
+            "hpcfl: rank 1 on n1 failed: a bug\nsrun: error: n1: task 1: Aborted",
+            "rank 1 on n1 failed: a bug",
+        ),
+    ],
+)
 @pytest.mark.slow
-def test_who_died_is_noted_in_one_line_and_all_that_was_said_is_passed_on(tmp_path, slurm, said, why):
+def test_who_died_is_noted_in_one_line_and_all_that_was_said_is_passed_on(
+    tmp_path, slurm, said, why
+):
     (tmp_path / "said").write_text(f"rank 2 on n2 (pid 5, cpu, clients 3-4)\n{said}\n")
     process = run_supervisor(tmp_path, "cat said; exit 137")
-    assert process.communicate(timeout=60)[0] == (tmp_path / "said").read_text() and process.returncode == 1
-    assert (noted(tmp_path)["failure"]
-            == f"the ranks ended with code 137: {why}; submitted again it continues from round 0")
+    assert (
+        process.communicate(timeout=60)[0] == (tmp_path / "said").read_text()
+        and process.returncode == 1
+    )
+    assert (
+        noted(tmp_path)["failure"]
+        == f"the ranks ended with code 137: {why}; submitted again it continues from round 0"
+    )
 
 
 def test_a_launcher_that_is_not_there_is_one_line(tmp_path, slurm):
     process = run_supervisor(tmp_path, "", launcher="nothing")
-    assert (process.communicate(timeout=60)[1] == "hpcfl: nothing: No such file or directory\n"
-            and process.returncode == 1)
+    assert (
+        process.communicate(timeout=60)[1]
+        == "hpcfl: nothing: No such file or directory\n"
+        and process.returncode == 1
+    )
     assert noted(tmp_path)["failure"] == "nothing: No such file or directory"
 
 
@@ -197,11 +283,16 @@ def test_requeues_without_a_new_checkpoint_are_counted(tmp_path, slurm, monkeypa
     slurm(scontrol=REQUEUES)
     assert supervise(tmp_path, "exit 75")[0] == REQUEUED
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    assert supervise(tmp_path, "exit 75")[0] == REQUEUED  # the one that max_requeues allows
+    assert (
+        supervise(tmp_path, "exit 75")[0] == REQUEUED
+    )  # the one that max_requeues allows
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     code, said = supervise(tmp_path, "touch ran; exit 75")
-    assert (code == 1
-            and "requeued 2 times without a new checkpoint (round 0), more than max_requeues = 1" in said)
+    assert (
+        code == 1
+        and "requeued 2 times without a new checkpoint (round 0), more than max_requeues = 1"
+        in said
+    )
     assert not (tmp_path / "ran").exists()
 
 

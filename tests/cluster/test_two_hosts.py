@@ -58,17 +58,54 @@ class Network:
         """The experiment with two ranks on each host; its output goes to a file."""
         with open(self.folder / f"{out}.log", "w") as log:
             return subprocess.Popen(
-                ["ip", "netns", "exec", f"{self.name}0", MPIEXEC, "-launcher", "ssh", "-launcher-exec",
-                 self.programs / "enter", "-hosts", "10.213.0.1:2,10.213.0.2:2", self.programs / "python",
-                 "-u", "-m", "hpcfl", "run", "e.toml", "--out", out],
-                stdout=log, stderr=subprocess.STDOUT, cwd=self.folder,
-                env={**os.environ, "UCX_TLS": "tcp,self"})
+                [
+                    "ip",
+                    "netns",
+                    "exec",
+                    f"{self.name}0",
+                    MPIEXEC,
+                    "-launcher",
+                    "ssh",
+                    "-launcher-exec",
+                    self.programs / "enter",
+                    "-hosts",
+                    "10.213.0.1:2,10.213.0.2:2",
+                    self.programs / "python",
+                    "-u",
+                    "-m",
+                    "hpcfl",
+                    "run",
+                    "e.toml",
+                    "--out",
+                    out,
+                ],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.folder,
+                env={**os.environ, "UCX_TLS": "tcp,self"},
+            )
 
     def finish_on_one_host(self, out: str) -> str:
         """The digest of the experiment, begun or continued by one process."""
         (self.folder / "slow").unlink(missing_ok=True)
-        subprocess.run(["ip", "netns", "exec", f"{self.name}0", self.programs / "python", "-m", "hpcfl",
-                        "run", "e.toml", "--out", out], cwd=self.folder, check=True, capture_output=True)
+        subprocess.run(
+            [
+                "ip",
+                "netns",
+                "exec",
+                f"{self.name}0",
+                self.programs / "python",
+                "-m",
+                "hpcfl",
+                "run",
+                "e.toml",
+                "--out",
+                out,
+            ],
+            cwd=self.folder,
+            check=True,
+            capture_output=True,
+        )
         return self.digest(out)
 
     def digest(self, out: str) -> str:
@@ -85,14 +122,18 @@ class Network:
         return (self.folder / f"{out}.log").read_text()
 
     def bytes_over_the_cable(self) -> int:
-        return int(_inside(f"{self.name}0", "cat", "/sys/class/net/cable0/statistics/tx_bytes"))
+        return int(
+            _inside(f"{self.name}0", "cat", "/sys/class/net/cable0/statistics/tx_bytes")
+        )
 
     def cut(self) -> None:
         _inside(f"{self.name}1", "ip", "link", "set", "cable1", "down")
 
 
 def _ip(*arguments: str) -> str:
-    return subprocess.run(["ip", *arguments], check=True, capture_output=True, text=True).stdout
+    return subprocess.run(
+        ["ip", *arguments], check=True, capture_output=True, text=True
+    ).stdout
 
 
 def _inside(name: str, *command: str) -> str:
@@ -125,22 +166,40 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
         with ExitStack() as zygotes:
             for host in range(2):
                 (folder / f"{name}{host}").mkdir()
-                zygotes.enter_context(Zygote(folder / f"{name}{host}",
-                                             within=["ip", "netns", "exec", f"{name}{host}"]))
+                zygotes.enter_context(
+                    Zygote(
+                        folder / f"{name}{host}",
+                        within=["ip", "netns", "exec", f"{name}{host}"],
+                    )
+                )
             yield Network(name, folder, folder)
     except subprocess.CalledProcessError as error:
         pytest.skip(f"no network namespaces here: {error.stderr.strip()}")
     finally:
         for host in range(2):
-            subprocess.run(["ip", "netns", "delete", f"{name}{host}"], capture_output=True)
+            subprocess.run(
+                ["ip", "netns", "delete", f"{name}{host}"], capture_output=True
+            )
 
 
 def _connect(name: str) -> None:
     """Make the namespaces, and lay a cable between them."""
     _ip("netns", "add", f"{name}0")
     _ip("netns", "add", f"{name}1")
-    _ip("link", "add", "cable0", "netns", f"{name}0", "type", "veth", "peer", "name", "cable1",
-        "netns", f"{name}1")
+    _ip(
+        "link",
+        "add",
+        "cable0",
+        "netns",
+        f"{name}0",
+        "type",
+        "veth",
+        "peer",
+        "name",
+        "cable1",
+        "netns",
+        f"{name}1",
+    )
     for host in range(2):
         inside = ("netns", "exec", f"{name}{host}", "ip")
         _ip(*inside, "address", "add", f"10.213.0.{host + 1}/24", "dev", f"cable{host}")
@@ -162,7 +221,9 @@ def network(hosts: Network, tmp_path: Path) -> Network:
 def test_same_digest_over_tcp(network):
     before = network.bytes_over_the_cable()
     assert network.start("out").wait(PATIENCE) == 0, network.said("out")
-    assert network.bytes_over_the_cable() - before > ROUNDS * 4000  # the models really travelled
+    assert (
+        network.bytes_over_the_cable() - before > ROUNDS * 4000
+    )  # the models really travelled
     assert network.digest("out") == network.finish_on_one_host("plain")
 
 
@@ -175,7 +236,10 @@ def test_a_lost_host_ends_the_job(network, fault):
     if fault == "the link is cut":
         network.cut()
     else:
-        os.kill(int(re.search(r"rank 3 on \S+ \(pid (\d+)", network.said("out")).group(1)), signal.SIGKILL)
+        os.kill(
+            int(re.search(r"rank 3 on \S+ \(pid (\d+)", network.said("out")).group(1)),
+            signal.SIGKILL,
+        )
     begun = time.monotonic()
     assert process.wait(PATIENCE) != 0
     assert time.monotonic() - begun < HANG_AFTER + 30

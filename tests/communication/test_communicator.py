@@ -11,8 +11,21 @@ from hpcfl.communication import mpi
 from hpcfl.communication.communicator import Communicator, OneProcess
 from hpcfl.communication.mpi import World
 
-EXCHANGES = ["together", "share", "collect", "allgather", "agree", "broadcast", "scatter", "gather",
-             "offers", "offer", "offered", "highest", "total"]
+EXCHANGES = [
+    "together",
+    "share",
+    "collect",
+    "allgather",
+    "agree",
+    "broadcast",
+    "scatter",
+    "gather",
+    "offers",
+    "offer",
+    "offered",
+    "highest",
+    "total",
+]
 NEEDED = [*EXCHANGES, "beat", "watch", "end", "abort"]
 
 
@@ -20,30 +33,52 @@ NEEDED = [*EXCHANGES, "beat", "watch", "end", "abort"]
 def test_a_communicator_that_lacks_an_exchange_cannot_be_constructed(forgotten):
     own = {name: getattr(World, name) for name in NEEDED if name != forgotten}
     with pytest.raises(TypeError, match=f"abstract.*{forgotten}"):
-        type("Forgetful", (Communicator,), own)(rank=0, size=2, local_rank=0, local_size=2)
+        type("Forgetful", (Communicator,), own)(
+            rank=0, size=2, local_rank=0, local_size=2
+        )
 
 
 def test_a_communicator_that_does_not_say_where_its_ranks_are_cannot_be_constructed():
     with pytest.raises(TypeError, match="local_rank"):
-        type("Forgetful", (Communicator,), {name: getattr(World, name) for name in NEEDED})(rank=0, size=2)
+        type(
+            "Forgetful",
+            (Communicator,),
+            {name: getattr(World, name) for name in NEEDED},
+        )(rank=0, size=2)
 
 
 def test_ranks_of_a_job_inherit_nothing_from_a_process_on_its_own():
     assert not issubclass(World, OneProcess)
 
 
-@pytest.mark.parametrize(("kinds", "takes"), [(None, False), ("mpi,system", False),
-                                              ("mpi,system,cuda:device", True)])
+@pytest.mark.parametrize(
+    ("kinds", "takes"),
+    [(None, False), ("mpi,system", False), ("mpi,system,cuda:device", True)],
+)
 def test_arrays_may_lie_in_a_gpu_where_mpi_says_so(kinds, takes):
     host = SimpleNamespace(rank=0, size=2)
     info = SimpleNamespace(Get={"mpi_memory_alloc_kinds": kinds}.get)
-    world = SimpleNamespace(rank=0, size=2, Split_type=lambda kind: host, Get_info=lambda: info)
-    assert World(SimpleNamespace(COMM_WORLD=world, COMM_TYPE_SHARED=None)).takes_gpu is takes
+    world = SimpleNamespace(
+        rank=0, size=2, Split_type=lambda kind: host, Get_info=lambda: info
+    )
+    assert (
+        World(SimpleNamespace(COMM_WORLD=world, COMM_TYPE_SHARED=None)).takes_gpu
+        is takes
+    )
 
 
-@pytest.mark.parametrize(("kinds", "reaches"), [
-    ("system", False), ("system,cuda", True), ("mpi,cuda:device", True), ("system, cuda:host", False),
-    ("cuda:managed:device", True), ("cudax", False), ("", False)])
+@pytest.mark.parametrize(
+    ("kinds", "reaches"),
+    [
+        ("system", False),
+        ("system,cuda", True),
+        ("mpi,cuda:device", True),
+        ("system, cuda:host", False),
+        ("cuda:managed:device", True),
+        ("cudax", False),
+        ("", False),
+    ],
+)
 def test_mpi_reaches_gpus_where_it_takes_their_own_memory(kinds, reaches):
     assert mpi.reaches_gpus(kinds) == reaches
 

@@ -19,14 +19,18 @@ def there(message):
     return exchange.send(ALONE, PLACED, IDS, message, CPU)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.int64, torch.uint8, torch.bool]
+)
 def test_fields_keep_their_type_order_and_values(dtype):
     own, shared = torch.arange(6).view(3, 2).to(dtype), torch.arange(4).to(dtype)
     inbox, floats = there({"own": own, "shared": shared})
     assert torch.equal(inbox["own"], own) and torch.equal(inbox["shared"], shared)
     assert inbox["own"].dtype == inbox["shared"].dtype == dtype
     assert floats == 2 + 4
-    back = exchange.gather(ALONE, PLACED, IDS, {"own": own}, [exchange.header({"own": own})])
+    back = exchange.gather(
+        ALONE, PLACED, IDS, {"own": own}, [exchange.header({"own": own})]
+    )
     assert torch.equal(back["own"], own) and back["own"].dtype == dtype
 
 
@@ -40,49 +44,70 @@ def test_floats_are_what_the_message_declares():
 def test_a_pool_travels_with_its_picks():
     rows, picks = torch.randn(2, 4), torch.tensor([[0, 1], [1, -1], [-1, -1]])
     inbox, floats = there({"models": Pool(rows, picks)})
-    assert torch.equal(inbox["models"].rows, rows) and torch.equal(inbox["models"].picks, picks)
+    assert torch.equal(inbox["models"].rows, rows) and torch.equal(
+        inbox["models"].picks, picks
+    )
     assert floats == (8 + 4 + 0) / 3
 
 
 def mixture(clients, width=100):
     """Of two models in float64, which are as many bytes as four in float32."""
-    return Mixture(torch.randn(2, width).double(), torch.rand(clients, 2).double(), torch.float32)
+    return Mixture(
+        torch.randn(2, width).double(), torch.rand(clients, 2).double(), torch.float32
+    )
 
 
 def test_of_a_mixture_travels_what_is_fewer_bytes():
     """Of the weights 16 bytes for each client are counted as well, of its own row 400."""
-    kinds = [type(exchange._lighter(mixture(clients=13), size)) for size in (1, 2, 3, 4, 5)]
+    kinds = [
+        type(exchange._lighter(mixture(clients=13), size)) for size in (1, 2, 3, 4, 5)
+    ]
     assert kinds == [Mixture, Mixture, Mixture, Mixture, Field]
-    assert [type(exchange._lighter(mixture(clients), 2)) for clients in (4, 5)] == [Field, Mixture]
+    assert [type(exchange._lighter(mixture(clients), 2)) for clients in (4, 5)] == [
+        Field,
+        Mixture,
+    ]
 
 
 @pytest.mark.parametrize("models", [False, True])
 def test_a_mixture_arrives_as_rows_whatever_travels(monkeypatch, models):
     sent = mixture(len(IDS))
-    monkeypatch.setattr(exchange, "_lighter",
-                        lambda value, size: value if models else Field(value.mixed()))
+    monkeypatch.setattr(
+        exchange,
+        "_lighter",
+        lambda value, size: value if models else Field(value.mixed()),
+    )
     inbox, floats = there({"own": sent, "shared": torch.zeros(4)})
     assert sorted(inbox) == ["own", "shared"] and floats == 100 + 4
     assert torch.equal(inbox["own"], (sent.weights @ sent.rows).float())
     assert inbox["own"].dtype == torch.float32
 
 
-@pytest.mark.parametrize(("rows", "weights"), [((2, 9), (3, 4)), ((2, 9), (2,)), ((9,), (3, 9)),
-                                               ((0, 9), (3, 0))])
+@pytest.mark.parametrize(
+    ("rows", "weights"),
+    [((2, 9), (3, 4)), ((2, 9), (2,)), ((9,), (3, 9)), ((0, 9), (3, 0))],
+)
 def test_a_mixture_of_other_shapes_is_refused(rows, weights):
-    with pytest.raises(ValueError, match=r"a Mixture of models \[.*\], weights \[.*\]; expected"):
+    with pytest.raises(
+        ValueError, match=r"a Mixture of models \[.*\], weights \[.*\]; expected"
+    ):
         Mixture(torch.zeros(rows), torch.zeros(weights), torch.float32)
 
 
 @pytest.mark.parametrize("shape", [(), (2, 3, 4)])
 def test_other_shapes_are_refused(shape):
-    with pytest.raises(ValueError,
-                       match=r"message field 'odd' has shape .*; it must be \[n, width\] or \[width\]"):
+    with pytest.raises(
+        ValueError,
+        match=r"message field 'odd' has shape .*; it must be \[n, width\] or \[width\]",
+    ):
         there({"odd": torch.zeros(shape)})
 
 
 def test_ranks_that_disagree_about_a_message_are_found():
     with pytest.raises(ValueError, match="ranks send different messages"):
         exchange._common([[], [["model", [3, "float32"]]], [["model", [4, "float32"]]]])
-    assert exchange._common([[], [["model", [3, "float32"]]], []]) == ({"model": [3, "float32"]}, {})
+    assert exchange._common([[], [["model", [3, "float32"]]], []]) == (
+        {"model": [3, "float32"]},
+        {},
+    )
     assert exchange._common([[], []]) == ({}, {})

@@ -27,26 +27,49 @@ def test_it_has_the_type_of_the_rows(arrived, dtype):
 
 def test_of_several_means_arrive_as_many_rows(arrived):
     chosen = torch.tensor([[1, 0], [0, 2], [1, 0]])
-    assert arrived({"mean": Mean(ROWS, chosen)})["mean"].tolist() == [[3.0, 1.5], [3.0, 6.0]]
+    assert arrived({"mean": Mean(ROWS, chosen)})["mean"].tolist() == [
+        [3.0, 1.5],
+        [3.0, 6.0],
+    ]
     own = torch.stack([ROWS, 2 * ROWS], dim=1)
-    assert arrived({"mean": Mean(own, chosen)})["mean"].tolist() == [[3.0, 1.5], [6.0, 12.0]]
+    assert arrived({"mean": Mean(own, chosen)})["mean"].tolist() == [
+        [3.0, 1.5],
+        [6.0, 12.0],
+    ]
 
 
 def test_floats_are_what_a_clients_rows_hold_or_what_is_declared():
-    of = [Mean(ROWS, SAMPLES), Mean(torch.zeros(3, 4, 5), torch.ones(3, 4)), Mean(ROWS, SAMPLES, 7)]
+    of = [
+        Mean(ROWS, SAMPLES),
+        Mean(torch.zeros(3, 4, 5), torch.ones(3, 4)),
+        Mean(ROWS, SAMPLES, 7),
+    ]
     assert [mean.logical_floats() for mean in of] == [2, 20, 7]
 
 
-@pytest.mark.parametrize(("rows", "weights"), [((3,), (3,)), ((3, 2), (2,)), ((3, 4, 2), (3,)), ((3, 2), ()),
-                                               ((3, 4, 2), (3, 5)), ((3, 2), (3, 1, 1))])
+@pytest.mark.parametrize(
+    ("rows", "weights"),
+    [
+        ((3,), (3,)),
+        ((3, 2), (2,)),
+        ((3, 4, 2), (3,)),
+        ((3, 2), ()),
+        ((3, 4, 2), (3, 5)),
+        ((3, 2), (3, 1, 1)),
+    ],
+)
 def test_other_shapes_are_refused(rows, weights):
-    with pytest.raises(ValueError, match=r"a Mean of torch.float32 \[3.*; expected floating-point \[n"):
+    with pytest.raises(
+        ValueError, match=r"a Mean of torch.float32 \[3.*; expected floating-point \[n"
+    ):
         Mean(torch.zeros(rows), torch.ones(weights))
 
 
 @pytest.mark.parametrize("weights", [[0.5, 1, 1], [-1, 1, 1], [torch.nan, 1, 1]])
 def test_other_weights_are_refused(weights):
-    with pytest.raises(ValueError, match="weights of a Mean must be whole numbers, such as samples"):
+    with pytest.raises(
+        ValueError, match="weights of a Mean must be whole numbers, such as samples"
+    ):
         Mean(ROWS, torch.tensor(weights))
 
 
@@ -54,11 +77,15 @@ def test_those_who_are_left_out_do_not_count(arrived):
     sent = {"mean": Mean(ROWS, SAMPLES, torch.ones(3)), "rows": Field(ROWS)}
     left = only(sent, torch.tensor([True, False, True]))
     found = arrived(left)
-    assert found["mean"].tolist() == [3.0, 1.5] and torch.equal(found["rows"], ROWS[[0, 2]])
+    assert found["mean"].tolist() == [3.0, 1.5] and torch.equal(
+        found["rows"], ROWS[[0, 2]]
+    )
     assert set(fields(left)) == {"mean", "rows"}
 
 
 def test_with_nobody_left_there_is_no_mean():
     left = only({"mean": Mean(ROWS, SAMPLES)}, torch.zeros(3, dtype=torch.bool))
-    found = exchange.gather(OneProcess(), place([1.0], 1), np.zeros(0, int), left, [exchange.header(left)])
+    found = exchange.gather(
+        OneProcess(), place([1.0], 1), np.zeros(0, int), left, [exchange.header(left)]
+    )
     assert found["mean"].isnan().all()

@@ -30,10 +30,16 @@ def test_of_equal_clients_those_of_one_kind_live_together():
 
 @pytest.mark.parametrize("kinds", [None, [*range(5)] * 5])
 @pytest.mark.parametrize("size", [2, 3, 8, 30])
-def test_every_client_has_one_worker_and_loads_are_within_four_thirds_of_the_best(size, kinds):
+def test_every_client_has_one_worker_and_loads_are_within_four_thirds_of_the_best(
+    size, kinds
+):
     cost = np.random.default_rng(0).integers(1, 100, 25)
     placed = place(cost.tolist(), size, kinds)
-    assert sorted(np.concatenate([placed.clients_of(rank) for rank in range(size)])) == list(range(25))
-    assert len(placed.clients_of(0)) == 0 and placed.idle == ([26, 27, 28, 29] if size == 30 else [])
+    assert sorted(
+        np.concatenate([placed.clients_of(rank) for rank in range(size)])
+    ) == list(range(25))
+    assert len(placed.clients_of(0)) == 0 and placed.idle == (
+        [26, 27, 28, 29] if size == 30 else []
+    )
     loads = [cost[placed.clients_of(rank)].sum() for rank in range(1, size)]
     assert max(loads) <= 4 / 3 * max(cost.sum() / (size - 1), cost.max())

@@ -6,7 +6,9 @@ import pytest
 from hpcfl.communication import texts
 
 
-@pytest.mark.parametrize("length", [0, 1, texts.ROOM - 1, texts.ROOM, texts.ROOM + 1, 3 * texts.HEAD_BYTES])
+@pytest.mark.parametrize(
+    "length", [0, 1, texts.ROOM - 1, texts.ROOM, texts.ROOM + 1, 3 * texts.HEAD_BYTES]
+)
 def test_a_text_comes_out_whole(length: int) -> None:
     text = bytes(np.random.default_rng(length).integers(0, 256, length, dtype=np.uint8))
 

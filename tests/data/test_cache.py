@@ -29,8 +29,13 @@ def kept(tmp_path, monkeypatch):
     def read():
         decoded.clear()
         found = cache.kept(tmp_path / "data", NAME, RECORD, lambda: [0, 1, 2], decode)
-        assert found["label"].tolist() == [0, 1, 2] and found["image"].tolist() == [[0, 1], [1, 2], [2, 3]]
+        assert found["label"].tolist() == [0, 1, 2] and found["image"].tolist() == [
+            [0, 1],
+            [1, 2],
+            [2, 3],
+        ]
         return len(decoded)
+
     return read
 
 
@@ -46,9 +51,16 @@ def test_decoded_once(kept):
 
 @pytest.mark.timeout(10)
 @pytest.mark.parametrize("planted", [f".{NAME}.lock", NAME, f"{NAME}.sha256"])
-@pytest.mark.parametrize("plant", [lambda path, secret: path.symlink_to(secret),
-                                   lambda path, secret: os.mkfifo(path)])
-def test_nothing_is_written_or_read_through_what_is_planted(kept, tmp_path, secret, planted, plant):
+@pytest.mark.parametrize(
+    "plant",
+    [
+        lambda path, secret: path.symlink_to(secret),
+        lambda path, secret: os.mkfifo(path),
+    ],
+)
+def test_nothing_is_written_or_read_through_what_is_planted(
+    kept, tmp_path, secret, planted, plant
+):
     plant(tmp_path / "data" / planted, secret)
     assert [kept(), kept()] == [3, 0]
     assert secret.read_text() == "not to be touched"
@@ -61,8 +73,15 @@ def test_a_cache_reached_through_a_link_is_not_used(kept, tmp_path):
     assert kept() == 3
 
 
-@pytest.mark.parametrize("array", [np.zeros(3), np.zeros((3, 1), RECORD), np.array([{"a": 1}], object),
-                                   np.zeros(3, [("image", "u1", (3,)), ("label", "i8")])])
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.zeros(3),
+        np.zeros((3, 1), RECORD),
+        np.array([{"a": 1}], object),
+        np.zeros(3, [("image", "u1", (3,)), ("label", "i8")]),
+    ],
+)
 def test_a_cache_of_something_else_is_written_anew(kept, tmp_path, array):
     kept()
     path = tmp_path / "data" / NAME

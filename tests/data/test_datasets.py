@@ -16,12 +16,17 @@ from hpcfl.experiment import config
 
 
 def idx(array):
-    return bytes([0, 0, 8, array.ndim]) + b"".join(n.to_bytes(4, "big")
-                                                   for n in array.shape) + array.tobytes()
+    return (
+        bytes([0, 0, 8, array.ndim])
+        + b"".join(n.to_bytes(4, "big") for n in array.shape)
+        + array.tobytes()
+    )
 
 
 def md5(contents):
-    return {file: hashlib.md5(content).hexdigest() for file, content in contents.items()}
+    return {
+        file: hashlib.md5(content).hexdigest() for file, content in contents.items()
+    }
 
 
 def write(folder, contents):
@@ -39,7 +44,9 @@ def tiny_mnist(tmp_path, monkeypatch):
     parts = [images[:5], labels[:5], images[5:], labels[5:]]
     contents = dict(zip(mnist.plugin.checksums, map(idx, parts), strict=True))
     write(tmp_path / "MNIST/raw", contents)
-    monkeypatch.setattr(mnist, "plugin", mnist.IdxFiles("MNIST", "MNIST/raw", md5(contents)))
+    monkeypatch.setattr(
+        mnist, "plugin", mnist.IdxFiles("MNIST", "MNIST/raw", md5(contents))
+    )
     return images, labels
 
 
@@ -48,11 +55,21 @@ def tiny_cifar(tmp_path, monkeypatch):
     """Two training batches and a test batch of two images each in CIFAR's format under tmp_path."""
     images = np.random.default_rng(0).integers(0, 256, (6, 3 * 32 * 32), dtype=np.uint8)
     files = ("data_batch_1", "data_batch_2", "test_batch")
-    contents = {file: pickle.dumps({"data": images[2 * i:2 * i + 2], "labels": [i, 9]}, protocol=3)
-                for i, file in enumerate(files)}
+    contents = {
+        file: pickle.dumps(
+            {"data": images[2 * i : 2 * i + 2], "labels": [i, 9]}, protocol=3
+        )
+        for i, file in enumerate(files)
+    }
     write(tmp_path / "cifar", contents)
-    source = cifar_10.PickledBatches("CIFAR10", "cifar", md5(contents), labels="labels", classes=10,
-                                    statistics=((0.1, 0.2, 0.3), (0.4, 0.5, 0.6)))
+    source = cifar_10.PickledBatches(
+        "CIFAR10",
+        "cifar",
+        md5(contents),
+        labels="labels",
+        classes=10,
+        statistics=((0.1, 0.2, 0.3), (0.4, 0.5, 0.6)),
+    )
     monkeypatch.setattr(cifar_10, "plugin", source)
     return images
 
@@ -65,9 +82,21 @@ def test_digits_are_built_in(monkeypatch):
     monkeypatch.delenv("HPCFL_DATA", raising=False)
     digits = datasets.load(config.Data())
     assert digits.x.shape == (1797, 1, 8, 8) and digits.x.dtype == torch.uint8
-    assert digits.shape == (1, 8, 8) and digits.classes == 10 and digits.official_test == 0
+    assert (
+        digits.shape == (1, 8, 8) and digits.classes == 10 and digits.official_test == 0
+    )
     assert digits.y.dtype == torch.int64 and digits.y.bincount().tolist() == [
-        178, 182, 177, 183, 181, 182, 181, 179, 174, 180]
+        178,
+        182,
+        177,
+        183,
+        181,
+        182,
+        181,
+        179,
+        174,
+        180,
+    ]
     values = digits.normalise(digits.x)
     assert values.dtype == torch.float32 and values.min() == -1 and values.max() == 1
 
@@ -79,17 +108,33 @@ def test_digits_are_those_that_scikit_learn_gives():
 
 
 def test_names_are_the_files():
-    assert datasets.names() == ["ag-news", "cifar-10", "cifar-100", "digits", "fashion-mnist", "leaf",
-                                "mnist", "npz", "npz-folders", "pathmnist", "spiral", "spiral-imbalanced",
-                                "tiny-imagenet"]
+    assert datasets.names() == [
+        "ag-news",
+        "cifar-10",
+        "cifar-100",
+        "digits",
+        "fashion-mnist",
+        "leaf",
+        "mnist",
+        "npz",
+        "npz-folders",
+        "pathmnist",
+        "spiral",
+        "spiral-imbalanced",
+        "tiny-imagenet",
+    ]
 
 
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_normalise_is_the_formula(per_channel):
     mean, std = ((0.5, 0.4, 0.3), (0.2, 0.3, 0.4)) if per_channel else ((0.5,), (0.25,))
     x = torch.randint(0, 256, (4, 3, 5, 5), dtype=torch.uint8)
-    data = datasets.Dataset("x", x, torch.zeros(4, dtype=torch.int64), 2, mean=mean, std=std)
-    expected = (x / 255 - torch.tensor(mean).view(-1, 1, 1)) / torch.tensor(std).view(-1, 1, 1)
+    data = datasets.Dataset(
+        "x", x, torch.zeros(4, dtype=torch.int64), 2, mean=mean, std=std
+    )
+    expected = (x / 255 - torch.tensor(mean).view(-1, 1, 1)) / torch.tensor(std).view(
+        -1, 1, 1
+    )
     torch.testing.assert_close(data.normalise(x), expected)
 
 
@@ -104,13 +149,22 @@ def test_mnist_is_train_then_test(tmp_path, tiny_mnist, monkeypatch):
     monkeypatch.setenv("HPCFL_DATA", str(tmp_path))
     data = datasets.load(config.Data(dataset="mnist"))
     assert data.x.shape == (8, 1, 2, 3) and data.official_test == 3
-    assert data.x[:, 0].tolist() == images.tolist() and data.y.tolist() == labels.tolist()
+    assert (
+        data.x[:, 0].tolist() == images.tolist() and data.y.tolist() == labels.tolist()
+    )
 
 
 def test_cifar_is_train_then_test(tmp_path, tiny_cifar):
     data = load("cifar-10", tmp_path)
     assert data.x.shape == (6, 3, 32, 32) and data.official_test == 2
-    assert data.x.flatten(1).tolist() == tiny_cifar.tolist() and data.y.tolist() == [0, 9, 1, 9, 2, 9]
+    assert data.x.flatten(1).tolist() == tiny_cifar.tolist() and data.y.tolist() == [
+        0,
+        9,
+        1,
+        9,
+        2,
+        9,
+    ]
 
 
 class Call:
@@ -120,29 +174,48 @@ class Call:
         return os.mkdir, ("made",)
 
 
-@pytest.mark.parametrize(("batch", "told"), [
-    ({"data": Call(), "labels": [1]}, "it asks for posix.mkdir"), ({"labels": [1]}, "'data'"),
-    ([3], "list indices must be"), ({"data": np.zeros((2, 5), np.uint8), "labels": [1, 2]},
-                                    "cannot reshape array of size 10"), (b"", "Ran out of input")])
-def test_batches_of_something_else_are_one_line_and_call_nothing(tmp_path, tiny_cifar,
-                                                                 monkeypatch, batch, told):
+@pytest.mark.parametrize(
+    ("batch", "told"),
+    [
+        ({"data": Call(), "labels": [1]}, "it asks for posix.mkdir"),
+        ({"labels": [1]}, "'data'"),
+        ([3], "list indices must be"),
+        (
+            {"data": np.zeros((2, 5), np.uint8), "labels": [1, 2]},
+            "cannot reshape array of size 10",
+        ),
+        (b"", "Ran out of input"),
+    ],
+)
+def test_batches_of_something_else_are_one_line_and_call_nothing(
+    tmp_path, tiny_cifar, monkeypatch, batch, told
+):
     monkeypatch.chdir(tmp_path)
     content = batch if batch == b"" else pickle.dumps(batch, protocol=3)
     (tmp_path / "cifar" / "data_batch_2").write_bytes(content)
-    monkeypatch.setitem(cifar_10.plugin.checksums, "data_batch_2", hashlib.md5(content).hexdigest())
-    with pytest.raises(UserError, match=rf"data_batch_2: not a batch of cifar-10 \({told}") as caught:
+    monkeypatch.setitem(
+        cifar_10.plugin.checksums, "data_batch_2", hashlib.md5(content).hexdigest()
+    )
+    with pytest.raises(
+        UserError, match=rf"data_batch_2: not a batch of cifar-10 \({told}"
+    ) as caught:
         load("cifar-10", tmp_path)
     assert "\n" not in str(caught.value) and not (tmp_path / "made").exists()
 
 
 def test_cifars_own_pickles_are_of_python_2(tmp_path, tiny_cifar, monkeypatch):
     """As numpy 1 wrote them: a module that has moved since, and bytes as strings."""
-    content = (b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n"
-               b"K\x00\x85U\x01b\x87R(K\x01K\x01M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
-               b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T\x00\x0c\x00\x00"
-               + b"\xfe" * 3072 + b"tbU\x06labels](K\x07eu.")
+    content = (
+        b"\x80\x02}q\x01(U\x04dataq\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\n"
+        b"K\x00\x85U\x01b\x87R(K\x01K\x01M\x00\x0c\x86cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
+        b"(K\x03U\x01|NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\x00tb\x89T\x00\x0c\x00\x00"
+        + b"\xfe" * 3072
+        + b"tbU\x06labels](K\x07eu."
+    )
     (tmp_path / "cifar" / "test_batch").write_bytes(content)
-    monkeypatch.setitem(cifar_10.plugin.checksums, "test_batch", hashlib.md5(content).hexdigest())
+    monkeypatch.setitem(
+        cifar_10.plugin.checksums, "test_batch", hashlib.md5(content).hexdigest()
+    )
     data = load("cifar-10", tmp_path)
     assert data.y[4:].tolist() == [7] and (data.x[4] == 254).all()
 
@@ -151,7 +224,9 @@ def test_a_pipe_as_data(tmp_path, tiny_mnist):
     path = tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte"
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(UserError, match=rf"^{path}: cannot be read \(not a regular file\)"):
+    with pytest.raises(
+        UserError, match=rf"^{path}: cannot be read \(not a regular file\)"
+    ):
         load("mnist", tmp_path)
 
 
@@ -167,7 +242,10 @@ def flip(content):
 def test_damaged_files_are_named(tmp_path, tiny_mnist, damage):
     path = tmp_path / "MNIST/raw/t10k-labels-idx1-ubyte"
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(UserError, match=rf"^{path}: damaged.*hpcfl data download mnist --root {tmp_path}$"):
+    with pytest.raises(
+        UserError,
+        match=rf"^{path}: damaged.*hpcfl data download mnist --root {tmp_path}$",
+    ):
         load("mnist", tmp_path)
 
 
@@ -179,8 +257,10 @@ def test_a_damaged_pickle_is_never_opened(tmp_path, tiny_cifar):
 
 
 def test_missing_files_are_named(tmp_path):
-    with pytest.raises(UserError,
-                       match=r"MNIST/raw/train-images-idx3-ubyte: no such file; .*download fashion-mnist"):
+    with pytest.raises(
+        UserError,
+        match=r"MNIST/raw/train-images-idx3-ubyte: no such file; .*download fashion-mnist",
+    ):
         load("fashion-mnist", tmp_path)
 
 
@@ -217,13 +297,20 @@ def archive(tmp_path, tiny_mnist, monkeypatch):
 
     monkeypatch.setattr(torchvision.datasets, "MNIST", FakeArchive)
     folder = tmp_path / "MNIST/raw"
-    monkeypatch.setattr(FakeArchive, "contents", {path.name: path.read_bytes() for path in folder.iterdir()})
+    monkeypatch.setattr(
+        FakeArchive,
+        "contents",
+        {path.name: path.read_bytes() for path in folder.iterdir()},
+    )
     return folder
 
 
 @pytest.mark.slow
 def test_download_replaces_what_is_missing_or_damaged(tmp_path, archive):
-    damaged, missing = archive / "train-labels-idx1-ubyte", archive / "t10k-images-idx3-ubyte"
+    damaged, missing = (
+        archive / "train-labels-idx1-ubyte",
+        archive / "t10k-images-idx3-ubyte",
+    )
     damaged.write_bytes(flip(damaged.read_bytes()))
     missing.unlink()
     datasets.download("mnist", tmp_path)
@@ -231,16 +318,22 @@ def test_download_replaces_what_is_missing_or_damaged(tmp_path, archive):
 
 
 def test_download_checks_what_it_fetched(tmp_path, archive, monkeypatch):
-    monkeypatch.setitem(FakeArchive.contents, "train-labels-idx1-ubyte", b"an error page")
+    monkeypatch.setitem(
+        FakeArchive.contents, "train-labels-idx1-ubyte", b"an error page"
+    )
     (archive / "train-labels-idx1-ubyte").unlink()
     with pytest.raises(UserError, match="train-labels-idx1-ubyte: damaged, 13 bytes"):
         datasets.download("mnist", tmp_path)
 
 
 def test_no_network_is_one_line(tmp_path, archive, monkeypatch):
-    monkeypatch.setattr(FakeArchive, "error", RuntimeError("Error downloading:\nTried a mirror\n"))
-    with pytest.raises(UserError,
-                       match=r"mnist could not be downloaded to .*: Error downloading: Tried a mirror$"):
+    monkeypatch.setattr(
+        FakeArchive, "error", RuntimeError("Error downloading:\nTried a mirror\n")
+    )
+    with pytest.raises(
+        UserError,
+        match=r"mnist could not be downloaded to .*: Error downloading: Tried a mirror$",
+    ):
         datasets.download("mnist", tmp_path)
 
 
@@ -251,6 +344,11 @@ def test_built_in_data_is_not_downloaded(tmp_path):
 
 @pytest.mark.slow
 def test_loading_does_not_import_torchvision():
-    code = ("import sys; from hpcfl.experiment import config; from hpcfl.data import datasets; "
-            "datasets.load(config.Data())")
-    subprocess.run([sys.executable, "-c", f"{code}; assert 'torchvision' not in sys.modules"], check=True)
+    code = (
+        "import sys; from hpcfl.experiment import config; from hpcfl.data import datasets; "
+        "datasets.load(config.Data())"
+    )
+    subprocess.run(
+        [sys.executable, "-c", f"{code}; assert 'torchvision' not in sys.modules"],
+        check=True,
+    )

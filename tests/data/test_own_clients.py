@@ -22,26 +22,41 @@ def load(dataset, path):
 
 def owned(data):
     """Sample numbers by client."""
-    return {name: np.flatnonzero(data.owners.of == number).tolist()
-            for number, name in enumerate(data.owners.names)}
+    return {
+        name: np.flatnonzero(data.owners.of == number).tolist()
+        for number, name in enumerate(data.owners.names)
+    }
 
 
 @pytest.mark.parametrize("client", [np.array([10, 9, 10]), np.array(["b", "a", "b"])])
 def test_an_npz_file_with_owners(tmp_path, client):
     np.savez(tmp_path / "own.npz", x=np.zeros((3, 2)), y=np.arange(3), client=client)
-    assert owned(load("npz", tmp_path / "own.npz")) == {str(client[1]): [1], str(client[0]): [0, 2]}
+    assert owned(load("npz", tmp_path / "own.npz")) == {
+        str(client[1]): [1],
+        str(client[0]): [0, 2],
+    }
 
 
 def test_an_array_of_another_name_is_told(tmp_path):
-    np.savez(tmp_path / "own.npz", x=np.zeros((3, 2)), y=np.arange(3), clients=np.arange(3))
-    with pytest.raises(UserError, match=r"an array 'client' in an npz file; it has 'clients'; npz-folders"):
+    np.savez(
+        tmp_path / "own.npz", x=np.zeros((3, 2)), y=np.arange(3), clients=np.arange(3)
+    )
+    with pytest.raises(
+        UserError,
+        match=r"an array 'client' in an npz file; it has 'clients'; npz-folders",
+    ):
         partition.make(by_client(clients=3), load("npz", tmp_path / "own.npz"))
 
 
-@pytest.mark.parametrize("client", [np.zeros(2, int), np.zeros((3, 1), int), np.zeros(3)])
+@pytest.mark.parametrize(
+    "client", [np.zeros(2, int), np.zeros((3, 1), int), np.zeros(3)]
+)
 def test_owners_that_are_none_are_refused(tmp_path, client):
     np.savez(tmp_path / "own.npz", x=np.zeros((3, 2)), y=np.arange(3), client=client)
-    with pytest.raises(UserError, match=r"own\.npz: client must be \[3\], the number or name of each sample"):
+    with pytest.raises(
+        UserError,
+        match=r"own\.npz: client must be \[3\], the number or name of each sample",
+    ):
         load("npz", tmp_path / "own.npz")
 
 
@@ -49,35 +64,63 @@ def folders(root, **clients):
     for name, files in clients.items():
         (root / name).mkdir(parents=True)
         for file, (values, classes) in files.items():
-            np.savez(root / name / f"{file}.npz", x=np.array(values)[:, None], y=np.array(classes))
+            np.savez(
+                root / name / f"{file}.npz",
+                x=np.array(values)[:, None],
+                y=np.array(classes),
+            )
     return root
 
 
 def test_a_folder_for_each_client(tmp_path):
-    root = folders(tmp_path / "clients", b={"data": ([1.0, 2.0], [0, 1])}, a={"data": ([3.0, 4.0], [2, 0])})
+    root = folders(
+        tmp_path / "clients",
+        b={"data": ([1.0, 2.0], [0, 1])},
+        a={"data": ([3.0, 4.0], [2, 0])},
+    )
     data = load("npz-folders", root)
-    assert owned(data) == {"a": [0, 1], "b": [2, 3]} and data.name == "clients" and data.classes == 3
+    assert (
+        owned(data) == {"a": [0, 1], "b": [2, 3]}
+        and data.name == "clients"
+        and data.classes == 3
+    )
     assert data.x[:, 0].tolist() == [3, 4, 1, 2] and data.official_test == 0
 
 
 def test_a_folder_with_training_and_test_samples(tmp_path):
-    root = folders(tmp_path / "clients", a={"train": ([1.0, 2.0], [0, 1]), "test": ([3.0], [1])},
-                   b={"train": ([4.0], [0]), "test": ([5.0, 6.0], [1, 1])})
+    root = folders(
+        tmp_path / "clients",
+        a={"train": ([1.0, 2.0], [0, 1]), "test": ([3.0], [1])},
+        b={"train": ([4.0], [0]), "test": ([5.0, 6.0], [1, 1])},
+    )
     data = load("npz-folders", root)
     assert data.x[:, 0].tolist() == [1, 2, 4, 3, 5, 6] and data.official_test == 3
     split = partition.make(by_client(clients=2), data)
-    assert [held.tolist() for held in (*split.train, *split.test)] == [[0, 1], [2], [3], [4, 5]]
+    assert [held.tolist() for held in (*split.train, *split.test)] == [
+        [0, 1],
+        [2],
+        [3],
+        [4, 5],
+    ]
 
 
-@pytest.mark.parametrize(("clients", "told"), [
-    ({}, r"must hold a folder for each client, at most 100,000; it holds 0"),
-    ({"a": {"data": ([1.0], [0])}, "b": {}}, r"b/data\.npz: no such file"),
-    ({"a": {"train": ([1.0], [0])}}, r"a/test\.npz: no such file"),
-    ({"a": {"data": ([1.0], [0])}, "b": {"data": ([1], [0])}},
-     r"x must be of one type and shape for all clients; it is float64 \['n', 1\] and int64 \['n', 1\]"),
-    ({"a": {"data": ([1.0], [0, 1])}}, r"a/data\.npz: x has the shape \(1, 1\) and y \(2,\)"),
-    ({"a": {"data": ([1.0], [-1])}}, r"clients: y must hold class numbers"),
-])
+@pytest.mark.parametrize(
+    ("clients", "told"),
+    [
+        ({}, r"must hold a folder for each client, at most 100,000; it holds 0"),
+        ({"a": {"data": ([1.0], [0])}, "b": {}}, r"b/data\.npz: no such file"),
+        ({"a": {"train": ([1.0], [0])}}, r"a/test\.npz: no such file"),
+        (
+            {"a": {"data": ([1.0], [0])}, "b": {"data": ([1], [0])}},
+            r"x must be of one type and shape for all clients; it is float64 \['n', 1\] and int64 \['n', 1\]",
+        ),
+        (
+            {"a": {"data": ([1.0], [0, 1])}},
+            r"a/data\.npz: x has the shape \(1, 1\) and y \(2,\)",
+        ),
+        ({"a": {"data": ([1.0], [-1])}}, r"clients: y must hold class numbers"),
+    ],
+)
 def test_folders_that_are_none_are_refused(tmp_path, clients, told):
     (tmp_path / "clients").mkdir()
     with pytest.raises(UserError, match=told):
@@ -95,78 +138,133 @@ def as_leaf(root, **parts):
     for part, files in parts.items():
         (root / part).mkdir(parents=True)
         for number, users in enumerate(files):
-            content = {"users": list(users), "num_samples": [len(y) for _, y in users.values()],
-                       "user_data": {user: {"x": x, "y": y} for user, (x, y) in users.items()}}
+            content = {
+                "users": list(users),
+                "num_samples": [len(y) for _, y in users.values()],
+                "user_data": {user: {"x": x, "y": y} for user, (x, y) in users.items()},
+            }
             (root / part / f"all_data_{number}.json").write_text(json.dumps(content))
     return root
 
 
 def test_femnist_as_leaf_exports_it(tmp_path):
     white, black = [1.0] * 784, [0.0] * 783 + [1]
-    root = as_leaf(tmp_path / "femnist", train=[{"f1": ([white, black], [0, 3])}, {"f0": ([white], [2])}],
-                   test=[{"f0": ([black], [1]), "f1": ([white], [3])}])
+    root = as_leaf(
+        tmp_path / "femnist",
+        train=[{"f1": ([white, black], [0, 3])}, {"f0": ([white], [2])}],
+        test=[{"f0": ([black], [1]), "f1": ([white], [3])}],
+    )
     data = load("leaf", root)
     assert data.shape == (1, 28, 28) and data.classes == 4 and data.official_test == 2
     assert data.normalise(data.x)[1].flatten().tolist() == [-1.0] * 783 + [1.0]
     assert owned(data) == {"f1": [0, 1, 4], "f0": [2, 3]}
     split = partition.make(by_client(clients=2), data)
-    assert [held.tolist() for held in (*split.train, *split.test)] == [[0, 1], [2], [4], [3]]
+    assert [held.tolist() for held in (*split.train, *split.test)] == [
+        [0, 1],
+        [2],
+        [4],
+        [3],
+    ]
 
 
 def test_shakespeare_as_leaf_exports_it(tmp_path):
     assert len(PLAY) == leaf.POSITIONS == len(leaf.LETTERS) == len(set(leaf.LETTERS))
-    root = as_leaf(tmp_path / "plays", train=[{"HAMLET": ([PLAY, PLAY[:-1] + "é"], ["f", "\n"])}])
+    root = as_leaf(
+        tmp_path / "plays", train=[{"HAMLET": ([PLAY, PLAY[:-1] + "é"], ["f", "\n"])}]
+    )
     data = load("leaf", root)
-    assert data.shape == (80,) and data.vocabulary == 81 and data.classes == 80 and data.official_test == 0
-    read = ["?" if number == 0 else leaf.LETTERS[number - 1] for number in data.x[1].tolist()]
+    assert (
+        data.shape == (80,)
+        and data.vocabulary == 81
+        and data.classes == 80
+        and data.official_test == 0
+    )
+    read = [
+        "?" if number == 0 else leaf.LETTERS[number - 1]
+        for number in data.x[1].tolist()
+    ]
     assert "".join(read) == PLAY[:-1] + "?" and data.x.max() <= 80
     assert [leaf.LETTERS[number] for number in data.y.tolist()] == ["f", "\n"]
     assert data.normalise(data.x) is data.x
 
 
 def test_other_numbers_are_taken_as_they_are(tmp_path):
-    data = load("leaf", as_leaf(tmp_path / "synthetic", train=[{"a": ([[0.5, -3.0]], [2])}]))
+    data = load(
+        "leaf", as_leaf(tmp_path / "synthetic", train=[{"a": ([[0.5, -3.0]], [2])}])
+    )
     assert data.normalise(data.x).tolist() == [[0.5, -3.0]] and data.classes == 3
     assert "no sample has the class 0, 1 of 0 … 2" in data.notes[0]
 
 
-@pytest.mark.parametrize(("users", "told"), [
-    ({"a": ([[1.0], [2.0, 3.0]], [0, 1])}, "user 'a': samples must be lists of as many numbers each"),
-    ({"a": ([[1.0]], [0, 1])}, "user 'a' has 1 samples and 2 classes"),
-    ({"a": ([], [])}, "user 'a' has 0 samples and 0 classes"),
-    ({"a": (["short"], ["b"])}, "user 'a': texts must have 80 letters, and classes one"),
-    ({"a": ([PLAY], [1])}, "user 'a': texts must have 80 letters, and classes one"),
-    ({"a": ([PLAY], ["ab"])}, "user 'a': texts must have 80 letters, and classes one"),
-    ({"a": ([[1e39]], [0])}, "user 'a': NaN or infinities"),
-    ({"a": ([[float("nan")]], [0])}, "user 'a': NaN or infinities"),
-    ({"a": ([[1.0]], [-1])}, "user 'a': classes must be from 0 to 99,999"),
-    ({"a": ([[1.0]], [10 ** 30])}, "cannot be read"),
-    ({"a": ([[1.0]], ["b"])}, "samples must be lists of as many numbers each, classes integers"),
-    ({"a": ([[1.0]], [0]), "b": ([[1.0, 2.0]], [0])}, "all users' samples must be alike"),
-    ({"a": (7, [0])}, r"all_data_0\.json: cannot be read as one of LEAF's files \(user_data\.a\.x"),
-])
+@pytest.mark.parametrize(
+    ("users", "told"),
+    [
+        (
+            {"a": ([[1.0], [2.0, 3.0]], [0, 1])},
+            "user 'a': samples must be lists of as many numbers each",
+        ),
+        ({"a": ([[1.0]], [0, 1])}, "user 'a' has 1 samples and 2 classes"),
+        ({"a": ([], [])}, "user 'a' has 0 samples and 0 classes"),
+        (
+            {"a": (["short"], ["b"])},
+            "user 'a': texts must have 80 letters, and classes one",
+        ),
+        ({"a": ([PLAY], [1])}, "user 'a': texts must have 80 letters, and classes one"),
+        (
+            {"a": ([PLAY], ["ab"])},
+            "user 'a': texts must have 80 letters, and classes one",
+        ),
+        ({"a": ([[1e39]], [0])}, "user 'a': NaN or infinities"),
+        ({"a": ([[float("nan")]], [0])}, "user 'a': NaN or infinities"),
+        ({"a": ([[1.0]], [-1])}, "user 'a': classes must be from 0 to 99,999"),
+        ({"a": ([[1.0]], [10**30])}, "cannot be read"),
+        (
+            {"a": ([[1.0]], ["b"])},
+            "samples must be lists of as many numbers each, classes integers",
+        ),
+        (
+            {"a": ([[1.0]], [0]), "b": ([[1.0, 2.0]], [0])},
+            "all users' samples must be alike",
+        ),
+        (
+            {"a": (7, [0])},
+            r"all_data_0\.json: cannot be read as one of LEAF's files \(user_data\.a\.x",
+        ),
+    ],
+)
 def test_files_that_are_none_of_leafs_are_refused(tmp_path, users, told):
     root = tmp_path / "leaf"
     (root / "train").mkdir(parents=True)
-    content = {"users": list(users), "user_data": {user: {"x": x, "y": y} for user, (x, y) in users.items()}}
+    content = {
+        "users": list(users),
+        "user_data": {user: {"x": x, "y": y} for user, (x, y) in users.items()},
+    }
     (root / "train" / "all_data_0.json").write_text(json.dumps(content))
     with pytest.raises(UserError, match=told):
         load("leaf", root)
 
 
 def test_a_folder_of_leaf_that_is_not_whole_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"train: must hold LEAF's \.json files, .*; it holds 0"):
+    with pytest.raises(
+        UserError, match=r"train: must hold LEAF's \.json files, .*; it holds 0"
+    ):
         load("leaf", tmp_path)
     (tmp_path / "train").mkdir()
     (tmp_path / "train" / "a.json").write_text('{"users": ["a"], "user_data": {}}')
-    with pytest.raises(UserError, match=r"a\.json: 'user_data' has no user 'a', who is among 'users'"):
+    with pytest.raises(
+        UserError, match=r"a\.json: 'user_data' has no user 'a', who is among 'users'"
+    ):
         load("leaf", tmp_path)
     (tmp_path / "train" / "a.json").unlink()
     os.mkfifo(tmp_path / "train" / "a.json")
-    with pytest.raises(UserError, match=r"a\.json: cannot be read \(not a regular file\)"):
+    with pytest.raises(
+        UserError, match=r"a\.json: cannot be read \(not a regular file\)"
+    ):
         load("leaf", tmp_path)
 
 
 def test_text_is_taken_apart_letter_by_letter():
-    assert torch.equal(torch.from_numpy(leaf._letters(["\n }", "z\0é"])),
-                       torch.tensor([[0, 1, 79], [78, -1, -1]]))
+    assert torch.equal(
+        torch.from_numpy(leaf._letters(["\n }", "z\0é"])),
+        torch.tensor([[0, 1, 79], [78, -1, -1]]),
+    )

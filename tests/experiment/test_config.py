@@ -24,7 +24,7 @@ WRONG = {
     "method.name=3": "method.name = 3: must be a string; allowed: ",
     "method.wdrr=1.0": "unknown key 'method.wdrr'; did you mean 'wdr'? allowed: ",
     "method.layers=outptu": "method.layers = 'outptu': must be 'all' or "
-                            "'output' or an integer (which layers are class-wise",
+    "'output' or an integer (which layers are class-wise",
     "method.layers=0": "method.layers = 0: must be 'all' or 'output' or greater than 0",
     "method.layers=9": "layers = 9: this model has 1 to 2 upper layers",
     "method.wdr=-1.0": "method.wdr = -1.0: must be greater than or equal to 0",
@@ -55,7 +55,7 @@ WRONG = {
     "participation.fraction=0.0": "participation.fraction = 0.0: must be greater than 0",
     "evaluation.clients=some": "evaluation.clients = 'some': must be 'all' or 'cohort'",
     "runtime.lanes=0": "runtime.lanes = 0: must be greater than 0 or "
-                       "'auto' (clients trained side by side in one step; ",
+    "'auto' (clients trained side by side in one step; ",
     "runtime.device=gpu": "runtime.device = 'gpu': must be of the form",
     "name=a/b": "name = 'a/b': must be of the form",
     "name=..": "name = '..': must be of the form",
@@ -64,55 +64,55 @@ WRONG = {
     f"name={'ä' * 101}": "must be at most 200 bytes long (names the results folder)",
     f"rounds={'9' * 5000}": "rounds = '9999",
     f"rounds=0x{'9' * 5000}": "--set rounds: tables and lists lie in each other "
-                              "at most 10 deep, integers have at most 64 bits",
+    "at most 10 deep, integers have at most 64 bits",
     "rounds=10000001": "rounds = 10000001: must be at most 10,000,000 (federated rounds)",
     "seed=9223372036854775808": "seed = 9223372036854775808: must be less than 9223372036854775808",
     "partition.clients=100000000": "partition.clients = 100000000: "
-                                   "must be at most 10,000,000 (number of clients in total)",
+    "must be at most 10,000,000 (number of clients in total)",
     "training.epochs=100000000": "must be at most 10,000,000 (local epochs a round)",
     "training.batch_size=100000000": "must be at most 10,000,000 (samples a mini-batch)",
     "checkpoint.every=100000000": "must be at most 10,000,000",
     "runtime.threads=100000000": "runtime.threads = 100000000: must be less "
-                                 "than or equal to 1024 (CPU threads a rank",
+    "than or equal to 1024 (CPU threads a rank",
     "runtime.lanes=100000000": "runtime.lanes = 100000000: must be at most 10,000,000",
     "runtime.memory=1e30": "runtime.memory = 1e+30: must be less than or equal to 1000000000",
     "runtime.hang_after=1e30": "runtime.hang_after = 1e+30: must be less than or equal to 10000000",
     "model.hidden=[100000000000]": "model.hidden = [100000000000]: "
-                                   "must be at most 10,000,000 (widths of the hidden layers)",
+    "must be at most 10,000,000 (widths of the hidden layers)",
     "model.hidden=[1000000, 1000000]": "model.hidden: 2 layers with "
-                                       "1,000,076,000,010 parameters in all; at most",
+    "1,000,076,000,010 parameters in all; at most",
     f"model.hidden={[1] * 1001}": "model.hidden: 1,001 layers with 2,085 "
-                                  "parameters in all; at most 1,000 and",
+    "parameters in all; at most 1,000 and",
     f"model.hidden={'[' * 50}{']' * 50}": "--set model.hidden: tables and lists "
-                                          "lie in each other at most 10 deep",
+    "lie in each other at most 10 deep",
     f"model.hidden={'[' * 5000}": "model.hidden = '[[[",
     f"{'x.' * 5000}y=1": "x.y: tables and lists lie in each other at most 10 deep",
     "evaluation.metric=wieghted": "evaluation.metric = 'wieghted' is unknown; "
-                                  "did you mean 'weighted'? allowed: accuracy, ",
+    "did you mean 'weighted'? allowed: accuracy, ",
     "evaluation.metric=macro_f1/best": "evaluation.metric = 'macro_f1/best' is unknown; "
-                                       "did you mean 'macro_f1'?",
+    "did you mean 'macro_f1'?",
     "evaluation.metric=std": "evaluation.metric = 'std' is unknown; allowed: "
-                             "accuracy, balanced_accuracy, loss, macro_f1",
+    "accuracy, balanced_accuracy, loss, macro_f1",
     "evaluation.metric=os:system": "evaluation.metric = 'os:system' is of type "
-                                   "builtin_function_or_method; expected a subclass",
+    "builtin_function_or_method; expected a subclass",
     "evaluation.scores=macro-f1": "evaluation.scores = 'macro-f1': "
-                                  "must be a list (further scores, built-in or your own",
+    "must be a list (further scores, built-in or your own",
     'evaluation.scores=["macro-f2"]': "evaluation.scores = 'macro_f2' is unknown; "
-                                      "did you mean 'macro_f1'? allowed: accuracy, ",
+    "did you mean 'macro_f1'? allowed: accuracy, ",
     "evaluation.scores=[1]": "evaluation.scores.0 = 1: must be a string",
     "method.name=os:system": "method.name = 'os:system' is of type "
-                             "builtin_function_or_method; expected a subclass",
+    "builtin_function_or_method; expected a subclass",
     "method.name=tiny:zero_row": "method.name = 'tiny:zero_row' is of type function; "
-                                 "expected a subclass of hpcfl.methods",
+    "expected a subclass of hpcfl.methods",
     "method.name=hpcfl.methods.base:Method": "method.name = 'hpcfl.methods.base:Method' "
-                                             "does not define aggregate, ",
+    "does not define aggregate, ",
     "model.name=subprocess:Popen": "model.name = 'subprocess:Popen' must be "
-                                   "called as (shape, classes, *, own keys)",
+    "called as (shape, classes, *, own keys)",
     "model.name=os:execv": "model.name = 'os:execv' must be called as (shape, classes, *, own keys)",
     "model.name=os:sep": "model.name = 'os:sep' is of type str; "
-                         "expected a class or function that makes the model",
+    "expected a class or function that makes the model",
     "partition.scheme=os:system": "partition.scheme = 'os:system' is of "
-                                  "type builtin_function_or_method; expected",
+    "type builtin_function_or_method; expected",
     "data.dataset=os:system": "data.dataset = 'os:system' is of type builtin_function_or_method; expected",
     "rounds": "--set rounds: write it as section.key=value",
     "rounds.x=1": "--set rounds.x: 'rounds' is a value, not a section",
@@ -128,7 +128,12 @@ def run(tmp_path, monkeypatch, capsys):
 
     def play(*arguments, file="good.toml"):
         code = command(["run", str(file), *arguments], OneProcess())
-        return code, capsys.readouterr().err, {path.name for path in tmp_path.iterdir()} - {"good.toml"}
+        return (
+            code,
+            capsys.readouterr().err,
+            {path.name for path in tmp_path.iterdir()} - {"good.toml"},
+        )
+
     return play
 
 
@@ -142,64 +147,137 @@ def test_bad_input_is_one_line_and_leaves_nothing(run, override):
 
 
 def test_the_file_is_named(run):
-    assert run("--set", "trainig.lr=1")[1].startswith("hpcfl: good.toml: unknown section")
+    assert run("--set", "trainig.lr=1")[1].startswith(
+        "hpcfl: good.toml: unknown section"
+    )
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    (None, "no such experiment file"), ("rounds = ", "not valid TOML"),
-    (b"\xff\xfe", "cannot be read"), ("rounds = 3", "'method.name' is missing; allowed: "),
-    ("method = 'fedavg'", "method = 'fedavg': must be a table, [method]"),
-    ("[method]\nlayers = 1", "'method.name' is missing; allowed: "),
-    (f"rounds = {'9' * 5000}", "not valid TOML (Exceeds the limit"),
-    (f"rounds = 0x{'9' * 5000}", ("tables and lists lie in each other at most 10 deep, integers "
-                                  "have at most 64 bits")), ("x = " + "[" * 5000, "not valid TOML ("),
-    ("x = " + "[" * 20 + "]" * 20, "tables and lists lie in each other at most 10 deep"),
-    ("x." * 5000 + "x = 1", "tables and lists lie in each other at most 10 deep"),
-    ("#" * 1_000_001, "cannot be read (longer than 1,000,000 bytes)")])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such experiment file"),
+        ("rounds = ", "not valid TOML"),
+        (b"\xff\xfe", "cannot be read"),
+        ("rounds = 3", "'method.name' is missing; allowed: "),
+        ("method = 'fedavg'", "method = 'fedavg': must be a table, [method]"),
+        ("[method]\nlayers = 1", "'method.name' is missing; allowed: "),
+        (f"rounds = {'9' * 5000}", "not valid TOML (Exceeds the limit"),
+        (
+            f"rounds = 0x{'9' * 5000}",
+            (
+                "tables and lists lie in each other at most 10 deep, integers "
+                "have at most 64 bits"
+            ),
+        ),
+        ("x = " + "[" * 5000, "not valid TOML ("),
+        (
+            "x = " + "[" * 20 + "]" * 20,
+            "tables and lists lie in each other at most 10 deep",
+        ),
+        ("x." * 5000 + "x = 1", "tables and lists lie in each other at most 10 deep"),
+        ("#" * 1_000_001, "cannot be read (longer than 1,000,000 bytes)"),
+    ],
+)
 def test_bad_files(run, tmp_path, content, message):
     if content is not None:
-        (tmp_path / "bad.toml").write_bytes(content if isinstance(content, bytes) else content.encode())
+        (tmp_path / "bad.toml").write_bytes(
+            content if isinstance(content, bytes) else content.encode()
+        )
     code, said, left = run(file="bad.toml")
-    assert code == 2 and f"bad.toml: {message}" in said and said.count("\n") == 1 and left <= {"bad.toml"}
+    assert (
+        code == 2
+        and f"bad.toml: {message}" in said
+        and said.count("\n") == 1
+        and left <= {"bad.toml"}
+    )
 
 
-@pytest.mark.parametrize(("content", "message"), [
-    ("[" * 100_000, "not valid JSON (maximum recursion"),
-    ('{"seed": ' + "9" * 5000, "not valid JSON (Exceeds the limit"), ("[1]", "must hold a table, not list")])
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[" * 100_000, "not valid JSON (maximum recursion"),
+        ('{"seed": ' + "9" * 5000, "not valid JSON (Exceeds the limit"),
+        ("[1]", "must hold a table, not list"),
+    ],
+)
 def test_bad_json(run, tmp_path, content, message):
     (tmp_path / "bad.json").write_text(content)
     code, said, left = run(file="bad.json")
-    assert code == 2 and f"bad.json: {message}" in said and said.count("\n") == 1 and left == {"bad.json"}
+    assert (
+        code == 2
+        and f"bad.json: {message}" in said
+        and said.count("\n") == 1
+        and left == {"bad.json"}
+    )
 
 
 def test_a_folder_as_experiment_file(run, tmp_path):
-    assert run(file=tmp_path)[:2] == (2, f"hpcfl: {tmp_path}: is a folder; name an experiment file\n")
+    assert run(file=tmp_path)[:2] == (
+        2,
+        f"hpcfl: {tmp_path}: is a folder; name an experiment file\n",
+    )
 
 
 def test_a_pipe_as_experiment_file(run, tmp_path):
     os.mkfifo(tmp_path / "pipe.toml")
-    assert run(file="pipe.toml")[:2] == (2, "hpcfl: pipe.toml: cannot be read (not a regular file)\n")
+    assert run(file="pipe.toml")[:2] == (
+        2,
+        "hpcfl: pipe.toml: cannot be read (not a regular file)\n",
+    )
 
 
 def test_momentum_is_sgds(run):
-    code, said, left = run("--set", "training.momentum=0.9", "--set", "training.optimizer=adam")
+    code, said, left = run(
+        "--set", "training.momentum=0.9", "--set", "training.optimizer=adam"
+    )
     assert code == 2 and not left
-    assert ("training.momentum = 0.9: must be 0 with optimizer = 'adam', which keeps moments of "
-            "its own" in said)
-    with_protocol = {"protocol": "fednh", "method": {"name": "fednh"}, "training": {"optimizer": "adam"}}
+    assert (
+        "training.momentum = 0.9: must be 0 with optimizer = 'adam', which keeps moments of "
+        "its own" in said
+    )
+    with_protocol = {
+        "protocol": "fednh",
+        "method": {"name": "fednh"},
+        "training": {"optimizer": "adam"},
+    }
     assert config.parse(with_protocol).training.momentum == 0
 
 
-@pytest.mark.parametrize(("own", "overrides", "found"), [
-    ("model.hidden = [8]", ["model.name=cnn"], {"name": "cnn"}),
-    ("model.head = 'cosine'\nmodel.hidden = [8]", ["model.name=cnn"], {"name": "cnn", "head": "cosine"}),
-    ("model.name = 'cnn'", ["model.hidden=[8]", "model.name=mlp"], {"name": "mlp", "hidden": [8]}),
-    ("model.hidden = [8]", ["model.name=mlp"], {"name": "mlp", "hidden": [8]}),
-    ("partition.beta = 0.3\npartition.clients = 4", ["partition.scheme=iid"],
-     {"scheme": "iid", "clients": 4}),
-    ("partition.beta = 0.3", ["partition.scheme=dirichlet-min"], {"scheme": "dirichlet-min", "beta": 0.3}),
-    ("method.name = 'ditto'\nmethod.lam = 2", ["method.name=fedavg"], {"name": "fedavg"})])
-def test_another_plugin_replaces_the_keys_of_the_one_before(tmp_path, own, overrides, found):
+@pytest.mark.parametrize(
+    ("own", "overrides", "found"),
+    [
+        ("model.hidden = [8]", ["model.name=cnn"], {"name": "cnn"}),
+        (
+            "model.head = 'cosine'\nmodel.hidden = [8]",
+            ["model.name=cnn"],
+            {"name": "cnn", "head": "cosine"},
+        ),
+        (
+            "model.name = 'cnn'",
+            ["model.hidden=[8]", "model.name=mlp"],
+            {"name": "mlp", "hidden": [8]},
+        ),
+        ("model.hidden = [8]", ["model.name=mlp"], {"name": "mlp", "hidden": [8]}),
+        (
+            "partition.beta = 0.3\npartition.clients = 4",
+            ["partition.scheme=iid"],
+            {"scheme": "iid", "clients": 4},
+        ),
+        (
+            "partition.beta = 0.3",
+            ["partition.scheme=dirichlet-min"],
+            {"scheme": "dirichlet-min", "beta": 0.3},
+        ),
+        (
+            "method.name = 'ditto'\nmethod.lam = 2",
+            ["method.name=fedavg"],
+            {"name": "fedavg"},
+        ),
+    ],
+)
+def test_another_plugin_replaces_the_keys_of_the_one_before(
+    tmp_path, own, overrides, found
+):
     (tmp_path / "f.toml").write_text(own)
     table = config.read(tmp_path / "f.toml", overrides)
     assert table == {overrides[-1].split(".")[0]: found}
@@ -207,16 +285,24 @@ def test_another_plugin_replaces_the_keys_of_the_one_before(tmp_path, own, overr
 
 def test_keys_that_no_plugin_has_stay_mistakes(run, tmp_path):
     (tmp_path / "f.toml").write_text("model.hiden = [8]\nmethod.name = 'fedavg'")
-    assert "unknown key 'model.hiden'" in run("--set", "model.name=cnn", file="f.toml")[1]
+    assert (
+        "unknown key 'model.hiden'" in run("--set", "model.name=cnn", file="f.toml")[1]
+    )
 
 
-@pytest.mark.parametrize(("name", "value"), [("PMI_SIZE", "4"), ("OMPI_COMM_WORLD_SIZE", "4"),
-                                             ("SLURM_NTASKS", "4")])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("PMI_SIZE", "4"), ("OMPI_COMM_WORLD_SIZE", "4"), ("SLURM_NTASKS", "4")],
+)
 def test_a_world_that_is_not_the_launchers(run, monkeypatch, name, value):
     monkeypatch.setenv(name, value)
     monkeypatch.setenv("SLURM_PROCID", "0")
     code, said, left = run()
-    assert code == 2 and "the launcher started 4 ranks but MPI sees a world of 1" in said and not left
+    assert (
+        code == 2
+        and "the launcher started 4 ranks but MPI sees a world of 1" in said
+        and not left
+    )
 
 
 def test_slurms_tasks_outside_a_step_do_not_count(run, no_figures, monkeypatch):
@@ -229,38 +315,78 @@ def test_slurms_tasks_outside_a_step_do_not_count(run, no_figures, monkeypatch):
 @pytest.mark.slow
 def test_the_real_command_says_the_same(tmp_path):
     (tmp_path / "f.toml").write_text('[method]\nname = "fedavgg"\n')
-    done = subprocess.run([sys.executable, "-m", "hpcfl", "run", "f.toml"], cwd=tmp_path,
-                          capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "hpcfl", "run", "f.toml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("hpcfl: f.toml: method.name = 'fedavgg' is unknown; did you mean 'fedavg'?")
+    assert done.stderr.startswith(
+        "hpcfl: f.toml: method.name = 'fedavgg' is unknown; did you mean 'fedavg'?"
+    )
 
 
 def test_overrides_keep_their_types():
     table = {}
-    for override in ("a.b.c=1", "a.x=0.5", "word=fedavg", "list=[1, 2]", "yes=true", 'text="1"'):
+    for override in (
+        "a.b.c=1",
+        "a.x=0.5",
+        "word=fedavg",
+        "list=[1, 2]",
+        "yes=true",
+        'text="1"',
+    ):
         experiment_file.assign(table, *experiment_file.split(override))
-    assert table == {"a": {"b": {"c": 1}, "x": 0.5}, "word": "fedavg", "list": [1, 2],
-                     "yes": True, "text": "1"}
+    assert table == {
+        "a": {"b": {"c": 1}, "x": 0.5},
+        "word": "fedavg",
+        "list": [1, 2],
+        "yes": True,
+        "text": "1",
+    }
 
 
 def test_a_resolved_configuration_is_an_experiment_again():
-    first = config.parse(tiny.table({"name": "cwfedavg", "layers": 2, "wdr": 3.0},
-                                    model={"name": "mlp", "hidden": [6, 5]}))
+    first = config.parse(
+        tiny.table(
+            {"name": "cwfedavg", "layers": 2, "wdr": 3.0},
+            model={"name": "mlp", "hidden": [6, 5]},
+        )
+    )
     table = first.resolved()
     assert table["model"]["hidden"] == [6, 5] and table["method"]["layers"] == 2
-    without = {section: {key: value for key, value in keys.items() if value is not None}
-               if isinstance(keys, dict) else keys for section, keys in table.items() if keys is not None}
+    without = {
+        section: {key: value for key, value in keys.items() if value is not None}
+        if isinstance(keys, dict)
+        else keys
+        for section, keys in table.items()
+        if keys is not None
+    }
     again = config.parse(without)
     assert again.resolved() == table and again.fingerprint() == first.fingerprint()
 
 
-@pytest.mark.parametrize(("sections", "same"), [
-    ({"rounds": 9}, True), ({"name": "other"}, True), ({"runtime": {"lanes": 2}}, True),
-    ({"checkpoint": {"every": 1}}, True), ({"data": {"root": "/elsewhere"}}, True),
-    ({"seed": 4}, False), ({"training": {"lr": 0.2}}, False), ({"partition": {"seed": 2}}, False),
-    ({"model": {"hidden": [7]}}, False), ({"participation": {"fraction": 0.5}}, False)])
+@pytest.mark.parametrize(
+    ("sections", "same"),
+    [
+        ({"rounds": 9}, True),
+        ({"name": "other"}, True),
+        ({"runtime": {"lanes": 2}}, True),
+        ({"checkpoint": {"every": 1}}, True),
+        ({"data": {"root": "/elsewhere"}}, True),
+        ({"seed": 4}, False),
+        ({"training": {"lr": 0.2}}, False),
+        ({"partition": {"seed": 2}}, False),
+        ({"model": {"hidden": [7]}}, False),
+        ({"participation": {"fraction": 0.5}}, False),
+    ],
+)
 def test_what_makes_two_runs_the_same(sections, same):
-    base, other = config.parse(tiny.table("fedavg")), config.parse(tiny.table("fedavg", **sections))
+    base, other = (
+        config.parse(tiny.table("fedavg")),
+        config.parse(tiny.table("fedavg", **sections)),
+    )
     assert (base.fingerprint() == other.fingerprint()) is same
 
 
@@ -273,20 +399,32 @@ def test_a_configuration_is_frozen():
 
 
 def test_keys_that_change_nothing_are_noted():
-    table = {"method": {"name": "fedavg"}, "rounds": 5, "newcomers": {"epochs": 2},
-             "training": {"warmup": 6, "schedule": "step", "milestones": [4, 5, 9]}}
+    table = {
+        "method": {"name": "fedavg"},
+        "rounds": 5,
+        "newcomers": {"epochs": 2},
+        "training": {"warmup": 6, "schedule": "step", "milestones": [4, 5, 9]},
+    }
     assert config.parse(table).notes == [
         "training.warmup = 6: no round of 5 has the whole rate",
         "training.milestones: [5, 9] come after the last of 5 rounds",
-        "newcomers.epochs = 2: there are none, newcomers.clients = 0"]
-    assert config.parse({"method": {"name": "fedavg"}, "training": {"warmup": 100}}).notes == []
+        "newcomers.epochs = 2: there are none, newcomers.clients = 0",
+    ]
+    assert (
+        config.parse({"method": {"name": "fedavg"}, "training": {"warmup": 100}}).notes
+        == []
+    )
 
 
-@pytest.mark.parametrize("name", ["apfl", "ditto", "partialfed", "per-fedavg", "pfedme", "scaffold"])
+@pytest.mark.parametrize(
+    "name", ["apfl", "ditto", "partialfed", "per-fedavg", "pfedme", "scaffold"]
+)
 def test_methods_with_plain_steps_note_what_these_take_no_heed_of(name):
     table = {"method": {"name": name}, "training": {"momentum": 0.9, "lr": 0.1}}
-    assert config.parse(table).notes == [f"training.momentum = 0.9: no effect on the steps that {name} does "
-                                         "itself, which are plain ones"]
+    assert config.parse(table).notes == [
+        f"training.momentum = 0.9: no effect on the steps that {name} does "
+        "itself, which are plain ones"
+    ]
     assert config.parse({"method": {"name": name}, "training": {"lr": 0.1}}).notes == []
     assert config.parse({**table, "method": {"name": "fedavg"}}).notes == []
 
@@ -299,10 +437,21 @@ cases = [{ training.lr = 0.1, rounds = 3 }, { training.lr = 0.2 }]
 """
 
 
-@pytest.mark.parametrize(("override", "message"), [
-    ("seed=5", r"--set seed: every cell of \[sweep\] sets it anew; change it there, by --set 'sweep.seed="),
-    ("training.lr=1", r"--set training.lr: every cell of \[sweep\] sets it anew; change it there$"),
-    ("rounds=2", None), ("sweep.seed=[5]", None)])  # not every case sets the rounds
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        (
+            "seed=5",
+            r"--set seed: every cell of \[sweep\] sets it anew; change it there, by --set 'sweep.seed=",
+        ),
+        (
+            "training.lr=1",
+            r"--set training.lr: every cell of \[sweep\] sets it anew; change it there$",
+        ),
+        ("rounds=2", None),
+        ("sweep.seed=[5]", None),
+    ],
+)  # not every case sets the rounds
 def test_what_every_cell_sets_cannot_be_overridden(tmp_path, override, message):
     (tmp_path / "e.toml").write_text(SWEPT)
     if message is None:

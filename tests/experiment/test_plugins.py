@@ -17,48 +17,79 @@ def own(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 
     yield lambda name, text: (tmp_path / f"{name}.py").write_text(text)
-    for name in [name for name, module in sys.modules.items()
-                 if str(tmp_path) in str(getattr(module, "__file__", ""))]:
+    for name in [
+        name
+        for name, module in sys.modules.items()
+        if str(tmp_path) in str(getattr(module, "__file__", ""))
+    ]:
         del sys.modules[name]
 
 
 METHOD = "from hpcfl.methods.fedavg import FedAvg\nclass Mine(FedAvg): pass\n"
 
 
-@pytest.mark.parametrize(("text", "line", "words"), [
-    ("class Mine:\n    def loss(self\n        pass\n", 2, "SyntaxError: '(' was never closed"),
-    ("class Mine:\npass\n", 2, "IndentationError: expected an indented block"),
-    ("import torch\n\nlayers = undefined\n", 3, "NameError: name 'undefined' is not defined"),
-    ("import torch\nimport a_missing_package\n", 2,
-     "ModuleNotFoundError: No module named 'a_missing_package'"),
-    ("import sys\nsys.exit('done')\n", 2, "SystemExit: done"),
-    ("raise ValueError('one\\ntwo' + 1000 * 'x')\n", 1, "ValueError: one two"),
-])
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        (
+            "class Mine:\n    def loss(self\n        pass\n",
+            2,
+            "SyntaxError: '(' was never closed",
+        ),
+        ("class Mine:\npass\n", 2, "IndentationError: expected an indented block"),
+        (
+            "import torch\n\nlayers = undefined\n",
+            3,
+            "NameError: name 'undefined' is not defined",
+        ),
+        (
+            "import torch\nimport a_missing_package\n",
+            2,
+            "ModuleNotFoundError: No module named 'a_missing_package'",
+        ),
+        ("import sys\nsys.exit('done')\n", 2, "SystemExit: done"),
+        ("raise ValueError('one\\ntwo' + 1000 * 'x')\n", 1, "ValueError: one two"),
+    ],
+)
 def test_a_module_that_fails_is_named_with_its_line(own, text, line, words):
     own("users", text)
     with pytest.raises(UserError) as failed:
         plugins.find(METHODS, "method.name", "users:Mine")
     message = str(failed.value)
-    assert message.startswith(f"users.py:{line}: method.name = 'users:Mine' cannot be imported: {words}")
-    assert "\n" not in message and len(message) < 500 and failed.value.__cause__ is not None
+    assert message.startswith(
+        f"users.py:{line}: method.name = 'users:Mine' cannot be imported: {words}"
+    )
+    assert (
+        "\n" not in message
+        and len(message) < 500
+        and failed.value.__cause__ is not None
+    )
 
 
 def test_a_mistake_in_a_module_that_it_imports_is_named_there(own):
     own("helpers", "\nhalf = 1 / 0\n")
     own("users", "import helpers\n")
-    with pytest.raises(UserError, match=r"^helpers\.py:2: method\.name = 'users:Mine' cannot be imported: "
-                                        r"ZeroDivisionError"):
+    with pytest.raises(
+        UserError,
+        match=r"^helpers\.py:2: method\.name = 'users:Mine' cannot be imported: "
+        r"ZeroDivisionError",
+    ):
         plugins.find(METHODS, "method.name", "users:Mine")
 
 
-@pytest.mark.parametrize(("name", "words"), [
-    ("users:Mien", "'users' has no 'Mien'; did you mean 'Mine'? allowed: "),
-    ("missing:Mine",
-     "cannot import 'missing' (ModuleNotFoundError: No module named 'missing'); run from its folder"),
-    (":Mine", "cannot import ''"),
-    (".users:Mine", "cannot import '.users'"),
-    ("users:", "'users' has no ''"),
-])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("users:Mien", "'users' has no 'Mien'; did you mean 'Mine'? allowed: "),
+        (
+            "missing:Mine",
+            "cannot import 'missing' (ModuleNotFoundError: No module named 'missing'); run from its folder",
+        ),
+        (":Mine", "cannot import ''"),
+        (".users:Mine", "cannot import '.users'"),
+        ("users:", "'users' has no ''"),
+    ],
+)
 def test_what_is_not_there_says_what_is(own, name, words):
     own("users", METHOD)
     with pytest.raises(UserError) as failed:
@@ -71,7 +102,9 @@ def test_a_module_called_like_another_says_so(own, tmp_path, name):
     """Also where that other has not been imported yet."""
     before = sys.modules.get(name)
     (tmp_path / f"{name}.py").write_text(METHOD)
-    with pytest.raises(UserError, match=f"'{name}' is the name of .*; give your {name}.py another name"):
+    with pytest.raises(
+        UserError, match=f"'{name}' is the name of .*; give your {name}.py another name"
+    ):
         plugins.find(METHODS, "method.name", f"{name}:Mine")
     assert sys.modules.get(name) is before
 
@@ -94,19 +127,25 @@ def test_a_module_may_lie_on_the_path_instead(own, tmp_path, monkeypatch):
     assert plugins.find(METHODS, "method.name", "users:Mine").__name__ == "Mine"
 
 
-@pytest.mark.parametrize(("word", "allowed", "meant"), [
-    ("learning_rate", ["plain_lr", "lr"], "lr"),
-    ("AdamW", ["sgd", "adamw"], "adamw"),
-    ("beta", ["seed", "partition.beta"], "partition.beta"),
-    ("f1", ["accuracy", "macro_f1"], "macro_f1"),
-    ("alpha", ["beta", "alpha"], "alpha"),
-    ("alpha", ["clients", "beta"], "beta"),
-    ("fedvag", ["fedavg", "local"], "fedavg"),
-    ("zzz", ["fedavg", "local"], None),
-])
+@pytest.mark.parametrize(
+    ("word", "allowed", "meant"),
+    [
+        ("learning_rate", ["plain_lr", "lr"], "lr"),
+        ("AdamW", ["sgd", "adamw"], "adamw"),
+        ("beta", ["seed", "partition.beta"], "partition.beta"),
+        ("f1", ["accuracy", "macro_f1"], "macro_f1"),
+        ("alpha", ["beta", "alpha"], "alpha"),
+        ("alpha", ["clients", "beta"], "beta"),
+        ("fedvag", ["fedavg", "local"], "fedavg"),
+        ("zzz", ["fedavg", "local"], None),
+    ],
+)
 def test_the_word_that_was_meant(word, allowed, meant):
     assert plugins.closest(word, allowed) == meant
 
 
 def test_what_is_meant_elsewhere_is_a_hint_but_not_listed():
-    assert plugins.nearest("lr", ["seed"], ["training.lr"]) == "; did you mean 'training.lr'? allowed: seed"
+    assert (
+        plugins.nearest("lr", ["seed"], ["training.lr"])
+        == "; did you mean 'training.lr'? allowed: seed"
+    )

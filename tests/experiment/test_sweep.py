@@ -12,41 +12,70 @@ def names(**sweep):
 
 
 def test_without_a_sweep_one_cell_with_the_experiments_name():
-    cell, = expand(tiny.table("fedavg", name="mine"), "f.toml")
+    (cell,) = expand(tiny.table("fedavg", name="mine"), "f.toml")
     assert cell.name == cell.config.name == "mine" and cell.setting == {}
 
 
 def test_lists_are_multiplied_in_their_order():
-    cells = expand(tiny.table("fedavg", sweep={"seed": [0, 1], "method": {"name": ["fedavg", "local"]}}),
-                   "f.toml")
-    assert [cell.name for cell in cells] == ["seed=0,fedavg", "seed=0,local", "seed=1,fedavg", "seed=1,local"]
+    cells = expand(
+        tiny.table(
+            "fedavg", sweep={"seed": [0, 1], "method": {"name": ["fedavg", "local"]}}
+        ),
+        "f.toml",
+    )
+    assert [cell.name for cell in cells] == [
+        "seed=0,fedavg",
+        "seed=0,local",
+        "seed=1,fedavg",
+        "seed=1,local",
+    ]
     assert [(cell.config.seed, cell.config.method.name) for cell in cells] == [
-        (0, "fedavg"), (0, "local"), (1, "fedavg"), (1, "local")]
+        (0, "fedavg"),
+        (0, "local"),
+        (1, "fedavg"),
+        (1, "local"),
+    ]
     assert cells[0].config.name == "experiment-seed=0,fedavg"
     assert len({cell.config.fingerprint() for cell in cells}) == 4
 
 
 def test_cases_are_linked_columns():
-    cases = [{"method": {"name": "fedprox", "mu": 0.5}, "training": {"lr": 0.1}},
-             {"method": {"name": "local"}}]
-    cells = expand(tiny.table("fedavg", sweep={"cases": cases, "seed": [7, 8]}), "f.toml")
+    cases = [
+        {"method": {"name": "fedprox", "mu": 0.5}, "training": {"lr": 0.1}},
+        {"method": {"name": "local"}},
+    ]
+    cells = expand(
+        tiny.table("fedavg", sweep={"cases": cases, "seed": [7, 8]}), "f.toml"
+    )
     assert [(cell.config.method.name, cell.config.seed) for cell in cells] == [
-        ("fedprox", 7), ("fedprox", 8), ("local", 7), ("local", 8)]
+        ("fedprox", 7),
+        ("fedprox", 8),
+        ("local", 7),
+        ("local", 8),
+    ]
     assert cells[0].config.method.mu == 0.5
 
 
-@pytest.mark.parametrize(("given", "expected"), [({}, [1, 2, 8]), ({"seed": "seed"}, [1, 2, 8]),
-                                                 ({"seed": 5}, [5, 5, 5])])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, [1, 2, 8]), ({"seed": "seed"}, [1, 2, 8]), ({"seed": 5}, [5, 5, 5])],
+)
 def test_each_seed_has_its_own_partition_unless_that_has_a_seed(given, expected):
     """Without any seed it is as it was when the partition's was 1 by default."""
-    table = {"method": {"name": "fedavg"}, "partition": given, "sweep": {"seed": [0, 1, 7]}}
+    table = {
+        "method": {"name": "fedavg"},
+        "partition": given,
+        "sweep": {"seed": [0, 1, 7]},
+    }
     cells = expand(table, "f.toml")
     assert [cell.config.partition.seed for cell in cells] == expected
     assert [cell.config.resolved()["partition"]["seed"] for cell in cells] == expected
 
 
 def test_cells_do_not_share_what_they_set():
-    cells = expand(tiny.table("fedavg", sweep={"training": {"lr": [0.1, 0.2]}}), "f.toml")
+    cells = expand(
+        tiny.table("fedavg", sweep={"training": {"lr": [0.1, 0.2]}}), "f.toml"
+    )
     assert [cell.config.training.lr for cell in cells] == [0.1, 0.2]
 
 
@@ -55,34 +84,78 @@ def test_names_are_safe_as_folders():
 
 
 def test_long_names_are_shortened_and_stay_apart():
-    long, longer = names(partition={"counts": [[[1] * 4] * 40, [[1] * 4] * 41]}, method={"name": ["fedavg"]})
-    assert len(long) == len(longer) == 200 and long[:180] == longer[:180] and long != longer
+    long, longer = names(
+        partition={"counts": [[[1] * 4] * 40, [[1] * 4] * 41]},
+        method={"name": ["fedavg"]},
+    )
+    assert (
+        len(long) == len(longer) == 200
+        and long[:180] == longer[:180]
+        and long != longer
+    )
 
 
 def test_plugins_come_before_their_keys_and_replace_those_of_the_one_before():
-    table = tiny.table("fedavg", model={"name": "mlp", "hidden": [6]}, sweep={
-        "cases": [{"model": {"hidden": 7, "name": "tiny:zero_row"}}, {"model": {"name": "spiral"}},
-                  {"model": {"name": "mlp"}}]})
+    table = tiny.table(
+        "fedavg",
+        model={"name": "mlp", "hidden": [6]},
+        sweep={
+            "cases": [
+                {"model": {"hidden": 7, "name": "tiny:zero_row"}},
+                {"model": {"name": "spiral"}},
+                {"model": {"name": "mlp"}},
+            ]
+        },
+    )
     first, second, third = (cell.config.model for cell in expand(table, "f.toml"))
     assert (first.name, first.options, second.options, third.options) == (
-        "tiny:zero_row", {"hidden": 7}, {}, {"hidden": [6]})
+        "tiny:zero_row",
+        {"hidden": 7},
+        {},
+        {"hidden": [6]},
+    )
 
 
-@pytest.mark.parametrize(("sweep", "message"), [
-    ({key: {f"{i}": list(range(208)) for i in range(3)} for key in ["x"]},
-     "sweep: 8,998,912 cells, at most 10,000 are allowed"),
-    ({"seed": list(range(10_001))}, "sweep: 10,001 cells, at most 10,000 are allowed"),
-    ({"name": ["a", "b"]}, "f.toml: sweep.name: cells are named by what sets them apart"),
-    ({"rounds": {"x": [1]}}, r"f.toml [sweep] x=1: rounds.x: 'rounds' is a value, not a section"),
-    ({"seed": [[[[[[[[[[[1]]]]]]]]]]]}, "f.toml: tables and lists lie in each other at most 10 deep"),
-    ({}, r"f.toml: sweep = \{\}: must be a table of lists"),
-    ({"seed": 3}, "f.toml: sweep.seed = 3: must be a list of values"),
-    ({"seed": []}, r"f.toml: sweep.seed = \[\]: must be a list"),
-    ({"seed": [1, 1]}, "f.toml: sweep: two cells are 'seed=1'"),
-    ({"cases": [{}, {"seed": 1}]}, "sweep.cases: must be tables"),
-    ({"training": {"lrr": [1]}}, "lrr=1: unknown key 'training.lrr'; did you mean 'lr'?"),
-    ({"method": {"name": ["fedavg", "fedalla"]}},
-     "fedalla: method.name = 'fedalla' is unknown; did you mean 'fedala'?")])
+@pytest.mark.parametrize(
+    ("sweep", "message"),
+    [
+        (
+            {key: {f"{i}": list(range(208)) for i in range(3)} for key in ["x"]},
+            "sweep: 8,998,912 cells, at most 10,000 are allowed",
+        ),
+        (
+            {"seed": list(range(10_001))},
+            "sweep: 10,001 cells, at most 10,000 are allowed",
+        ),
+        (
+            {"name": ["a", "b"]},
+            "f.toml: sweep.name: cells are named by what sets them apart",
+        ),
+        (
+            {"rounds": {"x": [1]}},
+            r"f.toml [sweep] x=1: rounds.x: 'rounds' is a value, not a section",
+        ),
+        (
+            {"seed": [[[[[[[[[[[1]]]]]]]]]]]},
+            "f.toml: tables and lists lie in each other at most 10 deep",
+        ),
+        ({}, r"f.toml: sweep = \{\}: must be a table of lists"),
+        ({"seed": 3}, "f.toml: sweep.seed = 3: must be a list of values"),
+        ({"seed": []}, r"f.toml: sweep.seed = \[\]: must be a list"),
+        ({"seed": [1, 1]}, "f.toml: sweep: two cells are 'seed=1'"),
+        ({"cases": [{}, {"seed": 1}]}, "sweep.cases: must be tables"),
+        (
+            {"training": {"lrr": [1]}},
+            "lrr=1: unknown key 'training.lrr'; did you mean 'lr'?",
+        ),
+        (
+            {"method": {"name": ["fedavg", "fedalla"]}},
+            "fedalla: method.name = 'fedalla' is unknown; did you mean 'fedala'?",
+        ),
+    ],
+)
 def test_bad_sweeps_are_found_before_the_first_cell_runs(sweep, message):
-    with pytest.raises(UserError, match=message.replace("?", "[?]").replace("[sweep]", r"\[sweep\]")):
+    with pytest.raises(
+        UserError, match=message.replace("?", "[?]").replace("[sweep]", r"\[sweep\]")
+    ):
         names(**sweep)

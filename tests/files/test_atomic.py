@@ -7,7 +7,9 @@ from hpcfl.errors import RunFailure
 from hpcfl.files import atomic
 
 
-@pytest.mark.parametrize("name", ["plain", "with space", "[brackets]*?", "ünï 東京", "100%s", "new\nline"])
+@pytest.mark.parametrize(
+    "name", ["plain", "with space", "[brackets]*?", "ünï 東京", "100%s", "new\nline"]
+)
 def test_writes_and_replaces_in_strange_folders(tmp_path, name):
     folder = tmp_path / name
     folder.mkdir()
@@ -19,7 +21,9 @@ def test_writes_and_replaces_in_strange_folders(tmp_path, name):
 
 @pytest.mark.parametrize("call", ["fsync", "replace"])
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EIO, errno.EDQUOT])
-def test_failure_is_one_line_and_leaves_the_old_file(tmp_path, monkeypatch, call, number):
+def test_failure_is_one_line_and_leaves_the_old_file(
+    tmp_path, monkeypatch, call, number
+):
     def fail(*arguments):
         raise OSError(number, os.strerror(number))
 
@@ -27,7 +31,11 @@ def test_failure_is_one_line_and_leaves_the_old_file(tmp_path, monkeypatch, call
     monkeypatch.setattr(os, call, fail)
     with pytest.raises(RunFailure) as caught:
         atomic.write(tmp_path / "file", b"new")
-    advice = "; make room and give the same command again" if number in (errno.ENOSPC, errno.EDQUOT) else ""
+    advice = (
+        "; make room and give the same command again"
+        if number in (errno.ENOSPC, errno.EDQUOT)
+        else ""
+    )
     assert str(caught.value) == f"{tmp_path / 'file'}: {os.strerror(number)}{advice}"
     assert os.listdir(tmp_path) == ["file"]
     assert (tmp_path / "file").read_bytes() == b"old"
@@ -66,4 +74,6 @@ def test_files_that_belong_together_are_all_there_or_none(tmp_path, made):
     with atomic.together(folder) as place:
         atomic.write(place / "first", b"1")
         assert not (folder / "first").exists()
-    assert [path.name for path in folder.iterdir()] == ["first"] and not list(tmp_path.rglob(".*"))
+    assert [path.name for path in folder.iterdir()] == ["first"] and not list(
+        tmp_path.rglob(".*")
+    )

@@ -8,29 +8,45 @@ from hpcfl.files import foreign, heartbeat
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.forms import RunFile
 
-CONFIG = {"name": "n", "seed": 0, "rounds": 3, "data": {"dataset": "digits"}, "partition": {},
-          "model": {"name": "mlp"}, "method": {"name": "fedavg", "its own": [1, {"a": None}]},
-          "evaluation": {"score": "pre", "metric": "mean"}}
+CONFIG = {
+    "name": "n",
+    "seed": 0,
+    "rounds": 3,
+    "data": {"dataset": "digits"},
+    "partition": {},
+    "model": {"name": "mlp"},
+    "method": {"name": "fedavg", "its own": [1, {"a": None}]},
+    "evaluation": {"score": "pre", "metric": "mean"},
+}
 
 
 def plant(path, kind):
     """Something at ``path`` that is no regular file of its own."""
     secret = path.with_name("secret")
     secret.write_bytes(b"secret")
-    {"link": lambda: path.symlink_to(secret), "dangling link": lambda: path.symlink_to("nothing"),
-     "loop": lambda: path.symlink_to(path), "pipe": lambda: os.mkfifo(path), "folder": path.mkdir,
-     "device": lambda: path.symlink_to("/dev/zero")}[kind]()
+    {
+        "link": lambda: path.symlink_to(secret),
+        "dangling link": lambda: path.symlink_to("nothing"),
+        "loop": lambda: path.symlink_to(path),
+        "pipe": lambda: os.mkfifo(path),
+        "folder": path.mkdir,
+        "device": lambda: path.symlink_to("/dev/zero"),
+    }[kind]()
 
 
 @pytest.mark.timeout(10)
-@pytest.mark.parametrize("kind", ["link", "dangling link", "loop", "pipe", "folder", "device"])
+@pytest.mark.parametrize(
+    "kind", ["link", "dangling link", "loop", "pipe", "folder", "device"]
+)
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR | os.O_CREAT])
 def test_only_regular_files_are_opened(tmp_path, kind, flags):
     plant(tmp_path / "file", kind)
     with pytest.raises(Damaged) as caught, foreign.opened(tmp_path / "file", flags):
         pass
     assert str(caught.value) and "\n" not in str(caught.value)
-    assert (tmp_path / "secret").read_bytes() == b"secret" and not (tmp_path / "nothing").exists()
+    assert (tmp_path / "secret").read_bytes() == b"secret" and not (
+        tmp_path / "nothing"
+    ).exists()
 
 
 def test_a_file_is_made_or_stays_as_it_is(tmp_path):
@@ -49,7 +65,9 @@ def test_absence_is_not_damage(tmp_path):
 
 def test_no_more_is_read_than_allowed(tmp_path):
     os.truncate(os.open(tmp_path / "huge", os.O_CREAT | os.O_WRONLY), 1 << 40)
-    with pytest.raises(Damaged, match="1,099,511,627,776 bytes, more than the 1,048,576"):
+    with pytest.raises(
+        Damaged, match="1,099,511,627,776 bytes, more than the 1,048,576"
+    ):
         foreign.read_bytes(tmp_path / "huge", 1 << 20)
 
 
@@ -69,10 +87,21 @@ def test_a_description_of_a_run_comes_back(tmp_path):
     assert foreign.read_json(tmp_path / "run.json", RunFile) == there
 
 
-@pytest.mark.parametrize("text", [
-    b"", b"{", b"[1]", b"null", b'"\xff"', b"[" * 100_000, b'{"a":' * 400 + b"1" + b"}" * 400,
-    b'{"identity": {}}', json.dumps({"identity": [], "config": CONFIG}).encode(),
-    json.dumps({"identity": {}, "config": []}).encode()])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b"null",
+        b'"\xff"',
+        b"[" * 100_000,
+        b'{"a":' * 400 + b"1" + b"}" * 400,
+        b'{"identity": {}}',
+        json.dumps({"identity": [], "config": CONFIG}).encode(),
+        json.dumps({"identity": {}, "config": []}).encode(),
+    ],
+)
 def test_what_is_no_description_is_one_line(tmp_path, text):
     (tmp_path / "run.json").write_bytes(text)
     with pytest.raises(Damaged) as caught:
@@ -80,13 +109,28 @@ def test_what_is_no_description_is_one_line(tmp_path, text):
     assert str(caught.value).isprintable() and len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize(("key", "value"), [
-    ("rounds", 0), ("rounds", "3"), ("rounds", 3.0), ("rounds", True), ("rounds", 10**30),
-    ("seed", float("nan")), ("method", "fedavg"), ("method", {}), ("method", {"name": 1}),
-    ("method", {"name": "a", "deep": json.loads("[" * 300 + "]" * 300)}), ("data", None),
-    ("evaluation", {"score": [], "metric": "mean"}), ("partition", [])])
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("rounds", 0),
+        ("rounds", "3"),
+        ("rounds", 3.0),
+        ("rounds", True),
+        ("rounds", 10**30),
+        ("seed", float("nan")),
+        ("method", "fedavg"),
+        ("method", {}),
+        ("method", {"name": 1}),
+        ("method", {"name": "a", "deep": json.loads("[" * 300 + "]" * 300)}),
+        ("data", None),
+        ("evaluation", {"score": [], "metric": "mean"}),
+        ("partition", []),
+    ],
+)
 def test_every_wrong_value_of_a_configuration_is_one_line(tmp_path, key, value):
-    (tmp_path / "run.json").write_text(json.dumps({"identity": {}, "config": CONFIG | {key: value}}))
+    (tmp_path / "run.json").write_text(
+        json.dumps({"identity": {}, "config": CONFIG | {key: value}})
+    )
     with pytest.raises(Damaged) as caught:
         foreign.read_json(tmp_path / "run.json", RunFile)
     assert str(caught.value).isprintable() and len(str(caught.value)) < 200

@@ -117,10 +117,31 @@ def deep_groups(file, folder):
     file["/".join("a" * 30)] = NUMBERS
 
 
-HOSTILE = [external_storage, external_storage_in_a_pipe, external_link, soft_link, virtual_dataset,
-           endless_shape, shape_without_data, compressed, chunked, texts, fixed_texts, ragged,
-           references, compound, opaque, complex_numbers, other_byte_order, nothing, named_type, circle,
-           one_dataset_often, many_groups, deep_groups]
+HOSTILE = [
+    external_storage,
+    external_storage_in_a_pipe,
+    external_link,
+    soft_link,
+    virtual_dataset,
+    endless_shape,
+    shape_without_data,
+    compressed,
+    chunked,
+    texts,
+    fixed_texts,
+    ragged,
+    references,
+    compound,
+    opaque,
+    complex_numbers,
+    other_byte_order,
+    nothing,
+    named_type,
+    circle,
+    one_dataset_often,
+    many_groups,
+    deep_groups,
+]
 
 
 def hostile(make, folder):
@@ -136,14 +157,19 @@ def hostile(make, folder):
 @pytest.mark.parametrize("make", HOSTILE)
 def test_only_plain_numbers_in_the_file_itself_are_read(tmp_path, make):
     path = hostile(make, tmp_path)
-    for read in (lambda: hdf5.select(path, None), lambda: hdf5.select(path, [0]),
-                 lambda: hdf5.decode(path.read_bytes())):
+    for read in (
+        lambda: hdf5.select(path, None),
+        lambda: hdf5.select(path, [0]),
+        lambda: hdf5.decode(path.read_bytes()),
+    ):
         with pytest.raises(Damaged) as caught:
             read()
         assert str(caught.value).isprintable()
 
 
-@pytest.mark.parametrize("value", [3, np.bytes_(b"fixed"), ["a", "b"], np.zeros(5), h5py.Empty("f4")])
+@pytest.mark.parametrize(
+    "value", [3, np.bytes_(b"fixed"), ["a", "b"], np.zeros(5), h5py.Empty("f4")]
+)
 def test_attributes_are_texts(tmp_path, value):
     with h5py.File(tmp_path / "file", "w") as file:
         file.attrs["a"] = value
@@ -159,8 +185,10 @@ def test_attributes_are_few(tmp_path):
 
 
 @pytest.mark.timeout(10)
-@pytest.mark.parametrize("plant", [lambda path, other: path.symlink_to(other),
-                                   lambda path, other: os.mkfifo(path)])
+@pytest.mark.parametrize(
+    "plant",
+    [lambda path, other: path.symlink_to(other), lambda path, other: os.mkfifo(path)],
+)
 def test_a_file_is_not_opened_through_a_link_or_pipe(tmp_path, plant):
     with h5py.File(tmp_path / "other.h5", "w") as file:
         file["x"] = NUMBERS
@@ -170,17 +198,27 @@ def test_a_file_is_not_opened_through_a_link_or_pipe(tmp_path, plant):
 
 
 def test_every_plain_type_comes_back_in_any_shape(tmp_path):
-    arrays = {f"{kind}/of{shape}": np.ones(shape, kind)
-              for kind in ("?", "i1", "u2", "i8", "u8", "f2", "f4", "f8")
-              for shape in ((), (0,), (3,), (2, 0, 4), (5, 3))}
-    found, attributes = hdf5.decode(bytes(hdf5.encode(arrays, {"text": "ünï" * 50_000})))
+    arrays = {
+        f"{kind}/of{shape}": np.ones(shape, kind)
+        for kind in ("?", "i1", "u2", "i8", "u8", "f2", "f4", "f8")
+        for shape in ((), (0,), (3,), (2, 0, 4), (5, 3))
+    }
+    found, attributes = hdf5.decode(
+        bytes(hdf5.encode(arrays, {"text": "ünï" * 50_000}))
+    )
     assert attributes == {"text": "ünï" * 50_000} and found.keys() == arrays.keys()
-    assert all(np.array_equal(found[name], arrays[name]) and found[name].dtype == arrays[name].dtype
-               for name in arrays)
+    assert all(
+        np.array_equal(found[name], arrays[name])
+        and found[name].dtype == arrays[name].dtype
+        for name in arrays
+    )
 
 
 def test_rows_are_selected(tmp_path):
     (tmp_path / "file").write_bytes(hdf5.encode({"x": np.arange(12).reshape(4, 3)}, {}))
-    assert hdf5.select(tmp_path / "file", [1, 3])["x"].tolist() == [[3, 4, 5], [9, 10, 11]]
+    assert hdf5.select(tmp_path / "file", [1, 3])["x"].tolist() == [
+        [3, 4, 5],
+        [9, 10, 11],
+    ]
     with pytest.raises(Damaged):
         hdf5.select(tmp_path / "file", [4])

@@ -15,7 +15,9 @@ from hpcfl.files import hdf5, heartbeat, scratch
 def files(monkeypatch):
     """The files made so far; a limit holds for one test only."""
     made, make = [], tempfile.TemporaryFile
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **how: made.append(how) or make(**how))
+    monkeypatch.setattr(
+        tempfile, "TemporaryFile", lambda **how: made.append(how) or make(**how)
+    )
     monkeypatch.setattr(scratch, "_held", {})
     yield made
     scratch.limit(float("inf"))
@@ -36,12 +38,24 @@ def test_only_what_goes_beyond_the_limit_lies_in_files_until_there_is_room_again
 
 
 @pytest.mark.parametrize("limit", [0, 1e9])
-@pytest.mark.parametrize("value", [torch.randn(3, 5), torch.tensor(2.5).double(), torch.zeros(0, 4),
-                                   torch.tensor([True, False]), torch.arange(6).view(2, 3).T])
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.randn(3, 5),
+        torch.tensor(2.5).double(),
+        torch.zeros(0, 4),
+        torch.tensor([True, False]),
+        torch.arange(6).view(2, 3).T,
+    ],
+)
 def test_a_copy_has_the_values_type_and_shape_and_is_apart(limit, value):
     scratch.limit(limit)
     copied = scratch.copy(value)
-    assert torch.equal(copied, value) and copied.dtype == value.dtype and copied.is_contiguous()
+    assert (
+        torch.equal(copied, value)
+        and copied.dtype == value.dtype
+        and copied.is_contiguous()
+    )
     before = value.clone()
     copied.zero_()
     assert torch.equal(value, before)
@@ -66,7 +80,10 @@ def test_a_file_reads_and_writes_like_any_other(limit):
     scratch.limit(limit)
     chance, ours, theirs = random.Random(1), scratch.File(10), io.BytesIO()
     for _ in range(300):
-        action, size = chance.choice(["write", "read", "seek", "truncate", "tell"]), chance.randrange(60)
+        action, size = (
+            chance.choice(["write", "read", "seek", "truncate", "tell"]),
+            chance.randrange(60),
+        )
         if action == "write":
             data = chance.randbytes(size)
             assert ours.write(data) == theirs.write(data)
@@ -79,7 +96,9 @@ def test_a_file_reads_and_writes_like_any_other(limit):
         elif action == "seek":
             assert ours.seek(size) == theirs.seek(size)
         else:
-            assert ours.tell() == theirs.tell() and ours.seek(0, io.SEEK_END) == theirs.seek(0, io.SEEK_END)
+            assert ours.tell() == theirs.tell() and ours.seek(
+                0, io.SEEK_END
+            ) == theirs.seek(0, io.SEEK_END)
     assert bytes(ours.content()) == theirs.getvalue()
 
 
@@ -96,6 +115,11 @@ def test_a_long_copy_sends_heartbeats(monkeypatch):
     monkeypatch.setattr(heartbeat, "_tell", lambda: beats.append(len(beats)))
     monkeypatch.setattr(scratch, "PART_BYTES", 2 * 4 * 8)
     row = torch.arange(8.0)
-    assert torch.equal(scratch.copy(row.expand(5, 8)), row.repeat(5, 1)) and len(beats) >= 3
+    assert (
+        torch.equal(scratch.copy(row.expand(5, 8)), row.repeat(5, 1))
+        and len(beats) >= 3
+    )
     beats.clear()
-    assert [len(part) for part in scratch.parts(row.expand(5, 8))] == [2, 2, 1] and len(beats) == 3
+    assert [len(part) for part in scratch.parts(row.expand(5, 8))] == [2, 2, 1] and len(
+        beats
+    ) == 3

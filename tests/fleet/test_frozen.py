@@ -24,7 +24,9 @@ class Convolutional(nn.Module):
         self.head = nn.Linear(12, 4)
 
     def features(self, x):
-        return self.between(torch.relu(self.norm(self.conv(x.view(-1, 1, 1, 5))))).flatten(1)
+        return self.between(
+            torch.relu(self.norm(self.conv(x.view(-1, 1, 1, 5))))
+        ).flatten(1)
 
     def forward(self, x):
         return self.head(self.features(x))
@@ -82,13 +84,27 @@ def runs(monkeypatch):
 
 
 @pytest.mark.parametrize("lanes", [1, 3, "auto"])
-@pytest.mark.parametrize("how", [{}, {"share": 0.5}, {"steps": 1}, {"proximal": 0.5}], ids=str)
-def test_the_head_trained_on_features_is_the_head_trained_on_samples(make_fleet, rows_of, lanes, how, runs):
-    once, each = (make_fleet(COUNTS, lanes=lanes, dtype=torch.float64) for _ in range(2))
+@pytest.mark.parametrize(
+    "how", [{}, {"share": 0.5}, {"steps": 1}, {"proximal": 0.5}], ids=str
+)
+def test_the_head_trained_on_features_is_the_head_trained_on_samples(
+    make_fleet, rows_of, lanes, how, runs
+):
+    once, each = (
+        make_fleet(COUNTS, lanes=lanes, dtype=torch.float64) for _ in range(2)
+    )
     rows = rows_of(once)
-    how = {key: (value, rows.flip(0)) if key == "proximal" else value for key, value in how.items()}
-    one, other = once.train(rows, **HEAD, **how), without(each).train(rows, **HEAD, **how)
-    assert sum(runs) == sum(np.maximum(1, (how.get("share", 1) * once.samples.numpy()).astype(int)))
+    how = {
+        key: (value, rows.flip(0)) if key == "proximal" else value
+        for key, value in how.items()
+    }
+    one, other = (
+        once.train(rows, **HEAD, **how),
+        without(each).train(rows, **HEAD, **how),
+    )
+    assert sum(runs) == sum(
+        np.maximum(1, (how.get("share", 1) * once.samples.numpy()).astype(int))
+    )
     torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
     torch.testing.assert_close(once.losses, each.losses)
     body = once.layout.columns("body")
@@ -100,7 +116,9 @@ def test_convolutions_with_batch_norm_stand_still(make_fleet, rows_of, lanes, ru
     once, each = (fleet_of(make_fleet, "plain", lanes) for _ in range(2))
     rows = rows_of(once)
     before = once.state["buffers.model"].clone()
-    torch.testing.assert_close(once.train(rows, **HEAD), without(each).train(rows, **HEAD))
+    torch.testing.assert_close(
+        once.train(rows, **HEAD), without(each).train(rows, **HEAD)
+    )
     assert sum(runs) == sum(map(sum, COUNTS))
     assert torch.equal(once.state["buffers.model"], before)
 
@@ -117,24 +135,39 @@ def test_features_take_no_more_memory_than_they_may(make_fleet, rows_of, runs):
     assert runs == [20, 22, 8]
 
 
-def test_a_client_gets_the_same_bits_whoever_trains_beside_it(make_fleet, rows_of, runs):
+def test_a_client_gets_the_same_bits_whoever_trains_beside_it(
+    make_fleet, rows_of, runs
+):
     together = fleet_of(make_fleet, "plain")
     rows = rows_of(together)
     trained = together.train(rows, **HEAD)
     for client in range(len(COUNTS)):
         alone = fleet_of(make_fleet, "plain")
         only = torch.arange(len(COUNTS)) == client
-        assert torch.equal(alone.train(rows, only=only, **HEAD)[client], trained[client])
+        assert torch.equal(
+            alone.train(rows, only=only, **HEAD)[client], trained[client]
+        )
 
 
-@pytest.mark.parametrize(("params", "augment"), [(("all",), False), (("body",), False), (2, False),
-                                                 (("head",), True)])
-def test_what_moves_or_varies_below_the_head_runs_each_time(make_fleet, params, augment):
+@pytest.mark.parametrize(
+    ("params", "augment"),
+    [(("all",), False), (("body",), False), (2, False), (("head",), True)],
+)
+def test_what_moves_or_varies_below_the_head_runs_each_time(
+    make_fleet, params, augment
+):
     fleet = make_fleet(COUNTS)
     fleet.resources.samples.augment = augment
     groups = (params,) if isinstance(params, int) else params
-    assert not frozen.fits(fleet.resources, torch.zeros(1, fleet.layout.width), torch.zeros(1, 0),
-                           np.arange(2), fleet.layout.members(groups), fleet.loss, {})
+    assert not frozen.fits(
+        fleet.resources,
+        torch.zeros(1, fleet.layout.width),
+        torch.zeros(1, 0),
+        np.arange(2),
+        fleet.layout.members(groups),
+        fleet.loss,
+        {},
+    )
 
 
 def reads_samples(model, batch, lane):
@@ -147,11 +180,19 @@ def asks_another_model(model, batch, lane):
     return entropy + features.square().mean() * model.head.bias.sum()
 
 
-@pytest.mark.parametrize(("model", "loss"), [
-    ("dropping", None), ("batch_dependent", None), ("apart", None),
-    ("plain", reads_samples), ("plain", asks_another_model)])
-def test_where_features_do_not_stand_for_samples_the_layers_run_each_time(make_fleet, rows_of, model, loss,
-                                                                          runs):
+@pytest.mark.parametrize(
+    ("model", "loss"),
+    [
+        ("dropping", None),
+        ("batch_dependent", None),
+        ("apart", None),
+        ("plain", reads_samples),
+        ("plain", asks_another_model),
+    ],
+)
+def test_where_features_do_not_stand_for_samples_the_layers_run_each_time(
+    make_fleet, rows_of, model, loss, runs
+):
     """The same bits as ever; another model is the client's own here, so that only asking for it tells."""
     ended = []
     for change in (lambda fleet: fleet, without):
@@ -167,14 +208,21 @@ def test_where_features_do_not_stand_for_samples_the_layers_run_each_time(make_f
 def test_a_loss_at_fault_says_so_itself(make_fleet, rows_of):
     fleet = make_fleet(COUNTS)
     with pytest.raises(TypeError, match="has shape"):
-        fleet.train(rows_of(fleet), loss=lambda model, batch, lane: model(batch.x), **HEAD)
+        fleet.train(
+            rows_of(fleet), loss=lambda model, batch, lane: model(batch.x), **HEAD
+        )
 
 
 def test_how_far_a_run_has_come_does_not_decide(make_fleet, rows_of, monkeypatch):
     """The trial is of the initial model; a resumed run must decide as the run before it did."""
     tried, same = [], frozen._same
-    monkeypatch.setattr(frozen, "_same", lambda resources, rows, *given: tried.append(rows) or same(
-        resources, rows, *given))
+    monkeypatch.setattr(
+        frozen,
+        "_same",
+        lambda resources, rows, *given: (
+            tried.append(rows) or same(resources, rows, *given)
+        ),
+    )
     fleet = fleet_of(make_fleet, "plain")
     fleet.train(8 * rows_of(fleet), **HEAD)
     assert len(tried) == 1 and torch.equal(tried[0], fleet.setup.initial()[None])

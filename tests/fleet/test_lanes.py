@@ -9,11 +9,24 @@ from hpcfl.fleet import buffer_name
 from hpcfl.fleet.training import Chunk
 from hpcfl.rows.layout import of_buffers, to_row
 
-COUNTS = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 1, 1, 1], [1, 0, 6, 6], [0, 0, 5, 10], [5, 5, 5, 5],
-          [2, 0, 0, 0], [4, 4, 4, 1]]
+COUNTS = [
+    [8, 3, 0, 0],
+    [0, 9, 2, 0],
+    [1, 1, 1, 1],
+    [1, 0, 6, 6],
+    [0, 0, 5, 10],
+    [5, 5, 5, 5],
+    [2, 0, 0, 0],
+    [4, 4, 4, 1],
+]
 EMPTY = 2  # the client whose samples are taken away
 LANES = [2, 7, "all"]
-HOW = [{}, {"momentum": 0.9, "weight_decay": 0.01}, {"clip": 0.05}, {"optimizer": "adam"}]
+HOW = [
+    {},
+    {"momentum": 0.9, "weight_decay": 0.01},
+    {"clip": 0.05},
+    {"optimizer": "adam"},
+]
 
 
 class Convolutional(nn.Module):
@@ -26,7 +39,9 @@ class Convolutional(nn.Module):
         self.head = nn.Linear(12, 4)
 
     def forward(self, x):
-        return self.head(torch.relu(self.norm(self.conv(x.view(-1, 1, 1, 5)))).flatten(1))
+        return self.head(
+            torch.relu(self.norm(self.conv(x.view(-1, 1, 1, 5)))).flatten(1)
+        )
 
 
 def convolutional(shape, classes):
@@ -39,27 +54,42 @@ def convolutional64(shape, classes):
 
 def clients(make_fleet, lanes, dtype=torch.float32, convolves=False, **training):
     """A fleet with one client that has no samples."""
-    name = {torch.float32: "test_lanes:convolutional", torch.float64: "test_lanes:convolutional64"}[dtype]
-    fleet = make_fleet(COUNTS, lanes=10_000_000 if lanes == "all" else lanes, dtype=dtype,
-                       model={"name": name} if convolves else None, **training)
+    name = {
+        torch.float32: "test_lanes:convolutional",
+        torch.float64: "test_lanes:convolutional64",
+    }[dtype]
+    fleet = make_fleet(
+        COUNTS,
+        lanes=10_000_000 if lanes == "all" else lanes,
+        dtype=dtype,
+        model={"name": name} if convolves else None,
+        **training,
+    )
     fleet.resources.samples.train[EMPTY] = fleet.resources.samples.train[EMPTY][:0]
     if convolves:
         fleet.state[buffer_name("model")] = fleet.state[buffer_name("model")].to(dtype)
     return fleet
 
 
-def train(make_fleet, rows_of, lanes, dtype, convolves=False, proximal=None, **training):
+def train(
+    make_fleet, rows_of, lanes, dtype, convolves=False, proximal=None, **training
+):
     """Trained rows, losses, and buffers of the clients."""
     fleet = clients(make_fleet, lanes, dtype, convolves, **training)
     rows = rows_of(fleet)
-    trained = fleet.train(rows, epochs=2, proximal=None if proximal is None else (proximal, rows.flip(0)))
+    trained = fleet.train(
+        rows, epochs=2, proximal=None if proximal is None else (proximal, rows.flip(0))
+    )
     return trained, fleet.losses, fleet.state.get(buffer_name("model"), torch.zeros(0))
 
 
 def worst(ours, theirs):
     """The largest difference relative to the size of a value."""
-    return max(((one - other).abs() / (1 + other.abs())).max().item()
-               for one, other in zip(ours, theirs, strict=True) if one.numel())
+    return max(
+        ((one - other).abs() / (1 + other.abs())).max().item()
+        for one, other in zip(ours, theirs, strict=True)
+        if one.numel()
+    )
 
 
 @pytest.mark.slow
@@ -67,30 +97,50 @@ def worst(ours, theirs):
 @pytest.mark.parametrize("convolves", [False, True])
 @pytest.mark.parametrize("training", HOW, ids=lambda how: "-".join(how) or "plain")
 @pytest.mark.parametrize("proximal", [None, 0.5])
-def test_lanes_agree_with_one_at_a_time_in_float64(make_fleet, rows_of, convolves, lanes, training, proximal):
-    alone = train(make_fleet, rows_of, 1, torch.float64, convolves, proximal, **training)
-    beside = train(make_fleet, rows_of, lanes, torch.float64, convolves, proximal, **training)
+def test_lanes_agree_with_one_at_a_time_in_float64(
+    make_fleet, rows_of, convolves, lanes, training, proximal
+):
+    alone = train(
+        make_fleet, rows_of, 1, torch.float64, convolves, proximal, **training
+    )
+    beside = train(
+        make_fleet, rows_of, lanes, torch.float64, convolves, proximal, **training
+    )
     assert worst(beside, alone) < 1e-6
 
 
 @pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("convolves", [False, True])
-def test_lanes_agree_with_one_at_a_time_in_float32(make_fleet, rows_of, convolves, lanes):
+def test_lanes_agree_with_one_at_a_time_in_float32(
+    make_fleet, rows_of, convolves, lanes
+):
     alone = train(make_fleet, rows_of, 1, torch.float32, convolves, lr=0.005)
-    assert worst(train(make_fleet, rows_of, lanes, torch.float32, convolves, lr=0.005), alone) < 1e-4
+    assert (
+        worst(
+            train(make_fleet, rows_of, lanes, torch.float32, convolves, lr=0.005), alone
+        )
+        < 1e-4
+    )
 
 
 @pytest.mark.parametrize("training", HOW, ids=lambda how: "-".join(how) or "plain")
-def test_a_stacked_lane_has_the_same_bits_beside_any_others(make_fleet, rows_of, training):
+def test_a_stacked_lane_has_the_same_bits_beside_any_others(
+    make_fleet, rows_of, training
+):
     alone = train(make_fleet, rows_of, "all", torch.float32, **training)
     for lanes in (2, 3, 7):
-        for one, other in zip(train(make_fleet, rows_of, lanes, torch.float32, **training),
-                              alone, strict=True):
+        for one, other in zip(
+            train(make_fleet, rows_of, lanes, torch.float32, **training),
+            alone,
+            strict=True,
+        ):
             assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("lanes", [1, "all"])
-def test_a_client_without_samples_and_others_not_chosen_stay_as_they_are(make_fleet, rows_of, lanes):
+def test_a_client_without_samples_and_others_not_chosen_stay_as_they_are(
+    make_fleet, rows_of, lanes
+):
     fleet = clients(make_fleet, lanes)
     rows, only = rows_of(fleet), torch.arange(len(COUNTS)) != 5
     trained = fleet.train(rows, only=only)
@@ -105,17 +155,31 @@ def test_running_statistics_are_each_clients_own(make_fleet, rows_of):
 
 
 @pytest.mark.parametrize("lanes", [1, 2, "auto"])
-def test_no_lane_is_computed_for_a_client_that_has_finished(make_fleet, rows_of, monkeypatch, lanes):
+def test_no_lane_is_computed_for_a_client_that_has_finished(
+    make_fleet, rows_of, monkeypatch, lanes
+):
     """By what the kernel is given: as many lanes and samples as clients have mini-batches and
     samples left."""
-    fleet = make_fleet([[8, 0, 0, 0], [4, 0, 0, 0], [5, 0, 0, 0]], lanes=lanes)  # batches of 4
+    fleet = make_fleet(
+        [[8, 0, 0, 0], [4, 0, 0, 0], [5, 0, 0, 0]], lanes=lanes
+    )  # batches of 4
     batch, given = Chunk.batch, []
-    monkeypatch.setattr(Chunk, "batch", lambda chunk, selected, x, y: given.append(x.shape[:2])
-                        or batch(chunk, selected, x, y))
+    monkeypatch.setattr(
+        Chunk,
+        "batch",
+        lambda chunk, selected, x, y: (
+            given.append(x.shape[:2]) or batch(chunk, selected, x, y)
+        ),
+    )
     fleet.train(rows_of(fleet), epochs=1)
     lane_steps = fleet.resources.lane_steps
-    assert (sum(lane for lane, _ in given) == lane_steps.computed == lane_steps.needed == 2 + 1 + 2
-            and len(given) == lane_steps.batched)
+    assert (
+        sum(lane for lane, _ in given)
+        == lane_steps.computed
+        == lane_steps.needed
+        == 2 + 1 + 2
+        and len(given) == lane_steps.batched
+    )
     assert sum(lane * size for lane, size in given) == lane_steps.samples == 17
 
 

@@ -12,23 +12,42 @@ from hpcfl.preparation.prepare import prepare
 
 pytestmark = pytest.mark.slow
 
-COUNTS = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 1, 0], [1, 0, 6, 6], [0, 2, 5, 10], [5, 5, 5, 5],
-          [2, 0, 0, 3], [4, 4, 4, 1]]
+COUNTS = [
+    [8, 3, 0, 1],
+    [0, 9, 2, 2],
+    [1, 0, 1, 0],
+    [1, 0, 6, 6],
+    [0, 2, 5, 10],
+    [5, 5, 5, 5],
+    [2, 0, 0, 3],
+    [4, 4, 4, 1],
+]
 LANES = [2, 7, 8]
 # Three steps, two, and one of fewer samples: every number of lanes and every size of a batch is recorded.
 UNEQUAL = [[4, 3, 0, 1], [0, 6, 4, 2], [1, 0, 1, 0]]
-SHORT = {"fedavg-c": {"tune_epochs": 1}, "fedprox-c": {"tune_epochs": 1},
-         "fedala": {"most_epochs": 3, "share": 1.0}, "cwfedavg": {"layers": "all", "wdr": 1.0},
-         "cfl": {"quiet_rounds": 0, "eps1": 10.0, "eps2": 0.0},
-         "creff": {"features_each": 5, "match_steps": 3, "head_epochs": 3}, "partialfed": {"warmup": 0}}
+SHORT = {
+    "fedavg-c": {"tune_epochs": 1},
+    "fedprox-c": {"tune_epochs": 1},
+    "fedala": {"most_epochs": 3, "share": 1.0},
+    "cwfedavg": {"layers": "all", "wdr": 1.0},
+    "cfl": {"quiet_rounds": 0, "eps1": 10.0, "eps2": 0.0},
+    "creff": {"features_each": 5, "match_steps": 3, "head_epochs": 3},
+    "partialfed": {"warmup": 0},
+}
 # FedPHP's kernel is as wide as the mean distance of features, next to nothing while both models are still
 # alike: that amplifies rounding, in double precision as well.
 SINGLE = {"fedphp": 1e-3}
 # the samples' shape and the batch size
 MODELS = {
-    "mlp": ((1, 6, 6), 5), "cnn": ((1, 16, 16), 5), "lenet": ((1, 28, 28), 5), "conv2cifar": ((3, 16, 16), 5),
-    "resnet8": ((3, 16, 16), 5), "tiny:residual": ((3, 32, 32), 5), "fasttext": ((7,), 5),
-    "spiral": ((2,), 5)}
+    "mlp": ((1, 6, 6), 5),
+    "cnn": ((1, 16, 16), 5),
+    "lenet": ((1, 28, 28), 5),
+    "conv2cifar": ((3, 16, 16), 5),
+    "resnet8": ((3, 16, 16), 5),
+    "tiny:residual": ((3, 32, 32), 5),
+    "fasttext": ((7,), 5),
+    "spiral": ((2,), 5),
+}
 
 
 @pytest.fixture
@@ -42,26 +61,43 @@ def double(monkeypatch):
 
 def state(played):
     return {f"server {name}": tensor for name, tensor in played.server.items()} | {
-        f"client {name}": tensor for name, tensor in played.clients.items()}
+        f"client {name}": tensor for name, tensor in played.clients.items()
+    }
 
 
 def apart(one, other):
     """The largest difference relative to the size of a tensor's values, with its name."""
     assert one.keys() == other.keys()
-    return max(((one[name].double() - other[name].double()).abs().max()
-                / (1e-12 + other[name].double().abs().max())).item() for name in one if one[name].numel())
+    return max(
+        (
+            (one[name].double() - other[name].double()).abs().max()
+            / (1e-12 + other[name].double().abs().max())
+        ).item()
+        for name in one
+        if one[name].numel()
+    )
 
 
 def play(federate, name, lanes, rounds, data="tiny:blobs", counts=COUNTS, **training):
-    played = federate({"name": name, **SHORT.get(name, {})}, counts, rounds=rounds, data={"dataset": data},
-                      training=training, runtime={"lanes": lanes})
+    played = federate(
+        {"name": name, **SHORT.get(name, {})},
+        counts,
+        rounds=rounds,
+        data={"dataset": data},
+        training=training,
+        runtime={"lanes": lanes},
+    )
     return state(played)
 
 
 @pytest.mark.parametrize("name", plugins.names("hpcfl.methods"))
 def test_methods_in_double_precision(federate, double, name):
     serial = play(federate, name, 1, 2, "tiny:blobs64", momentum=0.5, clip=1.0)
-    assert all(tensor.dtype == torch.float64 for tensor in serial.values() if tensor.is_floating_point())
+    assert all(
+        tensor.dtype == torch.float64
+        for tensor in serial.values()
+        if tensor.is_floating_point()
+    )
     side_by_side = play(federate, name, 7, 2, "tiny:blobs64", momentum=0.5, clip=1.0)
     assert apart(side_by_side, serial) < 1e-6
 
@@ -78,8 +114,9 @@ def test_methods_have_the_same_bits_recorded_and_not(federate, monkeypatch, name
     for often in (0, 10**9):
         monkeypatch.setattr(replay, "OFTEN", often)
         found.append(play(federate, name, "auto", 2, counts=UNEQUAL, lr=0.05))
-    assert found[0].keys() == found[1].keys() and all(torch.equal(found[0][key], found[1][key])
-                                                      for key in found[0])
+    assert found[0].keys() == found[1].keys() and all(
+        torch.equal(found[0][key], found[1][key]) for key in found[0]
+    )
 
 
 def unequal_clients(folder, name, lanes, dtype, **training):
@@ -88,12 +125,22 @@ def unequal_clients(folder, name, lanes, dtype, **training):
     shape, batch = MODELS[name]
     generator = np.random.default_rng(0)
     tokens = name == "fasttext"
-    x = generator.integers(0, 9, (60, *shape)) if tokens else generator.standard_normal((60, *shape))
-    np.savez(folder / "data.npz", x=x if tokens else x.astype(dtype), y=np.arange(60) % 3)
-    table = {"data": {"dataset": "npz", "file": str(folder / "data.npz")},
-             "model": {"name": name}, "method": {"name": "fedavg"},
-             "partition": {"scheme": "iid", "clients": 8}, "training": {"batch_size": batch, **training},
-             "runtime": {"lanes": lanes}}
+    x = (
+        generator.integers(0, 9, (60, *shape))
+        if tokens
+        else generator.standard_normal((60, *shape))
+    )
+    np.savez(
+        folder / "data.npz", x=x if tokens else x.astype(dtype), y=np.arange(60) % 3
+    )
+    table = {
+        "data": {"dataset": "npz", "file": str(folder / "data.npz")},
+        "model": {"name": name},
+        "method": {"name": "fedavg"},
+        "partition": {"scheme": "iid", "clients": 8},
+        "training": {"batch_size": batch, **training},
+        "runtime": {"lanes": lanes},
+    }
     prepared = prepare(config.parse(table), OneProcess())
     pools = prepared.resources.samples.train
     for client, length in enumerate((3, 0, 5, 3, 4, 5, 1, 5)):
@@ -101,7 +148,9 @@ def unequal_clients(folder, name, lanes, dtype, **training):
     if dtype is np.float64:
         prepared.resources.kernel.module.double()
     fleet = prepared.fleet(np.arange(8), 1, False)
-    rows = prepared.setup.initial().to(torch.float64 if dtype is np.float64 else torch.float32)
+    rows = prepared.setup.initial().to(
+        torch.float64 if dtype is np.float64 else torch.float32
+    )
     fleet.state = {key: value.to(rows.dtype) for key, value in fleet.state.items()}
     return fleet, rows
 
@@ -123,7 +172,9 @@ def test_models_in_double_precision(tmp_path, double, name):
 @pytest.mark.parametrize("name", MODELS)
 def test_models_after_an_epoch_in_single_precision(tmp_path, name):
     serial = trained(tmp_path, name, 1, np.float32, epochs=1, lr=0.005)
-    assert apart(trained(tmp_path, name, 7, np.float32, epochs=1, lr=0.005), serial) < 1e-4
+    assert (
+        apart(trained(tmp_path, name, 7, np.float32, epochs=1, lr=0.005), serial) < 1e-4
+    )
 
 
 def features(model, x, lane):
@@ -134,7 +185,10 @@ def outputs(fleet, rows):
     """What models give on the samples of their clients, one of which has none to train on."""
     fleet.scored = True
     fleet.score("post", rows)
-    return {"loss": fleet.scores["post"]["loss"], "means": fleet.class_means(rows, features)}
+    return {
+        "loss": fleet.scores["post"]["loss"],
+        "means": fleet.class_means(rows, features),
+    }
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -148,4 +202,7 @@ def test_models_have_the_same_bits_recorded_and_not(tmp_path, monkeypatch, name)
     assert all(torch.equal(found[0][key], found[1][key]) for key in found[0])
     serial, _ = unequal_clients(tmp_path, name, 1, np.float32)
     serial.state = fleet.state
-    assert apart(outputs(serial, rows), {key: found[0][key] for key in ("loss", "means")}) < 1e-4
+    assert (
+        apart(outputs(serial, rows), {key: found[0][key] for key in ("loss", "means")})
+        < 1e-4
+    )

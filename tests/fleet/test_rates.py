@@ -7,16 +7,27 @@ from hpcfl.experiment.sections import Training
 from hpcfl.fleet.rates import factor
 
 
-@pytest.mark.parametrize(("keys", "factors"), [
-    ({}, [1, 1, 1, 1]),
-    ({"lr_decay": 0.5}, [1, 0.5, 0.25, 0.125]),
-    ({"schedule": "cosine"}, [1, (1 + 2 ** -0.5) / 2, 0.5, (1 - 2 ** -0.5) / 2]),  # cos 0, 45°, 90°, 135°
-    ({"schedule": "step", "milestones": [1, 3]}, [1, 0.1, 0.1, 0.01]),
-    ({"warmup": 3}, [1 / 3, 2 / 3, 1, 1]),
-    ({"warmup": 2, "lr_decay": 0.5, "schedule": "cosine"},
-     [0.5, 0.5 * (1 + 2 ** -0.5) / 2, 0.25 * 0.5, 0.125 * (1 - 2 ** -0.5) / 2])])
+@pytest.mark.parametrize(
+    ("keys", "factors"),
+    [
+        ({}, [1, 1, 1, 1]),
+        ({"lr_decay": 0.5}, [1, 0.5, 0.25, 0.125]),
+        (
+            {"schedule": "cosine"},
+            [1, (1 + 2**-0.5) / 2, 0.5, (1 - 2**-0.5) / 2],
+        ),  # cos 0, 45°, 90°, 135°
+        ({"schedule": "step", "milestones": [1, 3]}, [1, 0.1, 0.1, 0.01]),
+        ({"warmup": 3}, [1 / 3, 2 / 3, 1, 1]),
+        (
+            {"warmup": 2, "lr_decay": 0.5, "schedule": "cosine"},
+            [0.5, 0.5 * (1 + 2**-0.5) / 2, 0.25 * 0.5, 0.125 * (1 - 2**-0.5) / 2],
+        ),
+    ],
+)
 def test_four_rounds(keys, factors):
-    assert [factor(Training(**keys), round, 4) for round in (1, 2, 3, 4)] == pytest.approx(factors)
+    assert [
+        factor(Training(**keys), round, 4) for round in (1, 2, 3, 4)
+    ] == pytest.approx(factors)
 
 
 @pytest.mark.slow
@@ -24,14 +35,21 @@ def test_both_rates_of_a_method_follow_it(federate):
     """A rate of 0.1 that is a tenth from round 2 on is a rate of 0.01 there."""
     for name in ("fedavg", {"name": "ditto", "lam": 0.5}):
         first = federate(name, rounds=1, training={"lr": 0.1})
-        second = federate(name, rounds=2, training={"lr": 0.1, "schedule": "step", "milestones": [1]})
+        second = federate(
+            name, rounds=2, training={"lr": 0.1, "schedule": "step", "milestones": [1]}
+        )
         decayed = federate(name, rounds=2, training={"lr": 0.1, "lr_decay": 0.1})
         assert second.digest == decayed.digest != first.digest
 
 
 def test_a_run_with_these_keys_left_out_is_the_same_run_as_before_they_came():
     identity = config.parse({"method": {"name": "fedavg"}}).identity()
-    assert not {"schedule", "milestones", "warmup", "plain_lr"} & identity["training"].keys()
+    assert (
+        not {"schedule", "milestones", "warmup", "plain_lr"}
+        & identity["training"].keys()
+    )
     assert identity["participation"].keys() == {"fraction"}
-    given = config.parse({"method": {"name": "fedavg"}, "training": {"warmup": 3}}).identity()
+    given = config.parse(
+        {"method": {"name": "fedavg"}, "training": {"warmup": 3}}
+    ).identity()
     assert given["training"]["warmup"] == 3

@@ -11,7 +11,9 @@ from hpcfl.fleet import comparing, recordings, replay
 from hpcfl.fleet.replay import Replayed
 
 
-def test_a_recording_replaces_a_function_that_runs_often_and_gives_its_bits(monkeypatch):
+def test_a_recording_replaces_a_function_that_runs_often_and_gives_its_bits(
+    monkeypatch,
+):
     monkeypatch.setattr(replay, "OFTEN", 3)
     calls = []
 
@@ -21,15 +23,25 @@ def test_a_recording_replaces_a_function_that_runs_often_and_gives_its_bits(monk
 
     replayed = Replayed(function)
     for step in range(8):
-        x, y = torch.randn(2, 3, generator=torch.Generator().manual_seed(step)), torch.ones(3, 2) * step
+        x, y = (
+            torch.randn(2, 3, generator=torch.Generator().manual_seed(step)),
+            torch.ones(3, 2) * step,
+        )
         for one, other in zip(replayed(x, y), function(x, y), strict=True):
             assert torch.equal(one, other)
-    assert len(calls) == 8 + 4 + 2  # three plain calls, the recorded one, and two to compare with
-    assert replayed(torch.ones(2, 3).T.contiguous().T, torch.ones(3, 2))[0].shape == (2, 2)
+    assert (
+        len(calls) == 8 + 4 + 2
+    )  # three plain calls, the recorded one, and two to compare with
+    assert replayed(torch.ones(2, 3).T.contiguous().T, torch.ones(3, 2))[0].shape == (
+        2,
+        2,
+    )
     assert len(calls) == 8 + 7  # another memory layout is another signature
 
 
-def test_a_number_that_changes_is_noticed_before_there_are_four_times_as_many_replays(monkeypatch):
+def test_a_number_that_changes_is_noticed_before_there_are_four_times_as_many_replays(
+    monkeypatch,
+):
     monkeypatch.setattr(replay, "OFTEN", 3)
     factor = [2.0]
     replayed = Replayed(lambda x: (x * factor[0],), "the loss 'mine'")
@@ -95,7 +107,10 @@ def test_only_what_depends_on_the_arguments_is_computed_again():
         halves = torch.full((2,), 3.0).unbind()
         return (x.view(2, 2) * 1 + torch.ones_like(x) * halves[0] + x.new_zeros(2, 2),)
 
-    recorded, x = replay.record(shifted, (torch.ones(2, 2),)), torch.arange(4.0).view(2, 2)
+    recorded, x = (
+        replay.record(shifted, (torch.ones(2, 2),)),
+        torch.arange(4.0).view(2, 2),
+    )
     with Calls() as calls:
         found = recorded(x)
     assert found[0].tolist() == [[3, 4], [5, 6]] and calls.names == ["add", "add"]
@@ -103,8 +118,11 @@ def test_only_what_depends_on_the_arguments_is_computed_again():
 
 def gradient(logits, y, mask):
     """Of the mean loss of each lane, in which cross-entropy leaves out samples with the class −100."""
+
     def loss(logits, y, mask):
-        return cross_entropy(logits, y) + cross_entropy(logits, torch.where(mask, y, -100))
+        return cross_entropy(logits, y) + cross_entropy(
+            logits, torch.where(mask, y, -100)
+        )
 
     leaf = logits.detach().requires_grad_()
     losses = vmap(loss)(leaf, y, mask)
@@ -113,6 +131,7 @@ def gradient(logits, y, mask):
 
 def test_batch_norm_moves_its_statistics_as_often_as_it_is_called():
     """Its schema does not say that it changes them, and two equal calls could be taken for one."""
+
     def twice(x, mean, variance):
         return tuple(batch_norm(x, mean, variance, training=True) for _ in range(2))
 
@@ -137,7 +156,11 @@ def test_class_numbers_are_not_looked_through_again():
             function(*given[1])
         counts.append(calls.names.count("ne"))
     assert counts == [1, 2]
-    others = torch.randn(1, 3, 4), torch.tensor([[3, 1, 1]]), torch.tensor([[False, True, True]])
+    others = (
+        torch.randn(1, 3, 4),
+        torch.tensor([[3, 1, 1]]),
+        torch.tensor([[False, True, True]]),
+    )
     for one, other in zip(recorded(*others), given[0](*others), strict=True):
         assert torch.equal(one, other)
 
@@ -145,7 +168,9 @@ def test_class_numbers_are_not_looked_through_again():
 @pytest.mark.slow
 @pytest.mark.parametrize("lanes", [2, "all"])
 @pytest.mark.parametrize("training", [{}, {"momentum": 0.9}], ids=["plain", "momentum"])
-def test_training_has_the_same_bits_replayed_and_not(make_fleet, rows_of, monkeypatch, lanes, training):
+def test_training_has_the_same_bits_replayed_and_not(
+    make_fleet, rows_of, monkeypatch, lanes, training
+):
     found = []
     for often in (1, 10**9):
         monkeypatch.setattr(replay, "OFTEN", often)
@@ -154,7 +179,9 @@ def test_training_has_the_same_bits_replayed_and_not(make_fleet, rows_of, monkey
         for phase in ("one", "two", "three"):
             rows = fleet.train(rows, epochs=2, phase=phase)
         found.append((rows, fleet.losses, fleet.resources.kernel._recordings._made))
-    assert torch.equal(found[0][0], found[1][0]) and torch.equal(found[0][1], found[1][1])
+    assert torch.equal(found[0][0], found[1][0]) and torch.equal(
+        found[0][1], found[1][1]
+    )
     assert any(entry._recorded for entry in found[0][2].values())
 
 
@@ -162,15 +189,20 @@ def test_scoring_has_the_same_bits_replayed_and_not(make_fleet, rows_of, monkeyp
     monkeypatch.setattr(replay, "OFTEN", 0)
     replayed, plain = make_fleet(), make_fleet(lanes=5)
     recorded = []
-    monkeypatch.setattr(replay, "record",
-                        lambda *given, record=replay.record: recorded.append(1) or record(*given))
+    monkeypatch.setattr(
+        replay,
+        "record",
+        lambda *given, record=replay.record: recorded.append(1) or record(*given),
+    )
     for seed in (1, 2):  # the second time with other models
         replayed.score(f"column {seed}", rows_of(replayed, seed))
     monkeypatch.setattr(replay, "OFTEN", 1000)
     for seed in (1, 2):
         plain.score(f"column {seed}", rows_of(plain, seed))
         one, other = replayed.scores[f"column {seed}"], plain.scores[f"column {seed}"]
-        assert one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+        assert one.keys() == other.keys() and all(
+            torch.equal(one[name], other[name]) for name in one
+        )
     assert recorded
 
 

@@ -7,8 +7,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpcfl.fleet import training
 
-ASKING = {"aten::_local_scalar_dense", "aten::nonzero", "aten::masked_select", "aten::equal",
-          "aten::is_nonzero", "aten::unique_dim", "aten::_unique2"}
+ASKING = {
+    "aten::_local_scalar_dense",
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::equal",
+    "aten::is_nonzero",
+    "aten::unique_dim",
+    "aten::_unique2",
+}
 
 
 class Watch(TorchDispatchMode):
@@ -21,7 +28,8 @@ class Watch(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, arguments=(), keywords=None):
         name = function._schema.name
         bools = name in ("aten::index", "aten::index_put", "aten::index_put_") and any(
-            index is not None and index.dtype == torch.bool for index in arguments[1])
+            index is not None and index.dtype == torch.bool for index in arguments[1]
+        )
         if name in ASKING or bools:
             self.asked.append(name)
         return function(*arguments, **(keywords or {}))
@@ -51,9 +59,27 @@ def watched(monkeypatch):
     return asked, epochs
 
 
-METHODS = ["fedavg", {"name": "cwfedavg", "wdr": 1.0}, "fedprox", {"name": "fedala", "most_epochs": 3},
-           "diversifed", "fednh", "fedproto", "feduv", "fedrep", "ditto", "pfedme", "per-fedavg",
-           "partialfed", "fedphp", "apple", "fedrod", "scaffold", "moon", "apfl"]
+METHODS = [
+    "fedavg",
+    {"name": "cwfedavg", "wdr": 1.0},
+    "fedprox",
+    {"name": "fedala", "most_epochs": 3},
+    "diversifed",
+    "fednh",
+    "fedproto",
+    "feduv",
+    "fedrep",
+    "ditto",
+    "pfedme",
+    "per-fedavg",
+    "partialfed",
+    "fedphp",
+    "apple",
+    "fedrod",
+    "scaffold",
+    "moon",
+    "apfl",
+]
 
 
 @pytest.mark.slow
@@ -65,7 +91,10 @@ def test_no_method_waits_inside_an_epoch(federate, watched, method):
 
 
 @pytest.mark.parametrize(
-    "training", [{"momentum": 0.9}, {"clip": 0.1, "weight_decay": 0.1}, {"optimizer": "adam"}], ids=str)
+    "training",
+    [{"momentum": 0.9}, {"clip": 0.1, "weight_decay": 0.1}, {"optimizer": "adam"}],
+    ids=str,
+)
 def test_no_optimiser_waits_inside_an_epoch(federate, watched, training):
     federate("fedavg", rounds=1, training=training, runtime={"lanes": 8})
     assert watched[0] == [] and watched[1]

@@ -10,7 +10,13 @@ import torch
 from hpcfl.files import scratch
 from hpcfl.fleet import training
 
-COUNTS = [[8, 3, 0, 0], [0, 4, 0, 0], [1, 0, 6, 6], [0, 0, 1, 0], [7, 7, 7, 7]]  # 11, 4, 13, 1 and 28 samples
+COUNTS = [
+    [8, 3, 0, 0],
+    [0, 4, 0, 0],
+    [1, 0, 6, 6],
+    [0, 0, 1, 0],
+    [7, 7, 7, 7],
+]  # 11, 4, 13, 1 and 28 samples
 
 every_kernel = pytest.mark.parametrize("lanes", [1, 2, "auto"])
 
@@ -31,7 +37,9 @@ def test_every_batch_is_a_real_batch(make_fleet, rows_of, lanes, size):
     fleet.train(rows_of(fleet), loss=batch_size)
     for client, samples in enumerate(map(sum, COUNTS)):
         batches = [size] * (samples // size) + [samples % size] * (samples % size > 0)
-        assert fleet.losses[client] == pytest.approx(sum(b * b for b in batches) / samples)
+        assert fleet.losses[client] == pytest.approx(
+            sum(b * b for b in batches) / samples
+        )
 
 
 @every_kernel
@@ -41,12 +49,16 @@ def test_an_epoch_sees_each_of_a_clients_own_samples_once(make_fleet, rows_of, l
     samples = fleet.resources.samples
     for client in range(5):
         x, _ = samples.take(samples.train[client])
-        assert fleet.losses[client] == pytest.approx(float(x.mean()), rel=1e-4, abs=1e-6)
+        assert fleet.losses[client] == pytest.approx(
+            float(x.mean()), rel=1e-4, abs=1e-6
+        )
 
 
 @every_kernel
 @pytest.mark.parametrize("most", [1, 13, 30])
-def test_how_many_samples_are_gathered_at_once_does_not_matter(make_fleet, rows_of, monkeypatch, lanes, most):
+def test_how_many_samples_are_gathered_at_once_does_not_matter(
+    make_fleet, rows_of, monkeypatch, lanes, most
+):
     found = []
     for samples in (training.BLOCK_SAMPLES, most):
         monkeypatch.setattr(training, "BLOCK_SAMPLES", samples)
@@ -63,7 +75,9 @@ def test_each_client_does_its_own_share_of_the_epochs(make_fleet, rows_of, lanes
     trained = fleet.train(rows_of(fleet), epochs=4)
     for client, epochs in enumerate((1, 1, 3, 4, 4)):
         alike = make_fleet(COUNTS, lanes=lanes, batch_size=4)
-        assert torch.equal(trained[client], alike.train(rows_of(alike), epochs=epochs)[client])
+        assert torch.equal(
+            trained[client], alike.train(rows_of(alike), epochs=epochs)[client]
+        )
         assert fleet.losses[client] == alike.losses[client]
 
 
@@ -80,11 +94,15 @@ def test_the_given_rows_stay_as_they_are(make_fleet, rows_of, lanes):
 
 
 @every_kernel
-def test_trained_rows_beyond_memory_lie_in_a_file(make_fleet, rows_of, monkeypatch, lanes):
+def test_trained_rows_beyond_memory_lie_in_a_file(
+    make_fleet, rows_of, monkeypatch, lanes
+):
     fleet, other = make_fleet(COUNTS, lanes=lanes), make_fleet(COUNTS, lanes=lanes)
     rows, files, make = rows_of(fleet), [], tempfile.TemporaryFile
     expected = fleet.train(rows)
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **how: files.append(how) or make(**how))
+    monkeypatch.setattr(
+        tempfile, "TemporaryFile", lambda **how: files.append(how) or make(**how)
+    )
     monkeypatch.setattr(scratch, "_limit", 0)
     assert torch.equal(other.train(rows), expected) and len(files) == 1
 
@@ -129,8 +147,11 @@ def test_until_ends_each_client_by_itself(make_fleet, rows_of, lanes):
 def test_until_has_a_cap(make_fleet, rows_of):
     fleet = make_fleet()
     rows = rows_of(fleet)
-    capped = fleet.train(rows, until=lambda losses, lane: torch.zeros(len(losses), dtype=torch.bool),
-                         epochs=2)
+    capped = fleet.train(
+        rows,
+        until=lambda losses, lane: torch.zeros(len(losses), dtype=torch.bool),
+        epochs=2,
+    )
     assert torch.equal(capped, make_fleet().train(rows, epochs=2))
 
 
@@ -145,9 +166,13 @@ def test_a_share_of_the_samples_is_fixed_for_the_phase(make_fleet, rows_of, lane
         seen.append(losses)
         return torch.zeros(len(losses), dtype=torch.bool)
 
-    fleet.train(rows, loss=mean_of_inputs, share=0.5, phase="another", until=until, epochs=4)
+    fleet.train(
+        rows, loss=mean_of_inputs, share=0.5, phase="another", until=until, epochs=4
+    )
     for history in seen:
-        torch.testing.assert_close(history, history[:, :1].expand_as(history), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            history, history[:, :1].expand_as(history), rtol=1e-4, atol=1e-6
+        )
 
 
 def test_orders_are_keyed_by_phase_round_client_and_epoch(make_fleet, rows_of):
@@ -171,8 +196,10 @@ def test_a_phase_is_trained_once(make_fleet, rows_of):
 
 
 @every_kernel
-@pytest.mark.parametrize("params", [("body",), ("head",), (1,), ("head.bias",),
-                                    ("hidden1.weight", "head.bias")])
+@pytest.mark.parametrize(
+    "params",
+    [("body",), ("head",), (1,), ("head.bias",), ("hidden1.weight", "head.bias")],
+)
 def test_only_the_named_columns_move(make_fleet, rows_of, lanes, params):
     fleet = make_fleet(lanes=lanes)
     rows = rows_of(fleet)
@@ -193,18 +220,24 @@ def test_a_step_of_ones_own_is_gradient_descent(make_fleet, rows_of, lanes):
         turn.write(turn.rows() - 0.1 * turn.gradient())
 
     stepped, _ = fleet.train_by(step, rows, epochs=2)
-    torch.testing.assert_close(stepped, other.train(rows, epochs=2), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        stepped, other.train(rows, epochs=2), rtol=1e-5, atol=1e-6
+    )
 
 
 @every_kernel
-def test_variables_that_a_step_assigns_are_returned_and_the_given_ones_stay(make_fleet, rows_of, lanes):
+def test_variables_that_a_step_assigns_are_returned_and_the_given_ones_stay(
+    make_fleet, rows_of, lanes
+):
     fleet = make_fleet(COUNTS, lanes=lanes, batch_size=4)
     taken, factor = torch.zeros(5, 1), torch.arange(5.0)[:, None]
 
     def step(turn):
         turn.variables["taken"] = turn.variables["taken"] + turn.variables["factor"]
 
-    _, after = fleet.train_by(step, rows_of(fleet), variables={"taken": taken, "factor": factor})
+    _, after = fleet.train_by(
+        step, rows_of(fleet), variables={"taken": taken, "factor": factor}
+    )
     assert after["taken"][:, 0].tolist() == [0, 1, 8, 3, 28]  # 3, 1, 4, 1 and 7 batches
     assert after["factor"][:, 0].tolist() == [0, 1, 2, 3, 4] == factor[:, 0].tolist()
     assert taken[:, 0].tolist() == [0] * 5
@@ -213,31 +246,56 @@ def test_variables_that_a_step_assigns_are_returned_and_the_given_ones_stay(make
 @every_kernel
 def test_a_loss_sees_the_lanes_variables(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
-    fleet.train(rows_of(fleet), loss=lambda model, batch, lane: lane.mine.sum() + 0
-                * sum(p.sum() for p in model.parameters()), variables={"mine": torch.arange(10.0).view(5, 2)})
+    fleet.train(
+        rows_of(fleet),
+        loss=lambda model, batch, lane: (
+            lane.mine.sum() + 0 * sum(p.sum() for p in model.parameters())
+        ),
+        variables={"mine": torch.arange(10.0).view(5, 2)},
+    )
     assert fleet.losses.tolist() == [1, 5, 9, 13, 17]
 
 
 @every_kernel
 def test_variables_may_be_called_like_options(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
-    fleet.train(rows_of(fleet), loss=lambda model, batch, lane: lane.steps.sum()
-                + 0 * sum(p.sum() for p in model.parameters()),
-                variables={"steps": torch.arange(10.0).view(5, 2)})
+    fleet.train(
+        rows_of(fleet),
+        loss=lambda model, batch, lane: (
+            lane.steps.sum() + 0 * sum(p.sum() for p in model.parameters())
+        ),
+        variables={"steps": torch.arange(10.0).view(5, 2)},
+    )
     assert fleet.losses.tolist() == [1, 5, 9, 13, 17]
 
 
-@pytest.mark.parametrize(("use", "words"), [
-    (lambda fleet, rows: fleet.train(rows[:4]),
-     "rows of models have shape [4, 64]; expected [64], one model, or [5, 64]"),
-    (lambda fleet, rows: fleet.score("post", rows[:, 1:]), "rows of models have shape [5, 63]"),
-    (lambda fleet, rows: fleet.train(rows, variables={"own": rows[0]}),
-     "variable 'own' has shape [64]; its first dimension"),
-    (lambda fleet, rows: fleet.score("post", rows, variables={"own": torch.ones(())}),
-     "variable 'own' has shape []"),
-    (lambda fleet, rows: fleet.record("norm", torch.ones(3)),
-     "the recorded 'norm' has shape [3]; its first dimension must be the clients, 5"),
-])
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (
+            lambda fleet, rows: fleet.train(rows[:4]),
+            "rows of models have shape [4, 64]; expected [64], one model, or [5, 64]",
+        ),
+        (
+            lambda fleet, rows: fleet.score("post", rows[:, 1:]),
+            "rows of models have shape [5, 63]",
+        ),
+        (
+            lambda fleet, rows: fleet.train(rows, variables={"own": rows[0]}),
+            "variable 'own' has shape [64]; its first dimension",
+        ),
+        (
+            lambda fleet, rows: fleet.score(
+                "post", rows, variables={"own": torch.ones(())}
+            ),
+            "variable 'own' has shape []",
+        ),
+        (
+            lambda fleet, rows: fleet.record("norm", torch.ones(3)),
+            "the recorded 'norm' has shape [3]; its first dimension must be the clients, 5",
+        ),
+    ],
+)
 def test_what_is_not_of_each_client_is_refused(make_fleet, rows_of, use, words):
     fleet = make_fleet()
     with pytest.raises(ValueError, match=re.escape(words)):
@@ -248,11 +306,15 @@ def test_learning_rate_decays_by_round(make_fleet, rows_of):
     one = {"batch_size": 100, "lr_decay": 0.5, "lr": 0.1}
     first, third = make_fleet(**one), make_fleet(round=3, **one)
     rows = rows_of(first)
-    torch.testing.assert_close((third.train(rows) - rows) * 4, first.train(rows) - rows, rtol=1e-2, atol=1e-5)
+    torch.testing.assert_close(
+        (third.train(rows) - rows) * 4, first.train(rows) - rows, rtol=1e-2, atol=1e-5
+    )
 
 
-@pytest.mark.parametrize(("keys", "rate"), [({}, 0.1), ({"plain_lr": 0.3}, 0.3),
-                                            ({"plain_lr": 0.3, "lr_decay": 0.5}, 0.075)])
+@pytest.mark.parametrize(
+    ("keys", "rate"),
+    [({}, 0.1), ({"plain_lr": 0.3}, 0.3), ({"plain_lr": 0.3, "lr_decay": 0.5}, 0.075)],
+)
 def test_a_methods_own_steps_have_a_rate_of_their_own(make_fleet, keys, rate):
     assert make_fleet(lr=0.1, round=3, **keys).learning_rate == pytest.approx(rate)
 
@@ -264,11 +326,19 @@ def test_a_rate_of_plain_steps_is_not_the_optimisers(make_fleet, rows_of):
 
 def test_what_a_model_draws_is_keyed_by_client(federate):
     """It trains one client after the other, whoever else is there and whatever was drawn before."""
+
     def first(others, share):
-        played = federate("local", [[4, 4, 0, 0], *others], rounds=2, runtime={"lanes": 1},
-                          model={"name": "tiny:dropping", "share": share})
+        played = federate(
+            "local",
+            [[4, 4, 0, 0], *others],
+            rounds=2,
+            runtime={"lanes": 1},
+            model={"name": "tiny:dropping", "share": share},
+        )
         return played.clients["model"][0]
 
     plain, one = first([], 0.0), first([[0, 5, 5, 0]], 0.5)
     torch.rand(1)
-    assert torch.equal(first([[0, 0, 3, 3], [1, 1, 1, 1]], 0.5), one) and not torch.equal(plain, one)
+    assert torch.equal(
+        first([[0, 0, 3, 3], [1, 1, 1, 1]], 0.5), one
+    ) and not torch.equal(plain, one)

@@ -21,9 +21,12 @@ def test_batches_of_a_step_are_disjoint_and_never_empty(make_fleet, rows_of, lan
     seen = []
 
     def step(turn):
-        seen.extend([len(y[lane]) for _, y in turn._batches] for lane in range(len(turn.rows())))
+        seen.extend(
+            [len(y[lane]) for _, y in turn._batches] for lane in range(len(turn.rows()))
+        )
         gradients = [turn.gradient(batch=batch) for batch in (0, 1)]
         assert not torch.equal(*gradients)
+
     rows = rows_of(fleet)
     assert torch.equal(fleet.train_by(step, rows, batches=2)[0], rows)
     assert sorted(seen) == [[3, 2], [4, 4], [4, 4], [4, 4]]
@@ -53,7 +56,10 @@ def test_a_gradient_elsewhere_leaves_the_models(make_fleet, rows_of, lanes, then
     """What comes next sees them as they were, and so does the next step; of unequal clients."""
     found = []
     for elsewhere in (False, True):
-        fleet, seen = make_fleet([[9, 0, 0, 0], [4, 5, 0, 0], [1, 0, 2, 0]], lanes=lanes), []
+        fleet, seen = (
+            make_fleet([[9, 0, 0, 0], [4, 5, 0, 0], [1, 0, 2, 0]], lanes=lanes),
+            [],
+        )
 
         def step(turn, elsewhere=elsewhere, seen=seen):
             if elsewhere:
@@ -71,14 +77,23 @@ def test_a_gradient_elsewhere_leaves_the_models(make_fleet, rows_of, lanes, then
 @every_lanes
 def test_the_number_of_a_step_may_be_kept(make_fleet, rows_of, lanes):
     """By a variable and by the step itself, of lanes that are neighbours or not."""
-    fleet, kept = make_fleet([[9, 0, 0, 0], [4, 5, 0, 0], [1, 0, 2, 0], [4, 0, 0, 1]], lanes=lanes), []
+    fleet, kept = (
+        make_fleet(
+            [[9, 0, 0, 0], [4, 5, 0, 0], [1, 0, 2, 0], [4, 0, 0, 1]], lanes=lanes
+        ),
+        [],
+    )
 
     def step(turn):
         turn.variables["last"] = turn.index
         kept.append((turn.index, turn.index.tolist()))
 
-    _, after = fleet.train_by(step, rows_of(fleet), epochs=2,
-                              variables={"last": torch.zeros(4, dtype=torch.int64)})
+    _, after = fleet.train_by(
+        step,
+        rows_of(fleet),
+        epochs=2,
+        variables={"last": torch.zeros(4, dtype=torch.int64)},
+    )
     assert after["last"].tolist() == [5, 5, 1, 3]
     assert all(index.tolist() == then for index, then in kept)
 
@@ -91,7 +106,9 @@ def test_a_move_is_the_same_as_rows_and_gradient(make_fleet, rows_of, lanes):
     def whole(turn):
         theta = turn.rows()
         for batch in (0, 1):
-            theta = theta - 0.1 * (turn.gradient(theta, batch) + 2 * (theta - turn.variables["anchor"]))
+            theta = theta - 0.1 * (
+                turn.gradient(theta, batch) + 2 * (theta - turn.variables["anchor"])
+            )
         turn.write(theta)
 
     def descend(rows, gradient, anchor):
@@ -105,8 +122,14 @@ def test_a_move_is_the_same_as_rows_and_gradient(make_fleet, rows_of, lanes):
     for step in (whole, by_layer):
         fleet = make_fleet(counts, lanes=lanes)
         rows, anchor = rows_of(fleet), rows_of(fleet, seed=2)
-        found.append((fleet.train_by(step, rows, batches=2, epochs=2, variables={"anchor": anchor})[0],
-                      fleet.losses))
+        found.append(
+            (
+                fleet.train_by(
+                    step, rows, batches=2, epochs=2, variables={"anchor": anchor}
+                )[0],
+                fleet.losses,
+            )
+        )
     assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
     assert not torch.equal(found[0][0], rows)
 
@@ -118,8 +141,12 @@ def test_steps_cap_an_epoch(make_fleet, rows_of, lanes):
     def step(turn):
         turn.gradient()
         sizes.append(turn._batches[0][0].shape[:2])
+
     fleet.train_by(step, rows_of(fleet), steps=1)
-    assert sum(lanes for lanes, _ in sizes) == 2 and {size for _, size in sizes} == {4, 2}
+    assert sum(lanes for lanes, _ in sizes) == 2 and {size for _, size in sizes} == {
+        4,
+        2,
+    }
 
 
 @every_lanes
@@ -133,25 +160,39 @@ def test_gradient_at_other_rows_leaves_the_model(make_fleet, rows_of, lanes):
         assert torch.equal(turn.rows(), before)
         for other, row in zip(turn.variables["others"], gradient, strict=True):
             found[float(other[0])] = row
+
     fleet.train_by(step, rows, variables={"others": others})
     direct = {}
-    fleet.train_by(lambda turn: direct.update(
-        {float(row[0]): g for row, g in zip(turn.rows(), turn.gradient(), strict=True)}),
-                   others, phase="direct")
+    fleet.train_by(
+        lambda turn: direct.update(
+            {
+                float(row[0]): g
+                for row, g in zip(turn.rows(), turn.gradient(), strict=True)
+            }
+        ),
+        others,
+        phase="direct",
+    )
     assert found.keys() == direct.keys() and len(found) == 5
     for key, gradient in found.items():
         torch.testing.assert_close(gradient, direct[key], rtol=1e-4, atol=1e-6)
 
 
 @every_lanes
-@pytest.mark.parametrize("training",
-                         [{}, {"optimizer": "adam"}, {"momentum": 0.9, "weight_decay": 0.1, "clip": 0.5}])
-def test_descend_is_a_step_of_the_experiments_optimiser(make_fleet, rows_of, lanes, training):
+@pytest.mark.parametrize(
+    "training",
+    [{}, {"optimizer": "adam"}, {"momentum": 0.9, "weight_decay": 0.1, "clip": 0.5}],
+)
+def test_descend_is_a_step_of_the_experiments_optimiser(
+    make_fleet, rows_of, lanes, training
+):
     fleet = make_fleet(lanes=lanes, epochs=2, **training)
     rows = rows_of(fleet)
     plain = fleet.train(rows)
     again = make_fleet(lanes=lanes, epochs=2, **training)
-    assert torch.equal(again.train_by(lambda turn: turn.descend(turn.gradient()), rows)[0], plain)
+    assert torch.equal(
+        again.train_by(lambda turn: turn.descend(turn.gradient()), rows)[0], plain
+    )
 
 
 @every_lanes
@@ -164,6 +205,7 @@ def test_another_model_inside_a_loss(make_fleet, rows_of, lanes):
         taught = at(model, lane.teacher, lambda teacher: teacher.features(batch.x))
         assert model.training
         return (model.features(batch.x) - taught).square().mean()
+
     trained = fleet.train(rows, loss=loss, variables={"teacher": teachers})
     module, samples = fleet.setup.build(), fleet.resources.samples
     for client in range(len(rows)):
@@ -172,10 +214,16 @@ def test_another_model_inside_a_loss(make_fleet, rows_of, lanes):
         taught = module.features(x).detach()
         module.load_state_dict(fleet.layout.split(rows[client]))
         (module.features(x) - taught).square().mean().backward()
-        gradient = torch.cat([torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten()
-                              for p in module.parameters()])
+        gradient = torch.cat(
+            [
+                torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten()
+                for p in module.parameters()
+            ]
+        )
         module.zero_grad(set_to_none=True)
-        torch.testing.assert_close(trained[client], rows[client] - 0.1 * gradient, rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(
+            trained[client], rows[client] - 0.1 * gradient, rtol=1e-4, atol=1e-6
+        )
 
 
 @every_lanes
@@ -183,50 +231,78 @@ def test_another_model_inside_a_loss_has_its_own_batch_norm(make_fleet, rows_of,
     """By a model that is not trained: the loss is the difference between what it gives and what the teacher
     gives.
     """
-    fleet = make_fleet(lanes=lanes, batch_size=100, model={"name": "tiny:normalised", "hidden": 6})
+    fleet = make_fleet(
+        lanes=lanes, batch_size=100, model={"name": "tiny:normalised", "hidden": 6}
+    )
     rows, given = rows_of(fleet), fleet.buffers()
-    statistics = given + torch.rand(given.shape, generator=torch.Generator().manual_seed(3))
+    statistics = given + torch.rand(
+        given.shape, generator=torch.Generator().manual_seed(3)
+    )
 
     def loss(model, batch, lane):
         own = at(model, lane.row, lambda teacher: teacher.features(batch.x))
-        taught = at(model, lane.row, lambda teacher: teacher.features(batch.x), lane.statistics)
+        taught = at(
+            model, lane.row, lambda teacher: teacher.features(batch.x), lane.statistics
+        )
         return (own - taught).abs().sum() + 0 * model(batch.x).sum()
 
     variables = {"row": rows, "statistics": given}
     fleet.train(rows, loss=loss, phase="same", params=("head",), variables=variables)
     assert (fleet.losses == 0).all()
-    fleet.train(rows, loss=loss, phase="other", params=("head",),
-                variables={**variables, "statistics": statistics})
+    fleet.train(
+        rows,
+        loss=loss,
+        phase="other",
+        params=("head",),
+        variables={**variables, "statistics": statistics},
+    )
     module, samples = fleet.setup.build().eval(), fleet.resources.samples
     for client in range(len(rows)):
         x, _ = samples.take(samples.train[client])
         found = []
         for buffers in (given, statistics):
             stacked = fleet.resources.stacked(rows, buffers, torch.tensor([client]))
-            module.load_state_dict({name: tensor[0] for name, tensor in stacked.items()})
+            module.load_state_dict(
+                {name: tensor[0] for name, tensor in stacked.items()}
+            )
             found.append(module.features(x).detach())
-        assert float(fleet.losses[client]) == pytest.approx(float((found[0] - found[1]).abs().sum()),
-                                                            rel=1e-4)
+        assert float(fleet.losses[client]) == pytest.approx(
+            float((found[0] - found[1]).abs().sum()), rel=1e-4
+        )
     assert make_fleet().buffers().shape == (5, 0)
     with pytest.raises(ValueError, match="a row of a model has 3 numbers; expected 64"):
-        at(make_fleet().setup.build(), torch.zeros(3), lambda teacher: teacher.head.weight)
+        at(
+            make_fleet().setup.build(),
+            torch.zeros(3),
+            lambda teacher: teacher.head.weight,
+        )
 
 
 @every_lanes
 def test_losses_of_models_on_ones_own_samples(make_fleet, rows_of, lanes):
     fleet = make_fleet(lanes=lanes)
-    models, samples, module = rows_of(fleet)[:3], fleet.resources.samples, fleet.setup.build()
+    models, samples, module = (
+        rows_of(fleet)[:3],
+        fleet.resources.samples,
+        fleet.setup.build(),
+    )
     picks = torch.tensor([[0, 1], [2, 0], [1, -1], [-1, -1], [2, 2]])
     found = fleet.loss_of(Pool(models, picks))
     for client in range(5):
         x, y = samples.take(samples.train[client])
         for column, pick in enumerate(picks[client].tolist()):
-            output = torch.func.functional_call(module, fleet.layout.split(models[pick]), x)
+            output = torch.func.functional_call(
+                module, fleet.layout.split(models[pick]), x
+            )
             expected = float(cross_entropy(output, y)) if pick >= 0 else float("inf")
             assert float(found[client, column]) == pytest.approx(expected, rel=1e-5)
-    assert torch.equal(fleet.loss_of(models[0]),
-                       fleet.loss_of(Pool(models, torch.zeros(5, 1, dtype=torch.int64)))[:, 0])
-    assert fleet.loss_of(models[0], "validation").tolist() == [0] * 5  # nothing is held out
+    assert torch.equal(
+        fleet.loss_of(models[0]),
+        fleet.loss_of(Pool(models, torch.zeros(5, 1, dtype=torch.int64)))[:, 0],
+    )
+    assert (
+        fleet.loss_of(models[0], "validation").tolist() == [0] * 5
+    )  # nothing is held out
 
 
 def test_frozen_layers_keep_their_batch_norm(make_fleet):
@@ -244,33 +320,55 @@ def test_uniform_draws_are_each_clients_own(make_fleet):
     assert draws.shape == (5, 4, 3) and (draws >= 0).all() and (draws < 1).all()
     assert len(draws.unique()) == draws.numel()
     assert torch.equal(make_fleet().uniform("noise", 4, 3), draws)
-    assert torch.equal(make_fleet().uniform("noise", 9, 3)[:, :4], draws)  # more steps only add numbers
+    assert torch.equal(
+        make_fleet().uniform("noise", 9, 3)[:, :4], draws
+    )  # more steps only add numbers
     assert not torch.equal(make_fleet(round=2).uniform("noise", 4, 3), draws)
     assert not torch.equal(make_fleet().uniform("other", 4, 3), draws)
 
 
 @every_lanes
-def test_a_step_knows_its_index_and_draws_what_the_fleet_would(make_fleet, rows_of, lanes):
+def test_a_step_knows_its_index_and_draws_what_the_fleet_would(
+    make_fleet, rows_of, lanes
+):
     """Whatever runs beside: 9, 2 and 5 samples in batches of 4 are 3, 1 and 2 steps an epoch."""
-    fleet, seen = make_fleet([[9, 0, 0, 0], [2, 0, 0, 0], [3, 2, 0, 0]], lanes=lanes), {0: [], 1: [], 2: []}
+    fleet, seen = (
+        make_fleet([[9, 0, 0, 0], [2, 0, 0, 0], [3, 2, 0, 0]], lanes=lanes),
+        {0: [], 1: [], 2: []},
+    )
 
     def step(turn):
         turn.gradient()
         noise = turn.uniform("noise", 3)
         if turn.index.max() > 1:
             assert turn.uniform("later").shape == (len(noise),)
-        for client, index, numbers in zip(turn.variables["client"], turn.index, noise, strict=True):
+        for client, index, numbers in zip(
+            turn.variables["client"], turn.index, noise, strict=True
+        ):
             seen[int(client)].append((int(index), numbers))
-    fleet.train_by(step, rows_of(fleet), epochs=2, variables={"client": torch.arange(3)})
-    for client, (steps, expected) in enumerate(zip((6, 2, 4), fleet.uniform("noise", 6, 3), strict=True)):
+
+    fleet.train_by(
+        step, rows_of(fleet), epochs=2, variables={"client": torch.arange(3)}
+    )
+    for client, (steps, expected) in enumerate(
+        zip((6, 2, 4), fleet.uniform("noise", 6, 3), strict=True)
+    ):
         assert [index for index, _ in seen[client]] == list(range(steps))
-        assert torch.equal(torch.stack([numbers for _, numbers in seen[client]]), expected[:steps])
+        assert torch.equal(
+            torch.stack([numbers for _, numbers in seen[client]]), expected[:steps]
+        )
 
 
 def test_draws_of_one_purpose_have_one_shape(make_fleet, rows_of):
     fleet = make_fleet()
-    with pytest.raises(ValueError, match=r"uniform numbers for 'noise' have shape \[2\] .* cannot be \[3\]"):
-        fleet.train_by(lambda turn: (turn.uniform("noise", 2), turn.uniform("noise", 3)), rows_of(fleet))
+    with pytest.raises(
+        ValueError,
+        match=r"uniform numbers for 'noise' have shape \[2\] .* cannot be \[3\]",
+    ):
+        fleet.train_by(
+            lambda turn: (turn.uniform("noise", 2), turn.uniform("noise", 3)),
+            rows_of(fleet),
+        )
 
 
 def test_class_means_over_draws(make_fleet, rows_of):
@@ -278,10 +376,16 @@ def test_class_means_over_draws(make_fleet, rows_of):
     fleet = make_fleet([[3, 12, 0, 0]])
     rows = rows_of(fleet)
     exact = fleet.class_means(rows, lambda model, x, lane: model.features(x))
-    drawn = fleet.class_means(rows, lambda model, x, lane: model.features(x), draws=(10, 4))
+    drawn = fleet.class_means(
+        rows, lambda model, x, lane: model.features(x), draws=(10, 4)
+    )
     torch.testing.assert_close(drawn[:, 0], exact[:, 0])
-    assert not torch.allclose(drawn[:, 1], exact[:, 1]) and torch.equal(drawn[:, 2:], exact[:, 2:])
-    again = fleet.class_means(rows, lambda model, x, lane: model.features(x), draws=(10, 4))
+    assert not torch.allclose(drawn[:, 1], exact[:, 1]) and torch.equal(
+        drawn[:, 2:], exact[:, 2:]
+    )
+    again = fleet.class_means(
+        rows, lambda model, x, lane: model.features(x), draws=(10, 4)
+    )
     assert torch.equal(drawn, again)
 
 
@@ -297,28 +401,50 @@ def test_head_gradients_are_those_of_autograd(make_fleet, rows_of, lanes):
             expected = torch.zeros(found.shape[2])
             if (y == label).any():
                 loss = cross_entropy(module(x[y == label]), y[y == label])
-                expected = torch.cat([g.flatten()
-                                      for g in torch.autograd.grad(loss, list(module.head.parameters()))])
-            torch.testing.assert_close(found[client, label], expected, rtol=1e-4, atol=1e-6)
+                expected = torch.cat(
+                    [
+                        g.flatten()
+                        for g in torch.autograd.grad(
+                            loss, list(module.head.parameters())
+                        )
+                    ]
+                )
+            torch.testing.assert_close(
+                found[client, label], expected, rtol=1e-4, atol=1e-6
+            )
 
 
 def test_descend_on_free_tensors():
     """f = ½(z − 3)²: every step of rate r leaves (1 − r) of the distance."""
     start = {"z": torch.tensor([7.0, 3.0])}
-    end = descend(start, lambda free: 0.5 * (free["z"] - 3).square().sum(), 0.25, 3, lambda: None)
-    assert end["z"].tolist() == pytest.approx([3 + 4 * 0.75 ** 3, 3]) and start["z"].tolist() == [7, 3]
+    end = descend(
+        start, lambda free: 0.5 * (free["z"] - 3).square().sum(), 0.25, 3, lambda: None
+    )
+    assert end["z"].tolist() == pytest.approx([3 + 4 * 0.75**3, 3]) and start[
+        "z"
+    ].tolist() == [7, 3]
 
 
 def test_fit_trains_a_fresh_model_on_tensors(make_fleet):
     """As torch's own SGD does on one full batch, from parameters keyed by seed and round."""
-    x, y = torch.randn(12, 5, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 3
+    x, y = (
+        torch.randn(12, 5, generator=torch.Generator().manual_seed(0)),
+        torch.arange(12) % 3,
+    )
     training = make_fleet(lr=0.5, batch_size=12, epochs=3, lr_decay=0.5).setup.training
 
     def build():
         return MLP((5,), 3, hidden=())
-    fitted = [fit(build, x, y, 3, training, 0, round, lambda: None) for round in (1, 1, 2)]
-    assert torch.equal(fitted[0], fitted[1]) and not torch.allclose(fitted[0], fitted[2])
-    untrained = fit(build, x, y, 3, training.model_copy(update={"lr": 1e-30}), 0, 1, lambda: None)
+
+    fitted = [
+        fit(build, x, y, 3, training, 0, round, lambda: None) for round in (1, 1, 2)
+    ]
+    assert torch.equal(fitted[0], fitted[1]) and not torch.allclose(
+        fitted[0], fitted[2]
+    )
+    untrained = fit(
+        build, x, y, 3, training.model_copy(update={"lr": 1e-30}), 0, 1, lambda: None
+    )
     head = torch.nn.Linear(5, 3)
     torch.nn.utils.vector_to_parameters(untrained, head.parameters())
     optimizer = torch.optim.SGD(head.parameters(), lr=0.5)
@@ -327,4 +453,6 @@ def test_fit_trains_a_fresh_model_on_tensors(make_fleet):
         cross_entropy(head(x), y).backward()
         optimizer.step()
     reached = torch.nn.utils.parameters_to_vector(head.parameters())
-    np.testing.assert_allclose(fitted[0].numpy(), reached.detach().numpy(), rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(
+        fitted[0].numpy(), reached.detach().numpy(), rtol=1e-4, atol=1e-6
+    )

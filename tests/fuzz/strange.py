@@ -7,15 +7,47 @@ import numpy as np
 from hypothesis import strategies as st
 
 VALUES = st.one_of(
-    st.sampled_from([None, True, -1, 0, 1, 3, 2.5, 10**30, -10**30, float("nan"), float("inf"), "", "x", "..",
-                     "a:b", "os:system", "\x1b[31mred", "[red]", "é\0", [], [0], [[1]], {}, {"a": 1}]),
-    st.integers(), st.floats(), st.text(max_size=20), st.lists(st.integers(), max_size=3))
+    st.sampled_from(
+        [
+            None,
+            True,
+            -1,
+            0,
+            1,
+            3,
+            2.5,
+            10**30,
+            -(10**30),
+            float("nan"),
+            float("inf"),
+            "",
+            "x",
+            "..",
+            "a:b",
+            "os:system",
+            "\x1b[31mred",
+            "[red]",
+            "é\0",
+            [],
+            [0],
+            [[1]],
+            {},
+            {"a": 1},
+        ]
+    ),
+    st.integers(),
+    st.floats(),
+    st.text(max_size=20),
+    st.lists(st.integers(), max_size=3),
+)
 
 
 def damaged(draw: Callable[[Any], Any], data: bytes) -> bytes:
     """The bytes with a piece cut out and a few others in its place."""
     start = draw(st.integers(0, len(data)))
-    end = draw(st.one_of(st.integers(start, min(len(data), start + 8)), st.just(len(data))))
+    end = draw(
+        st.one_of(st.integers(start, min(len(data), start + 8)), st.just(len(data)))
+    )
     return data[:start] + draw(st.binary(max_size=8)) + data[end:]
 
 
@@ -29,12 +61,18 @@ def changed(draw: Callable[[Any], Any], value: Any) -> Any:
         rest = {one: value[one] for one in keys if one != key}
         return rest if isinstance(value, dict) else list(rest.values())
     inner = changed(draw, value[key])
-    return {**value, key: inner} if isinstance(value, dict) else [*value[:key], inner, *value[key + 1:]]
+    return (
+        {**value, key: inner}
+        if isinstance(value, dict)
+        else [*value[:key], inner, *value[key + 1 :]]
+    )
 
 
 def array(draw: Callable[[Any], Any], old: np.ndarray) -> np.ndarray:
     """Another array in place of ``old``: other values, type, or shape."""
-    return draw(st.sampled_from(CHANGES))(old, draw(st.sampled_from([-1, 1, 10**9, 2**63 - 1])))
+    return draw(st.sampled_from(CHANGES))(
+        old, draw(st.sampled_from([-1, 1, 10**9, 2**63 - 1]))
+    )
 
 
 def _one_value(old: np.ndarray, value: int) -> np.ndarray:
@@ -45,7 +83,13 @@ def _one_value(old: np.ndarray, value: int) -> np.ndarray:
 
 
 CHANGES: list[Callable[[np.ndarray, int], np.ndarray]] = [
-    _one_value, lambda old, _: old.astype(np.float64) / 2 if old.dtype.kind in "biuf" else old,
+    _one_value,
+    lambda old, _: old.astype(np.float64) / 2 if old.dtype.kind in "biuf" else old,
     lambda old, _: old[None],
-    lambda old, _: old.ravel()[:-1], lambda old, _: np.zeros(0, old.dtype), lambda old, _: old.ravel()[::-1],
-    lambda old, _: np.zeros_like(old), lambda old, value: np.array(value), lambda old, _: np.array([b"text"])]
+    lambda old, _: old.ravel()[:-1],
+    lambda old, _: np.zeros(0, old.dtype),
+    lambda old, _: old.ravel()[::-1],
+    lambda old, _: np.zeros_like(old),
+    lambda old, value: np.array(value),
+    lambda old, _: np.array([b"text"]),
+]

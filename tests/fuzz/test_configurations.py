@@ -12,8 +12,14 @@ from hpcfl.experiment import config
 
 pytestmark = pytest.mark.slow
 
-RESOLVED = config.parse({"rounds": 2, "partition": {"clients": 3}, "model": {"hidden": [4]},
-                         "method": {"name": "ditto"}}).resolved()
+RESOLVED = config.parse(
+    {
+        "rounds": 2,
+        "partition": {"clients": 3},
+        "model": {"hidden": [4]},
+        "method": {"name": "ditto"},
+    }
+).resolved()
 
 
 @given(st.data())

@@ -52,7 +52,9 @@ def test_the_same_command_again(finished, data):
         command = ("run", place / "file.toml", "--out", place / "run")
         # A folder in the place of a file of a checkpoint shows when that file is written again,
         # and fails the run.
-        blocked = any(path.is_dir() for path in (place / "run" / "checkpoints").iterdir())
+        blocked = any(
+            path.is_dir() for path in (place / "run" / "checkpoints").iterdir()
+        )
         before = asked.stamp(place)
         code = asked.answer(*command, codes=(0, 1, 2) if blocked else (0, 2))
         if code == 2:
@@ -72,7 +74,9 @@ def _copy(finished: Path) -> Iterator[Path]:
 def _mutate(draw, folder: Path) -> None:
     """One to three files become something else."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    for path in draw(st.lists(st.sampled_from(files), min_size=1, max_size=3, unique=True)):
+    for path in draw(
+        st.lists(st.sampled_from(files), min_size=1, max_size=3, unique=True)
+    ):
         draw(st.sampled_from(MUTATIONS))(draw, path, files)
 
 

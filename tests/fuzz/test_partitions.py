@@ -21,14 +21,21 @@ def drawn(tmp_path_factory):
     """The arrays and attributes of a real partition."""
     place = tmp_path_factory.mktemp("drawn")
     (place / "file.toml").write_text(asked.EXPERIMENT)
-    assert asked.answer("run", place / "file.toml", "--set", "rounds=1", "--out", place / "run") == 0
+    assert (
+        asked.answer(
+            "run", place / "file.toml", "--set", "rounds=1", "--out", place / "run"
+        )
+        == 0
+    )
     return hdf5.decode(hdf5.unseal(KIND, (place / "run" / "partition.h5").read_bytes()))
 
 
 @given(st.data())
 def test_other_arrays(tmp_path, drawn, data):
     arrays, attributes = dict(drawn[0]), drawn[1]
-    for name in data.draw(st.lists(st.sampled_from(sorted(arrays)), min_size=1, max_size=2, unique=True)):
+    for name in data.draw(
+        st.lists(st.sampled_from(sorted(arrays)), min_size=1, max_size=2, unique=True)
+    ):
         arrays[name] = strange.array(data.draw, np.asarray(arrays[name]))
     _check(tmp_path, arrays, attributes)
 
@@ -36,18 +43,33 @@ def test_other_arrays(tmp_path, drawn, data):
 @given(st.data())
 def test_other_attributes(tmp_path, drawn, data):
     arrays, attributes = drawn
-    attributes = {"partition": json.dumps(strange.changed(data.draw, json.loads(attributes["partition"])))}
+    attributes = {
+        "partition": json.dumps(
+            strange.changed(data.draw, json.loads(attributes["partition"]))
+        )
+    }
     _check(tmp_path, arrays, attributes if data.draw(st.integers(0, 9)) else {})
 
 
 def test_an_array_that_is_missing(tmp_path, drawn):
     for name in drawn[0]:
-        _check(tmp_path, {key: array for key, array in drawn[0].items() if key != name}, drawn[1])
+        _check(
+            tmp_path,
+            {key: array for key, array in drawn[0].items() if key != name},
+            drawn[1],
+        )
 
 
 def _check(folder, arrays, attributes):
     (folder / "file.toml").write_text(asked.EXPERIMENT)
-    (folder / "partition.h5").write_bytes(hdf5.seal(KIND, hdf5.encode(arrays, attributes)))
+    (folder / "partition.h5").write_bytes(
+        hdf5.seal(KIND, hdf5.encode(arrays, attributes))
+    )
     before = asked.stamp(folder)
-    asked.answer("check", folder / "file.toml", "--set", f"partition.file={folder / 'partition.h5'}")
+    asked.answer(
+        "check",
+        folder / "file.toml",
+        "--set",
+        f"partition.file={folder / 'partition.h5'}",
+    )
     assert asked.stamp(folder) == before

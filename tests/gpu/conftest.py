@@ -17,4 +17,6 @@ def a_gpu():
     elif torch.cuda.is_available():
         yield
     else:
-        pytest.skip("needs a GPU, and torch sees none; tests/simulated plays the same on a simulated one")
+        pytest.skip(
+            "needs a GPU, and torch sees none; tests/simulated plays the same on a simulated one"
+        )

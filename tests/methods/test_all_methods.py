@@ -11,16 +11,47 @@ pytestmark = pytest.mark.slow
 
 BODIES = ["fedper", "fedrep", "fedrod", "fedbabu"]
 ROWS = ["diversifed", "fedamp", "cfl", "fedcac"]
-MIXING = [*BODIES, "local", "fedavg", "fedprox", "fedavg-c", "fedprox-c", "cwfedavg", "fedala", "diversifed",
-          "fednh", "per-fedavg", "pfedme", "ditto", "fedphp", "partialfed", "fedamp", "feduv", "cfl", "ifca",
-          "fedcac", "creff", "scaffold", "moon", "apfl", "fedbn"]
+MIXING = [
+    *BODIES,
+    "local",
+    "fedavg",
+    "fedprox",
+    "fedavg-c",
+    "fedprox-c",
+    "cwfedavg",
+    "fedala",
+    "diversifed",
+    "fednh",
+    "per-fedavg",
+    "pfedme",
+    "ditto",
+    "fedphp",
+    "partialfed",
+    "fedamp",
+    "feduv",
+    "cfl",
+    "ifca",
+    "fedcac",
+    "creff",
+    "scaffold",
+    "moon",
+    "apfl",
+    "fedbn",
+]
 METHODS = [*MIXING, "fedfomo", "apple", "fedproto", "fedadam", "fedyogi"]
-SHORT = {"fedavg-c": {"tune_epochs": 1}, "fedprox-c": {"tune_epochs": 1},
-         "fedala": {"most_epochs": 12, "share": 1.0},
-         "cwfedavg": {"layers": "all", "wdr": 1.0}, "fednh": {"rho": 0.5},
-         "per-fedavg": {"variant": "hessian-free"}, "pfedme": {"lam": 5.0}, "partialfed": {"warmup": 1},
-         "fedrod": {"personal": "hyper"}, "cfl": {"quiet_rounds": 0, "eps1": 10.0, "eps2": 0.0},
-         "creff": {"features_each": 5, "match_steps": 3, "head_epochs": 3}}
+SHORT = {
+    "fedavg-c": {"tune_epochs": 1},
+    "fedprox-c": {"tune_epochs": 1},
+    "fedala": {"most_epochs": 12, "share": 1.0},
+    "cwfedavg": {"layers": "all", "wdr": 1.0},
+    "fednh": {"rho": 0.5},
+    "per-fedavg": {"variant": "hessian-free"},
+    "pfedme": {"lam": 5.0},
+    "partialfed": {"warmup": 1},
+    "fedrod": {"personal": "hyper"},
+    "cfl": {"quiet_rounds": 0, "eps1": 10.0, "eps2": 0.0},
+    "creff": {"features_each": 5, "match_steps": 3, "head_epochs": 3},
+}
 # Noise, validation samples, or which samples share a step, are keyed by the client's number; APPLE's
 # state names clients.
 NUMBERED = {"per-fedavg", "partialfed", "fedfomo", "apple"}
@@ -38,32 +69,56 @@ def uploads(name, setup, server, rows):
     columns, clients = setup.layout.columns, len(rows)
     samples = setup.counts.sum(dim=1)
     if name == "fednh":
-        prototypes = server["model"][columns("head.weight")].view(setup.classes, -1).repeat(clients, 1, 1)
-        return {"body": Mean(rows[:, columns("body")], samples),
-                "scale": Mean(rows[:, columns("head.scale")], samples),
-                "prototypes": Mean(prototypes.double(), setup.counts)}
+        prototypes = (
+            server["model"][columns("head.weight")]
+            .view(setup.classes, -1)
+            .repeat(clients, 1, 1)
+        )
+        return {
+            "body": Mean(rows[:, columns("body")], samples),
+            "scale": Mean(rows[:, columns("head.scale")], samples),
+            "prototypes": Mean(prototypes.double(), setup.counts),
+        }
     if name in BODIES:
         # a hypernetwork is shared too
-        return {"body": Mean(rows if name == "fedrod" else rows[:, columns("body")], samples)}
+        return {
+            "body": Mean(
+                rows if name == "fedrod" else rows[:, columns("body")], samples
+            )
+        }
     if name == "ifca":
-        return {"models": Mean(rows, torch.stack([samples, 0 * samples], dim=1)),
-                "cluster": torch.zeros(clients, 1, dtype=torch.int64)}
+        return {
+            "models": Mean(rows, torch.stack([samples, 0 * samples], dim=1)),
+            "cluster": torch.zeros(clients, 1, dtype=torch.int64),
+        }
     if name in ROWS:
         masks = (torch.arange(rows.shape[1]) + torch.arange(clients)[:, None]) % 3 == 0
         return {"model": rows, "mask": masks}
-    extra = {"cwfedavg": {"classwise": rows},
-             "creff": {"gradients": Mean(torch.zeros(clients, setup.classes, len(server.get("head", ""))),
-                                         setup.counts)},
-             "scaffold": {"control": Mean(torch.zeros_like(rows), samples)}}
+    extra = {
+        "cwfedavg": {"classwise": rows},
+        "creff": {
+            "gradients": Mean(
+                torch.zeros(clients, setup.classes, len(server.get("head", ""))),
+                setup.counts,
+            )
+        },
+        "scaffold": {"control": Mean(torch.zeros_like(rows), samples)},
+    }
     return {"model": Mean(rows, samples), **extra.get(name, {})}
 
 
 def received(algorithm, message):
     """The models that come down, ``[…, P]``, or of methods that share a body the bodies."""
-    message = {field: getattr(value, "tensor", value) for field, value in message.items()}
+    message = {
+        field: getattr(value, "tensor", value) for field, value in message.items()
+    }
     if "classwise" in message:
         return algorithm.received(None, message)
-    [found] = [message[field] for field in ("model", "body", "anchor", "models") if field in message]
+    [found] = [
+        message[field]
+        for field in ("model", "body", "anchor", "models")
+        if field in message
+    ]
     return found.rows[:1] if hasattr(found, "rows") else found
 
 
@@ -83,9 +138,11 @@ def test_16_1_identical_models_are_a_fixed_point_of_the_mixing(federate, arrived
             continue
         if name == "fednh":  # prototypes are unit rows, so they do not move by 1000
             model = model.clone()
-            model[setup.layout.columns("head.weight")] = setup.initial()[setup.layout.columns("head.weight")]
+            model[setup.layout.columns("head.weight")] = setup.initial()[
+                setup.layout.columns("head.weight")
+            ]
         found = received(algorithm, message)
-        expected = model[:found.shape[-1]].expand(found.shape)
+        expected = model[: found.shape[-1]].expand(found.shape)
         torch.testing.assert_close(found, expected, rtol=2e-7, atol=1e-6)
 
 
@@ -98,20 +155,38 @@ def test_16_3_renumbering_clients_permutes_results_only(federate, name):
     first = federate(method(name), COUNTS, **whole)
     other = federate(method(name), [COUNTS[client] for client in order], **whole)
     for column in ("clients/pre/loss", "clients/post/loss"):
-        np.testing.assert_allclose(other.values[column], first.values[column][:, order], rtol=1e-4)
+        np.testing.assert_allclose(
+            other.values[column], first.values[column][:, order], rtol=1e-4
+        )
     for key, tensor in first.clients.items():
-        torch.testing.assert_close(other.clients[key], tensor[order], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            other.clients[key], tensor[order], rtol=1e-4, atol=1e-5
+        )
     if "model" in first.server:
-        torch.testing.assert_close(other.server["model"], first.server["model"], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(
+            other.server["model"], first.server["model"], rtol=1e-4, atol=1e-5
+        )
 
 
-CASES = {"one-class clients": ([[8, 0, 0, 0], [0, 9, 0, 0], [0, 0, 0, 1]], {}),
-         "an absent class, fewer samples than a batch": ([[2, 1, 0, 0], [0, 1, 0, 0], [20, 4, 0, 6]],
-                                                         {"training": {"batch_size": 10}}),
-         "identical clients": ([[5, 0, 3, 0], [5, 0, 3, 0]], {"training": {"batch_size": 100}}),
-         "one participant, a head row of zeros": (COUNTS, {"participation": {"fraction": 0.25},
-                                                           "model": {"name": "tiny:zero_row", "hidden": 6}}),
-         "one client": ([[4, 4, 4, 4]], {})}
+CASES = {
+    "one-class clients": ([[8, 0, 0, 0], [0, 9, 0, 0], [0, 0, 0, 1]], {}),
+    "an absent class, fewer samples than a batch": (
+        [[2, 1, 0, 0], [0, 1, 0, 0], [20, 4, 0, 6]],
+        {"training": {"batch_size": 10}},
+    ),
+    "identical clients": (
+        [[5, 0, 3, 0], [5, 0, 3, 0]],
+        {"training": {"batch_size": 100}},
+    ),
+    "one participant, a head row of zeros": (
+        COUNTS,
+        {
+            "participation": {"fraction": 0.25},
+            "model": {"name": "tiny:zero_row", "hidden": 6},
+        },
+    ),
+    "one client": ([[4, 4, 4, 4]], {}),
+}
 
 
 @every_method
@@ -122,7 +197,9 @@ def test_16_4_no_nan(federate, name, case):
     for tensor in (*played.server.values(), *played.clients.values()):
         assert tensor.double().isfinite().all()
     assert np.isfinite(played.values["pre/weighted"]).all()
-    assert np.isfinite(played.values["post/weighted"][:-1]).all()  # nothing trains after the last round
+    assert np.isfinite(
+        played.values["post/weighted"][:-1]
+    ).all()  # nothing trains after the last round
     assert not np.nansum(played.values["clients/diverged"])
 
 
@@ -130,7 +207,11 @@ def test_16_4_no_nan(federate, name, case):
 @pytest.mark.parametrize("case", CASES)
 def test_16_4_no_nan_with_true_class_distributions(federate, case, layers):
     counts, sections = CASES[case]
-    played = federate({"name": "cwfedavg", "distribution": "true", "layers": layers}, counts, **sections)
+    played = federate(
+        {"name": "cwfedavg", "distribution": "true", "layers": layers},
+        counts,
+        **sections,
+    )
     assert all(tensor.isfinite().all() for tensor in played.server.values())
 
 
@@ -141,8 +222,11 @@ def test_columns_count_the_same_clients_whatever_the_method(federate, name):
     values = federate(method(name), rounds=3, participation={"fraction": 0.3}).values
     trained = np.isfinite(values["clients/diverged"])
     assert 0 < trained[:-1].sum() < trained[:-1].size and not trained[-1].any()
-    losses = {key.split("/")[1]: value for key, value in values.items()
-              if key.startswith("clients/") and key.endswith("/loss")}
+    losses = {
+        key.split("/")[1]: value
+        for key, value in values.items()
+        if key.startswith("clients/") and key.endswith("/loss")
+    }
     counted = {column: np.isfinite(loss) for column, loss in losses.items()}
     assert counted.pop("pre").all()
     np.testing.assert_array_equal(counted.pop("post"), trained)
@@ -150,33 +234,80 @@ def test_columns_count_the_same_clients_whatever_the_method(federate, name):
         if column == "tuned":
             assert who[-1].all() and not who[:-1].any()
         else:
-            np.testing.assert_array_equal(who, np.ones_like(who) if column == "global" else trained)
+            np.testing.assert_array_equal(
+                who, np.ones_like(who) if column == "global" else trained
+            )
 
 
-BEFORE = {"fedavg", "fedprox", "fedavg-c", "fedprox-c", "fedala", "cwfedavg", "cfl", "ifca", "feduv", "creff",
-          "per-fedavg", "fedrep", "fedper", "scaffold", "moon", "fedbn", "fedadam", "fedyogi"}
-AFTER = {"local", "fedamp", "fedfomo", "apple", "fedproto", "fednh", "diversifed", "pfedme", "ditto",
-         "fedphp", "partialfed", "fedrod", "fedcac", "apfl"}
+BEFORE = {
+    "fedavg",
+    "fedprox",
+    "fedavg-c",
+    "fedprox-c",
+    "fedala",
+    "cwfedavg",
+    "cfl",
+    "ifca",
+    "feduv",
+    "creff",
+    "per-fedavg",
+    "fedrep",
+    "fedper",
+    "scaffold",
+    "moon",
+    "fedbn",
+    "fedadam",
+    "fedyogi",
+}
+AFTER = {
+    "local",
+    "fedamp",
+    "fedfomo",
+    "apple",
+    "fedproto",
+    "fednh",
+    "diversifed",
+    "pfedme",
+    "ditto",
+    "fedphp",
+    "partialfed",
+    "fedrod",
+    "fedcac",
+    "apfl",
+}
 
 
 def test_a_method_counts_the_score_before_or_after_local_training_as_its_paper():
-    counted = {name: plugins.find("hpcfl.methods", "method", name).primary for name in METHODS}
-    assert counted == {**dict.fromkeys(BEFORE, "pre"), **dict.fromkeys(AFTER, "post"), "fedbabu": "tuned"}
+    counted = {
+        name: plugins.find("hpcfl.methods", "method", name).primary for name in METHODS
+    }
+    assert counted == {
+        **dict.fromkeys(BEFORE, "pre"),
+        **dict.fromkeys(AFTER, "post"),
+        "fedbabu": "tuned",
+    }
     assert sorted(METHODS) == plugins.names("hpcfl.methods")
 
 
-@pytest.mark.parametrize("name", ["per-fedavg", "pfedme", "ditto", "partialfed", "fedrod"])
+@pytest.mark.parametrize(
+    "name", ["per-fedavg", "pfedme", "ditto", "partialfed", "fedrod"]
+)
 def test_plain_steps_have_their_own_learning_rate_under_adam(federate, name):
     """A rate that suits Adam is none for them: with ``plain_lr`` they go another way, and without it
     they have ``lr``."""
     own = {"partialfed": {"warmup": 0}, "fedrod": {"order": "separate"}}.get(name, {})
     adam = {"optimizer": "adam", "lr": 0.001}
-    digests = [federate({"name": name, **own}, rounds=1, training={**adam, **keys}).digest
-               for keys in ({}, {"plain_lr": 0.001}, {"plain_lr": 0.005})]
+    digests = [
+        federate({"name": name, **own}, rounds=1, training={**adam, **keys}).digest
+        for keys in ({}, {"plain_lr": 0.001}, {"plain_lr": 0.005})
+    ]
     assert digests[0] == digests[1] != digests[2]
 
 
 @every_method
 def test_lanes_do_not_change_a_bit(federate, name):
-    digests = {federate(method(name), rounds=2, runtime={"lanes": lanes}).digest for lanes in (2, 7, "auto")}
+    digests = {
+        federate(method(name), rounds=2, runtime={"lanes": lanes}).digest
+        for lanes in (2, 7, "auto")
+    }
     assert len(digests) == 1

@@ -22,20 +22,28 @@ def method(**keys):
 
 def inbox_of(cores):
     everyone = torch.arange(len(cores))
-    return {"cores": Pool(cores, torch.stack([everyone[everyone != i] for i in everyone]))}
+    return {
+        "cores": Pool(cores, torch.stack([everyone[everyone != i] for i in everyone]))
+    }
 
 
 @pytest.fixture
 def started(make_fleet, rows_of):
     """A fleet with given relations, and different core models."""
+
     def make(relations=None, **keys):
         fleet = make_fleet(**keys)
-        fleet.state["relations"] = shares(fleet.setup).repeat(CLIENTS, 1) if relations is None else relations
+        fleet.state["relations"] = (
+            shares(fleet.setup).repeat(CLIENTS, 1) if relations is None else relations
+        )
         return fleet, rows_of(fleet)
+
     return make
 
 
-@pytest.mark.parametrize("training", [{}, {"optimizer": "adam"}, {"momentum": 0.9, "epochs": 2}])
+@pytest.mark.parametrize(
+    "training", [{}, {"optimizer": "adam"}, {"momentum": 0.9, "epochs": 2}]
+)
 def test_apple_10_unit_relations_that_stay_are_local(started, training):
     fleet, cores = started(torch.eye(CLIENTS), **training)
     uplink = method(relation_lr=0.0, times_clients=False).update(fleet, inbox_of(cores))
@@ -46,13 +54,21 @@ def test_apple_10_unit_relations_that_stay_are_local(started, training):
 
 def test_apple_10_gradient_of_relations_by_finite_differences(started):
     """One full batch and μ = 0: the relations move by −η₂ ∂F_i/∂a_ij."""
-    relations = torch.rand(CLIENTS, CLIENTS, generator=torch.Generator().manual_seed(1),
-                           dtype=torch.float64) / 2
+    relations = (
+        torch.rand(
+            CLIENTS,
+            CLIENTS,
+            generator=torch.Generator().manual_seed(1),
+            dtype=torch.float64,
+        )
+        / 2
+    )
     fleet, cores = started(relations.clone(), dtype=torch.float64, batch_size=100)
     itself = torch.eye(CLIENTS).bool()
 
     def losses(relations):
         return fleet.loss_of(combined(relations, itself, cores, cores))
+
     method(relation_lr=0.25, mu=0.0).update(fleet, inbox_of(cores))
     slopes = (relations - fleet.state["relations"]) / 0.25
     for j in range(CLIENTS):
@@ -71,15 +87,21 @@ def test_apple_4_the_core_moves_along_its_share_of_the_gradient(started):
     torch.testing.assert_close(moved, cores - 0.1 * gradient, rtol=1e-9, atol=1e-12)
     fleet, _ = started(relations, dtype=torch.float64, batch_size=100, lr=0.1)
     slower = method(times_clients=False).update(fleet, inbox_of(cores))["core"]
-    torch.testing.assert_close(slower, cores - 0.1 * 0.2 * gradient, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(
+        slower, cores - 0.1 * 0.2 * gradient, rtol=1e-9, atol=1e-12
+    )
 
 
 def test_apple_10_a_strong_pull_brings_relations_to_the_shares(started):
     """η₂ λ μ = 1: one step lands on p but for η₂ times the data's gradient."""
     fleet, cores = started(torch.eye(CLIENTS), batch_size=100)
     method(relation_lr=1e-4, mu=1e4).update(fleet, inbox_of(cores))
-    torch.testing.assert_close(fleet.state["relations"], shares(fleet.setup).repeat(CLIENTS, 1),
-                               rtol=0, atol=2e-3)
+    torch.testing.assert_close(
+        fleet.state["relations"],
+        shares(fleet.setup).repeat(CLIENTS, 1),
+        rtol=0,
+        atol=2e-3,
+    )
 
 
 def test_apple_10_others_cores_stand_still(started, cohort):
@@ -95,71 +117,115 @@ def test_apple_10_others_cores_stand_still(started, cohort):
 def test_apple_9_uploads_the_core_not_the_personal_model(started):
     fleet, cores = started()
     core = method().update(fleet, inbox_of(cores))["core"]
-    personal = combined(fleet.state["relations"], torch.eye(CLIENTS).bool(), core, cores)
+    personal = combined(
+        fleet.state["relations"], torch.eye(CLIENTS).bool(), core, cores
+    )
     assert (core - cores).norm() < 0.2 * (personal - cores).norm()
 
 
 def test_apple_8_scored_with_the_final_relations_and_core(started):
     fleet, cores = started()
     core = method().update(fleet, inbox_of(cores))["core"]
-    fleet.score("again", combined(fleet.state["relations"], torch.eye(CLIENTS).bool(), core, cores))
+    fleet.score(
+        "again",
+        combined(fleet.state["relations"], torch.eye(CLIENTS).bool(), core, cores),
+    )
     assert torch.equal(fleet.scores["again"]["loss"], fleet.scores["post"]["loss"])
 
 
 def test_apple_9_the_pull_fades_without_lag(make_fleet):
     """3 rounds in all: L = 1 gives (cos(πr/3) + 1)/2 for r = 0, 1, 2."""
     fading = [method(period=1.0).fading(make_fleet(round=round)) for round in (1, 2, 3)]
-    assert fading == pytest.approx([1, (math.cos(math.pi / 3) + 1) / 2, (math.cos(2 * math.pi / 3) + 1) / 2])
-    assert [method(period=0.5).fading(make_fleet(round=round))
-            for round in (1, 2, 3)] == pytest.approx([1, 0.25, 0])
+    assert fading == pytest.approx(
+        [1, (math.cos(math.pi / 3) + 1) / 2, (math.cos(2 * math.pi / 3) + 1) / 2]
+    )
+    assert [
+        method(period=0.5).fading(make_fleet(round=round)) for round in (1, 2, 3)
+    ] == pytest.approx([1, 0.25, 0])
     assert method(period=0.0).fading(make_fleet(round=1)) == 0
 
 
 def test_apple_cores_of_absent_clients_stay_and_are_still_sent(federate):
-    first, second = (federate("apple", rounds=rounds, participation={"fraction": 0.5}) for rounds in (1, 2))
+    first, second = (
+        federate("apple", rounds=rounds, participation={"fraction": 0.5})
+        for rounds in (1, 2)
+    )
     present = torch.from_numpy(np.isfinite(second.values["clients/floats_up"][1]))
     assert 0 < present.sum() < len(present)
-    assert torch.equal((first.server["cores"] != second.server["cores"]).any(dim=1), present)
+    assert torch.equal(
+        (first.server["cores"] != second.server["cores"]).any(dim=1), present
+    )
     width = first.server["cores"].shape[1]
     assert second.values["floats_down"][1] == (len(present) - 1) * width
 
 
 def test_apple_cannot_be_prolonged(tmp_path):
     def run(rounds):
-        table = {"rounds": rounds, "partition": {"clients": 4}, "method": {"name": "apple"}}
+        table = {
+            "rounds": rounds,
+            "partition": {"clients": 4},
+            "method": {"name": "apple"},
+        }
         running.run(config.parse(table), tmp_path / "run", OneProcess())
+
     run(1)
-    with pytest.raises(UserError, match="begun for 1 and every round depends on that number"):
+    with pytest.raises(
+        UserError, match="begun for 1 and every round depends on that number"
+    ):
         run(2)
 
 
 def test_apple_floats(federate):
     values = federate("apple", rounds=1).values
     width = federate("fedavg", rounds=1).values["floats_down"][0]
-    assert values["floats_down"][0] == 4 * width and (values["clients/floats_up"][0] == width).all()
+    assert (
+        values["floats_down"][0] == 4 * width
+        and (values["clients/floats_up"][0] == width).all()
+    )
 
 
 def test_apple_renumbering_clients_permutes_results(federate):
-    counts, order, whole = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 6]], [2, 0, 1], {"batch_size": 100}
+    counts, order, whole = (
+        [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 6]],
+        [2, 0, 1],
+        {"batch_size": 100},
+    )
     first = federate("apple", counts, training=whole)
     other = federate("apple", [counts[client] for client in order], training=whole)
-    torch.testing.assert_close(other.clients["relations"], first.clients["relations"][order][:, order],
-                               rtol=1e-4, atol=1e-6)
-    torch.testing.assert_close(other.server["cores"], first.server["cores"][order], rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        other.clients["relations"],
+        first.clients["relations"][order][:, order],
+        rtol=1e-4,
+        atol=1e-6,
+    )
+    torch.testing.assert_close(
+        other.server["cores"], first.server["cores"][order], rtol=1e-4, atol=1e-5
+    )
 
 
 def test_apple_9_relations_begin_at_the_shares_of_samples_and_cores_alike(federate):
-    played = federate({"name": "apple", "relation_lr": 0.0}, [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 0]])
-    torch.testing.assert_close(played.clients["relations"],
-                               torch.tensor([12.0, 13.0, 7.0]).div(32).repeat(3, 1))
+    played = federate(
+        {"name": "apple", "relation_lr": 0.0},
+        [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 0]],
+    )
+    torch.testing.assert_close(
+        played.clients["relations"],
+        torch.tensor([12.0, 13.0, 7.0]).div(32).repeat(3, 1),
+    )
     setup = played.prepared.setup
-    assert torch.equal(method().server_state(setup)["cores"], setup.initial().repeat(3, 1))
+    assert torch.equal(
+        method().server_state(setup)["cores"], setup.initial().repeat(3, 1)
+    )
 
 
 def test_apple_4_mixes_anew_for_every_mini_batch_by_hand(make_fleet):
     """F = ½‖w‖², so ∇F = w = a₀C₀ + a₁C₁, over two batches with η₁ = 0.1, η₂ = 0.1/P and μ = 0."""
-    fleet = make_fleet([[8, 0, 0, 0], [8, 0, 0, 0]], lanes=1, lr=0.1, dtype=torch.float64)
-    fleet.loss = lambda model, batch, lane: sum(p.square().sum() / 2 for p in model.parameters())
+    fleet = make_fleet(
+        [[8, 0, 0, 0], [8, 0, 0, 0]], lanes=1, lr=0.1, dtype=torch.float64
+    )
+    fleet.loss = lambda model, batch, lane: sum(
+        p.square().sum() / 2 for p in model.parameters()
+    )
     width, expected = fleet.layout.width, []
     given = torch.tensor([[0.6, 0.5], [0.2, 0.9]], dtype=torch.float64)
     for i in range(2):
@@ -172,6 +238,12 @@ def test_apple_4_mixes_anew_for_every_mini_batch_by_hand(make_fleet):
         expected.append((a, c[i]))
     fleet.state["relations"] = given.clone()
     cores = torch.tensor([[1.0], [-2.0]]).double().repeat(1, width)
-    core = method(relation_lr=0.1 / width, mu=0.0).update(fleet, inbox_of(cores))["core"]
-    torch.testing.assert_close(fleet.state["relations"], torch.tensor([a for a, _ in expected]).double())
-    torch.testing.assert_close(core, torch.tensor([[c] for _, c in expected]).double().repeat(1, width))
+    core = method(relation_lr=0.1 / width, mu=0.0).update(fleet, inbox_of(cores))[
+        "core"
+    ]
+    torch.testing.assert_close(
+        fleet.state["relations"], torch.tensor([a for a, _ in expected]).double()
+    )
+    torch.testing.assert_close(
+        core, torch.tensor([[c] for _, c in expected]).double().repeat(1, width)
+    )

@@ -18,15 +18,22 @@ def method(**keys):
 
 
 def server(clients=4, width=2):
-    return {"models": torch.zeros(1, width), "cluster": torch.zeros(clients, dtype=torch.int64),
-            "norms": torch.zeros(1, 2).double()}
+    return {
+        "models": torch.zeros(1, width),
+        "cluster": torch.zeros(clients, dtype=torch.int64),
+        "norms": torch.zeros(1, 2).double(),
+    }
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
 def test_cfl_10_eps1_zero_is_fedavg(federate, fraction):
     sections = {"participation": {"fraction": fraction}}
-    clustered = federate({"name": "cfl", "eps1": 0.0, "eps2": 0.0, "quiet_rounds": 0}, **sections)
-    assert torch.equal(clustered.server["models"], federate("fedavg", **sections).server["model"][None])
+    clustered = federate(
+        {"name": "cfl", "eps1": 0.0, "eps2": 0.0, "quiet_rounds": 0}, **sections
+    )
+    assert torch.equal(
+        clustered.server["models"], federate("fedavg", **sections).server["model"][None]
+    )
 
 
 def test_cfl_10_opposite_groups_are_separated_and_averaged_apart(cohort):
@@ -34,21 +41,27 @@ def test_cfl_10_opposite_groups_are_separated_and_averaged_apart(cohort):
     method().aggregate(state, cohort(COUNTS), {"model": OPPOSITE})
     assert state["cluster"].tolist() == [0, 1, 1, 0]
     # Samples weigh 4 and 6, 2 and 4: (4·(1, .1) + 6·(1, 0))/10 and (2·(−1, .1) + 4·(−1, −.1))/6.
-    torch.testing.assert_close(state["models"], torch.tensor([[1.0, 0.04], [-1.0, -0.2 / 6]]))
+    torch.testing.assert_close(
+        state["models"], torch.tensor([[1.0, 0.04], [-1.0, -0.2 / 6]])
+    )
     # mean Δ = (0, 0.025); the longest has length √1.01.
-    assert state["norms"][0].tolist() == pytest.approx([0.025, 1.01 ** 0.5], rel=1e-6)
+    assert state["norms"][0].tolist() == pytest.approx([0.025, 1.01**0.5], rel=1e-6)
 
 
 def test_cfl_4_send_gives_each_client_its_clusters_model(cohort):
-    state = server() | {"models": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
-                        "cluster": torch.tensor([0, 1, 1, 0])}
+    state = server() | {
+        "models": torch.tensor([[1.0, 2.0], [3.0, 4.0]]),
+        "cluster": torch.tensor([0, 1, 1, 0]),
+    }
     message = method().send(state, cohort(np.ones((2, 2)), ids=[1, 3]))
     arrived = method().received(None, message)
     assert arrived.tolist() == [[3, 4], [1, 2]]
 
 
 @pytest.mark.parametrize("keys", [{"eps1": 0.02}, {"eps2": 1.1}, {"quiet_rounds": 1}])
-def test_cfl_5_splits_only_where_the_mean_is_small_an_update_large_and_the_first_rounds_over(cohort, keys):
+def test_cfl_5_splits_only_where_the_mean_is_small_an_update_large_and_the_first_rounds_over(
+    cohort, keys
+):
     state = server()
     method(**keys).aggregate(state, cohort(COUNTS), {"model": OPPOSITE})
     assert state["cluster"].tolist() == [0, 0, 0, 0] and len(state["models"]) == 1
@@ -56,7 +69,9 @@ def test_cfl_5_splits_only_where_the_mean_is_small_an_update_large_and_the_first
 
 def test_cfl_5_splits_after_the_quiet_rounds(cohort):
     state = server()
-    method(quiet_rounds=1).aggregate(state, cohort(COUNTS, round=2), {"model": OPPOSITE})
+    method(quiet_rounds=1).aggregate(
+        state, cohort(COUNTS, round=2), {"model": OPPOSITE}
+    )
     assert len(state["models"]) == 2
 
 
@@ -69,16 +84,22 @@ def test_cfl_5_does_not_split_two_clients(cohort):
 def test_cfl_5_postpones_a_split_until_every_member_takes_part(cohort):
     """Zeros for absent clients would make clusters of their own."""
     state = server()
-    method().aggregate(state, cohort(COUNTS[:3], ids=[0, 1, 2]), {"model": OPPOSITE[:3]})
+    method().aggregate(
+        state, cohort(COUNTS[:3], ids=[0, 1, 2]), {"model": OPPOSITE[:3]}
+    )
     assert state["cluster"].tolist() == [0, 0, 0, 0]
 
 
 def test_cfl_5_a_cluster_without_participants_stays(cohort):
-    state = server() | {"models": torch.tensor([[0.0, 0.0], [5.0, 5.0]]),
-                        "cluster": torch.tensor([0, 1, 1, 0]),
-                        "norms": torch.ones(2, 2).double()}
+    state = server() | {
+        "models": torch.tensor([[0.0, 0.0], [5.0, 5.0]]),
+        "cluster": torch.tensor([0, 1, 1, 0]),
+        "norms": torch.ones(2, 2).double(),
+    }
     method().aggregate(state, cohort(COUNTS[:1], ids=[0]), {"model": torch.ones(1, 2)})
-    assert state["models"].tolist() == [[1, 1], [5, 5]] and state["norms"][1].tolist() == [1, 1]
+    assert state["models"].tolist() == [[1, 1], [5, 5]] and state["norms"][
+        1
+    ].tolist() == [1, 1]
 
 
 def test_cfl_10_clusters_only_refine(cohort):
@@ -90,7 +111,9 @@ def test_cfl_10_clusters_only_refine(cohort):
         many.aggregate(state, cohort(np.ones((9, 2)), round=round), {"model": uploads})
         apart = before[:, None] != before
         assert (state["cluster"][:, None] != state["cluster"])[apart].all()
-        assert sorted(state["cluster"].unique().tolist()) == list(range(len(state["models"])))
+        assert sorted(state["cluster"].unique().tolist()) == list(
+            range(len(state["models"]))
+        )
     assert len(state["models"]) >= 4
 
 
@@ -102,20 +125,35 @@ def largest_across(similarity, group):
 def test_cfl_9_the_cut_minimises_the_largest_similarity_across_it(seed):
     """By brute force over all bipartitions; complete linkage, as in the codes, misses it in about
     half of all cases."""
-    updates = torch.randn(6, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    updates = torch.randn(
+        6, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+    )
     similarity = torch.nn.functional.cosine_similarity(updates[:, None], updates, dim=2)
-    best = min(largest_across(similarity, torch.tensor([i in chosen for i in range(6)]))
-               for size in range(1, 4) for chosen in combinations(range(6), size))
-    assert (largest_across(similarity, bipartition(updates @ updates.T, "single"))
-            == pytest.approx(float(best), rel=1e-9))
+    best = min(
+        largest_across(similarity, torch.tensor([i in chosen for i in range(6)]))
+        for size in range(1, 4)
+        for chosen in combinations(range(6), size)
+    )
+    assert largest_across(
+        similarity, bipartition(updates @ updates.T, "single")
+    ) == pytest.approx(float(best), rel=1e-9)
 
 
 def test_cfl_9_complete_linkage_differs():
-    draws = [torch.randn(6, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-             for seed in range(30)]
+    draws = [
+        torch.randn(
+            6, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        )
+        for seed in range(30)
+    ]
     products = [draw @ draw.T for draw in draws]
-    assert sum(not torch.equal(bipartition(one, "single"), bipartition(one, "complete"))
-               for one in products) > 5
+    assert (
+        sum(
+            not torch.equal(bipartition(one, "single"), bipartition(one, "complete"))
+            for one in products
+        )
+        > 5
+    )
 
 
 def test_cfl_4_updates_are_differences_to_the_clusters_own_model(cohort):
@@ -123,4 +161,4 @@ def test_cfl_4_updates_are_differences_to_the_clusters_own_model(cohort):
     state = server() | {"models": torch.tensor([[50.0, 50.0]])}
     method().aggregate(state, cohort(COUNTS), {"model": OPPOSITE + 50})
     assert state["cluster"].tolist() == [0, 1, 1, 0]
-    assert state["norms"][0].tolist() == pytest.approx([0.025, 1.01 ** 0.5], rel=1e-3)
+    assert state["norms"][0].tolist() == pytest.approx([0.025, 1.01**0.5], rel=1e-3)

@@ -16,9 +16,17 @@ QUICK = {"name": "creff", "features_each": 5, "match_steps": 3, "head_epochs": 4
 
 def head_gradient(weight, bias, features, labels):
     """∂CE/∂(weight, bias) as a row, by autograd."""
-    leaves = [weight.clone().requires_grad_(), *([] if bias is None else [bias.clone().requires_grad_()])]
+    leaves = [
+        weight.clone().requires_grad_(),
+        *([] if bias is None else [bias.clone().requires_grad_()]),
+    ]
     logits = features @ leaves[0].T + (leaves[1] if bias is not None else 0)
-    return torch.cat([part.flatten() for part in torch.autograd.grad(cross_entropy(logits, labels), leaves)])
+    return torch.cat(
+        [
+            part.flatten()
+            for part in torch.autograd.grad(cross_entropy(logits, labels), leaves)
+        ]
+    )
 
 
 @pytest.mark.parametrize("biased", [True, False])
@@ -28,19 +36,32 @@ def test_creff_10a_the_batch_behind_a_gradient_matches_it(biased):
     weight = torch.randn(classes, width, generator=generator)
     bias = torch.randn(classes, generator=generator) if biased else None
     head = torch.cat([weight.flatten(), *([bias] if biased else [])])
-    features, labels = torch.randn(2, each, width, generator=generator), torch.tensor([1, 4])
-    wanted = torch.stack([head_gradient(weight, bias, features[i], labels[i].repeat(each)) for i in range(2)])
+    features, labels = (
+        torch.randn(2, each, width, generator=generator),
+        torch.tensor([1, 4]),
+    )
+    wanted = torch.stack(
+        [
+            head_gradient(weight, bias, features[i], labels[i].repeat(each))
+            for i in range(2)
+        ]
+    )
     size = classes * width
-    squares = [wanted[:, :size].view(2, classes, width).square().sum(dim=2),
-               *([wanted[:, size:].square().sum(dim=1)] * biased)]
+    squares = [
+        wanted[:, :size].view(2, classes, width).square().sum(dim=2),
+        *([wanted[:, size:].square().sum(dim=1)] * biased),
+    ]
     squares = torch.cat([part.flatten() for part in squares])
     # a scaled gradient points the same way; what is left is the guard beside each row's squares
     for scale in (1, 10):
         guard = (1e-6 / (scale * squares + 1e-6)).sum()
-        assert mismatch(features, labels, classes, head,
-                        scale * wanted) == pytest.approx(guard.item(), abs=1e-5)
+        assert mismatch(
+            features, labels, classes, head, scale * wanted
+        ) == pytest.approx(guard.item(), abs=1e-5)
         opposed = 2 * len(squares) - guard.item()
-        assert mismatch(features, labels, classes, head, -scale * wanted) == pytest.approx(opposed, abs=1e-5)
+        assert mismatch(
+            features, labels, classes, head, -scale * wanted
+        ) == pytest.approx(opposed, abs=1e-5)
     other = torch.randn(2, each, width, generator=generator)
     assert mismatch(other, labels, classes, head, wanted) > 0.1
 
@@ -49,7 +70,9 @@ def test_creff_10b_fedavgs_path_is_unchanged(federate):
     part = {"participation": {"fraction": 0.6}}
     played, average = federate(QUICK, **part), federate("fedavg", **part)
     assert torch.equal(played.server["model"], average.server["model"])
-    np.testing.assert_array_equal(played.values["clients/post/loss"], average.values["clients/post/loss"])
+    np.testing.assert_array_equal(
+        played.values["clients/post/loss"], average.values["clients/post/loss"]
+    )
 
 
 def test_creff_10c_features_of_absent_classes_are_unchanged(federate):
@@ -67,16 +90,22 @@ def test_creff_4_clients_send_the_gradients_of_their_classes(make_fleet, rows_of
     model, retrained = rows_of(fleet)[0], rows_of(fleet, 8)[0]
     layout = fleet.layout
     method = CReFF(name="creff")
-    message = method.update(fleet, {"model": model, "head": retrained[layout.columns("head")]})
+    message = method.update(
+        fleet, {"model": model, "head": retrained[layout.columns("head")]}
+    )
     sent = message["gradients"].tensor.view(2, 4, -1)
-    named = layout.split(torch.cat([model[layout.columns("body")], retrained[layout.columns("head")]]))
+    named = layout.split(
+        torch.cat([model[layout.columns("body")], retrained[layout.columns("head")]])
+    )
     for client in range(2):
         x, y = fleet.resources.samples.take(fleet.resources.samples.train[client])
         hidden = (x @ named["hidden1.weight"].T + named["hidden1.bias"]).relu()
         for label in range(4):
             if counts[client][label]:
                 chosen = y == label
-                expected = head_gradient(named["head.weight"], named["head.bias"], hidden[chosen], y[chosen])
+                expected = head_gradient(
+                    named["head.weight"], named["head.bias"], hidden[chosen], y[chosen]
+                )
                 torch.testing.assert_close(sent[client, label], expected)
             else:
                 assert (sent[client, label] == 0).all()
@@ -86,15 +115,24 @@ def test_creff_4_clients_send_the_gradients_of_their_classes(make_fleet, rows_of
 def test_creff_5_averages_a_class_over_the_clients_that_hold_it(federate, monkeypatch):
     """Unweighted, and only over owners: the goal of class c is Σ_i G_ic over owners / owners."""
     goals = []
-    monkeypatch.setattr(creff, "mismatch", lambda *given: goals.append(given) or mismatch(*given))
+    monkeypatch.setattr(
+        creff, "mismatch", lambda *given: goals.append(given) or mismatch(*given)
+    )
     messages, update = [], CReFF.update
-    monkeypatch.setattr(CReFF, "update", lambda self, fleet, inbox: messages.append(
-        update(self, fleet, inbox)) or messages[-1])
+    monkeypatch.setattr(
+        CReFF,
+        "update",
+        lambda self, fleet, inbox: (
+            messages.append(update(self, fleet, inbox)) or messages[-1]
+        ),
+    )
     federate(QUICK, [[3, 0, 0, 2], [9, 1, 0, 0]], rounds=1)
     sent = messages[0]["gradients"].tensor
     _, present, _, _, goal = goals[0]
     assert present.tolist() == [0, 1, 3]
-    torch.testing.assert_close(goal, torch.stack([(sent[0, 0] + sent[1, 0]) / 2, sent[1, 1], sent[0, 3]]))
+    torch.testing.assert_close(
+        goal, torch.stack([(sent[0, 0] + sent[1, 0]) / 2, sent[1, 1], sent[0, 3]])
+    )
 
 
 def test_creff_matching_brings_features_nearer(federate, monkeypatch):
@@ -115,13 +153,17 @@ def test_creff_fresh_head_learns_the_synthetic_features(make_fleet):
     fleet, beats = make_fleet(), []
     setup = fleet.setup
     method = CReFF(name="creff", features_each=10, head_epochs=20, head_lr=0.1)
-    first, second = (Cohort(fleet.ids, fleet.counts, setup, round, beat=lambda: beats.append(1))
-                     for round in (1, 2))
+    first, second = (
+        Cohort(fleet.ids, fleet.counts, setup, round, beat=lambda: beats.append(1))
+        for round in (1, 2)
+    )
     labels = torch.arange(4).repeat_interleave(10)
     features = 5 * one_hot(labels, 6).float() + 0.1 * setup.normal(40, 6, key=("test",))
     head = method.retrained(first, features)
     weight, bias = head[:24].view(4, 6), head[24:]
-    assert len(beats) == 20 * 40 // setup.training.batch_size  # a heartbeat a mini-batch
+    assert (
+        len(beats) == 20 * 40 // setup.training.batch_size
+    )  # a heartbeat a mini-batch
     assert torch.equal((features @ weight.T + bias).argmax(dim=1), labels)
     assert torch.equal(head, method.retrained(first, features))
     assert not torch.equal(head, method.retrained(second, features))
@@ -132,11 +174,15 @@ def test_creff_8_scores_the_body_under_the_retrained_head(federate):
     played = federate(QUICK, rounds=2)
     values, average = played.values, federate("fedavg", rounds=2).values
     assert CReFF.primary == "pre"
-    np.testing.assert_array_equal(values["clients/pre/loss"], values["clients/global/loss"])
+    np.testing.assert_array_equal(
+        values["clients/pre/loss"], values["clients/global/loss"]
+    )
     assert (values["clients/pre/loss"] != average["clients/pre/loss"]).all()
     layout = played.prepared.setup.layout
     assert (values["floats_down"][:-1] == layout.width + 28).all()
-    assert not torch.equal(played.server["head"], played.server["model"][layout.columns("head")])
+    assert not torch.equal(
+        played.server["head"], played.server["model"][layout.columns("head")]
+    )
 
 
 class BiasFree(nn.Module):
@@ -144,7 +190,10 @@ class BiasFree(nn.Module):
 
     def __init__(self, shape, classes, *, hidden=(6,)):
         super().__init__()
-        self.fc, self.head = nn.Linear(shape[0], hidden[0]), nn.Linear(hidden[0], classes, bias=False)
+        self.fc, self.head = (
+            nn.Linear(shape[0], hidden[0]),
+            nn.Linear(hidden[0], classes, bias=False),
+        )
 
     def features(self, x):
         return self.fc(x).relu()
@@ -153,15 +202,24 @@ class BiasFree(nn.Module):
         return self.head(self.features(x))
 
 
-def test_creff_9_a_model_without_a_bias_has_none_in_the_fresh_head(federate, monkeypatch):
+def test_creff_9_a_model_without_a_bias_has_none_in_the_fresh_head(
+    federate, monkeypatch
+):
     """FedNH's code retrains one with a bias and then drops it; gradients are of the weights alone too."""
     built, fit = [], creff.synthetic.fit
-    monkeypatch.setattr(creff.synthetic, "fit",
-                        lambda build, *rest: built.append(build()) or fit(build, *rest))
+    monkeypatch.setattr(
+        creff.synthetic,
+        "fit",
+        lambda build, *rest: built.append(build()) or fit(build, *rest),
+    )
     played = federate(QUICK, rounds=2, model={"name": "test_creff:BiasFree"})
-    assert played.server["head"].shape == (4 * 6,) and [head.bias for head in built] == [None, None]
+    assert played.server["head"].shape == (4 * 6,) and [
+        head.bias for head in built
+    ] == [None, None]
     average = federate("fedavg", rounds=2, model={"name": "test_creff:BiasFree"})
     assert torch.equal(played.server["model"], average.server["model"])
     held = (torch.tensor(tiny.COUNTS) > 0).sum(1)
-    assert played.values["clients/floats_up"][0].tolist() == (played.prepared.setup.layout.width
-                                                              + 24 * held).tolist()
+    assert (
+        played.values["clients/floats_up"][0].tolist()
+        == (played.prepared.setup.layout.width + 24 * held).tolist()
+    )

@@ -35,7 +35,10 @@ M, K = 7, 4
 def draw(clients=M, classes=K, seed=0):
     """Random π̂ and p, float64."""
     generator = torch.Generator().manual_seed(seed)
-    pi = torch.rand(clients, classes, generator=generator, dtype=torch.float64) ** 3 + 1e-4
+    pi = (
+        torch.rand(clients, classes, generator=generator, dtype=torch.float64) ** 3
+        + 1e-4
+    )
     p = torch.rand(clients, generator=generator, dtype=torch.float64) + 0.1
     return pi / pi.sum(1, keepdim=True), p / p.sum()
 
@@ -55,13 +58,19 @@ def loop(pi, receivers, p, models):
     with its pitfalls)."""
     clients, classes = len(pi), len(pi[0])
     mass = [sum(p[m] * pi[m][j] for m in range(clients)) for j in range(classes)]
-    of_class = {j: sum(p[m] * pi[m][j] / mass[j] * models[m] for m in range(clients))
-                for j in range(classes) if mass[j] > 0}
+    of_class = {
+        j: sum(p[m] * pi[m][j] / mass[j] * models[m] for m in range(clients))
+        for j in range(classes)
+        if mass[j] > 0
+    }
     starts = []
     for own in receivers:
         total = sum(own[j] for j in of_class)
-        starts.append(sum(own[j] / total * of_class[j] for j in of_class) if total > 0
-                      else sum(p[m] * models[m] for m in range(clients)))
+        starts.append(
+            sum(own[j] / total * of_class[j] for j in of_class)
+            if total > 0
+            else sum(p[m] * models[m] for m in range(clients))
+        )
     return np.stack(starts)
 
 
@@ -72,8 +81,10 @@ def method(**keys):
 @pytest.fixture
 def setup(federate):
     """What a method knows of clients with MLPs and these counts."""
-    return lambda counts: replace(federate("local", rounds=1).prepared.setup,
-                                  counts=torch.as_tensor(counts).double())
+    return lambda counts: replace(
+        federate("local", rounds=1).prepared.setup,
+        counts=torch.as_tensor(counts).double(),
+    )
 
 
 def server_after(cw, cohort, models, setup, ids=None):
@@ -81,7 +92,10 @@ def server_after(cw, cohort, models, setup, ids=None):
     upper = setup.layout.columns(cw.class_wise().layers)
     server = cw.server_state(setup)
     who = cohort(setup.counts if ids is None else setup.counts[ids], setup.layout, ids)
-    uplink = {"model": mixing.average(who.weights, models), "classwise": models[:, upper]}
+    uplink = {
+        "model": mixing.average(who.weights, models),
+        "classwise": models[:, upper],
+    }
     if cw.distribution == "true":
         uplink["distribution"] = true_distribution(who.counts).float()
     cw.aggregate(server, who, uplink)
@@ -95,24 +109,40 @@ def starts_of(cw, server, receivers):
 
 def received(cw, message, clients):
     """The models that come down to so many clients by a message, [n, P]."""
-    inbox, _ = exchange.send(OneProcess(), place([1.0] * clients, 1), np.arange(clients), message,
-                             torch.device("cpu"))
+    inbox, _ = exchange.send(
+        OneProcess(),
+        place([1.0] * clients, 1),
+        np.arange(clients),
+        message,
+        torch.device("cpu"),
+    )
     return cw.received(None, inbox)
 
 
 def test_cwfedavg_5_by_hand():
     # N = (2, 2), π_1 = (1, 0), π_2 = (½, ½): π̄ = (¾, ¼), so Q = [[½/¾, ¼/¾], [0, 1]] = [[⅔, ⅓], [0, 1]].
     # Client 1 starts from G_1 = ⅔w_1 + ⅓w_2, client 2 from ½G_1 + ½G_2 = ⅓w_1 + ⅔w_2.
-    pi, p = torch.tensor([[1, 0], [0.5, 0.5]]).double(), torch.tensor([0.5, 0.5]).double()
-    torch.testing.assert_close(class_weights(pi, p), torch.tensor([[2 / 3, 1 / 3], [0, 1]]).double())
-    torch.testing.assert_close(matrix(pi, p), torch.tensor([[2 / 3, 1 / 3], [1 / 3, 2 / 3]]).double())
+    pi, p = (
+        torch.tensor([[1, 0], [0.5, 0.5]]).double(),
+        torch.tensor([0.5, 0.5]).double(),
+    )
+    torch.testing.assert_close(
+        class_weights(pi, p), torch.tensor([[2 / 3, 1 / 3], [0, 1]]).double()
+    )
+    torch.testing.assert_close(
+        matrix(pi, p), torch.tensor([[2 / 3, 1 / 3], [1 / 3, 2 / 3]]).double()
+    )
 
 
 @pytest.mark.parametrize("row", [[0.25] * 4, [0.7, 0.1, 0.1, 0.1], [1, 0, 0, 0]])
 def test_cwfedavg_10_identical_distributions_give_fedavgs_matrix(row):
     p = draw()[1]
-    torch.testing.assert_close(matrix(torch.tensor(row).double().repeat(M, 1), p), p.repeat(M, 1),
-                               rtol=0, atol=1e-15)
+    torch.testing.assert_close(
+        matrix(torch.tensor(row).double().repeat(M, 1), p),
+        p.repeat(M, 1),
+        rtol=0,
+        atol=1e-15,
+    )
 
 
 def test_cwfedavg_10_rows_sum_to_one_and_the_mean_model_stays():
@@ -131,8 +161,9 @@ def test_cwfedavg_6_the_matrix_is_reversible_of_rank_k_with_spectrum_in_the_unit
     values = torch.linalg.eigvals(a)
     assert values.imag.abs().max() < 1e-12
     assert values.real.min() > -1e-12 and values.real.max() < 1 + 1e-12
-    torch.testing.assert_close(a, pi @ torch.diag(1 / (p @ pi)) @ pi.T @ torch.diag(p),
-                               rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(
+        a, pi @ torch.diag(1 / (p @ pi)) @ pi.T @ torch.diag(p), rtol=1e-12, atol=1e-15
+    )
 
 
 def test_cwfedavg_10_disjoint_supports_give_block_diagonal():
@@ -146,8 +177,9 @@ def test_cwfedavg_10_disjoint_supports_give_block_diagonal():
 def test_cwfedavg_10_scaling_the_head_leaves_the_estimate():
     head = torch.randn(3, K, 8, dtype=torch.float64)
     for scale in (1e-2, 3.0, 1e4):
-        torch.testing.assert_close(norm_distribution(scale * head), norm_distribution(head),
-                                   rtol=1e-7, atol=0)
+        torch.testing.assert_close(
+            norm_distribution(scale * head), norm_distribution(head), rtol=1e-7, atol=0
+        )
 
 
 def regulariser(head, pi):
@@ -156,14 +188,14 @@ def regulariser(head, pi):
 
 def test_cwfedavg_10_regularisers_gradient_is_orthogonal_to_the_head():
     head, pi = torch.randn(K, 8, dtype=torch.float64, requires_grad=True), draw()[0][0]
-    gradient, = torch.autograd.grad(regulariser(head, pi), head)
+    (gradient,) = torch.autograd.grad(regulariser(head, pi), head)
     assert gradient.norm() > 1e-3
     assert abs((gradient * head).sum()) < 1e-11
 
 
 def test_cwfedavg_4_regularisers_gradient_in_closed_form_and_by_finite_differences():
     head, pi = torch.randn(K, 8, dtype=torch.float64, requires_grad=True), draw()[0][0]
-    gradient, = torch.autograd.grad(regulariser(head, pi), head)
+    (gradient,) = torch.autograd.grad(regulariser(head, pi), head)
     theta = head.detach()
     norms = theta.norm(dim=1)
     estimate = norms / norms.sum()
@@ -178,9 +210,12 @@ def test_cwfedavg_4_loss_is_cross_entropy_plus_the_regulariser(half, factor):
     model, lane = MLP((5,), K, hidden=(6,)).double(), Lane(distribution=draw()[0][0])
     batch = Batch(torch.randn(9, 5, dtype=torch.float64), torch.randint(K, (9,)))
     cw = method(wdr=10.0, wdr_half=half)
-    expected = cross_entropy(model(batch.x),
-                             batch.y) + factor * 10 * regulariser(model.head.weight, lane.distribution)
-    torch.testing.assert_close(cw.objective(model, batch, lane), expected, rtol=1e-9, atol=0)
+    expected = cross_entropy(model(batch.x), batch.y) + factor * 10 * regulariser(
+        model.head.weight, lane.distribution
+    )
+    torch.testing.assert_close(
+        cw.objective(model, batch, lane), expected, rtol=1e-9, atol=0
+    )
     weights = tuple(p.detach().clone().requires_grad_() for p in model.parameters())
     names = [name for name, _ in model.named_parameters()]
 
@@ -194,8 +229,11 @@ def test_cwfedavg_4_loss_is_cross_entropy_plus_the_regulariser(half, factor):
 
     program = Called()
     assert torch.autograd.gradcheck(
-        lambda *given: torch.func.functional_call(program, {f"model.{n}": g for n, g in zip(
-            names, given, strict=True)}, ()), weights)
+        lambda *given: torch.func.functional_call(
+            program, {f"model.{n}": g for n, g in zip(names, given, strict=True)}, ()
+        ),
+        weights,
+    )
 
 
 @pytest.mark.parametrize("zeros", [slice(0, K), slice(0, 2)])
@@ -204,7 +242,9 @@ def test_cwfedavg_5_zero_head_rows_give_finite_estimates_and_gradients(zeros):
     head[zeros] = 0
     head.requires_grad_()
     estimate = norm_distribution(head)
-    gradient, = torch.autograd.grad((pi - estimate).square().sum().add(1e-12).sqrt(), head)
+    (gradient,) = torch.autograd.grad(
+        (pi - estimate).square().sum().add(1e-12).sqrt(), head
+    )
     assert gradient.isfinite().all()
     if zeros == slice(0, K):
         torch.testing.assert_close(estimate, torch.full((K,), 1 / K))
@@ -234,8 +274,12 @@ def test_cwfedavg_5_matrix_against_the_paper_client_by_client(absent):
     receivers = draw(5, seed=9)[0]  # partial participation: others than those who sent
     models = torch.randn(M, 50, dtype=torch.float64)
     expected = loop(pi.tolist(), receivers.tolist(), p.tolist(), models.numpy())
-    np.testing.assert_allclose(mixing_matrix(receivers, class_weights(pi, p), p) @ models, expected,
-                               rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(
+        mixing_matrix(receivers, class_weights(pi, p), p) @ models,
+        expected,
+        rtol=1e-12,
+        atol=1e-14,
+    )
 
 
 def test_cwfedavg_5_true_distribution_weighs_by_counts():
@@ -248,10 +292,16 @@ def test_cwfedavg_5_true_distribution_weighs_by_counts():
 @pytest.mark.parametrize("distribution", ["true", "norm", "wdr"])
 @pytest.mark.parametrize("layers", ["all", "output", 1, 2])
 def test_cwfedavg_sends_the_mix_of_class_wise_layers_and_the_average_of_others(
-        cohort, setup, distribution, layers):
-    counts, ids = np.random.default_rng(0).integers(0, 20, (M, K)) + 1, np.array([0, 2, 3, 6])
+    cohort, setup, distribution, layers
+):
+    counts, ids = (
+        np.random.default_rng(0).integers(0, 20, (M, K)) + 1,
+        np.array([0, 2, 3, 6]),
+    )
     cw = method(distribution=distribution, layers=layers)
-    models = torch.randn(len(ids), 64, generator=torch.Generator().manual_seed(1))  # 5·6 + 6 + 6·4 + 4
+    models = torch.randn(
+        len(ids), 64, generator=torch.Generator().manual_seed(1)
+    )  # 5·6 + 6 + 6·4 + 4
     setup = setup(counts)
     server = server_after(cw, cohort, models, setup, ids)
     everyone = cohort(setup.counts, setup.layout)
@@ -260,14 +310,19 @@ def test_cwfedavg_sends_the_mix_of_class_wise_layers_and_the_average_of_others(
     p = (counts[ids].sum(1) / counts[ids].sum()).tolist()
     head = setup.layout.split(models.double())["head.weight"]
     norms = head.norm(dim=2)
-    pi = (torch.tensor(counts[ids] / counts[ids].sum(1, keepdims=True)) if distribution == "true"
-          else norms / norms.sum(1, True))
+    pi = (
+        torch.tensor(counts[ids] / counts[ids].sum(1, keepdims=True))
+        if distribution == "true"
+        else norms / norms.sum(1, True)
+    )
     asked = torch.full((M, K), 1 / K).double()  # a client that was never seen
     asked[ids] = pi
     mixed = loop(pi.tolist(), asked.tolist(), p, models.double().numpy())
-    mean = np.repeat([np.average(models.double().numpy(), axis=0, weights=p)], M, axis=0)
+    mean = np.repeat(
+        [np.average(models.double().numpy(), axis=0, weights=p)], M, axis=0
+    )
     classwise = setup.layout.columns(layers)
-    expected = np.concatenate([mean[:, :classwise.start], mixed[:, classwise]], axis=1)
+    expected = np.concatenate([mean[:, : classwise.start], mixed[:, classwise]], axis=1)
     np.testing.assert_allclose(received, expected, atol=2e-6)
     assert (layers in ("all", 2)) == (classwise.start == 0)  # two layers in all
 
@@ -289,40 +344,74 @@ def many(setup, absent=None):
     counts = np.random.default_rng(0).integers(1, 20, (MANY, K))
     if absent is not None:
         counts[:, absent] = 0
-    return setup(counts), torch.randn(MANY, 64, generator=torch.Generator().manual_seed(1))
+    return setup(counts), torch.randn(
+        MANY, 64, generator=torch.Generator().manual_seed(1)
+    )
 
 
 @pytest.mark.parametrize("layers", ["all", "output"])
 @pytest.mark.parametrize("absent", [None, 2])
-def test_cwfedavg_class_models_travel_without_a_change_of_what_arrives(cohort, setup, layers, absent):
+def test_cwfedavg_class_models_travel_without_a_change_of_what_arrives(
+    cohort, setup, layers, absent
+):
     setup, models = many(setup, absent)
-    cw, everyone = method(distribution="true", layers=layers), cohort(setup.counts, setup.layout)
+    cw, everyone = (
+        method(distribution="true", layers=layers),
+        cohort(setup.counts, setup.layout),
+    )
     server = server_after(cw, cohort, models, setup)
     message = cw.send(server, everyone)
-    assert isinstance(message["classwise"], Mixture) and len(message["classwise"].rows) == K
+    assert (
+        isinstance(message["classwise"], Mixture)
+        and len(message["classwise"].rows) == K
+    )
     classwise = setup.layout.columns(layers)
-    expected = mixing.mix(mixing_matrix(server["distributions"], server["shares"], everyone.weights), models)
+    expected = mixing.mix(
+        mixing_matrix(server["distributions"], server["shares"], everyone.weights),
+        models,
+    )
     starts = starts_of(cw, server, everyone)
     assert torch.equal(starts[:, classwise], expected[:, classwise])
-    assert torch.equal(starts[:, :classwise.start],
-                       server["model"][:classwise.start].expand(MANY, -1))
-    for few in ([3], [0, 5, 16]):  # a client's start is the same whoever else is in the audience
-        assert torch.equal(starts_of(cw, server, cohort(setup.counts[few], setup.layout, few)), starts[few])
+    assert torch.equal(
+        starts[:, : classwise.start],
+        server["model"][: classwise.start].expand(MANY, -1),
+    )
+    for few in (
+        [3],
+        [0, 5, 16],
+    ):  # a client's start is the same whoever else is in the audience
+        assert torch.equal(
+            starts_of(cw, server, cohort(setup.counts[few], setup.layout, few)),
+            starts[few],
+        )
 
 
-def test_cwfedavg_a_client_of_absent_classes_alone_gets_the_average_of_all(cohort, setup):
+def test_cwfedavg_a_client_of_absent_classes_alone_gets_the_average_of_all(
+    cohort, setup
+):
     setup, models = many(setup, absent=2)
-    cw, everyone = method(distribution="true", layers="all"), cohort(setup.counts, setup.layout)
+    cw, everyone = (
+        method(distribution="true", layers="all"),
+        cohort(setup.counts, setup.layout),
+    )
     server = server_after(cw, cohort, models, setup)
-    message = _classwise.ClassWise("true", "all").send(server, torch.eye(K).double()[[2]])
-    assert torch.equal(received(cw, message, 1), mixing.average(everyone.weights, models)[None])
+    message = _classwise.ClassWise("true", "all").send(
+        server, torch.eye(K).double()[[2]]
+    )
+    assert torch.equal(
+        received(cw, message, 1), mixing.average(everyone.weights, models)[None]
+    )
 
 
 def test_cwfedavg_equal_models_of_many_clients_stay_what_they_are(cohort, setup):
     setup, models = many(setup)
     for model in (models[0], models[0] + 1000):
-        server = server_after(method(layers="all"), cohort, model.repeat(MANY, 1), setup)
-        starts = starts_of(method(layers="all"), server, cohort(setup.counts, setup.layout))
+        server = server_after(
+            method(layers="all"), cohort, model.repeat(MANY, 1), setup
+        )
+        starts = starts_of(
+            method(layers="all"), server, cohort(setup.counts, setup.layout)
+        )
         assert torch.equal(starts, model.repeat(MANY, 1))
 
 
@@ -330,41 +419,68 @@ def test_cwfedavg_runs_alike_with_class_models_and_without(federate, monkeypatch
     """Newcomers too, who get an even mix. A number may be rounded the other way only where it lies just
     between two of float32."""
     counts = [*(tiny.FEW * 4)[:MANY], [2, 0, 1, 0]]
-    sections = {"partition": {"clients": MANY}, "newcomers": {"clients": 1, "epochs": 1}, "rounds": 2}
+    sections = {
+        "partition": {"clients": MANY},
+        "newcomers": {"clients": 1, "epochs": 1},
+        "rounds": 2,
+    }
     keys = {"name": "cwfedavg", "layers": "all", "distribution": "true"}
     with_models = federate(keys, counts, **sections)
     monkeypatch.setattr(_classwise, "MANY", MANY)
     without = federate(keys, counts, **sections)
-    torch.testing.assert_close(with_models.server["model"], without.server["model"], rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(
+        with_models.server["model"], without.server["model"], rtol=1e-6, atol=1e-7
+    )
     for name in ("clients/pre/loss", "newcomers/before/loss", "floats_down"):
-        np.testing.assert_allclose(with_models.values[name], without.values[name], rtol=1e-6)
+        np.testing.assert_allclose(
+            with_models.values[name], without.values[name], rtol=1e-6
+        )
 
 
 def test_cwfedavg_10_equal_distributions_train_like_fedavg(federate):
     counts = [[4, 2, 2, 0], [8, 4, 4, 0], [2, 1, 1, 0]]
     average = federate("fedavg", counts)
     cw = federate({"name": "cwfedavg", "distribution": "true", "layers": "all"}, counts)
-    starts = starts_of(cw.prepared.method, cw.server, cw.prepared.cohort(np.arange(3), 4))
-    torch.testing.assert_close(starts, average.server["model"].expand(3, -1), rtol=0, atol=1e-6)
-    np.testing.assert_allclose(cw.values["clients/pre/loss"], average.values["clients/pre/loss"], rtol=1e-5)
+    starts = starts_of(
+        cw.prepared.method, cw.server, cw.prepared.cohort(np.arange(3), 4)
+    )
+    torch.testing.assert_close(
+        starts, average.server["model"].expand(3, -1), rtol=0, atol=1e-6
+    )
+    np.testing.assert_allclose(
+        cw.values["clients/pre/loss"], average.values["clients/pre/loss"], rtol=1e-5
+    )
 
 
 def test_cwfedavg_no_regulariser_is_the_norm_variant(federate):
-    assert (federate({"name": "cwfedavg", "distribution": "wdr", "wdr": 0.0}).digest
-            == federate({"name": "cwfedavg", "distribution": "norm"}).digest
-            != federate({"name": "cwfedavg", "distribution": "wdr", "wdr": 1.0}).digest)
+    assert (
+        federate({"name": "cwfedavg", "distribution": "wdr", "wdr": 0.0}).digest
+        == federate({"name": "cwfedavg", "distribution": "norm"}).digest
+        != federate({"name": "cwfedavg", "distribution": "wdr", "wdr": 1.0}).digest
+    )
 
 
 @pytest.mark.slow
 def test_cwfedavg_regulariser_makes_norms_follow_the_true_distribution(federate):
     def distance(**keys):
-        played = federate({"name": "cwfedavg", **keys}, rounds=15, training={"epochs": 3})
-        return (played.server["distributions"]
-                - true_distribution(played.prepared.setup.counts)).norm(dim=1).mean()
+        played = federate(
+            {"name": "cwfedavg", **keys}, rounds=15, training={"epochs": 3}
+        )
+        return (
+            (
+                played.server["distributions"]
+                - true_distribution(played.prepared.setup.counts)
+            )
+            .norm(dim=1)
+            .mean()
+        )
+
     assert distance(distribution="wdr", wdr=20.0) < 0.4 * distance(distribution="norm")
 
 
-@pytest.mark.parametrize(("distribution", "extra"), [("true", K), ("norm", 0), ("wdr", 0)])
+@pytest.mark.parametrize(
+    ("distribution", "extra"), [("true", K), ("norm", 0), ("wdr", 0)]
+)
 def test_cwfedavg_3_floats_that_travel(federate, distribution, extra):
     played = federate({"name": "cwfedavg", "distribution": distribution}, rounds=1)
     width = played.prepared.setup.layout.width
@@ -374,12 +490,16 @@ def test_cwfedavg_3_floats_that_travel(federate, distribution, extra):
 
 def test_cwfedavg_9_first_round_starts_from_the_shared_draw(federate):
     played = federate("cwfedavg", rounds=1)
-    np.testing.assert_array_equal(played.values["clients/pre/loss"][0],
-                                  federate("local", rounds=1).values["clients/pre/loss"][0])
+    np.testing.assert_array_equal(
+        played.values["clients/pre/loss"][0],
+        federate("local", rounds=1).values["clients/pre/loss"][0],
+    )
 
 
 def test_cwfedavg_9_layers_are_named_exactly(federate):
-    with pytest.raises(UserError, match="layers = 3: this model has 1 to 2 upper layers"):
+    with pytest.raises(
+        UserError, match="layers = 3: this model has 1 to 2 upper layers"
+    ):
         federate({"name": "cwfedavg", "layers": 3})
     for wrong in (0, "outpu", "head1"):
         with pytest.raises((UserError, ValidationError), match="layers"):
@@ -389,14 +509,21 @@ def test_cwfedavg_9_layers_are_named_exactly(federate):
 def test_cwfedavg_regulariser_at_its_optimum_is_finite():
     model = MLP((5,), K, hidden=(6,))
     lane = Lane(distribution=norm_distribution(model.head.weight).detach())
-    loss = method().objective(model, Batch(torch.randn(3, 5), torch.tensor([0, 1, 2])), lane)
-    assert math.isfinite(loss.detach()) and all(g.isfinite().all()
-                                                for g in torch.autograd.grad(loss, list(model.parameters())))
+    loss = method().objective(
+        model, Batch(torch.randn(3, 5), torch.tensor([0, 1, 2])), lane
+    )
+    assert math.isfinite(loss.detach()) and all(
+        g.isfinite().all() for g in torch.autograd.grad(loss, list(model.parameters()))
+    )
 
 
 def test_cwfedavg_9_distributions_count_training_samples_only(federate):
     """Every client is tested on 20 samples of each class it holds, which would even out its counts."""
     played = federate({"name": "cwfedavg", "distribution": "true"}, rounds=1)
     counts = torch.tensor(tiny.COUNTS).double()
-    torch.testing.assert_close(played.server["distributions"], counts / counts.sum(1, keepdim=True),
-                               rtol=1e-6, atol=0)
+    torch.testing.assert_close(
+        played.server["distributions"],
+        counts / counts.sum(1, keepdim=True),
+        rtol=1e-6,
+        atol=0,
+    )

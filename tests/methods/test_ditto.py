@@ -12,22 +12,38 @@ WHOLE = {"batch_size": 100}
 @pytest.mark.slow
 def test_ditto_10a_lambda_zero_is_pure_local_training(federate):
     free = {"name": "ditto", "lam": 0.0}
-    first = federate(free, [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6]]).clients["personal"]
-    other = federate(free, [[8, 3, 0, 0], [4, 0, 0, 7], [1, 0, 6, 6]]).clients["personal"]
+    first = federate(free, [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6]]).clients[
+        "personal"
+    ]
+    other = federate(free, [[8, 3, 0, 0], [4, 0, 0, 7], [1, 0, 6, 6]]).clients[
+        "personal"
+    ]
     assert torch.equal(first[[0, 2]], other[[0, 2]])
     alone = federate("local", training={**WHOLE, "epochs": 2}).clients["model"]
-    torch.testing.assert_close(federate(free, training=WHOLE).clients["personal"], alone)
-    assert not torch.allclose(federate({**free, "lam": 1.0}, training=WHOLE).clients["personal"], alone)
+    torch.testing.assert_close(
+        federate(free, training=WHOLE).clients["personal"], alone
+    )
+    assert not torch.allclose(
+        federate({**free, "lam": 1.0}, training=WHOLE).clients["personal"], alone
+    )
 
 
 @pytest.mark.slow
 def test_ditto_10b_the_shared_model_is_fedavgs(federate):
-    for part in ({}, {"participation": {"fraction": 0.6}}, {"training": {"momentum": 0.9}}):
-        assert torch.equal(federate("ditto", **part).server["model"],
-                           federate("fedavg", **part).server["model"])
+    for part in (
+        {},
+        {"participation": {"fraction": 0.6}},
+        {"training": {"momentum": 0.9}},
+    ):
+        assert torch.equal(
+            federate("ditto", **part).server["model"],
+            federate("fedavg", **part).server["model"],
+        )
 
 
-def test_ditto_10c_without_gradient_the_distance_shrinks_by_one_minus_eta_lambda(make_fleet):
+def test_ditto_10c_without_gradient_the_distance_shrinks_by_one_minus_eta_lambda(
+    make_fleet,
+):
     # η = 0.1, λ = 2, two epochs of one batch: v − w = 0.8²·(3 − 1) = 1.28
     fleet = make_fleet([[4, 0, 0, 0]], lr=0.1, lanes=1)
     fleet.loss = lambda model, batch, lane: 0 * sum(p.sum() for p in model.parameters())
@@ -41,16 +57,27 @@ def test_ditto_10c_without_gradient_the_distance_shrinks_by_one_minus_eta_lambda
 def test_ditto_9_is_pulled_to_the_received_model_not_to_the_trained_one(federate):
     """In round 1 v = w, so the first personal step feels no proximal term whatever λ is."""
     one = {"rounds": 1, "training": WHOLE}
-    weak, strong = ({"name": "ditto", "personal_epochs": 1, "lam": lam} for lam in (0.0, 5.0))
-    assert torch.equal(federate(strong, **one).clients["personal"], federate(weak, **one).clients["personal"])
+    weak, strong = (
+        {"name": "ditto", "personal_epochs": 1, "lam": lam} for lam in (0.0, 5.0)
+    )
+    assert torch.equal(
+        federate(strong, **one).clients["personal"],
+        federate(weak, **one).clients["personal"],
+    )
     local = federate({**strong, "anchor": "trained"}, **one).clients["personal"]
     assert not torch.allclose(local, federate(weak, **one).clients["personal"])
 
 
 def test_ditto_4_personal_steps_are_plain(federate):
-    personal = [federate({"name": "ditto", "lam": 0.5}, rounds=1, training=extra).clients["personal"]
-                for extra in ({}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adam"})]
-    assert torch.equal(personal[0], personal[1]) and torch.equal(personal[0], personal[2])
+    personal = [
+        federate({"name": "ditto", "lam": 0.5}, rounds=1, training=extra).clients[
+            "personal"
+        ]
+        for extra in ({}, {"momentum": 0.9, "weight_decay": 0.1}, {"optimizer": "adam"})
+    ]
+    assert torch.equal(personal[0], personal[1]) and torch.equal(
+        personal[0], personal[2]
+    )
 
 
 def test_ditto_4_clips_the_personal_gradient_and_not_the_pull(make_fleet):
@@ -62,10 +89,14 @@ def test_ditto_4_clips_the_personal_gradient_and_not_the_pull(make_fleet):
         fleet.loss = lambda model, batch, lane: sum(p.sum() for p in model.parameters())
         width = fleet.layout.width
         fleet.state["personal"] = torch.full((1, width), 3.0)
-        Ditto(name="ditto", lam=2.0, personal_epochs=1).update(fleet, {"model": torch.ones(width)})
+        Ditto(name="ditto", lam=2.0, personal_epochs=1).update(
+            fleet, {"model": torch.ones(width)}
+        )
         ends[clip] = fleet.state["personal"]
     torch.testing.assert_close(ends[None], torch.full((1, width), 3 - 0.1 * (1 + 4)))
-    torch.testing.assert_close(ends[1.0], torch.full((1, width), 3 - 0.1 * (width ** -0.5 + 4)))
+    torch.testing.assert_close(
+        ends[1.0], torch.full((1, width), 3 - 0.1 * (width**-0.5 + 4))
+    )
 
 
 def test_ditto_9_scores_personal_models_of_all_clients(federate):
@@ -74,16 +105,29 @@ def test_ditto_9_scores_personal_models_of_all_clients(federate):
     assert Ditto.primary == "post" and np.isfinite(values["clients/pre/loss"]).all()
     resting = np.isnan(values["clients/floats_up"][1])
     assert resting.sum() == 3
-    after = np.where(np.isnan(values["clients/post/loss"]), values["clients/pre/loss"],
-                     values["clients/post/loss"])
+    after = np.where(
+        np.isnan(values["clients/post/loss"]),
+        values["clients/pre/loss"],
+        values["clients/post/loss"],
+    )
     assert np.isnan(values["clients/post/loss"][1][resting]).all()
     np.testing.assert_array_equal(values["clients/pre/loss"][1:], after[:-1])
-    np.testing.assert_array_equal(values["clients/global/loss"], federate(
-        "fedavg", rounds=2, participation={"fraction": 0.4}).values["clients/global/loss"])
+    np.testing.assert_array_equal(
+        values["clients/global/loss"],
+        federate("fedavg", rounds=2, participation={"fraction": 0.4}).values[
+            "clients/global/loss"
+        ],
+    )
 
 
-def test_ditto_personal_statistics_stay_private_also_where_statistics_are_averaged(federate):
-    played = federate("ditto", rounds=1, model={"name": "test_fedrep:Normed"},
-                      training={"buffers": "average"})
+def test_ditto_personal_statistics_stay_private_also_where_statistics_are_averaged(
+    federate,
+):
+    played = federate(
+        "ditto",
+        rounds=1,
+        model={"name": "test_fedrep:Normed"},
+        training={"buffers": "average"},
+    )
     assert "buffers.model" in played.server and "buffers.personal" not in played.server
     assert len(played.clients["buffers.personal"].unique(dim=0)) == 5

@@ -19,8 +19,9 @@ def full(models, alpha=1.0, tau=1.0):
 
 
 def draw(clients=6, width=12, spread=1.0):
-    return spread * torch.randn(clients, width, generator=torch.Generator().manual_seed(4),
-                                dtype=torch.float64)
+    return spread * torch.randn(
+        clients, width, generator=torch.Generator().manual_seed(4), dtype=torch.float64
+    )
 
 
 def diversity(own, others, tau):
@@ -34,11 +35,13 @@ def test_diversifed_5_by_hand():
     # 0.8808), n = 2: β_01 = (½ − 0.1192)/1 = 0.3808, β_02 = (½ − 0.8808)/3 = −0.1269; z_0 = 0.3808·1
     # − 0.1269·3 = 0.0000 (they cancel).
     a, beta, _ = full(torch.tensor([[0.0], [1.0], [3.0]]).double())
-    s = math.e / (math.e + math.e ** 3)
+    s = math.e / (math.e + math.e**3)
     assert beta[0].tolist() == pytest.approx([0, 0.5 - s, (s - 0.5) / 3])
-    assert a[0].tolist() == pytest.approx([1 - (0.5 - s) * 2 / 3, 0.5 - s, (s - 0.5) / 3])
+    assert a[0].tolist() == pytest.approx(
+        [1 - (0.5 - s) * 2 / 3, 0.5 - s, (s - 0.5) / 3]
+    )
     # Client 1: D = (1, 2), both sides: s = (e/(e+e²), e²/(e+e²)) = (0.2689, 0.7311)
-    s = math.e / (math.e + math.e ** 2)
+    s = math.e / (math.e + math.e**2)
     assert beta[1].tolist() == pytest.approx([0.5 - s, 0, (s - 0.5) / 2])
 
 
@@ -46,7 +49,9 @@ def test_diversifed_5_by_hand():
 def test_diversifed_10_rows_sum_to_one_and_forces_cancel(tau):
     a, beta, distances = full(draw(), 0.7, tau)
     torch.testing.assert_close(a.sum(1), torch.ones(6).double(), rtol=0, atol=1e-14)
-    torch.testing.assert_close((beta * tau * distances).sum(1), torch.zeros(6).double(), rtol=0, atol=1e-14)
+    torch.testing.assert_close(
+        (beta * tau * distances).sum(1), torch.zeros(6).double(), rtol=0, atol=1e-14
+    )
     assert (beta.diagonal() == 0).all()
 
 
@@ -74,8 +79,10 @@ def test_diversifed_10_step_is_the_gradient_of_diversity(alpha, tau):
         for place in range(12):
             shift = torch.zeros(12).double()
             shift[place] = step
-            slope = (diversity(models[i] + shift, others, tau)
-                     - diversity(models[i] - shift, others, tau)) / (2 * step)
+            slope = (
+                diversity(models[i] + shift, others, tau)
+                - diversity(models[i] - shift, others, tau)
+            ) / (2 * step)
             assert abs((models[i] - z[i])[place] - alpha * slope) < 1e-9
 
 
@@ -84,13 +91,26 @@ def test_diversifed_5_matrix_against_the_paper_client_by_client():
     expected = []
     for i in range(7):
         others = [j for j in range(7) if j != i]
-        distance = {j: math.dist(models[i].tolist(), models[j].tolist()) for j in others}
+        distance = {
+            j: math.dist(models[i].tolist(), models[j].tolist()) for j in others
+        }
         total = sum(math.exp(distance[j] / tau) for j in others)
-        beta = {j: alpha * (1 / 6 - math.exp(distance[j] / tau) / total) / (tau * distance[j])
-                for j in others}
-        expected.append((1 - sum(beta.values())) * models[i] + sum(beta[j] * models[j] for j in others))
-    torch.testing.assert_close(full(models, alpha, tau)[0] @ models, torch.stack(expected),
-                               rtol=1e-12, atol=1e-13)
+        beta = {
+            j: alpha
+            * (1 / 6 - math.exp(distance[j] / tau) / total)
+            / (tau * distance[j])
+            for j in others
+        }
+        expected.append(
+            (1 - sum(beta.values())) * models[i]
+            + sum(beta[j] * models[j] for j in others)
+        )
+    torch.testing.assert_close(
+        full(models, alpha, tau)[0] @ models,
+        torch.stack(expected),
+        rtol=1e-12,
+        atol=1e-13,
+    )
 
 
 def test_diversifed_5_pitfalls():
@@ -99,7 +119,9 @@ def test_diversifed_5_pitfalls():
     twins = draw()
     twins[1] = twins[0]
     a, beta, _ = full(twins)
-    assert a.isfinite().all() and beta[0, 1] == beta[1, 0] == 0  # no force between models that coincide
+    assert (
+        a.isfinite().all() and beta[0, 1] == beta[1, 0] == 0
+    )  # no force between models that coincide
     assert torch.equal(full(draw(2))[0], torch.eye(2).double())  # one other: β = 0
     assert torch.equal(full(draw(1))[0], torch.eye(1).double())  # none: z = w
     same, _, _ = full(draw(1).repeat(4, 1))
@@ -111,12 +133,16 @@ def test_diversifed_10_lambda_zero_is_local(federate):
     assert torch.equal(still.clients["model"], alone.clients["model"])
     for name in ("clients/pre/loss", "clients/post/loss"):
         np.testing.assert_array_equal(still.values[name], alone.values[name])
-    assert not torch.equal(federate("diversifed").clients["model"], alone.clients["model"])
+    assert not torch.equal(
+        federate("diversifed").clients["model"], alone.clients["model"]
+    )
 
 
 def test_diversifed_4_first_round_has_no_anchor(federate):
-    assert torch.equal(federate("diversifed", rounds=1).clients["model"],
-                       federate("local", rounds=1).clients["model"])
+    assert torch.equal(
+        federate("diversifed", rounds=1).clients["model"],
+        federate("local", rounds=1).clients["model"],
+    )
 
 
 def test_diversifed_9_trains_from_its_own_model_towards_the_anchor(federate):
@@ -125,27 +151,46 @@ def test_diversifed_9_trains_from_its_own_model_towards_the_anchor(federate):
     whole = {"batch_size": 100, "lr": 0.1}
     first = federate("diversifed", rounds=1, training=whole)
     free = federate({"name": "diversifed", "lam": 0.0}, rounds=2, training=whole)
-    pulled = federate({"name": "diversifed", "lam": 2.0, "alpha": 0.5}, rounds=2, training=whole)
+    pulled = federate(
+        {"name": "diversifed", "lam": 2.0, "alpha": 0.5}, rounds=2, training=whole
+    )
     w = first.clients["model"].double()
     z = full(w, alpha=0.5)[0] @ w
     expected = free.clients["model"].double() - 0.1 * (2.0 / 0.5) * (w - z)
-    torch.testing.assert_close(pulled.clients["model"].double(), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        pulled.clients["model"].double(), expected, rtol=0, atol=1e-6
+    )
 
 
-def test_diversifed_9_others_are_the_last_uploads_and_absent_clients_use_their_stored_model(cohort):
+def test_diversifed_9_others_are_the_last_uploads_and_absent_clients_use_their_stored_model(
+    cohort,
+):
     method = DiversiFed(name="diversifed", alpha=0.5, tau=0.8)
     models = draw(5).float()
-    server = {"models": torch.zeros(5, 12), "uploaded": torch.zeros(5, dtype=torch.bool)}
+    server = {
+        "models": torch.zeros(5, 12),
+        "uploaded": torch.zeros(5, dtype=torch.bool),
+    }
     assert method.send(server, cohort([[1]] * 5)) == {}
-    method.aggregate(server, cohort([[1]] * 3, ids=[0, 2, 4]), {"model": models[[0, 2, 4]]})
-    method.aggregate(server, cohort([[1]] * 3, ids=[1, 2, 3]), {"model": models[[1, 2, 3]]})
+    method.aggregate(
+        server, cohort([[1]] * 3, ids=[0, 2, 4]), {"model": models[[0, 2, 4]]}
+    )
+    method.aggregate(
+        server, cohort([[1]] * 3, ids=[1, 2, 3]), {"model": models[[1, 2, 3]]}
+    )
     assert torch.equal(server["models"], models)
     anchors = method.send(server, cohort([[1]] * 2, ids=[0, 2]))["anchor"]
     for client, others in ((0, [1, 2, 3]), (2, [1, 3])):
         own = models[client].double().requires_grad_()
-        slope, = torch.autograd.grad(diversity(own, models[others].double(), 0.8), own)
-        torch.testing.assert_close(anchors[[0, 2].index(client)], (own - 0.5 * slope).detach().float(),
-                                   rtol=1e-5, atol=1e-6)
+        (slope,) = torch.autograd.grad(
+            diversity(own, models[others].double(), 0.8), own
+        )
+        torch.testing.assert_close(
+            anchors[[0, 2].index(client)],
+            (own - 0.5 * slope).detach().float(),
+            rtol=1e-5,
+            atol=1e-6,
+        )
 
 
 def test_diversifed_travels_p_each_way_and_is_scored_after_training(federate):

@@ -16,15 +16,30 @@ def test_two_rounds_by_hand():
     w = 1 + 0.1·1/(√1.1875 + 0.5). Round 2, mean model w: Δ = 0, m = 0.5, v = 0.890625.
     """
     method = FedAdam(name="fedadam", beta1=0.5, beta2=0.75, tau=0.5, server_lr=0.1)
-    server = {"model": torch.tensor([1.0]), "first": torch.zeros(1), "second": torch.tensor([0.25])}
+    server = {
+        "model": torch.tensor([1.0]),
+        "first": torch.zeros(1),
+        "second": torch.tensor([0.25]),
+    }
     method.aggregate(server, None, {"model": torch.tensor([3.0])})
-    first = 1 + 0.1 / (1.1875 ** 0.5 + 0.5)
-    torch.testing.assert_close(server, {"model": torch.tensor([first]), "first": torch.tensor([1.0]),
-                                        "second": torch.tensor([1.1875])})
+    first = 1 + 0.1 / (1.1875**0.5 + 0.5)
+    torch.testing.assert_close(
+        server,
+        {
+            "model": torch.tensor([first]),
+            "first": torch.tensor([1.0]),
+            "second": torch.tensor([1.1875]),
+        },
+    )
     method.aggregate(server, None, {"model": server["model"].clone()})
-    torch.testing.assert_close(server, {
-        "model": torch.tensor([first + 0.1 * 0.5 / (0.890625 ** 0.5 + 0.5)]), "first": torch.tensor([0.5]),
-        "second": torch.tensor([0.890625])})
+    torch.testing.assert_close(
+        server,
+        {
+            "model": torch.tensor([first + 0.1 * 0.5 / (0.890625**0.5 + 0.5)]),
+            "first": torch.tensor([0.5]),
+            "second": torch.tensor([0.890625]),
+        },
+    )
 
 
 @BOTH
@@ -32,8 +47,10 @@ def test_a_constant_second_moment_makes_it_fedavg(federate, name):
     """β₂ = 1 keeps v = τ², and with β₁ = 0 and η = 2τ the step is 2τ·Δ/(τ + τ) = Δ."""
     keys = {"beta1": 0.0, "beta2": 1.0, "tau": 0.25, "server_lr": 0.5}
     for part in ({}, {"participation": {"fraction": 0.6}}):
-        torch.testing.assert_close(federate({"name": name, **keys}, **part).server["model"],
-                                   federate("fedavg", **part).server["model"])
+        torch.testing.assert_close(
+            federate({"name": name, **keys}, **part).server["model"],
+            federate("fedavg", **part).server["model"],
+        )
 
 
 @BOTH

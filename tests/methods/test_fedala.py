@@ -15,15 +15,23 @@ FEW = [[8, 3, 0, 0], [0, 9, 2, 0]]
 @pytest.fixture
 def activated(make_fleet, rows_of):
     """A fleet whose clients have trained before: state with v, Ω, rounds; and a received model g ``[P]``."""
+
     def make(counts=FEW, rounds=2, omega=0.5, layers=1, **keys):
-        fleet = make_fleet(counts, **{"dtype": torch.float64, "batch_size": 100, "round": rounds + 1, **keys})
+        fleet = make_fleet(
+            counts,
+            **{"dtype": torch.float64, "batch_size": 100, "round": rounds + 1, **keys},
+        )
         upper = fleet.layout.columns(layers)
         dtype = rows_of(fleet).dtype
-        fleet.state |= {"model": rows_of(fleet, 1),
-                        "ala.weights": torch.full((len(counts), upper.stop - upper.start), omega,
-                                                  dtype=dtype),
-                        "ala.rounds": torch.full((len(counts), 1), rounds)}
+        fleet.state |= {
+            "model": rows_of(fleet, 1),
+            "ala.weights": torch.full(
+                (len(counts), upper.stop - upper.start), omega, dtype=dtype
+            ),
+            "ala.rounds": torch.full((len(counts), 1), rounds),
+        }
         return fleet, rows_of(fleet, 2)[0], upper
+
     return make
 
 
@@ -32,13 +40,16 @@ def loss_of(fleet, client, row):
     x, y = samples.take(samples.train[client])
     named = {name: tensor[0] for name, tensor in fleet.layout.stack(row[None]).items()}
     return torch.nn.functional.cross_entropy(
-        torch.func.functional_call(fleet.resources.kernel.module, named, x), y)
+        torch.func.functional_call(fleet.resources.kernel.module, named, x), y
+    )
 
 
 def test_ala_10_gradient_of_the_weights_against_finite_differences(activated):
     fleet, g, upper = activated()
     v = fleet.state["model"]
-    AdaptiveLocalAggregation(eta=1e-3, share=1.0).adapt(fleet, g)  # one batch, one epoch: one step
+    AdaptiveLocalAggregation(eta=1e-3, share=1.0).adapt(
+        fleet, g
+    )  # one batch, one epoch: one step
     gradient = (0.5 - fleet.state["ala.weights"]) / 1e-3
     step = 1e-6
     for client in range(2):
@@ -50,7 +61,10 @@ def test_ala_10_gradient_of_the_weights_against_finite_differences(activated):
                 row = g.clone()
                 row[upper] = v[client, upper] + omega * (g[upper] - v[client, upper])
                 values.append(loss_of(fleet, client, row))
-            assert abs((values[0] - values[1]) / (2 * step) - gradient[client, place]) < 1e-8
+            assert (
+                abs((values[0] - values[1]) / (2 * step) - gradient[client, place])
+                < 1e-8
+            )
 
 
 def test_ala_4_one_step_by_hand(make_fleet):
@@ -64,8 +78,11 @@ def test_ala_4_one_step_by_hand(make_fleet):
     width = fleet.layout.width
     g = torch.zeros(width)
     g[-4:] = 1
-    fleet.state = {"model": torch.zeros(1, width), "ala.weights": torch.full((1, width), 0.5),
-                   "ala.rounds": torch.full((1, 1), 2)}
+    fleet.state = {
+        "model": torch.zeros(1, width),
+        "ala.weights": torch.full((1, width), 0.5),
+        "ala.rounds": torch.full((1, 1), 2),
+    }
     blended = AdaptiveLocalAggregation().adapt(fleet, g)
     expected = torch.tensor([0.25, 0.25, 1.0, 0.25])
     torch.testing.assert_close(fleet.state["ala.weights"][0, -4:], expected)
@@ -74,7 +91,10 @@ def test_ala_4_one_step_by_hand(make_fleet):
 
 
 def test_fedala_10_eta_zero_is_fedavg(federate):
-    plain, still = federate("fedavg"), federate({"name": "fedala", "eta": 0.0, "most_epochs": 12})
+    plain, still = (
+        federate("fedavg"),
+        federate({"name": "fedala", "eta": 0.0, "most_epochs": 12}),
+    )
     assert torch.equal(plain.server["model"], still.server["model"])
     for name in ("clients/pre/loss", "clients/post/loss", "clients/pre/correct"):
         np.testing.assert_array_equal(plain.values[name], still.values[name])
@@ -82,25 +102,34 @@ def test_fedala_10_eta_zero_is_fedavg(federate):
 
 
 def test_fedala_without_ala_is_fedavg(federate):
-    assert federate({"name": "fedala", "ala": False}).digest == federate("fedavg").digest
+    assert (
+        federate({"name": "fedala", "ala": False}).digest == federate("fedavg").digest
+    )
 
 
 def test_ala_10_weights_of_one_take_the_received_model_bit_for_bit(activated):
     fleet, g, _ = activated(omega=1.0, dtype=torch.float32)
-    assert torch.equal(AdaptiveLocalAggregation(eta=0.0).adapt(fleet, g), g.expand(2, -1))
+    assert torch.equal(
+        AdaptiveLocalAggregation(eta=0.0).adapt(fleet, g), g.expand(2, -1)
+    )
 
 
 @pytest.mark.parametrize("layers", ["all", "output", 1, 2])
-def test_ala_10_weights_stay_in_the_unit_interval_and_models_between_the_two(activated, layers):
+def test_ala_10_weights_stay_in_the_unit_interval_and_models_between_the_two(
+    activated, layers
+):
     fleet, g, upper = activated(layers=layers, batch_size=3)
     v = fleet.state["model"].clone()
     blended = AdaptiveLocalAggregation(eta=50.0, layers=layers).adapt(fleet, g)
     omega = fleet.state["ala.weights"]
     assert omega.min() == 0 and omega.max() == 1
-    assert torch.equal(blended[:, :upper.start], g[:upper.start].expand(2, -1))
-    assert ((blended >= torch.minimum(v, g))[:, upper].all()
-            and (blended <= torch.maximum(v, g))[:, upper].all())
-    torch.testing.assert_close(blended[:, upper], v[:, upper] + omega * (g - v)[:, upper])
+    assert torch.equal(blended[:, : upper.start], g[: upper.start].expand(2, -1))
+    assert (blended >= torch.minimum(v, g))[:, upper].all() and (
+        blended <= torch.maximum(v, g)
+    )[:, upper].all()
+    torch.testing.assert_close(
+        blended[:, upper], v[:, upper] + omega * (g - v)[:, upper]
+    )
     assert torch.equal(fleet.state["model"], v)
 
 
@@ -120,9 +149,10 @@ def epochs_of(fleet, g, share=1.0, **keys):
     def counting(self, step, *rest, **how):
         def counted(turn):
             for weights in turn.variables["own"]:
-                match = (fleet.state["model"][:, -weights.numel():] == weights).all(1)
+                match = (fleet.state["model"][:, -weights.numel() :] == weights).all(1)
                 count[match] += 1
             step(turn)
+
         return original(self, counted, *rest, **how)
 
     Fleet.train_by = counting
@@ -135,7 +165,10 @@ def epochs_of(fleet, g, share=1.0, **keys):
 
 def test_ala_9_first_activation_ends_by_itself_after_eleven_epochs_or_more(activated):
     assert epochs_of(*activated(rounds=1)[:2], threshold=1e9) == [11, 11]
-    assert epochs_of(*activated(rounds=1)[:2], threshold=0.0, most_epochs=30) == [30, 30]
+    assert epochs_of(*activated(rounds=1)[:2], threshold=0.0, most_epochs=30) == [
+        30,
+        30,
+    ]
     ended = epochs_of(*activated(rounds=1)[:2], threshold=0.01, eta=5.0)
     assert all(11 <= epochs <= 100 for epochs in ended)
 
@@ -143,25 +176,43 @@ def test_ala_9_first_activation_ends_by_itself_after_eleven_epochs_or_more(activ
 def alone(fleet, g, upper, client, ended):
     """Ω of one client and its losses, learnt by plain gradient descent with η = 5 until ``ended``
     of the losses."""
-    v, omega, losses = (fleet.state["model"][client],
-                        torch.full((upper.stop - upper.start,), 0.5, dtype=torch.float64), [])
+    v, omega, losses = (
+        fleet.state["model"][client],
+        torch.full((upper.stop - upper.start,), 0.5, dtype=torch.float64),
+        [],
+    )
     while not ended(losses):
-        blended = torch.cat([g[:upper.start], v[upper] + omega * (g - v)[upper]]).requires_grad_()
+        blended = torch.cat(
+            [g[: upper.start], v[upper] + omega * (g - v)[upper]]
+        ).requires_grad_()
         loss = loss_of(fleet, client, blended)
-        gradient, = torch.autograd.grad(loss, blended)
+        (gradient,) = torch.autograd.grad(loss, blended)
         omega = (omega - 5 * gradient[upper] * (g - v)[upper]).clamp(0, 1)
         losses.append(float(loss.detach()))
     return omega, losses
 
 
 @pytest.mark.parametrize("threshold", [0.05, 0.02, 0.005])
-def test_ala_4_stops_where_the_last_ten_losses_vary_less_than_the_threshold(activated, threshold):
+def test_ala_4_stops_where_the_last_ten_losses_vary_less_than_the_threshold(
+    activated, threshold
+):
     fleet, g, upper = activated(rounds=1)
-    expected = [alone(fleet, g, upper, client,
-                      lambda losses: len(losses) > 10 and np.std(losses[-10:]) < threshold)
-                for client in range(2)]
-    assert epochs_of(fleet, g, threshold=threshold, eta=5.0) == [len(losses) for _, losses in expected]
-    torch.testing.assert_close(fleet.state["ala.weights"], torch.stack([omega for omega, _ in expected]))
+    expected = [
+        alone(
+            fleet,
+            g,
+            upper,
+            client,
+            lambda losses: len(losses) > 10 and np.std(losses[-10:]) < threshold,
+        )
+        for client in range(2)
+    ]
+    assert epochs_of(fleet, g, threshold=threshold, eta=5.0) == [
+        len(losses) for _, losses in expected
+    ]
+    torch.testing.assert_close(
+        fleet.state["ala.weights"], torch.stack([omega for omega, _ in expected])
+    )
 
 
 def test_ala_9_takes_the_population_standard_deviation_as_the_reference_code(activated):
@@ -172,7 +223,9 @@ def test_ala_9_takes_the_population_standard_deviation_as_the_reference_code(act
 
 
 @pytest.mark.parametrize("activation", ["round", "own"])
-def test_ala_9_is_off_in_the_first_round_and_later_runs_one_epoch(activated, activation):
+def test_ala_9_is_off_in_the_first_round_and_later_runs_one_epoch(
+    activated, activation
+):
     assert epochs_of(*activated(rounds=0)[:2], activation=activation) == [0, 0]
     assert epochs_of(*activated(rounds=2)[:2], activation=activation) == [1, 1]
 
@@ -181,8 +234,12 @@ def test_ala_9_counts_the_federations_rounds_or_a_clients_own(activated):
     """Clients that took part never, once and five times: Algorithm 1 has all of them converge in round 2 and
     learn for one epoch in round 3, in rounds of their own they copy, converge, and learn for one."""
     three = [*FEW, [1, 0, 6, 6]]
-    for round, activation, expected in ((2, "round", [11, 11, 11]), (3, "round", [1, 1, 1]),
-                                        (2, "own", [0, 11, 1]), (3, "own", [0, 11, 1])):
+    for round, activation, expected in (
+        (2, "round", [11, 11, 11]),
+        (3, "round", [1, 1, 1]),
+        (2, "own", [0, 11, 1]),
+        (3, "own", [0, 11, 1]),
+    ):
         fleet, g, _ = activated(three, round=round)
         fleet.state["ala.rounds"] = torch.tensor([[0], [1], [5]])
         assert epochs_of(fleet, g, threshold=1e9, activation=activation) == expected
@@ -192,29 +249,49 @@ def test_ala_9_counts_the_federations_rounds_or_a_clients_own(activated):
 @pytest.mark.slow
 def test_fedala_7_takes_its_activation_from_the_file(federate):
     part = {"rounds": 4, "participation": {"fraction": 0.4}}
-    algorithm, own = (federate({"name": "fedala", "most_epochs": 12, **keys}, **part).digest
-                      for keys in ({}, {"activation": "own"}))
+    algorithm, own = (
+        federate({"name": "fedala", "most_epochs": 12, **keys}, **part).digest
+        for keys in ({}, {"activation": "own"})
+    )
     assert algorithm != own
-    assert (federate({"name": "fedala", "most_epochs": 12, "activation": "own"}).digest
-            == federate({"name": "fedala", "most_epochs": 12}).digest)  # all clients in every round
+    assert (
+        federate({"name": "fedala", "most_epochs": 12, "activation": "own"}).digest
+        == federate({"name": "fedala", "most_epochs": 12}).digest
+    )  # all clients in every round
 
 
 @pytest.mark.parametrize("lanes", [1, 2])
-def test_ala_9_batch_norm_takes_each_batchs_statistics_and_forgets_them(activated, lanes):
+def test_ala_9_batch_norm_takes_each_batchs_statistics_and_forgets_them(
+    activated, lanes
+):
     """Ω moves along the gradient of the model in training mode, as in the authors' code, also where
     batch norm lies in layers that are copied."""
-    fleet, g, upper = activated(dtype=torch.float32, lanes=lanes, model={"name": "tiny:normalised"})
-    v, module, buffers = fleet.state["model"], fleet.resources.kernel.module, fleet.buffers().clone()
+    fleet, g, upper = activated(
+        dtype=torch.float32, lanes=lanes, model={"name": "tiny:normalised"}
+    )
+    v, module, buffers = (
+        fleet.state["model"],
+        fleet.resources.kernel.module,
+        fleet.buffers().clone(),
+    )
     samples, learnt = fleet.resources.samples, []
     for client in range(2):
         x, y = samples.take(samples.train[client])
-        start = torch.cat([g[:upper.start], torch.lerp(v[client, upper], g[upper], 0.5)]).requires_grad_()
-        named = {name: tensor[0] for name, tensor in fleet.layout.stack(start[None]).items()}
-        loss = torch.nn.functional.cross_entropy(torch.func.functional_call(module.train(), named, x), y)
-        slope, = torch.autograd.grad(loss, start)
+        start = torch.cat(
+            [g[: upper.start], torch.lerp(v[client, upper], g[upper], 0.5)]
+        ).requires_grad_()
+        named = {
+            name: tensor[0] for name, tensor in fleet.layout.stack(start[None]).items()
+        }
+        loss = torch.nn.functional.cross_entropy(
+            torch.func.functional_call(module.train(), named, x), y
+        )
+        (slope,) = torch.autograd.grad(loss, start)
         learnt.append((0.5 - 0.01 * slope[upper] * (g - v[client])[upper]).clamp(0, 1))
     AdaptiveLocalAggregation(eta=0.01, share=1.0).adapt(fleet, g)
-    torch.testing.assert_close(fleet.state["ala.weights"], torch.stack(learnt), rtol=1e-4, atol=1e-6)
+    torch.testing.assert_close(
+        fleet.state["ala.weights"], torch.stack(learnt), rtol=1e-4, atol=1e-6
+    )
     assert torch.equal(fleet.state["buffers.model"], buffers) and fleet.losses is None
 
 
@@ -226,8 +303,12 @@ def test_fedala_9_only_participants_adapt(federate):
     assert (played.clients["model"][never] == played.prepared.setup.initial()).all()
 
 
-@pytest.mark.parametrize(("share", "samples"), [(1.0, [11, 1]), (0.8, [8, 1]), (0.05, [1, 1])])
-def test_ala_9_learns_from_a_share_of_the_data_at_least_one_sample(activated, share, samples):
+@pytest.mark.parametrize(
+    ("share", "samples"), [(1.0, [11, 1]), (0.8, [8, 1]), (0.05, [1, 1])]
+)
+def test_ala_9_learns_from_a_share_of_the_data_at_least_one_sample(
+    activated, share, samples
+):
     fleet, g, _ = activated(counts=[[8, 3, 0, 0], [0, 1, 0, 0]], batch_size=1)
     assert epochs_of(fleet, g, share=share) == samples  # one sample a batch
 
@@ -236,9 +317,12 @@ def test_fedala_4_trains_all_layers_from_the_blend_and_keeps_the_result(federate
     played = federate("fedala", tiny.FEW, rounds=2)
     assert (played.clients["model"] != played.server["model"]).any(dim=1).all()
     # g = v
-    np.testing.assert_array_equal(played.values["clients/pre/loss"][0],
-                                  played.values["clients/global/loss"][0])
-    assert not np.array_equal(played.values["clients/pre/loss"][1], played.values["clients/global/loss"][1])
+    np.testing.assert_array_equal(
+        played.values["clients/pre/loss"][0], played.values["clients/global/loss"][0]
+    )
+    assert not np.array_equal(
+        played.values["clients/pre/loss"][1], played.values["clients/global/loss"][1]
+    )
 
 
 @pytest.mark.slow
@@ -249,7 +333,10 @@ def test_fedavg_with_ala_is_fedala(federate):
 def test_ala_6_learns_by_cross_entropy_whatever_the_objective(activated):
     """The loss inside ALA has no regulariser of the method it serves."""
     weights = []
-    for objective in (None, lambda model, batch, lane: sum(p.square().sum() for p in model.parameters())):
+    for objective in (
+        None,
+        lambda model, batch, lane: sum(p.square().sum() for p in model.parameters()),
+    ):
         fleet, g, _ = activated()
         fleet.loss = objective or fleet.loss
         AdaptiveLocalAggregation().adapt(fleet, g)
@@ -266,13 +353,17 @@ def test_ala_9_records_the_last_batchs_loss_of_an_epoch(activated):
         def noted(turn):
             step(turn)
             losses.append(float(turn.losses[0, 0]))
+
         return original(self, noted, *rest, **how)
 
     def run(threshold):
         losses.clear()
-        fleet, g, _ = activated(counts=[[8, 3, 0, 0]], rounds=1, round=1, batch_size=6)  # 6 + 5 of 11
-        AdaptiveLocalAggregation(eta=5.0, share=1.0, threshold=threshold, most_epochs=12,
-                                 activation="own").adapt(fleet, g)
+        fleet, g, _ = activated(
+            counts=[[8, 3, 0, 0]], rounds=1, round=1, batch_size=6
+        )  # 6 + 5 of 11
+        AdaptiveLocalAggregation(
+            eta=5.0, share=1.0, threshold=threshold, most_epochs=12, activation="own"
+        ).adapt(fleet, g)
         return len(losses) // 2
 
     Fleet.train_by = noting
@@ -286,14 +377,22 @@ def test_ala_9_records_the_last_batchs_loss_of_an_epoch(activated):
         Fleet.train_by = original
 
 
-def test_ala_9_learns_from_a_random_subset_that_stays_for_the_phase(activated, monkeypatch):
+def test_ala_9_learns_from_a_random_subset_that_stays_for_the_phase(
+    activated, monkeypatch
+):
     """Not from a slice of neighbours, as the reference code; 20 of 40 samples, another half
     in another round. Their features are computed once, so that all epochs see the same ones."""
     pools, run_once = [], frozen.run_once
-    monkeypatch.setattr(frozen, "run_once", lambda *given: pools.append(set(given[3][0])) or run_once(*given))
+    monkeypatch.setattr(
+        frozen,
+        "run_once",
+        lambda *given: pools.append(set(given[3][0])) or run_once(*given),
+    )
     for rounds in (1, 2):
         fleet, g, _ = activated(counts=[[40, 0, 0, 0]], rounds=rounds)
-        AdaptiveLocalAggregation(share=0.5, most_epochs=12, threshold=0.0).adapt(fleet, g)
+        AdaptiveLocalAggregation(share=0.5, most_epochs=12, threshold=0.0).adapt(
+            fleet, g
+        )
     halves = [pool for pool in pools if len(pool) > 2]  # two samples are for a trial
     assert [len(half) for half in halves] == [20, 20] and halves[0] != halves[1]
     assert np.ptp(list(halves[0])) > 20

@@ -14,11 +14,16 @@ from hpcfl.methods.fedavg import FedAvg
 @pytest.fixture
 def aggregated(arrived, cohort):
     """``aggregated(counts, rows)``: the server's model after uploads [n, P] of clients with these counts."""
+
     def make(counts, rows, **keys):
-        method, server = FedAvg(name="fedavg", **keys), {"model": torch.zeros(rows.shape[1])}
+        method, server = (
+            FedAvg(name="fedavg", **keys),
+            {"model": torch.zeros(rows.shape[1])},
+        )
         fleet = SimpleNamespace(samples=torch.tensor(counts).double().sum(dim=1))
         method.aggregate(server, cohort(counts), arrived(method.reply(fleet, {}, rows)))
         return server["model"]
+
     return make
 
 
@@ -43,12 +48,26 @@ def test_fedavg_10_one_participant_is_the_average(federate):
 
 
 def test_fedavg_10_one_full_batch_is_a_centralised_step(federate):
-    played = federate("fedavg", rounds=2, model={"hidden": []}, training={"batch_size": 100, "lr": 0.2})
+    played = federate(
+        "fedavg",
+        rounds=2,
+        model={"hidden": []},
+        training={"batch_size": 100, "lr": 0.2},
+    )
     samples, setup = played.prepared.resources.samples, played.prepared.setup
-    start, ended = setup.layout.split(setup.initial().double()), setup.layout.split(played.server["model"])
+    start, ended = (
+        setup.layout.split(setup.initial().double()),
+        setup.layout.split(played.server["model"]),
+    )
     x, y = samples.take(np.concatenate([samples.train[client] for client in range(5)]))
-    weight, bias = softmax_step(x.double().numpy(), y.numpy(), start["head.weight"].numpy(),
-                                start["head.bias"].numpy(), 0.2, 2)
+    weight, bias = softmax_step(
+        x.double().numpy(),
+        y.numpy(),
+        start["head.weight"].numpy(),
+        start["head.bias"].numpy(),
+        0.2,
+        2,
+    )
     np.testing.assert_allclose(ended["head.weight"], weight, atol=1e-6)
     np.testing.assert_allclose(ended["head.bias"], bias, atol=1e-6)
 
@@ -61,14 +80,25 @@ def test_fedavg_10_weights_sum_to_one_over_those_who_upload(cohort):
 
 def test_fedavg_8_scores_the_global_model_before_training(federate):
     played = federate("fedavg", rounds=2)
-    np.testing.assert_array_equal(played.values["clients/pre/loss"], played.values["clients/global/loss"])
-    assert not np.array_equal(played.values["clients/pre/loss"][0], played.values["clients/post/loss"][0])
-    assert (played.values["floats_down"][:-1] == played.prepared.setup.layout.width).all()
-    assert (played.values["clients/floats_up"][:-1] == played.prepared.setup.layout.width).all()
+    np.testing.assert_array_equal(
+        played.values["clients/pre/loss"], played.values["clients/global/loss"]
+    )
+    assert not np.array_equal(
+        played.values["clients/pre/loss"][0], played.values["clients/post/loss"][0]
+    )
+    assert (
+        played.values["floats_down"][:-1] == played.prepared.setup.layout.width
+    ).all()
+    assert (
+        played.values["clients/floats_up"][:-1] == played.prepared.setup.layout.width
+    ).all()
 
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
 def test_ala_is_an_option(federate, method):
-    plain, adaptive = federate(method, tiny.FEW), federate({"name": method, "ala": True}, tiny.FEW)
+    plain, adaptive = (
+        federate(method, tiny.FEW),
+        federate({"name": method, "ala": True}, tiny.FEW),
+    )
     assert "ala.weights" in adaptive.clients and plain.clients == {}
     assert not torch.equal(plain.server["model"], adaptive.server["model"])

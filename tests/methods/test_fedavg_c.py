@@ -9,7 +9,10 @@ from hpcfl.fleet import Fleet
 
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
 def test_c_10_no_fine_tuning_is_the_method_without_c(federate, method):
-    assert federate({"name": f"{method}-c", "tune_epochs": 0}).digest == federate(method).digest
+    assert (
+        federate({"name": f"{method}-c", "tune_epochs": 0}).digest
+        == federate(method).digest
+    )
 
 
 @pytest.mark.slow
@@ -22,16 +25,28 @@ def test_c_10_mu_zero_makes_fedprox_c_fedavg_c(federate):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fedprox"])
-@pytest.mark.parametrize(("options", "model"), [
-    ({}, "mlp"), ({}, "test_fedrep:Normed"), ({"ala": True}, "mlp"), ({"aggregation": "class-wise"}, "mlp")])
+@pytest.mark.parametrize(
+    ("options", "model"),
+    [
+        ({}, "mlp"),
+        ({}, "test_fedrep:Normed"),
+        ({"ala": True}, "mlp"),
+        ({"aggregation": "class-wise"}, "mlp"),
+    ],
+)
 def test_c_9_a_fine_tuned_model_that_is_only_scored_leaves_the_method_as_it_is(
-        federate, short_ala, method, options, model):
+    federate, short_ala, method, options, model
+):
     base = federate({"name": method, **options}, model={"name": model})
     tuned = {"name": f"{method}-c", "tune_epochs": 2, "tuned_upload": False}
     scored_only = federate({**tuned, **options}, model={"name": model})
     assert scored_only.digest == base.digest
-    assert not np.array_equal(scored_only.values["clients/pre/loss"], base.values["clients/pre/loss"])
-    np.testing.assert_array_equal(scored_only.values["clients/post/loss"], base.values["clients/post/loss"])
+    assert not np.array_equal(
+        scored_only.values["clients/pre/loss"], base.values["clients/pre/loss"]
+    )
+    np.testing.assert_array_equal(
+        scored_only.values["clients/post/loss"], base.values["clients/post/loss"]
+    )
 
 
 def test_pre_is_the_fine_tuned_model(federate):
@@ -40,26 +55,49 @@ def test_pre_is_the_fine_tuned_model(federate):
     whole = {"batch_size": 100}
     tuned = federate({"name": "fedavg-c", "tune_epochs": 2}, rounds=1, training=whole)
     alone = federate("local", rounds=1, training={**whole, "epochs": 2})
-    np.testing.assert_allclose(tuned.values["clients/pre/loss"][0],
-                               alone.values["clients/post/loss"][0], rtol=1e-5)
+    np.testing.assert_allclose(
+        tuned.values["clients/pre/loss"][0],
+        alone.values["clients/post/loss"][0],
+        rtol=1e-5,
+    )
 
 
-@pytest.mark.parametrize(("method", "strengths"), [("fedavg-c", None), ("fedprox-c", 0.5)])
-def test_epochs_add_up_and_the_proximal_term_acts_in_both_phases(federate, monkeypatch, method, strengths):
+@pytest.mark.parametrize(
+    ("method", "strengths"), [("fedavg-c", None), ("fedprox-c", 0.5)]
+)
+def test_epochs_add_up_and_the_proximal_term_acts_in_both_phases(
+    federate, monkeypatch, method, strengths
+):
     trained, original = [], Fleet.train
 
     def train(self, rows, **how):
-        trained.append((how.get("phase"), how.get("epochs"), how.get("proximal", (None,))[0]))
+        trained.append(
+            (how.get("phase"), how.get("epochs"), how.get("proximal", (None,))[0])
+        )
         return original(self, rows, **how)
 
     monkeypatch.setattr(Fleet, "train", train)
-    federate({"name": method, "tune_epochs": 3, **({} if strengths is None else {"mu": strengths})}, rounds=1)
+    federate(
+        {
+            "name": method,
+            "tune_epochs": 3,
+            **({} if strengths is None else {"mu": strengths}),
+        },
+        rounds=1,
+    )
     assert trained[:2] == [("tune", 3, strengths), (None, None, strengths)]
 
 
 def test_fine_tuning_by_hand(federate):
     """One client, full batches: tune_epochs + epochs steps of gradient descent a round, all uploaded."""
     one = [[6, 3, 2, 1]]
-    tuned = federate({"name": "fedavg-c", "tune_epochs": 2}, one, rounds=1, training={"batch_size": 100})
+    tuned = federate(
+        {"name": "fedavg-c", "tune_epochs": 2},
+        one,
+        rounds=1,
+        training={"batch_size": 100},
+    )
     plain = federate("fedavg", one, rounds=3, training={"batch_size": 100})
-    torch.testing.assert_close(tuned.server["model"], plain.server["model"], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        tuned.server["model"], plain.server["model"], rtol=1e-5, atol=1e-6
+    )

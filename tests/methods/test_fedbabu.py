@@ -10,19 +10,23 @@ from hpcfl.methods.fedbabu import FedBABU
 def test_fedbabu_10a_the_head_never_changes(federate, monkeypatch):
     """10c as well: weight decay and momentum would move a head that is only frozen by a step of 0."""
     training = {"momentum": 0.9, "weight_decay": 0.1}
-    played, calls = phases(federate, monkeypatch, method="fedbabu", rounds=3, training=training)
+    played, calls = phases(
+        federate, monkeypatch, method="fedbabu", rounds=3, training=training
+    )
     head = played.prepared.setup.layout.columns("head")
     initial = played.prepared.setup.initial()[head]
     assert torch.equal(played.server["model"][head], initial)
     assert len(calls) == 4  # the last one fine-tunes
     for start, ended in calls[:3]:
         assert (start[:, head] == initial).all() and (ended[:, head] == initial).all()
-        assert (start[:, :head.start] != ended[:, :head.start]).any(dim=1).all()
+        assert (start[:, : head.start] != ended[:, : head.start]).any(dim=1).all()
 
 
 def test_fedbabu_10b_without_fine_tuning_the_result_is_the_global_model(federate):
     values = federate({"name": "fedbabu", "tune_epochs": 0}, rounds=2).values
-    np.testing.assert_array_equal(values["clients/tuned/loss"][-1], values["clients/global/loss"][-1])
+    np.testing.assert_array_equal(
+        values["clients/tuned/loss"][-1], values["clients/global/loss"][-1]
+    )
     tuned = federate("fedbabu", rounds=2).values
     assert (tuned["clients/tuned/loss"][-1] != tuned["clients/global/loss"][-1]).all()
 
@@ -32,14 +36,18 @@ def test_fedbabu_10c_fine_tuning_moves_body_and_head(federate, monkeypatch):
     head = played.prepared.setup.layout.columns("head")
     start, ended = calls[-1]
     assert (start[:, head] != ended[:, head]).any(dim=1).all()
-    assert (start[:, :head.start] != ended[:, :head.start]).any(dim=1).all()
+    assert (start[:, : head.start] != ended[:, : head.start]).any(dim=1).all()
 
 
-def test_fedbabu_9_fine_tunes_the_global_model_also_of_clients_never_sampled(federate, monkeypatch):
+def test_fedbabu_9_fine_tunes_the_global_model_also_of_clients_never_sampled(
+    federate, monkeypatch
+):
     part = {"rounds": 2, "participation": {"fraction": 0.4}}
     played, calls = phases(federate, monkeypatch, method="fedbabu", **part)
     assert (calls[-1][0] == played.server["model"]).all()
-    local, calls = phases(federate, monkeypatch, method={"name": "fedbabu", "tune_from": "local"}, **part)
+    local, calls = phases(
+        federate, monkeypatch, method={"name": "fedbabu", "tune_from": "local"}, **part
+    )
     assert torch.equal(local.server["model"], played.server["model"])
     assert torch.equal(calls[-1][0], local.clients["local"])
     assert (calls[-1][0] == played.prepared.setup.initial()).all(dim=1).any()
@@ -48,19 +56,33 @@ def test_fedbabu_9_fine_tunes_the_global_model_also_of_clients_never_sampled(fed
 def test_fedbabu_8_result_is_the_fine_tuned_column_of_the_last_round(federate):
     values = federate("fedbabu", rounds=2).values
     assert FedBABU.primary == "tuned"
-    assert (np.isnan(values["clients/tuned/loss"][:-1]).all()
-            and np.isfinite(values["clients/tuned/loss"][-1]).all())
+    assert (
+        np.isnan(values["clients/tuned/loss"][:-1]).all()
+        and np.isfinite(values["clients/tuned/loss"][-1]).all()
+    )
 
 
-def test_fedbabu_7_fine_tuning_uses_the_next_rounds_learning_rate(federate, monkeypatch):
+def test_fedbabu_7_fine_tuning_uses_the_next_rounds_learning_rate(
+    federate, monkeypatch
+):
     """One full batch: a single step of gradient descent at η_3 = 0.1·0.5² = 0.025."""
-    played, calls = phases(federate, monkeypatch,
-                           method={"name": "fedbabu", "tune_epochs": 1}, counts=[[6, 3, 2, 1]],
-                           rounds=2, training={"batch_size": 100, "lr": 0.1, "lr_decay": 0.5})
-    samples, layout, module = (played.prepared.resources.samples, played.prepared.setup.layout,
-                               played.prepared.setup.build())
+    played, calls = phases(
+        federate,
+        monkeypatch,
+        method={"name": "fedbabu", "tune_epochs": 1},
+        counts=[[6, 3, 2, 1]],
+        rounds=2,
+        training={"batch_size": 100, "lr": 0.1, "lr_decay": 0.5},
+    )
+    samples, layout, module = (
+        played.prepared.resources.samples,
+        played.prepared.setup.layout,
+        played.prepared.setup.build(),
+    )
     x, y = samples.take(samples.train[0])
     start = calls[-1][0][0].requires_grad_()
-    loss = torch.nn.functional.cross_entropy(torch.func.functional_call(module, layout.split(start), x), y)
-    gradient, = torch.autograd.grad(loss, start)
+    loss = torch.nn.functional.cross_entropy(
+        torch.func.functional_call(module, layout.split(start), x), y
+    )
+    (gradient,) = torch.autograd.grad(loss, start)
     torch.testing.assert_close(calls[-1][1][0], (start - 0.025 * gradient).detach())

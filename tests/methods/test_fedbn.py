@@ -29,14 +29,19 @@ def test_the_first_rounds_other_layers_are_fedavgs(federate):
     fedbn, fedavg = (federate(name, rounds=1, **NORMED) for name in ("fedbn", "fedavg"))
     shared = ~columns(fedbn)
     assert torch.equal(fedbn.server["model"][shared], fedavg.server["model"][shared])
-    other = [federate(name, rounds=2, **NORMED).server["model"][shared] for name in ("fedbn", "fedavg")]
+    other = [
+        federate(name, rounds=2, **NORMED).server["model"][shared]
+        for name in ("fedbn", "fedavg")
+    ]
     assert not torch.allclose(*other)
 
 
 def test_without_batch_norm_it_is_fedavg_and_says_so(federate):
     for part in ({}, {"participation": {"fraction": 0.6}}):
         played = federate("fedbn", **part)
-        assert torch.equal(played.server["model"], federate("fedavg", **part).server["model"])
+        assert torch.equal(
+            played.server["model"], federate("fedavg", **part).server["model"]
+        )
     assert any("no batch norm" in note for note in played.prepared.notes)
 
 

@@ -14,32 +14,50 @@ def aggregated(cohort, models, masks, ids=None, clients=None, round=1, beta=100.
     """What clients restart from after an aggregation of these uploads."""
     clients = clients or len(models)
     method = FedCAC(name="fedcac", beta=beta)
-    server = {"model": torch.zeros(models.shape[1]), "custom": torch.zeros(clients, models.shape[1]),
-              "masks": torch.zeros(clients, models.shape[1], dtype=torch.bool)}
+    server = {
+        "model": torch.zeros(models.shape[1]),
+        "custom": torch.zeros(clients, models.shape[1]),
+        "masks": torch.zeros(clients, models.shape[1], dtype=torch.bool),
+    }
     counts = torch.ones(len(models), 1)
-    method.aggregate(server, cohort(counts, ids=ids, round=round), {"model": models, "mask": masks})
+    method.aggregate(
+        server, cohort(counts, ids=ids, round=round), {"model": models, "mask": masks}
+    )
     return method.send(server, cohort(torch.ones(clients, 1), round=round + 1))["model"]
 
 
 def test_fedcac_10a_empty_masks_are_fedavg(federate):
     part = {"participation": {"fraction": 0.6}}
-    played, average = federate({"name": "fedcac", "tau": 0.0}, **part), federate("fedavg", **part)
+    played, average = (
+        federate({"name": "fedcac", "tau": 0.0}, **part),
+        federate("fedavg", **part),
+    )
     assert torch.equal(played.server["model"], average.server["model"])
-    np.testing.assert_array_equal(played.values["clients/pre/loss"], average.values["clients/pre/loss"])
+    np.testing.assert_array_equal(
+        played.values["clients/pre/loss"], average.values["clients/pre/loss"]
+    )
 
 
 def test_fedcac_10b_full_masks_of_clients_alone_are_local_training(cohort):
     models = torch.randn(3, 6, generator=torch.Generator().manual_seed(1))
-    overlap = torch.tensor([[0.0, 0.5, 0.4], [0.5, 0.0, 0.4], [0.4, 0.4, 0.0]], dtype=torch.float64)
-    assert torch.equal(groups(overlap, torch.ones(3, dtype=torch.bool), 2.0), torch.eye(3).double())
+    overlap = torch.tensor(
+        [[0.0, 0.5, 0.4], [0.5, 0.0, 0.4], [0.4, 0.4, 0.0]], dtype=torch.float64
+    )
+    assert torch.equal(
+        groups(overlap, torch.ones(3, dtype=torch.bool), 2.0), torch.eye(3).double()
+    )
     masks = torch.ones(3, 6, dtype=torch.bool)
     server = {"model": torch.zeros(6), "custom": models, "masks": masks}
-    assert torch.equal(FedCAC(name="fedcac").send(server, cohort(torch.ones(3, 1)))["model"], models)
+    assert torch.equal(
+        FedCAC(name="fedcac").send(server, cohort(torch.ones(3, 1)))["model"], models
+    )
 
 
 def test_fedcac_10c_equal_mask_sizes_overlap_by_what_they_share():
     # sizes 3; shared 2, 1, 1
-    masks = torch.tensor([[1, 1, 1, 0, 0, 0], [0, 1, 1, 1, 0, 0], [1, 0, 0, 1, 1, 0]]).bool()
+    masks = torch.tensor(
+        [[1, 1, 1, 0, 0, 0], [0, 1, 1, 1, 0, 0], [1, 0, 0, 1, 1, 0]]
+    ).bool()
     expected = torch.tensor([[0, 2, 1], [2, 0, 1], [1, 1, 0]]) / 3
     torch.testing.assert_close(overlaps(masks), expected.double())
 
@@ -55,16 +73,28 @@ def test_fedcac_9_overlap_of_unequal_sizes_may_be_asymmetric_and_negative():
 
 def test_fedcac_9_groups_narrow_with_the_rounds():
     # mean 0.5, max 0.8: bounds 0.5, 0.65, 0.8 and beyond at t/β = 0, ½, 1, 2
-    overlap = torch.tensor([[0.0, 0.8, 0.2], [0.7, 0.0, 0.5], [0.3, 0.5, 0.0]], dtype=torch.float64)
+    overlap = torch.tensor(
+        [[0.0, 0.8, 0.2], [0.7, 0.0, 0.5], [0.3, 0.5, 0.0]], dtype=torch.float64
+    )
     marked = torch.ones(3, dtype=torch.bool)
-    expected = {0.0: [[1, 1, 0], [1, 1, 1], [0, 1, 1]], 0.5: [[1, 1, 0], [1, 1, 0], [0, 0, 1]],
-                1.0: [[1, 1, 0], [0, 1, 0], [0, 0, 1]], 2.0: [[1, 0, 0], [0, 1, 0], [0, 0, 1]]}
+    expected = {
+        0.0: [[1, 1, 0], [1, 1, 1], [0, 1, 1]],
+        0.5: [[1, 1, 0], [1, 1, 0], [0, 0, 1]],
+        1.0: [[1, 1, 0], [0, 1, 0], [0, 0, 1]],
+        2.0: [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    }
     for progress, members in expected.items():
         found = groups(overlap, marked, progress)
         assert ((found > 0) == torch.tensor(members).bool()).all()
         np.testing.assert_allclose(found.sum(dim=1), 1)
-    assert groups(overlap, torch.tensor([True, False, True]), 0.0)[1].tolist() == [0, 1, 0]
-    assert groups(torch.zeros(1, 1).double(), torch.ones(1, dtype=torch.bool), 0.5).tolist() == [[1.0]]
+    assert groups(overlap, torch.tensor([True, False, True]), 0.0)[1].tolist() == [
+        0,
+        1,
+        0,
+    ]
+    assert groups(
+        torch.zeros(1, 1).double(), torch.ones(1, dtype=torch.bool), 0.5
+    ).tolist() == [[1.0]]
 
 
 class Net(nn.Module):
@@ -75,14 +105,23 @@ class Net(nn.Module):
         self.head = nn.Linear(2, 2)
 
 
-@pytest.mark.parametrize(("share", "expected"), [
-    # s = |(after − before)·after| is 0, 2, 6, 12 in the first tensor and 0.01, 0.03 in the second
-    (0.5, [0, 0, 1, 1, 0, 1]), (0.3, [0, 0, 0, 1, 0, 0]), (1.0, [0, 1, 1, 1, 1, 1]), (0.0, [0] * 6)])
+@pytest.mark.parametrize(
+    ("share", "expected"),
+    [
+        # s = |(after − before)·after| is 0, 2, 6, 12 in the first tensor and 0.01, 0.03 in the second
+        (0.5, [0, 0, 1, 1, 0, 1]),
+        (0.3, [0, 0, 0, 1, 0, 0]),
+        (1.0, [0, 1, 1, 1, 1, 1]),
+        (0.0, [0] * 6),
+    ],
+)
 def test_fedcac_4_marks_the_most_sensitive_entries_of_each_tensor(share, expected):
     before = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0, 0.2]])
     after = torch.tensor([[1.0, 2.0, 3.0, 4.0, 0.1, 0.3]])
     # share 1: the smallest of the first tensor is 0, so the smallest above 1e-20 takes its place
-    assert critical(layout.of_parameters(Net()), before, after, share).int().tolist() == [expected]
+    assert critical(
+        layout.of_parameters(Net()), before, after, share
+    ).int().tolist() == [expected]
 
 
 def test_fedcac_4_marks_nothing_where_nothing_moved():
@@ -108,31 +147,61 @@ def test_fedcac_5_by_hand(cohort):
 
 def test_fedcac_9_clients_outside_keep_their_marked_entries(cohort):
     """Clients 0 and 2 upload; 1 never did and gets the average throughout."""
-    models, masks = torch.tensor([[1.0, 1.0], [5.0, 5.0]]), torch.tensor([[True, False], [False, True]])
+    models, masks = (
+        torch.tensor([[1.0, 1.0], [5.0, 5.0]]),
+        torch.tensor([[True, False], [False, True]]),
+    )
     method = FedCAC(name="fedcac")
-    server = {"model": torch.zeros(2), "custom": torch.zeros(3, 2),
-              "masks": torch.zeros(3, 2, dtype=torch.bool)}
-    method.aggregate(server, cohort(torch.ones(2, 1), ids=[0, 2], round=200),
-                     {"model": models, "mask": masks})
+    server = {
+        "model": torch.zeros(2),
+        "custom": torch.zeros(3, 2),
+        "masks": torch.zeros(3, 2, dtype=torch.bool),
+    }
+    method.aggregate(
+        server,
+        cohort(torch.ones(2, 1), ids=[0, 2], round=200),
+        {"model": models, "mask": masks},
+    )
     everyone = cohort(torch.ones(3, 1))
     before = method.send(server, everyone)["model"]
-    assert before.tolist() == [[3.0, 3.0]] * 3  # equal overlaps are one group whatever the round
-    method.aggregate(server, cohort(torch.ones(1, 1), ids=[2]),
-                     {"model": torch.tensor([[9.0, 9.0]]), "mask": masks[1:]})
-    assert method.send(server, everyone)["model"].tolist() == [[3.0, 9.0], [9.0, 9.0], [9.0, 9.0]]
+    assert (
+        before.tolist() == [[3.0, 3.0]] * 3
+    )  # equal overlaps are one group whatever the round
+    method.aggregate(
+        server,
+        cohort(torch.ones(1, 1), ids=[2]),
+        {"model": torch.tensor([[9.0, 9.0]]), "mask": masks[1:]},
+    )
+    assert method.send(server, everyone)["model"].tolist() == [
+        [3.0, 9.0],
+        [9.0, 9.0],
+        [9.0, 9.0],
+    ]
 
 
 @pytest.mark.slow
 def test_fedcac_4_what_moved_is_measured_from_the_blended_start(federate, monkeypatch):
     """With ``ala`` a client starts from a blend of what came down and its own model."""
     seen, marks = [], fedcac.critical
-    monkeypatch.setattr(fedcac, "critical", lambda layout, before, after, share: seen.append(before)
-                        or marks(layout, before, after, share))
+    monkeypatch.setattr(
+        fedcac,
+        "critical",
+        lambda layout, before, after, share: (
+            seen.append(before) or marks(layout, before, after, share)
+        ),
+    )
     starts, fit = [], FedCAC.fit
-    monkeypatch.setattr(FedCAC, "fit", lambda self, fleet, rows, inbox: starts.append(rows.clone())
-                        or fit(self, fleet, rows, inbox))
+    monkeypatch.setattr(
+        FedCAC,
+        "fit",
+        lambda self, fleet, rows, inbox: (
+            starts.append(rows.clone()) or fit(self, fleet, rows, inbox)
+        ),
+    )
     federate({"name": "fedcac", "ala": True}, rounds=3)
-    assert len(seen) == 3 and all(torch.equal(*pair) for pair in zip(seen, starts, strict=True))
+    assert len(seen) == 3 and all(
+        torch.equal(*pair) for pair in zip(seen, starts, strict=True)
+    )
     played = federate({"name": "fedcac", "ala": True}, rounds=3)
     assert (played.clients["ala.weights"] != 1).any()
 

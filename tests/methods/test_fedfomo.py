@@ -16,28 +16,40 @@ def method(**keys):
 
 def judged(fleet, losses):
     """The fleet, to which the models whose first parameters are the keys have these losses."""
+
     def loss_of(models, on="train", model="model"):
         assert on == "validation"
         if isinstance(models, Pool):
-            return torch.stack([loss_of(models.rows[picks], on) for picks in models.picks.T], dim=1)
-        return torch.tensor([losses[round(float(row[0]), 3)] for row in models]).double()
+            return torch.stack(
+                [loss_of(models.rows[picks], on) for picks in models.picks.T], dim=1
+            )
+        return torch.tensor(
+            [losses[round(float(row[0]), 3)] for row in models]
+        ).double()
+
     fleet.loss_of = loss_of
     return fleet
 
 
 def constant(fleet, *values):
-    return torch.stack([torch.full((fleet.layout.width,), float(value)) for value in values])
+    return torch.stack(
+        [torch.full((fleet.layout.width,), float(value)) for value in values]
+    )
 
 
 @pytest.fixture
 def one(make_fleet):
     """One client with base 0 and own model 2 that receives the models 1 and 4 of clients 1 and 2; √P = r."""
+
     def make(losses):
         fleet = judged(make_fleet([[4, 4, 0, 0]]), losses)
         fleet.state.update(model=constant(fleet, 2), base=constant(fleet, 0))
-        object.__setattr__(fleet.setup, "counts", torch.ones(3, 4).double())  # of a federation of three
+        object.__setattr__(
+            fleet.setup, "counts", torch.ones(3, 4).double()
+        )  # of a federation of three
         pool = Pool(constant(fleet, 1, 4), torch.tensor([[0, 1]]))
         return fleet, {"models": pool, "senders": torch.tensor([1, 2])}
+
     return make
 
 
@@ -47,9 +59,11 @@ def test_fedfomo_4_by_hand(one):
     fleet, inbox = one({0: 1.0, 1: 0.5, 4: 2.0, 2: 0.6})
     opened = method().opened(fleet, inbox)
     start, omega = opened["start"], opened["omega"]
-    r = fleet.layout.width ** 0.5
+    r = fleet.layout.width**0.5
     assert omega[0].tolist() == pytest.approx([0.2 / r, 0.5 / r, -0.25 / r], rel=1e-4)
-    torch.testing.assert_close(start, constant(fleet, (0.5 * 1 + 0.2 * 2) / 0.7), rtol=1e-5, atol=0)
+    torch.testing.assert_close(
+        start, constant(fleet, (0.5 * 1 + 0.2 * 2) / 0.7), rtol=1e-5, atol=0
+    )
 
 
 def test_fedfomo_10_without_a_better_candidate_the_own_model_stays(one):
@@ -65,9 +79,14 @@ def test_fedfomo_10_own_model_is_a_candidate(one):
 
 
 def test_fedfomo_10_a_constant_on_all_losses_changes_nothing():
-    losses, distances = torch.tensor([0.5, 2.0, 0.25]).double(), torch.tensor([1.0, 2.0, 3.0]).double()
-    assert torch.equal(usefulness(torch.tensor(1.0).double() + 8, losses + 8, distances),
-                       usefulness(torch.tensor(1.0).double(), losses, distances))
+    losses, distances = (
+        torch.tensor([0.5, 2.0, 0.25]).double(),
+        torch.tensor([1.0, 2.0, 3.0]).double(),
+    )
+    assert torch.equal(
+        usefulness(torch.tensor(1.0).double() + 8, losses + 8, distances),
+        usefulness(torch.tensor(1.0).double(), losses, distances),
+    )
 
 
 def test_fedfomo_10_weights_lie_in_the_simplex(federate):
@@ -78,19 +97,30 @@ def test_fedfomo_10_weights_lie_in_the_simplex(federate):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [{"received": 0, "validation": 0.0}, {"validation": 0.0}])
+@pytest.mark.parametrize(
+    "keys", [{"received": 0, "validation": 0.0}, {"validation": 0.0}]
+)
 def test_fedfomo_10_the_candidate_itself_alone_is_local(federate, keys):
     """Also without validation samples: every loss is then 0 and no model better than another."""
-    assert torch.equal(federate({"name": "fedfomo", **keys}).clients["model"],
-                       federate("local").clients["model"])
+    assert torch.equal(
+        federate({"name": "fedfomo", **keys}).clients["model"],
+        federate("local").clients["model"],
+    )
 
 
 def test_fedfomo_9_validation_samples_are_not_trained_on_nor_counted(federate):
     counts = [[10, 5, 0, 0], [0, 20, 5, 5], [1, 0, 0, 1], [0, 0, 0, 1]]
-    prepared = federate({"name": "fedfomo", "validation": 0.2}, counts, rounds=1).prepared
+    prepared = federate(
+        {"name": "fedfomo", "validation": 0.2}, counts, rounds=1
+    ).prepared
     samples = prepared.resources.samples
-    for client, expected in enumerate(([8, 4, 0, 0], [0, 16, 4, 4], [1, 0, 0, 1], [0, 0, 0, 1])):
-        train, held_out = (set(samples.parts[part][client].tolist()) for part in ("train", "validation"))
+    for client, expected in enumerate(
+        ([8, 4, 0, 0], [0, 16, 4, 4], [1, 0, 0, 1], [0, 0, 0, 1])
+    ):
+        train, held_out = (
+            set(samples.parts[part][client].tolist())
+            for part in ("train", "validation")
+        )
         assert not train & held_out and len(train | held_out) == sum(counts[client])
         if sum(counts[client]) > 2:
             assert prepared.setup.counts[client].tolist() == expected
@@ -98,8 +128,13 @@ def test_fedfomo_9_validation_samples_are_not_trained_on_nor_counted(federate):
 
 
 def test_fedfomo_5_sends_the_most_useful_uploaded_models_of_others(cohort):
-    server = {"models": torch.arange(5.0)[:, None], "uploaded": torch.tensor([1, 1, 0, 1, 1]).bool(),
-              "affinity": torch.tensor([[9, 1, 5, 2, 1], [1, 9, 5, 1, 1], [0, 0, 9, 0, 3.0]]).double()}
+    server = {
+        "models": torch.arange(5.0)[:, None],
+        "uploaded": torch.tensor([1, 1, 0, 1, 1]).bool(),
+        "affinity": torch.tensor(
+            [[9, 1, 5, 2, 1], [1, 9, 5, 1, 1], [0, 0, 9, 0, 3.0]]
+        ).double(),
+    }
     server["affinity"] = torch.cat([server["affinity"], torch.zeros(2, 5).double()])
     message = method(received=2).send(server, cohort(np.ones((3, 2)), ids=[0, 1, 2]))
     pool = message["models"]
@@ -112,9 +147,15 @@ def test_fedfomo_5_sends_the_most_useful_uploaded_models_of_others(cohort):
 
 
 def test_fedfomo_5_affinity_sums_signed_usefulness(cohort):
-    server = {"models": torch.zeros(3, 2), "uploaded": torch.zeros(3, dtype=torch.bool),
-              "affinity": torch.eye(3).double()}
-    uplink = {"model": torch.ones(2, 2), "usefulness": torch.tensor([[0.5, -2, 0], [1, 0, -1]]).double()}
+    server = {
+        "models": torch.zeros(3, 2),
+        "uploaded": torch.zeros(3, dtype=torch.bool),
+        "affinity": torch.eye(3).double(),
+    }
+    uplink = {
+        "model": torch.ones(2, 2),
+        "usefulness": torch.tensor([[0.5, -2, 0], [1, 0, -1]]).double(),
+    }
     method().aggregate(server, cohort(np.ones((2, 2)), ids=[0, 2]), uplink)
     method().aggregate(server, cohort(np.ones((2, 2)), ids=[0, 2]), uplink)
     assert server["affinity"].tolist() == [[2, -4, 0], [0, 1, 0], [2, 0, -1]]
@@ -122,23 +163,33 @@ def test_fedfomo_5_affinity_sums_signed_usefulness(cohort):
 
 
 def test_fedfomo_4_round_1_only_trains(cohort):
-    server = {"models": torch.zeros(2, 3), "uploaded": torch.zeros(2, dtype=torch.bool),
-              "affinity": torch.eye(2).double()}
+    server = {
+        "models": torch.zeros(2, 3),
+        "uploaded": torch.zeros(2, dtype=torch.bool),
+        "affinity": torch.eye(2).double(),
+    }
     assert method().send(server, cohort(np.ones((2, 2)))) == {}
 
 
 def test_fedfomo_9_validation_loss_is_a_mean_over_samples_in_evaluation_mode(
-        make_fleet, rows_of, monkeypatch):
+    make_fleet, rows_of, monkeypatch
+):
     """Ten samples in blocks of four; batch norm in training mode would take each block's own statistics."""
     monkeypatch.setattr(scoring, "BLOCK", 4)
     fleet = make_fleet([[7, 3, 0, 0]], model={"name": "tiny:normalised", "hidden": 6})
-    samples, rows, kept = fleet.resources.samples, rows_of(fleet), fleet.state["buffers.model"].clone()
+    samples, rows, kept = (
+        fleet.resources.samples,
+        rows_of(fleet),
+        fleet.state["buffers.model"].clone(),
+    )
     samples.parts["validation"] = samples.train
     model = fleet.setup.build().eval()
     model.load_state_dict(fleet.layout.split(rows[0]), strict=False)
     x, y = samples.take(samples.train[0])
     found = fleet.loss_of(Pool(rows, torch.tensor([[0]])), "validation")
-    torch.testing.assert_close(found[0, 0].float(), torch.nn.functional.cross_entropy(model(x), y))
+    torch.testing.assert_close(
+        found[0, 0].float(), torch.nn.functional.cross_entropy(model(x), y)
+    )
     assert torch.equal(fleet.state["buffers.model"], kept)
 
 

@@ -13,8 +13,10 @@ from hpcfl.models._heads import CosineHead, spread
 def prototypes(played):
     """V [K, d] of the server now and before round 1."""
     setup = played.prepared.setup
-    return tuple(setup.layout.split(model)["head.weight"]
-                 for model in (played.server["model"], setup.initial()))
+    return tuple(
+        setup.layout.split(model)["head.weight"]
+        for model in (played.server["model"], setup.initial())
+    )
 
 
 def test_fednh_5_prototypes_by_hand():
@@ -23,7 +25,9 @@ def test_fednh_5_prototypes_by_hand():
     # V_1 stays, not even normalised anew. The mean that arrives is Σ/4.
     old = torch.tensor([[1.0, 0.0], [0.6, 0.9]])
     means = torch.tensor([[0.75, 0.25], [torch.nan, torch.nan]]).double()
-    moved = FedNH(name="fednh", rho=0.5).moved(old, torch.tensor([[1.0, 0.0], [3.0, 0.0]]).double(), means)
+    moved = FedNH(name="fednh", rho=0.5).moved(
+        old, torch.tensor([[1.0, 0.0], [3.0, 0.0]]).double(), means
+    )
     expected = torch.tensor([0.5 + 1.5 / math.sqrt(10), 0.5 / math.sqrt(10)])
     torch.testing.assert_close(moved[0], expected / expected.norm())
     assert torch.equal(moved[1], old[1])
@@ -31,7 +35,9 @@ def test_fednh_5_prototypes_by_hand():
 
 def test_fednh_10_rows_of_v_are_unit_after_each_round(federate):
     for rounds in (1, 2, 3):
-        moved, initial = prototypes(federate({"name": "fednh", "rho": 0.5}, rounds=rounds))
+        moved, initial = prototypes(
+            federate({"name": "fednh", "rho": 0.5}, rounds=rounds)
+        )
         torch.testing.assert_close(moved.norm(dim=1), torch.ones(4))
         assert not torch.allclose(moved, initial)
 
@@ -42,7 +48,9 @@ def test_fednh_10_rho_one_keeps_v(federate):
 
 
 def test_fednh_10_prototype_of_an_absent_class_stays_bit_for_bit(federate):
-    moved, initial = prototypes(federate({"name": "fednh", "rho": 0.5}, [[5, 0, 3, 2], [1, 0, 0, 8]]))
+    moved, initial = prototypes(
+        federate({"name": "fednh", "rho": 0.5}, [[5, 0, 3, 2], [1, 0, 0, 8]])
+    )
     assert torch.equal(moved[1], initial[1])
     assert (moved[[0, 2, 3]] != initial[[0, 2, 3]]).any(dim=1).all()
 
@@ -73,30 +81,46 @@ def test_fednh_2_more_classes_than_features_are_spread_as_far_as_they_can(width)
 def test_fednh_9_trains_body_and_scale_and_averages_them_unweighted(federate, learn):
     played = federate({"name": "fednh", "learn_scale": learn, "rho": 0.5}, rounds=1)
     layout, initial = played.prepared.setup.layout, played.prepared.setup.initial()
-    body, scale, head = (layout.columns(group) for group in ("body", "head.scale", "head.weight"))
+    body, scale, head = (
+        layout.columns(group) for group in ("body", "head.scale", "head.weight")
+    )
     trained, server = played.clients["model"], played.server["model"]
-    torch.testing.assert_close(server[body], trained[:, body].double().mean(0).float(), rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(server[scale], trained[:, scale].double().mean(0).float())
+    torch.testing.assert_close(
+        server[body], trained[:, body].double().mean(0).float(), rtol=1e-6, atol=1e-7
+    )
+    torch.testing.assert_close(
+        server[scale], trained[:, scale].double().mean(0).float()
+    )
     assert (trained[:, head] == initial[head]).all()
     assert (trained[:, body] != initial[body]).any(1).all()
     assert bool((trained[:, scale] != 1).all()) is learn
 
 
-def test_fednh_9_prototypes_follow_the_normalised_class_means_of_trained_clients(federate):
+def test_fednh_9_prototypes_follow_the_normalised_class_means_of_trained_clients(
+    federate,
+):
     played = federate({"name": "fednh", "rho": 0.7}, rounds=1)
     setup, samples = played.prepared.setup, played.prepared.resources.samples
     model, target = setup.build(), torch.zeros(4, 6).double()
     for client, row in enumerate(played.clients["model"]):
-        torch.nn.utils.vector_to_parameters(_module_order(setup.layout, row, model), model.parameters())
+        torch.nn.utils.vector_to_parameters(
+            _module_order(setup.layout, row, model), model.parameters()
+        )
         x, y = samples.take(samples.train[client])
-        features = torch.nn.functional.normalize(model.features(x).detach(), dim=1).double()
+        features = torch.nn.functional.normalize(
+            model.features(x).detach(), dim=1
+        ).double()
         for c in y.unique():
             mean = features[y == c].mean(0)
             target[c] += (y == c).sum() * mean / mean.norm()
     moved, initial = prototypes(played)
     expected = 0.7 * initial.double() + 0.3 * target / target.norm(dim=1, keepdim=True)
-    torch.testing.assert_close(moved, (expected / expected.norm(dim=1, keepdim=True)).float(),
-                               rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        moved,
+        (expected / expected.norm(dim=1, keepdim=True)).float(),
+        rtol=1e-5,
+        atol=1e-6,
+    )
 
 
 def _module_order(layout, row, model):
@@ -108,19 +132,30 @@ def test_fednh_3_travels_prototypes_of_held_classes_only(federate):
     counts = [[8, 3, 0, 0], [0, 9, 2, 1], [5, 5, 5, 5]]
     played = federate("fednh", counts, rounds=1)
     body = played.prepared.setup.layout.columns("body").stop
-    assert played.values["clients/floats_up"][0].tolist() == [body + 1 + held * (6 + 1) for held in (2, 3, 4)]
+    assert played.values["clients/floats_up"][0].tolist() == [
+        body + 1 + held * (6 + 1) for held in (2, 3, 4)
+    ]
     assert played.values["floats_down"][0] == played.prepared.setup.layout.width
 
 
-def test_fednh_8_scores_the_global_model_before_training_and_the_local_one_after(federate):
+def test_fednh_8_scores_the_global_model_before_training_and_the_local_one_after(
+    federate,
+):
     played = federate("fednh", rounds=2)
     assert FedNH.primary == "post"
-    np.testing.assert_array_equal(played.values["clients/pre/loss"], played.values["clients/global/loss"])
-    assert (played.values["clients/pre/loss"][:-1] != played.values["clients/post/loss"][:-1]).all()
+    np.testing.assert_array_equal(
+        played.values["clients/pre/loss"], played.values["clients/global/loss"]
+    )
+    assert (
+        played.values["clients/pre/loss"][:-1]
+        != played.values["clients/post/loss"][:-1]
+    ).all()
 
 
 def test_fednh_features_are_unit(make_fleet):
-    model = make_fleet(hidden=(30,)).resources.kernel.module  # so wide that no sample leaves all units at 0
+    model = make_fleet(
+        hidden=(30,)
+    ).resources.kernel.module  # so wide that no sample leaves all units at 0
     features = normalised_features(model, torch.randn(50, 5), None)
     torch.testing.assert_close(features.norm(dim=1), torch.ones(50))
     assert (normalised_features(model, torch.full((1, 5), 0.0), None).isfinite()).all()
@@ -132,21 +167,37 @@ def test_fednh_4_prototypes_are_taken_in_evaluation_mode(make_fleet):
     row, kept = fleet.setup.initial(), fleet.state["buffers.model"].clone()
     means = fleet.class_means(row, normalised_features)
     assert torch.equal(fleet.state["buffers.model"], kept)
-    model = fleet.setup.build().eval()  # running statistics as before round 1: mean 0, variance 1
-    torch.nn.utils.vector_to_parameters(_module_order(fleet.layout, row, model), model.parameters())
+    model = (
+        fleet.setup.build().eval()
+    )  # running statistics as before round 1: mean 0, variance 1
+    torch.nn.utils.vector_to_parameters(
+        _module_order(fleet.layout, row, model), model.parameters()
+    )
     for client in range(5):
         x, y = fleet.resources.samples.take(fleet.resources.samples.train[client])
         for c in y.unique():
-            torch.testing.assert_close(means[client, c],
-                                       normalised_features(model, x[y == c], None).detach().mean(0))
+            torch.testing.assert_close(
+                means[client, c],
+                normalised_features(model, x[y == c], None).detach().mean(0),
+            )
 
 
 @pytest.mark.parametrize("name", ["fednh", "creff"])
-def test_fednh_4_prototypes_and_creffs_gradients_are_of_augmented_images(make_fleet, monkeypatch, name):
+def test_fednh_4_prototypes_and_creffs_gradients_are_of_augmented_images(
+    make_fleet, monkeypatch, name
+):
     """As in the reference code (protocols.md C): the pass over a class's samples varies them
     as training does."""
     fleet = make_fleet()
     varied = []
-    monkeypatch.setattr(fleet.resources.samples, "vary", lambda pool, seed, *key: varied.append(key) or pool)
-    fleet.class_means(fleet.setup.initial(), normalised_features, draws=(2, 3) if name == "creff" else None)
+    monkeypatch.setattr(
+        fleet.resources.samples,
+        "vary",
+        lambda pool, seed, *key: varied.append(key) or pool,
+    )
+    fleet.class_means(
+        fleet.setup.initial(),
+        normalised_features,
+        draws=(2, 3) if name == "creff" else None,
+    )
     assert varied == [("class means", 1, client) for client in range(5)]

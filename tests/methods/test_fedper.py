@@ -23,11 +23,16 @@ def test_fedper_10a_a_client_alone_trains_locally(federate):
 
 def test_fedper_10b_an_empty_head_is_fedavg(federate):
     half = {"participation": {"fraction": 0.6}}
-    headless, average = federate("test_fedper:Headless", **half), federate("fedavg", **half)
+    headless, average = (
+        federate("test_fedper:Headless", **half),
+        federate("fedavg", **half),
+    )
     assert torch.equal(headless.server["model"], average.server["model"])
     for column in ("pre", "post", "global"):
-        np.testing.assert_array_equal(headless.values[f"clients/{column}/loss"],
-                                      average.values[f"clients/{column}/loss"])
+        np.testing.assert_array_equal(
+            headless.values[f"clients/{column}/loss"],
+            average.values[f"clients/{column}/loss"],
+        )
 
 
 def test_fedper_10c_heads_stay_private(federate):
@@ -38,7 +43,9 @@ def test_fedper_10c_heads_stay_private(federate):
     assert moved.sum() == 2
     assert len(played.clients["head"][moved].unique(dim=0)) == 2
     assert torch.equal(played.server["model"][head], initial[head])
-    assert not torch.equal(played.server["model"][layout.columns("body")], initial[layout.columns("body")])
+    assert not torch.equal(
+        played.server["model"][layout.columns("body")], initial[layout.columns("body")]
+    )
 
 
 def test_fedper_body_is_the_average_of_those_who_trained_with_their_heads(federate):
@@ -46,21 +53,29 @@ def test_fedper_body_is_the_average_of_those_who_trained_with_their_heads(federa
     played, average = federate("fedper", rounds=1), federate("fedavg", rounds=1)
     body = played.prepared.setup.layout.columns("body")
     assert torch.equal(played.server["model"][body], average.server["model"][body])
-    np.testing.assert_array_equal(played.values["clients/post/loss"][0],
-                                  average.values["clients/post/loss"][0])
-    assert not torch.equal(federate("fedper", rounds=2).server["model"],
-                           federate("fedavg", rounds=2).server["model"])
+    np.testing.assert_array_equal(
+        played.values["clients/post/loss"][0], average.values["clients/post/loss"][0]
+    )
+    assert not torch.equal(
+        federate("fedper", rounds=2).server["model"],
+        federate("fedavg", rounds=2).server["model"],
+    )
 
 
 def test_fedper_only_the_body_is_counted_as_sent(federate):
     played = federate("fedper", rounds=2)
     body = played.prepared.setup.layout.columns("body").stop
-    assert ((played.values["floats_down"][:-1] == body).all()
-            and (played.values["clients/floats_up"][:-1] == body).all())
+    assert (played.values["floats_down"][:-1] == body).all() and (
+        played.values["clients/floats_up"][:-1] == body
+    ).all()
 
 
 def test_fedper_global_is_the_shared_body_under_the_initial_head(federate):
     played = federate("fedper", rounds=2)
     values, average = played.values, federate("fedavg", rounds=2).values
-    np.testing.assert_array_equal(values["clients/global/loss"][0], average["clients/global/loss"][0])
-    assert not np.array_equal(values["clients/global/loss"][1], values["clients/pre/loss"][1])
+    np.testing.assert_array_equal(
+        values["clients/global/loss"][0], average["clients/global/loss"][0]
+    )
+    assert not np.array_equal(
+        values["clients/global/loss"][1], values["clients/pre/loss"][1]
+    )

@@ -21,8 +21,12 @@ def test_fedphp_10a_mu_zero_inherits_the_last_model(federate):
 def test_fedphp_10b_lambda_zero_walks_with_fedavg(federate):
     part = {"participation": {"fraction": 0.6}, "training": {"momentum": 0.9}}
     average = federate("fedavg", **part).server["model"]
-    assert torch.equal(federate({"name": "fedphp", "lam": 0.0}, **part).server["model"], average)
-    assert not torch.equal(federate({"name": "fedphp", "lam": 0.5}, **part).server["model"], average)
+    assert torch.equal(
+        federate({"name": "fedphp", "lam": 0.0}, **part).server["model"], average
+    )
+    assert not torch.equal(
+        federate({"name": "fedphp", "lam": 0.5}, **part).server["model"], average
+    )
 
 
 @pytest.mark.parametrize("widths", [None, (20.0, 30.0)])
@@ -30,7 +34,9 @@ def test_fedphp_10c_equal_features_have_no_discrepancy(widths):
     features = torch.randn(10, 7, generator=torch.Generator().manual_seed(0))
     assert abs(discrepancy(features, features, widths)) < 1e-6
     same = torch.ones(4, 3, requires_grad=True)
-    value = discrepancy(same, same.detach(), widths)  # the mean distance is 0: widths fall to 1e-8
+    value = discrepancy(
+        same, same.detach(), widths
+    )  # the mean distance is 0: widths fall to 1e-8
     value.backward()
     assert value == 0 and torch.isfinite(same.grad).all()
 
@@ -42,14 +48,18 @@ def test_fedphp_4_discrepancy_by_hand():
     value = discrepancy(torch.tensor([[0.0]]), torch.tensor([[2.0]]))
     assert value.item() == pytest.approx(10 - 2 * across, rel=1e-6)
     fixed = discrepancy(torch.tensor([[0.0]]), torch.tensor([[2.0]]), (20.0, 100.0))
-    assert fixed.item() == pytest.approx(4 - 2 * (math.exp(-0.2) + math.exp(-0.04)), rel=1e-5)
+    assert fixed.item() == pytest.approx(
+        4 - 2 * (math.exp(-0.2) + math.exp(-0.04)), rel=1e-5
+    )
 
 
 def test_fedphp_4_widths_are_constants():
     """∂/∂x of 10 − 2Σ exp(−d²/w) at d = 2 with w = 4f held fixed: −2Σ exp(−1/f)·(−2d/w)·∂d/∂x, ∂d/∂x = −1."""
     own = torch.tensor([[0.0]], dtype=torch.float64, requires_grad=True)
     discrepancy(own, torch.tensor([[2.0]], dtype=torch.float64)).backward()
-    expected = -2 * sum(math.exp(-1 / factor) / factor for factor in (0.25, 0.5, 1, 2, 4))
+    expected = -2 * sum(
+        math.exp(-1 / factor) / factor for factor in (0.25, 0.5, 1, 2, 4)
+    )
     assert own.grad.item() == pytest.approx(expected, rel=1e-6)
 
 
@@ -60,12 +70,24 @@ def test_fedphp_9_momentum_counts_participations(make_fleet):
     A client is expected in ⌊ρT⌋ rounds, at least one.
     """
     fleet = make_fleet([[4, 0, 0, 0]] * 4, round=2)
-    fleet.state = {"count": torch.tensor([[0], [1], [2], [7]]), "inherited": torch.zeros(4, 1)}
-    np.testing.assert_allclose(FedPHP(name="fedphp").momentum(fleet), [0, 0.3, 0.6, 0.9], rtol=1e-6)
-    np.testing.assert_allclose(FedPHP(name="fedphp", variant="pfllib").momentum(fleet), [0.3] * 4, rtol=1e-6)
-    for participation, expected in ((0.7, [0, 0.45, 0.9, 0.9]), (0.1, [0, 0.9, 0.9, 0.9])):
+    fleet.state = {
+        "count": torch.tensor([[0], [1], [2], [7]]),
+        "inherited": torch.zeros(4, 1),
+    }
+    np.testing.assert_allclose(
+        FedPHP(name="fedphp").momentum(fleet), [0, 0.3, 0.6, 0.9], rtol=1e-6
+    )
+    np.testing.assert_allclose(
+        FedPHP(name="fedphp", variant="pfllib").momentum(fleet), [0.3] * 4, rtol=1e-6
+    )
+    for participation, expected in (
+        (0.7, [0, 0.45, 0.9, 0.9]),
+        (0.1, [0, 0.9, 0.9, 0.9]),
+    ):
         object.__setattr__(fleet.setup, "participation", participation)
-        np.testing.assert_allclose(FedPHP(name="fedphp").momentum(fleet), expected, rtol=1e-6)
+        np.testing.assert_allclose(
+            FedPHP(name="fedphp").momentum(fleet), expected, rtol=1e-6
+        )
 
 
 def test_fedphp_4_inherits_by_hand(federate):
@@ -85,11 +107,15 @@ def test_fedphp_scores_the_inherited_model_of_all_clients(federate):
     assert FedPHP.primary == "post" and FedPHP.needs_rounds
     assert np.isfinite(values["clients/pre/loss"]).all()
     resting = (played.clients["count"] == 0).squeeze()
-    np.testing.assert_array_equal(values["clients/pre/loss"][-1][resting],
-                                  values["clients/global/loss"][0][resting])
+    np.testing.assert_array_equal(
+        values["clients/pre/loss"][-1][resting],
+        values["clients/global/loss"][0][resting],
+    )
     trained = values["clients/trained/loss"]
-    assert np.array_equal(trained[0][~np.isnan(trained[0])],
-                          values["clients/post/loss"][0][~np.isnan(trained[0])])
+    assert np.array_equal(
+        trained[0][~np.isnan(trained[0])],
+        values["clients/post/loss"][0][~np.isnan(trained[0])],
+    )
 
 
 def test_fedphp_is_supervised_by_the_inherited_model(make_fleet, rows_of):
@@ -116,31 +142,51 @@ def test_fedphp_4_loss_by_hand(make_fleet, rows_of):
     module.load_state_dict(own)
     lane = Lane(inherited=rows_of(fleet, 2)[0], statistics=None)
     loss = FedPHP(name="fedphp", lam=0.3).loss(module, Batch(x, y), lane)
-    features = [(x @ named["hidden1.weight"].T + named["hidden1.bias"]).relu() for named in (own, inherited)]
-    expected = 0.7 * cross_entropy(features[0] @ own["head.weight"].T + own["head.bias"],
-                                   y) + 0.3 * discrepancy(*features)
+    features = [
+        (x @ named["hidden1.weight"].T + named["hidden1.bias"]).relu()
+        for named in (own, inherited)
+    ]
+    expected = 0.7 * cross_entropy(
+        features[0] @ own["head.weight"].T + own["head.bias"], y
+    ) + 0.3 * discrepancy(*features)
     torch.testing.assert_close(loss, expected)
 
 
 def test_fedphp_4_inherits_batch_norm_statistics_like_parameters(federate):
     """One client, two rounds: as by hand above, and they are what q_i is scored with."""
     normed = {"model": {"name": "tiny:normalised"}}
-    first, second = (federate("fedphp", ONE, rounds=rounds, **normed) for rounds in (1, 2))
-    assert torch.equal(first.clients["buffers.inherited"], first.clients["buffers.model"])
+    first, second = (
+        federate("fedphp", ONE, rounds=rounds, **normed) for rounds in (1, 2)
+    )
+    assert torch.equal(
+        first.clients["buffers.inherited"], first.clients["buffers.model"]
+    )
     # the supervised training of both runs is the same in round 1, since m depends on T in round 2 only
-    expected = 0.45 * first.clients["buffers.model"] + 0.55 * second.clients["buffers.model"]
+    expected = (
+        0.45 * first.clients["buffers.model"] + 0.55 * second.clients["buffers.model"]
+    )
     torch.testing.assert_close(second.clients["buffers.inherited"], expected)
-    assert not torch.equal(second.clients["buffers.inherited"], second.clients["buffers.model"])
-    assert second.values["clients/post/loss"][1] != second.values["clients/trained/loss"][1]
+    assert not torch.equal(
+        second.clients["buffers.inherited"], second.clients["buffers.model"]
+    )
+    assert (
+        second.values["clients/post/loss"][1]
+        != second.values["clients/trained/loss"][1]
+    )
 
 
-def test_fedphp_4_the_inherited_models_statistics_make_its_features(make_fleet, rows_of):
+def test_fedphp_4_the_inherited_models_statistics_make_its_features(
+    make_fleet, rows_of
+):
     ends = []
     for shift in (0, 3):
         fleet = make_fleet(model={"name": "tiny:normalised"})
         method = FedPHP(name="fedphp", lam=0.5)
         fleet.loss = method.loss
-        fleet.state |= {"inherited": rows_of(fleet, 2), "buffers.inherited": fleet.buffers() + shift}
+        fleet.state |= {
+            "inherited": rows_of(fleet, 2),
+            "buffers.inherited": fleet.buffers() + shift,
+        }
         ends.append(method.fit(fleet, rows_of(fleet), {}))
     assert not torch.allclose(*ends)
 
@@ -148,5 +194,7 @@ def test_fedphp_4_the_inherited_models_statistics_make_its_features(make_fleet, 
 def test_fedphp_9_counts_the_inherited_model_not_the_trained_one(federate):
     """They are the same in a client's first round only; PFLlib scores the trained one."""
     values = federate("fedphp", rounds=2).values
-    np.testing.assert_array_equal(values["clients/pre/loss"][1:], values["clients/post/loss"][:-1])
+    np.testing.assert_array_equal(
+        values["clients/pre/loss"][1:], values["clients/post/loss"][:-1]
+    )
     assert (values["clients/trained/loss"][1] != values["clients/post/loss"][1]).all()

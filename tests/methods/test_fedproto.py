@@ -19,8 +19,10 @@ def method(**keys):
 
 
 def prototypes(classes=3, width=2):
-    return {"prototypes": torch.full((classes, width), 7.0),
-            "present": torch.zeros(classes, dtype=torch.bool)}
+    return {
+        "prototypes": torch.full((classes, width), 7.0),
+        "present": torch.zeros(classes, dtype=torch.bool),
+    }
 
 
 @pytest.fixture
@@ -29,10 +31,14 @@ def aggregate(arrived, cohort):
 
     means: of their classes [n, K·d].
     """
+
     def step(server, counts, means, **keys):
         who = cohort(counts)
-        message = method(**keys).reply(SimpleNamespace(counts=who.counts), means.view(*who.counts.shape, -1))
+        message = method(**keys).reply(
+            SimpleNamespace(counts=who.counts), means.view(*who.counts.shape, -1)
+        )
         method(**keys).aggregate(server, who, arrived(message))
+
     return step
 
 
@@ -45,22 +51,29 @@ def test_fedproto_10_lambda_zero_trains_as_local(federate, fraction):
 
 
 def test_fedproto_4_no_term_in_round_1(federate):
-    torch.testing.assert_close(federate("fedproto", rounds=1).clients["model"],
-                               federate("local", rounds=1).clients["model"])
+    torch.testing.assert_close(
+        federate("fedproto", rounds=1).clients["model"],
+        federate("local", rounds=1).clients["model"],
+    )
 
 
 def test_fedproto_4_loss_by_hand():
     model, x, y = MLP((5,), 3, hidden=(4,)), torch.randn(3, 5), torch.tensor([0, 2, 2])
     lane = Lane(prototypes=torch.randn(3, 4), present=torch.tensor([True, True, False]))
     # Only the first sample's class has a prototype; the mean is over 3 samples and 4 coordinates.
-    expected = cross_entropy(model(x),
-                             y) + 0.5 * (model.features(x)[0] - lane.prototypes[0]).square().sum() / (3 * 4)
+    expected = cross_entropy(model(x), y) + 0.5 * (
+        model.features(x)[0] - lane.prototypes[0]
+    ).square().sum() / (3 * 4)
     torch.testing.assert_close(method(lam=0.5).loss(model, Batch(x, y), lane), expected)
 
 
 def test_fedproto_5_mean_over_clients_that_hold_the_class(aggregate):
     server = prototypes()
-    aggregate(server, [[8, 0, 0], [2, 1, 0]], torch.tensor([[1.0, 2, 0, 0, 0, 0], [3, 4, 5, 6, 0, 0]]))
+    aggregate(
+        server,
+        [[8, 0, 0], [2, 1, 0]],
+        torch.tensor([[1.0, 2, 0, 0, 0, 0], [3, 4, 5, 6, 0, 0]]),
+    )
     # a class that nobody holds keeps its own
     assert server["prototypes"].tolist() == [[2, 3], [5, 6], [7, 7]]
     assert server["present"].tolist() == [True, True, False]
@@ -68,34 +81,49 @@ def test_fedproto_5_mean_over_clients_that_hold_the_class(aggregate):
 
 def test_fedproto_9_weighted_by_samples_if_asked(aggregate):
     server = prototypes()
-    aggregate(server, [[3, 0, 0], [1, 1, 0]], torch.tensor([[1.0, 2, 0, 0, 0, 0], [3, 4, 5, 6, 0, 0]]),
-              weights="samples")
+    aggregate(
+        server,
+        [[3, 0, 0], [1, 1, 0]],
+        torch.tensor([[1.0, 2, 0, 0, 0, 0], [3, 4, 5, 6, 0, 0]]),
+        weights="samples",
+    )
     assert server["prototypes"][0].tolist() == [1.5, 2.5]
 
 
 def test_fedproto_9_a_class_missing_from_a_round_keeps_its_prototype(aggregate):
-    server = {"prototypes": torch.tensor([[1.0, 1], [2, 2], [3, 3]]),
-              "present": torch.tensor([True, True, False])}
+    server = {
+        "prototypes": torch.tensor([[1.0, 1], [2, 2], [3, 3]]),
+        "present": torch.tensor([True, True, False]),
+    }
     aggregate(server, [[0, 0, 4]], torch.tensor([[0.0, 0, 0, 0, 9, 9]]))
-    assert server["prototypes"].tolist() == [[1, 1], [2, 2], [9, 9]] and server["present"].all()
+    assert (
+        server["prototypes"].tolist() == [[1, 1], [2, 2], [9, 9]]
+        and server["present"].all()
+    )
 
 
 def test_fedproto_10_a_class_of_one_client_has_that_clients_mean(federate):
     """Only client 0 holds class 0: its prototype is the mean over its training samples under
     its final model."""
-    played = federate({"name": "fedproto"}, [[8, 3, 0, 0], [0, 9, 2, 0], [0, 1, 6, 0]], rounds=1)
+    played = federate(
+        {"name": "fedproto"}, [[8, 3, 0, 0], [0, 9, 2, 0], [0, 1, 6, 0]], rounds=1
+    )
     samples = played.prepared.resources.samples
     x, y = samples.take(samples.train[0])
     model = played.prepared.setup.build()
     row = played.prepared.setup.layout.split(played.clients["model"][0])
     model.load_state_dict(row)
-    torch.testing.assert_close(played.server["prototypes"][0], model.features(x[y == 0]).mean(0))
+    torch.testing.assert_close(
+        played.server["prototypes"][0], model.features(x[y == 0]).mean(0)
+    )
     assert played.server["present"].tolist() == [True, True, True, False]
 
 
 def test_fedproto_10_permuting_clients_changes_nothing(aggregate):
-    means, counts = (torch.randn(4, 6, generator=torch.Generator().manual_seed(0)),
-                     torch.tensor([[1, 0, 2]] * 4))
+    means, counts = (
+        torch.randn(4, 6, generator=torch.Generator().manual_seed(0)),
+        torch.tensor([[1, 0, 2]] * 4),
+    )
     order, (first, other) = [2, 0, 3, 1], (prototypes(), prototypes())
     aggregate(first, counts, means)
     aggregate(other, counts[order], means[order])
@@ -103,13 +131,21 @@ def test_fedproto_10_permuting_clients_changes_nothing(aggregate):
 
 
 def test_fedproto_8_predicts_the_nearest_present_prototype():
-    model, x = MLP((2,), 3, hidden=(2,)), torch.randn(6, 2, generator=torch.Generator().manual_seed(1))
+    model, x = (
+        MLP((2,), 3, hidden=(2,)),
+        torch.randn(6, 2, generator=torch.Generator().manual_seed(1)),
+    )
     found = model.features(x)
-    lane = Lane(prototypes=torch.stack([found[0], found[1] + 0.01, found[2]]),
-                           present=torch.tensor([False, True, True]))
+    lane = Lane(
+        prototypes=torch.stack([found[0], found[1] + 0.01, found[2]]),
+        present=torch.tensor([False, True, True]),
+    )
     scores = nearest(model, x, lane)
     distances = torch.cdist(found, lane.prototypes)
-    assert torch.equal(scores.argmax(1), distances[:, 1:].argmin(1) + 1) and scores.isfinite().all()
+    assert (
+        torch.equal(scores.argmax(1), distances[:, 1:].argmin(1) + 1)
+        and scores.isfinite().all()
+    )
 
 
 def test_fedproto_9_before_the_first_exchange_the_classifier_predicts():
@@ -123,13 +159,18 @@ def test_fedproto_9_prototypes_come_from_the_trained_model(make_fleet, rows_of):
     """One extra pass after training; accumulating features while the model moves gives others."""
     fleet = make_fleet()
     fleet.state["model"] = rows_of(fleet)
-    inbox = {"prototypes": torch.zeros(4 * 6), "present": torch.zeros(4, dtype=torch.bool)}
+    inbox = {
+        "prototypes": torch.zeros(4 * 6),
+        "present": torch.zeros(4, dtype=torch.bool),
+    }
     sent = method().update(fleet, inbox)["prototypes"].tensor
     torch.testing.assert_close(sent, fleet.class_means(fleet.state["model"], features))
 
 
 def test_fedproto_floats(federate):
-    values = federate("fedproto", COUNTS, rounds=2).values  # 6 features; 2 classes each; 3 of 4 classes exist
+    values = federate(
+        "fedproto", COUNTS, rounds=2
+    ).values  # 6 features; 2 classes each; 3 of 4 classes exist
     assert values["floats_down"].tolist()[:2] == [4 / 32, 3 * 6 + 4 / 32]
     np.testing.assert_allclose(values["clients/floats_up"][0], 2 * 6 + 4 / 32)
     assert "classifier/mean" in values
@@ -139,6 +180,8 @@ def test_fedproto_8_prototypes_and_the_classifier_are_both_scored(federate):
     """After the first exchange they predict differently; the last ``pre`` is by the prototypes of the
     last aggregation."""
     values = federate("fedproto", rounds=2).values
-    pre, post, classifier = (values[f"clients/{name}/loss"] for name in ("pre", "post", "classifier"))
+    pre, post, classifier = (
+        values[f"clients/{name}/loss"] for name in ("pre", "post", "classifier")
+    )
     np.testing.assert_array_equal(post[0], classifier[0])
     assert (post[1] != classifier[1]).all() and (pre[-1] != post[-2]).all()

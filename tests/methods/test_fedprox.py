@@ -11,7 +11,10 @@ def objective(fleet, client, row, anchor, mu):
     x, y = samples.take(samples.train[client])
     named = {name: tensor[0] for name, tensor in fleet.layout.stack(row[None]).items()}
     logits = torch.func.functional_call(fleet.resources.kernel.module, named, x)
-    return torch.nn.functional.cross_entropy(logits, y) + mu / 2 * (row - anchor).square().sum()
+    return (
+        torch.nn.functional.cross_entropy(logits, y)
+        + mu / 2 * (row - anchor).square().sum()
+    )
 
 
 def test_proximal_gradient_against_finite_differences(make_fleet, rows_of):
@@ -23,8 +26,10 @@ def test_proximal_gradient_against_finite_differences(make_fleet, rows_of):
         for place in range(0, fleet.layout.width, 5):
             shift = torch.zeros_like(anchor)
             shift[place] = step
-            difference = (objective(fleet, client, rows[client] + shift, anchor, mu)
-                          - objective(fleet, client, rows[client] - shift, anchor, mu)) / (2 * step)
+            difference = (
+                objective(fleet, client, rows[client] + shift, anchor, mu)
+                - objective(fleet, client, rows[client] - shift, anchor, mu)
+            ) / (2 * step)
             assert abs(difference - direction[client, place]) < 1e-7
 
 
@@ -36,17 +41,24 @@ def test_fedprox_10_first_step_is_fedavgs(federate):
     one_step = {"batch_size": 100}
     prox = federate({"name": "fedprox", "mu": 5.0}, rounds=1, training=one_step)
     assert prox.digest == federate("fedavg", rounds=1, training=one_step).digest
-    assert federate({"name": "fedprox", "mu": 5.0}, rounds=1).digest != federate("fedavg", rounds=1).digest
+    assert (
+        federate({"name": "fedprox", "mu": 5.0}, rounds=1).digest
+        != federate("fedavg", rounds=1).digest
+    )
 
 
 @pytest.mark.slow
 def test_fedprox_10_larger_mu_stays_nearer_on_a_quadratic(make_fleet):
     # F(w) = ½‖w − 1‖² and anchor 0: the minimum of F + (μ/2)‖w‖² is 1/(1 + μ) in every coordinate
     fleet = make_fleet([[4, 0, 0, 0]], lr=0.1, lanes=1)
-    fleet.loss = lambda model, batch, lane: sum((p - 1).square().sum() / 2 for p in model.parameters())
+    fleet.loss = lambda model, batch, lane: sum(
+        (p - 1).square().sum() / 2 for p in model.parameters()
+    )
     anchor, ends = torch.zeros(fleet.layout.width), []
     for mu in (0.0, 0.1, 1.0, 5.0):
-        ends.append(fleet.train(anchor, proximal=(mu, anchor), epochs=200, phase=f"mu {mu}"))
+        ends.append(
+            fleet.train(anchor, proximal=(mu, anchor), epochs=200, phase=f"mu {mu}")
+        )
         np.testing.assert_allclose(ends[-1], 1 / (1 + mu), rtol=1e-5)
     norms = [float(end.norm()) for end in ends]
     assert norms == sorted(norms, reverse=True)
@@ -55,22 +67,35 @@ def test_fedprox_10_larger_mu_stays_nearer_on_a_quadratic(make_fleet):
 def test_proximal_step_by_hand(make_fleet):
     # w = 2, anchor 0.5, F(w) = ½w², μ = 3, γ = 0.1: w − γ(w + μ(w − 0.5)) = 2 − 0.1(2 + 4.5) = 1.35
     fleet = make_fleet([[1, 0, 0, 0]], lr=0.1, lanes=1)
-    fleet.loss = lambda model, batch, lane: sum(p.square().sum() / 2 for p in model.parameters())
+    fleet.loss = lambda model, batch, lane: sum(
+        p.square().sum() / 2 for p in model.parameters()
+    )
     width = fleet.layout.width
-    ended = fleet.train(torch.full((width,), 2.0), proximal=(3.0, torch.full((width,), 0.5)))
+    ended = fleet.train(
+        torch.full((width,), 2.0), proximal=(3.0, torch.full((width,), 0.5))
+    )
     np.testing.assert_allclose(ended, 1.35, rtol=1e-6)
 
 
-def test_fedprox_9_the_recorded_data_loss_is_without_the_proximal_term(make_fleet, rows_of):
+def test_fedprox_9_the_recorded_data_loss_is_without_the_proximal_term(
+    make_fleet, rows_of
+):
     """Two full-batch epochs: the loss of the last one, at the model after the first step, however
     strong the proximal term is; the training loss has it as it is at the end, (3/2)‖w‖²."""
+
     def trained(epochs):
         fleet = make_fleet(dtype=torch.float64, batch_size=100)
-        return fleet, fleet.train(rows_of(fleet), proximal=(3.0, torch.zeros(fleet.layout.width).double()),
-                                  epochs=epochs)
+        return fleet, fleet.train(
+            rows_of(fleet),
+            proximal=(3.0, torch.zeros(fleet.layout.width).double()),
+            epochs=epochs,
+        )
+
     fleet, start = trained(1)
     anchor = torch.zeros(fleet.layout.width).double()
-    expected = torch.stack([objective(fleet, client, start[client], anchor, 0.0) for client in range(5)])
+    expected = torch.stack(
+        [objective(fleet, client, start[client], anchor, 0.0) for client in range(5)]
+    )
     fleet, ended = trained(2)
     torch.testing.assert_close(fleet.data_losses, expected)
     torch.testing.assert_close(fleet.losses, expected + 1.5 * ended.square().sum(dim=1))

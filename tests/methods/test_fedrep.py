@@ -39,34 +39,48 @@ def phases(federate, monkeypatch, **sections):
 
 
 def test_fedrep_10a_first_only_the_head_moves_then_only_the_body(federate, monkeypatch):
-    played, calls = phases(federate, monkeypatch, method={"name": "fedrep", "head_epochs": 2}, rounds=2)
-    body, head = (played.prepared.setup.layout.columns(group) for group in ("body", "head"))
+    played, calls = phases(
+        federate, monkeypatch, method={"name": "fedrep", "head_epochs": 2}, rounds=2
+    )
+    body, head = (
+        played.prepared.setup.layout.columns(group) for group in ("body", "head")
+    )
     for (start, fitted), (again, ended) in zip(calls[::2], calls[1::2], strict=True):
         assert torch.equal(fitted, again)
-        assert torch.equal(start[:, body], fitted[:, body]) and torch.equal(fitted[:, head], ended[:, head])
-        assert ((start[:, head] != fitted[:, head]).any(dim=1).all()
-                and (fitted[:, body] != ended[:, body]).any(dim=1).all())
+        assert torch.equal(start[:, body], fitted[:, body]) and torch.equal(
+            fitted[:, head], ended[:, head]
+        )
+        assert (start[:, head] != fitted[:, head]).any(dim=1).all() and (
+            fitted[:, body] != ended[:, body]
+        ).any(dim=1).all()
     assert torch.equal(played.clients["head"], calls[-1][1][:, head])
 
 
 def test_fedrep_10b_the_server_never_has_a_head(federate):
     played = federate("fedrep", participation={"fraction": 0.6})
     head = played.prepared.setup.layout.columns("head")
-    assert torch.equal(played.server["model"][head], played.prepared.setup.initial()[head])
+    assert torch.equal(
+        played.server["model"][head], played.prepared.setup.initial()[head]
+    )
     body = head.start
     assert (played.values["floats_down"][:-1] == body).all()
 
 
 def test_fedrep_10c_without_head_epochs_it_walks_with_fedbabu(federate):
     part = {"participation": {"fraction": 0.6}}
-    played, other = federate({"name": "fedrep", "head_epochs": 0}, **part), federate("fedbabu", **part)
+    played, other = (
+        federate({"name": "fedrep", "head_epochs": 0}, **part),
+        federate("fedbabu", **part),
+    )
     head = played.prepared.setup.layout.columns("head")
     assert (played.clients["head"] == played.prepared.setup.initial()[head]).all()
     assert torch.equal(played.server["model"], other.server["model"])
 
 
 def test_fedrep_9_batch_norm_of_the_body_stands_still_in_the_head_phase(make_fleet):
-    fleet = make_fleet([[8, 3, 0, 0], [0, 9, 2, 0]], model={"name": "test_fedrep:Normed"})
+    fleet = make_fleet(
+        [[8, 3, 0, 0], [0, 9, 2, 0]], model={"name": "test_fedrep:Normed"}
+    )
     before = fleet.state["buffers.model"].clone()
     FedRep(name="fedrep", head_epochs=3).fit(fleet, fleet.setup.initial(), {}, epochs=0)
     assert torch.equal(fleet.state["buffers.model"], before)
@@ -77,21 +91,30 @@ def test_fedrep_9_batch_norm_of_the_body_stands_still_in_the_head_phase(make_fle
 def test_fedrep_ala_blends_the_upper_layer_of_the_body(federate, monkeypatch):
     """The interior columns between lower body and head: the own head and the received lower body
     stay as they are."""
-    played, calls = phases(federate, monkeypatch, method={"name": "fedrep", "ala": True}, rounds=2,
-                           model={"name": "mlp", "hidden": [7, 6]}, counts=tiny.FEW)
+    played, calls = phases(
+        federate,
+        monkeypatch,
+        method={"name": "fedrep", "ala": True},
+        rounds=2,
+        model={"name": "mlp", "hidden": [7, 6]},
+        counts=tiny.FEW,
+    )
     layout = played.prepared.setup.layout
     neck, head = layout.columns("neck"), layout.columns("head")
-    assert (neck == layout.columns("hidden2")
-            and played.clients["ala.weights"].shape == (5, neck.stop - neck.start))
+    assert neck == layout.columns("hidden2") and played.clients[
+        "ala.weights"
+    ].shape == (5, neck.stop - neck.start)
     received, blended = calls[3]  # round 2: ala, head, body
-    assert (torch.equal(blended[:, :neck.start], received[:, :neck.start])
-            and torch.equal(blended[:, head], received[:, head]))
+    assert torch.equal(
+        blended[:, : neck.start], received[:, : neck.start]
+    ) and torch.equal(blended[:, head], received[:, head])
     assert (blended[:, neck] != received[:, neck]).any(dim=1).all()
     assert torch.equal(played.clients["model"], calls[5][1])
 
 
 def test_fedrep_9_epochs_are_not_split_between_the_phases_and_nobody_trains_at_the_end(
-        federate, monkeypatch, make_fleet):
+    federate, monkeypatch, make_fleet
+):
     """τ epochs on the head and then all of the experiment's on the body; two phases in each of the rounds."""
     assert len(phases(federate, monkeypatch, method="fedrep", rounds=2)[1]) == 4
     fleet = make_fleet([[8, 0, 0, 0]], batch_size=4, epochs=3)

@@ -12,7 +12,9 @@ from hpcfl.fleet.losses import Batch
 from hpcfl.methods.fedrod import FedRoD, floored_distribution
 from hpcfl.models.mlp import MLP
 
-LINEAR, HYPER = ({"name": "fedrod", "personal": personal} for personal in ("linear", "hyper"))
+LINEAR, HYPER = (
+    {"name": "fedrod", "personal": personal} for personal in ("linear", "hyper")
+)
 
 
 @pytest.fixture(params=["linear", "hyper"])
@@ -23,14 +25,25 @@ def case(request):
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = method.adapt(MLP((5,), 4, hidden=(6,)))
-    batch = Batch(torch.randn(12, 5, generator=generator), torch.randint(3, (12,), generator=generator))
-    return (method, model, batch,
-            SimpleNamespace(distribution=floored_distribution(torch.tensor([[5.0, 4.0, 3.0, 0.0]]))[0]))
+    batch = Batch(
+        torch.randn(12, 5, generator=generator),
+        torch.randint(3, (12,), generator=generator),
+    )
+    return (
+        method,
+        model,
+        batch,
+        SimpleNamespace(
+            distribution=floored_distribution(torch.tensor([[5.0, 4.0, 3.0, 0.0]]))[0]
+        ),
+    )
 
 
 def gradients(model, value):
     names, leaves = zip(*model.named_parameters(), strict=True)
-    return dict(zip(names, torch.autograd.grad(value, leaves, allow_unused=True), strict=True))
+    return dict(
+        zip(names, torch.autograd.grad(value, leaves, allow_unused=True), strict=True)
+    )
 
 
 def test_fedrod_10a_a_uniform_distribution_leaves_plain_cross_entropy(case):
@@ -38,12 +51,16 @@ def test_fedrod_10a_a_uniform_distribution_leaves_plain_cross_entropy(case):
     features = model.features(batch.x)
     even = SimpleNamespace(distribution=floored_distribution(torch.ones(1, 4))[0])
     plain = cross_entropy(model(batch.x), batch.y)
-    torch.testing.assert_close(method.generic(model, features, batch.y, even), plain, rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        method.generic(model, features, batch.y, even), plain, rtol=0, atol=1e-6
+    )
 
 
 def test_fedrod_10b_the_personal_loss_moves_the_personal_head_only(case):
     method, model, batch, lane = case
-    found = gradients(model, method.residual(model, model.features(batch.x), batch.y, lane))
+    found = gradients(
+        model, method.residual(model, model.features(batch.x), batch.y, lane)
+    )
     for name, gradient in found.items():
         if name.startswith("personal"):
             assert gradient.abs().max() > 0
@@ -53,8 +70,13 @@ def test_fedrod_10b_the_personal_loss_moves_the_personal_head_only(case):
 
 def test_fedrod_10c_absent_classes_leave_their_row_alone(case):
     method, model, batch, lane = case
-    found = gradients(model, method.generic(model, model.features(batch.x), batch.y, lane))
-    assert found["head.weight"][3].abs().max() < 1e-9 and found["head.bias"][3].abs() < 1e-9
+    found = gradients(
+        model, method.generic(model, model.features(batch.x), batch.y, lane)
+    )
+    assert (
+        found["head.weight"][3].abs().max() < 1e-9
+        and found["head.bias"][3].abs() < 1e-9
+    )
     assert found["head.weight"][:3].abs().max() > 1e-3
     assert all(found[name] is None for name in found if name.startswith("personal"))
 
@@ -62,12 +84,16 @@ def test_fedrod_10c_absent_classes_leave_their_row_alone(case):
 def test_fedrod_9_personal_loss_adds_both_heads(case):
     method, model, batch, lane = case
     logits = model(batch.x) + method.extra(model, model.features(batch.x), lane)
-    torch.testing.assert_close(method.residual(model, model.features(batch.x), batch.y, lane),
-                               cross_entropy(logits, batch.y))
+    torch.testing.assert_close(
+        method.residual(model, model.features(batch.x), batch.y, lane),
+        cross_entropy(logits, batch.y),
+    )
 
 
 def test_fedrod_9_distributions_have_a_floor_and_no_infinity():
-    shares = floored_distribution(torch.tensor([[6.0, 2.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]).double())
+    shares = floored_distribution(
+        torch.tensor([[6.0, 2.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]).double()
+    )
     np.testing.assert_allclose(shares[0, :2], [0.75, 0.25])
     assert (shares[0, 2:] > 0).all() and shares.log().isfinite().all()
     assert shares[1].tolist() == [0.25] * 4
@@ -77,12 +103,18 @@ def test_fedrod_9_distributions_have_a_floor_and_no_infinity():
 @pytest.mark.parametrize("method", [LINEAR, HYPER])
 def test_fedrod_both_orders_walk_the_same_shared_model(federate, method):
     """The personal head moves nothing else, so body and generic head are the same together and separate."""
-    together, separate = (federate({**method, "order": order}, rounds=2)
-                          for order in ("together", "separate"))
+    together, separate = (
+        federate({**method, "order": order}, rounds=2)
+        for order in ("together", "separate")
+    )
     layout = together.prepared.setup.layout
     generic = slice(0, layout.columns("head").stop)
-    assert torch.equal(together.server["model"][generic], separate.server["model"][generic])
-    assert not torch.equal(together.server["model"][generic], together.prepared.setup.initial()[generic])
+    assert torch.equal(
+        together.server["model"][generic], separate.server["model"][generic]
+    )
+    assert not torch.equal(
+        together.server["model"][generic], together.prepared.setup.initial()[generic]
+    )
 
 
 def test_fedrod_2_linear_head_is_private_and_begins_as_the_generic_one(federate):
@@ -91,7 +123,9 @@ def test_fedrod_2_linear_head_is_private_and_begins_as_the_generic_one(federate)
     head, personal = layout.columns("head"), layout.columns("personal")
     assert torch.equal(initial[head], initial[personal])
     moved = (played.clients["head"] != initial[personal]).any(dim=1)
-    assert moved.sum() == 2 and torch.equal(played.server["model"][personal], initial[personal])
+    assert moved.sum() == 2 and torch.equal(
+        played.server["model"][personal], initial[personal]
+    )
     assert (played.values["floats_down"][:-1] == personal.start).all()
 
 
@@ -121,20 +155,40 @@ def test_fedrod_8_scores_both_heads_and_the_generic_one(federate, method):
 def test_fedrod_4_separate_personal_steps_are_plain(federate, monkeypatch):
     """One full batch: r ← r − η∇(ii) at the body and generic head just trained, without decay,
     clipping or momentum."""
-    training = {"batch_size": 100, "lr": 0.1, "weight_decay": 0.9, "clip": 1e-3, "momentum": 0.9, "epochs": 2}
-    played, calls = phases(federate, monkeypatch, method={**LINEAR, "order": "separate"}, rounds=1,
-                           training=training)
+    training = {
+        "batch_size": 100,
+        "lr": 0.1,
+        "weight_decay": 0.9,
+        "clip": 1e-3,
+        "momentum": 0.9,
+        "epochs": 2,
+    }
+    played, calls = phases(
+        federate,
+        monkeypatch,
+        method={**LINEAR, "order": "separate"},
+        rounds=1,
+        training=training,
+    )
     assert len(calls) == 2
     (_, generic), (start, ended) = calls
     assert torch.equal(generic, start)
-    setup, samples, method = played.prepared.setup, played.prepared.resources.samples, played.prepared.method
+    setup, samples, method = (
+        played.prepared.setup,
+        played.prepared.resources.samples,
+        played.prepared.method,
+    )
     personal, lane = setup.layout.columns("personal"), SimpleNamespace()
     for client, row in enumerate(start):
         x, y = samples.take(samples.train[client])
         model = setup.build()
         for _ in range(2):
             model.load_state_dict(setup.layout.split(row))
-            slopes = gradients(model, method.residual(model, model.features(x), y, lane))
-            step = torch.cat([slopes[f"personal.{name}"].flatten() for name in ("weight", "bias")])
-            row = torch.cat([row[:personal.start], row[personal] - 0.1 * step])
+            slopes = gradients(
+                model, method.residual(model, model.features(x), y, lane)
+            )
+            step = torch.cat(
+                [slopes[f"personal.{name}"].flatten() for name in ("weight", "bias")]
+            )
+            row = torch.cat([row[: personal.start], row[personal] - 0.1 * step])
         torch.testing.assert_close(ended[client], row, rtol=1e-5, atol=1e-6)

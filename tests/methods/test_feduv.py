@@ -13,7 +13,9 @@ from hpcfl.models.mlp import MLP
 
 
 def draw(*shape):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    return torch.randn(
+        *shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64
+    )
 
 
 @pytest.mark.parametrize("fraction", [1.0, 0.4])
@@ -26,7 +28,10 @@ def test_feduv_10_without_regularisers_is_fedavg(federate, fraction):
 
 def test_feduv_10_bounds():
     for scale in (0, 1, 100):
-        gap, near = variance_gap((scale * draw(9, 4)).softmax(1)), closeness(scale * draw(9, 4), detach=False)
+        gap, near = (
+            variance_gap((scale * draw(9, 4)).softmax(1)),
+            closeness(scale * draw(9, 4), detach=False),
+        )
         assert 0 <= gap <= 0.5 and 0 < near <= 1  # 1/√4
 
 
@@ -38,18 +43,22 @@ def test_feduv_10_one_hot_predictions_of_each_class_once_have_no_gap():
 def test_feduv_4_variance_by_hand():
     # Two samples, two classes: a column (0.9, 0.5) has the unbiased standard deviation 0.4/√2;
     # 1/√2 − 0.4/√2 = 0.6/√2.
-    assert (float(variance_gap(torch.tensor([[0.9, 0.1], [0.5, 0.5]]).double()))
-            == pytest.approx(0.6 / math.sqrt(2)))
+    assert float(
+        variance_gap(torch.tensor([[0.9, 0.1], [0.5, 0.5]]).double())
+    ) == pytest.approx(0.6 / math.sqrt(2))
 
 
 def test_feduv_4_uniformity_by_hand():
     # Points 0, 1, 3 on a line: squared distances 1, 9, 4, their median 4: (e^−¼ + e^−9/4 + e^−1)/3.
     expected = (math.exp(-0.25) + math.exp(-2.25) + math.exp(-1)) / 3
-    assert (float(closeness(torch.tensor([[0.0], [1.0], [3.0]]).double(), detach=False))
-            == pytest.approx(expected))
+    assert float(
+        closeness(torch.tensor([[0.0], [1.0], [3.0]]).double(), detach=False)
+    ) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("values", [[3.0], [1, 2, 3], [4, 3, 2, 1], [0, 5, 0, 1, 7, 0], [0, 2, 2, 9]])
+@pytest.mark.parametrize(
+    "values", [[3.0], [1, 2, 3], [4, 3, 2, 1], [0, 5, 0, 1, 7, 0], [0, 2, 2, 9]]
+)
 def test_feduv_median_leaves_zeros_out(values):
     values = torch.tensor(values).double()
     assert median_above_zero(values) == values[values > 0].median()
@@ -65,24 +74,37 @@ def test_feduv_9_coinciding_features_are_close_without_a_gradient():
 def test_feduv_9_the_median_takes_part_in_the_gradient_unless_detached():
     features = draw(5, 3).requires_grad_()
     assert torch.autograd.gradcheck(lambda x: closeness(x, detach=False), features)
-    part, whole = (torch.autograd.grad(closeness(features, detach), features)[0] for detach in (True, False))
+    part, whole = (
+        torch.autograd.grad(closeness(features, detach), features)[0]
+        for detach in (True, False)
+    )
     assert not torch.allclose(part, whole)
 
 
 def test_feduv_4_loss_is_the_sum_of_its_parts():
-    model, x, y = MLP((5,), 4, hidden=(6,)).double(), draw(8, 5), torch.tensor([0, 1, 2, 3, 0, 1, 2, 3])
+    model, x, y = (
+        MLP((5,), 4, hidden=(6,)).double(),
+        draw(8, 5),
+        torch.tensor([0, 1, 2, 3, 0, 1, 2, 3]),
+    )
     features = model.features(x)
     parts = cross_entropy(model(x), y) + 2 * variance_gap(model(x).softmax(1))
     for sphere in (False, True):
         method = FedUV(name="feduv", lam=2.0, mu=3.0, normalise=sphere)
         seen = normalize(features, dim=1) if sphere else features
-        torch.testing.assert_close(method.loss(model, Batch(x, y), Lane()),
-                                   parts + 3 * closeness(seen, False))
+        torch.testing.assert_close(
+            method.loss(model, Batch(x, y), Lane()), parts + 3 * closeness(seen, False)
+        )
 
 
 def test_feduv_9_a_batch_of_one_has_no_regularisers():
-    model, batch = MLP((5,), 4, hidden=(6,)), Batch(draw(1, 5).float(), torch.tensor([2]))
-    assert FedUV(name="feduv").loss(model, batch, Lane()) == cross_entropy(model(batch.x), batch.y)
+    model, batch = (
+        MLP((5,), 4, hidden=(6,)),
+        Batch(draw(1, 5).float(), torch.tensor([2])),
+    )
+    assert FedUV(name="feduv").loss(model, batch, Lane()) == cross_entropy(
+        model(batch.x), batch.y
+    )
 
 
 def test_feduv_gradients_stay_finite_where_predictions_agree():

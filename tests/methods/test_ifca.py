@@ -23,7 +23,9 @@ def everyone(models, clients):
 def test_ifca_10_one_cluster_is_fedavg(federate, fraction):
     sections = {"participation": {"fraction": fraction}}
     one = federate({"name": "ifca", "clusters": 1}, **sections)
-    assert torch.equal(one.server["models"], federate("fedavg", **sections).server["model"][None])
+    assert torch.equal(
+        one.server["models"], federate("fedavg", **sections).server["model"][None]
+    )
 
 
 def test_ifca_10_of_identical_models_only_the_first_moves(make_fleet, cohort, arrived):
@@ -33,8 +35,9 @@ def test_ifca_10_of_identical_models_only_the_first_moves(make_fleet, cohort, ar
     assert uplink["cluster"].tensor.tolist() == [[0]] * 5
     server = {"models": model.repeat(3, 1), "chosen": torch.full((5,), -1)}
     method(clusters=3).aggregate(server, cohort(fleet.counts), arrived(uplink))
-    assert (not torch.equal(server["models"][0], model)
-            and torch.equal(server["models"][1:], model.repeat(2, 1)))
+    assert not torch.equal(server["models"][0], model) and torch.equal(
+        server["models"][1:], model.repeat(2, 1)
+    )
 
 
 def test_ifca_10_relabelling_permutes_results(make_fleet, rows_of, cohort, arrived):
@@ -46,9 +49,11 @@ def test_ifca_10_relabelling_permutes_results(make_fleet, rows_of, cohort, arriv
         server = {"models": models, "chosen": torch.full((5,), -1)}
         method(clusters=3).aggregate(server, cohort(fleet.counts), arrived(uplink))
         return server
+
     first, other = played(models), played(models[order])
-    assert (torch.equal(first["models"][order], other["models"])
-            and torch.equal(order[other["chosen"]], first["chosen"]))
+    assert torch.equal(first["models"][order], other["models"]) and torch.equal(
+        order[other["chosen"]], first["chosen"]
+    )
     assert len(first["chosen"].unique()) > 1
 
 
@@ -61,20 +66,47 @@ def test_ifca_9_chooses_by_the_training_data(make_fleet, rows_of):
 
     def best(part, client):
         x, y = samples.take(samples.parts[part][client])
-        return min(range(len(models)), key=lambda i: float(torch.nn.functional.cross_entropy(
-            torch.func.functional_call(module, fleet.layout.split(models[i]), x), y)))
-    chosen = method(clusters=len(models)).opened(fleet, everyone(models, 5))["cluster"].tolist()
+        return min(
+            range(len(models)),
+            key=lambda i: float(
+                torch.nn.functional.cross_entropy(
+                    torch.func.functional_call(
+                        module, fleet.layout.split(models[i]), x
+                    ),
+                    y,
+                )
+            ),
+        )
+
+    chosen = (
+        method(clusters=len(models))
+        .opened(fleet, everyone(models, 5))["cluster"]
+        .tolist()
+    )
     assert chosen == [best("train", client) for client in range(5)]
     assert chosen != [best("test", client) for client in range(5)]
 
 
 def test_ifca_5_a_cluster_is_the_weighted_mean_of_those_who_chose_it(cohort, arrived):
-    server = {"models": torch.tensor([[9.0], [8.0], [7.0]]), "chosen": torch.full((4,), -1)}
-    counts, trained = torch.tensor([[1, 0], [0, 5], [1, 2]]), torch.tensor([[1.0], [2.0], [4.0]])
-    uplink = method(clusters=3).reply(SimpleNamespace(samples=counts.sum(dim=1)),
-                                      {"cluster": torch.tensor([2, 0, 2])}, trained)
+    server = {
+        "models": torch.tensor([[9.0], [8.0], [7.0]]),
+        "chosen": torch.full((4,), -1),
+    }
+    counts, trained = (
+        torch.tensor([[1, 0], [0, 5], [1, 2]]),
+        torch.tensor([[1.0], [2.0], [4.0]]),
+    )
+    uplink = method(clusters=3).reply(
+        SimpleNamespace(samples=counts.sum(dim=1)),
+        {"cluster": torch.tensor([2, 0, 2])},
+        trained,
+    )
     method(clusters=3).aggregate(server, cohort(counts, ids=[0, 2, 3]), arrived(uplink))
-    assert server["models"].tolist() == [[2.0], [8.0], [(1 * 1 + 3 * 4) / 4]]  # cluster 1 is empty and stays
+    assert server["models"].tolist() == [
+        [2.0],
+        [8.0],
+        [(1 * 1 + 3 * 4) / 4],
+    ]  # cluster 1 is empty and stays
     assert server["chosen"].tolist() == [2, -1, 0, 2]
 
 
@@ -92,7 +124,9 @@ def test_ifca_floats(federate):
     assert np.nanmean(values["clients/floats_up"][0]) == width + 1
 
 
-def test_ifca_8_who_rests_is_scored_with_the_cluster_of_its_training_data_too(make_fleet, rows_of):
+def test_ifca_8_who_rests_is_scored_with_the_cluster_of_its_training_data_too(
+    make_fleet, rows_of
+):
     models = torch.cat([rows_of(make_fleet(), seed) for seed in range(3)])
     plays, rests = make_fleet(), make_fleet()
     chosen = method(clusters=15).update(plays, everyone(models, 5))["cluster"].tensor
@@ -100,4 +134,6 @@ def test_ifca_8_who_rests_is_scored_with_the_cluster_of_its_training_data_too(ma
     assert len(chosen.unique()) > 1
     rests.score("expected", models[chosen[:, 0]])
     for fleet in (plays, rests):
-        assert torch.equal(fleet.scores["pre"]["loss"], rests.scores["expected"]["loss"])
+        assert torch.equal(
+            fleet.scores["pre"]["loss"], rests.scores["expected"]["loss"]
+        )

@@ -18,21 +18,33 @@ def softmax_step(x, y, weight, bias, lr, steps):
 
 
 def test_local_trains_by_plain_gradient_descent(federate):
-    played = federate("local", model={"hidden": []}, training={"batch_size": 100, "lr": 0.2}, rounds=4)
+    played = federate(
+        "local", model={"hidden": []}, training={"batch_size": 100, "lr": 0.2}, rounds=4
+    )
     samples, layout = played.prepared.resources.samples, played.prepared.setup.layout
     start = layout.split(played.prepared.setup.initial())
     ended = layout.split(played.clients["model"])
     for client in range(5):
         x, y = samples.take(samples.train[client])
-        weight, bias = softmax_step(x.double().numpy(), y.numpy(), start["head.weight"].double().numpy(),
-                                    start["head.bias"].double().numpy(), 0.2, 4)
+        weight, bias = softmax_step(
+            x.double().numpy(),
+            y.numpy(),
+            start["head.weight"].double().numpy(),
+            start["head.bias"].double().numpy(),
+            0.2,
+            4,
+        )
         np.testing.assert_allclose(ended["head.weight"][client], weight, atol=1e-6)
         np.testing.assert_allclose(ended["head.bias"][client], bias, atol=1e-6)
 
 
 def test_local_10_other_clients_data_change_nothing(federate):
-    first = federate("local", [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6]]).clients["model"]
-    other = federate("local", [[8, 3, 0, 0], [4, 0, 0, 7], [1, 0, 6, 6]]).clients["model"]
+    first = federate("local", [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6]]).clients[
+        "model"
+    ]
+    other = federate("local", [[8, 3, 0, 0], [4, 0, 0, 7], [1, 0, 6, 6]]).clients[
+        "model"
+    ]
     assert torch.equal(first[[0, 2]], other[[0, 2]])
     assert not torch.equal(first[1], other[1])
 
@@ -41,10 +53,13 @@ def test_local_8_sends_nothing_and_is_scored_after_training(federate):
     played = federate("local")
     assert Local.primary == "post"
     assert played.server == {}
-    assert ((played.values["floats_down"][:-1] == 0).all()
-            and (played.values["clients/floats_up"][:-1] == 0).all())
+    assert (played.values["floats_down"][:-1] == 0).all() and (
+        played.values["clients/floats_up"][:-1] == 0
+    ).all()
     # what a round leaves is what the next one starts from
-    assert np.array_equal(played.values["clients/post/loss"][:-1], played.values["clients/pre/loss"][1:])
+    assert np.array_equal(
+        played.values["clients/post/loss"][:-1], played.values["clients/pre/loss"][1:]
+    )
 
 
 def test_local_4_trains_only_in_rounds_of_its_cohort(federate):

@@ -8,15 +8,21 @@ from hpcfl.methods.moon import Moon
 
 def test_without_weight_it_is_fedavg(federate):
     for part in ({}, {"participation": {"fraction": 0.6}}):
-        assert torch.equal(federate({"name": "moon", "mu": 0.0}, **part).server["model"],
-                           federate("fedavg", **part).server["model"])
+        assert torch.equal(
+            federate({"name": "moon", "mu": 0.0}, **part).server["model"],
+            federate("fedavg", **part).server["model"],
+        )
 
 
 def test_in_the_first_round_both_models_are_the_same_and_do_not_pull(federate):
     """z_w = z_i, so ℓ = log 2 whatever z is."""
-    torch.testing.assert_close(federate("moon", rounds=1).server["model"],
-                               federate("fedavg", rounds=1).server["model"])
-    assert not torch.allclose(federate("moon").server["model"], federate("fedavg").server["model"])
+    torch.testing.assert_close(
+        federate("moon", rounds=1).server["model"],
+        federate("fedavg", rounds=1).server["model"],
+    )
+    assert not torch.allclose(
+        federate("moon").server["model"], federate("fedavg").server["model"]
+    )
 
 
 def test_the_loss_is_the_formula(make_fleet, rows_of):
@@ -32,7 +38,10 @@ def test_the_loss_is_the_formula(make_fleet, rows_of):
         return (x.flatten(1) @ weight.T + bias).relu(), named
 
     (z, named), (near, _), (far, _) = features(own), features(received), features(last)
-    a, b = ((z * other).sum(dim=1) / (z.norm(dim=1) * other.norm(dim=1)) / 0.25 for other in (near, far))
+    a, b = (
+        (z * other).sum(dim=1) / (z.norm(dim=1) * other.norm(dim=1)) / 0.25
+        for other in (near, far)
+    )
     contrast = -(a.exp() / (a.exp() + b.exp())).log().mean()
     logits = z @ named["head.weight"].T + named["head.bias"]
     expected = torch.nn.functional.cross_entropy(logits, y) + 2 * contrast

@@ -7,48 +7,105 @@ import torch
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
-MIXED = ["fedprox", "fedavg-c", "fedprox-c", "fedala", "feduv", "per-fedavg", "ditto", "fedphp", "partialfed",
-         "moon"]
+MIXED = [
+    "fedprox",
+    "fedavg-c",
+    "fedprox-c",
+    "fedala",
+    "feduv",
+    "per-fedavg",
+    "ditto",
+    "fedphp",
+    "partialfed",
+    "moon",
+]
 
 
 def test_class_wise_fedavg_is_cwfedavg(federate):
-    assert federate({"name": "fedavg", "aggregation": "class-wise"}).digest == federate("cwfedavg").digest
+    assert (
+        federate({"name": "fedavg", "aggregation": "class-wise"}).digest
+        == federate("cwfedavg").digest
+    )
 
 
 def test_cwfedavg_with_averages_is_fedavg(federate):
-    assert federate({"name": "cwfedavg", "aggregation": "average"}).digest == federate("fedavg").digest
+    assert (
+        federate({"name": "cwfedavg", "aggregation": "average"}).digest
+        == federate("fedavg").digest
+    )
 
 
 def test_class_wise_fedprox_without_a_pull_is_cwfedavg(federate):
-    assert (federate({"name": "fedprox", "mu": 0.0, "aggregation": "class-wise"}).digest
-            == federate("cwfedavg").digest)
+    assert (
+        federate({"name": "fedprox", "mu": 0.0, "aggregation": "class-wise"}).digest
+        == federate("cwfedavg").digest
+    )
 
 
 @pytest.mark.parametrize("name", MIXED)
 def test_class_wise_aggregation_changes_the_start_models(federate, name):
-    short = {"tune_epochs": 1} if name.endswith("-c") else {"most_epochs": 12} if name == "fedala" else {}
-    average, class_wise = (federate({"name": name, "aggregation": how, **short})
-                           for how in ("average", "class-wise"))
+    short = (
+        {"tune_epochs": 1}
+        if name.endswith("-c")
+        else {"most_epochs": 12}
+        if name == "fedala"
+        else {}
+    )
+    average, class_wise = (
+        federate({"name": name, "aggregation": how, **short})
+        for how in ("average", "class-wise")
+    )
     assert "uploads" in class_wise.server and "uploads" not in average.server
     assert not torch.equal(class_wise.server["model"], average.server["model"])
     assert all(tensor.isfinite().all() for tensor in class_wise.server.values())
 
 
-@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedrod", "fedbabu", "pfedme", "fedcac",
-                                  "creff", "cfl", "ifca", "scaffold", "apfl", "fedbn", "fedadam"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fedper",
+        "fedrep",
+        "fedrod",
+        "fedbabu",
+        "pfedme",
+        "fedcac",
+        "creff",
+        "cfl",
+        "ifca",
+        "scaffold",
+        "apfl",
+        "fedbn",
+        "fedadam",
+    ],
+)
 def test_methods_that_do_not_average_a_whole_model_have_no_such_option(federate, name):
     with pytest.raises(UserError, match=r"unknown key 'method\.aggregation'"):
         federate({"name": name, "aggregation": "class-wise"})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "cwfedavg", "diversifed", "fedamp", "fedrep",
-                                  "ditto", "pfedme"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fedavg",
+        "fedprox",
+        "cwfedavg",
+        "diversifed",
+        "fedamp",
+        "fedrep",
+        "ditto",
+        "pfedme",
+    ],
+)
 def test_ala_blends_before_training(federate, short_ala, name):
     """Some of the methods that have the option; each starts from a blend from its second round on."""
-    plain, blended = (federate({"name": name, "ala": ala}, rounds=3) for ala in (False, True))
+    plain, blended = (
+        federate({"name": name, "ala": ala}, rounds=3) for ala in (False, True)
+    )
     assert "ala.weights" in blended.clients and "ala.weights" not in plain.clients
-    assert ((blended.clients["ala.weights"] >= 0) & (blended.clients["ala.weights"] <= 1)).all()
+    assert (
+        (blended.clients["ala.weights"] >= 0) & (blended.clients["ala.weights"] <= 1)
+    ).all()
     assert (blended.clients["ala.weights"] < 1).any()
     key = "models" if "models" in plain.server else "model"
     assert not torch.equal(plain.server[key], blended.server[key])
@@ -66,37 +123,61 @@ def test_ala_as_an_option_is_fedalas(federate, short_ala):
 
 # hyperparameters that the papers print, and what is chosen where codes differ: items 7 and 9 of
 # methods-1.md, -2.md
-PRINTED = {"fedprox": {"mu": 0.001}, "fedprox-c": {"mu": 0.001},
-           "fedavg-c": {"tune_epochs": 10, "tuned_upload": True},
-           "cwfedavg": {"distribution": "wdr", "layers": "output", "wdr": 10, "wdr_half": True},
-           "fedala": {"eta": 1, "share": 0.8, "layers": 1, "threshold": 0.01, "most_epochs": 100,
-                      "activation": "round"},
-           "diversifed": {"alpha": 1, "lam": 2, "tau": 1},
-           "fedamp": {"alpha": 1000, "lam": 1, "sigma": 0.1, "relative": False, "cap": False},
-           "fednh": {"rho": 0.9, "scale": 1, "learn_scale": True, "weights": "uniform"},
-           "fedfomo": {"received": "all", "validation": 0.2},
-           "apple": {"relation_lr": 0.01, "mu": 0.1, "period": 0.2, "times_clients": True},
-           "cfl": {"eps1": 0.4, "eps2": 0.9, "quiet_rounds": 20, "linkage": "single"},
-           "ifca": {"weights": "samples"},
-           "feduv": {"lam": 2.5, "mu": 0.5, "normalise": False, "detach_scale": False},
-           "fedproto": {"lam": 1, "weights": "uniform"},
-           "per-fedavg": {"variant": "first-order", "alpha": None, "beta": None},
-           "fedrep": {"head_epochs": 5},
-           "pfedme": {"lam": 15, "personal_lr": 0.01, "inner_steps": 5, "beta": 1, "mu": 0},
-           "ditto": {"lam": 0.1, "personal_epochs": 2, "anchor": "received"},
-           "fedphp": {"mu": 0.9, "lam": 0.01, "variant": "original"},
-           "partialfed": {"warmup": 20, "temperature": 5, "decay": 0.965, "strategy_share": 0.2,
-                          "draw": "round"},
-           "fedrod": {"personal": "linear", "order": "together"},
-           "fedbabu": {"tune_epochs": 5, "tune_from": "global"},
-           "creff": {"features_each": 100, "match_steps": 100,
-                     "features_lr": 0.01, "head_epochs": 300, "head_lr": 0.01},
-           "fedcac": {"tau": 0.5, "beta": 100},
-           "scaffold": {"server_lr": 1, "weights": "uniform"},
-           "moon": {"mu": 5, "tau": 0.5},
-           "apfl": {"alpha": 0.5, "adaptive": True},
-           "fedadam": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
-           "fedyogi": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3}}
+PRINTED = {
+    "fedprox": {"mu": 0.001},
+    "fedprox-c": {"mu": 0.001},
+    "fedavg-c": {"tune_epochs": 10, "tuned_upload": True},
+    "cwfedavg": {
+        "distribution": "wdr",
+        "layers": "output",
+        "wdr": 10,
+        "wdr_half": True,
+    },
+    "fedala": {
+        "eta": 1,
+        "share": 0.8,
+        "layers": 1,
+        "threshold": 0.01,
+        "most_epochs": 100,
+        "activation": "round",
+    },
+    "diversifed": {"alpha": 1, "lam": 2, "tau": 1},
+    "fedamp": {"alpha": 1000, "lam": 1, "sigma": 0.1, "relative": False, "cap": False},
+    "fednh": {"rho": 0.9, "scale": 1, "learn_scale": True, "weights": "uniform"},
+    "fedfomo": {"received": "all", "validation": 0.2},
+    "apple": {"relation_lr": 0.01, "mu": 0.1, "period": 0.2, "times_clients": True},
+    "cfl": {"eps1": 0.4, "eps2": 0.9, "quiet_rounds": 20, "linkage": "single"},
+    "ifca": {"weights": "samples"},
+    "feduv": {"lam": 2.5, "mu": 0.5, "normalise": False, "detach_scale": False},
+    "fedproto": {"lam": 1, "weights": "uniform"},
+    "per-fedavg": {"variant": "first-order", "alpha": None, "beta": None},
+    "fedrep": {"head_epochs": 5},
+    "pfedme": {"lam": 15, "personal_lr": 0.01, "inner_steps": 5, "beta": 1, "mu": 0},
+    "ditto": {"lam": 0.1, "personal_epochs": 2, "anchor": "received"},
+    "fedphp": {"mu": 0.9, "lam": 0.01, "variant": "original"},
+    "partialfed": {
+        "warmup": 20,
+        "temperature": 5,
+        "decay": 0.965,
+        "strategy_share": 0.2,
+        "draw": "round",
+    },
+    "fedrod": {"personal": "linear", "order": "together"},
+    "fedbabu": {"tune_epochs": 5, "tune_from": "global"},
+    "creff": {
+        "features_each": 100,
+        "match_steps": 100,
+        "features_lr": 0.01,
+        "head_epochs": 300,
+        "head_lr": 0.01,
+    },
+    "fedcac": {"tau": 0.5, "beta": 100},
+    "scaffold": {"server_lr": 1, "weights": "uniform"},
+    "moon": {"mu": 5, "tau": 0.5},
+    "apfl": {"alpha": 0.5, "adaptive": True},
+    "fedadam": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
+    "fedyogi": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
+}
 
 
 @pytest.mark.parametrize("name", PRINTED)

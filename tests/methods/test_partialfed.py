@@ -28,23 +28,44 @@ def method(**keys):
 
 @pytest.mark.parametrize("draw", ["round", "batch"])
 def test_partialfed_10a_keeping_everything_is_local_training(federate, draw):
-    played = federate({"name": "test_partialfed:Loads", "own": 1, "warmup": 0, "strategy_share": 0.0,
-                       "draw": draw})
-    torch.testing.assert_close(played.clients["model"], federate("local").clients["model"])
+    played = federate(
+        {
+            "name": "test_partialfed:Loads",
+            "own": 1,
+            "warmup": 0,
+            "strategy_share": 0.0,
+            "draw": draw,
+        }
+    )
+    torch.testing.assert_close(
+        played.clients["model"], federate("local").clients["model"]
+    )
 
 
 def test_partialfed_10b_loading_everything_keeps_only_the_last_step(federate):
     """One batch an epoch: however many epochs, θ = w − η∇f(w)."""
-    loads = {"name": "test_partialfed:Loads", "own": 0, "warmup": 0, "strategy_share": 0.0, "draw": "batch"}
-    several = federate(loads, rounds=1, training={"batch_size": 100, "epochs": 4}).clients["model"]
+    loads = {
+        "name": "test_partialfed:Loads",
+        "own": 0,
+        "warmup": 0,
+        "strategy_share": 0.0,
+        "draw": "batch",
+    }
+    several = federate(
+        loads, rounds=1, training={"batch_size": 100, "epochs": 4}
+    ).clients["model"]
     single = federate("local", rounds=1, training={"batch_size": 100}).clients["model"]
     torch.testing.assert_close(several, single)
 
 
 def test_partialfed_4_loading_everything_once_a_round_trains_as_fedavg(federate):
     """Drawn before local training, all mini-batches train what was loaded."""
-    loads = federate({"name": "test_partialfed:Loads", "own": 0, "warmup": 0, "strategy_share": 0.0})
-    torch.testing.assert_close(loads.server["model"], federate("fedavg").server["model"])
+    loads = federate(
+        {"name": "test_partialfed:Loads", "own": 0, "warmup": 0, "strategy_share": 0.0}
+    )
+    torch.testing.assert_close(
+        loads.server["model"], federate("fedavg").server["model"]
+    )
 
 
 def test_partialfed_4_composes_once_a_round(make_fleet, rows_of):
@@ -52,15 +73,21 @@ def test_partialfed_4_composes_once_a_round(make_fleet, rows_of):
     fleet = make_fleet()
     shared, own = rows_of(fleet, 1), rows_of(fleet, 2)
     fleet.state = {"model": own.clone(), "strategy": torch.zeros(5, 2, 2)}
-    trained = PartialFed(**method(strategy_share=0.0, temperature=0.7)).fit(fleet, shared, {})
+    trained = PartialFed(**method(strategy_share=0.0, temperature=0.7)).fit(
+        fleet, shared, {}
+    )
     noise = -(-fleet.uniform("first gumbel", 2, 2).log()).log()
     choice = by_layer(fleet.layout, (noise / 0.7).softmax(dim=2)[..., 0])
     start = own + choice * (shared - own)
     torch.testing.assert_close(trained, make_fleet().train(start))
-    assert len(choice.unique()) == 10 and torch.equal(fleet.state["strategy"], torch.zeros(5, 2, 2))
+    assert len(choice.unique()) == 10 and torch.equal(
+        fleet.state["strategy"], torch.zeros(5, 2, 2)
+    )
     fleet = make_fleet()
     fleet.state = {"model": own.clone(), "strategy": torch.zeros(5, 2, 2)}
-    stays = PartialFed(**method(strategy_share=0.999, temperature=0.7)).fit(fleet, shared, {})
+    stays = PartialFed(**method(strategy_share=0.999, temperature=0.7)).fit(
+        fleet, shared, {}
+    )
     torch.testing.assert_close(stays, start)
     assert (fleet.state["strategy"] != 0).all()
 
@@ -69,7 +96,9 @@ def test_partialfed_10c_strategy_batches_leave_the_model_as_it_is(make_fleet, ro
     fleet = make_fleet()
     shared, own = rows_of(fleet, 1), rows_of(fleet, 2)
     fleet.state = {"model": own.clone(), "strategy": torch.zeros(5, 2, 2)}
-    trained = PartialFed(**method(strategy_share=0.999, draw="batch")).fit(fleet, shared, {})
+    trained = PartialFed(**method(strategy_share=0.999, draw="batch")).fit(
+        fleet, shared, {}
+    )
     assert torch.equal(trained, own)
     assert (fleet.state["strategy"] != 0).all()
 
@@ -81,27 +110,36 @@ def test_partialfed_4_strategy_follows_the_gradient(make_fleet, rows_of):
     shared, own, layers = rows_of(fleet, 1), rows_of(fleet, 2), len(fleet.layout.layers)
     start = torch.linspace(-1, 1, 4 * layers).double().view(2, layers, 2)
     fleet.state = {"model": own, "strategy": start}
-    PartialFed(**method(strategy_share=0.999, strategy_lr=1.0, temperature=0.8,
-                        draw="batch")).fit(fleet, shared, {})
+    PartialFed(
+        **method(strategy_share=0.999, strategy_lr=1.0, temperature=0.8, draw="batch")
+    ).fit(fleet, shared, {})
     noise = -(-fleet.uniform("gumbel", 1, layers, 2).log()).log()[:, 0].double()
 
     def objective(client, strategy):
         choice = ((strategy + noise[client]) / 0.8).softmax(dim=1)[None]
-        mixed = (by_layer(fleet.layout, choice[..., 0]) * shared[client]
-                 + by_layer(fleet.layout, choice[..., 1]) * own[client])
+        mixed = (
+            by_layer(fleet.layout, choice[..., 0]) * shared[client]
+            + by_layer(fleet.layout, choice[..., 1]) * own[client]
+        )
         named = {name: tensor[0] for name, tensor in fleet.layout.stack(mixed).items()}
         x, y = fleet.resources.samples.take(fleet.resources.samples.train[client])
         return torch.nn.functional.cross_entropy(
-            torch.func.functional_call(fleet.resources.kernel.module, named, x), y)
+            torch.func.functional_call(fleet.resources.kernel.module, named, x), y
+        )
 
     for client in range(2):
         for layer in range(layers):
             for option in range(2):
                 shift = torch.zeros(layers, 2).double()
                 shift[layer, option] = 1e-6
-                slope = (objective(client, start[client] + shift)
-                         - objective(client, start[client] - shift)) / 2e-6
-                moved = fleet.state["strategy"][client, layer, option] - start[client, layer, option]
+                slope = (
+                    objective(client, start[client] + shift)
+                    - objective(client, start[client] - shift)
+                ) / 2e-6
+                moved = (
+                    fleet.state["strategy"][client, layer, option]
+                    - start[client, layer, option]
+                )
                 assert abs(moved + slope) < 1e-6 and abs(slope) > 1e-5
 
 
@@ -110,42 +148,64 @@ def test_partialfed_4_draws_anew_in_every_batch(make_fleet, rows_of, monkeypatch
     their own.
     """
     fleet, counted, draws = make_fleet([[10, 0, 0, 0]], epochs=2), [], []
-    monkeypatch.setattr(PartialFed, "trains_strategy", lambda self, index, offset: (
-        counted.append(int(index)), trains_strategy(self, index, offset))[1])
-    monkeypatch.setattr(partialfed, "gumbel", lambda inside: draws.append(inside) or gumbel(inside))
+    monkeypatch.setattr(
+        PartialFed,
+        "trains_strategy",
+        lambda self, index, offset: (
+            counted.append(int(index)),
+            trains_strategy(self, index, offset),
+        )[1],
+    )
+    monkeypatch.setattr(
+        partialfed, "gumbel", lambda inside: draws.append(inside) or gumbel(inside)
+    )
     fleet.state = {"model": rows_of(fleet, 1), "strategy": torch.zeros(1, 2, 2)}
     PartialFed(**method(draw="batch")).fit(fleet, rows_of(fleet, 2), {})
     assert counted == [0, 1, 2, 3, 4, 5]
-    assert (torch.equal(torch.cat(draws), fleet.uniform("gumbel", 6, 2, 2)[0])
-            and len(torch.cat(draws).unique()) == 24)
+    assert (
+        torch.equal(torch.cat(draws), fleet.uniform("gumbel", 6, 2, 2)[0])
+        and len(torch.cat(draws).unique()) == 24
+    )
 
 
 def test_partialfed_9_strategy_accumulates(federate):
     """Draws are never written over what is learned: with η_a = 0 the strategy stays 0, with η_a > 0
     it moves a little."""
-    assert (federate(method(strategy_lr=0.0, strategy_share=0.5)).clients["strategy"] == 0).all()
+    assert (
+        federate(method(strategy_lr=0.0, strategy_share=0.5)).clients["strategy"] == 0
+    ).all()
     moved = federate(method(strategy_share=0.5)).clients["strategy"]
     assert 0 < moved.abs().max() < 0.5
 
 
 def test_partialfed_4_warm_up_is_fedavg(federate):
     part = {"participation": {"fraction": 0.6}}
-    warm, average = federate({"name": "partialfed", "warmup": 3}, **part), federate("fedavg", **part)
+    warm, average = (
+        federate({"name": "partialfed", "warmup": 3}, **part),
+        federate("fedavg", **part),
+    )
     assert torch.equal(warm.server["model"], average.server["model"])
-    np.testing.assert_array_equal(warm.values["clients/pre/loss"][:-1],
-                                  average.values["clients/pre/loss"][:-1])
-    assert not torch.equal(federate({"name": "partialfed", "warmup": 1}, **part).server["model"],
-                           average.server["model"])
+    np.testing.assert_array_equal(
+        warm.values["clients/pre/loss"][:-1], average.values["clients/pre/loss"][:-1]
+    )
+    assert not torch.equal(
+        federate({"name": "partialfed", "warmup": 1}, **part).server["model"],
+        average.server["model"],
+    )
 
 
 def test_partialfed_9_shares_out_the_batches_evenly():
     counts = torch.arange(1000)
     for share in (0.2, 0.5, 0.0):
         for offset in (0.0, 0.37, 0.99):
-            learns = PartialFed(**method(strategy_share=share)).trains_strategy(counts, torch.tensor(offset))
+            learns = PartialFed(**method(strategy_share=share)).trains_strategy(
+                counts, torch.tensor(offset)
+            )
             assert abs(learns.sum() - share * 1000) <= 1
             if share:
-                assert set(learns.nonzero().diff(dim=0).flatten().tolist()) == {round(1 / share)}
+                assert set(learns.nonzero().diff(dim=0).flatten().tolist()) == {
+                    round(1 / share)
+                }
 
 
 def test_partialfed_8_prefers_layer_by_layer(make_fleet, rows_of):
@@ -154,7 +214,9 @@ def test_partialfed_8_prefers_layer_by_layer(make_fleet, rows_of):
     fleet.state = {"model": own, "strategy": torch.tensor([[[1.0, 0.0], [0.0, 1.0]]])}
     chosen = PartialFed(**method()).preferred(fleet, shared)
     first, second = fleet.layout.layers
-    assert torch.equal(chosen[:, first], shared[:, first]) and torch.equal(chosen[:, second], own[:, second])
+    assert torch.equal(chosen[:, first], shared[:, first]) and torch.equal(
+        chosen[:, second], own[:, second]
+    )
     fleet.state["strategy"] = torch.zeros(1, 2, 2)
     assert torch.equal(PartialFed(**method()).preferred(fleet, shared), own)
 
@@ -162,7 +224,9 @@ def test_partialfed_8_prefers_layer_by_layer(make_fleet, rows_of):
 def test_partialfed_9_layers_hold_weight_and_bias(make_fleet):
     layout = make_fleet().layout
     assert len(layout.layers) == 2  # hidden 5·6 + 6, head 6·4 + 4
-    assert within_layers(layout, torch.ones(1, 2, layout.width)).tolist() == [[[36.0, 36.0], [28.0, 28.0]]]
+    assert within_layers(layout, torch.ones(1, 2, layout.width)).tolist() == [
+        [[36.0, 36.0], [28.0, 28.0]]
+    ]
     assert by_layer(layout, torch.tensor([[1.0, 2.0]])).sum() == 36 + 56
 
 
@@ -181,5 +245,7 @@ def test_partialfed_8_scores_each_layer_as_the_strategy_prefers_it(federate):
     local = federate("local").values
     for column in ("pre", "post"):
         loss = f"clients/{column}/loss"
-        np.testing.assert_array_equal(loads[loss][:-1], loads["clients/global/loss"][:-1])
+        np.testing.assert_array_equal(
+            loads[loss][:-1], loads["clients/global/loss"][:-1]
+        )
         np.testing.assert_allclose(keeps[loss], local[loss], rtol=1e-5)

@@ -12,8 +12,9 @@ ONE = [[6, 3, 2, 1]]
 
 def quadratic(curvature, centre=0.0):
     """The loss ½a‖θ − c‖²."""
-    return lambda model, batch, lane: sum(curvature / 2 * (p - centre).square().sum()
-                                          for p in model.parameters())
+    return lambda model, batch, lane: sum(
+        curvature / 2 * (p - centre).square().sum() for p in model.parameters()
+    )
 
 
 def test_pfedme_10a_lambda_zero_never_moves_the_shared_model(federate):
@@ -47,8 +48,9 @@ def test_pfedme_4_by_hand(make_fleet):
     fleet = make_fleet([[3, 0, 0, 0]], lanes=1, lr=0.02)
     fleet.loss = quadratic(4.0)
     fleet.state = {"personal": torch.zeros(1, fleet.layout.width)}
-    message = PFedMe(name="pfedme", inner_steps=2,
-                     mu=1.0).update(fleet, {"model": torch.full((fleet.layout.width,), 2.0)})
+    message = PFedMe(name="pfedme", inner_steps=2, mu=1.0).update(
+        fleet, {"model": torch.full((fleet.layout.width,), 2.0)}
+    )
     np.testing.assert_allclose(fleet.state["personal"], 1.82, rtol=1e-5)
     np.testing.assert_allclose(message["model"].tensor, 1.946, rtol=1e-5)
 
@@ -70,8 +72,9 @@ def test_pfedme_5_beta_steps_and_extrapolates(cohort):
     # w = 1, average 3.5: β = 0.5 gives 2.25, β = 2 gives 6, β = 1 the average itself
     for beta, expected in ((0.5, 2.25), (2.0, 6.0), (1.0, 3.5)):
         server = {"model": torch.ones(1)}
-        PFedMe(name="pfedme", beta=beta).aggregate(server, cohort([[1, 0], [2, 1]]),
-                                                   {"model": torch.tensor([3.5])})
+        PFedMe(name="pfedme", beta=beta).aggregate(
+            server, cohort([[1, 0], [2, 1]]), {"model": torch.tensor([3.5])}
+        )
         assert server["model"].item() == expected
 
 
@@ -86,7 +89,9 @@ def test_pfedme_9_scores_theta_of_a_copy_of_its_own(federate):
 
 
 def test_pfedme_9_only_the_cohort_trains(federate):
-    played = federate("pfedme", rounds=1, training={"lr": 0.01}, participation={"fraction": 0.4})
+    played = federate(
+        "pfedme", rounds=1, training={"lr": 0.01}, participation={"fraction": 0.4}
+    )
     moved = (played.clients["personal"] != played.prepared.setup.initial()).any(dim=1)
     assert moved.sum() == 2
     assert (np.isfinite(played.values["clients/post/loss"][0]) == moved.numpy()).all()

@@ -16,15 +16,21 @@ def test_two_local_trainings_by_hand(make_fleet):
     0.055 − 0.1·(−0.945 + 0.45) = 0.1045; c_i⁺ = −0.95 + 0.5 − 0.1045/0.2 = −0.9725, a change of −0.0225.
     """
     fleet = make_fleet([[4, 0, 0, 0]], lr=0.1, epochs=2, lanes=1)
-    fleet.loss = lambda model, batch, lane: sum((p - 1).square().sum() / 2 for p in model.parameters())
+    fleet.loss = lambda model, batch, lane: sum(
+        (p - 1).square().sum() / 2 for p in model.parameters()
+    )
     method, width = Scaffold(name="scaffold"), fleet.layout.width
     fleet.state["control"] = torch.zeros(1, width)
-    first = method.update(fleet, {"model": torch.zeros(width), "control": torch.zeros(width)})
+    first = method.update(
+        fleet, {"model": torch.zeros(width), "control": torch.zeros(width)}
+    )
     np.testing.assert_allclose(first["model"].tensor, 0.19, rtol=1e-5)
     np.testing.assert_allclose(first["control"].tensor, -0.95, rtol=1e-5)
     np.testing.assert_allclose(fleet.state["control"], -0.95, rtol=1e-5)
     fleet._phases.clear()
-    other = method.update(fleet, {"model": torch.zeros(width), "control": torch.full((width,), -0.5)})
+    other = method.update(
+        fleet, {"model": torch.zeros(width), "control": torch.full((width,), -0.5)}
+    )
     np.testing.assert_allclose(other["model"].tensor, 0.1045, rtol=1e-5)
     np.testing.assert_allclose(other["control"].tensor, -0.0225, rtol=1e-4)
     np.testing.assert_allclose(fleet.state["control"], -0.9725, rtol=1e-5)
@@ -36,25 +42,34 @@ def test_the_servers_step_by_hand(cohort):
     some = type(clients)(clients.ids[:2], clients.counts[:2], clients.setup, 1)
     server = {"model": torch.tensor([1.0]), "control": torch.tensor([1.0])}
     Scaffold(name="scaffold", server_lr=0.5).aggregate(
-        server, some, {"model": torch.tensor([3.0]), "control": torch.tensor([0.5])})
+        server, some, {"model": torch.tensor([3.0]), "control": torch.tensor([0.5])}
+    )
     assert server == {"model": torch.tensor([2.0]), "control": torch.tensor([1.25])}
 
 
 def test_without_controls_the_first_round_is_fedavgs(federate):
     uniform = {"name": "fedavg", "weights": "uniform"}
-    torch.testing.assert_close(federate("scaffold", rounds=1).server["model"],
-                               federate(uniform, rounds=1).server["model"])
-    assert not torch.allclose(federate("scaffold").server["model"], federate(uniform).server["model"])
+    torch.testing.assert_close(
+        federate("scaffold", rounds=1).server["model"],
+        federate(uniform, rounds=1).server["model"],
+    )
+    assert not torch.allclose(
+        federate("scaffold").server["model"], federate(uniform).server["model"]
+    )
 
 
 def test_a_single_clients_control_is_the_servers(federate):
     """So nothing is corrected, and it is FedAvg."""
     played = federate("scaffold", ONE)
     torch.testing.assert_close(played.clients["control"][0], played.server["control"])
-    torch.testing.assert_close(played.server["model"], federate("fedavg", ONE).server["model"])
+    torch.testing.assert_close(
+        played.server["model"], federate("fedavg", ONE).server["model"]
+    )
 
 
 def test_the_servers_control_is_the_mean_of_the_clients(federate):
     """With uniform weights also where only some take part: both move by the same changes."""
     played = federate("scaffold", participation={"fraction": 0.6})
-    torch.testing.assert_close(played.server["control"], played.clients["control"].mean(dim=0))
+    torch.testing.assert_close(
+        played.server["control"], played.clients["control"].mean(dim=0)
+    )

@@ -15,19 +15,30 @@ from hpcfl.storage.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.slow
 
-METHODS = [{"name": name} for name in ("fedavg", "cwfedavg", "fednh", "diversifed", "local")] + [
-    {"name": "fedala", "most_epochs": 1}]
+METHODS = [
+    {"name": name} for name in ("fedavg", "cwfedavg", "fednh", "diversifed", "local")
+] + [{"name": "fedala", "most_epochs": 1}]
 FAMILIES = [method for method in METHODS if method["name"] != "diversifed"] + [
-    {"name": name} for name in ("fedrep", "ditto", "ifca", "apple", "fedproto")]
+    {"name": name} for name in ("fedrep", "ditto", "ifca", "apple", "fedproto")
+]
 IMAGES, SMALL_IMAGES, TINY_IMAGES = (3, 32, 32), (3, 16, 16), (3, 8, 8)
-MODELS = [({"name": "mlp"}, IMAGES), ({"name": "cnn"}, IMAGES), ({"name": "lenet"}, (3, 28, 28)),
-          ({"name": "conv2cifar"}, IMAGES), ({"name": "resnet8"}, SMALL_IMAGES),
-          ({"name": "tiny:residual"}, SMALL_IMAGES),
-          ({"name": "tiny:residual", "norm": "group"}, TINY_IMAGES),
-          ({"name": "tiny:residual", "norm": "none"}, TINY_IMAGES), ({"name": "fasttext"}, (200,)),
-          ({"name": "spiral"}, (2,)), ({"name": "cnn", "head": "cosine"}, IMAGES)]
+MODELS = [
+    ({"name": "mlp"}, IMAGES),
+    ({"name": "cnn"}, IMAGES),
+    ({"name": "lenet"}, (3, 28, 28)),
+    ({"name": "conv2cifar"}, IMAGES),
+    ({"name": "resnet8"}, SMALL_IMAGES),
+    ({"name": "tiny:residual"}, SMALL_IMAGES),
+    ({"name": "tiny:residual", "norm": "group"}, TINY_IMAGES),
+    ({"name": "tiny:residual", "norm": "none"}, TINY_IMAGES),
+    ({"name": "fasttext"}, (200,)),
+    ({"name": "spiral"}, (2,)),
+    ({"name": "cnn", "head": "cosine"}, IMAGES),
+]
 CLIENTS, EACH, CLASSES = 3, 9, 3  # training samples of each client
-every_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method["name"])
+every_method = pytest.mark.parametrize(
+    "method", METHODS, ids=lambda method: method["name"]
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,54 +47,98 @@ def own_data(tmp_path_factory):
     folder, generator = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
 
     def make(shape):
-        path, size = folder / f"{len(shape)}-{shape[-1]}.npz", (CLIENTS * EACH * 4 // 3, *shape)
-        x = {3: lambda: generator.integers(0, 256, size, np.uint8),
-             2: lambda: generator.standard_normal(size),
-             1: lambda: generator.integers(0, 500, size) if shape[0] > 2
-             else generator.standard_normal(size)}[len(shape)]()
+        path, size = (
+            folder / f"{len(shape)}-{shape[-1]}.npz",
+            (CLIENTS * EACH * 4 // 3, *shape),
+        )
+        x = {
+            3: lambda: generator.integers(0, 256, size, np.uint8),
+            2: lambda: generator.standard_normal(size),
+            1: lambda: (
+                generator.integers(0, 500, size)
+                if shape[0] > 2
+                else generator.standard_normal(size)
+            ),
+        }[len(shape)]()
         if not path.exists():
             np.savez(path, x=x, y=np.arange(size[0]) % CLASSES)
         return str(path)
+
     return make
 
 
 @pytest.fixture
 def play(tmp_path, own_data):
     """``play(model, shape, method, …)``: one round with all clients; the federation and what was recorded."""
+
     def run(model, shape, method=METHODS[0], batch_size=5, buffers="local", **runtime):
-        table = {"rounds": 1, "data": {"dataset": "npz", "file": own_data(shape)}, "model": model,
-                 "method": method, "partition": {"scheme": "iid", "clients": CLIENTS},
-                 "training": {"batch_size": batch_size, "lr": 0.01, "buffers": buffers}, "runtime": runtime}
+        table = {
+            "rounds": 1,
+            "data": {"dataset": "npz", "file": own_data(shape)},
+            "model": model,
+            "method": method,
+            "partition": {"scheme": "iid", "clients": CLIENTS},
+            "training": {"batch_size": batch_size, "lr": 0.01, "buffers": buffers},
+            "runtime": runtime,
+        }
         alone, folder = OneProcess(), tmp_path / f"run{len(list(tmp_path.iterdir()))}"
         prepared = prepare(config.parse(table), alone)
         metrics = Recorded(folder, {}, {})
-        federation = Federation(alone, prepared, prepared.server, Checkpoints(folder / "checkpoints", alone),
-                                metrics, {}, lambda round, values: None)
+        federation = Federation(
+            alone,
+            prepared,
+            prepared.server,
+            Checkpoints(folder / "checkpoints", alone),
+            metrics,
+            {},
+            lambda round, values: None,
+        )
         federation.run(0, StopRequest(lambda: None))
         return federation, metrics.values()
+
     return run
 
 
 def test_each_family_has_a_method():
-    families = [plugins.find("hpcfl.methods", "method.name", method["name"]).family for method in FAMILIES]
-    assert sorted(families) == sorted({method["family"] for method in catalogue.entries("methods")})
+    families = [
+        plugins.find("hpcfl.methods", "method.name", method["name"]).family
+        for method in FAMILIES
+    ]
+    assert sorted(families) == sorted(
+        {method["family"] for method in catalogue.entries("methods")}
+    )
 
 
 @pytest.mark.parametrize("method", FAMILIES, ids=lambda method: method["name"])
-@pytest.mark.parametrize(("model", "shape"), MODELS, ids=["-".join(model.values()) for model, _ in MODELS])
+@pytest.mark.parametrize(
+    ("model", "shape"), MODELS, ids=["-".join(model.values()) for model, _ in MODELS]
+)
 def test_a_round(play, model, shape, method):
     federation, values = play(model, shape, method)
     prepared = federation.prepared
-    assert np.isfinite(values["clients/train_loss"][0]).all() and values["clients/train_loss"][0].min() > 0
+    assert (
+        np.isfinite(values["clients/train_loss"][0]).all()
+        and values["clients/train_loss"][0].min() > 0
+    )
     score = prepared.method.primary
-    assert np.isfinite(values[f"clients/{score}/loss"][0]).all() and values[f"{score}/weighted"][0] >= 0
+    assert (
+        np.isfinite(values[f"clients/{score}/loss"][0]).all()
+        and values[f"{score}/weighted"][0] >= 0
+    )
     state = prepared.store.get(prepared.store.ids)
-    assert all(tensor.isfinite().all() for tensor in state.values() if tensor.is_floating_point())
+    assert all(
+        tensor.isfinite().all()
+        for tensor in state.values()
+        if tensor.is_floating_point()
+    )
 
 
 @pytest.mark.parametrize("norm", ["batch", "group", "none"])
 def test_a_round_of_resnet18(play, norm):
-    _, values = play({"name": "resnet18", "norm": norm}, SMALL_IMAGES if norm == "batch" else TINY_IMAGES)
+    _, values = play(
+        {"name": "resnet18", "norm": norm},
+        SMALL_IMAGES if norm == "batch" else TINY_IMAGES,
+    )
     assert np.isfinite(values["clients/train_loss"][0]).all()
 
 
@@ -98,33 +153,48 @@ def test_batch_norm_statistics_stay_with_each_client(play, method):
     kept, prepared = statistics_of(federation), federation.prepared
     assert kept.shape == (CLIENTS, prepared.resources.buffers.width)
     means = kept[:, prepared.resources.buffers.columns("stem.1.running_mean")]
-    assert (means != 0).all() and not torch.equal(means[0], means[1]) and not torch.equal(means[1], means[2])
+    assert (
+        (means != 0).all()
+        and not torch.equal(means[0], means[1])
+        and not torch.equal(means[1], means[2])
+    )
     # they never travel
-    assert prepared.setup.layout.width == sum(p.numel() for p in prepared.setup.build().parameters())
+    assert prepared.setup.layout.width == sum(
+        p.numel() for p in prepared.setup.build().parameters()
+    )
 
 
 def test_stacked_lanes_keep_the_same_statistics(play):
     one, _ = play({"name": "resnet8"}, SMALL_IMAGES, lanes=1)
     many, _ = play({"name": "resnet8"}, SMALL_IMAGES, lanes=8)
-    torch.testing.assert_close(statistics_of(one), statistics_of(many), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(
+        statistics_of(one), statistics_of(many), rtol=1e-3, atol=1e-4
+    )
 
 
 def test_batch_norm_never_sees_a_single_sample(play):
     # 4 + 4 + 1: one position a channel at the end
     federation, values = play({"name": "resnet8"}, TINY_IMAGES, batch_size=4)
-    counted = statistics_of(federation)[:, federation.prepared.resources.buffers.columns(
-        "stem.1.num_batches_tracked")]
+    counted = statistics_of(federation)[
+        :, federation.prepared.resources.buffers.columns("stem.1.num_batches_tracked")
+    ]
     assert (counted == 2).all() and np.isfinite(values["clients/train_loss"][0]).all()
 
 
 @every_method
 def test_batch_norm_statistics_can_be_averaged(play, method):
     local, _ = play({"name": "resnet8"}, SMALL_IMAGES, method)
-    averaged, values = play({"name": "resnet8"}, SMALL_IMAGES, method, buffers="average")
+    averaged, values = play(
+        {"name": "resnet8"}, SMALL_IMAGES, method, buffers="average"
+    )
     trained = statistics_of(averaged)
-    assert torch.equal(trained, statistics_of(local))  # the first round starts from the same
+    assert torch.equal(
+        trained, statistics_of(local)
+    )  # the first round starts from the same
     weights = averaged.prepared.cohort(np.arange(CLIENTS), 1).weights[:, None]
-    torch.testing.assert_close(averaged.server["buffers.model"], (weights * trained.double()).sum(0).float())
+    torch.testing.assert_close(
+        averaged.server["buffers.model"], (weights * trained.double()).sum(0).float()
+    )
     assert (values["clients/floats_up"][0] >= trained.shape[1]).all()
 
 
@@ -135,7 +205,11 @@ def test_received_statistics_replace_the_clients_own_but_for_counters(play):
     fleet.state["buffers.model"] = torch.full_like(fleet.state["buffers.model"], 7.0)
     federation.prepared.method.observe(fleet, inbox)
     columns = federation.prepared.resources.buffers.columns
-    assert (fleet.state["buffers.model"][:, columns("stem.1.num_batches_tracked")] == 7).all()
+    assert (
+        fleet.state["buffers.model"][:, columns("stem.1.num_batches_tracked")] == 7
+    ).all()
     expected = federation.server["buffers.model"][columns("stem.1.running_var")]
-    assert torch.equal(fleet.state["buffers.model"][:, columns("stem.1.running_var")],
-                       expected.expand(CLIENTS, -1))
+    assert torch.equal(
+        fleet.state["buffers.model"][:, columns("stem.1.running_var")],
+        expected.expand(CLIENTS, -1),
+    )

@@ -23,16 +23,23 @@ def test_any_widths(hidden):
 
 def test_runs_under_vmap():
     model = plugin((4,), 3, hidden=[5])
-    stacked = {name: torch.stack([p.detach(), 2 * p.detach()]) for name, p in model.named_parameters()}
+    stacked = {
+        name: torch.stack([p.detach(), 2 * p.detach()])
+        for name, p in model.named_parameters()
+    }
     x = torch.randn(2, 6, 4)
-    logits = torch.vmap(lambda own, batch: torch.func.functional_call(model, own, batch))(stacked, x)
+    logits = torch.vmap(
+        lambda own, batch: torch.func.functional_call(model, own, batch)
+    )(stacked, x)
     torch.testing.assert_close(logits[0], model(x[0]))
 
 
 def test_keys_are_checked_by_the_configuration():
     keys = plugin_keys.model_keys("mlp")
     assert list(keys.model_fields) == ["hidden"]
-    assert keys.model_validate({"hidden": [16, 8]}).model_dump(mode="json") == {"hidden": [16, 8]}
+    assert keys.model_validate({"hidden": [16, 8]}).model_dump(mode="json") == {
+        "hidden": [16, 8]
+    }
     assert keys.model_validate({}).model_dump(mode="json") == {"hidden": [64]}
     with pytest.raises(ValueError, match="greater than 0"):
         keys.model_validate({"hidden": [0]})

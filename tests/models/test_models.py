@@ -19,24 +19,66 @@ COUNTS = [  # model table, shape, classes, parameters of each layer
     ({"name": "lenet"}, (3, 32, 32), 10, [456, 2_416, 48_120, 10_164, 850]),
     ({"name": "lenet"}, (3, 28, 28), 9, [456, 2_416, 48_120, 10_164, 765]),
     ({"name": "resnet8"}, (3, 32, 32), 100, [9_536, 73_984, 230_144, 919_040, 25_700]),
-    ({"name": "resnet18"}, (3, 64, 64), 200, [9_536, 147_968, 525_568, 2_099_712, 8_393_728, 102_600]),
-    ({"name": "resnet18", "norm": "group"}, (3, 64, 64), 200,
-     [1_856, 147_968, 525_568, 2_099_712, 8_393_728, 102_400]),
-    ({"name": "resnet18", "norm": "none"}, (3, 64, 64), 200,
-     [1_728, 147_456, 524_544, 2_097_664, 8_389_632, 102_400]),
+    (
+        {"name": "resnet18"},
+        (3, 64, 64),
+        200,
+        [9_536, 147_968, 525_568, 2_099_712, 8_393_728, 102_600],
+    ),
+    (
+        {"name": "resnet18", "norm": "group"},
+        (3, 64, 64),
+        200,
+        [1_856, 147_968, 525_568, 2_099_712, 8_393_728, 102_400],
+    ),
+    (
+        {"name": "resnet18", "norm": "none"},
+        (3, 64, 64),
+        200,
+        [1_728, 147_456, 524_544, 2_097_664, 8_389_632, 102_400],
+    ),
     ({"name": "conv2cifar"}, (3, 32, 32), 10, [4_864, 102_464, 614_784, 73_920, 1_920]),
-    ({"name": "conv2cifar"}, (3, 32, 32), 100, [4_864, 102_464, 614_784, 73_920, 19_200]),
-    ({"name": "fasttext", "vocabulary": VOCABULARY}, (200,), 4, [3_156_320, 1_056, 132]),
+    (
+        {"name": "conv2cifar"},
+        (3, 32, 32),
+        100,
+        [4_864, 102_464, 614_784, 73_920, 19_200],
+    ),
+    (
+        {"name": "fasttext", "vocabulary": VOCABULARY},
+        (200,),
+        4,
+        [3_156_320, 1_056, 132],
+    ),
     ({"name": "spiral"}, (2,), 6, [48, 136, 36, 10, 12]),
 ]
-TOTALS = [50_890, 582_026, 62_006, 61_921, 1_258_404, 11_279_112, 11_271_232, 11_263_424, 797_952, 815_232,
-          3_157_508, 242]
-NAMES = [" ".join(map(str, [*table.values(), classes])) for table, _, classes, _ in COUNTS]
+TOTALS = [
+    50_890,
+    582_026,
+    62_006,
+    61_921,
+    1_258_404,
+    11_279_112,
+    11_271_232,
+    11_263_424,
+    797_952,
+    815_232,
+    3_157_508,
+    242,
+]
+NAMES = [
+    " ".join(map(str, [*table.values(), classes])) for table, _, classes, _ in COUNTS
+]
 SMALL = [  # cheap forms for numerical checks
-    ({"name": "mlp"}, (1, 6, 6)), ({"name": "cnn"}, (1, 16, 16)), ({"name": "lenet"}, (1, 28, 28)),
-    ({"name": "conv2cifar"}, (3, 16, 16)), ({"name": "resnet8"}, (3, 8, 8)),
+    ({"name": "mlp"}, (1, 6, 6)),
+    ({"name": "cnn"}, (1, 16, 16)),
+    ({"name": "lenet"}, (1, 28, 28)),
+    ({"name": "conv2cifar"}, (3, 16, 16)),
+    ({"name": "resnet8"}, (3, 8, 8)),
     ({"name": "resnet18", "norm": "none"}, (3, 8, 8)),
-    ({"name": "fasttext", "vocabulary": 9}, (7,)), ({"name": "spiral"}, (2,))]
+    ({"name": "fasttext", "vocabulary": 9}, (7,)),
+    ({"name": "spiral"}, (2,)),
+]
 
 
 def made(table, shape, classes, vocabulary=None):
@@ -46,32 +88,45 @@ def made(table, shape, classes, vocabulary=None):
 
 
 def samples(table, *shape):
-    return torch.randint(0, 9, shape) if table["name"] == "fasttext" else torch.randn(shape)
+    return (
+        torch.randint(0, 9, shape)
+        if table["name"] == "fasttext"
+        else torch.randn(shape)
+    )
 
 
-@pytest.mark.parametrize(("case", "total"), list(zip(COUNTS, TOTALS, strict=True)), ids=NAMES)
+@pytest.mark.parametrize(
+    ("case", "total"), list(zip(COUNTS, TOTALS, strict=True)), ids=NAMES
+)
 def test_parameters_are_those_of_the_papers(case, total):
     table, shape, classes, layers = case
     model = made(table, shape, classes)
-    assert ([sum(p.numel() for p in layer.parameters()) for layer in model.children()] == layers
-            and sum(layers) == total)
+    assert [
+        sum(p.numel() for p in layer.parameters()) for layer in model.children()
+    ] == layers and sum(layers) == total
     layout = of_parameters(model)  # the upper p layers of protocols.md B4
-    assert [layout.width - layout.columns(p).start for p in range(1, len(layers) + 1)] == [
-        sum(layers[-p:]) for p in range(1, len(layers) + 1)]
+    assert [
+        layout.width - layout.columns(p).start for p in range(1, len(layers) + 1)
+    ] == [sum(layers[-p:]) for p in range(1, len(layers) + 1)]
     assert layout.columns("head") == layout.columns(1)
 
 
 def test_resnet_18_has_the_buffers_of_torchvision():
     model = made({"name": "resnet18"}, (3, 64, 64), 200)
-    assert len(list(model.parameters())) == 62 and sum(buffer.numel() for buffer in model.buffers()) == 9_620
+    assert (
+        len(list(model.parameters())) == 62
+        and sum(buffer.numel() for buffer in model.buffers()) == 9_620
+    )
 
 
 @pytest.mark.slow
 def test_resnet_18_computes_what_torchvision_computes():
     from hpcfl.data.vision import torchvision
 
-    ours, theirs = (made({"name": "resnet18"}, (3, 64, 64), 7).eval(),
-                    torchvision.models.resnet18(num_classes=7).eval())
+    ours, theirs = (
+        made({"name": "resnet18"}, (3, 64, 64), 7).eval(),
+        torchvision.models.resnet18(num_classes=7).eval(),
+    )
     for own, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         other.data = own.data  # the same order and shapes
     x = torch.randn(2, 3, 64, 64)
@@ -79,36 +134,50 @@ def test_resnet_18_computes_what_torchvision_computes():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("table", "shape"), SMALL,
-                         ids=[" ".join(map(str, table.values())) for table, _ in SMALL])
+@pytest.mark.parametrize(
+    ("table", "shape"),
+    SMALL,
+    ids=[" ".join(map(str, table.values())) for table, _ in SMALL],
+)
 def test_stacked_lanes_compute_what_one_model_computes(table, shape):
     model, other = made(table, shape, 3), made(table, shape, 3)
     for parameter in other.parameters():
         parameter.data *= 1.1
     x, y = samples(table, 2, 5, *shape), torch.tensor([0, 1, 2, 0, 1])
     pairs = zip(model.state_dict().items(), other.state_dict().values(), strict=True)
-    stacked = {name: torch.stack([one.float(), two.float()]) for (name, one), two in pairs}
+    stacked = {
+        name: torch.stack([one.float(), two.float()]) for (name, one), two in pairs
+    }
     kept = {name for name, _ in model.named_parameters()}
 
     def loss(free, fixed, batch):
-        return nn.functional.cross_entropy(functional_call(model, {**free, **fixed}, batch), y)
+        return nn.functional.cross_entropy(
+            functional_call(model, {**free, **fixed}, batch), y
+        )
 
     free = {name: value for name, value in stacked.items() if name in kept}
     fixed = {name: value for name, value in stacked.items() if name not in kept}
     gradients = vmap(grad(loss))(free, fixed, x)
     for lane, single in enumerate((model, other)):
-        alone = torch.autograd.grad(nn.functional.cross_entropy(single(x[lane]), y),
-                                    list(single.parameters()))
+        alone = torch.autograd.grad(
+            nn.functional.cross_entropy(single(x[lane]), y), list(single.parameters())
+        )
         for (name, _), expected in zip(single.named_parameters(), alone, strict=True):
-            torch.testing.assert_close(gradients[name][lane], expected, rtol=1e-3, atol=1e-4)
-        torch.testing.assert_close(single.head(single.features(x[lane])), single(x[lane]))
+            torch.testing.assert_close(
+                gradients[name][lane], expected, rtol=1e-3, atol=1e-4
+            )
+        torch.testing.assert_close(
+            single.head(single.features(x[lane])), single(x[lane])
+        )
         assert single.features(x[lane]).shape == (5, single.head.in_features)
 
 
 def test_batch_norm_statistics_move_lane_by_lane():
     model = made({"name": "resnet8"}, (3, 8, 8), 3)
-    stacked = {name: torch.stack([tensor.float(), tensor.float()])
-               for name, tensor in model.state_dict().items()}
+    stacked = {
+        name: torch.stack([tensor.float(), tensor.float()])
+        for name, tensor in model.state_dict().items()
+    }
     x = torch.stack([torch.randn(4, 3, 8, 8), 2 + torch.randn(4, 3, 8, 8)])
     vmap(lambda own, batch: functional_call(model, own, batch))(stacked, x)
     means = stacked["stem.1.running_mean"]
@@ -130,7 +199,9 @@ def test_fasttext_counts_padding_in_the_mean_and_never_moves_it():
     mean = (model.embedding.weight[3] + model.embedding.weight[5]) / 8
     torch.testing.assert_close(model.features(x)[0], model.hidden(mean))
     model(x).sum().backward()
-    assert (model.embedding.weight[0] == 0).all() and (model.embedding.weight.grad[0] == 0).all()
+    assert (model.embedding.weight[0] == 0).all() and (
+        model.embedding.weight.grad[0] == 0
+    ).all()
     assert (model.embedding.weight.grad[3] != 0).any()
 
 
@@ -138,29 +209,41 @@ def test_a_vocabulary_left_out_is_that_of_the_data():
     assert made({"name": "fasttext"}, (200,), 4, 17).embedding.num_embeddings == 17
 
 
-@pytest.mark.parametrize(("table", "shape", "told"), [
-    ({"name": "fasttext"}, (3, 32, 32), "needs token ids .* has the shape 3×32×32"),
-    ({"name": "fasttext"}, (2,), "2 and no vocabulary"),
-    ({"name": "resnet8"}, (200,), "'resnet8' needs images .* has the shape 200"),
-    ({"name": "lenet"}, (200,), "'lenet' needs images"),
-])
+@pytest.mark.parametrize(
+    ("table", "shape", "told"),
+    [
+        ({"name": "fasttext"}, (3, 32, 32), "needs token ids .* has the shape 3×32×32"),
+        ({"name": "fasttext"}, (2,), "2 and no vocabulary"),
+        ({"name": "resnet8"}, (200,), "'resnet8' needs images .* has the shape 200"),
+        ({"name": "lenet"}, (200,), "'lenet' needs images"),
+    ],
+)
 def test_other_samples_are_refused(table, shape, told):
     with pytest.raises(UserError, match=told):
         made(table, shape, 4)
 
 
 def test_any_model_can_have_a_cosine_head():
-    model = made({"name": "lenet", "head": "cosine", "head_scale": 20.0}, (3, 32, 32), 10)
-    assert sum(p.numel() for p in model.parameters()) == 62_006 - 10 + 1  # no bias, a scale
+    model = made(
+        {"name": "lenet", "head": "cosine", "head_scale": 20.0}, (3, 32, 32), 10
+    )
+    assert (
+        sum(p.numel() for p in model.parameters()) == 62_006 - 10 + 1
+    )  # no bias, a scale
     x = torch.randn(5, 3, 32, 32)
-    cosines = nn.functional.cosine_similarity(model.features(x)[:, None], model.head.weight[None], dim=2)
+    cosines = nn.functional.cosine_similarity(
+        model.features(x)[:, None], model.head.weight[None], dim=2
+    )
     torch.testing.assert_close(model(x), 20 * cosines)
     model.head.weight.data *= 3
     torch.testing.assert_close(model(x), 20 * cosines)
 
 
 def test_a_cosine_head_needs_a_head_to_replace():
-    with pytest.raises(UserError, match=r"output layer is the nn\.Linear 'head'; 'test_models:headless'"):
+    with pytest.raises(
+        UserError,
+        match=r"output layer is the nn\.Linear 'head'; 'test_models:headless'",
+    ):
         models.build(config.Model(name="test_models:headless", head="cosine"), (3,), 2)
 
 
@@ -172,8 +255,21 @@ def test_rows_of_a_cosine_head_are_far_apart():
     torch.manual_seed(0)
     rows = CosineHead(8, 5, 1.0).weight
     torch.testing.assert_close(rows @ rows.T, torch.eye(5))
-    half, height = 0.5, 3 ** 0.5 / 2  # in the plane row k is at 60k degrees
-    torch.testing.assert_close(spread(6, 2), torch.tensor(
-        [[1, 0], [half, height], [-half, height], [-1, 0], [-half, -height], [half, -height]]))
+    half, height = 0.5, 3**0.5 / 2  # in the plane row k is at 60k degrees
+    torch.testing.assert_close(
+        spread(6, 2),
+        torch.tensor(
+            [
+                [1, 0],
+                [half, height],
+                [-half, height],
+                [-1, 0],
+                [-half, -height],
+                [half, -height],
+            ]
+        ),
+    )
     simplex = spread(10, 9)  # one more than fit orthogonally: all cosines are −1/9
-    torch.testing.assert_close(simplex @ simplex.T, torch.eye(10) * 10 / 9 - 1 / 9, atol=1e-4, rtol=0)
+    torch.testing.assert_close(
+        simplex @ simplex.T, torch.eye(10) * 10 / 9 - 1 / 9, atol=1e-4, rtol=0
+    )

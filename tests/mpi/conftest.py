@@ -14,10 +14,12 @@ from hpcfl.communication.communicator import OneProcess
 @pytest.fixture
 def experiment(tmp_path: Path):
     """``experiment(text, rounds)``: a file on the tiny data with further tables."""
+
     def write(text: str, rounds: int = 3) -> str:
         path = tmp_path / "experiment.toml"
         path.write_text(EXPERIMENT.format(rounds=rounds) + text)
         return str(path)
+
     return write
 
 
@@ -29,8 +31,15 @@ def start(zygote, tmp_path_factory):
     jobs: list[Job] = []
 
     def launch(ranks: int, *arguments: Any, **keys: Any) -> Job:
-        jobs.append(Job(tmp_path_factory.mktemp("job"), zygote, ranks,
-                        [str(argument) for argument in arguments], **keys))
+        jobs.append(
+            Job(
+                tmp_path_factory.mktemp("job"),
+                zygote,
+                ranks,
+                [str(argument) for argument in arguments],
+                **keys,
+            )
+        )
         return jobs[-1]
 
     yield launch
@@ -47,4 +56,6 @@ def chance() -> random.Random:
 @pytest.fixture
 def alone():
     """``alone(file, folder)`` runs an experiment in this process, which saves starting one; the exit code."""
-    return lambda file, folder: command(["run", file, "--out", str(folder)], OneProcess())
+    return lambda file, folder: command(
+        ["run", file, "--out", str(folder)], OneProcess()
+    )

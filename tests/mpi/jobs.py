@@ -16,7 +16,9 @@ from zygote import PATHS, Zygote
 from hpcfl.storage.checkpoint import latest
 
 MPIEXEC = Path(sys.executable).with_name("mpiexec")
-PATIENCE = 280  # seconds; generous, because a loaded machine takes long to start processes
+PATIENCE = (
+    280  # seconds; generous, because a loaded machine takes long to start processes
+)
 
 EXPERIMENT = """
 name = "t"
@@ -45,14 +47,30 @@ class Job:
     place: an empty folder for what the ranks say of themselves.
     """
 
-    def __init__(self, place: Path, zygote: Zygote, ranks: int, arguments: list[str],
-                 program: tuple[str, ...] = ("-m", "hpcfl"), **environment: str):
+    def __init__(
+        self,
+        place: Path,
+        zygote: Zygote,
+        ranks: int,
+        arguments: list[str],
+        program: tuple[str, ...] = ("-m", "hpcfl"),
+        **environment: str,
+    ):
         self._place = place
         launcher = [str(MPIEXEC), "-n", str(ranks)] if ranks else []
         self.process = subprocess.Popen(
-            [*launcher, zygote.python, *program, "run", *arguments], stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True, start_new_session=True,
-            env={**os.environ, "PYTHONPATH": PATHS, "HPCFL_JOB": str(self._place), **environment})
+            [*launcher, zygote.python, *program, "run", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+            env={
+                **os.environ,
+                "PYTHONPATH": PATHS,
+                "HPCFL_JOB": str(self._place),
+                **environment,
+            },
+        )
 
     def wait(self) -> tuple[int, str]:
         """Exit code and output."""
@@ -78,8 +96,11 @@ class Job:
 
     def ranks(self) -> list[int]:
         """The job's ranks, ascending."""
-        found = [(int(path.name.removeprefix("rank-")), int(path.read_text()))
-                 for path in self._place.glob("rank-*") if not path.suffix]
+        found = [
+            (int(path.name.removeprefix("rank-")), int(path.read_text()))
+            for path in self._place.glob("rank-*")
+            if not path.suffix
+        ]
         return [pid for _, pid in sorted(found)]
 
     @staticmethod

@@ -9,7 +9,9 @@ from pathlib import Path
 from hpcfl.__main__ import main
 from hpcfl.communication import mpi
 
-EARLY = Path(os.environ["EARLY"])  # written to when an offer has come before the server looks for it
+EARLY = Path(
+    os.environ["EARLY"]
+)  # written to when an offer has come before the server looks for it
 mpi.WIDE_BYTES = 1
 wait = mpi.World._wait
 

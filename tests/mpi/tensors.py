@@ -8,7 +8,9 @@ import torch
 from hpcfl.__main__ import main
 from hpcfl.communication import exchange, mpi, texts
 
-assert callable(exchange._array) and callable(exchange._landing)  # else this would replace nothing
+assert callable(exchange._array) and callable(
+    exchange._landing
+)  # else this would replace nothing
 mpi.WIDE_BYTES = int(os.environ["WIDE_BYTES"])
 assert mpi.PIECE_BYTES
 mpi.PIECE_BYTES = 64  # every sum has several pieces
@@ -16,6 +18,7 @@ assert callable(mpi.reaches_gpus)
 mpi.reaches_gpus = lambda kinds: True  # so that they take the ways of those, too
 texts.HEAD_BYTES, texts.ROOM = 16, 8  # every text has a rest
 exchange._array = lambda tensor, takes_gpu: tensor.detach().contiguous()
-exchange._landing = lambda device, takes_gpu: lambda shape, dtype: torch.empty(shape,
-                                                                               dtype=getattr(torch, dtype))
+exchange._landing = lambda device, takes_gpu: (
+    lambda shape, dtype: torch.empty(shape, dtype=getattr(torch, dtype))
+)
 main()

@@ -22,23 +22,34 @@ pytestmark = pytest.mark.mpi
 
 NOTING, STOPPING, UNREPORTED, WARNED, WRAPPED = (
     str(Path(__file__).with_name(f"{name}.py"))
-    for name in ("noting", "stopping", "unreported", "warned", "wrapped"))
+    for name in ("noting", "stopping", "unreported", "warned", "wrapped")
+)
 
 
 def test_an_exception_in_a_method_ends_all_ranks_and_names_rank_round_and_clients(
-        start, experiment, tmp_path):
-    code, output = start(3, experiment("[method]\nname = 'tiny:Raises'\nclient = 3\n"),
-                         "--out", tmp_path / "out").wait()
+    start, experiment, tmp_path
+):
+    code, output = start(
+        3,
+        experiment("[method]\nname = 'tiny:Raises'\nclient = 3\n"),
+        "--out",
+        tmp_path / "out",
+    ).wait()
     assert code not in (0, 2, 75)
     line = next(line for line in output.splitlines() if line.startswith("hpcfl: rank"))
-    assert re.match(r"hpcfl: rank [12] on .* failed: round 2, clients? [0-4, ]*3[0-4, ]*: ZeroDivisionError: "
-                    r"a bug", line)
+    assert re.match(
+        r"hpcfl: rank [12] on .* failed: round 2, clients? [0-4, ]*3[0-4, ]*: ZeroDivisionError: "
+        r"a bug",
+        line,
+    )
     assert "raise ZeroDivisionError" in output
 
 
 @pytest.mark.parametrize("stopped", [0, 2])
 def test_a_rank_that_says_nothing_ends_the_job(start, experiment, tmp_path, stopped):
-    file = experiment("[method]\nname = 'fedavg'\n[runtime]\nhang_after = 3.0\n", 100_000)
+    file = experiment(
+        "[method]\nname = 'fedavg'\n[runtime]\nhang_after = 3.0\n", 100_000
+    )
     job = start(3, file, "--out", tmp_path / "out")
     jobs.wait_for_round(job, tmp_path / "out", 2)
     job.signal(signal.SIGSTOP, [job.ranks()[stopped]])
@@ -46,20 +57,29 @@ def test_a_rank_that_says_nothing_ends_the_job(start, experiment, tmp_path, stop
     code, output = job.wait()
     assert code not in (0, 75) and time.monotonic() - began < 30
     # Which one is named depends on whether the stopped rank holds up another in the middle of an exchange.
-    assert re.search(r"hpcfl: (rank|a rank) .* has been silent for 3 s \(runtime.hang_after\)",
-                     output), output
+    assert re.search(
+        r"hpcfl: (rank|a rank) .* has been silent for 3 s \(runtime.hang_after\)",
+        output,
+    ), output
 
 
-def test_a_rank_that_stops_in_the_middle_of_an_exchange_ends_the_job(start, experiment, tmp_path):
+def test_a_rank_that_stops_in_the_middle_of_an_exchange_ends_the_job(
+    start, experiment, tmp_path
+):
     """Nobody is left to poll for it: the server is inside a blocking call."""
     file = experiment("[method]\nname = 'fedavg'\n[runtime]\nhang_after = 3.0\n")
     began = time.monotonic()
     code, output = start(2, file, "--out", tmp_path / "out", program=(STOPPING,)).wait()
     assert code not in (0, 75) and time.monotonic() - began < 60
-    assert "hpcfl: a rank that this one exchanges with has been silent for 3 s (runtime.hang_after)" in output
+    assert (
+        "hpcfl: a rank that this one exchanges with has been silent for 3 s (runtime.hang_after)"
+        in output
+    )
 
 
-def test_a_rank_that_says_nothing_before_the_first_round_ends_the_job(start, experiment, tmp_path):
+def test_a_rank_that_says_nothing_before_the_first_round_ends_the_job(
+    start, experiment, tmp_path
+):
     file = experiment("[method]\nname = 'fedavg'\n[runtime]\nhang_after = 1.0\n")
     text = Path(file).read_text().replace("tiny:Counts", "tiny:Stuck")
     Path(file).write_text(text)
@@ -71,7 +91,9 @@ def test_a_rank_that_says_nothing_before_the_first_round_ends_the_job(start, exp
 
 def test_what_only_one_rank_lacks_is_bad_input_of_all(start, experiment, tmp_path):
     file = experiment("[method]\nname = 'fedavg'\n")
-    Path(file).write_text(Path(file).read_text().replace("tiny:Counts", "tiny:Unreadable"))
+    Path(file).write_text(
+        Path(file).read_text().replace("tiny:Counts", "tiny:Unreadable")
+    )
     code, output = start(3, file, "--out", tmp_path / "out").wait()
     assert code == 2 and not (tmp_path / "out").exists()
     said = [line for line in output.splitlines() if line.startswith("hpcfl:")]
@@ -79,7 +101,8 @@ def test_what_only_one_rank_lacks_is_bad_input_of_all(start, experiment, tmp_pat
 
 
 def test_two_signals_in_the_final_scoring_end_the_job_at_once_and_nothing_is_lost(
-        start, alone, experiment, tmp_path):
+    start, alone, experiment, tmp_path
+):
     file = experiment("[method]\nname = 'tiny:SlowEnd'\n")
     job = start(3, file, "--out", tmp_path / "out", SLOW_END="1")
     jobs.wait_for_round(job, tmp_path / "out", 3)
@@ -95,46 +118,81 @@ def test_two_signals_in_the_final_scoring_end_the_job_at_once_and_nothing_is_los
     assert jobs.digest(tmp_path / "out") == jobs.digest(tmp_path / "calm")
 
 
-@pytest.mark.parametrize(("text", "code", "line"), [
-    ("[method]\nname = 'fedavg'\n", 0, ""),
-    ("[method]\nname = 'fedavgg'\n", 2, "did you mean 'fedavg'?"),
-    ("[method]\nname = 'tiny:Stops'\nclient = 3\n", 75,
-     "stopped after round 2 of 3; the same command continues"),
-    ("[method]\nname = 'tiny:Diverges'\nclient = 3\n", 1, "round 2: client 3 diverged (NaN or Inf)"),
-])
-def test_all_ranks_leave_with_the_same_code_and_only_one_speaks(start, experiment, tmp_path,
-                                                                text, code, line):
-    _, output = start(3, experiment(text), "--out", tmp_path / "out", program=(NOTING,),
-                      CODES=str(tmp_path)).wait()
-    assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == [str(code)] * 3, output
+@pytest.mark.parametrize(
+    ("text", "code", "line"),
+    [
+        ("[method]\nname = 'fedavg'\n", 0, ""),
+        ("[method]\nname = 'fedavgg'\n", 2, "did you mean 'fedavg'?"),
+        (
+            "[method]\nname = 'tiny:Stops'\nclient = 3\n",
+            75,
+            "stopped after round 2 of 3; the same command continues",
+        ),
+        (
+            "[method]\nname = 'tiny:Diverges'\nclient = 3\n",
+            1,
+            "round 2: client 3 diverged (NaN or Inf)",
+        ),
+    ],
+)
+def test_all_ranks_leave_with_the_same_code_and_only_one_speaks(
+    start, experiment, tmp_path, text, code, line
+):
+    _, output = start(
+        3,
+        experiment(text),
+        "--out",
+        tmp_path / "out",
+        program=(NOTING,),
+        CODES=str(tmp_path),
+    ).wait()
+    assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == [
+        str(code)
+    ] * 3, output
     assert output.count(line) == 1 or not line
-    assert len([spoken for spoken in output.splitlines() if spoken.startswith("hpcfl:")]) == (code != 0)
+    assert len(
+        [spoken for spoken in output.splitlines() if spoken.startswith("hpcfl:")]
+    ) == (code != 0)
 
 
 @pytest.mark.parametrize(("method", "code"), [("fedavg", 0), ("tiny:Stops", 75)])
-def test_a_rank_that_leaves_later_than_the_others_is_not_killed(start, experiment, tmp_path, method, code):
+def test_a_rank_that_leaves_later_than_the_others_is_not_killed(
+    start, experiment, tmp_path, method, code
+):
     """MPICH's mpiexec kills all ranks when one has closed its line without taking leave."""
     file = experiment(f"[method]\nname = '{method}'\n")
     found, output = start(3, file, "--out", tmp_path / "out", program=(WRAPPED,)).wait()
     assert found == code and "BAD TERMINATION" not in output
 
 
-@pytest.mark.parametrize(("ranks", "method", "code"),
-                         [(3, "fedavg", 0), (3, "tiny:Stops", 75), (1, "tiny:Stops", 75)])
-def test_a_warning_while_it_leaves_does_not_change_the_code(start, experiment, tmp_path, ranks, method, code):
+@pytest.mark.parametrize(
+    ("ranks", "method", "code"),
+    [(3, "fedavg", 0), (3, "tiny:Stops", 75), (1, "tiny:Stops", 75)],
+)
+def test_a_warning_while_it_leaves_does_not_change_the_code(
+    start, experiment, tmp_path, ranks, method, code
+):
     """Slurm's supervisor repeats its warning until the ranks have left; leaving takes a while once
     torch is loaded."""
     file = experiment(f"[method]\nname = '{method}'\n")
-    found, output = start(ranks, file, "--out", tmp_path / "out", program=(WARNED,)).wait()
+    found, output = start(
+        ranks, file, "--out", tmp_path / "out", program=(WARNED,)
+    ).wait()
     assert found == code and output.count("warned") == ranks
 
 
 def test_a_report_that_fails_changes_no_code(start, experiment, tmp_path):
     """The results are safe: all ranks leave with 0, and a note says how to make the report again."""
     file = experiment("[sweep]\nmethod.name = ['local', 'fedavg']\n", 1)
-    code, output = start(3, file, "--out", tmp_path / "out", program=(UNREPORTED,)).wait()
+    code, output = start(
+        3, file, "--out", tmp_path / "out", program=(UNREPORTED,)
+    ).wait()
     assert code == 0 and "BAD TERMINATION" not in output
-    [note] = [line for line in output.splitlines() if "their report failed (ModuleNotFoundError" in line]
+    [note] = [
+        line
+        for line in output.splitlines()
+        if "their report failed (ModuleNotFoundError" in line
+    ]
     assert note.endswith(f"hpcfl show {tmp_path / 'out'} shows them")
     assert {path.name for path in (tmp_path / "out").iterdir()} >= {"local", "fedavg"}
 
@@ -148,13 +206,20 @@ def test_a_full_disk_ends_all_ranks(start, experiment, small_disk):
 
 
 def test_no_room_for_matrices_beyond_the_memory_ends_all_ranks_at_once(
-        start, experiment, small_disk, tmp_path):
+    start, experiment, small_disk, tmp_path
+):
     """Only rank 0 needs the room."""
-    file = experiment("[method]\nname = 'tiny:Wide'\nwidth = 100000\n[runtime]\nmemory = 0.1\n")
+    file = experiment(
+        "[method]\nname = 'tiny:Wide'\nwidth = 100000\n[runtime]\nmemory = 0.1\n"
+    )
     began = time.monotonic()
-    code, output = start(3, file, "--out", tmp_path / "out", TMPDIR=str(small_disk)).wait()
+    code, output = start(
+        3, file, "--out", tmp_path / "out", TMPDIR=str(small_disk)
+    ).wait()
     assert code not in (0, 2, 75) and time.monotonic() - began < 60
-    line = next(line for line in output.splitlines() if line.startswith("hpcfl: rank 0"))
+    line = next(
+        line for line in output.splitlines() if line.startswith("hpcfl: rank 0")
+    )
     assert "No space left on device" in line and "Traceback" not in output
 
 
@@ -167,10 +232,20 @@ def vanished(folder: Path) -> Iterator[Path]:
 @contextmanager
 def read_only(folder: Path) -> Iterator[Path]:
     """Inside the block nothing can be written below the folder."""
-    if os.geteuid() or subprocess.run(["mount", "--bind", folder, folder], capture_output=True).returncode:
+    if (
+        os.geteuid()
+        or subprocess.run(
+            ["mount", "--bind", folder, folder], capture_output=True
+        ).returncode
+    ):
         pytest.skip("mounting needs root")
     try:
-        busy = ["mount", "-o", "remount,bind,ro", folder]  # while a file is being written there
+        busy = [
+            "mount",
+            "-o",
+            "remount,bind,ro",
+            folder,
+        ]  # while a file is being written there
         deadline = time.monotonic() + jobs.PATIENCE
         while subprocess.run(busy, capture_output=True).returncode:
             assert time.monotonic() < deadline
@@ -179,10 +254,13 @@ def read_only(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", folder], check=True)
 
 
-@pytest.mark.parametrize(("fault", "reason"), [(vanished, "No such file or directory"),
-                                               (read_only, "Read-only file system")])
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [(vanished, "No such file or directory"), (read_only, "Read-only file system")],
+)
 def test_a_results_folder_that_is_lost_ends_all_ranks_and_keeps_its_checkpoint(
-        start, experiment, tmp_path, fault, reason):
+    start, experiment, tmp_path, fault, reason
+):
     file, folder = experiment("[method]\nname = 'fedavg'\n", 100_000), tmp_path / "out"
     job = start(3, file, "--out", folder)
     jobs.wait_for_round(job, folder, 2)
@@ -194,34 +272,55 @@ def test_a_results_folder_that_is_lost_ends_all_ranks_and_keeps_its_checkpoint(
     assert jobs.round_of(kept) >= 2
 
 
-def test_a_folder_that_is_read_only_from_the_start_is_bad_input(start, experiment, tmp_path):
+def test_a_folder_that_is_read_only_from_the_start_is_bad_input(
+    start, experiment, tmp_path
+):
     (tmp_path / "results").mkdir()
     with read_only(tmp_path / "results") as folder:
-        code, output = start(2, experiment("[method]\nname = 'fedavg'\n"), "--out", folder / "out").wait()
+        code, output = start(
+            2, experiment("[method]\nname = 'fedavg'\n"), "--out", folder / "out"
+        ).wait()
     assert code == 2
-    assert (f"hpcfl: {folder}/out: Read-only file system; choose another --out" in output
-            and output.count("hpcfl:") == 1)
+    assert (
+        f"hpcfl: {folder}/out: Read-only file system; choose another --out" in output
+        and output.count("hpcfl:") == 1
+    )
 
 
 def test_worlds_of_one_rank_each_are_refused(start, experiment, tmp_path):
     """As srun with the wrong MPI flavour starts them."""
     file = experiment("[method]\nname = 'fedavg'\n")
-    code, output = start(0, file, "--out", tmp_path / "out", SLURM_NTASKS="4", SLURM_PROCID="0").wait()
+    code, output = start(
+        0, file, "--out", tmp_path / "out", SLURM_NTASKS="4", SLURM_PROCID="0"
+    ).wait()
     assert code == 2
-    assert ("hpcfl: the launcher started 4 ranks but MPI sees a world of 1" in output
-            and "srun --mpi=pmi2" in output)
+    assert (
+        "hpcfl: the launcher started 4 ranks but MPI sees a world of 1" in output
+        and "srun --mpi=pmi2" in output
+    )
     assert not (tmp_path / "out").exists()
 
 
 def test_more_than_two_gigabytes_in_one_exchange(start, experiment, tmp_path):
-    available = next(int(line.split()[1]) for line in Path("/proc/meminfo").read_text().splitlines()
-                     if "MemAvailable" in line)
+    available = next(
+        int(line.split()[1])
+        for line in Path("/proc/meminfo").read_text().splitlines()
+        if "MemAvailable" in line
+    )
     if available < 12 << 20:
         pytest.skip("needs 12 GB of memory")
-    width, times = (1 << 31) // (5 * 4) // 1000 + 1, 1000  # floats of five clients: a little more than 2 GiB
-    file = experiment(f"[method]\nname = 'tiny:Wide'\nwidth = {width}\ntimes = {times}\n[evaluation]\n"
-                      "clients = 'cohort'\n", 1)
+    width, times = (
+        (1 << 31) // (5 * 4) // 1000 + 1,
+        1000,
+    )  # floats of five clients: a little more than 2 GiB
+    file = experiment(
+        f"[method]\nname = 'tiny:Wide'\nwidth = {width}\ntimes = {times}\n[evaluation]\n"
+        "clients = 'cohort'\n",
+        1,
+    )
     code, output = start(2, file, "--out", tmp_path / "out").wait()
     assert code == 0, output
-    restored = Checkpoints(tmp_path / "out" / "checkpoints", OneProcess()).restore(ClientStore(range(5), {}))
+    restored = Checkpoints(tmp_path / "out" / "checkpoints", OneProcess()).restore(
+        ClientStore(range(5), {})
+    )
     assert (restored.server["ends"] == 2).all()

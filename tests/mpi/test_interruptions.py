@@ -15,11 +15,13 @@ pytestmark = pytest.mark.mpi
 
 ROUNDS = 24
 HALF = "[participation]\nfraction = 0.5\n"
-METHODS = {"fedala": "[method]\nname = 'fedala'\nmost_epochs = 12\n" + HALF,
-           "cwfedavg": "[method]\nname = 'cwfedavg'\n",
-           # the first line belongs to the file's last table, [checkpoint]
-           "diversifed": "best = true\n[method]\nname = 'diversifed'\n" + HALF,
-           "fednh": "[method]\nname = 'fednh'\n[newcomers]\nclients = 2\nepochs = 1\n"}
+METHODS = {
+    "fedala": "[method]\nname = 'fedala'\nmost_epochs = 12\n" + HALF,
+    "cwfedavg": "[method]\nname = 'cwfedavg'\n",
+    # the first line belongs to the file's last table, [checkpoint]
+    "diversifed": "best = true\n[method]\nname = 'diversifed'\n" + HALF,
+    "fednh": "[method]\nname = 'fednh'\n[newcomers]\nclients = 2\nepochs = 1\n",
+}
 KINDS = ["one rank", "all ranks", "SIGTERM", "SIGUSR1", "one rank"]  # twenty in all
 
 
@@ -34,8 +36,9 @@ def interrupt(kind, job, chance):
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_resumed_runs_end_with_the_digest_of_the_undisturbed_one(start, alone, experiment, tmp_path,
-                                                                 chance, method):
+def test_resumed_runs_end_with_the_digest_of_the_undisturbed_one(
+    start, alone, experiment, tmp_path, chance, method
+):
     file, folder = experiment(METHODS[method], ROUNDS), tmp_path / "disturbed"
     chance.seed(method)
     assert alone(file, tmp_path / "calm") == 0
@@ -51,23 +54,33 @@ def test_resumed_runs_end_with_the_digest_of_the_undisturbed_one(start, alone, e
             assert code == 75 and "the same command continues" in output, output
     assert alone(file, folder) == 0
     assert jobs.digest(folder) == jobs.digest(tmp_path / "calm")
-    calm, disturbed = (latest(one / "checkpoints").best for one in (tmp_path / "calm", folder))
+    calm, disturbed = (
+        latest(one / "checkpoints").best for one in (tmp_path / "calm", folder)
+    )
     assert (calm is not None) == (method == "diversifed")
     if calm is not None:
-        assert (disturbed.round, disturbed.digest, disturbed.meta) == (calm.round, calm.digest, calm.meta)
+        assert (disturbed.round, disturbed.digest, disturbed.meta) == (
+            calm.round,
+            calm.digest,
+            calm.meta,
+        )
     same_metrics(tmp_path / "calm", folder)
 
 
 def same_metrics(calm, disturbed):
     """Every round once, with the numbers of the undisturbed run."""
     one, other = results.read(calm), results.read(disturbed)
-    assert other.completed == [ROUNDS] and other.rounds.tolist() == list(range(1, ROUNDS + 2))
+    assert other.completed == [ROUNDS] and other.rounds.tolist() == list(
+        range(1, ROUNDS + 2)
+    )
     for name, values in one.values.items():
         if not name.startswith(("seconds", "bytes")):
             np.testing.assert_array_equal(values, other.values[name], err_msg=name)
 
 
-def test_killed_at_any_moment_from_the_start_on(start, alone, experiment, tmp_path, chance):
+def test_killed_at_any_moment_from_the_start_on(
+    start, alone, experiment, tmp_path, chance
+):
     """Also before the first checkpoint: while ranks start, prepare, claim the folder."""
     file, folder = experiment(METHODS["cwfedavg"], 6), tmp_path / "killed"
     for _ in range(3):

@@ -13,20 +13,46 @@ from hpcfl.storage import results
 
 pytestmark = pytest.mark.mpi
 
-METHODS = {"local": "", "fedavg": "", "fedprox": "", "fedavg-c": "method.tune_epochs = 1",
-           "fedprox-c": "method.tune_epochs = 1", "cwfedavg": "",
-           "fedala": "method.most_epochs = 12", "diversifed": "", "fednh": "",
-           "fedamp": "", "fedfomo": "", "ifca": "", "feduv": "", "fedproto": "",
-           "cfl": "method.quiet_rounds = 0\nmethod.eps1 = 10.0\nmethod.eps2 = 0.0",
-           "fedper": "", "fedrep": "",
-           "fedbabu": "method.tune_from = 'local'", "fedrod": "method.personal = 'hyper'",
-           "ditto": "", "pfedme": "method.lam = 5.0", "fedphp": "",
-           "partialfed": "method.warmup = 1", "fedcac": "", "per-fedavg": "", "apple": "",
-           "scaffold": "", "moon": "", "apfl": "", "fedbn": "", "fedadam": "", "fedyogi": "",
-           "creff": "method.head_epochs = 2\nmethod.match_steps = 2\nmethod.features_each = 10"}
+METHODS = {
+    "local": "",
+    "fedavg": "",
+    "fedprox": "",
+    "fedavg-c": "method.tune_epochs = 1",
+    "fedprox-c": "method.tune_epochs = 1",
+    "cwfedavg": "",
+    "fedala": "method.most_epochs = 12",
+    "diversifed": "",
+    "fednh": "",
+    "fedamp": "",
+    "fedfomo": "",
+    "ifca": "",
+    "feduv": "",
+    "fedproto": "",
+    "cfl": "method.quiet_rounds = 0\nmethod.eps1 = 10.0\nmethod.eps2 = 0.0",
+    "fedper": "",
+    "fedrep": "",
+    "fedbabu": "method.tune_from = 'local'",
+    "fedrod": "method.personal = 'hyper'",
+    "ditto": "",
+    "pfedme": "method.lam = 5.0",
+    "fedphp": "",
+    "partialfed": "method.warmup = 1",
+    "fedcac": "",
+    "per-fedavg": "",
+    "apple": "",
+    "scaffold": "",
+    "moon": "",
+    "apfl": "",
+    "fedbn": "",
+    "fedadam": "",
+    "fedyogi": "",
+    "creff": "method.head_epochs = 2\nmethod.match_steps = 2\nmethod.features_each = 10",
+}
 NEWCOMERS = "newcomers.clients = 3\nnewcomers.epochs = 1"
-TENSORS, LATE, LATE_SERVER = (str(Path(__file__).with_name(f"{name}.py"))
-                              for name in ("tensors", "late", "late_server"))
+TENSORS, LATE, LATE_SERVER = (
+    str(Path(__file__).with_name(f"{name}.py"))
+    for name in ("tensors", "late", "late_server")
+)
 # kinds of messages and of private state
 KINDS = ["fedavg", "cwfedavg", "fedala", "fednh", "ifca"]
 
@@ -75,8 +101,9 @@ def test_every_method_on_digits_with_three_ranks_and_resumed(start, alone, tmp_p
 
 
 @pytest.mark.parametrize(("ranks", "fraction"), [(5, 1.0), (7, 0.5)])
-def test_kinds_of_messages_and_state_with_any_number_of_ranks(start, alone, experiment, tmp_path, ranks,
-                                                              fraction):
+def test_kinds_of_messages_and_state_with_any_number_of_ranks(
+    start, alone, experiment, tmp_path, ranks, fraction
+):
     """Seven ranks are more than there are clients."""
     file = experiment(grid(KINDS, (fraction,)))
     assert alone(file, tmp_path / "1") == 0
@@ -89,23 +116,45 @@ def test_class_models_travel_where_they_are_fewer_bytes(start, experiment, tmp_p
     """In the first round rows travel. Then four models in float64 to each rank, which are as many bytes as
     eight: less than the 20 clients' rows for one worker and two, but not for three."""
     file = experiment("[method]\nname = 'cwfedavg'\nlayers = 'all'\n", 2)
-    many = [file, "--set", "partition.clients=20", "--set", f"partition.counts={tiny.FEW * 4}",
-            "--set", "model.hidden=[30]", "--out"]
+    many = [
+        file,
+        "--set",
+        "partition.clients=20",
+        "--set",
+        f"partition.counts={tiny.FEW * 4}",
+        "--set",
+        "model.hidden=[30]",
+        "--out",
+    ]
     for ranks in (0, 2, 3, 4):
         code, output = start(ranks, *many, tmp_path / str(ranks)).wait()
         assert code == 0, output
-        assert jobs.digest(tmp_path / str(ranks)) == jobs.digest(tmp_path / "0") is not None
+        assert (
+            jobs.digest(tmp_path / str(ranks))
+            == jobs.digest(tmp_path / "0")
+            is not None
+        )
         same(results.read(tmp_path / "0"), results.read(tmp_path / str(ranks)))
-    first, second = np.transpose([results.read(tmp_path / str(ranks)).values["bytes_down"][:2]
-                                  for ranks in (2, 3, 4)])
-    assert second[0] < 0.5 * first[0] and second[1] < 0.9 * first[1] and second[2] == first[2]
+    first, second = np.transpose(
+        [
+            results.read(tmp_path / str(ranks)).values["bytes_down"][:2]
+            for ranks in (2, 3, 4)
+        ]
+    )
+    assert (
+        second[0] < 0.5 * first[0]
+        and second[1] < 0.9 * first[1]
+        and second[2] == first[2]
+    )
 
 
 def test_a_client_that_is_left_out_counts_nowhere(start, experiment, tmp_path):
     """That holds for the means that ranks add up, too, where one rank has nothing left to add."""
     file = experiment("[method]\nname = 'tiny:Diverges'\nclient = 3\nsince = 2\n", 3)
     arguments = [file, "--set", "training.on_divergence=exclude", "--out"]
-    codes = [start(ranks, *arguments, tmp_path / str(ranks)).wait()[0] for ranks in (0, 3, 6)]
+    codes = [
+        start(ranks, *arguments, tmp_path / str(ranks)).wait()[0] for ranks in (0, 3, 6)
+    ]
     assert codes == [0, 0, 0]
     (digest,) = {jobs.digest(tmp_path / str(ranks)) for ranks in (0, 3, 6)}
     assert digest is not None
@@ -116,50 +165,86 @@ def test_a_client_that_is_left_out_counts_nowhere(start, experiment, tmp_path):
 def test_rows_travel_while_other_ranks_train(start, alone, experiment, tmp_path):
     file = experiment("[method]\nname = 'fedamp'\n", 2)
     assert alone(file, tmp_path / "1") == 0
-    code, output = start(3, file, "--out", tmp_path / "3", program=(LATE,),
-                         ARRIVED=str(tmp_path / "arrived")).wait()
+    code, output = start(
+        3,
+        file,
+        "--out",
+        tmp_path / "3",
+        program=(LATE,),
+        ARRIVED=str(tmp_path / "arrived"),
+    ).wait()
     assert code == 0 and (tmp_path / "arrived").exists(), output
     assert jobs.digest(tmp_path / "3") == jobs.digest(tmp_path / "1")
 
 
-def test_rows_that_come_early_after_a_round_of_means_are_those_of_their_own_round(start, alone, experiment,
-                                                                                  tmp_path):
+def test_rows_that_come_early_after_a_round_of_means_are_those_of_their_own_round(
+    start, alone, experiment, tmp_path
+):
     """FedAvg's means, then FedAMP's rows, in one job."""
     file = experiment(grid(["fedavg", "fedamp"], (1.0,)), 2)
     assert alone(file, tmp_path / "1") == 0
-    code, output = start(3, file, "--out", tmp_path / "3", program=(LATE_SERVER,),
-                         EARLY=str(tmp_path / "early")).wait()
+    code, output = start(
+        3,
+        file,
+        "--out",
+        tmp_path / "3",
+        program=(LATE_SERVER,),
+        EARLY=str(tmp_path / "early"),
+    ).wait()
     assert code == 0 and (tmp_path / "early").exists(), output
     compare(tmp_path / "1", tmp_path / "3", 2)
 
 
-def test_rows_of_a_client_that_is_left_out_are_not_waited_for(start, experiment, tmp_path):
+def test_rows_of_a_client_that_is_left_out_are_not_waited_for(
+    start, experiment, tmp_path
+):
     """Of two ranks with rows, and of five of which one has none left."""
-    file = experiment("[method]\nname = 'tiny:DivergesInRows'\nclient = 3\nsince = 2\n", 3)
+    file = experiment(
+        "[method]\nname = 'tiny:DivergesInRows'\nclient = 3\nsince = 2\n", 3
+    )
     arguments = ["--set", "training.on_divergence=exclude", "--out"]
     given = {"program": (TENSORS,), "WIDE_BYTES": "1"}
     assert start(0, file, *arguments, tmp_path / "0").wait()[0] == 0
     for ranks in (3, 6):
-        code, output = start(ranks, file, *arguments, tmp_path / str(ranks), **given).wait()
+        code, output = start(
+            ranks, file, *arguments, tmp_path / str(ranks), **given
+        ).wait()
         assert code == 0, output
-        assert jobs.digest(tmp_path / str(ranks)) == jobs.digest(tmp_path / "0") is not None
+        assert (
+            jobs.digest(tmp_path / str(ranks))
+            == jobs.digest(tmp_path / "0")
+            is not None
+        )
     code, output = start(3, file, "--out", tmp_path / "stopped", **given).wait()
-    assert code == 1 and "client 3 diverged" in output and "Traceback" not in output, output
+    assert code == 1 and "client 3 diverged" in output and "Traceback" not in output, (
+        output
+    )
 
 
 @pytest.mark.parametrize("wide", [1, 1 << 16], ids=["a row at a time", "all together"])
 def test_tensors_travel_like_arrays(start, alone, experiment, tmp_path, wide):
-    file = experiment(grid(["fednh", "fedfomo"]))  # rows, pools, shared fields, narrow ones
+    file = experiment(
+        grid(["fednh", "fedfomo"])
+    )  # rows, pools, shared fields, narrow ones
     assert alone(file, tmp_path / "1") == 0
-    code, output = start(3, file, "--out", tmp_path / "3", program=(TENSORS,), WIDE_BYTES=str(wide)).wait()
+    code, output = start(
+        3, file, "--out", tmp_path / "3", program=(TENSORS,), WIDE_BYTES=str(wide)
+    ).wait()
     assert code == 0, output
     compare(tmp_path / "1", tmp_path / "3", 4)
 
 
 def test_matrices_in_files_give_the_same_bits(start, alone, experiment, tmp_path):
-    file = experiment(grid(["cwfedavg", "diversifed", "fedfomo", "ifca", "fedcac", "cfl", "apple"], (0.5,)))
+    file = experiment(
+        grid(
+            ["cwfedavg", "diversifed", "fedfomo", "ifca", "fedcac", "cfl", "apple"],
+            (0.5,),
+        )
+    )
     assert alone(file, tmp_path / "1") == 0
-    code, output = start(3, file, "--out", tmp_path / "3", "--set", "runtime.memory=1e-6").wait()
+    code, output = start(
+        3, file, "--out", tmp_path / "3", "--set", "runtime.memory=1e-6"
+    ).wait()
     assert code == 0, output
     compare(tmp_path / "1", tmp_path / "3", 7)
 
@@ -169,9 +254,15 @@ def grid(names, fractions=(1.0, 0.5), newcomers=""):
 
     newcomers: keys for those methods that have something for them.
     """
-    own = {name: plugins.find("hpcfl.methods", "method.name", name).no_newcomers for name in names}
-    cases = "".join(f"[[sweep.cases]]\nmethod.name = '{name}'\n{METHODS[name]}\n"
-                    f"{'' if own[name] else newcomers}\n" for name in names)
+    own = {
+        name: plugins.find("hpcfl.methods", "method.name", name).no_newcomers
+        for name in names
+    }
+    cases = "".join(
+        f"[[sweep.cases]]\nmethod.name = '{name}'\n{METHODS[name]}\n"
+        f"{'' if own[name] else newcomers}\n"
+        for name in names
+    )
     return f"[sweep]\nparticipation.fraction = {list(fractions)}\n{cases}"
 
 
@@ -183,15 +274,18 @@ def compare(calm, other, count):
     """Equal digests and metrics in so many cells; no two cells are alike."""
     assert cells(calm) == cells(other) and len(cells(calm)) == count
     expected = [jobs.digest(calm / cell) for cell in cells(calm)]
-    assert ([jobs.digest(other / cell) for cell in cells(calm)] == expected
-            and len(set(expected)) == len(expected))
+    assert [jobs.digest(other / cell) for cell in cells(calm)] == expected and len(
+        set(expected)
+    ) == len(expected)
     for cell in cells(calm):
         same(results.read(calm / cell), results.read(other / cell))
 
 
 def same(one, other):
     """All that was recorded but times and bytes."""
-    assert one.completed == other.completed != [] and np.array_equal(one.rounds, other.rounds)
+    assert one.completed == other.completed != [] and np.array_equal(
+        one.rounds, other.rounds
+    )
     for name, values in one.values.items():
         if not name.startswith(("seconds", "bytes")):
             np.testing.assert_array_equal(values, other.values[name], err_msg=name)

@@ -6,6 +6,8 @@ import sys
 import time
 
 # one leads to mpiexec
-code = subprocess.run([sys.executable, "-m", "hpcfl", *sys.argv[1:]], close_fds=False).returncode
+code = subprocess.run(
+    [sys.executable, "-m", "hpcfl", *sys.argv[1:]], close_fds=False
+).returncode
 time.sleep(0.5)
 sys.exit(code)

@@ -12,5 +12,8 @@ def test_more_ranks_than_clients_are_noted():
     experiment = config.parse(tiny.table("fedavg"))
     clients = experiment.partition.clients
     assert prepare(experiment, Process(0, clients + 1)).notes == []
-    note, = prepare(experiment, Process(0, clients + 2)).notes
-    assert note == f"1 of {clients + 1} workers have no client; -n {clients + 1} is as fast"
+    (note,) = prepare(experiment, Process(0, clients + 2)).notes
+    assert (
+        note
+        == f"1 of {clients + 1} workers have no client; -n {clients + 1} is as fast"
+    )

@@ -13,14 +13,19 @@ from hpcfl.report.summary import Run
 
 def ended(one: Run, digest: str, **header: object) -> Run:
     """The same run with another final state, made elsewhere."""
-    return replace(one, summary=replace(one.summary, digest=digest),
-                   results=replace(one.results, header=header))
+    return replace(
+        one,
+        summary=replace(one.summary, digest=digest),
+        results=replace(one.results, header=header),
+    )
 
 
 def test_the_repetitions_are_in_the_order_of_their_seeds():
     found = arrange(seeds("fedavg", 0.5, 0.6)[::-1])
     assert list(found.cells) == [("fedavg", "digits iid")]
-    assert [placed.run.config["seed"] for placed in found.cells["fedavg", "digits iid"]] == [0, 1]
+    assert [
+        placed.run.config["seed"] for placed in found.cells["fedavg", "digits iid"]
+    ] == [0, 1]
 
 
 def test_repetitions_are_called_by_as_few_seeds_as_tell_them_apart():
@@ -28,14 +33,21 @@ def test_repetitions_are_called_by_as_few_seeds_as_tell_them_apart():
     assert called(one) == ["seed=0", "seed=1"] and called(one[:1]) == ["seed=0"]
     dealt = [{"seed": 0, "partition.seed": seed} for seed in (5, 6)]
     assert called(dealt) == ["partition.seed=5", "partition.seed=6"]
-    assert called([*dealt, {"seed": 1, "partition.seed": 5}])[0] == "seed=0 partition.seed=5"
+    assert (
+        called([*dealt, {"seed": 1, "partition.seed": 5}])[0]
+        == "seed=0 partition.seed=5"
+    )
 
 
 def test_the_same_run_twice_counts_once():
     found = arrange([ended(run(), "a"), ended(run(), "a", commit="later")])
     assert found.rows == ["fedavg"] and len(found.cells["fedavg", "digits iid"]) == 1
-    assert found.notes == ["runs/fedavg-0: left out, it is the same run as runs/fedavg-0"]
-    assert arrange([ended(run(), "a"), run()]).notes == found.notes  # its checkpoints were removed
+    assert found.notes == [
+        "runs/fedavg-0: left out, it is the same run as runs/fedavg-0"
+    ]
+    assert (
+        arrange([ended(run(), "a"), run()]).notes == found.notes
+    )  # its checkpoints were removed
 
 
 def test_one_configuration_with_two_ends_is_two_rows_called_by_what_differs():
@@ -43,7 +55,9 @@ def test_one_configuration_with_two_ends_is_two_rows_called_by_what_differs():
     other = ended(run(), "b", commit="abc", versions={"torch": "2.9"})
     found = arrange([one, other])
     assert found.rows == ["fedavg torch=2.8", "fedavg torch=2.9"] and not found.notes
-    with pytest.raises(UserError, match=r"differ in versions.torch; add it to --rows or --columns"):
+    with pytest.raises(
+        UserError, match=r"differ in versions.torch; add it to --rows or --columns"
+    ):
         arrange([one, other], ["method.name"])
     assert arrange([one, other], ["method.name", "versions.torch"]).rows == found.rows
 
@@ -51,12 +65,18 @@ def test_one_configuration_with_two_ends_is_two_rows_called_by_what_differs():
 def test_two_ends_that_nothing_explains_count_once_and_are_told():
     found = arrange([ended(run(), "a"), ended(run(), "b")])
     assert found.rows == ["fedavg"] and len(found.cells) == 1
-    assert "it ended in another state, and nothing that was recorded says why" in found.notes[0]
+    assert (
+        "it ended in another state, and nothing that was recorded says why"
+        in found.notes[0]
+    )
 
 
 def test_other_files_of_the_partition_are_other_runs():
     one, other = ended(run(), "a"), ended(run(), "b")
-    one.config["partition"]["file"], other.config["partition"]["file"] = "one.h5", "other.h5"
+    one.config["partition"]["file"], other.config["partition"]["file"] = (
+        "one.h5",
+        "other.h5",
+    )
     assert arrange([one, other]).rows == ["fedavg file=one.h5", "fedavg file=other.h5"]
 
 
@@ -65,19 +85,32 @@ def test_a_run_from_before_a_key_counts_as_one_with_its_default():
     newer.config["training"] = {"schedule": "constant", "milestones": []}
     assert arrange([older, newer]).rows == ["fedavg"]
     other.config["training"] = {"schedule": "cosine"}
-    assert arrange([older, newer, other]).rows == ["fedavg schedule=constant", "fedavg schedule=cosine"]
+    assert arrange([older, newer, other]).rows == [
+        "fedavg schedule=constant",
+        "fedavg schedule=cosine",
+    ]
 
 
 def test_keys_that_end_alike_are_not_mixed_up():
     one, other, neither = run(), run(), run()
     one.config["method"]["lr"], other.config["training"] = 0.1, {"lr": 0.1}
-    assert arrange([one, other, neither]).rows == ["fedavg method.lr=0.1", "fedavg training.lr=0.1", "fedavg"]
+    assert arrange([one, other, neither]).rows == [
+        "fedavg method.lr=0.1",
+        "fedavg training.lr=0.1",
+        "fedavg",
+    ]
 
 
 def test_what_was_made_by_different_code_is_noted_where_it_is_compared():
-    runs = [ended(run("fedavg"), "a", commit="abc"), ended(run("local"), "b", commit="abc"),
-            ended(run("ditto"), "c", commit="def"), ended(run("moon"), "d")]  # the last outside a repository
-    assert sweep_table.make(runs).notes == ["these runs differ in commit: abc (fedavg, local), def (ditto)"]
+    runs = [
+        ended(run("fedavg"), "a", commit="abc"),
+        ended(run("local"), "b", commit="abc"),
+        ended(run("ditto"), "c", commit="def"),
+        ended(run("moon"), "d"),
+    ]  # the last outside a repository
+    assert sweep_table.make(runs).notes == [
+        "these runs differ in commit: abc (fedavg, local), def (ditto)"
+    ]
     assert sweep_table.make(runs, ["method.name", "commit"]).notes == []
 
 
@@ -85,6 +118,8 @@ def test_the_note_on_one_partition_names_the_columns_that_have_one():
     one, other = seeds("a", 0.5, 0.6)
     other.config["partition"]["seed"] = 2
     shared = seeds("a", 0.5, 0.6, dataset="mnist")
-    assert sweep_table.make([one, other, *shared]).notes == [f"mnist iid: {sweep_table.ONE_PARTITION}"]
+    assert sweep_table.make([one, other, *shared]).notes == [
+        f"mnist iid: {sweep_table.ONE_PARTITION}"
+    ]
     shared[0].config["partition"]["seed"] = shared[1].config["partition"]["seed"] = 7
     assert len(sweep_table.make([*seeds("a", 0.5, 0.6), *shared]).notes) == 1

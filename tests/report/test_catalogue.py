@@ -20,16 +20,28 @@ def test_entries_are_what_the_code_says(kind):
 def test_methods_have_keys_with_meanings():
     listed = {method["name"]: method for method in catalogue.entries("methods")}
     assert list(listed) == plugins.names("hpcfl.methods")
-    assert listed["fedprox"]["keys"]["mu"] == {"default": 0.001, "minimum": 0, "type": "number",
-                                               "description": "strength μ of the proximal term; 0 is FedAvg"}
+    assert listed["fedprox"]["keys"]["mu"] == {
+        "default": 0.001,
+        "minimum": 0,
+        "type": "number",
+        "description": "strength μ of the proximal term; 0 is FedAvg",
+    }
     assert listed["fedavg"]["reference"] == "McMahan et al., AISTATS 2017"
     assert "mu" not in listed["fedavg"]["keys"]
-    assert all(schema["description"] for method in listed.values() for schema in method["keys"].values())
+    assert all(
+        schema["description"]
+        for method in listed.values()
+        for schema in method["keys"].values()
+    )
 
 
-def test_a_new_file_is_listed_before_the_catalogue_is_written_anew(tmp_path, monkeypatch):
+def test_a_new_file_is_listed_before_the_catalogue_is_written_anew(
+    tmp_path, monkeypatch
+):
     stored = json.loads(catalogue.STORED.read_text(encoding="utf-8"))
     stored["scores"].pop()
     monkeypatch.setattr(catalogue, "STORED", tmp_path / "catalogue.json")
     catalogue.STORED.write_text(json.dumps(stored))
-    assert [score["name"] for score in catalogue.entries("scores")] == plugins.names("hpcfl.scores")
+    assert [score["name"] for score in catalogue.entries("scores")] == plugins.names(
+        "hpcfl.scores"
+    )

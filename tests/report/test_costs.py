@@ -14,7 +14,11 @@ def test_means_without_the_first_round_and_the_sum_of_all():
     headings, rows = costs.table({"fedavg": [one, other]})
     found = dict(zip(["method", *headings], rows[0], strict=True))
     assert (found["method"], found["s/round"], found["MB up"], found["MB down"]) == (
-        "fedavg", "0.250", "2.00", "–")
+        "fedavg",
+        "0.250",
+        "2.00",
+        "–",
+    )
     assert found["whole run"] == "0:01" and found["floats up"] == "–"
 
 

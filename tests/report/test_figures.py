@@ -23,7 +23,12 @@ def test_a_run_ends_with_curves_before_and_after_local_training(make_run, tmp_pa
     make_run("fedavg")
     figure = figures.moments(load_all(tmp_path), Sheet(7))
     before, after = figure.axes
-    assert before.lines[0].get_xydata().tolist() == [[1, 25], [2, 75], [3, 50], [4, 62.5]]
+    assert before.lines[0].get_xydata().tolist() == [
+        [1, 25],
+        [2, 75],
+        [3, 50],
+        [4, 62.5],
+    ]
     assert after.lines[0].get_xydata().tolist() == [[1, 50], [2, 62.5], [3, 87.5]]
     assert [text.get_text() for text in figure.legends[0].texts] == ["fedavg"]
 
@@ -31,26 +36,56 @@ def test_a_run_ends_with_curves_before_and_after_local_training(make_run, tmp_pa
 @pytest.mark.parametrize(("form", "beginning"), [("pdf", b"%PDF"), ("svg", b"<?xml")])
 def test_formats(make_run, tmp_path, capsys, form, beginning):
     out = tmp_path / f"one.{form}"
-    assert command(["plot", str(make_run()), "--out", str(out), "--width", "3.3"], OneProcess()) == 0
+    assert (
+        command(
+            ["plot", str(make_run()), "--out", str(out), "--width", "3.3"], OneProcess()
+        )
+        == 0
+    )
     content = out.read_bytes()
     assert content.startswith(beginning)
     assert b"/Type3" not in content  # fonts are embedded as TrueType
     assert capsys.readouterr().out.splitlines() == [
-        "note: one run each", f"figure: {out} (3.3 × 2.49 inches, letters of 8 and 7 points)"]
+        "note: one run each",
+        f"figure: {out} (3.3 × 2.49 inches, letters of 8 and 7 points)",
+    ]
 
 
-@pytest.mark.parametrize(("asked", "said"), [
-    ("--kind spred", "--kind = 'spred' is unknown; did you mean 'spread'?"),
-    ("--metric acuracy", "--metric acuracy: not recorded; did you mean 'accuracy'?"),
-    ("--x secnds", "--x secnds: is no key in which these runs differ; did you mean 'seconds'?"),
-    ("--kind spread --x rounds", "--x: means nothing to --kind spread, which takes --metric, --at, --group"),
-    ("--at last", "--at last: a curve over rounds has all rounds; --at is for --x KEY"),
-    ("--format pdf --out a.png", "--out a.png: ends with .png, but --format is pdf"),
-    ("--out a.jpg", "--out a.jpg: its name must end with one of png, pdf, svg"),
-    ("--out no/a.png", "--out no/a.png: there is no folder no"),
-    ("--kind clients --metric seconds/round",
-     "--metric seconds/round: is no score that each client has; such as accuracy, loss")])
-def test_a_bad_request_is_one_line(make_run, tmp_path, monkeypatch, capsys, asked, said):
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ("--kind spred", "--kind = 'spred' is unknown; did you mean 'spread'?"),
+        (
+            "--metric acuracy",
+            "--metric acuracy: not recorded; did you mean 'accuracy'?",
+        ),
+        (
+            "--x secnds",
+            "--x secnds: is no key in which these runs differ; did you mean 'seconds'?",
+        ),
+        (
+            "--kind spread --x rounds",
+            "--x: means nothing to --kind spread, which takes --metric, --at, --group",
+        ),
+        (
+            "--at last",
+            "--at last: a curve over rounds has all rounds; --at is for --x KEY",
+        ),
+        (
+            "--format pdf --out a.png",
+            "--out a.png: ends with .png, but --format is pdf",
+        ),
+        ("--out a.jpg", "--out a.jpg: its name must end with one of png, pdf, svg"),
+        ("--out no/a.png", "--out no/a.png: there is no folder no"),
+        (
+            "--kind clients --metric seconds/round",
+            "--metric seconds/round: is no score that each client has; such as accuracy, loss",
+        ),
+    ],
+)
+def test_a_bad_request_is_one_line(
+    make_run, tmp_path, monkeypatch, capsys, asked, said
+):
     make_run()
     monkeypatch.chdir(tmp_path)
     assert command(["plot", "run", *asked.split()], OneProcess()) == 2
@@ -62,19 +97,28 @@ def test_a_bad_request_is_one_line(make_run, tmp_path, monkeypatch, capsys, aske
 def test_without_matplotlib_it_says_so(make_run, monkeypatch, capsys):
     monkeypatch.setattr(figures, "find_spec", lambda name: None)
     assert command(["plot", str(make_run())], OneProcess()) == 2
-    said = "figures need matplotlib, which is not installed here: pip install matplotlib"
+    said = (
+        "figures need matplotlib, which is not installed here: pip install matplotlib"
+    )
     assert said in capsys.readouterr().err
 
 
 def test_a_kind_of_ones_own(make_run, tmp_path, monkeypatch, capsys):
     """It gets the runs, the paper and the options that it names."""
-    (tmp_path / "own_kind.py").write_text("def last(runs, sheet, *, metric='mean'):\n"
-                                          "    figure, (axes,) = sheet.panels(1)\n"
-                                          "    axes.plot(runs[0].accuracy('pre'))\n"
-                                          "    sheet.notes.append(f'of {len(runs)} run by {metric}')\n"
-                                          "    return figure\n")
+    (tmp_path / "own_kind.py").write_text(
+        "def last(runs, sheet, *, metric='mean'):\n"
+        "    figure, (axes,) = sheet.panels(1)\n"
+        "    axes.plot(runs[0].accuracy('pre'))\n"
+        "    sheet.notes.append(f'of {len(runs)} run by {metric}')\n"
+        "    return figure\n"
+    )
     make_run()
     monkeypatch.chdir(tmp_path)
-    assert command(["plot", "run", "--kind", "own_kind:last", "--metric", "x"], OneProcess()) == 0
+    assert (
+        command(
+            ["plot", "run", "--kind", "own_kind:last", "--metric", "x"], OneProcess()
+        )
+        == 0
+    )
     assert capsys.readouterr().out.startswith("note: of 1 run by x\nfigure: last.png")
     assert (tmp_path / "last.png").exists()

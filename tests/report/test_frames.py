@@ -12,19 +12,38 @@ from hpcfl.storage import results
 def test_a_row_for_each_round(make_run):
     frame = summary.load(make_run()).rounds()
     assert frame.index.tolist() == [1, 2, 3, 4] and frame.index.name == "round"
-    assert frame.loc[3, "post/weighted"] == 0.875 and np.isnan(frame.loc[4, "post/weighted"])
-    assert frame["final"].tolist()[-1] == 1 and not any(name.startswith("clients/") for name in frame)
+    assert frame.loc[3, "post/weighted"] == 0.875 and np.isnan(
+        frame.loc[4, "post/weighted"]
+    )
+    assert frame["final"].tolist()[-1] == 1 and not any(
+        name.startswith("clients/") for name in frame
+    )
 
 
 def test_a_row_for_each_round_and_client():
     found = results.Results(
-        static={"train_counts": np.array([[8, 0], [0, 4], [1, 1]])}, rounds=np.array([2, 5]),
-        values={"clients/pre/correct": np.array([[1.0, 2, np.nan], [3, 4, 0]]),
-                "clients/pre/total": np.array([[4.0, 4, np.nan], [4, 4, 0]]), "pre/weighted": np.ones(2)})
+        static={"train_counts": np.array([[8, 0], [0, 4], [1, 1]])},
+        rounds=np.array([2, 5]),
+        values={
+            "clients/pre/correct": np.array([[1.0, 2, np.nan], [3, 4, 0]]),
+            "clients/pre/total": np.array([[4.0, 4, np.nan], [4, 4, 0]]),
+            "pre/weighted": np.ones(2),
+        },
+    )
     frame = frames.clients(found)
     assert frame.index.names == ["round", "client"] and len(frame) == 6
-    assert frame.loc[(5, 1), "pre/accuracy"] == 1 and frame.loc[(2, 0), "pre/accuracy"] == 0.25
-    assert frame["pre/accuracy"].isna().tolist() == [False, False, True, False, False, True]
+    assert (
+        frame.loc[(5, 1), "pre/accuracy"] == 1
+        and frame.loc[(2, 0), "pre/accuracy"] == 0.25
+    )
+    assert frame["pre/accuracy"].isna().tolist() == [
+        False,
+        False,
+        True,
+        False,
+        False,
+        True,
+    ]
     assert frame.loc[(5, 2), "train_samples"] == 2 and "name" not in frame
     named = frames.clients(replace(found, header={"clients": ["ann", "bob", "eve"]}))
     assert named.loc[5, "name"].tolist() == ["ann", "bob", "eve"]
@@ -39,17 +58,36 @@ def test_a_row_for_each_run_also_of_a_sweep(make_run, tmp_path):
     names = [name.removeprefix(f"{tmp_path}/") for name in frame.index]
     assert names == ["alone", "sweep/fedavg", "sweep/local"]
     assert frame["method.name"].tolist() == ["fedavg", "fedavg", "local"]
-    assert frame["best"].tolist() == [0.75, 0.75, 0.875] and frame["column"].tolist()[-1] == "post"
-    assert frame["best_round"].tolist() == [2, 2, 3] and frame["training.lr"].tolist() == [0.005] * 3
-    assert len(hpcfl.load_all([tmp_path / "alone", f"{tmp_path}/al*"])) == 1  # a run counts once
+    assert (
+        frame["best"].tolist() == [0.75, 0.75, 0.875]
+        and frame["column"].tolist()[-1] == "post"
+    )
+    assert (
+        frame["best_round"].tolist() == [2, 2, 3]
+        and frame["training.lr"].tolist() == [0.005] * 3
+    )
+    assert (
+        len(hpcfl.load_all([tmp_path / "alone", f"{tmp_path}/al*"])) == 1
+    )  # a run counts once
 
 
-def test_what_fresh_moved_aside_is_a_row_only_where_it_is_the_one_folder(make_run, tmp_path):
+def test_what_fresh_moved_aside_is_a_row_only_where_it_is_the_one_folder(
+    make_run, tmp_path
+):
     make_run("i")
     aside = make_run("i.20260101-120000")
-    for folders in (tmp_path / "*", f"{tmp_path}/i*", tmp_path, [tmp_path / "i", aside]):
+    for folders in (
+        tmp_path / "*",
+        f"{tmp_path}/i*",
+        tmp_path,
+        [tmp_path / "i", aside],
+    ):
         assert hpcfl.load_all(folders).index.tolist() == [f"{tmp_path}/i"]
-    assert hpcfl.load_all(aside).index.tolist() == hpcfl.load_all(f"{aside}*").index.tolist() == [str(aside)]
+    assert (
+        hpcfl.load_all(aside).index.tolist()
+        == hpcfl.load_all(f"{aside}*").index.tolist()
+        == [str(aside)]
+    )
 
 
 def test_no_run_at_all_is_one_line(tmp_path):

@@ -7,31 +7,54 @@ from hpcfl.report import needs
 
 
 def prepared(method, **training):
-    table = {"rounds": 9, "partition": {"scheme": "iid", "clients": 10},
-             "model": {"name": "mlp", "hidden": []},
-             "method": {"name": method}, "training": training, "participation": {"fraction": 0.4},
-             "evaluation": {"every": 2}}
+    table = {
+        "rounds": 9,
+        "partition": {"scheme": "iid", "clients": 10},
+        "model": {"name": "mlp", "hidden": []},
+        "method": {"name": method},
+        "training": training,
+        "participation": {"fraction": 0.4},
+        "evaluation": {"every": 2},
+    }
     return prepare(config.parse(table), OneProcess())
 
 
 def test_what_the_single_process_needs():
     found = needs.of_rank(prepared("fedavg"), OneProcess())
-    assert found == needs.RankNeeds(clients=10, samples=1797 * (64 + 8), client_state=0, rows=2 * 4 * 2600,
-                                    lanes=4 * 2 * 2600, server=2600 + 2 * 4 * 2600)
+    assert found == needs.RankNeeds(
+        clients=10,
+        samples=1797 * (64 + 8),
+        client_state=0,
+        rows=2 * 4 * 2600,
+        lanes=4 * 2 * 2600,
+        server=2600 + 2 * 4 * 2600,
+    )
 
 
 def test_private_state_and_the_optimisers():
     assert needs.of_rank(prepared("local"), OneProcess()).client_state == 10 * 2600
-    assert needs.of_rank(prepared("fedavg", momentum=0.9), OneProcess()).lanes == 4 * 3 * 2600
-    assert needs.of_rank(prepared("fedavg", optimizer="adam"), OneProcess()).lanes == 4 * 4 * 2600
+    assert (
+        needs.of_rank(prepared("fedavg", momentum=0.9), OneProcess()).lanes
+        == 4 * 3 * 2600
+    )
+    assert (
+        needs.of_rank(prepared("fedavg", optimizer="adam"), OneProcess()).lanes
+        == 4 * 4 * 2600
+    )
 
 
 def test_the_disk():
     checkpoint, metrics = needs.of_disk(prepared("local"))
     assert checkpoint == 10 * 2600
-    assert metrics == 6 * 10 * 10 * 8  # rounds 2, 4, 6, 8, 9 and the state after the last
+    assert (
+        metrics == 6 * 10 * 10 * 8
+    )  # rounds 2, 4, 6, 8, 9 and the state after the last
 
 
 def test_sizes_read_well():
     assert [needs.size_text(size) for size in (999, 1500, 2_340_000, 5e12)] == [
-        "999 B", "1.5 kB", "2.34 MB", "5 TB"]
+        "999 B",
+        "1.5 kB",
+        "2.34 MB",
+        "5 TB",
+    ]

@@ -19,8 +19,22 @@ from hpcfl.report import page, summary, sweep_table, table_formats
 from hpcfl.report.style import looks
 from hpcfl.report.sweep_table import Reading
 
-STARTS = [{"after": 0, "time": "2026-01-01 00:00:00 UTC", "ranks": 3, "commit": "abc", "failure": None},
-          {"after": 7, "time": "2026-01-02 00:00:00 UTC", "ranks": 1, "commit": "abc", "failure": "no space"}]
+STARTS = [
+    {
+        "after": 0,
+        "time": "2026-01-01 00:00:00 UTC",
+        "ranks": 3,
+        "commit": "abc",
+        "failure": None,
+    },
+    {
+        "after": 7,
+        "time": "2026-01-02 00:00:00 UTC",
+        "ranks": 1,
+        "commit": "abc",
+        "failure": "no space",
+    },
+]
 
 
 class Outline(HTMLParser):
@@ -54,8 +68,13 @@ def sweep(tmp_path):
     for seed in (0, 1):
         for method in ("fedavg", "ditto"):
             made_up.folder(tmp_path / "sweep" / f"{method},seed={seed}", method, seed)
-    failed = made_up.folder(tmp_path / "sweep" / "local", "local", 0, finished=False,
-                            header={"starts": STARTS})
+    failed = made_up.folder(
+        tmp_path / "sweep" / "local",
+        "local",
+        0,
+        finished=False,
+        header={"starts": STARTS},
+    )
     (failed / "failure.txt").write_text("client 3 diverged")
     return tmp_path / "sweep"
 
@@ -67,7 +86,7 @@ def written(folder: Path, *more: Path) -> str:
 
 def rows(cells: list[str], width: int) -> list[list[str]]:
     """All stretches of so many cells."""
-    return [cells[first:first + width] for first in range(len(cells) - width + 1)]
+    return [cells[first : first + width] for first in range(len(cells) - width + 1)]
 
 
 def test_the_page_says_what_the_commands_say(sweep):
@@ -78,18 +97,33 @@ def test_the_page_says_what_the_commands_say(sweep):
         grid = sweep_table.make(runs, reading=Reading(at=at, test=True))
         for row in grid.entries:
             assert table_formats.cell(row[0], grid, "±") in cells
-        assert set(grid.notes) <= {note.removeprefix("last tenth: ") for note in found.texts["li"]}
+        assert set(grid.notes) <= {
+            note.removeprefix("last tenth: ") for note in found.texts["li"]
+        }
     for run in runs:
         assert (run.summary.digest or "–") in cells and run.label in found.texts["th"]
     assert found.texts["h2"] == ["What was run", "Results", "digits dirichlet", "Runs"]
-    assert found.texts["h3"] == ["Curves", "Spread over clients", "Fairness", "Cost", "Partition",
-                                 "Failures and damage", "Resumptions", "All runs", "Configuration"]
+    assert found.texts["h3"] == [
+        "Curves",
+        "Spread over clients",
+        "Fairness",
+        "Cost",
+        "Partition",
+        "Failures and damage",
+        "Resumptions",
+        "All runs",
+        "Configuration",
+    ]
     assert "5 runs of federated learning: 4 finished, 1 failed" in found.texts["p"][0]
     assert "local, failed after round 12: client 3 diverged" in found.texts["li"]
-    assert ("local: continued after round 7, 2026-01-02 00:00:00 UTC, on 1 rank; before it: no space"
-            in found.texts["li"])
+    assert (
+        "local: continued after round 7, 2026-01-02 00:00:00 UTC, on 1 rank; before it: no space"
+        in found.texts["li"]
+    )
     counts = runs[0].results.static["train_counts"][0]
-    assert [*(str(count or "") for count in counts), str(counts.sum())] in rows(cells, len(counts) + 1)
+    assert [*(str(count or "") for count in counts), str(counts.sum())] in rows(
+        cells, len(counts) + 1
+    )
 
 
 def test_the_same_runs_make_the_same_page_and_a_run_counts_once(sweep):
@@ -113,13 +147,20 @@ def test_every_table_and_chart_has_a_name_and_headings_are_in_order(sweep):
     assert all(after <= before + 1 for before, after in pairwise(levels))
     for tag, *attributes in found.tags:
         assert tag != "th" or "scope" in attributes
-        assert tag != "svg" or {"role", "aria-label"} <= set(attributes) or "aria-hidden" in attributes
+        assert (
+            tag != "svg"
+            or {"role", "aria-label"} <= set(attributes)
+            or "aria-hidden" in attributes
+        )
 
 
 def test_cells_of_a_sweep_that_nobody_has_begun_are_named(sweep):
     (sweep / "sweep.json").write_text(json.dumps(["local", "fedavg,seed=2"]))
     found = Outline(written(sweep))
-    assert "1 failed; 1 not begun" in found.texts["p"][0] and "fedavg,seed=2" in found.texts["li"]
+    assert (
+        "1 failed; 1 not begun" in found.texts["p"][0]
+        and "fedavg,seed=2" in found.texts["li"]
+    )
     assert "Not begun" in found.texts["h3"]
 
 
@@ -127,11 +168,17 @@ def test_before_the_first_round_there_is_little_to_say(tmp_path):
     folder = made_up.folder(tmp_path / "run", finished=False)
     (folder / "metrics.h5").unlink()
     html = written(folder)
-    assert "1 run of federated learning: 1 stopped" in html and "No round is scored yet." in html
+    assert (
+        "1 run of federated learning: 1 stopped" in html
+        and "No round is scored yet." in html
+    )
 
 
-HOSTILE = ("</script><script>document.title='met'</script>" "\"'><img src=x onerror=\"document.title='met'\">"
-           "' onmouseover='document.title=1' {{ 7 * 7 }}{% raw %}\x1b[31m\u202etxet\u2028 &lt;b&gt;")
+HOSTILE = (
+    "</script><script>document.title='met'</script>"
+    "\"'><img src=x onerror=\"document.title='met'\">"
+    "' onmouseover='document.title=1' {{ 7 * 7 }}{% raw %}\x1b[31m\u202etxet\u2028 &lt;b&gt;"
+)
 
 
 def spoilt(tmp_path: Path, text: str) -> Path:
@@ -143,16 +190,35 @@ def spoilt(tmp_path: Path, text: str) -> Path:
             config = json.loads((run / "run.json").read_text())
             config["config"]["method"]["name"] = f"{text} {method}"
             config["config"]["method"][text] = text
-            config["config"]["data"]["dataset"] = config["config"]["partition"]["seed"] = text
+            config["config"]["data"]["dataset"] = config["config"]["partition"][
+                "seed"
+            ] = text
             (run / "run.json").write_text(json.dumps(config))
             results = made_up.results.read(run)
-            scores = {text: {"unit": "%", "better": "up",
-                             "recorded": {"weighted": "weighted", text: "std"}}}
-            starts = [{**start, "time": text, "commit": text, "failure": text} for start in STARTS]
-            header = {**results.header, "commit": f"{text} {method}", "versions": {text: text},
-                      "command": [text], "processor": text, "gpus": [text], "scores": scores,
-                      "starts": starts}
-            (run / "metrics.h5").write_bytes(made_up.results.encode(replace(results, header=header)))
+            scores = {
+                text: {
+                    "unit": "%",
+                    "better": "up",
+                    "recorded": {"weighted": "weighted", text: "std"},
+                }
+            }
+            starts = [
+                {**start, "time": text, "commit": text, "failure": text}
+                for start in STARTS
+            ]
+            header = {
+                **results.header,
+                "commit": f"{text} {method}",
+                "versions": {text: text},
+                "command": [text],
+                "processor": text,
+                "gpus": [text],
+                "scores": scores,
+                "starts": starts,
+            }
+            (run / "metrics.h5").write_bytes(
+                made_up.results.encode(replace(results, header=header))
+            )
     failed = made_up.folder(tmp_path / "sweep" / "failed", "local", 0, finished=False)
     (failed / "failure.txt").write_text(text)
     return tmp_path / "sweep"
@@ -179,13 +245,20 @@ def test_the_command(sweep, tmp_path):
     from hpcfl.cli import cli
 
     out = tmp_path / "page.html"
-    done = CliRunner().invoke(cli, ["report", str(sweep), "--out", str(out)], obj=OneProcess())
+    done = CliRunner().invoke(
+        cli, ["report", str(sweep), "--out", str(out)], obj=OneProcess()
+    )
     assert (done.exit_code, done.output) == (0, f"page: {out}\n") and out.exists()
 
 
-@pytest.mark.parametrize(("folder", "out", "complaint"), [
-    ("nothing", "x.html", "nothing: no run of hpcfl here"), ("sweep", ".", "choose another --out"),
-    ("sweep", "missing/x.html", "choose another --out")])
+@pytest.mark.parametrize(
+    ("folder", "out", "complaint"),
+    [
+        ("nothing", "x.html", "nothing: no run of hpcfl here"),
+        ("sweep", ".", "choose another --out"),
+        ("sweep", "missing/x.html", "choose another --out"),
+    ],
+)
 def test_mistakes_are_one_line(sweep, monkeypatch, folder, out, complaint):
     monkeypatch.chdir(sweep.parent)
     with pytest.raises(page.UserError, match=complaint):
@@ -198,7 +271,9 @@ def everything(tmp_path_factory):
     folder = tmp_path_factory.mktemp("all") / "runs"
     for method in plugins.names("hpcfl.methods"):
         for seed in range(3):
-            made_up.folder(folder / f"{method},seed={seed}", method, seed, rounds=400, clients=20)
+            made_up.folder(
+                folder / f"{method},seed={seed}", method, seed, rounds=400, clients=20
+            )
     page.write([folder], folder.parent / "report.html")
     return folder.parent / "report.html"
 
@@ -210,10 +285,19 @@ def test_all_methods_with_three_seeds_fit_in_five_megabytes(everything):
 
 def test_a_method_has_the_same_dashes_wherever_it_is_drawn(sweep):
     html = written(sweep)
-    for method, look in zip(("fedavg", "ditto"), looks(["fedavg", "ditto"]), strict=True):
-        lines = re.findall(f'<path class="line" data-row="{method}"[^>]*stroke-dasharray="([^"]*)"', html)
-        assert set(lines) == {look.strokes(2)} and len(lines) == 4  # over three axes, and of one client
-        assert f'stroke-dasharray="{look.strokes(2)}"/></svg> {method}' in html  # the legend
+    for method, look in zip(
+        ("fedavg", "ditto"), looks(["fedavg", "ditto"]), strict=True
+    ):
+        lines = re.findall(
+            f'<path class="line" data-row="{method}"[^>]*stroke-dasharray="([^"]*)"',
+            html,
+        )
+        assert (
+            set(lines) == {look.strokes(2)} and len(lines) == 4
+        )  # over three axes, and of one client
+        assert (
+            f'stroke-dasharray="{look.strokes(2)}"/></svg> {method}' in html
+        )  # the legend
 
 
 @pytest.fixture(scope="module")
@@ -227,14 +311,18 @@ def shown(tmp_path_factory):
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [320, 1200])
-def test_in_a_browser_it_is_quiet_and_as_wide_as_the_window(shown, everything, width, scheme):
+def test_in_a_browser_it_is_quiet_and_as_wide_as_the_window(
+    shown, everything, width, scheme
+):
     shown.complaints.clear()
     shown.requests.clear()
     shown.open(everything, width, scheme=scheme)
     assert shown.complaints == [] and shown.requests == [everything.as_uri()]
     assert shown.ask("document.documentElement.scrollWidth") == width
     background = shown.ask("getComputedStyle(document.body).backgroundColor")
-    assert background == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"}[scheme]
+    assert (
+        background == {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 26)"}[scheme]
+    )
 
 
 @pytest.mark.slow
@@ -245,22 +333,29 @@ def test_pointing_choosing_and_the_axes(shown, everything):
     shown.ask("document.querySelector('.axes [value=floats]').click()")
     assert shown.ask(visible) == ["floats"]
     shown.ask("document.querySelector('.legend button').click()")
-    assert shown.ask("document.querySelectorAll('.curves .line.on').length") == 3  # one over each axis
+    assert (
+        shown.ask("document.querySelectorAll('.curves .line.on').length") == 3
+    )  # one over each axis
     hint = "document.querySelector('.hint').checkVisibility()"
     assert shown.ask(hint) is True
     shown.ask("document.querySelector('svg.spread').scrollIntoView()")
     dot = "document.querySelector('[data-c]').getBoundingClientRect()"
     shown.point(shown.ask(f"{dot}.left"), shown.ask(f"{dot}.top"))
-    assert shown.ask("document.getElementById('tip').checkVisibility()") is False  # it would hide dots
+    assert (
+        shown.ask("document.getElementById('tip').checkVisibility()") is False
+    )  # it would hide dots
     said = shown.ask("document.querySelector('.said').textContent")
     assert shown.ask("document.querySelector('.who').textContent") in said
     assert re.match(r"\S+: [\d.]+, client \d+ \(seed=\d\)", said)
     assert shown.ask(hint) is False
     methods = len(plugins.names("hpcfl.methods"))
     assert shown.ask("document.querySelectorAll('.spread .met').length") == methods
-    drawn = shown.ask("[...document.querySelectorAll('.own .line')].map(line => line.getAttribute('d'))")
-    assert len(drawn) == methods and all(re.fullmatch(r"M[\d.]+ [\d.]+(L[\d.]+ [\d.]+){59}", path)
-                                         for path in drawn)
+    drawn = shown.ask(
+        "[...document.querySelectorAll('.own .line')].map(line => line.getAttribute('d'))"
+    )
+    assert len(drawn) == methods and all(
+        re.fullmatch(r"M[\d.]+ [\d.]+(L[\d.]+ [\d.]+){59}", path) for path in drawn
+    )
     assert shown.ask("document.querySelectorAll('.own .met').length") == 1
 
 
@@ -280,21 +375,33 @@ BROKEN = """[...document.querySelectorAll('%s')].flatMap(cell => {
 def test_no_word_of_a_heading_or_a_state_is_broken_in_print(shown, everything):
     shown.open(everything, 700)
     shown.tell("Emulation.setEmulatedMedia", media="print")
-    assert shown.ask(BROKEN % "thead th, tbody th, table:not([class]) td:not(.digest)") == []
+    assert (
+        shown.ask(BROKEN % "thead th, tbody th, table:not([class]) td:not(.digest)")
+        == []
+    )
 
 
 @pytest.mark.slow
-def test_on_a_phone_keys_and_values_are_whole_and_wide_tables_have_a_shadow(shown, everything):
+def test_on_a_phone_keys_and_values_are_whole_and_wide_tables_have_a_shadow(
+    shown, everything
+):
     shown.open(everything, 390)
     wide = "[...document.querySelectorAll('.scroll')].filter(box => box.scrollWidth > box.clientWidth)"
     assert shown.ask(f"{wide}.filter(box => box.querySelector('.values')).length") == 0
     assert shown.ask(f"{wide}.length") > 0
-    assert shown.ask(f"{wide}.every(box => getComputedStyle(box).backgroundImage.includes('gradient'))")
+    assert shown.ask(
+        f"{wide}.every(box => getComputedStyle(box).backgroundImage.includes('gradient'))"
+    )
 
 
 @pytest.mark.slow
 def test_hostile_texts_do_nothing_in_a_browser(shown, hostile):
     shown.complaints.clear()
     shown.open(hostile, 1200)
-    assert shown.complaints == [] and shown.ask("document.title").endswith(": a report of hpcfl")
-    assert shown.ask("document.querySelectorAll('img').length + document.scripts.length") == 1
+    assert shown.complaints == [] and shown.ask("document.title").endswith(
+        ": a report of hpcfl"
+    )
+    assert (
+        shown.ask("document.querySelectorAll('img').length + document.scripts.length")
+        == 1
+    )

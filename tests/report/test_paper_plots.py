@@ -31,13 +31,19 @@ def test_the_estimates_end_with_those_of_the_trained_model(played):
     named = [text.get_text() for text in figure.legends[0].texts]
     assert named == [*(f"class {number}" for number in range(4)), "cwfedavg"]
     highest = figure.axes[-1].get_xlim()[1]
-    assert figure.axes[-1].get_ylim()[1] == highest > class_distribution.shares(run, 2).max()
+    assert (
+        figure.axes[-1].get_ylim()[1]
+        == highest
+        > class_distribution.shares(run, 2).max()
+    )
 
 
 def test_norms_of_output_layers(played):
     run = played("cwfedavg")
     panels = output_norms.of_run(run, whole=True)
-    assert list(panels) == ["", ": class models"] and panels[": class models"].shape == (4, 4)
+    assert list(panels) == ["", ": class models"] and panels[
+        ": class models"
+    ].shape == (4, 4)
     own = run.model(3).state_dict()["head.weight"].double().norm(dim=1)
     np.testing.assert_allclose(panels[""][3], own)
     assert len(output_norms.plugin([run], Sheet(7)).axes) == 3
@@ -46,7 +52,9 @@ def test_norms_of_output_layers(played):
 def test_where_all_start_from_one_model_the_trained_ones_are_shown_too(played):
     panels = output_norms.of_run(played("fedavg"), whole=True)
     assert list(panels) == ["", ", after training", ": change by training"]
-    np.testing.assert_allclose(panels[": change by training"], panels[", after training"] - panels[""])
+    np.testing.assert_allclose(
+        panels[": change by training"], panels[", after training"] - panels[""]
+    )
 
 
 def test_cosines_of_prototypes(played):
@@ -54,11 +62,22 @@ def test_cosines_of_prototypes(played):
     rows = run.model("global").state_dict()["head.weight"].double()
     table = prototype_similarity.cosines(run)
     assert np.isnan(np.diag(table)).all()
-    assert table[0, 1] == pytest.approx(torch.cosine_similarity(rows[0], rows[1], dim=0).item())
-    assert len(prototype_similarity.plugin([run], Sheet(7)).axes) == 2  # with the scale of shades
-    drawn = representations.plane(run, 0)  # of more features than two: their principal components
+    assert table[0, 1] == pytest.approx(
+        torch.cosine_similarity(rows[0], rows[1], dim=0).item()
+    )
+    assert (
+        len(prototype_similarity.plugin([run], Sheet(7)).axes) == 2
+    )  # with the scale of shades
+    drawn = representations.plane(
+        run, 0
+    )  # of more features than two: their principal components
     assert drawn.points.shape == (len(drawn.labels), 2) and drawn.rays.shape == (4, 2)
-    assert representations.plugin([run], Sheet(7)).axes[0].get_xlabel().startswith("first component, ")
+    assert (
+        representations.plugin([run], Sheet(7))
+        .axes[0]
+        .get_xlabel()
+        .startswith("first component, ")
+    )
     with pytest.raises(UserError, match="there is no client 99"):
         representations.plugin([run], Sheet(7), client=99)
     with pytest.raises(UserError, match="fednh does not learn how to blend models"):
@@ -69,15 +88,22 @@ def test_cosines_of_prototypes(played):
 
 def test_five_classes_make_a_super_class():
     assert (np.bincount(prototype_similarity.SUPER_CLASSES) == 5).all()
-    same = prototype_similarity.SUPER_CLASSES[:, None] == prototype_similarity.SUPER_CLASSES
-    assert prototype_similarity.contrast(np.where(same, 0.5, -0.1)) == pytest.approx((0.5, -0.1))
+    same = (
+        prototype_similarity.SUPER_CLASSES[:, None]
+        == prototype_similarity.SUPER_CLASSES
+    )
+    assert prototype_similarity.contrast(np.where(same, 0.5, -0.1)) == pytest.approx(
+        (0.5, -0.1)
+    )
 
 
 def test_a_plane_of_two_features(played):
     run = played("fedavg", model={"name": "spiral"})
     drawn = representations.plane(run, 1)
     head = run.model(1, "post").state_dict()["head.weight"]
-    assert drawn.points.shape == (len(drawn.labels), 2) and np.array_equal(drawn.rays, head)
+    assert drawn.points.shape == (len(drawn.labels), 2) and np.array_equal(
+        drawn.rays, head
+    )
     assert len(representations.plugin([run], Sheet(7), client=1).axes) == 2
 
 
@@ -97,7 +123,9 @@ def test_losses_while_weights_are_learned_go_on_for_six_epochs(played):
     run = played({"name": "fedala", "most_epochs": 7}, checkpoint=HISTORY)
     found = weight_learning.losses(run, 1)
     assert {round: len(epochs) for round, epochs in found.items()} == {2: 7, 3: 6}
-    assert len(weight_learning.plugin([run], Sheet(7), client=1).axes[0].lines) == 4  # a rule before each
+    assert (
+        len(weight_learning.plugin([run], Sheet(7), client=1).axes[0].lines) == 4
+    )  # a rule before each
 
 
 def test_a_path_goes_through_the_models_before_and_after_training(played):
@@ -109,7 +137,9 @@ def test_a_path_goes_through_the_models_before_and_after_training(played):
         found = run.model(2, column, at=2).state_dict()
         row = torch.cat([found[name].flatten() for name in layout.names])
         assert np.array_equal(path[position], row.numpy())
-    assert len(trajectory.plugin([run], Sheet(7), client=2).axes[0].lines) == 5  # two of them for the legend
+    assert (
+        len(trajectory.plugin([run], Sheet(7), client=2).axes[0].lines) == 5
+    )  # two of them for the legend
 
 
 def test_the_training_loss_is_of_the_clients_own_training_samples(played):
@@ -124,7 +154,9 @@ def test_the_training_loss_is_of_the_clients_own_training_samples(played):
     assert training_loss.loss(run, "post", 2) == pytest.approx(total / count)
     before, after = training_loss.plugin([run], Sheet(7)).axes[0].lines
     assert after.get_ydata()[1] == pytest.approx(total / count)
-    assert before.get_ydata()[2] == pytest.approx(total / count)  # alone, a client goes on where it was
+    assert before.get_ydata()[2] == pytest.approx(
+        total / count
+    )  # alone, a client goes on where it was
 
 
 def test_no_line_goes_over_rounds_whose_state_is_not_kept(played, tmp_path):
@@ -133,5 +165,8 @@ def test_no_line_goes_over_rounds_whose_state_is_not_kept(played, tmp_path):
     before, _ = training_loss.plugin([run], sheet).axes[0].lines
     assert before.get_xdata().tolist() == [1, 2, 3, 4]
     assert np.isnan(before.get_ydata()).tolist() == [False, True, True, False]
-    assert sheet.notes == ["one run each", "without rounds 2–3, whose state is not kept: checkpoint.every = "
-                           "1 and checkpoint.keep = 4 before a run keep all"]
+    assert sheet.notes == [
+        "one run each",
+        "without rounds 2–3, whose state is not kept: checkpoint.every = "
+        "1 and checkpoint.keep = 4 before a run keep all",
+    ]

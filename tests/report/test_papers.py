@@ -14,19 +14,41 @@ from hpcfl.storage.results import Results
 
 ROOT = Path(__file__).parents[2]
 PAPERS = sorted((ROOT / "launch" / "papers").glob("*.toml"))
-ASKED = {"fednh-1": ["global/weighted", "post/pm_v", "post/pm_l", "tuned/pm_l", "post/pm_l_std"]}
+ASKED = {
+    "fednh-1": [
+        "global/weighted",
+        "post/pm_v",
+        "post/pm_l",
+        "tuned/pm_l",
+        "post/pm_l_std",
+    ]
+}
 DONE = Life(Stage.FINISHED, 3, 3, None, [], False, None)
 
 
 def made_up(cell: sweep.Cell, number: int) -> Run:
     """A finished run of three rounds, its columns those of its method: no ``global`` where there is none."""
     method = type(cell.config.method)
-    columns = {"pre", "post", method.primary} | ({"global"} if method.family == "one global model" else set())
-    rounds, values = np.arange(1, 5), {"final": np.array([0, 0, 0, 1]), "seconds/round": np.ones(4)}
+    columns = {"pre", "post", method.primary} | (
+        {"global"} if method.family == "one global model" else set()
+    )
+    rounds, values = (
+        np.arange(1, 5),
+        {"final": np.array([0, 0, 0, 1]), "seconds/round": np.ones(4)},
+    )
     for column in columns:
-        for name in ("weighted", "mean", "std", "worst_tenth", "pm_v", "pm_l", "pm_l_std", "loss"):
+        for name in (
+            "weighted",
+            "mean",
+            "std",
+            "worst_tenth",
+            "pm_v",
+            "pm_l",
+            "pm_l_std",
+            "loss",
+        ):
             series = np.linspace(0.1, 0.5, 4) + number / 1e5
-            series[-1 if column == "post" else 0:][:1] = np.nan
+            series[-1 if column == "post" else 0 :][:1] = np.nan
             values[f"{column}/{name}"] = series
         values[f"{column}/clients"] = np.full(4, float(cell.config.partition.clients))
     results = Results({"primary": method.primary}, {}, rounds, values, [3])
@@ -41,20 +63,33 @@ def made_up(cell: sweep.Cell, number: int) -> Run:
 def test_every_file_of_the_papers_ends_with_its_tables(path):
     cells = sweep.expand(config.read(path), path.name)
     runs = [made_up(cell, number) for number, cell in enumerate(cells)]
-    assert tables.table(tables.best_first(runs)).row_count == len(runs) and tables.caption(runs)
-    for reading in (*map(Reading, ("", *ASKED.get(path.stem, ()))), Reading(at="last"), Reading(at="tail")):
+    assert tables.table(tables.best_first(runs)).row_count == len(
+        runs
+    ) and tables.caption(runs)
+    for reading in (
+        *map(Reading, ("", *ASKED.get(path.stem, ()))),
+        Reading(at="last"),
+        Reading(at="tail"),
+    ):
         grid = sweep_table.make(runs, reading=reading)
         entries = [entry for row in grid.entries for entry in row if entry]
         assert sum(entry.runs for entry in entries) == len(runs)
-        repetitions = len({(run.config["seed"], run.config["partition"]["seed"]) for run in runs})
-        assert {entry.runs for entry in entries} == {repetitions}  # an entry is one experiment
+        repetitions = len(
+            {(run.config["seed"], run.config["partition"]["seed"]) for run in runs}
+        )
+        assert {entry.runs for entry in entries} == {
+            repetitions
+        }  # an entry is one experiment
         for text in table_formats.TEXTS.values():
             assert grid.metric in text(grid)
         assert table_formats.terminal(grid)
 
 
-@pytest.mark.parametrize("path", [path for path in PAPERS if path.stem.startswith("diversifed")],
-                         ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [path for path in PAPERS if path.stem.startswith("diversifed")],
+    ids=lambda path: path.stem,
+)
 def test_diversifeds_five_runs_draw_their_data_anew(path):
     """Its spreads over runs are those of redrawn data."""
     cells = sweep.expand(config.read(path), path.name)

@@ -21,26 +21,55 @@ OWN = np.array([0.2, 0.4, 0.9])  # of three clients with ten test samples each
 @pytest.fixture
 def runs(tmp_path):
     """``runs(method=[numbers by seed])``: runs of two rounds; a number is added in round 2."""
-    def make(finished: bool = True, partitions: int = 1, keys: dict | None = None, aside: str = "",
-             **methods: list[float]):
+
+    def make(
+        finished: bool = True,
+        partitions: int = 1,
+        keys: dict | None = None,
+        aside: str = "",
+        **methods: list[float],
+    ):
         for method, numbers in methods.items():
             for seed, number in enumerate(numbers):
                 folder = tmp_path / f"{method},seed={seed}{aside}"
-                table = {"rounds": 2, "seed": seed, "method": {"name": method}, **(keys or {})}
+                table = {
+                    "rounds": 2,
+                    "seed": seed,
+                    "method": {"name": method},
+                    **(keys or {}),
+                }
                 resolved = config.parse(table).resolved()
-                counts = np.full((3, 2), 5) + seed % partitions * np.array([[1, -1]] * 3)
-                writer = MetricsWriter(folder, {"config": resolved, "primary": "pre"},
-                                       {"train_counts": counts, "test_counts": counts})
+                counts = np.full((3, 2), 5) + seed % partitions * np.array(
+                    [[1, -1]] * 3
+                )
+                writer = MetricsWriter(
+                    folder,
+                    {"config": resolved, "primary": "pre"},
+                    {"train_counts": counts, "test_counts": counts},
+                )
                 for round, own in ((1, OWN), (2, OWN + number)):
-                    writer.record(round, {
-                        "pre/weighted": own.mean(), "pre/mean": own.mean(), "seconds/round": 2.0,
-                        "floats_down": 100.0, "clients/floats_up": np.array([50.0, np.nan, 50.0]),
-                        "clients/pre/correct": 10 * own, "clients/pre/total": np.full(3, 10.0)})
+                    writer.record(
+                        round,
+                        {
+                            "pre/weighted": own.mean(),
+                            "pre/mean": own.mean(),
+                            "seconds/round": 2.0,
+                            "floats_down": 100.0,
+                            "clients/floats_up": np.array([50.0, np.nan, 50.0]),
+                            "clients/pre/correct": 10 * own,
+                            "clients/pre/total": np.full(3, 10.0),
+                        },
+                    )
                 if finished:
-                    writer.record(3, {"final": 1, "floats_down": 100.0, "seconds/round": 1.0})
+                    writer.record(
+                        3, {"final": 1, "floats_down": 100.0, "seconds/round": 1.0}
+                    )
                     writer.merge()
-                (folder / "run.json").write_text(json.dumps({"identity": {}, "config": resolved}))
+                (folder / "run.json").write_text(
+                    json.dumps({"identity": {}, "config": resolved})
+                )
         return load_all(tmp_path)
+
     return make
 
 
@@ -73,33 +102,54 @@ def test_a_score_over_a_key(runs):
     runs(fedavg=[0.0, 0.02], keys={"training": {"lr": 0.1}})
     found = runs(local=[0.1], keys={"training": {"lr": 0.2}})
     figure = curves.plugin(found, Sheet(7), x="training.lr", at="last")
-    assert sorted(line(figure, position) for position in (0, 1)) == [[[0.1, 51]], [[0.2, 60]]]
+    assert sorted(line(figure, position) for position in (0, 1)) == [
+        [[0.1, 51]],
+        [[0.2, 60]],
+    ]
     assert [text.get_text() for text in figure.legends[0].texts] == ["local", "fedavg"]
-    with pytest.raises(UserError, match=r"--x method.name: 'fedavg' in .* is not a number"):
+    with pytest.raises(
+        UserError, match=r"--x method.name: 'fedavg' in .* is not a number"
+    ):
         curves.plugin(found, Sheet(7), x="method.name")
-    with pytest.raises(UserError, match=r"--x lr: .*floats, partition.seed, seed, training.lr$"):
+    with pytest.raises(
+        UserError, match=r"--x lr: .*floats, partition.seed, seed, training.lr$"
+    ):
         curves.plugin(found, Sheet(7), x="lr")
 
 
 def test_gains_over_the_runs_with_one_value_of_a_key_seed_by_seed(runs):
     runs(fedavg=[0.0, 0.02], keys={"training": {"lr": 0.1}})
-    found = runs(local=[0.0], fedavg=[0.1, 0.1], keys={"training": {"lr": 0.2}}, aside=",lr=0.2")
+    found = runs(
+        local=[0.0], fedavg=[0.1, 0.1], keys={"training": {"lr": 0.2}}, aside=",lr=0.2"
+    )
     both = [run for run in found if run.config["method"]["name"] == "fedavg"]
     figure = curves.plugin(both, Sheet(7), x="training.lr", at="last", base=0.1)
     assert line(figure) == [[0.1, 0], [0.2, 9]]  # of 10 and 8
     label = figure.axes[0].get_ylabel().replace("\n", " ")
     assert label.startswith("gain over training.lr = 0.1: test accuracy")
-    with pytest.raises(UserError, match=r"--base 0.3: there are not runs of all the same seeds"):
+    with pytest.raises(
+        UserError, match=r"--base 0.3: there are not runs of all the same seeds"
+    ):
         curves.plugin(both, Sheet(7), x="training.lr", base=0.3)
-    with pytest.raises(UserError, match=r"--base 0.1: there are not runs of all the same seeds"):
-        curves.plugin(found, Sheet(7), x="training.lr", base=0.1)  # local has run with 0.2 alone
-    with pytest.raises(UserError, match=r"--base 0.1: a curve over rounds has all rounds; --base is for --x"):
+    with pytest.raises(
+        UserError, match=r"--base 0.1: there are not runs of all the same seeds"
+    ):
+        curves.plugin(
+            found, Sheet(7), x="training.lr", base=0.1
+        )  # local has run with 0.2 alone
+    with pytest.raises(
+        UserError,
+        match=r"--base 0.1: a curve over rounds has all rounds; --base is for --x",
+    ):
         curves.plugin(both, Sheet(7), base=0.1)
 
 
 def test_a_run_that_is_not_finished_is_drawn_as_far_as_it_is(runs):
     sheet = Sheet(7)
-    assert line(curves.plugin(runs(fedavg=[0.1], finished=False), sheet)) == [[1, 50], [2, 60]]
+    assert line(curves.plugin(runs(fedavg=[0.1], finished=False), sheet)) == [
+        [1, 50],
+        [2, 60],
+    ]
     assert sheet.notes[0] == "fedavg,seed=0: it stands at round 2 of 2"
 
 
@@ -107,39 +157,74 @@ def test_group_makes_lines_and_must_tell_runs_apart(runs):
     runs(fedprox=[0.0], keys={"training": {"lr": 0.1}})
     found = runs(fedavg=[0.1])
     figure = curves.plugin(found, Sheet(7), group=["method", "training.lr"])
-    assert [text.get_text() for text in figure.legends[0].texts] == ["fedavg lr=0.005", "fedprox lr=0.1"]
-    with pytest.raises(UserError, match=r"'method.nam' is no key of these runs; did you mean 'method.name'"):
+    assert [text.get_text() for text in figure.legends[0].texts] == [
+        "fedavg lr=0.005",
+        "fedprox lr=0.1",
+    ]
+    with pytest.raises(
+        UserError,
+        match=r"'method.nam' is no key of these runs; did you mean 'method.name'",
+    ):
         curves.plugin(found, Sheet(7), group=["method.nam"])
-    with pytest.raises(UserError, match=r"runs of the same entry differ in method.name; add it to --group"):
+    with pytest.raises(
+        UserError,
+        match=r"runs of the same entry differ in method.name; add it to --group",
+    ):
         curves.plugin(found, Sheet(7), group=["rounds"])
 
 
 def test_clients_and_their_spread(runs):
     found = runs(fedavg=[0.0, 0.1], local=[0.1, 0.1])
     figure = clients.plugin(found, Sheet(7))
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["local", "fedavg"]
+    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == [
+        "local",
+        "fedavg",
+    ]
     dots = figure.axes[0].lines[2].get_xdata()
     np.testing.assert_allclose(dots, 100 * np.concatenate([OWN, OWN + 0.1]))
     assert spread.spread([OWN, OWN + 0.1], "up") == pytest.approx((0.25, 0.55, 0.95))
     assert spread.spread([OWN], "down") == pytest.approx((0.9, 0.5, 0.2))
-    means = [one.get_xdata().tolist() for one in spread.plugin(found, Sheet(7)).axes[0].lines[3::4]]
+    means = [
+        one.get_xdata().tolist()
+        for one in spread.plugin(found, Sheet(7)).axes[0].lines[3::4]
+    ]
     np.testing.assert_allclose(means, [[60], [55]])
 
 
 def test_clients_of_other_partitions_are_other_clients(runs):
-    table = heatmap.plugin(runs(fedavg=[0.0, 0.1], local=[0.1]), Sheet(7)).axes[0].images[0].get_array()
-    np.testing.assert_allclose(table, 100 * np.array([OWN + 0.1, OWN + 0.05]))  # local is better
+    table = (
+        heatmap.plugin(runs(fedavg=[0.0, 0.1], local=[0.1]), Sheet(7))
+        .axes[0]
+        .images[0]
+        .get_array()
+    )
+    np.testing.assert_allclose(
+        table, 100 * np.array([OWN + 0.1, OWN + 0.05])
+    )  # local is better
     sheet = Sheet(7)
-    axes = heatmap.plugin(runs(fedavg=[0.0, 0.1], local=[0.1], partitions=2), sheet).axes[0]
-    labels = [(place, text.get_text()) for place, text in zip(axes.get_xticks(), axes.get_xticklabels(),
-                                                             strict=True)]
-    assert labels == [(0, "0"), (1, "1"), (2, "2"), (4, "0"), (5, "1"), (6, "2")]  # 3 is a gap
+    axes = heatmap.plugin(
+        runs(fedavg=[0.0, 0.1], local=[0.1], partitions=2), sheet
+    ).axes[0]
+    labels = [
+        (place, text.get_text())
+        for place, text in zip(axes.get_xticks(), axes.get_xticklabels(), strict=True)
+    ]
+    assert labels == [
+        (0, "0"),
+        (1, "1"),
+        (2, "2"),
+        (4, "0"),
+        (5, "1"),
+        (6, "2"),
+    ]  # 3 is a gap
     [above] = axes.child_axes
     assert [text.get_text() for text in above.get_xticklabels()] == ["seed=0", "seed=1"]
     assert sheet.notes[-1].endswith("; 3 clients each of 2 partitions")
     table = axes.images[0].get_array()
     assert table.shape == (2, 7)
-    np.testing.assert_allclose(table[1].filled(np.nan), 100 * np.r_[OWN, np.nan, OWN + 0.1])
+    np.testing.assert_allclose(
+        table[1].filled(np.nan), 100 * np.r_[OWN, np.nan, OWN + 0.1]
+    )
 
 
 def test_of_several_partitions_it_is_said_which_is_drawn(runs):
@@ -155,7 +240,9 @@ def test_circles_have_areas_in_proportion_to_samples():
     drawn = figure.axes[0].collections[0]
     assert drawn.get_offsets().tolist() == [[0, 0], [0, 2], [1, 1]]
     assert np.allclose(drawn.get_sizes() / drawn.get_sizes()[0], [1, 1 / 8, 1 / 2])
-    assert partition.bubbles(Sheet(7), {"": np.ones((10, 100), int)}).get_figheight() < 7
+    assert (
+        partition.bubbles(Sheet(7), {"": np.ones((10, 100), int)}).get_figheight() < 7
+    )
 
 
 def test_a_single_round_has_one_tick():
@@ -176,7 +263,9 @@ def test_the_legend_shows_round_numbers_that_occur():
 def test_every_method_has_a_look_of_its_own_and_the_same_in_every_figure():
     everyone = plugins.names("hpcfl.methods")
     together = dict(zip(everyone, looks(everyone), strict=True))
-    assert len({(one.linestyle, one.marker) for one in together.values()}) == len(everyone)
+    assert len({(one.linestyle, one.marker) for one in together.values()}) == len(
+        everyone
+    )
     assert looks(["ditto", "fedavg"]) == [together["ditto"], together["fedavg"]]
     assert looks(["mine:Own"]) == looks(["mine:Own"])
 
@@ -185,16 +274,29 @@ def test_variants_of_a_method_have_its_colour_beside_others_and_several_when_alo
     one, two, other = looks(["fedprox", "fedprox", "fedavg"])
     assert one.color == two.color != other.color
     assert len({(look.linestyle, look.marker) for look in (one, two, other)}) == 3
-    assert len({look.color for look in looks(["fedprox"] * len(COLOURS))}) == len(COLOURS)
+    assert len({look.color for look in looks(["fedprox"] * len(COLOURS))}) == len(
+        COLOURS
+    )
 
 
 def test_classes_have_looks_of_their_own():
-    assert len({(look.color, str(look.linestyle)) for look in map(of_class, range(CLASSES))}) == CLASSES == 63
+    assert (
+        len(
+            {
+                (look.color, str(look.linestyle))
+                for look in map(of_class, range(CLASSES))
+            }
+        )
+        == CLASSES
+        == 63
+    )
 
 
 def test_the_plane_of_principal_components():
     rows = np.array([[0.0, 0, 5], [2, 0, 5], [4, 0, 5]])
     found = principal(rows)
     np.testing.assert_allclose(np.abs(found.points[:, 0]), [2, 0, 2], atol=1e-12)
-    np.testing.assert_allclose((rows - rows.mean(axis=0)) @ found.directions, found.points, atol=1e-12)
+    np.testing.assert_allclose(
+        (rows - rows.mean(axis=0)) @ found.directions, found.points, atol=1e-12
+    )
     assert found.shares[0] == pytest.approx(1)

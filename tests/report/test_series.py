@@ -11,14 +11,21 @@ from hpcfl.report import series
 
 
 def test_the_mean_and_its_deviation_over_repetitions():
-    found = series.mean([run(seed=0, accuracy=(0.2, 0.4, 0.6)), run(seed=1, accuracy=(0.4, 0.4, 0.8))],
-                        "rounds")
+    found = series.mean(
+        [run(seed=0, accuracy=(0.2, 0.4, 0.6)), run(seed=1, accuracy=(0.4, 0.4, 0.8))],
+        "rounds",
+    )
     assert found.rounds.tolist() == found.x.tolist() == [1, 2, 3] and found.runs == 2
-    assert found.mean == pytest.approx([30, 40, 70]) and found.std == pytest.approx([10, 0, 10])
+    assert found.mean == pytest.approx([30, 40, 70]) and found.std == pytest.approx(
+        [10, 0, 10]
+    )
 
 
 def test_rounds_count_that_all_repetitions_have():
-    long, short = run(seed=0, accuracy=(0.2, 0.4, 0.6)), run(seed=1, accuracy=(0.4, 0.6))
+    long, short = (
+        run(seed=0, accuracy=(0.2, 0.4, 0.6)),
+        run(seed=1, accuracy=(0.4, 0.6)),
+    )
     assert series.mean([long, short], "rounds").mean == pytest.approx([30, 50])
     long.results.values["pre/weighted"][0] = np.nan
     assert series.mean([long, short], "rounds").rounds.tolist() == [2]
@@ -28,11 +35,20 @@ def test_rounds_count_that_all_repetitions_have():
 
 def test_the_mean_is_over_the_same_seeds_in_every_round():
     """The second seed stands at round 2 and has no number in round 1."""
-    ran = [SimpleNamespace(results=SimpleNamespace(rounds=np.arange(1, last + 1)))
-           for last in (3, 2)]
-    curve = series.over(ran, [one.results.rounds for one in ran],
-                        [np.array([1.0, 2.0, 3.0]), np.array([np.nan, 4.0])])
-    assert (curve.x.tolist(), curve.mean.tolist(), curve.std.tolist()) == ([2], [3], [1])
+    ran = [
+        SimpleNamespace(results=SimpleNamespace(rounds=np.arange(1, last + 1)))
+        for last in (3, 2)
+    ]
+    curve = series.over(
+        ran,
+        [one.results.rounds for one in ran],
+        [np.array([1.0, 2.0, 3.0]), np.array([np.nan, 4.0])],
+    )
+    assert (curve.x.tolist(), curve.mean.tolist(), curve.std.tolist()) == (
+        [2],
+        [3],
+        [1],
+    )
 
 
 def test_what_was_spent_until_the_models_were_there():
@@ -42,19 +58,27 @@ def test_what_was_spent_until_the_models_were_there():
     after.results.values["post/weighted"] = np.full(3, 0.5)
     assert series.mean([before], "seconds").x == pytest.approx([0, 0.1, 0.3])
     assert series.mean([after], "seconds").x == pytest.approx([0.1, 0.3, 0.6])
-    assert not len(series.mean([before], "floats").rounds)  # what went down was not recorded
+    assert not len(
+        series.mean([before], "floats").rounds
+    )  # what went down was not recorded
     before.results.values["floats_down"] = np.full(3, 30.0)
-    before.results.values["clients/floats_up"] = np.array([[10, np.nan], [20, 20], [np.nan, np.nan]])
+    before.results.values["clients/floats_up"] = np.array(
+        [[10, np.nan], [20, 20], [np.nan, np.nan]]
+    )
     assert series.mean([before], "floats").x.tolist() == [0, 40, 90]
     assert series.mean([after], "floats").x.tolist() == [40, 90, 120]
 
 
 def test_numbers_that_nobody_can_draw_are_left_out():
-    assert series.mean([run(accuracy=(0.5, np.inf, 1e300))], "rounds").rounds.tolist() == [1]
+    assert series.mean(
+        [run(accuracy=(0.5, np.inf, 1e300))], "rounds"
+    ).rounds.tolist() == [1]
 
 
 def test_few_points_draw_the_same_line():
-    values = np.sin(np.arange(10_000) / 50) + 0.1 * np.random.default_rng(0).standard_normal(10_000)
+    values = np.sin(np.arange(10_000) / 50) + 0.1 * np.random.default_rng(
+        0
+    ).standard_normal(10_000)
     values[1234] = 7  # one peak
     few = series.thinned(values, 100)
     assert len(few) <= 202 and {0, 1234, 9999} <= set(few.tolist())

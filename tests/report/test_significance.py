@@ -10,17 +10,25 @@ def test_holm_by_hand():
     The third would be 2·0.03 = 0.06, no less than the one before it. The order given does not matter, and no
     value exceeds 1.
     """
-    assert holm(np.array([0.03, 0.4, 0.01, 0.02])).tolist() == pytest.approx([0.06, 0.4, 0.04, 0.06])
+    assert holm(np.array([0.03, 0.4, 0.01, 0.02])).tolist() == pytest.approx(
+        [0.06, 0.4, 0.04, 0.06]
+    )
     assert holm(np.array([0.9, 0.8])).tolist() == [1, 1]
-    assert holm(np.array([0.02, 0.001, 0.01])).tolist() == pytest.approx([0.02, 0.003, 0.02])
+    assert holm(np.array([0.02, 0.001, 0.01])).tolist() == pytest.approx(
+        [0.02, 0.003, 0.02]
+    )
 
 
 def test_two_methods_by_hand():
     """Six clients, all better: of the 2⁶ ways to deal out the signs, two are as extreme: p = 2/64."""
     better = np.array([0.9, 0.8, 0.7, 0.65, 0.6, 0.5])
-    found = compare({"a": better, "b": better - np.array([0.01, 0.02, 0.03, 0.04, 0.05, 0.06])})
+    found = compare(
+        {"a": better, "b": better - np.array([0.01, 0.02, 0.03, 0.04, 0.05, 0.06])}
+    )
     assert found.p[0, 1] == found.p[1, 0] == pytest.approx(2 / 64)
-    assert found.mean("a") - found.mean("b") == pytest.approx(0.035) and found.pairs == 6
+    assert (
+        found.mean("a") - found.mean("b") == pytest.approx(0.035) and found.pairs == 6
+    )
     assert found.above("b") == ["a"] and found.above("a") == []
 
 

@@ -9,9 +9,16 @@ from hpcfl.report import summary
 from hpcfl.storage.metrics import MetricsWriter
 
 
-def test_best_is_the_highest_of_the_column_that_counts_and_the_rest_is_read_from_its_round(make_run):
+def test_best_is_the_highest_of_the_column_that_counts_and_the_rest_is_read_from_its_round(
+    make_run,
+):
     found = summary.load(make_run()).summary
-    assert (found.method, found.dataset, found.rounds, found.finished) == ("fedavg", "digits", 3, True)
+    assert (found.method, found.dataset, found.rounds, found.finished) == (
+        "fedavg",
+        "digits",
+        3,
+        True,
+    )
     assert found.best == {"round": 2, "pre": 0.75, "post": 0.625}
     assert found.last == {"round": 4, "pre": 0.625, "post": None}
     assert found.tail == {"rounds": [4, 4], "pre": 0.625, "post": None}
@@ -25,12 +32,20 @@ def test_a_method_scored_after_training_counts_that_column(make_run):
 
 def test_the_configuration_may_choose_another_column_and_another_mean(make_run):
     found = summary.load(make_run(score="post", metric="worst_tenth")).summary
-    assert found.best == {"round": 3, "pre": pytest.approx(0.3), "post": pytest.approx(0.675)}
+    assert found.best == {
+        "round": 3,
+        "pre": pytest.approx(0.3),
+        "post": pytest.approx(0.675),
+    }
 
 
 def test_costs_leave_out_the_first_round_and_what_comes_after_the_last(make_run):
     found = summary.load(make_run()).summary
-    assert (found.seconds_per_round, found.floats_up, found.floats_down) == (1.5, 10.0, 30.0)
+    assert (found.seconds_per_round, found.floats_up, found.floats_down) == (
+        1.5,
+        10.0,
+        30.0,
+    )
 
 
 def test_an_interrupted_run_shows_what_it_has(make_run):
@@ -44,7 +59,11 @@ def test_a_run_without_a_round_shows_nothing_yet(make_run):
     for name in ("metrics.h5", "metrics-copy.h5"):
         (folder / name).unlink()
     run = summary.load(folder)
-    assert (run.summary.method, run.summary.rounds, run.summary.best) == ("fedavg", 0, None)
+    assert (run.summary.method, run.summary.rounds, run.summary.best) == (
+        "fedavg",
+        0,
+        None,
+    )
     assert "no results here" in run.notes[0]
 
 
@@ -59,7 +78,11 @@ def test_damage_is_noted_and_the_rest_is_shown(make_run, name):
 
 def test_where_nothing_is_readable_one_line_says_so(make_run, tmp_path):
     folder = make_run()
-    for path in (folder / "metrics.h5", folder / "metrics-copy.h5", folder / "run.json"):
+    for path in (
+        folder / "metrics.h5",
+        folder / "metrics-copy.h5",
+        folder / "run.json",
+    ):
         path.write_bytes(b"")
     with pytest.raises(UserError, match=r"run\.json"):
         summary.load(folder)
@@ -73,9 +96,13 @@ def test_below_folders_what_fresh_moved_aside_is_left_out_and_named(make_run, tm
     again = make_run("i.20260101-120000-2")
     for folders in ([tmp_path], [run, aside, again], [run, tmp_path / "."]):
         found, [note] = summary.runs_below(folders)
-        assert [one.folder for one in found] == [run] and str(tmp_path / "i.20260101-120000") in note
+        assert [one.folder for one in found] == [run] and str(
+            tmp_path / "i.20260101-120000"
+        ) in note
         assert "and 1 more" in note
-    assert [one.folder for one in summary.runs_below([aside])[0]] == [aside]  # named alone
+    assert [one.folder for one in summary.runs_below([aside])[0]] == [
+        aside
+    ]  # named alone
     with pytest.raises(UserError, match="--fresh moved it aside"):
         summary.runs_below([aside, again])
     with pytest.raises(UserError, match="nothing: no run of hpcfl here"):
@@ -97,9 +124,24 @@ def test_a_sweep_is_its_runs_without_those_moved_aside(make_run, tmp_path):
     found = summary.as_json(tmp_path)
     assert list(found) == ["fedavg", "local"]
     assert found["fedavg"] == summary.as_json(tmp_path / "fedavg")
-    assert set(found["local"]) == {"method", "dataset", "rounds", "finished", "best", "last", "tail",
-                                   "digest", "seconds_per_round", "floats_up", "floats_down", "state",
-                                   "notes", "scores", "best_by", "newcomers"}
+    assert set(found["local"]) == {
+        "method",
+        "dataset",
+        "rounds",
+        "finished",
+        "best",
+        "last",
+        "tail",
+        "digest",
+        "seconds_per_round",
+        "floats_up",
+        "floats_down",
+        "state",
+        "notes",
+        "scores",
+        "best_by",
+        "newcomers",
+    }
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
@@ -117,7 +159,9 @@ def test_rounds_without_metrics_are_noted_every_time(make_run):
     MetricsWriter(folder, {}, {})
     for _ in range(2):
         found = summary.load(folder).summary
-        assert found.notes == [f"{folder}: the metrics of round 2 are lost, their files were damaged"]
+        assert found.notes == [
+            f"{folder}: the metrics of round 2 are lost, their files were damaged"
+        ]
 
 
 def test_a_run_that_is_to_go_on_is_not_finished_any_more(make_run):
@@ -131,14 +175,19 @@ def test_a_run_that_is_to_go_on_is_not_finished_any_more(make_run):
 def test_a_run_prints_as_three_lines(make_run):
     lines = repr(summary.load(make_run())).splitlines()
     assert lines[0].endswith("run: fedavg on digits")
-    assert lines[1:] == ["finished, 3 of 3 rounds", "best pre/weighted 0.7500 in round 2"]
+    assert lines[1:] == [
+        "finished, 3 of 3 rounds",
+        "best pre/weighted 0.7500 in round 2",
+    ]
 
 
 def test_a_score_that_was_not_recorded_is_an_error(make_run):
     run = summary.load(make_run())
     assert np.isnan(run.accuracy("post")).tolist() == [False, False, False, True]
-    with pytest.raises(UserError,
-                       match=r"run: 'pro' was not scored; did you mean 'pre'\? allowed: post, pre"):
+    with pytest.raises(
+        UserError,
+        match=r"run: 'pro' was not scored; did you mean 'pre'\? allowed: post, pre",
+    ):
         run.accuracy("pro")
 
 
@@ -148,7 +197,9 @@ def test_looking_imports_no_module_that_a_folder_names(make_run, monkeypatch):
     (folder / "planted.py").write_text("raise SystemExit('imported')")
     for name in ("run.json", "metrics.h5", "metrics-copy.h5"):
         if name == "run.json":
-            (folder / name).write_text((folder / name).read_text().replace('"fedavg"', '"planted:Method"'))
+            (folder / name).write_text(
+                (folder / name).read_text().replace('"fedavg"', '"planted:Method"')
+            )
         else:
             (folder / name).unlink()
     run = summary.load(folder)

@@ -12,7 +12,9 @@ from hpcfl.report import sweep_table, table_formats
 from hpcfl.report.sweep_table import Reading
 
 
-def entry(grid: sweep_table.Grid, row: int = 0, column: int = 0) -> tuple[float, float, int, bool]:
+def entry(
+    grid: sweep_table.Grid, row: int = 0, column: int = 0
+) -> tuple[float, float, int, bool]:
     found = grid.entries[row][column]
     return round(found.mean, 6), round(found.std, 6), found.runs, found.best
 
@@ -25,37 +27,63 @@ def test_mean_and_standard_deviation_over_seeds():
     assert entry(grid) == (60, 8.164966, 3, True)
     assert entry(grid, 1) == (55, 7.071068, 3, False)
     grid = sweep_table.make(runs, reading=Reading(std="sample"))
-    assert entry(grid) == (60, 10, 3, True) and entry(grid, 1) == (55, 8.660254, 3, False)
-    assert "mean ± sample standard deviation over 3 seeds" in table_formats.markdown(grid)
+    assert entry(grid) == (60, 10, 3, True) and entry(grid, 1) == (
+        55,
+        8.660254,
+        3,
+        False,
+    )
+    assert "mean ± sample standard deviation over 3 seeds" in table_formats.markdown(
+        grid
+    )
 
 
 def test_models_before_and_after_training_in_one_table_are_told():
     after = replace(run("local"), score="post")
-    after.results.values.update({"post/weighted": np.full(3, 0.8), "post/mean": np.full(3, 0.7)})
-    note = ("each method's own models: before local training (fedavg), after it (local); "
-            "--metric post/weighted is of the same for all")
+    after.results.values.update(
+        {"post/weighted": np.full(3, 0.8), "post/mean": np.full(3, 0.7)}
+    )
+    note = (
+        "each method's own models: before local training (fedavg), after it (local); "
+        "--metric post/weighted is of the same for all"
+    )
     assert note in sweep_table.make([run(), after]).notes
-    assert note not in sweep_table.make([run(), after], reading=Reading("post/mean")).notes
+    assert (
+        note not in sweep_table.make([run(), after], reading=Reading("post/mean")).notes
+    )
 
 
 def test_models_of_methods_in_columns_are_told_by_the_columns():
     after = replace(run("local"), score="post")
-    after.results.values.update({"post/weighted": np.full(3, 0.8), "post/mean": np.full(3, 0.7)})
-    grid = sweep_table.make([run("fedavg"), after], rows=["seed"], columns=["method.name"])
-    assert any("before local training (fedavg), after it (local)" in note for note in grid.notes)
+    after.results.values.update(
+        {"post/weighted": np.full(3, 0.8), "post/mean": np.full(3, 0.7)}
+    )
+    grid = sweep_table.make(
+        [run("fedavg"), after], rows=["seed"], columns=["method.name"]
+    )
+    assert any(
+        "before local training (fedavg), after it (local)" in note
+        for note in grid.notes
+    )
 
 
 def test_several_folders_and_the_notes_of_csv(make_run, capsys):
     one, other = make_run("one", "fedavg"), make_run("other", "local", finished=False)
     sweep_table.show([one, other, one], form="csv")
     shown = capsys.readouterr()
-    assert len(shown.out.splitlines()) == 2 and "note: other: left out, it stands at round 3" in shown.err
+    assert (
+        len(shown.out.splitlines()) == 2
+        and "note: other: left out, it stands at round 3" in shown.err
+    )
 
 
 def test_what_fresh_moved_aside_is_left_out_with_a_note(make_run, capsys):
     folders = [make_run(name) for name in ("i", "i.20260101-120000")]
     sweep_table.show(folders, form="markdown")
-    assert f"left out, as --fresh moved it aside: {folders[1]}; named alone it" in capsys.readouterr().out
+    assert (
+        f"left out, as --fresh moved it aside: {folders[1]}; named alone it"
+        in capsys.readouterr().out
+    )
 
 
 @pytest.mark.slow
@@ -66,38 +94,72 @@ def test_every_clients_own_numbers(make_run, capsys, at, rounds):
     lines = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert {line["run"] for line in lines} == set(map(str, folders))
     assert {int(line["round"]) for line in lines} == rounds and len(lines) == 4
-    assert {line["client"] for line in lines} == {"0", "1"} and lines[0]["floats_up"] == "10.0"
+    assert {line["client"] for line in lines} == {"0", "1"} and lines[0][
+        "floats_up"
+    ] == "10.0"
 
 
 def test_the_best_of_each_column():
-    grid = sweep_table.make([run("a", accuracy=(0.5,)), run("b", accuracy=(0.6,)),
-                             run("a", accuracy=(0.9,), dataset="mnist"),
-                             run("b", accuracy=(0.8,), dataset="mnist")])
-    assert [[one.best for one in row] for row in grid.entries] == [[False, True], [True, False]]
+    grid = sweep_table.make(
+        [
+            run("a", accuracy=(0.5,)),
+            run("b", accuracy=(0.6,)),
+            run("a", accuracy=(0.9,), dataset="mnist"),
+            run("b", accuracy=(0.8,), dataset="mnist"),
+        ]
+    )
+    assert [[one.best for one in row] for row in grid.entries] == [
+        [False, True],
+        [True, False],
+    ]
 
 
 def test_less_is_better_for_seconds():
-    grid = sweep_table.make([run("a", accuracy=(0.1, 0.9)), run("b", accuracy=(0.9, 0.1))], (), (),
-                            Reading("seconds/round"))
-    assert entry(grid)[0] == 0.2 and entry(grid, 1) == (0.1,
-                                                        pytest.approx(float("nan"), nan_ok=True), 1, True)
+    grid = sweep_table.make(
+        [run("a", accuracy=(0.1, 0.9)), run("b", accuracy=(0.9, 0.1))],
+        (),
+        (),
+        Reading("seconds/round"),
+    )
+    assert entry(grid)[0] == 0.2 and entry(grid, 1) == (
+        0.1,
+        pytest.approx(float("nan"), nan_ok=True),
+        1,
+        True,
+    )
 
 
-@pytest.mark.parametrize(("metric", "at", "expected"), [
-    ("", "best", 75), ("weighted", "best", 75), ("mean", "best", 65), ("weighted", "last", 60),
-    ("pre/mean", "last", 50), ("seconds/round", "best", 0.2), ("seconds/round", "last", 0.3)])
+@pytest.mark.parametrize(
+    ("metric", "at", "expected"),
+    [
+        ("", "best", 75),
+        ("weighted", "best", 75),
+        ("mean", "best", 65),
+        ("weighted", "last", 60),
+        ("pre/mean", "last", 50),
+        ("seconds/round", "best", 0.2),
+        ("seconds/round", "last", 0.3),
+    ],
+)
 def test_metrics(metric, at, expected):
     assert entry(sweep_table.make([run()], reading=Reading(metric, at)))[0] == expected
 
 
 def test_the_tail_is_the_mean_of_the_last_tenth_of_the_rounds():
     """Of 21 rounds the last three, 19 to 21, as a tenth of 21 is 2.1; the best is in round 5."""
-    long = run(accuracy=tuple(0.9 if round == 5 else round / 100 for round in range(1, 22)))
-    found = {at: entry(sweep_table.make([long], reading=Reading(at=at)))[0]
-             for at in ("best", "last", "tail")}
+    long = run(
+        accuracy=tuple(0.9 if round == 5 else round / 100 for round in range(1, 22))
+    )
+    found = {
+        at: entry(sweep_table.make([long], reading=Reading(at=at)))[0]
+        for at in ("best", "last", "tail")
+    }
     assert found == {"best": 90, "last": 21, "tail": 20}
     grid = sweep_table.make([long], reading=Reading(at="tail"))
-    assert "weighted in % as mean of the last tenth of the rounds, of 5 clients" in table_formats.latex(grid)
+    assert (
+        "weighted in % as mean of the last tenth of the rounds, of 5 clients"
+        in table_formats.latex(grid)
+    )
 
 
 def test_a_number_that_only_some_runs_have_is_a_dash_for_the_others():
@@ -108,44 +170,72 @@ def test_a_number_that_only_some_runs_have_is_a_dash_for_the_others():
 
 
 def test_numbers_of_different_clients_in_one_table_are_warned_of():
-    few, many = run("fedavg", clients=10), [run("local", clients=100), run("ditto", clients=100)]
+    few, many = (
+        run("fedavg", clients=10),
+        [run("local", clients=100), run("ditto", clients=100)],
+    )
     grid = sweep_table.make([few, *many])
-    assert grid.notes == ["digits iid: these numbers cannot be compared, they are of 10 clients (fedavg) and "
-                          "of 100 clients (local, ditto)"]
+    assert grid.notes == [
+        "digits iid: these numbers cannot be compared, they are of 10 clients (fedavg) and "
+        "of 100 clients (local, ditto)"
+    ]
     assert "clients, one seed" not in table_formats.markdown(grid)
     grid = sweep_table.make([few, run("local", dataset="mnist", clients=100)])
     assert grid.notes == []  # of different data anyway
-    assert sweep_table.make([few, run("local", clients=np.nan)]).notes == []  # an older version's results
+    assert (
+        sweep_table.make([few, run("local", clients=np.nan)]).notes == []
+    )  # an older version's results
 
 
-@pytest.mark.parametrize(("metric", "complaint"), [
-    ("pre/weightd", "did you mean 'pre/weighted'"), ("clients/floats_up", "not recorded")])
+@pytest.mark.parametrize(
+    ("metric", "complaint"),
+    [
+        ("pre/weightd", "did you mean 'pre/weighted'"),
+        ("clients/floats_up", "not recorded"),
+    ],
+)
 def test_unknown_metrics(metric, complaint):
     with pytest.raises(UserError, match=complaint):
         sweep_table.make([run()], reading=Reading(metric))
 
 
 def test_what_differs_becomes_rows_and_never_a_mean():
-    grid = sweep_table.make([*seeds("fedprox", 0.5, 0.6, mu=0.1), *seeds("fedprox", 0.7, 0.8, mu=1.0),
-                             *seeds("local", 0.1)])
+    grid = sweep_table.make(
+        [
+            *seeds("fedprox", 0.5, 0.6, mu=0.1),
+            *seeds("fedprox", 0.7, 0.8, mu=1.0),
+            *seeds("local", 0.1),
+        ]
+    )
     assert grid.rows == ["fedprox mu=0.1", "fedprox mu=1.0", "local"]
     assert [row[0].runs for row in grid.entries] == [2, 2, 1]
-    with pytest.raises(UserError, match=r"differ in method.mu; add it to --rows or --columns"):
-        sweep_table.make([*seeds("fedprox", 0.5, mu=0.1), *seeds("fedprox", 0.7, mu=1.0)], ["method.name"],
-                         ["data.dataset"])
+    with pytest.raises(
+        UserError, match=r"differ in method.mu; add it to --rows or --columns"
+    ):
+        sweep_table.make(
+            [*seeds("fedprox", 0.5, mu=0.1), *seeds("fedprox", 0.7, mu=1.0)],
+            ["method.name"],
+            ["data.dataset"],
+        )
 
 
 def test_any_key_as_rows_and_columns():
-    grid = sweep_table.make([*seeds("a", 0.5, 0.6), *seeds("b", 0.7, 0.8)], ["seed"], ["method.name"])
+    grid = sweep_table.make(
+        [*seeds("a", 0.5, 0.6), *seeds("b", 0.7, 0.8)], ["seed"], ["method.name"]
+    )
     assert (grid.rows, grid.columns) == (["seed=0", "seed=1"], ["a", "b"])
-    with pytest.raises(UserError,
-                       match=r"'method.nam' is no key of these runs; did you mean 'method.name'\?"):
+    with pytest.raises(
+        UserError,
+        match=r"'method.nam' is no key of these runs; did you mean 'method.name'\?",
+    ):
         sweep_table.make([run()], ["method.nam"], [])
 
 
 def test_unfinished_runs_are_left_out_and_named():
     grid = sweep_table.make([run(), run("local", finished=False)])
-    assert grid.rows == ["fedavg"] and grid.notes == ["local-0: left out, it stands at round 3 of 3"]
+    assert grid.rows == ["fedavg"] and grid.notes == [
+        "local-0: left out, it stands at round 3 of 3"
+    ]
     with pytest.raises(UserError, match="no run is finished yet; fedavg-0: left out"):
         sweep_table.make([run(finished=False)])
 
@@ -158,7 +248,9 @@ def test_a_number_that_the_best_round_lacks_is_that_of_the_latest_round_before()
     other.results.values["post/mean"] = np.array([np.nan, 0.7, 0.8])
     found = sweep_table.make([one, other], reading=Reading("post/mean"))
     assert entry(found)[0] == 70 and entry(found)[3]
-    assert not found.entries[1][0].best and "| local | – |" in table_formats.markdown(found)
+    assert not found.entries[1][0].best and "| local | – |" in table_formats.markdown(
+        found
+    )
 
 
 def test_a_run_that_is_there_twice_counts_once():
@@ -183,39 +275,70 @@ def test_seeds_with_partitions_of_their_own_are_not_noted():
 
 @pytest.fixture
 def grid():
-    return sweep_table.make([*seeds("fedavg", 0.5, 0.6), *seeds("a|b_c", 0.7), run("x", finished=False)])
+    return sweep_table.make(
+        [*seeds("fedavg", 0.5, 0.6), *seeds("a|b_c", 0.7), run("x", finished=False)]
+    )
 
 
-TITLE = ("weighted in % at each run's best round, of 5 clients, mean ± population standard deviation over "
-         "2 seeds")
+TITLE = (
+    "weighted in % at each run's best round, of 5 clients, mean ± population standard deviation over "
+    "2 seeds"
+)
 
 
 def test_markdown(grid):
-    assert table_formats.markdown(grid) == "\n".join([
-        TITLE, "", "|  | digits iid |", "| --- | ---: |", "| fedavg | 55.00 ± 5.00 |",
-        "| a\\|b_c | **70.00 (1)** |", "", "x-0: left out, it stands at round 3 of 3", "",
-        sweep_table.ONE_PARTITION])
+    assert table_formats.markdown(grid) == "\n".join(
+        [
+            TITLE,
+            "",
+            "|  | digits iid |",
+            "| --- | ---: |",
+            "| fedavg | 55.00 ± 5.00 |",
+            "| a\\|b_c | **70.00 (1)** |",
+            "",
+            "x-0: left out, it stands at round 3 of 3",
+            "",
+            sweep_table.ONE_PARTITION,
+        ]
+    )
 
 
 def test_latex(grid):
-    assert table_formats.latex(grid) == "\n".join([
-        f"% {TITLE}", r"\begin{tabular}{lr}", r"\toprule", r" & digits iid \\", r"\midrule",
-        r"fedavg & $55.00 \pm 5.00$ \\", r"a|b\_c & $\mathbf{70.00 (1)}$ \\", r"\bottomrule",
-        r"\end{tabular}", "% x-0: left out, it stands at round 3 of 3", f"% {sweep_table.ONE_PARTITION}"])
+    assert table_formats.latex(grid) == "\n".join(
+        [
+            f"% {TITLE}",
+            r"\begin{tabular}{lr}",
+            r"\toprule",
+            r" & digits iid \\",
+            r"\midrule",
+            r"fedavg & $55.00 \pm 5.00$ \\",
+            r"a|b\_c & $\mathbf{70.00 (1)}$ \\",
+            r"\bottomrule",
+            r"\end{tabular}",
+            "% x-0: left out, it stands at round 3 of 3",
+            f"% {sweep_table.ONE_PARTITION}",
+        ]
+    )
 
 
 def test_csv(grid):
     lines = table_formats.long_csv(grid).splitlines()
-    assert (lines[0] == "row,column,metric,at,mean,std,runs,clients"
-            and lines[2] == "a|b_c,digits iid,weighted,best,70.0,nan,1,5")
-    assert [float(one) for one in lines[1].split(",")[4:]] == pytest.approx([55, 5, 2, 5])
+    assert (
+        lines[0] == "row,column,metric,at,mean,std,runs,clients"
+        and lines[2] == "a|b_c,digits iid,weighted,best,70.0,nan,1,5"
+    )
+    assert [float(one) for one in lines[1].split(",")[4:]] == pytest.approx(
+        [55, 5, 2, 5]
+    )
 
 
 def test_what_is_missing_is_a_dash_in_every_format_and_never_bold():
     one, other = run("fedavg"), run("local", dataset="mnist")
     other.results.values["pre/weighted"] = np.full(3, np.nan)
     found = sweep_table.make([one, other])
-    assert "| fedavg | **75.00** | – |\n| local | – | – |" in table_formats.markdown(found)
+    assert "| fedavg | **75.00** | – |\n| local | – | – |" in table_formats.markdown(
+        found
+    )
     assert r"fedavg & $\mathbf{75.00}$ & -- \\" in table_formats.latex(found)
     assert r"local & -- & -- \\" in table_formats.latex(found)
 
@@ -225,4 +348,8 @@ def test_terminal(grid):
 
     console = Console(width=120, record=True)
     console.print(table_formats.terminal(grid))
-    assert "55.00 ± 5.00" in (text := console.export_text()) and "left out" in text and TITLE in text
+    assert (
+        "55.00 ± 5.00" in (text := console.export_text())
+        and "left out" in text
+        and TITLE in text
+    )

@@ -13,9 +13,32 @@ def test_a_line_before_and_a_line_after_training(make_run, capsys):
     lines = capsys.readouterr().out.splitlines()
     [before] = [line.split() for line in lines if "▸before" in line]
     [after] = [line.split() for line in lines if " after" in line and "±" in line]
-    assert before == ["fedavg", "▸before", "75.00", "74.00", "±", "5.00", "55.00", "2", "2", "30", "↓",
-                      "1.500"]
-    assert after == ["after", "62.50", "61.50", "±", "5.00", "42.50", "2", "2", "10", "↑"]
+    assert before == [
+        "fedavg",
+        "▸before",
+        "75.00",
+        "74.00",
+        "±",
+        "5.00",
+        "55.00",
+        "2",
+        "2",
+        "30",
+        "↓",
+        "1.500",
+    ]
+    assert after == [
+        "after",
+        "62.50",
+        "61.50",
+        "±",
+        "5.00",
+        "42.50",
+        "2",
+        "2",
+        "10",
+        "↑",
+    ]
     assert max(map(len, lines)) <= 80
 
 
@@ -26,10 +49,15 @@ def test_beside_the_best_stand_the_last_round_and_the_last_tenth(make_run, capsy
         assert [moment, "62.50", "61.50", "±", "5.00", "42.50", "4", "2"] in lines
 
 
-def test_a_long_name_of_a_score_leaves_room_for_the_names_of_runs(make_run, capsys, monkeypatch):
+def test_a_long_name_of_a_score_leaves_room_for_the_names_of_runs(
+    make_run, capsys, monkeypatch
+):
     monkeypatch.setattr(tables, "_scores_of", lambda runs: "balanced_accuracy")
     tables.show(make_run("fedavg"))
-    assert any(line.split()[:2] == ["fedavg", "▸before"] for line in capsys.readouterr().out.splitlines())
+    assert any(
+        line.split()[:2] == ["fedavg", "▸before"]
+        for line in capsys.readouterr().out.splitlines()
+    )
 
 
 def test_numbers_of_different_clients_are_warned_of(make_run, tmp_path, capsys):
@@ -37,11 +65,15 @@ def test_numbers_of_different_clients_are_warned_of(make_run, tmp_path, capsys):
     tables.show(make_run("b-fedavg", clients=1.0))
     assert "cannot be compared" not in capsys.readouterr().out
     tables.show(tmp_path)
-    assert ("these numbers cannot be compared, they are of 2 clients (a-fedavg) and of 1 clients "
-            "(b-fedavg)") in " ".join(capsys.readouterr().out.split())
+    assert (
+        "these numbers cannot be compared, they are of 2 clients (a-fedavg) and of 1 clients "
+        "(b-fedavg)"
+    ) in " ".join(capsys.readouterr().out.split())
 
 
-def test_the_line_after_training_falls_back_to_the_round_before_when_start_models_are_best(make_run, capsys):
+def test_the_line_after_training_falls_back_to_the_round_before_when_start_models_are_best(
+    make_run, capsys
+):
     folder = make_run(rounds=3, score="pre")
     tables.show(folder)
     run = tables.load_all(folder)[0]
@@ -67,6 +99,9 @@ def test_a_sweep_is_ordered_by_accuracy(make_run, tmp_path, capsys):
     for name, scale in (("a", 0.5), ("b", 1.0), ("c", 0.75)):
         make_run(f"{name}-fedavg", scale=scale)
     tables.show(tmp_path)
-    lines = [line.split()[0] for line in capsys.readouterr().out.splitlines()
-             if "▸" in line and "-fedavg" in line]
+    lines = [
+        line.split()[0]
+        for line in capsys.readouterr().out.splitlines()
+        if "▸" in line and "-fedavg" in line
+    ]
     assert lines == ["b-fedavg", "c-fedavg", "a-fedavg"]

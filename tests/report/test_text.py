@@ -10,8 +10,12 @@ from rich.console import Console
 from hpcfl.report import summary, sweep_table, table_formats, tables
 from hpcfl.report.text import literal, plain
 
-HOSTILE = "\x1b[31mred\x1b]0;title\x07 [bold red]markup[/] \x9b2J \u202etxet :smile: a\nb"
-SHOWN = r"\x1b[31mred\x1b]0;title\x07 [bold red]markup[/] \x9b2J \u202etxet :smile: a\nb"
+HOSTILE = (
+    "\x1b[31mred\x1b]0;title\x07 [bold red]markup[/] \x9b2J \u202etxet :smile: a\nb"
+)
+SHOWN = (
+    r"\x1b[31mred\x1b]0;title\x07 [bold red]markup[/] \x9b2J \u202etxet :smile: a\nb"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -21,12 +25,16 @@ def wide(monkeypatch):
 
 def test_everything_invisible_is_written_out():
     assert plain(HOSTILE) == SHOWN
-    assert plain("ünï 東京 a_b") == "ünï 東京 a_b" and plain("caf\udce9") == r"caf\udce9"
+    assert (
+        plain("ünï 東京 a_b") == "ünï 東京 a_b" and plain("caf\udce9") == r"caf\udce9"
+    )
 
 
 def test_rich_finds_no_markup():
     output = io.StringIO()
-    Console(file=output, force_terminal=True, width=300, color_system="truecolor").print(literal(HOSTILE))
+    Console(
+        file=output, force_terminal=True, width=300, color_system="truecolor"
+    ).print(literal(HOSTILE))
     assert output.getvalue() == SHOWN + "\n"
 
 
@@ -44,13 +52,18 @@ def hostile_run(make_run, name="[bold red]run[_] \x1b[31m"):
 def test_show_prints_text(make_run, capsys):
     folder = hostile_run(make_run)
     for path in folder.glob("metrics*.h5"):
-        path.write_bytes(b"damaged")  # so that run.json counts, and a note names the folder
+        path.write_bytes(
+            b"damaged"
+        )  # so that run.json counts, and a note names the folder
     tables.show(folder)
     said = capsys.readouterr().out
     assert all(letter.isprintable() or letter == "\n" for letter in said)
     notes, _, row = said.partition("accuracy")
-    assert (r"note: " in notes and all(r"[bold red]run[_] \x1b[31m" in part for part in (notes, row))
-            and SHOWN in row)
+    assert (
+        r"note: " in notes
+        and all(r"[bold red]run[_] \x1b[31m" in part for part in (notes, row))
+        and SHOWN in row
+    )
 
 
 def test_columns_that_belong_together_may_be_missing(make_run, capsys):
@@ -62,8 +75,16 @@ def test_columns_that_belong_together_may_be_missing(make_run, capsys):
 @pytest.fixture
 def grid():
     entry = sweep_table.Entry(50.0, 1.0, 2, "5")
-    return sweep_table.Grid("weighted", "best", "population", [HOSTILE, r"a\b*c`<br>|~^_"], [HOSTILE],
-                            [[entry], [entry]], True, [HOSTILE])
+    return sweep_table.Grid(
+        "weighted",
+        "best",
+        "population",
+        [HOSTILE, r"a\b*c`<br>|~^_"],
+        [HOSTILE],
+        [[entry], [entry]],
+        True,
+        [HOSTILE],
+    )
 
 
 def test_a_grid_on_a_terminal_is_text(grid, capsys):
@@ -75,21 +96,30 @@ def test_a_grid_on_a_terminal_is_text(grid, capsys):
 def test_markdown_keeps_its_form(grid):
     lines = table_formats.markdown(grid).splitlines()
     assert len(lines) == 8
-    assert lines[4] == (r"| \\x1b\[31mred\\x1b\]0;title\\x07 \[bold red\]markup\[/\] \\x9b2J \\u202etxet "
-                        r":smile: a\\nb " "| 50.00 ± 1.00 |")
+    assert lines[4] == (
+        r"| \\x1b\[31mred\\x1b\]0;title\\x07 \[bold red\]markup\[/\] \\x9b2J \\u202etxet "
+        r":smile: a\\nb "
+        "| 50.00 ± 1.00 |"
+    )
     assert lines[5] == r"| a\\b\*c\`\<br\>\|~^_ | 50.00 ± 1.00 |"
 
 
 def test_latex_keeps_its_form(grid):
     lines = table_formats.latex(grid).splitlines()
     assert len(lines) == 10 and lines[-1] == f"% {SHOWN}"
-    assert (lines[6] == r"a\textbackslash{}b*c`<br>|\textasciitilde{}\textasciicircum{}\_ & $50.00 "
-            r"\pm 1.00$ \\")
+    assert (
+        lines[6]
+        == r"a\textbackslash{}b*c`<br>|\textasciitilde{}\textasciicircum{}\_ & $50.00 "
+        r"\pm 1.00$ \\"
+    )
 
 
 def test_csv_keeps_its_form(grid):
     found = list(csv.reader(io.StringIO(table_formats.long_csv(grid))))
-    assert [line[:2] for line in found[1:]] == [[SHOWN, SHOWN], [r"a\b*c`<br>|~^_", SHOWN]]
+    assert [line[:2] for line in found[1:]] == [
+        [SHOWN, SHOWN],
+        [r"a\b*c`<br>|~^_", SHOWN],
+    ]
 
 
 def test_results_behind_a_link_are_a_note(make_run, tmp_path):

@@ -9,10 +9,18 @@ from hpcfl.report import traffic
 BODY, PROTOTYPES = 4160 / 4810, 10 * 64 / 4810
 EXPECTED = {  # down and up, methods-1.md §3
     "local": (0, 0),
-    "fedavg": (1, 1), "cwfedavg": (1, 1), "diversifed": (1, 1), "cfl": (1, 1), "feduv": (1, 1),
-    "ifca": (2, 1 + 1 / 4810), "fedproto": (PROTOTYPES, PROTOTYPES), "fedper": (BODY, BODY),
+    "fedavg": (1, 1),
+    "cwfedavg": (1, 1),
+    "diversifed": (1, 1),
+    "cfl": (1, 1),
+    "feduv": (1, 1),
+    "ifca": (2, 1 + 1 / 4810),
+    "fedproto": (PROTOTYPES, PROTOTYPES),
+    "fedper": (BODY, BODY),
     "fedbabu": (BODY, BODY),
-    "apple": (19, 1), "fedfomo": (19, 1 + 20 / 4810), "fedcac": (1, 1 + 1 / 32),
+    "apple": (19, 1),
+    "fedfomo": (19, 1 + 20 / 4810),
+    "fedcac": (1, 1 + 1 / 32),
 }
 
 
@@ -29,4 +37,6 @@ def test_every_method_of_fedalas_table_agrees_with_it():
         counted = traffic.of(method)
         assert counted.paper is not None
         # FedFomo's clients also tell the server whose models they want, M floats that the paper leaves out.
-        assert counted.down + counted.up == pytest.approx(counted.paper[1], rel=1e-3), method
+        assert counted.down + counted.up == pytest.approx(counted.paper[1], rel=1e-3), (
+            method
+        )

@@ -22,8 +22,13 @@ from hpcfl.trained.models import predicted
 
 def play(folder, method, rounds=8, every=3, best=True, lr=0.3):
     """A run whose test loss goes down and, with DiversiFed, up again after round 3."""
-    table = tiny.table(method, rounds=rounds, checkpoint={"every": every, "best": best},
-                       training={"lr": lr}, evaluation={"metric": "loss"})
+    table = tiny.table(
+        method,
+        rounds=rounds,
+        checkpoint={"every": every, "best": best},
+        training={"lr": lr},
+        evaluation={"metric": "loss"},
+    )
     with contextlib.redirect_stdout(io.StringIO()):
         run(config.parse(table), folder, OneProcess())
     return summary.load(folder, named(table))
@@ -34,14 +39,19 @@ def best_state(run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method, lr", [("diversifed", 0.3), ("fedcac", 0.3), ("cwfedavg", 0.8)])
+@pytest.mark.parametrize(
+    "method, lr", [("diversifed", 0.3), ("fedcac", 0.3), ("cwfedavg", 0.8)]
+)
 def test_its_models_are_those_that_were_scored(tmp_path, method, lr):
     found = play(tmp_path / "run", method, lr=lr)
     best = found.summary.best["round"]
     assert 2 < best <= 8 and best_state(found).round == best - 1
     for one in found.models.of_clients(range(5), at="best"):
         x, y = found.models.samples(one.clients)
-        assert float((predicted(one.module, x) == y).double().mean()) == one.recorded and one.round == best
+        assert (
+            float((predicted(one.module, x) == y).double().mean()) == one.recorded
+            and one.round == best
+        )
 
 
 @pytest.mark.slow
@@ -68,7 +78,9 @@ def test_a_run_that_is_continued_has_the_same_one(tmp_path, done):
 def test_without_the_option_nothing_is_kept(tmp_path):
     found = play(tmp_path / "run", "diversifed", best=False)
     assert best_state(found) is None
-    with pytest.raises(Exception, match=r"is not kept, only that before .*checkpoint.best = true"):
+    with pytest.raises(
+        Exception, match=r"is not kept, only that before .*checkpoint.best = true"
+    ):
         found.model(client=0, at="best")
 
 
@@ -86,7 +98,9 @@ def test_a_run_goes_on_without_it_where_it_is_damaged(tmp_path):
 def test_of_equal_rounds_the_first_is_the_best():
     store = ClientStore([0], {"x": torch.zeros(1)})
     watch = BestRound("pre", Measure("loss", "mean", "loss", "", "down"), None)
-    for round, (number, better) in enumerate([(math.nan, False), (2.0, True), (2.0, False), (1.0, True)], 1):
+    for round, (number, better) in enumerate(
+        [(math.nan, False), (2.0, True), (2.0, False), (1.0, True)], 1
+    ):
         watch.before(round, None, store)
         found = watch.found({"pre/loss": number})
         assert (found is not None) == better

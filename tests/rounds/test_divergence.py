@@ -11,8 +11,11 @@ EXCLUDE = {"batch_size": 4, "lr": 0.1, "on_divergence": "exclude"}
 
 
 def test_a_diverged_client_is_named_with_its_round(federate):
-    with pytest.raises(RunFailure, match=r"^round 2: client 1 diverged \(NaN or Inf\); "
-                                         r".* training.on_divergence = 'exclude'$"):
+    with pytest.raises(
+        RunFailure,
+        match=r"^round 2: client 1 diverged \(NaN or Inf\); "
+        r".* training.on_divergence = 'exclude'$",
+    ):
         federate({"name": "tiny:Diverges", "client": 1})
 
 
@@ -23,25 +26,40 @@ def test_several_are_named(federate):
 
 def test_an_excluded_client_is_left_out_and_its_private_state_rolled_back(federate):
     """From round 2 on client 1 is out: the rest is FedAvg over the others."""
-    played = federate({"name": "tiny:Diverges", "client": 1}, training=EXCLUDE, rounds=2)
+    played = federate(
+        {"name": "tiny:Diverges", "client": 1}, training=EXCLUDE, rounds=2
+    )
     sound = federate({"name": "tiny:Diverges", "client": 1}, training=EXCLUDE, rounds=1)
     assert played.clients["rounds"][:, 0].tolist() == [2, 1, 2, 2, 2]
     assert played.values["clients/diverged"][:2].tolist() == [[0] * 5, [0, 1, 0, 0, 0]]
     alone = federate("fedavg", rounds=1)
     assert torch.equal(sound.server["model"], alone.server["model"])
     fleet = played.prepared.fleet(np.array([0, 2, 3, 4]), 2, scored=False)
-    rows = fleet.train(sound.server["model"], loss=lambda model, batch, lane:
-                       torch.nn.functional.cross_entropy(model(batch.x), batch.y))
+    rows = fleet.train(
+        sound.server["model"],
+        loss=lambda model, batch, lane: torch.nn.functional.cross_entropy(
+            model(batch.x), batch.y
+        ),
+    )
     weights = fleet.counts.sum(1) / fleet.counts.sum()
-    torch.testing.assert_close(played.server["model"], (weights @ rows.double()).float(),
-                               rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(
+        played.server["model"], (weights @ rows.double()).float(), rtol=1e-6, atol=1e-7
+    )
     assert played.server["model"].isfinite().all()
 
 
 @pytest.mark.slow
 def test_a_round_in_which_everyone_diverges_leaves_the_server_as_it_is(federate):
-    before = federate({"name": "tiny:Diverges", "everyone": True, "since": 3}, training=EXCLUDE, rounds=2)
-    after = federate({"name": "tiny:Diverges", "everyone": True, "since": 3}, training=EXCLUDE, rounds=3)
+    before = federate(
+        {"name": "tiny:Diverges", "everyone": True, "since": 3},
+        training=EXCLUDE,
+        rounds=2,
+    )
+    after = federate(
+        {"name": "tiny:Diverges", "everyone": True, "since": 3},
+        training=EXCLUDE,
+        rounds=3,
+    )
     assert torch.equal(before.server["model"], after.server["model"])
     assert torch.equal(before.clients["rounds"], after.clients["rounds"])
     assert before.digest == after.digest

@@ -25,8 +25,10 @@ def play(folder, method="cwfedavg", rounds=6, fresh=False, **sections):
 def only_of_the_newest(folder):
     """A data file that the newest checkpoint has and the one before has not."""
     manifests = sorted((folder / "checkpoints").glob("manifest-*.json"))
-    names = [{file["name"] for file in json.loads(path.read_text())["manifest"]["files"]}
-             for path in manifests[-2:]]
+    names = [
+        {file["name"] for file in json.loads(path.read_text())["manifest"]["files"]}
+        for path in manifests[-2:]
+    ]
     return folder / "checkpoints" / sorted(names[1] - names[0])[0]
 
 
@@ -42,8 +44,12 @@ def flip(path):
 
 @pytest.mark.parametrize("harm", [truncate, flip])
 @pytest.mark.parametrize("victim", ["data", "manifest"])
-@pytest.mark.parametrize("method", ["cwfedavg", {"name": "fedala", "most_epochs": 5}], ids=str)
-def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, capsys, harm, victim, method):
+@pytest.mark.parametrize(
+    "method", ["cwfedavg", {"name": "fedala", "most_epochs": 5}], ids=str
+)
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(
+    tmp_path, capsys, harm, victim, method
+):
     expected = play(tmp_path / "calm", method)
     folder = tmp_path / "harmed"
     play(folder, method, rounds=4)
@@ -52,38 +58,58 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, caps
     capsys.readouterr()
     assert play(folder, method) == expected
     said = capsys.readouterr().out
-    assert "continues after round 3" in said and f"{newest}: damaged checkpoint (" in said
+    assert (
+        "continues after round 3" in said and f"{newest}: damaged checkpoint (" in said
+    )
     assert results.read(folder).rounds.tolist() == list(range(1, 8))
 
 
 def test_more_rounds_than_at_first_is_the_same_run(tmp_path):
     first = play(tmp_path / "run", rounds=2)
-    assert play(tmp_path / "run", rounds=6) == play(tmp_path / "calm", rounds=6) != first
+    assert (
+        play(tmp_path / "run", rounds=6) == play(tmp_path / "calm", rounds=6) != first
+    )
 
 
 def test_fewer_rounds_than_done_are_refused(tmp_path):
     play(tmp_path / "run", rounds=4)
-    with pytest.raises(UserError, match="rounds = 2: this run has done 4 already; ask for more, or --fresh"):
+    with pytest.raises(
+        UserError,
+        match="rounds = 2: this run has done 4 already; ask for more, or --fresh",
+    ):
         play(tmp_path / "run", rounds=2)
 
 
-def test_another_configuration_is_refused_saying_what_differs_and_fresh_moves_the_old_one_aside(tmp_path):
+def test_another_configuration_is_refused_saying_what_differs_and_fresh_moves_the_old_one_aside(
+    tmp_path,
+):
     folder = tmp_path / "run"
     old = play(folder, rounds=2)
     files = sorted(path.name for path in folder.iterdir())
-    with pytest.raises(UserError, match=r"belongs to another configuration \(training.lr: 0.1 there, 0.05 "
-                                        r"here\); .*--fresh"):
+    with pytest.raises(
+        UserError,
+        match=r"belongs to another configuration \(training.lr: 0.1 there, 0.05 "
+        r"here\); .*--fresh",
+    ):
         play(folder, rounds=2, training={"lr": 0.05})
     assert sorted(path.name for path in folder.iterdir()) == files
     assert play(folder, rounds=2, training={"lr": 0.05}, fresh=True) != old
-    aside, = (path for path in tmp_path.iterdir() if path != folder)
+    (aside,) = (path for path in tmp_path.iterdir() if path != folder)
     assert aside.name.startswith("run.") and latest(aside / "checkpoints").digest == old
 
 
-@pytest.mark.parametrize("sections", [{"runtime": {"lanes": 3, "hang_after": 5.0}}, {"name": "other"},
-                                      {"checkpoint": {"every": 1}}])
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"runtime": {"lanes": 3, "hang_after": 5.0}},
+        {"name": "other"},
+        {"checkpoint": {"every": 1}},
+    ],
+)
 def test_where_and_how_fast_it_runs_is_not_the_runs_identity(tmp_path, sections):
     play(tmp_path / "run", rounds=2)
     table = tiny.table("cwfedavg", rounds=4, **{"checkpoint": {"every": 2}, **sections})
     run(config.parse(table), tmp_path / "run", OneProcess(), False)
-    assert latest(tmp_path / "run" / "checkpoints").digest == play(tmp_path / "calm", rounds=4)
+    assert latest(tmp_path / "run" / "checkpoints").digest == play(
+        tmp_path / "calm", rounds=4
+    )

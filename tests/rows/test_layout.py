@@ -11,14 +11,21 @@ from hpcfl.rows.layout import Layout, of_buffers, of_parameters, to_row
 
 @pytest.fixture
 def layout():
-    return of_parameters(MLP((3,), 2, hidden=(4, 5)))  # 3·4 + 4, 4·5 + 5, 5·2 + 2 parameters
+    return of_parameters(
+        MLP((3,), 2, hidden=(4, 5))
+    )  # 3·4 + 4, 4·5 + 5, 5·2 + 2 parameters
 
 
 def test_groups_are_prefixes_and_suffixes(layout):
     assert layout.width == 16 + 25 + 12
     assert layout.columns("all") == slice(0, 53)
     assert layout.columns("body") == slice(0, 41)
-    assert layout.columns("head") == layout.columns("output") == layout.columns(1) == slice(41, 53)
+    assert (
+        layout.columns("head")
+        == layout.columns("output")
+        == layout.columns(1)
+        == slice(41, 53)
+    )
     assert layout.columns(2) == slice(16, 53)
     assert layout.columns(3) == layout.columns("all")
     assert layout.columns("hidden2") == slice(16, 41)
@@ -26,13 +33,22 @@ def test_groups_are_prefixes_and_suffixes(layout):
 
 
 def test_members_of_a_union_are_in_row_order(layout):
-    assert layout.members(["head", "hidden1.bias"]) == ["hidden1.bias", "head.weight", "head.bias"]
+    assert layout.members(["head", "hidden1.bias"]) == [
+        "hidden1.bias",
+        "head.weight",
+        "head.bias",
+    ]
 
 
-@pytest.mark.parametrize(("group", "message"), [
-    ("haed", "layer group 'haed' is unknown; did you mean 'head'?"),
-    ("hidden", "layer group 'hidden' is unknown"), (0, "layers = 0: this model has 1 to 3 upper layers"),
-    (4, "layers = 4: this model has 1 to 3 upper layers")])
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        ("haed", "layer group 'haed' is unknown; did you mean 'head'?"),
+        ("hidden", "layer group 'hidden' is unknown"),
+        (0, "layers = 0: this model has 1 to 3 upper layers"),
+        (4, "layers = 4: this model has 1 to 3 upper layers"),
+    ],
+)
 def test_unknown_groups_are_named_with_what_is_there(layout, group, message):
     with pytest.raises(UserError, match=message.replace("?", "[?]")):
         layout.columns(group)
@@ -54,7 +70,9 @@ def test_rows_and_tensors_are_each_others_inverse(layout):
     tensors = layout.stack(rows)
     assert [tuple(tensor.shape[1:]) for tensor in tensors.values()] == layout.shapes
     again, order = torch.zeros_like(rows), torch.randperm(7)
-    layout.write({name: tensor[order] for name, tensor in tensors.items()}, again, order)
+    layout.write(
+        {name: tensor[order] for name, tensor in tensors.items()}, again, order
+    )
     assert torch.equal(again, rows)
     tensors["head.bias"].add_(1)
     assert not rows[:, -2:].eq(tensors["head.bias"]).any()  # stack copies
@@ -72,13 +90,24 @@ def test_writing_leaves_other_rows_and_columns_of_absent_names(layout):
 
 def test_a_modules_row_is_its_parameters_one_after_the_other():
     module = MLP((3,), 2, hidden=(4,))
-    assert torch.equal(to_row(of_parameters(module), module),
-                       nn.utils.parameters_to_vector(module.parameters()).detach())
+    assert torch.equal(
+        to_row(of_parameters(module), module),
+        nn.utils.parameters_to_vector(module.parameters()).detach(),
+    )
 
 
 def test_buffers_have_a_layout_of_their_own():
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
     buffers = of_buffers(module)
-    assert buffers.width == 3 + 3 + 1 and to_row(buffers, module).tolist() == [0, 0, 0, 1, 1, 1, 0]
-    assert (of_buffers(MLP((3,), 2)).width == 0
-            and to_row(of_buffers(nn.Linear(1, 1)), nn.Linear(1, 1)).shape == (0,))
+    assert buffers.width == 3 + 3 + 1 and to_row(buffers, module).tolist() == [
+        0,
+        0,
+        0,
+        1,
+        1,
+        1,
+        0,
+    ]
+    assert of_buffers(MLP((3,), 2)).width == 0 and to_row(
+        of_buffers(nn.Linear(1, 1)), nn.Linear(1, 1)
+    ).shape == (0,)

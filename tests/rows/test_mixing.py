@@ -28,8 +28,13 @@ def test_combine_adds_products_in_order(monkeypatch, block):
     """Bit for bit as numbers of Python do, whatever the blocks."""
     matrix, rows = torch.randn(3, 5, dtype=torch.float64), torch.randn(5, 101)
     monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
-    expected = [[functools.reduce(operator.add, map(operator.mul, weights, column))
-                 for column in rows.T.tolist()] for weights in matrix.tolist()]
+    expected = [
+        [
+            functools.reduce(operator.add, map(operator.mul, weights, column))
+            for column in rows.T.tolist()
+        ]
+        for weights in matrix.tolist()
+    ]
     found = mixing.combine(matrix, rows, torch.float64)
     assert torch.equal(found, torch.tensor(expected, dtype=torch.float64))
     assert torch.equal(mixing.combine(matrix, rows, torch.float32), found.float())
@@ -51,25 +56,37 @@ def test_several_cores_give_the_same_bits(cores, threads):
     before, found, seen = torch.get_num_threads(), [], set()
 
     def part(block):
-        seen.add((threading.current_thread().name.partition("_")[0], torch.get_num_threads()))
+        seen.add(
+            (threading.current_thread().name.partition("_")[0], torch.get_num_threads())
+        )
         return block.double() @ block.double().T
 
     torch.set_num_threads(threads)
     try:
         for number in (1, 3):
             cores(number)
-            found.append((mixing.mix(matrix, rows), mixing.combine(matrix, rows, torch.float32),
-                          mixing.total(part, rows), mixing.distances(rows, rows[2:]),
-                          sums.mean(rows, torch.arange(9.0).double())))
+            found.append(
+                (
+                    mixing.mix(matrix, rows),
+                    mixing.combine(matrix, rows, torch.float32),
+                    mixing.total(part, rows),
+                    mixing.distances(rows, rows[2:]),
+                    sums.mean(rows, torch.arange(9.0).double()),
+                )
+            )
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, two) for one, two in zip(*found, strict=True))
     assert seen == {("MainThread", threads), ("blocks", threads)}
 
 
-@pytest.mark.parametrize(("number", "held", "expected"), [(3, 1 << 20, 4), (3, 3 * 800, 3), (3, 800, 1),
-                                                         (1, 1 << 20, 1)])
-def test_no_more_results_are_held_than_there_is_room_for(cores, monkeypatch, number, held, expected):
+@pytest.mark.parametrize(
+    ("number", "held", "expected"),
+    [(3, 1 << 20, 4), (3, 3 * 800, 3), (3, 800, 1), (1, 1 << 20, 1)],
+)
+def test_no_more_results_are_held_than_there_is_room_for(
+    cores, monkeypatch, number, held, expected
+):
     """Of 800 bytes each; all but one wait until it is taken."""
     cores(number)
     monkeypatch.setattr(mixing, "HELD", held)
@@ -79,7 +96,9 @@ def test_no_more_results_are_held_than_there_is_room_for(cores, monkeypatch, num
         begun.append(columns)
         return torch.zeros(100, dtype=torch.float64)
 
-    given = mixing.on_all_cores(work, mixing.blocks(5003, 9, torch.device("cpu")), torch.device("cpu"))
+    given = mixing.on_all_cores(
+        work, mixing.blocks(5003, 9, torch.device("cpu")), torch.device("cpu")
+    )
     most = 0
     for taken, _ in enumerate(given):
         most = max(most, len(begun) - taken)
@@ -98,7 +117,11 @@ def test_what_fails_on_one_core_fails_here_and_leaves_nothing_running(cores):
         done.append(columns)
 
     with pytest.raises(ValueError, match="here"):
-        list(mixing.on_all_cores(work, mixing.blocks(5003, 9, torch.device("cpu")), torch.device("cpu")))
+        list(
+            mixing.on_all_cores(
+                work, mixing.blocks(5003, 9, torch.device("cpu")), torch.device("cpu")
+            )
+        )
     assert len(running) == len(done) < 12
 
 
@@ -123,19 +146,27 @@ def test_a_forked_process_has_cores_of_its_own():
 
 @pytest.mark.parametrize("width", [1, 3, 1001])
 def test_a_combined_row_has_the_same_bits_whatever_others_there_are(width):
-    matrix, rows = torch.randn(9, 7, dtype=torch.float64), torch.randn(7, width, dtype=torch.float64)
+    matrix, rows = (
+        torch.randn(9, 7, dtype=torch.float64),
+        torch.randn(7, width, dtype=torch.float64),
+    )
     together = mixing.combine(matrix, rows, torch.float64)
     for count in range(1, 9):
         for first in range(9 - count):
             part = slice(first, first + count)
-            assert torch.equal(mixing.combine(matrix[part], rows, torch.float64), together[part])
+            assert torch.equal(
+                mixing.combine(matrix[part], rows, torch.float64), together[part]
+            )
     assert mixing.combine(matrix[:0], rows, torch.float64).shape == (0, width)
 
 
 @pytest.mark.parametrize("transposed", [False, True])
 def test_a_lanes_product_has_the_same_bits_whatever_lanes_are_beside_it(transposed):
     generator = torch.Generator().manual_seed(0)
-    matrix, rows = torch.randn(9, 513, generator=generator), torch.randn(513, 40, generator=generator)
+    matrix, rows = (
+        torch.randn(9, 513, generator=generator),
+        torch.randn(513, 40, generator=generator),
+    )
     rows = rows.T.contiguous().T if transposed else rows
     whole = mixing.by_lane(matrix, rows)
     torch.testing.assert_close(whole, matrix @ rows, rtol=1e-4, atol=1e-4)
@@ -146,7 +177,10 @@ def test_a_lanes_product_has_the_same_bits_whatever_lanes_are_beside_it(transpos
 def test_the_type_of_a_product():
     rows = torch.randn(2, 9)
     assert mixing.mix(torch.eye(2), rows, torch.float64).dtype == torch.float64
-    assert mixing.combine(torch.eye(2), rows.double(), torch.float32).dtype == torch.float32
+    assert (
+        mixing.combine(torch.eye(2), rows.double(), torch.float32).dtype
+        == torch.float32
+    )
 
 
 def test_equal_models_mix_to_themselves_bit_for_bit():
@@ -154,22 +188,30 @@ def test_equal_models_mix_to_themselves_bit_for_bit():
         weights = torch.rand(clients, dtype=torch.float64)
         weights, model = weights / weights.sum(), torch.randn(1000)
         assert torch.equal(mixing.average(weights, model.repeat(clients, 1)), model)
-        assert torch.equal(mixing.combine(weights[None], model.repeat(clients, 1), model.dtype)[0], model)
+        assert torch.equal(
+            mixing.combine(weights[None], model.repeat(clients, 1), model.dtype)[0],
+            model,
+        )
 
 
 def test_average_by_hand():
     weights = torch.tensor([0.25, 0.75]).double()
-    assert mixing.average(weights, torch.tensor([[0.0, 4.0], [4.0, -4.0]])).tolist() == [3.0, -2.0]
+    assert mixing.average(
+        weights, torch.tensor([[0.0, 4.0], [4.0, -4.0]])
+    ).tolist() == [3.0, -2.0]
 
 
 def test_average_keeps_what_float32_sums_would_lose():
     rows = torch.tensor([[1e8], [1.0], [-1e8]])
-    assert (mixing.average(torch.full((3,), 1 / 3, dtype=torch.float64), rows).item()
-            == pytest.approx(1 / 3, rel=1e-6))
+    assert mixing.average(
+        torch.full((3,), 1 / 3, dtype=torch.float64), rows
+    ).item() == pytest.approx(1 / 3, rel=1e-6)
 
 
 def test_a_zero_weight_does_not_hide_a_nan():
-    assert mixing.average(torch.tensor([1.0, 0.0]).double(), torch.tensor([[1.0], [torch.nan]])).isnan()
+    assert mixing.average(
+        torch.tensor([1.0, 0.0]).double(), torch.tensor([[1.0], [torch.nan]])
+    ).isnan()
 
 
 @pytest.mark.parametrize("block", [1, 10, 1 << 22])
@@ -177,36 +219,48 @@ def test_distances_against_a_loop(monkeypatch, block):
     monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
     rows, others = torch.randn(3, 50), torch.randn(4, 50)
     expected = [[(a.double() - b.double()).norm() for b in others] for a in rows]
-    torch.testing.assert_close(mixing.distances(rows, others), torch.tensor(expected, dtype=torch.float64),
-                               rtol=1e-13, atol=0)
+    torch.testing.assert_close(
+        mixing.distances(rows, others),
+        torch.tensor(expected, dtype=torch.float64),
+        rtol=1e-13,
+        atol=0,
+    )
 
 
 def test_distances_of_nearly_equal_models_keep_their_digits():
     """The Gram expansion would give 0 or noise here."""
     row = 1000 * torch.ones(1, 10_000)
     near = row.clone()
-    near[0, 3] += 2 ** -10
-    assert mixing.distances(row, near).item() == 2 ** -10
+    near[0, 3] += 2**-10
+    assert mixing.distances(row, near).item() == 2**-10
     assert mixing.distances(row, row).item() == 0
 
 
 @pytest.mark.parametrize("block", [1, 10, 1 << 22])
-@pytest.mark.parametrize("second", [[0, 2, 3], [3, 1], [2]], ids=["the same", "others", "one"])
+@pytest.mark.parametrize(
+    "second", [[0, 2, 3], [3, 1], [2]], ids=["the same", "others", "one"]
+)
 def test_distances_within_are_those_of_the_chosen_rows(monkeypatch, block, second):
     monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
-    rows, first, second = torch.randn(5, 50), torch.tensor([0, 2, 3]), torch.tensor(second)
+    rows, first, second = (
+        torch.randn(5, 50),
+        torch.tensor([0, 2, 3]),
+        torch.tensor(second),
+    )
     found = mixing.distances_within(rows, first, second)
-    torch.testing.assert_close(found, mixing.distances(rows[first], rows[second]), rtol=1e-13, atol=1e-13)
+    torch.testing.assert_close(
+        found, mixing.distances(rows[first], rows[second]), rtol=1e-13, atol=1e-13
+    )
 
 
 def test_distances_within_keep_the_digits_of_pairs_that_are_close():
     """Two models far from the others and 2^−10 apart, a twin of one, and others that are not close."""
     rows = torch.randn(6, 10_000)
     rows[3:] = 1000
-    rows[4, 3] += 2 ** -10
+    rows[4, 3] += 2**-10
     everyone = torch.arange(6)
     found = mixing.distances_within(rows, everyone, everyone)
-    assert found[3, 4].item() == found[4, 3].item() == found[5, 4].item() == 2 ** -10
+    assert found[3, 4].item() == found[4, 3].item() == found[5, 4].item() == 2**-10
     assert found[3, 5].item() == found[5, 3].item() == 0 and not found.diagonal().any()
     torch.testing.assert_close(found, mixing.distances(rows, rows), rtol=1e-12, atol=0)
 
@@ -215,8 +269,11 @@ def test_distances_within_take_differences_of_close_pairs_alone(monkeypatch):
     rows, seen = torch.randn(5, 1000), []
     rows[4] = rows[1] + 0.01 * torch.randn(1000)
     plain = mixing._block_distances
-    monkeypatch.setattr(mixing, "_block_distances",
-                        lambda left, right: seen.append((left, right)) or plain(left, right))
+    monkeypatch.setattr(
+        mixing,
+        "_block_distances",
+        lambda left, right: seen.append((left, right)) or plain(left, right),
+    )
     everyone = torch.arange(5)
     mixing.distances_within(rows, everyone, everyone)
     assert all(torch.equal(one, rows[[1, 4]]) for pair in seen for one in pair) and seen
@@ -229,14 +286,19 @@ def test_distances_within_take_differences_of_close_pairs_alone(monkeypatch):
 def test_a_total_over_columns(monkeypatch, block):
     monkeypatch.setattr(mixing, "BLOCK_FLOATS", block)
     rows, row = torch.randn(4, 30).double(), torch.randn(30).double()
-    torch.testing.assert_close(mixing.total(lambda block, part: block @ part, rows, row), rows @ row)
+    torch.testing.assert_close(
+        mixing.total(lambda block, part: block @ part, rows, row), rows @ row
+    )
 
 
 def test_picked_and_repeated_rows_are_copies():
     rows = torch.arange(6.0).view(3, 2)
     assert mixing.picked(rows, torch.tensor([2, 0])).tolist() == [[4, 5], [0, 1]]
     mixing.picked(rows, torch.arange(3)).zero_()
-    assert mixing.repeated(rows[1], 2).zero_().shape == (2, 2) and rows[1].tolist() == [2, 3]
+    assert mixing.repeated(rows[1], 2).zero_().shape == (2, 2) and rows[1].tolist() == [
+        2,
+        3,
+    ]
     assert mixing.repeated(torch.tensor([True]), 2).tolist() == [[True], [True]]
 
 
@@ -244,7 +306,9 @@ def test_replaced_rows():
     rows, new = torch.zeros(3, 2), torch.ones(2, 2)
     assert mixing.replaced(rows, torch.tensor([0, 2]), new)[:, 0].tolist() == [1, 0, 1]
     assert not rows.any()
-    assert torch.equal(mixing.replaced(rows, torch.arange(3), torch.ones(3, 2)), torch.ones(3, 2))
+    assert torch.equal(
+        mixing.replaced(rows, torch.arange(3), torch.ones(3, 2)), torch.ones(3, 2)
+    )
 
 
 def test_every_block_of_columns_sends_a_heartbeat(monkeypatch):
@@ -252,4 +316,6 @@ def test_every_block_of_columns_sends_a_heartbeat(monkeypatch):
     monkeypatch.setattr(heartbeat, "_tell", lambda: beats.append(len(beats)))
     monkeypatch.setattr(sums, "BLOCK_FLOATS", 6)
     assert sums.mean(torch.ones(3, 10), torch.ones(3)).tolist() == [1.0] * 10
-    assert len(beats) == 2 * 5 + 1  # two passes over blocks of two columns, and the division
+    assert (
+        len(beats) == 2 * 5 + 1
+    )  # two passes over blocks of two columns, and the division

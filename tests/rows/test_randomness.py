@@ -13,8 +13,15 @@ def test_a_draw_depends_on_its_key_alone():
 
 
 def test_every_part_of_the_key_counts():
-    keys = [(0, "a", 1, 2), (1, "a", 1, 2), (0, "b", 1, 2), (0, "a", 2, 1), (0, "a", 12), (0, "a", "1", 2),
-            (0, "a", 1, 2, 0)]
+    keys = [
+        (0, "a", 1, 2),
+        (1, "a", 1, 2),
+        (0, "b", 1, 2),
+        (0, "a", 2, 1),
+        (0, "a", 12),
+        (0, "a", "1", 2),
+        (0, "a", 1, 2, 0),
+    ]
     draws = {randomness.generator(*key).bytes(16) for key in keys}
     assert len(draws) == len(keys)
 
@@ -27,7 +34,16 @@ def test_a_permutation_holds_each_number_once_and_all_orders_come_up():
 
 def test_numbers_stay_the_same_for_ever():
     """Results of old runs are only repeatable while this holds."""
-    assert randomness.permutation(8, 7, "shuffle", "train", 3, 1).tolist() == [6, 0, 1, 5, 3, 7, 4, 2]
+    assert randomness.permutation(8, 7, "shuffle", "train", 3, 1).tolist() == [
+        6,
+        0,
+        1,
+        5,
+        3,
+        7,
+        4,
+        2,
+    ]
 
 
 def test_torchs_generator_is_seeded_inside_and_untouched_outside():

@@ -14,7 +14,9 @@ def mean(parts, dtype=torch.float64):
     totals = sum(weights.double().sum(dim=0) for _, weights in parts).tolist()
     largest = max(weights.max().item() for _, weights in parts if len(weights))
     units = sums.units(magnitudes, largest, max(totals))
-    return sums.means(sum(sums.sums(*part, units) for part in parts), units, totals, dtype)
+    return sums.means(
+        sum(sums.sums(*part, units) for part in parts), units, totals, dtype
+    )
 
 
 def drawn(clients, width, seed=0):
@@ -27,11 +29,16 @@ def drawn(clients, width, seed=0):
 
 
 def dealt(rows, weights, cuts):
-    return [(part, own) for part, own in zip(rows.split(cuts), weights.split(cuts), strict=True)]
+    return [
+        (part, own)
+        for part, own in zip(rows.split(cuts), weights.split(cuts), strict=True)
+    ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("block", "together"), [(1, 64), (64, 5), (1 << 17, 64), (1 << 17, 1)])
+@pytest.mark.parametrize(
+    ("block", "together"), [(1, 64), (64, 5), (1 << 17, 64), (1 << 17, 1)]
+)
 def test_any_ranks_and_any_order_give_the_same_bits(monkeypatch, block, together):
     rows, weights = drawn(12, 301)
     alone = mean([(rows, weights)])
@@ -46,9 +53,13 @@ def test_a_mean_is_as_near_to_the_true_one_as_a_sum_in_float64():
     rows, weights = drawn(9, 50)
     found = mean([(rows, weights)])[0]
     for column, value in zip(rows.T.tolist(), found.tolist(), strict=True):
-        products = [int(n) * Fraction(w) for n, w in zip(weights[:, 0], column, strict=True)]
+        products = [
+            int(n) * Fraction(w) for n, w in zip(weights[:, 0], column, strict=True)
+        ]
         error = abs(Fraction(value) * int(weights.sum()) - sum(products))
-        assert error <= 9 * Fraction(2) ** -51 * 900 * max(abs(Fraction(w)) for w in column)
+        assert error <= 9 * Fraction(2) ** -51 * 900 * max(
+            abs(Fraction(w)) for w in column
+        )
 
 
 @pytest.mark.parametrize("size", [1e-42, 1e-30, 1.0, 3e38])
@@ -56,7 +67,9 @@ def test_equal_rows_are_their_mean_and_so_is_one(size):
     row = size * torch.rand(200)
     for clients in (1, 3, 10):
         weights = torch.arange(1, clients + 1)[:, None]
-        assert torch.equal(mean([(row.repeat(clients, 1), weights)], torch.float32)[0], row)
+        assert torch.equal(
+            mean([(row.repeat(clients, 1), weights)], torch.float32)[0], row
+        )
 
 
 def test_a_tie_goes_to_the_even_neighbour_in_any_order():
@@ -64,7 +77,7 @@ def test_a_tie_goes_to_the_even_neighbour_in_any_order():
 
     A product with weights that were rounded to float64 leaves such a column's last bit to its own errors.
     """
-    step = 2.0 ** -23
+    step = 2.0**-23
     rows = torch.tensor([[1.0, 1 + step], [1 + step, 1 + 2 * step]])
     weights = torch.tensor([[35], [35]])
     assert mean([(rows, weights)], torch.float32).tolist() == [[1.0, 1 + 2 * step]]
@@ -80,9 +93,13 @@ def test_several_means_of_the_same_rows_and_of_rows_of_their_own():
     rows = torch.arange(6.0).view(3, 2)
     chosen = torch.tensor([[1, 0, 0], [0, 2, 0], [3, 0, 0]])
     found = mean([(rows, chosen)])
-    assert found[:2].tolist() == [[3.0, 4.0], [2.0, 3.0]] and found[2].isnan().all()  # nobody is in the third
+    assert (
+        found[:2].tolist() == [[3.0, 4.0], [2.0, 3.0]] and found[2].isnan().all()
+    )  # nobody is in the third
     own = torch.stack([rows, 10 * rows, rows], dim=1)
-    torch.testing.assert_close(mean([(own, chosen)])[:2], found[:2] * torch.tensor([[1.0], [10.0]]))
+    torch.testing.assert_close(
+        mean([(own, chosen)])[:2], found[:2] * torch.tensor([[1.0], [10.0]])
+    )
 
 
 def test_what_is_given_stays_and_rows_without_weight_are_not_read():

@@ -18,15 +18,23 @@ def block_of(*clients, classes=CLASSES, outputs=None, spare=0):
     """A block of clients given as (labels, predictions) of the same length; ``spare`` samples more
     that must not count."""
     labels, predicted = torch.tensor(clients).transpose(0, 1)
-    labels, predicted = (torch.nn.functional.pad(part, (0, spare)) for part in (labels, predicted))
+    labels, predicted = (
+        torch.nn.functional.pad(part, (0, spare)) for part in (labels, predicted)
+    )
     logits = torch.nn.functional.one_hot(predicted, outputs or classes).float()
-    mask = (torch.arange(labels.shape[1]) < labels.shape[1] - spare).expand(len(clients), -1)
+    mask = (torch.arange(labels.shape[1]) < labels.shape[1] - spare).expand(
+        len(clients), -1
+    )
     return Block(logits, labels, mask, classes)
 
 
 def number(name, block, trained=None):
     score = measures.built_in()[name]
-    trained = torch.ones(len(block.labels), block.classes).double() if trained is None else trained
+    trained = (
+        torch.ones(len(block.labels), block.classes).double()
+        if trained is None
+        else trained
+    )
     return score.number(score.sums(block).double(), trained).tolist()
 
 
@@ -57,7 +65,9 @@ def test_a_score_by_hand(name, spare):
 
 def test_a_class_that_is_never_predicted_has_an_f1_of_zero():
     """Labels 0 0 1, predicted 0 0 0: F1 of class 0 is 4 / (3 + 2), of class 1 it is 0."""
-    assert number("macro_f1", block_of(([0, 0, 1], [0, 0, 0]))) == pytest.approx([(4 / 5 + 0) / 2])
+    assert number("macro_f1", block_of(([0, 0, 1], [0, 0, 0]))) == pytest.approx(
+        [(4 / 5 + 0) / 2]
+    )
 
 
 def test_a_client_without_test_samples_has_no_number():
@@ -70,7 +80,9 @@ def test_a_client_without_test_samples_has_no_number():
 def test_outputs_that_are_no_class_are_wrong_and_belong_to_none():
     block = block_of(([0, 1], [0, 5]), outputs=6)
     assert number("accuracy", block) == [0.5]
-    assert number("macro_f1", block) == [0.5] and block.predicted_by_class.tolist() == [[1, 0, 0, 0]]
+    assert number("macro_f1", block) == [0.5] and block.predicted_by_class.tolist() == [
+        [1, 0, 0, 0]
+    ]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -80,17 +92,24 @@ def test_against_scikit_learn(seed):
     y[y == 4] = 0  # class 4 is predicted but never there
     block = block_of((y.tolist(), predicted.tolist()), classes=5)
     there = np.unique(y)
-    assert number("accuracy", block)[0] == pytest.approx(metrics.accuracy_score(y, predicted))
-    assert number("macro_f1", block)[0] == pytest.approx(metrics.f1_score(
-        y, predicted, average="macro", labels=there))
+    assert number("accuracy", block)[0] == pytest.approx(
+        metrics.accuracy_score(y, predicted)
+    )
+    assert number("macro_f1", block)[0] == pytest.approx(
+        metrics.f1_score(y, predicted, average="macro", labels=there)
+    )
     # Its default takes class 4 into the mean too, with 0.
-    assert number("macro_f1", block)[0] == pytest.approx(5 / 4
-                                                         * metrics.f1_score(y, predicted, average="macro"))
+    assert number("macro_f1", block)[0] == pytest.approx(
+        5 / 4 * metrics.f1_score(y, predicted, average="macro")
+    )
     with pytest.warns(UserWarning, match="y_pred contains classes not in y_true"):
         assert number("balanced_accuracy", block)[0] == pytest.approx(
-            metrics.balanced_accuracy_score(y, predicted))
+            metrics.balanced_accuracy_score(y, predicted)
+        )
     logits = torch.from_numpy(random.standard_normal((1, 40, 5)))
-    losses = Block(logits, torch.from_numpy(y)[None], torch.ones(1, 40, dtype=torch.bool), 5)
+    losses = Block(
+        logits, torch.from_numpy(y)[None], torch.ones(1, 40, dtype=torch.bool), 5
+    )
     total, samples = Loss().sums(losses)[0].tolist()
     expected = metrics.log_loss(y, logits[0].softmax(dim=1), labels=range(5))
     assert total / samples == pytest.approx(expected)
@@ -98,6 +117,11 @@ def test_against_scikit_learn(seed):
 
 def test_sums_of_blocks_add_up():
     whole = block_of((LABELS, PREDICTED))
-    halves = block_of((LABELS[:2], PREDICTED[:2])), block_of((LABELS[2:], PREDICTED[2:]))
+    halves = (
+        block_of((LABELS[:2], PREDICTED[:2])),
+        block_of((LABELS[2:], PREDICTED[2:])),
+    )
     for score in measures.built_in().values():
-        assert torch.allclose(score.sums(whole), sum(score.sums(half) for half in halves))
+        assert torch.allclose(
+            score.sums(whole), sum(score.sums(half) for half in halves)
+        )

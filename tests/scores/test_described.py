@@ -8,19 +8,30 @@ from hpcfl.scores._described import resolve
 BUILT_IN = measures.describe(measures.built_in())
 
 
-@pytest.mark.parametrize(("wanted", "recorded"), [
-    ("weighted", "weighted"), ("mean", "mean"), ("worst_tenth", "worst_tenth"), ("pm_v", "pm_v"),
-    ("pm_l", "pm_l"),
-    ("accuracy", "weighted"),
-    ("accuracy/mean", "mean"), ("macro_f1", "macro_f1"), ("macro_f1/mean", "macro_f1"),
-    ("macro_f1/worst_tenth", "macro_f1_worst_tenth"),
-    ("macro_f1_worst_tenth", "macro_f1_worst_tenth"), ("loss", "loss"),
-])
+@pytest.mark.parametrize(
+    ("wanted", "recorded"),
+    [
+        ("weighted", "weighted"),
+        ("mean", "mean"),
+        ("worst_tenth", "worst_tenth"),
+        ("pm_v", "pm_v"),
+        ("pm_l", "pm_l"),
+        ("accuracy", "weighted"),
+        ("accuracy/mean", "mean"),
+        ("macro_f1", "macro_f1"),
+        ("macro_f1/mean", "macro_f1"),
+        ("macro_f1/worst_tenth", "macro_f1_worst_tenth"),
+        ("macro_f1_worst_tenth", "macro_f1_worst_tenth"),
+        ("loss", "loss"),
+    ],
+)
 def test_a_number_by_its_names(wanted, recorded):
     assert resolve(wanted, BUILT_IN).recorded == recorded
 
 
-@pytest.mark.parametrize("wanted", ["macro_f2", "macro_f1/best", "weighted/mean", "", "/"])
+@pytest.mark.parametrize(
+    "wanted", ["macro_f2", "macro_f1/best", "weighted/mean", "", "/"]
+)
 def test_what_is_no_number_of_a_score(wanted):
     assert resolve(wanted, BUILT_IN) is None
 

@@ -35,7 +35,10 @@ def folder(tmp_path_factory):
     """The results of the experiment above."""
     file = tmp_path_factory.mktemp("own") / "own.toml"
     file.write_text(EXPERIMENT)
-    assert command(["run", str(file), "--out", str(file.parent / "own")], OneProcess()) == 0
+    assert (
+        command(["run", str(file), "--out", str(file.parent / "own")], OneProcess())
+        == 0
+    )
     return file.parent / "own"
 
 
@@ -48,14 +51,27 @@ def unimportable(monkeypatch):
 @pytest.mark.slow
 def test_it_is_in_the_metrics_file_with_what_readers_need(folder):
     with h5py.File(folder / "metrics.h5") as file:
-        clients, losses, total = (file[f"values/clients/pre/{name}"][:] for name in (NAME, "loss", "total"))
-        mean, std, worst = (file[f"values/pre/{NAME}{end}"][:] for end in ("", "_std", "_worst_tenth"))
+        clients, losses, total = (
+            file[f"values/clients/pre/{name}"][:] for name in (NAME, "loss", "total")
+        )
+        mean, std, worst = (
+            file[f"values/pre/{NAME}{end}"][:] for end in ("", "_std", "_worst_tenth")
+        )
         described = json.loads(file.attrs["scores"])
     assert np.allclose(clients, losses / total / math.log(2), rtol=1e-5)
-    assert np.allclose(mean, clients.mean(axis=1)) and np.allclose(std, clients.std(axis=1))
+    assert np.allclose(mean, clients.mean(axis=1)) and np.allclose(
+        std, clients.std(axis=1)
+    )
     assert np.allclose(worst, clients.max(axis=1))  # one of three; much surprise is bad
-    assert described[NAME] == {"unit": "bits", "better": "down", "recorded": {
-        "mean": NAME, "std": f"{NAME}_std", "worst_tenth": f"{NAME}_worst_tenth"}}
+    assert described[NAME] == {
+        "unit": "bits",
+        "better": "down",
+        "recorded": {
+            "mean": NAME,
+            "std": f"{NAME}_std",
+            "worst_tenth": f"{NAME}_worst_tenth",
+        },
+    }
     assert list(described) == ["accuracy", "loss", "macro_f1", NAME]
 
 
@@ -63,8 +79,9 @@ def test_it_decides_which_round_is_best(folder, unimportable):
     run = hpcfl.load(folder)
     recorded = run.results.values[f"pre/{NAME}"]
     assert run.summary.best["pre"] == recorded.min()  # down is better
-    assert ((run.metric, run.measure.unit) == (NAME, "bits")
-            and run.accuracy("pre").tolist() == recorded.tolist())
+    assert (run.metric, run.measure.unit) == (NAME, "bits") and run.accuracy(
+        "pre"
+    ).tolist() == recorded.tolist()
 
 
 def test_show_prints_it(folder, unimportable, capsys):
@@ -76,34 +93,67 @@ def test_show_prints_it(folder, unimportable, capsys):
     assert shown["scores"]["macro_f1"] == values["pre/macro_f1"][best]
     assert command(["show", str(folder)], OneProcess()) == 0
     told = capsys.readouterr().out
-    assert NAME in told and f"{values[f'pre/{NAME}'][best]:.4g}" in told and "in bits" in told
+    assert (
+        NAME in told
+        and f"{values[f'pre/{NAME}'][best]:.4g}" in told
+        and "in bits" in told
+    )
 
 
-@pytest.mark.parametrize("metric", [NAME, f"{NAME}/worst_tenth", f"post/{NAME}", "macro-f1", "macro_f1/std",
-                                    "weighted", "accuracy/mean", "pre/macro_f1_worst_tenth",
-                                    "loss --at last"])
+@pytest.mark.parametrize(
+    "metric",
+    [
+        NAME,
+        f"{NAME}/worst_tenth",
+        f"post/{NAME}",
+        "macro-f1",
+        "macro_f1/std",
+        "weighted",
+        "accuracy/mean",
+        "pre/macro_f1_worst_tenth",
+        "loss --at last",
+    ],
+)
 def test_table_takes_it_as_a_metric(folder, unimportable, capsys, metric):
     asked = ["table", str(folder), "--format", "csv", "--metric", *metric.split()]
     assert command(asked, OneProcess()) == 0
     number = float(capsys.readouterr().out.splitlines()[1].split(",")[4])
-    names = {f"{NAME}/worst_tenth": f"pre/{NAME}_worst_tenth", "macro-f1": "pre/macro_f1",
-             "macro_f1/std": "pre/macro_f1_std", "accuracy/mean": "pre/mean", "loss --at last": "pre/loss"}
+    names = {
+        f"{NAME}/worst_tenth": f"pre/{NAME}_worst_tenth",
+        "macro-f1": "pre/macro_f1",
+        "macro_f1/std": "pre/macro_f1_std",
+        "accuracy/mean": "pre/mean",
+        "loss --at last": "pre/loss",
+    }
     run = summary.load(folder)
     name = names.get(metric, metric if "/" in metric else f"pre/{metric}")
-    here = run.results.rounds == (3 if metric == "loss --at last" else run.summary.best["round"])
+    here = run.results.rounds == (
+        3 if metric == "loss --at last" else run.summary.best["round"]
+    )
     values = run.results.values[name]
-    expected = values[here][0] if np.isfinite(values[here][0]) else values[np.isfinite(values)][-1]
-    assert number == pytest.approx((1 if "own" in metric or "loss" in metric else 100) * expected)
+    expected = (
+        values[here][0]
+        if np.isfinite(values[here][0])
+        else values[np.isfinite(values)][-1]
+    )
+    assert number == pytest.approx(
+        (1 if "own" in metric or "loss" in metric else 100) * expected
+    )
 
 
 def test_table_has_no_other_scores(folder, unimportable, capsys):
-    assert command(["table", str(folder), "--metric", "own_scores:F1"], OneProcess()) == 2
+    assert (
+        command(["table", str(folder), "--metric", "own_scores:F1"], OneProcess()) == 2
+    )
     assert "not recorded; did you mean" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_the_figure_is_of_it(folder, unimportable):
-    assert [path.name for path in figures.draw(folder)] == ["own_scores_Surprise.png", "clients.png"]
+    assert [path.name for path in figures.draw(folder)] == [
+        "own_scores_Surprise.png",
+        "clients.png",
+    ]
     before, _ = figures.moments(summary.load_all(folder), Sheet(7)).axes
     assert before.get_ylabel().split() == f"test {NAME} (bits)".split()
     values = summary.load(folder).results.values[f"pre/{NAME}"]
@@ -125,20 +175,28 @@ def call(tmp_path, monkeypatch, capfd):
     (tmp_path / "own.toml").write_text(EXPERIMENT)
 
     def play(name, *overrides):
-        code = command([name, "own.toml", *(word for key in overrides for word in ("--set", key))],
-                       OneProcess())
+        code = command(
+            [name, "own.toml", *(word for key in overrides for word in ("--set", key))],
+            OneProcess(),
+        )
         sys.stdout.flush()
         shown = capfd.readouterr()
         return code, shown.out.splitlines(), shown.err.splitlines()
+
     return play
 
 
 def test_check_names_the_scores_and_what_is_best(call):
     code, shown, _ = call("check")
     assert code == 0
-    assert f"scores: accuracy, loss, macro_f1, {NAME}; the best round is that of the lowest {NAME}" in shown
+    assert (
+        f"scores: accuracy, loss, macro_f1, {NAME}; the best round is that of the lowest {NAME}"
+        in shown
+    )
     assert any(line.startswith('scores = ["macro_f1", "loss"]') for line in shown)
-    assert 3 * 3 * (2 * 5 + 4) * 8 == 1008 and any(line.endswith("metrics 1.01 kB") for line in shown)
+    assert 3 * 3 * (2 * 5 + 4) * 8 == 1008 and any(
+        line.endswith("metrics 1.01 kB") for line in shown
+    )
     _, shown, _ = call("check", "evaluation.scores=[]", "evaluation.metric=mean")
     assert any(line.endswith(f"metrics {3 * 3 * 10 * 8} B") for line in shown)
 
@@ -148,28 +206,60 @@ MISTAKES = [
     ("Unfinished", "class Unfinished", "does not define number"),
     ("WithArguments", "class WithArguments", "cannot be used: TypeError"),
     ("Better", "class Better", "better = 'higher': must be 'up' or 'down'"),
-    ("Typo", "block.right_by_clas\n",
-     "fails in 'sums': AttributeError: 'Block' object has no attribute 'right_by_clas'"),
-    ("Mean", "class Mean",
-     "those of two blocks do not add up to those of both in one; they must be sums over samples"),
-    ("Unmasked", "class Unmasked", "they change with samples that block.mask leaves out"),
-    ("Together", "class Together", "those of one client depend on the clients beside it"),
-    ("OneForAll", "class OneForAll", "it returns a tensor of shape [30] for 3 clients; expected [3, width]"),
-    ("WrongNumber", "class WrongNumber",
-     "fails in 'number': TypeError: it returns a tensor of shape [] for 3 clients"),
+    (
+        "Typo",
+        "block.right_by_clas\n",
+        "fails in 'sums': AttributeError: 'Block' object has no attribute 'right_by_clas'",
+    ),
+    (
+        "Mean",
+        "class Mean",
+        "those of two blocks do not add up to those of both in one; they must be sums over samples",
+    ),
+    (
+        "Unmasked",
+        "class Unmasked",
+        "they change with samples that block.mask leaves out",
+    ),
+    (
+        "Together",
+        "class Together",
+        "those of one client depend on the clients beside it",
+    ),
+    (
+        "OneForAll",
+        "class OneForAll",
+        "it returns a tensor of shape [30] for 3 clients; expected [3, width]",
+    ),
+    (
+        "WrongNumber",
+        "class WrongNumber",
+        "fails in 'number': TypeError: it returns a tensor of shape [] for 3 clients",
+    ),
     ("Median", ".medain()", "fails in 'summary': AttributeError"),
-    ("Unsummed", "class Unsummed",
-     "expected a float for each of own_scores:Unsummed, own_scores:Unsummed_median"),
-    ("Doubled", "class Doubled", "scores 'accuracy' and 'own_scores:Doubled' both record 'std'"),
+    (
+        "Unsummed",
+        "class Unsummed",
+        "expected a float for each of own_scores:Unsummed, own_scores:Unsummed_median",
+    ),
+    (
+        "Doubled",
+        "class Doubled",
+        "scores 'accuracy' and 'own_scores:Doubled' both record 'std'",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("name", "fragment", "words"), MISTAKES)
 @pytest.mark.parametrize("key", ["metric", "scores"])
-def test_a_mistake_is_one_line_and_nothing_is_written(call, tmp_path, name, fragment, words, key):
+def test_a_mistake_is_one_line_and_nothing_is_written(
+    call, tmp_path, name, fragment, words, key
+):
     asked = f'["own_scores:{name}"]' if key == "scores" else f"own_scores:{name}"
-    code, shown, said = call("run" if key == "scores" else "check", f"evaluation.{key}={asked}")
+    code, shown, said = call(
+        "run" if key == "scores" else "check", f"evaluation.{key}={asked}"
+    )
     assert (code, shown, len(said)) == (2, [], 1), said
-    line = FILE.read_text()[:FILE.read_text().index(fragment)].count("\n") + 1
+    line = FILE.read_text()[: FILE.read_text().index(fragment)].count("\n") + 1
     assert words in said[0] and f"{FILE}:{line}: " in said[0], said
     assert [path.name for path in tmp_path.iterdir()] == ["own.toml"]

@@ -18,35 +18,53 @@ from hpcfl.storage.results import read
 
 def test_e2_personalised_accuracies_are_the_papers():
     by_class = torch.tensor([[8.0, 5.0, 0.0], [2.0, 2.0, 10.0]])
-    sums = torch.cat([by_class, torch.full((2, 3), 10.0)], dim=1).double()  # ten test samples of each class
+    sums = torch.cat(
+        [by_class, torch.full((2, 3), 10.0)], dim=1
+    ).double()  # ten test samples of each class
     trained = torch.tensor([[30.0, 10.0, 0.0], [0.0, 0.0, 7.0]]).double()
     # mean recall of the classes held
     assert PMV().number(sums, trained).tolist() == pytest.approx([13 / 20, 1.0])
     # recalls weighted by share
-    assert PML().number(sums, trained).tolist() == pytest.approx([0.75 * 0.8 + 0.25 * 0.5, 1.0])
+    assert PML().number(sums, trained).tolist() == pytest.approx(
+        [0.75 * 0.8 + 0.25 * 0.5, 1.0]
+    )
 
 
 @pytest.fixture
 def spiral(tmp_path):
     """``spiral(method, …)``: two rounds on the spiral, tested globally; what was prepared and recorded."""
+
     def run(method, scheme="dirichlet-min", **evaluated):
-        table = {"rounds": 2, "data": {"dataset": "spiral-imbalanced"},
-                 "partition": {"scheme": scheme, "clients": 6},
-                 "model": {"name": "mlp", "hidden": [16]},
-                 "method": {"name": method} if isinstance(method, str) else method,
-                 "training": {"batch_size": 50, "lr": 0.1}, "evaluation": evaluated}
+        table = {
+            "rounds": 2,
+            "data": {"dataset": "spiral-imbalanced"},
+            "partition": {"scheme": scheme, "clients": 6},
+            "model": {"name": "mlp", "hidden": [16]},
+            "method": {"name": method} if isinstance(method, str) else method,
+            "training": {"batch_size": 50, "lr": 0.1},
+            "evaluation": evaluated,
+        }
         alone = OneProcess()
         prepared = prepare(config.parse(table), alone)
-        Federation(alone, prepared, prepared.server, Checkpoints(tmp_path / "checkpoints", alone),
-                   MetricsWriter(tmp_path, {}, {}), {},
-                   lambda round, values: None).run(0, StopRequest(lambda: None))
+        Federation(
+            alone,
+            prepared,
+            prepared.server,
+            Checkpoints(tmp_path / "checkpoints", alone),
+            MetricsWriter(tmp_path, {}, {}),
+            {},
+            lambda round, values: None,
+        ).run(0, StopRequest(lambda: None))
         return prepared, read(tmp_path).values
+
     return run
 
 
 def test_e2_a_global_test_set_gives_personalised_accuracies(spiral):
     prepared, values = spiral("local", metric="pm_l")
-    assert prepared.split.global_test and prepared.test_counts.tolist() == [[100] * 6] * 6
+    assert (
+        prepared.split.global_test and prepared.test_counts.tolist() == [[100] * 6] * 6
+    )
     models = prepared.store.get(prepared.store.ids)["model"]
     samples, module = prepared.resources.samples, prepared.setup.build().eval()
     x, y = samples.take(samples.test[0])
@@ -56,10 +74,18 @@ def test_e2_a_global_test_set_gives_personalised_accuracies(spiral):
         right = module(x).argmax(1) == y
         recall = torch.stack([right[y == c].double().mean() for c in range(6)])
         share = prepared.setup.counts[client] / prepared.setup.counts[client].sum()
-        assert values["clients/post/pm_v"][-2, client] == pytest.approx(recall[share > 0].mean().item())
-        assert values["clients/post/pm_l"][-2, client] == pytest.approx((share * recall).sum().item())
-    assert values["post/pm_l"][-2] == pytest.approx(values["clients/post/pm_l"][-2].mean())
-    assert values["post/pm_l_std"][-2] == pytest.approx(values["clients/post/pm_l"][-2].std())
+        assert values["clients/post/pm_v"][-2, client] == pytest.approx(
+            recall[share > 0].mean().item()
+        )
+        assert values["clients/post/pm_l"][-2, client] == pytest.approx(
+            (share * recall).sum().item()
+        )
+    assert values["post/pm_l"][-2] == pytest.approx(
+        values["clients/post/pm_l"][-2].mean()
+    )
+    assert values["post/pm_l_std"][-2] == pytest.approx(
+        values["clients/post/pm_l"][-2].std()
+    )
 
 
 @pytest.mark.slow
@@ -67,20 +93,43 @@ def test_a_shared_model_is_scored_once_for_all(spiral, monkeypatch):
     from hpcfl.fleet import scoring
 
     counted, real = [], scoring.score
-    monkeypatch.setattr(scoring, "score", lambda kernel, tensors, samples, pools, *rest: (
-        counted.append(len(pools)), real(kernel, tensors, samples, pools, *rest))[1])
+    monkeypatch.setattr(
+        scoring,
+        "score",
+        lambda kernel, tensors, samples, pools, *rest: (
+            counted.append(len(pools)),
+            real(kernel, tensors, samples, pools, *rest),
+        )[1],
+    )
     _, values = spiral("fedavg")
-    assert counted == [1, 6, 1, 6, 1]  # the global model, the trained ones; at the end the last global model
+    assert counted == [
+        1,
+        6,
+        1,
+        6,
+        1,
+    ]  # the global model, the trained ones; at the end the last global model
     for name in ("correct", "loss", "pm_v"):
         column = values[f"clients/global/{name}"][-1]
         assert len(column) == 6 and (name == "pm_v" or len(set(column)) == 1)
-    assert values["global/weighted"][-1] == values["clients/global/correct"][-1, 0] / 600
+    assert (
+        values["global/weighted"][-1] == values["clients/global/correct"][-1, 0] / 600
+    )
 
 
 def test_personalised_accuracy_needs_a_global_test_set(spiral):
-    for key, asked in (("metric", {"metric": "pm_v"}), ("scores", {"scores": ["macro_f1", "pm_v"]})):
-        with pytest.raises(UserError, match=(rf"evaluation\.{key} = 'pm_v' needs all clients tested on the "
-                                             r"same samples.*" "'iid' gives each its own")):
+    for key, asked in (
+        ("metric", {"metric": "pm_v"}),
+        ("scores", {"scores": ["macro_f1", "pm_v"]}),
+    ):
+        with pytest.raises(
+            UserError,
+            match=(
+                rf"evaluation\.{key} = 'pm_v' needs all clients tested on the "
+                r"same samples.*"
+                "'iid' gives each its own"
+            ),
+        ):
             spiral("fedavg", scheme="iid", **asked)
 
 

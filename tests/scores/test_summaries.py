@@ -14,23 +14,43 @@ NAN = math.nan
 
 
 def test_e2_the_summary_of_accuracies_over_clients():
-    correct, total = np.array([9.0, 1.0, NAN, 0.0, 0.0]), np.array([10.0, 2.0, NAN, 0.0, 5.0])
+    correct, total = (
+        np.array([9.0, 1.0, NAN, 0.0, 0.0]),
+        np.array([10.0, 2.0, NAN, 0.0, 5.0]),
+    )
     found = Accuracy().summary("accuracy", {"correct": correct, "total": total})
     assert found == pytest.approx(
-        {"weighted": 10 / 17, "mean": 1.4 / 3, "std": math.sqrt((0.9 ** 2 + 0.5 ** 2) / 3 - (1.4 / 3) ** 2),
-         "worst_tenth": 0.0})
-    many = Accuracy().summary("accuracy", {"correct": np.arange(20.0), "total": np.full(20, 20.0)})
+        {
+            "weighted": 10 / 17,
+            "mean": 1.4 / 3,
+            "std": math.sqrt((0.9**2 + 0.5**2) / 3 - (1.4 / 3) ** 2),
+            "worst_tenth": 0.0,
+        }
+    )
+    many = Accuracy().summary(
+        "accuracy", {"correct": np.arange(20.0), "total": np.full(20, 20.0)}
+    )
     assert many["worst_tenth"] == pytest.approx((0 + 0.05) / 2)  # two of twenty
-    nobody = Accuracy().summary("accuracy", {"correct": np.array([NAN]), "total": np.array([NAN])})
-    assert (list(nobody) == ["weighted", "mean", "std", "worst_tenth"]
-            and all(map(math.isnan, nobody.values())))
+    nobody = Accuracy().summary(
+        "accuracy", {"correct": np.array([NAN]), "total": np.array([NAN])}
+    )
+    assert list(nobody) == ["weighted", "mean", "std", "worst_tenth"] and all(
+        map(math.isnan, nobody.values())
+    )
 
 
 def test_the_mean_loss_of_clients_and_those_that_lose_most():
     """Sums 2, 9 and 1 of 2, 3 and 1 samples: means 1, 3, 1; the worst is the highest."""
-    found = Loss().summary("loss",
-                           {"loss": np.array([2.0, 9.0, 1.0, 0.0]), "total": np.array([2.0, 3.0, 1.0, 0.0])})
-    assert found == pytest.approx({"loss": 5 / 3, "loss_std": math.sqrt(8) / 3, "loss_worst_tenth": 3.0})
+    found = Loss().summary(
+        "loss",
+        {
+            "loss": np.array([2.0, 9.0, 1.0, 0.0]),
+            "total": np.array([2.0, 3.0, 1.0, 0.0]),
+        },
+    )
+    assert found == pytest.approx(
+        {"loss": 5 / 3, "loss_std": math.sqrt(8) / 3, "loss_worst_tenth": 3.0}
+    )
 
 
 def test_a_scores_name_is_in_its_numbers():

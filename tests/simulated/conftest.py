@@ -65,46 +65,68 @@ def gpu():
 @pytest.fixture
 def on_gpu(federate, gpu, monkeypatch):
     """``on_gpu(method, …)`` plays a federation there: its arguments are those of ``federate``."""
+
     def play(*arguments, **sections):
         seen = Seen(None, gpu)
         monkeypatch.setattr(Chunk, "epoch", observed(seen, Chunk.epoch))
         monkeypatch.setattr(Chunk, "run", watched(seen, Chunk.run))
-        monkeypatch.setattr(Graphed, "_capture", uncounted(gpu.ledger, Graphed._capture))
+        monkeypatch.setattr(
+            Graphed, "_capture", uncounted(gpu.ledger, Graphed._capture)
+        )
         sections["runtime"] = {"device": "cuda", **sections.get("runtime", {})}
         seen.played = federate(*arguments, **sections)
         return seen
+
     return play
 
 
 def uncounted(ledger, work):
     """``work``, whose launches nobody counts."""
+
     def run(*arguments):
         before = ledger.launches.copy()
         result = work(*arguments)
         ledger.launches = before
         return result
+
     return run
 
 
 def observed(seen, epoch):
     """``Chunk.epoch``, its cost written down."""
+
     def run(chunk, *arguments):
         ledger, turns = seen.gpu.ledger, chunk.resources.lane_steps.batched
-        waits, launches, copies = ledger.waits.copy(), ledger.launched, len(ledger.copies)
+        waits, launches, copies = (
+            ledger.waits.copy(),
+            ledger.launched,
+            len(ledger.copies),
+        )
         result = epoch(chunk, *arguments)
-        seen.epochs.append(Epoch(dict(ledger.waits - waits), ledger.launched - launches,
-                                 chunk.resources.lane_steps.batched - turns, ledger.copies[copies:]))
+        seen.epochs.append(
+            Epoch(
+                dict(ledger.waits - waits),
+                ledger.launched - launches,
+                chunk.resources.lane_steps.batched - turns,
+                ledger.copies[copies:],
+            )
+        )
         return result
+
     return run
 
 
 def watched(seen, training):
     """``Chunk.run``, its waits written down."""
+
     def run(chunk):
         waits, epochs = seen.gpu.ledger.waits.copy(), len(seen.epochs)
         result = training(chunk)
-        seen.trainings.append((seen.gpu.ledger.waits - waits, len(seen.epochs) - epochs))
+        seen.trainings.append(
+            (seen.gpu.ledger.waits - waits, len(seen.epochs) - epochs)
+        )
         return result
+
     return run
 
 

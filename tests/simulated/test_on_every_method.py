@@ -14,7 +14,9 @@ from hpcfl.methods._ala import AdaptiveLocalAggregation, Blending
 # Batch norm over convolutions differs in its last bits on the simulated GPU, and why was not found. In
 # batches of two samples training would make much of that, so there is one round of small steps.
 ROUNDED = {"resnet8": 1e-5}
-AT_ONCE = {"apple": 1e-6}  # a product for all lanes on a GPU, for each on a CPU, which may round differently
+AT_ONCE = {
+    "apple": 1e-6
+}  # a product for all lanes on a GPU, for each on a CPU, which may round differently
 CLASS_TESTED = 20  # samples of each class that a client has are tested on, none is of another number
 # Of one step of lanes side by side, with what an epoch does once for the one to four steps that it has here.
 # A plain step is one graph; where lanes are not neighbours, the optimiser's kernels come after it.
@@ -24,38 +26,71 @@ LAUNCHES = 50
 # 16 launches each.
 OWN_STEP = {"partialfed": 60, "per-fedavg": 65, "pfedme": 80}
 # Every third case has two lanes, so two chunks, and test sets that are whole blocks, so nothing is padded.
-CASES = [pytest.param(*case, number % 3 == 0, id="-".join([case[0], case[2]]))
-         for number, case in enumerate(PLAYED)]
+CASES = [
+    pytest.param(*case, number % 3 == 0, id="-".join([case[0], case[2]]))
+    for number, case in enumerate(PLAYED)
+]
 
 
 @pytest.mark.parametrize(("name", "options", "model", "training", "apart"), CASES)
-def test_a_method_ends_as_on_the_cpu(on_gpu, federate, samples, monkeypatch, name, options, model,
-                                     training, apart):
+def test_a_method_ends_as_on_the_cpu(
+    on_gpu, federate, samples, monkeypatch, name, options, model, training, apart
+):
     """Four of five clients take part in each of two rounds; all are scored. Every step is a graph."""
     monkeypatch.setattr(graphs, "SOON", 0)
-    monkeypatch.setattr(comparing, "is_due", lambda number: False)  # test_on_graphs.py compares
-    monkeypatch.setattr(Blending, "adaptive_aggregation",
-                        lambda self: AdaptiveLocalAggregation(most_epochs=2))
+    monkeypatch.setattr(
+        comparing, "is_due", lambda number: False
+    )  # test_on_graphs.py compares
+    monkeypatch.setattr(
+        Blending,
+        "adaptive_aggregation",
+        lambda self: AdaptiveLocalAggregation(most_epochs=2),
+    )
     monkeypatch.setattr(convolutions, "BY_PRODUCTS", {"cpu", "cuda"})
     if apart:
         monkeypatch.setattr(scoring, "BLOCK", CLASS_TESTED)
     rounds = 1 if model in ROUNDED else 2
-    sections = {**samples(model), "rounds": rounds, "training": {"lr": 0.05, **training},
-                "participation": {"fraction": 0.8}}
+    sections = {
+        **samples(model),
+        "rounds": rounds,
+        "training": {"lr": 0.05, **training},
+        "participation": {"fraction": 0.8},
+    }
     method = {"name": name, **options}
     seen = on_gpu(method, COUNTS, **sections, runtime={"lanes": 2} if apart else {})
-    plain = federate(method, COUNTS, **sections, runtime={"device": "cpu", "lanes": 2 if apart else 1024})
+    plain = federate(
+        method,
+        COUNTS,
+        **sections,
+        runtime={"device": "cpu", "lanes": 2 if apart else 1024},
+    )
     state, expected = seen.played.state, plain.state
     most = max(ROUNDED.get(model, 0), AT_ONCE.get(name, 0))
     assert state.keys() == expected.keys()
-    assert [key for key, value in state.items() if gap(value, expected[key]) > most] == []
-    found, scores = seen.played.values, {name: values for name, values in plain.values.items()
-                                         if name.endswith("/correct")}
-    assert scores and all(np.array_equal(found[name], values, equal_nan=True)
-                          for name, values in scores.items())
-    assert np.allclose(found["clients/train_loss"], plain.values["clients/train_loss"], rtol=1e-3,
-                       equal_nan=True)
-    assert [epoch for epoch in seen.epochs if epoch.launches > launches(name) * epoch.turns] == []
+    assert [
+        key for key, value in state.items() if gap(value, expected[key]) > most
+    ] == []
+    found, scores = (
+        seen.played.values,
+        {
+            name: values
+            for name, values in plain.values.items()
+            if name.endswith("/correct")
+        },
+    )
+    assert scores and all(
+        np.array_equal(found[name], values, equal_nan=True)
+        for name, values in scores.items()
+    )
+    assert np.allclose(
+        found["clients/train_loss"],
+        plain.values["clients/train_loss"],
+        rtol=1e-3,
+        equal_nan=True,
+    )
+    assert [
+        epoch for epoch in seen.epochs if epoch.launches > launches(name) * epoch.turns
+    ] == []
     no_epoch_waits_twice(seen)
     rows_travel_page_locked(seen)
     assert not seen.gpu.ledger.unordered
@@ -73,7 +108,9 @@ def test_class_models_are_mixed_on_the_device(on_gpu, federate):
     assert seen.played.digest == plain.digest
     width = seen.played.prepared.setup.layout.width
     mixed = [copy for copy in seen.gpu.ledger.copies if copy.shape == (4 * width,)]
-    assert mixed and all(copy.to_gpu and copy.pinned and not copy.converts for copy in mixed)
+    assert mixed and all(
+        copy.to_gpu and copy.pinned and not copy.converts for copy in mixed
+    )
     rows_travel_page_locked(seen)
 
 
@@ -86,29 +123,55 @@ def gap(one, other):
 def no_epoch_waits_twice(seen):
     """For the order in which samples come, and nothing else, but after it for whether another one follows;
     recordings, captures and the constants of a data set are made once."""
-    assert [waits for epoch in seen.epochs if sum((waits := often(epoch.waits)).values()) > 1] == []
-    assert [waits for all, epochs in seen.trainings if sum((waits := often(all)).values()) > epochs] == []
+    assert [
+        waits
+        for epoch in seen.epochs
+        if sum((waits := often(epoch.waits)).values()) > 1
+    ] == []
+    assert [
+        waits
+        for all, epochs in seen.trainings
+        if sum((waits := often(all)).values()) > epochs
+    ] == []
 
 
 def often(waits):
     """Those that a run has in every epoch."""
-    once = ("begin of a capture", "fleet/graphs.py", "fleet/replay.py", "data/datasets.py")
-    return {why: times for why, times in waits.items() if not any(part in why for part in once)}
+    once = (
+        "begin of a capture",
+        "fleet/graphs.py",
+        "fleet/replay.py",
+        "data/datasets.py",
+    )
+    return {
+        why: times
+        for why, times in waits.items()
+        if not any(part in why for part in once)
+    }
 
 
 def rows_travel_page_locked(seen):
     """And sums of rows, and as they are: another type is made where it is worked on."""
     width = seen.played.prepared.setup.layout.width
-    assert [copy for copy in seen.gpu.ledger.copies if copy.shape[-1:] == (width,)
-            and (copy.converts or not copy.pinned)] == []
+    assert [
+        copy
+        for copy in seen.gpu.ledger.copies
+        if copy.shape[-1:] == (width,) and (copy.converts or not copy.pinned)
+    ] == []
 
 
-@pytest.mark.parametrize("training", [{}, {"optimizer": "adam", "clip": 1.0}, {"momentum": 0.9}], ids=str)
-def test_steps_that_are_no_graphs_end_as_on_the_cpu(on_gpu, federate, samples, training):
+@pytest.mark.parametrize(
+    "training", [{}, {"optimizer": "adam", "clip": 1.0}, {"momentum": 0.9}], ids=str
+)
+def test_steps_that_are_no_graphs_end_as_on_the_cpu(
+    on_gpu, federate, samples, training
+):
     """The first steps of a run, all with ``runtime.replay = false``; some lanes are not neighbours."""
     sections = {**samples("mlp"), "rounds": 2, "training": {"lr": 0.05, **training}}
     seen = on_gpu("fedprox", COUNTS, **sections, runtime={"replay": False})
-    plain = federate("fedprox", COUNTS, **sections, runtime={"device": "cpu", "lanes": 1024})
+    plain = federate(
+        "fedprox", COUNTS, **sections, runtime={"device": "cpu", "lanes": 1024}
+    )
     assert not seen.gpu.ledger.captures
     assert torch.equal(seen.played.state["server model"], plain.state["server model"])
 
@@ -120,15 +183,27 @@ def test_steps_of_single_lanes_end_as_on_the_cpu(on_gpu, federate, samples, name
     seen = on_gpu(name, COUNTS, **sections, runtime={"lanes": 1})
     plain = federate(name, COUNTS, **sections, runtime={"device": "cpu", "lanes": 1})
     rounding = 1e-6  # patches and products there, a library's convolution here
-    assert all(gap(value, plain.state[key]) <= rounding for key, value in seen.played.state.items())
+    assert all(
+        gap(value, plain.state[key]) <= rounding
+        for key, value in seen.played.state.items()
+    )
 
 
-def test_a_step_may_write_rows_that_lie_in_another_order(on_gpu, federate, samples, monkeypatch):
+def test_a_step_may_write_rows_that_lie_in_another_order(
+    on_gpu, federate, samples, monkeypatch
+):
     write = Turn.write
-    monkeypatch.setattr(Turn, "write", lambda turn, rows: write(turn, rows.T.contiguous().T))
-    method, sections = {"name": "partialfed", "warmup": 0}, {**samples("mlp"), "rounds": 1}
+    monkeypatch.setattr(
+        Turn, "write", lambda turn, rows: write(turn, rows.T.contiguous().T)
+    )
+    method, sections = (
+        {"name": "partialfed", "warmup": 0},
+        {**samples("mlp"), "rounds": 1},
+    )
     seen = on_gpu(method, COUNTS, **sections)
-    plain = federate(method, COUNTS, **sections, runtime={"device": "cpu", "lanes": 1024})
+    plain = federate(
+        method, COUNTS, **sections, runtime={"device": "cpu", "lanes": 1024}
+    )
     assert torch.equal(seen.played.state["server model"], plain.state["server model"])
 
 

@@ -14,42 +14,78 @@ EVEN = [[4, 4, 0, 0]] * LANES
 UNEVEN = [[count, count, 0, 0] for count in range(2, 26)]
 ADAM = {"optimizer": "adam", "clip": 1.0, "weight_decay": 0.1}
 # whose local training has more models at hand than the one that is trained
-SEVERAL = {"apfl", "diversifed", "fedala", "moon", "partialfed", "per-fedavg", "scaffold"}
-METHODS = [pytest.param({"name": name, **options}, training, id=name)
-           for name, options, _, training in PLAYED if name in SEVERAL]
+SEVERAL = {
+    "apfl",
+    "diversifed",
+    "fedala",
+    "moon",
+    "partialfed",
+    "per-fedavg",
+    "scaffold",
+}
+METHODS = [
+    pytest.param({"name": name, **options}, training, id=name)
+    for name, options, _, training in PLAYED
+    if name in SEVERAL
+]
 
 
-@pytest.mark.parametrize(("method", "model", "training"), [
-    ("fedavg", {"name": "mlp", "hidden": [3000]}, ADAM), ("ditto", {"name": "mlp", "hidden": [3000]}, {}),
-    ("apple", {"name": "mlp", "hidden": [3000]}, {"momentum": 0.9}), ("fedavg", {"name": "cnn"}, ADAM),
-    ("pfedme", {"name": "cnn"}, {}), ("fedavg", {"name": "resnet8"}, {"momentum": 0.9}),
-    ("fedavg", {"name": "fasttext"}, {})], ids=str)
-def test_a_lane_needs_no_more_than_the_rule_says(gpu, samples, monkeypatch, method, model, training):
+@pytest.mark.parametrize(
+    ("method", "model", "training"),
+    [
+        ("fedavg", {"name": "mlp", "hidden": [3000]}, ADAM),
+        ("ditto", {"name": "mlp", "hidden": [3000]}, {}),
+        ("apple", {"name": "mlp", "hidden": [3000]}, {"momentum": 0.9}),
+        ("fedavg", {"name": "cnn"}, ADAM),
+        ("pfedme", {"name": "cnn"}, {}),
+        ("fedavg", {"name": "resnet8"}, {"momentum": 0.9}),
+        ("fedavg", {"name": "fasttext"}, {}),
+    ],
+    ids=str,
+)
+def test_a_lane_needs_no_more_than_the_rule_says(
+    gpu, samples, monkeypatch, method, model, training
+):
     """Two rounds, the second with graphs."""
     monkeypatch.setattr(graphs, "SOON", 1)
     sections = {**samples(model["name"]), "model": model, "training": training}
-    assert share_of_rule(method, EVEN, sections, 2) < 1, gpu.memory.by_line().most_common(5)
+    assert share_of_rule(method, EVEN, sections, 2) < 1, (
+        gpu.memory.by_line().most_common(5)
+    )
 
 
 @pytest.mark.parametrize(("method", "training"), METHODS)
 def test_nor_with_several_models_at_hand(gpu, monkeypatch, method, training):
     monkeypatch.setattr(graphs, "SOON", 1)
     sections = {"model": {"name": "mlp", "hidden": [300, 300]}, "training": training}
-    assert share_of_rule(method, EVEN, sections, 2) < 1, gpu.memory.by_line().most_common(5)
+    assert share_of_rule(method, EVEN, sections, 2) < 1, (
+        gpu.memory.by_line().most_common(5)
+    )
 
 
-@pytest.mark.parametrize(("method", "hidden"), [("apfl", [300, 300]), ("per-fedavg", [300, 300]),
-                                                ("fedavg", [800])])
+@pytest.mark.parametrize(
+    ("method", "hidden"),
+    [("apfl", [300, 300]), ("per-fedavg", [300, 300]), ("fedavg", [800])],
+)
 def test_nor_where_lanes_end_one_after_the_other(gpu, monkeypatch, method, hidden):
     """There is a graph for nearly each of them."""
     monkeypatch.setattr(graphs, "SOON", 1)
-    sections = {"model": {"name": "mlp", "hidden": hidden}, "training": {"batch_size": 4}}
-    assert share_of_rule(method, UNEVEN, sections, 3) < 1, gpu.memory.by_line().most_common(5)
+    sections = {
+        "model": {"name": "mlp", "hidden": hidden},
+        "training": {"batch_size": 4},
+    }
+    assert share_of_rule(method, UNEVEN, sections, 3) < 1, (
+        gpu.memory.by_line().most_common(5)
+    )
 
 
-def test_half_as_many_lanes_train_where_they_do_not_fit(gpu, federate, samples, capfd, monkeypatch):
+def test_half_as_many_lanes_train_where_they_do_not_fit(
+    gpu, federate, samples, capfd, monkeypatch
+):
     sections = {"model": {"name": "mlp", "hidden": [3000]}, "rounds": 2}
-    fits = federate("ditto", EVEN, **sections, runtime={"device": "cpu", "lanes": LANES})
+    fits = federate(
+        "ditto", EVEN, **sections, runtime={"device": "cpu", "lanes": LANES}
+    )
     needed = {}
     for lanes in (2, LANES):
         gc.collect()
@@ -58,16 +94,30 @@ def test_half_as_many_lanes_train_where_they_do_not_fit(gpu, federate, samples, 
         needed[lanes] = gpu.memory.peak - begun
     gc.collect()
     gpu.memory.capacity = gpu.memory.used + (needed[2] + needed[LANES]) / 2
-    played = federate("ditto", EVEN, **sections, runtime={"device": "cuda", "lanes": LANES})
+    played = federate(
+        "ditto", EVEN, **sections, runtime={"device": "cuda", "lanes": LANES}
+    )
     assert played.prepared.resources.kernel.widest == LANES // 2
-    assert capfd.readouterr().err.count(f"does not hold {LANES} lanes or more; {LANES // 2} from now on") == 1
+    assert (
+        capfd.readouterr().err.count(
+            f"does not hold {LANES} lanes or more; {LANES // 2} from now on"
+        )
+        == 1
+    )
     assert torch.equal(played.server["model"].cpu(), fits.server["model"])
 
 
 def test_a_client_that_does_not_fit_alone_ends_the_run(gpu, federate, samples):
-    sections = {"model": {"name": "mlp", "hidden": [3000]}, "runtime": {"device": "cuda"}}
+    sections = {
+        "model": {"name": "mlp", "hidden": [3000]},
+        "runtime": {"device": "cuda"},
+    }
     gpu.memory.capacity = 420_000  # the model, its copy for heads, the row that arrives, but none to train
     with pytest.raises(RankFailure) as failure:
         federate("fedavg", EVEN, **sections)
     line = explain(failure.value)
-    assert "the GPU's memory is full (CUDA out of memory" in line and "more GPUs" in line and "\n" not in line
+    assert (
+        "the GPU's memory is full (CUDA out of memory" in line
+        and "more GPUs" in line
+        and "\n" not in line
+    )

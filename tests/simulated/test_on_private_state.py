@@ -13,12 +13,18 @@ SIZE = 4 * 4 + 8
 
 def state(*values):
     """Of clients, one value each, on the device."""
-    return {"row": torch.tensor(values, dtype=torch.float32)[:, None].repeat(1, 4).to("cuda"),
-            "steps": torch.tensor(values, dtype=torch.int64).to("cuda")}
+    return {
+        "row": torch.tensor(values, dtype=torch.float32)[:, None]
+        .repeat(1, 4)
+        .to("cuda"),
+        "steps": torch.tensor(values, dtype=torch.int64).to("cuda"),
+    }
 
 
 def same(found, *values):
-    return found["row"][:, 0].tolist() == list(values) and found["steps"].tolist() == list(values)
+    return found["row"][:, 0].tolist() == list(values) and found[
+        "steps"
+    ].tolist() == list(values)
 
 
 def test_rows_that_fit_do_not_travel(gpu):
@@ -35,12 +41,21 @@ def test_rows_that_do_not_fit_go_to_memory_the_oldest_first(gpu):
     store = ClientStore(range(4), ROW, gpu_memory=2 * SIZE)
     for client in range(3):
         store.put([client], state(client + 1))
-    assert [row.on_gpu for row in store.snapshot().values()] == [False, True, True, False]
+    assert [row.on_gpu for row in store.snapshot().values()] == [
+        False,
+        True,
+        True,
+        False,
+    ]
     store.put([0, 1, 2], state(4, 5, 6))  # too many for the device: none of them stays
     assert not any(row.on_gpu for row in store.snapshot().values())
     store.put([3], state(8))
     assert same(store.get([3, 1, 0, 2], torch.device("cuda")), 8, 5, 4, 6)
-    assert all(copy.pinned for copy in gpu.ledger.copies if copy.line.startswith(("storage", "rows")))
+    assert all(
+        copy.pinned
+        for copy in gpu.ledger.copies
+        if copy.line.startswith(("storage", "rows"))
+    )
     assert same(store.get([1, 3]), 5, 8)
 
 

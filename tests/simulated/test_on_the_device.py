@@ -23,16 +23,30 @@ def test_tensors_say_where_they_are_and_keep_their_values(gpu):
 
 
 def test_gradients_lanes_and_recordings_stay_on_the_device(gpu):
-    w, x = torch.ones(4, 3, device="cuda", requires_grad=True), torch.ones(4, 3, device="cuda")
-    [gradient] = torch.autograd.grad(vmap(lambda w, x: (w * x).square().sum())(w, x).sum(), [w])
+    w, x = (
+        torch.ones(4, 3, device="cuda", requires_grad=True),
+        torch.ones(4, 3, device="cuda"),
+    )
+    [gradient] = torch.autograd.grad(
+        vmap(lambda w, x: (w * x).square().sum())(w, x).sum(), [w]
+    )
     assert gradient.is_cuda and gradient.tolist() == [[2.0] * 3] * 4
     recorded = make_fx(lambda x: x + torch.zeros(3, device=x.device))(x)
     assert recorded(x).is_cuda
 
 
-@pytest.mark.parametrize("mixed", [
-    lambda x, y: x + y, lambda x, y: torch.cat([x, y]), lambda x, y: x @ y, lambda x, y: y[x.long()],
-    lambda x, y: x.index_copy_(0, y.long(), x), lambda x, y: torch.equal(x, y), lambda x, y: y.add_(x)])
+@pytest.mark.parametrize(
+    "mixed",
+    [
+        lambda x, y: x + y,
+        lambda x, y: torch.cat([x, y]),
+        lambda x, y: x @ y,
+        lambda x, y: y[x.long()],
+        lambda x, y: x.index_copy_(0, y.long(), x),
+        lambda x, y: torch.equal(x, y),
+        lambda x, y: y.add_(x),
+    ],
+)
 def test_tensors_of_two_devices_do_not_mix(gpu, mixed):
     with pytest.raises(WrongDevice):
         mixed(torch.zeros(3, device="cuda"), torch.ones(3))
@@ -49,8 +63,10 @@ def test_waits_and_copies_are_counted(gpu):
     pinned.copy_(x, non_blocking=True)
     assert gpu.ledger.waits.total() == 1
     x.sum().item()
-    assert [(copy.to_gpu, copy.pinned, copy.bytes) for copy in gpu.ledger.copies] == [(True, False, 12),
-                                                                                      (False, True, 12)]
+    assert [(copy.to_gpu, copy.pinned, copy.bytes) for copy in gpu.ledger.copies] == [
+        (True, False, 12),
+        (False, True, 12),
+    ]
     assert gpu.ledger.waits.total() == 2 and gpu.ledger.launched == 1
     x[x > 0]
     assert gpu.ledger.waits.total() == 3
@@ -64,9 +80,17 @@ def test_page_locked_memory_is_known_by_its_arrays(gpu):
     assert [copy.pinned for copy in gpu.ledger.copies] == [True, False]
 
 
-@pytest.mark.parametrize("illegal", [
-    lambda x: x.sum().item(), lambda x: x[x > 0], lambda x: x.cpu(), lambda x: x + torch.ones(3).to("cuda"),
-    lambda x: torch.rand(3, device="cuda"), lambda x: torch.cuda.synchronize()])
+@pytest.mark.parametrize(
+    "illegal",
+    [
+        lambda x: x.sum().item(),
+        lambda x: x[x > 0],
+        lambda x: x.cpu(),
+        lambda x: x + torch.ones(3).to("cuda"),
+        lambda x: torch.rand(3, device="cuda"),
+        lambda x: torch.cuda.synchronize(),
+    ],
+)
 def test_a_capture_refuses_what_a_graph_cannot_hold(gpu, illegal):
     with pytest.raises(IllegalInCapture):
         captured(illegal, torch.ones(3, device="cuda"))

@@ -31,13 +31,20 @@ class Alone:
 
 def state(round):
     """Server and clients after ``round``: client c last wrote in the last round that c + 1 divides."""
-    rows = torch.stack([torch.full((500,), float(round - round % (client + 1))) for client in range(CLIENTS)])
+    rows = torch.stack(
+        [
+            torch.full((500,), float(round - round % (client + 1)))
+            for client in range(CLIENTS)
+        ]
+    )
     return {"model": torch.full((1000 + round % 3,), float(round))}, {"row": rows}
 
 
 def run(folder):
-    checkpoints, clients = (Checkpoints(f"{folder}/checkpoints", Alone()),
-                            ClientStore(range(CLIENTS), TEMPLATE))
+    checkpoints, clients = (
+        Checkpoints(f"{folder}/checkpoints", Alone()),
+        ClientStore(range(CLIENTS), TEMPLATE),
+    )
     restored = checkpoints.restore(clients)
     metrics = MetricsWriter(folder, {}, {})
     round = restored.round if restored else 0
@@ -46,7 +53,7 @@ def run(folder):
         server, rows = state(round)
         for client in range(CLIENTS):
             if round % (client + 1) == 0:
-                clients.put([client], {"row": rows["row"][client:client + 1]})
+                clients.put([client], {"row": rows["row"][client : client + 1]})
         checkpoints.start(round, server, clients, {})
         metrics.record(round, {"round": round})
         metrics.merge()

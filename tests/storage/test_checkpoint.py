@@ -12,44 +12,70 @@ from hpcfl.storage import checkpoint, digest, shards
 from hpcfl.storage.checkpoint import Checkpoints, latest
 from hpcfl.storage.clients import ClientStore
 
-TEMPLATE = {"layer.weight": torch.zeros(2, 3), "a/b": torch.tensor(0),
-            "mask": torch.zeros(4, dtype=torch.bool)}
+TEMPLATE = {
+    "layer.weight": torch.zeros(2, 3),
+    "a/b": torch.tensor(0),
+    "mask": torch.zeros(4, dtype=torch.bool),
+}
 CLIENTS = 10
 
 
 def server_state(round):
     """State whose shape changes; all dtypes, 0-d, zero-size, and names that HDF5 would take for paths."""
-    return {"model": torch.full((round + 1, 3), float("nan")),
-            ".": torch.tensor(float(round)), "ids": torch.arange(3),
-            "a/../b %2E.c": torch.zeros(0, 4, dtype=torch.float64), "flags": torch.tensor([True, False]),
-            "bytes": torch.arange(5, dtype=torch.uint8), "ünï": torch.tensor(7), "": torch.ones(1)}
+    return {
+        "model": torch.full((round + 1, 3), float("nan")),
+        ".": torch.tensor(float(round)),
+        "ids": torch.arange(3),
+        "a/../b %2E.c": torch.zeros(0, 4, dtype=torch.float64),
+        "flags": torch.tensor([True, False]),
+        "bytes": torch.arange(5, dtype=torch.uint8),
+        "ünï": torch.tensor(7),
+        "": torch.ones(1),
+    }
 
 
 def client_state(ids, value):
-    return {"layer.weight": torch.stack([torch.full((2, 3), value + client / 100) for client in ids]),
-            "a/b": torch.tensor([round(value) * client for client in ids]),
-            "mask": torch.ones(len(ids), 4, dtype=torch.bool)}
+    return {
+        "layer.weight": torch.stack(
+            [torch.full((2, 3), value + client / 100) for client in ids]
+        ),
+        "a/b": torch.tensor([round(value) * client for client in ids]),
+        "mask": torch.ones(len(ids), 4, dtype=torch.bool),
+    }
 
 
 def hosted(communicator):
     """Rank 0 alone has all clients; otherwise the workers share them, interleaved."""
     if communicator.size == 1:
         return list(range(CLIENTS))
-    return list(range(communicator.rank - 1, CLIENTS, communicator.size - 1)) if communicator.rank else []
+    return (
+        list(range(communicator.rank - 1, CLIENTS, communicator.size - 1))
+        if communicator.rank
+        else []
+    )
 
 
 def save(communicator, folder, rounds, writers=range(CLIENTS)):
     """Checkpoints of these rounds, before each of which the ``writers`` put; the digests."""
-    checkpoints, clients = Checkpoints(folder, communicator), ClientStore(hosted(communicator), TEMPLATE)
+    checkpoints, clients = (
+        Checkpoints(folder, communicator),
+        ClientStore(hosted(communicator), TEMPLATE),
+    )
     checkpoints.restore(clients)
-    return [step(checkpoints, communicator, clients, round, writers) for round in rounds]
+    return [
+        step(checkpoints, communicator, clients, round, writers) for round in rounds
+    ]
 
 
 def step(checkpoints, communicator, clients, round, writers=range(CLIENTS)):
     mine = [client for client in clients.ids if client in writers]
     clients.put(mine, client_state(mine, float(round)) if mine else clients.get([]))
-    checkpoints.start(round, server_state(round) if communicator.is_server else None, clients,
-                      {"round": round})
+    checkpoints.start(
+        round,
+        server_state(round) if communicator.is_server else None,
+        clients,
+        {"round": round},
+    )
     return checkpoints.finish()
 
 
@@ -59,7 +85,9 @@ def load(communicator, folder):
 
 
 def same(one, other):
-    return one.keys() == other.keys() and digest.of_tensors(one) == digest.of_tensors(other)
+    return one.keys() == other.keys() and digest.of_tensors(one) == digest.of_tensors(
+        other
+    )
 
 
 def names(folder, start):
@@ -73,16 +101,32 @@ def small_groups(monkeypatch):
 
 @pytest.mark.parametrize("written_by", [1, 2, 4, 15])
 @pytest.mark.parametrize("read_by", [1, 2, 5])
-def test_any_number_of_ranks_reads_what_any_number_wrote(tmp_path, on_ranks, small_groups,
-                                                         written_by, read_by):
-    digests = on_ranks(written_by, lambda rank: save(rank, tmp_path, [4, 5], writers=range(8)))
+def test_any_number_of_ranks_reads_what_any_number_wrote(
+    tmp_path, on_ranks, small_groups, written_by, read_by
+):
+    digests = on_ranks(
+        written_by, lambda rank: save(rank, tmp_path, [4, 5], writers=range(8))
+    )
     assert all(one == digests[0] for one in digests)
-    for rank, (restored, clients) in enumerate(on_ranks(read_by, lambda rank: load(rank, tmp_path))):
-        assert (restored.round, restored.digest, restored.meta) == (5, digests[0][1], {"round": 5})
-        assert same(restored.server, server_state(5)) if rank == 0 else restored.server is None
+    for rank, (restored, clients) in enumerate(
+        on_ranks(read_by, lambda rank: load(rank, tmp_path))
+    ):
+        assert (restored.round, restored.digest, restored.meta) == (
+            5,
+            digests[0][1],
+            {"round": 5},
+        )
+        assert (
+            same(restored.server, server_state(5))
+            if rank == 0
+            else restored.server is None
+        )
         for client in clients.ids:
-            expected = (client_state([client], 5.0) if client < 8
-                        else ClientStore([client], TEMPLATE).get([client]))
+            expected = (
+                client_state([client], 5.0)
+                if client < 8
+                else ClientStore([client], TEMPLATE).get([client])
+            )
             assert same(clients.get([client]), expected)
             assert clients.snapshot()[client].written == (client < 8)
 
@@ -91,8 +135,10 @@ def test_digest_is_that_of_the_state(tmp_path, alone):
     clients = ClientStore([0, 1], {"a": torch.zeros(1)})
     checkpoints = Checkpoints(tmp_path, alone)
     checkpoints.start(1, {"m": torch.ones(2)}, clients, {})
-    expected = digest.of_run(digest.of_tensors({"m": torch.ones(2)}),
-                             dict.fromkeys([0, 1], digest.of_tensors({"a": torch.zeros(1)})))
+    expected = digest.of_run(
+        digest.of_tensors({"m": torch.ones(2)}),
+        dict.fromkeys([0, 1], digest.of_tensors({"a": torch.zeros(1)})),
+    )
     assert checkpoints.finish() == expected == latest(tmp_path).digest
     assert not names(tmp_path, "clients")  # nobody wrote
 
@@ -118,24 +164,35 @@ def test_state_is_that_of_the_start(tmp_path, alone):
     checkpoints.finish()
     clients = ClientStore([0], {"a": torch.zeros(1)})
     restored = Checkpoints(tmp_path, alone).restore(clients)
-    assert (not restored.server["m"].any() and not clients.get([0])["a"].any()
-            and restored.meta == {"list": []})
+    assert (
+        not restored.server["m"].any()
+        and not clients.get([0])["a"].any()
+        and restored.meta == {"list": []}
+    )
 
 
 def test_unchanged_shards_are_referenced(tmp_path, alone, small_groups):
     save(alone, tmp_path, [1])
-    before = {name: os.stat(tmp_path / name).st_ino for name in names(tmp_path, "clients")}
+    before = {
+        name: os.stat(tmp_path / name).st_ino for name in names(tmp_path, "clients")
+    }
     assert len(before) == 4
     save(alone, tmp_path, [2], writers=[4])  # continued by another process
-    after = {name: os.stat(tmp_path / name).st_ino for name in names(tmp_path, "clients")}
+    after = {
+        name: os.stat(tmp_path / name).st_ino for name in names(tmp_path, "clients")
+    }
     assert len(after.items() - before.items()) == 1 and before.items() < after.items()
     save(alone, tmp_path, [3, 4], writers=[])
-    assert names(tmp_path, "clients") == sorted({shard.name for shard in latest(tmp_path).files} - {
-        *names(tmp_path, "server")})
+    assert names(tmp_path, "clients") == sorted(
+        {shard.name for shard in latest(tmp_path).files} - {*names(tmp_path, "server")}
+    )
 
 
 def test_a_referenced_file_that_vanished_is_written_again(tmp_path, alone):
-    checkpoints, clients = Checkpoints(tmp_path, alone), ClientStore(range(CLIENTS), TEMPLATE)
+    checkpoints, clients = (
+        Checkpoints(tmp_path, alone),
+        ClientStore(range(CLIENTS), TEMPLATE),
+    )
     step(checkpoints, alone, clients, 1)
     os.remove(tmp_path / names(tmp_path, "clients")[0])
     step(checkpoints, alone, clients, 2, writers=[])
@@ -146,23 +203,33 @@ def test_two_are_kept_and_nothing_else_stays(tmp_path, on_ranks):
     (tmp_path / "notes.txt").touch()
     (tmp_path / ".server.h5.0123.tmp").touch()
     on_ranks(3, lambda rank: save(rank, tmp_path, [1, 2, 3, 4]))
-    assert names(tmp_path, "manifest") == ["manifest-00000003.json", "manifest-00000004.json"]
+    assert names(tmp_path, "manifest") == [
+        "manifest-00000003.json",
+        "manifest-00000004.json",
+    ]
     assert len(names(tmp_path, "server")) == 2 and len(names(tmp_path, "clients")) == 4
     assert len(os.listdir(tmp_path)) == 2 + 2 + 4 + 1
 
 
 def damages(data):
     """The file with an end cut off, with a bit flipped at its start, middle and end, empty, and gone."""
-    yield from (data[:len(data) // 2], data[:-1], b"", None, data + b"x")
+    yield from (data[: len(data) // 2], data[:-1], b"", None, data + b"x")
     for place in (0, len(data) // 3, len(data) // 2, len(data) - 9):
-        yield data[:place] + bytes([data[place] ^ 4]) + data[place + 1:]
+        yield data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
 
 
 @pytest.mark.parametrize("kind", ["manifest", "server", "clients"])
 def test_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, alone, kind):
     save(alone, tmp_path, [1, 2])
-    name = latest(tmp_path).name if kind == "manifest" else next(
-        shard.name for shard in latest(tmp_path).files if shard.name.startswith(kind))
+    name = (
+        latest(tmp_path).name
+        if kind == "manifest"
+        else next(
+            shard.name
+            for shard in latest(tmp_path).files
+            if shard.name.startswith(kind)
+        )
+    )
     intact = (tmp_path / name).read_bytes()
     for data in damages(intact):
         if data is None:
@@ -174,8 +241,10 @@ def test_damaged_checkpoint_is_reported_and_the_one_before_used(tmp_path, alone,
         assert same(clients.get([3]), client_state([3], 1.0))
         gone = data is None and kind == "manifest"
         assert len(restored.notes) == (not gone)
-        assert gone or ("manifest-00000002.json: damaged" in restored.notes[0]
-                        and "\n" not in restored.notes[0])
+        assert gone or (
+            "manifest-00000002.json: damaged" in restored.notes[0]
+            and "\n" not in restored.notes[0]
+        )
         (tmp_path / name).write_bytes(intact)
     assert load(alone, tmp_path)[0].round == 2
 
@@ -185,9 +254,15 @@ def test_every_bit_of_a_manifest_counts(tmp_path, alone):
     path = tmp_path / "manifest-00000002.json"
     intact, whole = path.read_bytes(), latest(tmp_path)
     for place in range(0, len(intact), 7):
-        path.write_bytes(intact[:place] + bytes([intact[place] ^ 1 << place % 7]) + intact[place + 1:])
+        path.write_bytes(
+            intact[:place]
+            + bytes([intact[place] ^ 1 << place % 7])
+            + intact[place + 1 :]
+        )
         found = latest(tmp_path)
-        assert found.round == 1 or found == whole  # a flip in white space says nothing else
+        assert (
+            found.round == 1 or found == whole
+        )  # a flip in white space says nothing else
 
 
 def test_all_damaged_ends_every_rank_with_one_line(tmp_path, on_ranks):
@@ -205,7 +280,10 @@ def test_a_damaged_checkpoint_does_not_count_among_the_kept(tmp_path, alone):
     save(alone, tmp_path, [1, 2, 3])
     (tmp_path / "manifest-00000003.json").write_text("{")
     save(alone, tmp_path, [4])  # continues from 2
-    assert names(tmp_path, "manifest") == ["manifest-00000002.json", "manifest-00000004.json"]
+    assert names(tmp_path, "manifest") == [
+        "manifest-00000002.json",
+        "manifest-00000004.json",
+    ]
     (tmp_path / "manifest-00000004.json").write_text("{")
     assert load(alone, tmp_path)[0].round == 2
 
@@ -229,7 +307,9 @@ def test_leftovers_of_another_attempt_do_not_hurt(tmp_path, on_ranks):
 
 
 @pytest.mark.parametrize("failing", [0, 1, 2])
-def test_a_failure_on_one_rank_is_raised_on_all(tmp_path, on_ranks, monkeypatch, failing):
+def test_a_failure_on_one_rank_is_raised_on_all(
+    tmp_path, on_ranks, monkeypatch, failing
+):
     on_ranks(3, lambda rank: save(rank, tmp_path, [1]))
     write, broken = atomic.write, set()
 
@@ -239,22 +319,35 @@ def test_a_failure_on_one_rank_is_raised_on_all(tmp_path, on_ranks, monkeypatch,
         write(path, data, durable)
 
     def work(rank):
-        checkpoints, clients = Checkpoints(tmp_path, rank), ClientStore(hosted(rank), TEMPLATE)
+        checkpoints, clients = (
+            Checkpoints(tmp_path, rank),
+            ClientStore(hosted(rank), TEMPLATE),
+        )
         checkpoints.restore(clients)
         if rank.rank == failing:
-            checkpoints._writer.submit(lambda: broken.add(threading.get_ident())).result()
+            checkpoints._writer.submit(
+                lambda: broken.add(threading.get_ident())
+            ).result()
         return step(checkpoints, rank, clients, 2)
 
     monkeypatch.setattr(atomic, "write", fail_on_one_rank)
     failures = on_ranks(3, work)
-    assert all(isinstance(failure, RunFailure) and "No space left" in str(failure) for failure in failures)
-    assert all(f"rank {failing}: " in str(failure) for rank, failure in enumerate(failures)
-               if rank != failing)
+    assert all(
+        isinstance(failure, RunFailure) and "No space left" in str(failure)
+        for failure in failures
+    )
+    assert all(
+        f"rank {failing}: " in str(failure)
+        for rank, failure in enumerate(failures)
+        if rank != failing
+    )
     monkeypatch.undo()
     assert on_ranks(3, lambda rank: load(rank, tmp_path)[0].round) == [1] * 3
 
 
-def test_a_failed_commit_is_raised_on_all_and_the_next_one_works(tmp_path, on_ranks, monkeypatch):
+def test_a_failed_commit_is_raised_on_all_and_the_next_one_works(
+    tmp_path, on_ranks, monkeypatch
+):
     replace, broken = os.replace, [True]
 
     def fail_for_manifests(source, target):
@@ -263,7 +356,10 @@ def test_a_failed_commit_is_raised_on_all_and_the_next_one_works(tmp_path, on_ra
         replace(source, target)
 
     def work(rank):
-        checkpoints, clients = Checkpoints(tmp_path, rank), ClientStore(hosted(rank), TEMPLATE)
+        checkpoints, clients = (
+            Checkpoints(tmp_path, rank),
+            ClientStore(hosted(rank), TEMPLATE),
+        )
         with pytest.raises(RunFailure, match="Read-only file system"):
             step(checkpoints, rank, clients, 1)
         rank.share(broken.clear() if rank.is_server else None)
@@ -275,7 +371,10 @@ def test_a_failed_commit_is_raised_on_all_and_the_next_one_works(tmp_path, on_ra
 
 
 def test_full_disk_leaves_the_last_checkpoint(small_disk, alone):
-    checkpoints, clients = Checkpoints(small_disk, alone), ClientStore([0], {"a": torch.zeros(10)})
+    checkpoints, clients = (
+        Checkpoints(small_disk, alone),
+        ClientStore([0], {"a": torch.zeros(10)}),
+    )
     checkpoints.start(1, {"m": torch.zeros(10)}, clients, {})
     first = checkpoints.finish()
     checkpoints.start(2, {"m": torch.zeros(1_000_000)}, clients, {})
@@ -292,9 +391,15 @@ def test_a_folder_that_vanished_is_one_line(tmp_path, alone):
 
 def test_state_of_another_experiment_is_refused(tmp_path, on_ranks):
     on_ranks(2, lambda rank: save(rank, tmp_path, [1]))
-    for failure in on_ranks(2, lambda rank: Checkpoints(tmp_path, rank).restore(
-            ClientStore(hosted(rank), {"other": torch.zeros(1)}))):
-        assert isinstance(failure, UserError) and "cannot be continued from" in str(failure)
+    for failure in on_ranks(
+        2,
+        lambda rank: Checkpoints(tmp_path, rank).restore(
+            ClientStore(hosted(rank), {"other": torch.zeros(1)})
+        ),
+    ):
+        assert isinstance(failure, UserError) and "cannot be continued from" in str(
+            failure
+        )
 
 
 def test_files_that_one_rank_cannot_see_are_one_line(tmp_path, on_ranks, monkeypatch):
@@ -310,7 +415,9 @@ def test_files_that_one_rank_cannot_see_are_one_line(tmp_path, on_ranks, monkeyp
 
     monkeypatch.setattr(checkpoint, "_read_clients", gone)
     for failure in on_ranks(2, work):
-        assert isinstance(failure, UserError) and "file system that all hosts share" in str(failure)
+        assert isinstance(
+            failure, UserError
+        ) and "file system that all hosts share" in str(failure)
 
 
 def test_a_manifest_of_another_format_is_not_read(tmp_path, alone, monkeypatch):
@@ -325,9 +432,15 @@ def test_groups_are_bounded_and_leave_out_who_never_wrote():
     store = ClientStore(range(200), {"a": torch.zeros(1)})
     store.put([3, 64, 199], {"a": torch.ones(3, 1)})
     assert list(shards.groups(store.snapshot())) == [[3], [64], [199]]
-    big = ClientStore(range(5), {"a": torch.zeros(shards.GROUP_BYTES // 8)})  # two clients a group
+    big = ClientStore(
+        range(5), {"a": torch.zeros(shards.GROUP_BYTES // 8)}
+    )  # two clients a group
     big.put([0], {"a": torch.zeros(1, shards.GROUP_BYTES // 8)})
-    assert list(shards.groups(dict.fromkeys(range(5), big.snapshot()[0]))) == [[0, 1], [2, 3], [4]]
+    assert list(shards.groups(dict.fromkeys(range(5), big.snapshot()[0]))) == [
+        [0, 1],
+        [2, 3],
+        [4],
+    ]
     assert list(shards.groups({})) == []
 
 
@@ -337,4 +450,5 @@ def test_manifest_is_plain_json(tmp_path, alone):
     assert body["round"] == 7 and body["meta"] == {"round": 7}
     assert {entry["name"]: entry["size"] for entry in body["files"]} == {
         name: os.path.getsize(tmp_path / name)
-        for name in names(tmp_path, "clients") + names(tmp_path, "server")}
+        for name in names(tmp_path, "clients") + names(tmp_path, "server")
+    }

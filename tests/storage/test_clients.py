@@ -4,8 +4,13 @@ import torch
 from hpcfl.storage import digest
 from hpcfl.storage.clients import ClientStore
 
-TEMPLATE = {"row": torch.arange(3.0), "steps": torch.tensor(7), "mask": torch.tensor([True, False]),
-            "double": torch.zeros(2, 2, dtype=torch.float64), "byte": torch.zeros(0, dtype=torch.uint8)}
+TEMPLATE = {
+    "row": torch.arange(3.0),
+    "steps": torch.tensor(7),
+    "mask": torch.tensor([True, False]),
+    "double": torch.zeros(2, 2, dtype=torch.float64),
+    "byte": torch.zeros(0, dtype=torch.uint8),
+}
 
 
 def test_untouched_clients_have_the_template():
@@ -18,8 +23,10 @@ def test_put_then_get_keeps_order_and_bits():
     store = ClientStore([1, 2, 3], {"row": torch.zeros(2)})
     rows = torch.tensor([[float("nan"), -0.0], [1e-45, float("inf")]])
     store.put([3, 1], {"row": rows})
-    assert torch.equal(store.get([1, 2, 3])["row"].view(torch.int32),
-                       torch.stack([rows[1], torch.zeros(2), rows[0]]).view(torch.int32))
+    assert torch.equal(
+        store.get([1, 2, 3])["row"].view(torch.int32),
+        torch.stack([rows[1], torch.zeros(2), rows[0]]).view(torch.int32),
+    )
 
 
 def test_get_and_put_copy():
@@ -34,7 +41,10 @@ def test_get_and_put_copy():
 def test_rows_do_not_keep_their_neighbours_alive():
     store = ClientStore(range(10), {"row": torch.zeros(5)})
     store.put(list(range(10)), {"row": torch.ones(10, 5)})
-    assert all(row.tensors["row"].untyped_storage().nbytes() == 20 for row in store.snapshot().values())
+    assert all(
+        row.tensors["row"].untyped_storage().nbytes() == 20
+        for row in store.snapshot().values()
+    )
 
 
 def test_snapshot_is_of_its_moment_and_free():
@@ -66,9 +76,17 @@ def test_no_clients_and_no_state():
     assert not stateless.snapshot()[0].written
 
 
-@pytest.mark.parametrize("ids, state", [
-    ([8], {"row": torch.zeros(1, 2)}), ([0], {"row": torch.zeros(1, 3)}), ([0], {"row": torch.zeros(2, 2)}),
-    ([0], {"row": torch.zeros(1, 2, dtype=torch.float64)}), ([0], {}), ([0], {"other": torch.zeros(1, 2)})])
+@pytest.mark.parametrize(
+    "ids, state",
+    [
+        ([8], {"row": torch.zeros(1, 2)}),
+        ([0], {"row": torch.zeros(1, 3)}),
+        ([0], {"row": torch.zeros(2, 2)}),
+        ([0], {"row": torch.zeros(1, 2, dtype=torch.float64)}),
+        ([0], {}),
+        ([0], {"other": torch.zeros(1, 2)}),
+    ],
+)
 def test_put_refuses_what_does_not_fit(ids, state):
     store = ClientStore([0], {"row": torch.zeros(2)})
     with pytest.raises(ValueError, match=r"client|fleet\.state"):
@@ -76,39 +94,66 @@ def test_put_refuses_what_does_not_fit(ids, state):
     assert not store.snapshot()[0].written
 
 
-@pytest.mark.parametrize("other", [
-    {"b": torch.zeros(4)}, {"a": torch.zeros(2, 2)}, {"a": torch.zeros(4, dtype=torch.int64)},
-    {"a": -torch.zeros(4)}, {"a": torch.zeros(4), "b": torch.zeros(0)}, {"a": torch.zeros(0)},
-    {"a": torch.tensor(0.0)}])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"b": torch.zeros(4)},
+        {"a": torch.zeros(2, 2)},
+        {"a": torch.zeros(4, dtype=torch.int64)},
+        {"a": -torch.zeros(4)},
+        {"a": torch.zeros(4), "b": torch.zeros(0)},
+        {"a": torch.zeros(0)},
+        {"a": torch.tensor(0.0)},
+    ],
+)
 def test_digest_sees_name_shape_dtype_and_every_bit(other):
     assert digest.of_tensors(other) != digest.of_tensors({"a": torch.zeros(4)})
 
 
 def test_digest_ignores_order_and_strides():
     square = torch.arange(4.0).reshape(2, 2)
-    assert (digest.of_tensors({"a": square.T, "b": square})
-            == digest.of_tensors({"b": square, "a": square.T.contiguous()}))
-    assert digest.of_run("00" * 32, {2: "22" * 32, 1: "11" * 32}) == digest.of_run(
-        "00" * 32, {1: "11" * 32, 2: "22" * 32}) != digest.of_run("00" * 32, {1: "22" * 32, 2: "11" * 32})
+    assert digest.of_tensors({"a": square.T, "b": square}) == digest.of_tensors(
+        {"b": square, "a": square.T.contiguous()}
+    )
+    assert (
+        digest.of_run("00" * 32, {2: "22" * 32, 1: "11" * 32})
+        == digest.of_run("00" * 32, {1: "11" * 32, 2: "22" * 32})
+        != digest.of_run("00" * 32, {1: "22" * 32, 2: "11" * 32})
+    )
 
 
 def test_rows_beyond_the_memory_lie_in_a_file_and_come_back_bit_for_bit():
     one = sum(tensor.nbytes for tensor in TEMPLATE.values())
-    store, plain = ClientStore(range(20), TEMPLATE, memory=3 * one), ClientStore(range(20), TEMPLATE)
+    store, plain = (
+        ClientStore(range(20), TEMPLATE, memory=3 * one),
+        ClientStore(range(20), TEMPLATE),
+    )
     for round in range(1, 8):
         ids = [(3 * round + step) % 20 for step in range(5)]
-        state = {name: torch.stack([(tensor + round + client).to(tensor.dtype) for client in ids])
-                 for name, tensor in TEMPLATE.items()}
+        state = {
+            name: torch.stack(
+                [(tensor + round + client).to(tensor.dtype) for client in ids]
+            )
+            for name, tensor in TEMPLATE.items()
+        }
         store.put(ids, state)
         plain.put(ids, state)
         store.read_ahead(range(100))
         for name, tensor in plain.get(plain.ids).items():
             assert torch.equal(store.get(store.ids)[name], tensor)
     moved = [row for row in store.snapshot().values() if row._slot is not None]
-    assert len(moved) >= 10 and sum(row._memory is not None for row in set(store.snapshot().values())
-                                    if row.written) <= 3
-    assert [row.digest for row in store.snapshot().values()] == [row.digest
-                                                                 for row in plain.snapshot().values()]
+    assert (
+        len(moved) >= 10
+        and sum(
+            row._memory is not None
+            for row in set(store.snapshot().values())
+            if row.written
+        )
+        <= 3
+    )
+    assert [row.digest for row in store.snapshot().values()] == [
+        row.digest for row in plain.snapshot().values()
+    ]
 
 
 def test_a_snapshot_keeps_its_rows_when_their_clients_write_again_and_places_are_used_again():
@@ -117,5 +162,7 @@ def test_a_snapshot_keeps_its_rows_when_their_clients_write_again_and_places_are
     snapshot = store.snapshot()
     for value in range(2, 40):
         store.put([0, 1], {"row": torch.full((2, 4), float(value))})
-    assert all(torch.equal(row.tensors["row"], torch.ones(4)) for row in snapshot.values())
+    assert all(
+        torch.equal(row.tensors["row"], torch.ones(4)) for row in snapshot.values()
+    )
     assert store._overflow._end <= 5 * 16

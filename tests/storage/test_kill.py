@@ -20,10 +20,19 @@ KILLS = 25
 
 @pytest.fixture
 def writer():
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1",
-                   "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen([sys.executable, killed_writer.__file__], stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, bufsize=0, env=environment) as process:
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+    with subprocess.Popen(
+        [sys.executable, killed_writer.__file__],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        env=environment,
+    ) as process:
         yield process
         process.stdin.close()
 
@@ -34,29 +43,42 @@ def run_and_kill(writer, folder, seconds):
     process = int(writer.stdout.readline())
     time.sleep(seconds)
     os.kill(process, signal.SIGKILL)
-    return max(map(int, iter(lambda: writer.stdout.readline().strip(), b"killed")), default=0)
+    return max(
+        map(int, iter(lambda: writer.stdout.readline().strip(), b"killed")), default=0
+    )
 
 
 @pytest.mark.slow
 def test_kill_at_any_moment(tmp_path, writer, alone):
     randomness, committed = random.Random(0), 0
     for _ in range(KILLS):
-        longest = 0.1 if committed else 1.0  # seconds; a busy machine may need long for its first commit
-        committed = max(committed, run_and_kill(writer, tmp_path, randomness.uniform(0, longest)))
+        longest = (
+            0.1 if committed else 1.0
+        )  # seconds; a busy machine may need long for its first commit
+        committed = max(
+            committed, run_and_kill(writer, tmp_path, randomness.uniform(0, longest))
+        )
         clients = ClientStore(range(killed_writer.CLIENTS), killed_writer.TEMPLATE)
         restored = Checkpoints(tmp_path / "checkpoints", alone).restore(clients)
         if restored is None and not committed:
             continue  # killed before the first commit
-        assert committed <= restored.round <= committed + 1  # killed between a commit and the word of it
+        assert (
+            committed <= restored.round <= committed + 1
+        )  # killed between a commit and the word of it
         committed = restored.round
         assert not restored.notes
         server, rows = killed_writer.state(restored.round)
         assert torch.equal(restored.server["model"], server["model"])
         assert torch.equal(clients.get(clients.ids)["row"], rows["row"])
         assert restored.digest == digest.of_run(
-            digest.of_tensors(server), {client: row.digest for client, row in clients.snapshot().items()})
+            digest.of_tensors(server),
+            {client: row.digest for client, row in clients.snapshot().items()},
+        )
         recorded = metrics.read(tmp_path)
-        assert (recorded.rounds.tolist() == recorded.values["round"].tolist()
-                == list(range(1, len(recorded.rounds) + 1)))
+        assert (
+            recorded.rounds.tolist()
+            == recorded.values["round"].tolist()
+            == list(range(1, len(recorded.rounds) + 1))
+        )
         assert recorded.rounds[-1] >= restored.round and not recorded.notes
     assert committed

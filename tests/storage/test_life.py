@@ -33,15 +33,25 @@ def play(folder, method="cwfedavg", rounds=3, fresh=False, **sections):
 
 def content(folder: Path) -> dict[Path, bytes | None]:
     """Every path in a folder, with the bytes and the time of files."""
-    return {path: (path.read_bytes(), path.stat().st_mtime_ns) if path.is_file() else None
-            for path in folder.rglob("*")}
+    return {
+        path: (path.read_bytes(), path.stat().st_mtime_ns) if path.is_file() else None
+        for path in folder.rglob("*")
+    }
 
 
 def same(one: Path, other: Path) -> None:
     """Digest and metrics are equal, and all who look agree that both runs are finished."""
     for folder in (one, other):
-        assert summary.as_json(folder)["state"] == status.look(folder)[0].state == "finished"
-    assert summary.load(one).summary.digest == summary.load(other).summary.digest is not None
+        assert (
+            summary.as_json(folder)["state"]
+            == status.look(folder)[0].state
+            == "finished"
+        )
+    assert (
+        summary.load(one).summary.digest
+        == summary.load(other).summary.digest
+        is not None
+    )
     calm, disturbed = results.read(one), results.read(other)
     assert calm.rounds.tolist() == disturbed.rounds.tolist()
     for name, values in calm.values.items():
@@ -49,21 +59,38 @@ def same(one: Path, other: Path) -> None:
             np.testing.assert_array_equal(values, disturbed.values[name], err_msg=name)
 
 
-NOT_THIS_RUN = {"fewer rounds": {"rounds": 2}, "another seed": {"seed": 9},
-                "another method": {"method": "fedavg"}}
-NOT_AT_ALL = {"data that are not there": {"data": {"dataset": "cifar-10", "root": "nowhere"}},
-              "a score that needs a global test set": {"evaluation": {"metric": "pm_v"}},
-              "no such device": {"runtime": {"device": "cuda:99"}}}
+NOT_THIS_RUN = {
+    "fewer rounds": {"rounds": 2},
+    "another seed": {"seed": 9},
+    "another method": {"method": "fedavg"},
+}
+NOT_AT_ALL = {
+    "data that are not there": {"data": {"dataset": "cifar-10", "root": "nowhere"}},
+    "a score that needs a global test set": {"evaluation": {"metric": "pm_v"}},
+    "no such device": {"runtime": {"device": "cuda:99"}},
+}
 
 
-CASES = [("a finished run", refused) for refused in (*NOT_THIS_RUN, *NOT_AT_ALL)
-         if refused != "no such device"] + [(there, refused) for there in ("a stopped run", "a failed run")
-                                            for refused in (*NOT_THIS_RUN, *NOT_AT_ALL)] + [
-                                                ("nothing", refused) for refused in NOT_AT_ALL]
+CASES = (
+    [
+        ("a finished run", refused)
+        for refused in (*NOT_THIS_RUN, *NOT_AT_ALL)
+        if refused != "no such device"
+    ]
+    + [
+        (there, refused)
+        for there in ("a stopped run", "a failed run")
+        for refused in (*NOT_THIS_RUN, *NOT_AT_ALL)
+    ]
+    + [("nothing", refused) for refused in NOT_AT_ALL]
+)
 
 
-ENDS = {"a finished run": ("cwfedavg", None), "a stopped run": ("tiny:Stops", Interrupted),
-        "a failed run": ({"name": "tiny:Diverges", "since": 3}, RunFailure)}
+ENDS = {
+    "a finished run": ("cwfedavg", None),
+    "a stopped run": ("tiny:Stops", Interrupted),
+    "a failed run": ({"name": "tiny:Diverges", "since": 3}, RunFailure),
+}
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +110,11 @@ def test_what_is_refused_changes_no_byte(played, tmp_path, there, refused):
     if there != "nothing":
         shutil.copytree(played / there, tmp_path / "run")
     if there in ("a stopped run", "a failed run"):
-        asked = {"method": ENDS[there][0], **asked, **({"rounds": 1} if "rounds" in asked else {})}
+        asked = {
+            "method": ENDS[there][0],
+            **asked,
+            **({"rounds": 1} if "rounds" in asked else {}),
+        }
     before = content(tmp_path)
     with pytest.raises(UserError):
         play(tmp_path / "run", **asked)
@@ -92,11 +123,17 @@ def test_what_is_refused_changes_no_byte(played, tmp_path, there, refused):
 
 def test_a_run_whose_data_were_exchanged_is_refused(tmp_path):
     np.savez(tmp_path / "own.npz", x=np.ones((60, 3), np.float32), y=np.arange(60) % 3)
-    table = {"data": {"dataset": "npz", "file": str(tmp_path / "own.npz")},
-             "model": {"hidden": [4]}, "rounds": 2,
-             "partition": {"scheme": "iid", "clients": 2}, "method": {"name": "fedavg"}}
+    table = {
+        "data": {"dataset": "npz", "file": str(tmp_path / "own.npz")},
+        "model": {"hidden": [4]},
+        "rounds": 2,
+        "partition": {"scheme": "iid", "clients": 2},
+        "method": {"name": "fedavg"},
+    }
     run(config.parse(table), tmp_path / "run", OneProcess())
-    np.savez(tmp_path / "own.npz", x=np.ones((60, 3), np.float32), y=np.arange(60)[::-1] % 3)
+    np.savez(
+        tmp_path / "own.npz", x=np.ones((60, 3), np.float32), y=np.arange(60)[::-1] % 3
+    )
     before = content(tmp_path)
     with pytest.raises(UserError, match=r"partition\.h5: was drawn from other data"):
         run(config.parse(table | {"rounds": 4}), tmp_path / "run", OneProcess())
@@ -110,7 +147,9 @@ def test_complete_at_the_number_it_began_with_after_it_was_prolonged(tmp_path):
     before = content(tmp_path)
     assert not play(tmp_path / "run", rounds=5) and not play(tmp_path / "run", rounds=3)
     for never_asked in (1, 2, 4):
-        with pytest.raises(UserError, match=rf"rounds = {never_asked}: this run has done 5 already"):
+        with pytest.raises(
+            UserError, match=rf"rounds = {never_asked}: this run has done 5 already"
+        ):
             play(tmp_path / "run", rounds=never_asked)
     assert content(tmp_path) == before
     play(tmp_path / "calm", rounds=5)
@@ -122,7 +161,9 @@ def test_asked_for_more_and_killed_at_once(tmp_path, monkeypatch):
     """Before a further round is done, the run is still complete for what was asked at first, and goes
     on for the rest."""
     play(tmp_path / "run")
-    monkeypatch.setattr(Federation, "run", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(
+        Federation, "run", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt)
+    )
     with pytest.raises(KeyboardInterrupt):
         play(tmp_path / "run", rounds=5)
     monkeypatch.undo()
@@ -169,17 +210,26 @@ def die_writing(patched, method, after=False):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["cwfedavg", "fedbabu", "local"])
-@pytest.mark.parametrize(("kill", "finished"), [
-    (die_scoring, False), (die_merging, False), (die_writing, False),
-    (partial(die_writing, after=True), True)])
+@pytest.mark.parametrize(
+    ("kill", "finished"),
+    [
+        (die_scoring, False),
+        (die_merging, False),
+        (die_writing, False),
+        (partial(die_writing, after=True), True),
+    ],
+)
 def test_killed_in_the_final_scoring_and_completed_by_the_same_command(
-        tmp_path, monkeypatch, method, kill, finished):
+    tmp_path, monkeypatch, method, kill, finished
+):
     """Finished is what has merged round R + 1; whatever is killed before is completed by the same command."""
     with monkeypatch.context() as patched:
         kill(patched, method)
         with pytest.raises(KeyboardInterrupt):
             play(tmp_path / "run", method)
-    assert [cell.state for cell in status.look(tmp_path / "run")] == ["finished" if finished else "stopped"]
+    assert [cell.state for cell in status.look(tmp_path / "run")] == [
+        "finished" if finished else "stopped"
+    ]
     assert summary.as_json(tmp_path / "run")["finished"] is finished
     assert play(tmp_path / "run", method) is not finished
     play(tmp_path / "calm", method)
@@ -187,7 +237,9 @@ def test_killed_in_the_final_scoring_and_completed_by_the_same_command(
 
 
 @pytest.mark.slow
-def test_a_flipped_bit_in_a_finished_runs_last_state_is_made_good_by_the_same_command(tmp_path):
+def test_a_flipped_bit_in_a_finished_runs_last_state_is_made_good_by_the_same_command(
+    tmp_path,
+):
     for name in ("calm", "run"):
         play(tmp_path / name)
     (last,) = (tmp_path / "run" / "checkpoints").glob("manifest-00000003.json")
@@ -195,7 +247,9 @@ def test_a_flipped_bit_in_a_finished_runs_last_state_is_made_good_by_the_same_co
     content = bytearray(shard.read_bytes())
     content[-1] ^= 1
     shard.write_bytes(content)
-    assert summary.as_json(tmp_path / "run")["finished"]  # whoever looks does not read the whole state
+    assert summary.as_json(tmp_path / "run")[
+        "finished"
+    ]  # whoever looks does not read the whole state
     assert play(tmp_path / "run") and not play(tmp_path / "run")
     manifest.read(last).verify(last.parent)
     same(tmp_path / "calm", tmp_path / "run")
@@ -203,15 +257,20 @@ def test_a_flipped_bit_in_a_finished_runs_last_state_is_made_good_by_the_same_co
 
 @pytest.mark.slow
 def test_a_signal_in_the_last_round_leaves_the_scoring_to_the_same_command(tmp_path):
-    with pytest.raises(Interrupted, match="stopped after round 2 of 2, before the final scoring; "
-                                          "the same command continues"):
+    with pytest.raises(
+        Interrupted,
+        match="stopped after round 2 of 2, before the final scoring; "
+        "the same command continues",
+    ):
         play(tmp_path / "run", "tiny:Stops", rounds=2)
     assert summary.load(tmp_path / "run").life.stage.name == "PLAYED"
     assert play(tmp_path / "run", "tiny:Stops", rounds=2)
     assert summary.as_json(tmp_path / "run")["finished"]
 
 
-def test_a_signal_during_the_final_scoring_is_heard_and_a_second_ends_the_run_at_once(tmp_path, monkeypatch):
+def test_a_signal_during_the_final_scoring_is_heard_and_a_second_ends_the_run_at_once(
+    tmp_path, monkeypatch
+):
     ended = []
     clock = [0.0]
     monkeypatch.setattr("hpcfl.rounds.signals.time.monotonic", lambda: clock[0])
@@ -238,32 +297,51 @@ def test_a_signal_while_the_run_is_prepared_leaves_nothing(tmp_path, monkeypatch
         return prepare(*arguments)
 
     monkeypatch.setattr(running, "prepare_together", slowly)
-    with pytest.raises(Interrupted, match="stopped before it began; the same command begins it"):
+    with pytest.raises(
+        Interrupted, match="stopped before it began; the same command begins it"
+    ):
         play(tmp_path / "run")
     assert not list(tmp_path.iterdir())
 
 
-def test_a_mistake_found_after_the_beginning_is_a_failure_and_said_so(tmp_path, monkeypatch):
+def test_a_mistake_found_after_the_beginning_is_a_failure_and_said_so(
+    tmp_path, monkeypatch
+):
     def refuse(*arguments):
         raise UserError("a key that only this shows")
 
     monkeypatch.setattr(Federation, "run", refuse)
     with pytest.raises(RunFailure, match="a key that only this shows"):
         play(tmp_path / "run")
-    assert summary.load(tmp_path / "run").life.state == status.look(tmp_path / "run")[0].state == "failed"
+    assert (
+        summary.load(tmp_path / "run").life.state
+        == status.look(tmp_path / "run")[0].state
+        == "failed"
+    )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("damaged", ["metrics.h5", "metrics-copy.h5", "run.json", "partition.h5",
-                                     "the newest manifest"])
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        "metrics.h5",
+        "metrics-copy.h5",
+        "run.json",
+        "partition.h5",
+        "the newest manifest",
+    ],
+)
 @pytest.mark.parametrize("how", ["cut", "deleted"])
 def test_one_damaged_file_of_a_stopped_run_costs_nothing(tmp_path, damaged, how):
     stops = {"rounds": 4, "method": "tiny:Stops"}
     for name in ("calm", "run"):
         with pytest.raises(Interrupted):
             play(tmp_path / name, **stops)
-    path = (tmp_path / "run" / damaged if "." in damaged
-            else max((tmp_path / "run" / "checkpoints").glob("manifest-*")))
+    path = (
+        tmp_path / "run" / damaged
+        if "." in damaged
+        else max((tmp_path / "run" / "checkpoints").glob("manifest-*"))
+    )
     path.unlink() if how == "deleted" else path.write_bytes(path.read_bytes()[:-9])
     if damaged == "the newest manifest":  # round 2 is played again, and stops again
         with pytest.raises(Interrupted):
@@ -304,8 +382,9 @@ def test_a_finished_run_may_lose_its_checkpoints_to_save_room(tmp_path):
     assert not play(tmp_path / "run")
 
 
-def test_a_report_that_fails_does_not_fail_the_run_and_is_made_by_the_same_command(tmp_path, monkeypatch,
-                                                                                   capsys):
+def test_a_report_that_fails_does_not_fail_the_run_and_is_made_by_the_same_command(
+    tmp_path, monkeypatch, capsys
+):
     from hpcfl.commands.experiments import run_table
     from hpcfl.report import figures
 
@@ -316,9 +395,18 @@ def test_a_report_that_fails_does_not_fail_the_run_and_is_made_by_the_same_comma
     with monkeypatch.context() as broken:
         broken.setattr(figures, "draw", lambda *given: 1 / 0)
         said = run()
-    assert "note: the results are complete, but their report failed (ZeroDivisionError" in said
-    assert said.endswith(f"; the same command makes it again, hpcfl show {tmp_path / 'run'} shows them\n")
-    assert "complete in" in (said := run()) and "figure: " in said and "figure: " not in run()
+    assert (
+        "note: the results are complete, but their report failed (ZeroDivisionError"
+        in said
+    )
+    assert said.endswith(
+        f"; the same command makes it again, hpcfl show {tmp_path / 'run'} shows them\n"
+    )
+    assert (
+        "complete in" in (said := run())
+        and "figure: " in said
+        and "figure: " not in run()
+    )
 
 
 def test_every_start_is_noted_with_what_went_wrong_before_it(tmp_path):
@@ -327,7 +415,11 @@ def test_every_start_is_noted_with_what_went_wrong_before_it(tmp_path):
             play(tmp_path / "run", {"name": "tiny:Diverges", "since": 3})
     first, second = results.read(tmp_path / "run").header["starts"]
     assert (first["after"], first["ranks"], first["failure"]) == (0, 1, None)
-    assert second["after"] == 2 and "diverged" in second["failure"] and first["time"] <= second["time"]
+    assert (
+        second["after"] == 2
+        and "diverged" in second["failure"]
+        and first["time"] <= second["time"]
+    )
     with pytest.raises(RunFailure):
         play(tmp_path / "run", {"name": "tiny:Diverges", "since": 3}, fresh=True)
     assert len(results.read(tmp_path / "run").header["starts"]) == 1
@@ -336,7 +428,11 @@ def test_every_start_is_noted_with_what_went_wrong_before_it(tmp_path):
 def test_without_its_description_a_run_is_seen_by_all_who_look(tmp_path):
     play(tmp_path / "run")
     (tmp_path / "run" / "run.json").unlink()
-    assert status.look(tmp_path / "run")[0].state == summary.as_json(tmp_path / "run")["state"] == "finished"
+    assert (
+        status.look(tmp_path / "run")[0].state
+        == summary.as_json(tmp_path / "run")["state"]
+        == "finished"
+    )
     assert [run.folder.name for run in summary.runs_below([tmp_path])[0]] == ["run"]
     assert [cell.name for cell in status.look(tmp_path)] == ["run"]
     assert not play(tmp_path / "run")

@@ -30,8 +30,11 @@ def impatient(monkeypatch):
 @pytest.fixture
 def holder(tmp_path):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen([sys.executable, "-c", HOLDER, tmp_path], stdout=subprocess.PIPE,
-                          env=environment) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLDER, tmp_path],
+        stdout=subprocess.PIPE,
+        env=environment,
+    ) as process:
         assert process.stdout.readline() == b"taken\n"
         yield process
         process.kill()
@@ -40,7 +43,9 @@ def holder(tmp_path):
 def test_taken_folder_names_its_owner(tmp_path, impatient, holder):
     with pytest.raises(UserError) as caught, FolderLock(tmp_path):
         pass
-    assert f"host {socket.gethostname()}, pid {holder.pid}, since 20" in str(caught.value)
+    assert f"host {socket.gethostname()}, pid {holder.pid}, since 20" in str(
+        caught.value
+    )
     assert "\n" not in str(caught.value)
 
 
@@ -51,11 +56,16 @@ def test_a_killed_owner_frees_the_folder(tmp_path, holder):
 
 
 def test_what_a_dead_owner_on_another_host_wrote_locks_nothing(tmp_path):
-    (tmp_path / lock.NAME).write_text("host elsewhere, pid 1, since 2020-01-01 00:00:00")
+    (tmp_path / lock.NAME).write_text(
+        "host elsewhere, pid 1, since 2020-01-01 00:00:00"
+    )
     assert not lock.held(tmp_path)
     with FolderLock(tmp_path) as ours:
         ours.sign()
-        assert lock.held(tmp_path) and f"host {socket.gethostname()}" in (tmp_path / lock.NAME).read_text()
+        assert (
+            lock.held(tmp_path)
+            and f"host {socket.gethostname()}" in (tmp_path / lock.NAME).read_text()
+        )
 
 
 def test_can_be_taken_again(tmp_path):
@@ -80,6 +90,10 @@ def test_file_system_without_locks(tmp_path, monkeypatch):
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", fail)
-    with (pytest.raises(UserError, match=r"offers no locks \(flock: Function not implemented\)"),
-          FolderLock(tmp_path)):
+    with (
+        pytest.raises(
+            UserError, match=r"offers no locks \(flock: Function not implemented\)"
+        ),
+        FolderLock(tmp_path),
+    ):
         pass

@@ -11,9 +11,27 @@ from hpcfl.storage.manifest import Manifest
 from hpcfl.storage.shards import Shard
 
 A, B = "a" * 64, "b" * 64
-SERVER = {"name": f"server-{A}.h5", "sha256": A, "size": 10, "ids": None, "digests": [A]}
-CLIENTS = {"name": f"clients-{B}.h5", "sha256": B, "size": 10, "ids": [0, 3], "digests": [A, B]}
-BODY = {"format": 1, "round": 2, "digest": A, "meta": {"rounds": 9}, "files": [SERVER, CLIENTS]}
+SERVER = {
+    "name": f"server-{A}.h5",
+    "sha256": A,
+    "size": 10,
+    "ids": None,
+    "digests": [A],
+}
+CLIENTS = {
+    "name": f"clients-{B}.h5",
+    "sha256": B,
+    "size": 10,
+    "ids": [0, 3],
+    "digests": [A, B],
+}
+BODY = {
+    "format": 1,
+    "round": 2,
+    "digest": A,
+    "meta": {"rounds": 9},
+    "files": [SERVER, CLIENTS],
+}
 
 
 def write(folder, body):
@@ -27,29 +45,65 @@ def test_what_is_right_is_read(tmp_path):
     assert found == Manifest(2, A, {"rounds": 9}, [Shard(**SERVER), Shard(**CLIENTS)])
 
 
-@pytest.mark.parametrize("changed", [
-    {"round": -1}, {"round": "2"}, {"round": True}, {"round": 10**9}, {"round": 10**30},
-    {"round": 3}, {"digest": "x"}, {"digest": A + "\n"}, {"meta": []}, {"meta": {"x": float("nan")}},
-    {"meta": json.loads("[" * 300 + "]" * 300)}, {"files": {}}, {"files": [CLIENTS]},
-    {"files": [SERVER, SERVER]}, {"files": [SERVER, CLIENTS, CLIENTS]}, {"more": 1}])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"round": -1},
+        {"round": "2"},
+        {"round": True},
+        {"round": 10**9},
+        {"round": 10**30},
+        {"round": 3},
+        {"digest": "x"},
+        {"digest": A + "\n"},
+        {"meta": []},
+        {"meta": {"x": float("nan")}},
+        {"meta": json.loads("[" * 300 + "]" * 300)},
+        {"files": {}},
+        {"files": [CLIENTS]},
+        {"files": [SERVER, SERVER]},
+        {"files": [SERVER, CLIENTS, CLIENTS]},
+        {"more": 1},
+    ],
+)
 def test_a_wrong_entry_is_one_line(tmp_path, changed):
     with pytest.raises(Damaged) as caught:
         manifest.read(write(tmp_path, BODY | changed))
     assert str(caught.value).isprintable() and len(str(caught.value)) < 200
 
 
-@pytest.mark.parametrize("changed", [
-    {"name": "/etc/passwd"}, {"name": f"../clients-{B}.h5"}, {"name": f"server-{B}.h5"},
-    {"name": f"clients-{A}.h5"}, {"name": f"clients-{B}.h5\0"}, {"sha256": "B" * 64}, {"size": -1},
-    {"size": 1.5}, {"size": None}, {"ids": [3, 0]}, {"ids": [0, 0]}, {"ids": [-1, 0]},
-    {"ids": [0]}, {"ids": ["0", "3"]}, {"ids": {}}, {"digests": [A]}, {"digests": [A, 1]},
-    {"digests": ["x", B]}, {"more": 1}])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"name": "/etc/passwd"},
+        {"name": f"../clients-{B}.h5"},
+        {"name": f"server-{B}.h5"},
+        {"name": f"clients-{A}.h5"},
+        {"name": f"clients-{B}.h5\0"},
+        {"sha256": "B" * 64},
+        {"size": -1},
+        {"size": 1.5},
+        {"size": None},
+        {"ids": [3, 0]},
+        {"ids": [0, 0]},
+        {"ids": [-1, 0]},
+        {"ids": [0]},
+        {"ids": ["0", "3"]},
+        {"ids": {}},
+        {"digests": [A]},
+        {"digests": [A, 1]},
+        {"digests": ["x", B]},
+        {"more": 1},
+    ],
+)
 def test_a_wrong_file_is_one_line(tmp_path, changed):
     with pytest.raises(Damaged):
         manifest.read(write(tmp_path, BODY | {"files": [SERVER, CLIENTS | changed]}))
 
 
-@pytest.mark.parametrize("text", [b"[1]", b"{}", b"[" * 100_000, b"\xff", b'{"sha256": 1, "manifest": {}}'])
+@pytest.mark.parametrize(
+    "text", [b"[1]", b"{}", b"[" * 100_000, b"\xff", b'{"sha256": 1, "manifest": {}}']
+)
 def test_what_is_no_manifest_is_one_line(tmp_path, text):
     (tmp_path / "manifest-00000002.json").write_bytes(text)
     with pytest.raises(Damaged) as caught:
@@ -58,7 +112,9 @@ def test_what_is_no_manifest_is_one_line(tmp_path, text):
 
 
 @pytest.mark.timeout(10)
-@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+@pytest.mark.parametrize(
+    "plant", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")]
+)
 def test_files_of_a_checkpoint_are_files(tmp_path, plant):
     plant(tmp_path / CLIENTS["name"])
     with pytest.raises(Damaged, match=r"clients-b*\.h5: "):

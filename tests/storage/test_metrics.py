@@ -14,13 +14,21 @@ from hpcfl.storage import metrics, results
 from hpcfl.storage.metrics import MetricsWriter
 
 CONFIG = config.parse({"name": "x" * 200, "method": {"name": "fedavg"}}).resolved()
-HEADER = {"config": CONFIG, "command": ["hpcfl", "run", "caf\udce9.toml"], "commit": None}
+HEADER = {
+    "config": CONFIG,
+    "command": ["hpcfl", "run", "caf\udce9.toml"],
+    "commit": None,
+}
 STATIC = {"clients": np.array([3, 4]), "train/0": np.arange(5)}
 
 
 def values(round, clients=2):
-    return {"seconds/train": round / 2, "bytes/up": round, "clients/pre/correct": np.full(clients, round),
-            "clients/pre/loss": np.full((clients, 3), round, np.float32)}
+    return {
+        "seconds/train": round / 2,
+        "bytes/up": round,
+        "clients/pre/correct": np.full(clients, round),
+        "clients/pre/loss": np.full((clients, 3), round, np.float32),
+    }
 
 
 def test_everything_comes_back(tmp_path):
@@ -31,12 +39,15 @@ def test_everything_comes_back(tmp_path):
             writer.merge()
     read = metrics.read(tmp_path)
     assert read.header == HEADER
-    assert read.static.keys() == STATIC.keys() and np.array_equal(read.static["train/0"], np.arange(5))
+    assert read.static.keys() == STATIC.keys() and np.array_equal(
+        read.static["train/0"], np.arange(5)
+    )
     assert read.rounds.tolist() == [1, 2, 3] and not read.completed and not read.notes
     assert read.values["seconds/train"].tolist() == [0.5, 1.0, 1.5]
     assert read.values["clients/pre/correct"].dtype == np.int64
-    assert (read.values["clients/pre/loss"].dtype == np.float32
-            and read.values["clients/pre/loss"].shape == (3, 2, 3))
+    assert read.values["clients/pre/loss"].dtype == np.float32 and read.values[
+        "clients/pre/loss"
+    ].shape == (3, 2, 3)
     writer.record(4, {"final": 1})
     assert metrics.read(tmp_path).completed == [3]
     writer.merge()
@@ -47,17 +58,30 @@ def test_everything_comes_back(tmp_path):
 def test_short_rounds_share_a_file_and_none_is_lost(tmp_path):
     writer = MetricsWriter(tmp_path, {}, {}, every=3600.0)
     for round in (1, 2, 3):
-        writer.record(round, {"a": round, **({"clients/b": np.ones(2)} if round == 2 else {})})
-    assert os.listdir(tmp_path / "rounds") == ["00000001.h5"]  # nobody waits for the first
+        writer.record(
+            round, {"a": round, **({"clients/b": np.ones(2)} if round == 2 else {})}
+        )
+    assert os.listdir(tmp_path / "rounds") == [
+        "00000001.h5"
+    ]  # nobody waits for the first
     writer.publish()
     writer.publish()
-    assert sorted(os.listdir(tmp_path / "rounds")) == ["00000001.h5", "00000002-00000003.h5"]
+    assert sorted(os.listdir(tmp_path / "rounds")) == [
+        "00000001.h5",
+        "00000002-00000003.h5",
+    ]
     writer.record(4, {"a": 4})
     for _ in range(2):
         read = metrics.read(tmp_path)
-        assert read.rounds.tolist() == read.values["a"].tolist() == list(range(1, len(read.rounds) + 1))
-        assert (np.isnan(read.values["clients/b"]).all(axis=1).tolist()
-                == [True, False, True, True][:len(read.rounds)])
+        assert (
+            read.rounds.tolist()
+            == read.values["a"].tolist()
+            == list(range(1, len(read.rounds) + 1))
+        )
+        assert (
+            np.isnan(read.values["clients/b"]).all(axis=1).tolist()
+            == [True, False, True, True][: len(read.rounds)]
+        )
         writer.merge()
     assert len(read.rounds) == 4 and os.listdir(tmp_path / "rounds") == []
 
@@ -99,10 +123,13 @@ def test_round_merged_but_not_yet_removed_counts_once(tmp_path):
     assert metrics.read(tmp_path).rounds.tolist() == [1]
 
 
-@pytest.mark.parametrize("killed", ["between the two files", "before the rounds' files are removed"])
+@pytest.mark.parametrize(
+    "killed", ["between the two files", "before the rounds' files are removed"]
+)
 @pytest.mark.parametrize("damaged", ["metrics.h5", "metrics-copy.h5"])
 def test_one_damaged_file_loses_nothing_whenever_the_writer_was_killed(
-        tmp_path, monkeypatch, killed, damaged):
+    tmp_path, monkeypatch, killed, damaged
+):
     writer = MetricsWriter(tmp_path, HEADER, STATIC)
     writer.record(1, values(1))
     writer.merge()
@@ -135,8 +162,11 @@ def test_prolonged_several_times_all_ends_are_remembered(tmp_path):
     writer = MetricsWriter(tmp_path, HEADER, STATIC)
     writer.record(6, {"final": 0})
     read = metrics.read(tmp_path)
-    assert (read.completed == [2, 5] and read.rounds.tolist() == [3, 6]
-            and read.played.tolist() == [False, True])
+    assert (
+        read.completed == [2, 5]
+        and read.rounds.tolist() == [3, 6]
+        and read.played.tolist() == [False, True]
+    )
 
 
 def test_shape_must_stay(tmp_path):
@@ -146,11 +176,23 @@ def test_shape_must_stay(tmp_path):
         writer.record(2, {"a": np.zeros(2)})
 
 
-@pytest.mark.parametrize("damage",
-                         [lambda data: data[:len(data) // 2], lambda data: b"", lambda data: data[:-1],
-                          lambda data: bytes(len(data))])
-@pytest.mark.parametrize("file, left", [("metrics.h5", [1, 2, 3]), ("metrics-copy.h5", [1, 2, 3]),
-                                        ("rounds/00000002.h5", [1, 3])])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[: len(data) // 2],
+        lambda data: b"",
+        lambda data: data[:-1],
+        lambda data: bytes(len(data)),
+    ],
+)
+@pytest.mark.parametrize(
+    "file, left",
+    [
+        ("metrics.h5", [1, 2, 3]),
+        ("metrics-copy.h5", [1, 2, 3]),
+        ("rounds/00000002.h5", [1, 3]),
+    ],
+)
 def test_damaged_file_is_reported_and_set_aside(tmp_path, file, left, damage):
     writer = MetricsWriter(tmp_path, HEADER, {})
     writer.record(1, values(1))
@@ -161,9 +203,18 @@ def test_damaged_file_is_reported_and_set_aside(tmp_path, file, left, damage):
     read = metrics.read(tmp_path)
     assert read.rounds.tolist() == left and read.header == HEADER
     writer = MetricsWriter(tmp_path, HEADER, {})
-    assert len(writer.notes) == 1 and file in writer.notes[0] and "\n" not in writer.notes[0]
-    told = [f"{note}; its copy counts" if file == "metrics.h5" else note for note in writer.notes]
-    assert read.notes == (told if "copy" not in file else [])  # nobody who looks needs the copy
+    assert (
+        len(writer.notes) == 1
+        and file in writer.notes[0]
+        and "\n" not in writer.notes[0]
+    )
+    told = [
+        f"{note}; its copy counts" if file == "metrics.h5" else note
+        for note in writer.notes
+    ]
+    assert read.notes == (
+        told if "copy" not in file else []
+    )  # nobody who looks needs the copy
     assert (tmp_path / f"{file}.damaged").exists()
     read = metrics.read(tmp_path)
     assert read.rounds.tolist() == left and not read.notes and read.header == HEADER
@@ -249,12 +300,18 @@ def test_failed_merge_keeps_the_rounds(tmp_path, monkeypatch):
 
 
 def test_merging_a_long_run_is_quick(tmp_path):
-    names = [f"clients/{kind}/{name}" for kind in ("pre", "post")
-             for name in ("correct", "loss", "count", "seconds")]
+    names = [
+        f"clients/{kind}/{name}"
+        for kind in ("pre", "post")
+        for name in ("correct", "loss", "count", "seconds")
+    ]
     rounds = np.arange(2000)
     columns = {name: np.zeros((2000, 100)) for name in names}
     writer = MetricsWriter(tmp_path, {}, {})
-    atomic.write(tmp_path / "metrics.h5", results.encode(results.Results(rounds=rounds, values=columns)))
+    atomic.write(
+        tmp_path / "metrics.h5",
+        results.encode(results.Results(rounds=rounds, values=columns)),
+    )
     for round in range(2000, 2050):
         writer.record(round, {name: np.zeros(100) for name in names})
     start = time.process_time()

@@ -15,14 +15,25 @@ from hpcfl.storage import results
 
 CONFIG = config.parse({"method": {"name": "fedavg"}}).resolved()
 ROUNDS = np.array([1, 2, 3])
-RIGHT = {"rounds": ROUNDS, "finished": np.array(True), "values/pre/weighted": np.zeros(3),
-         "values/clients/pre/correct": np.zeros((3, 2)), "partition/train_counts": np.array([[3, 0], [1, 2]])}
+RIGHT = {
+    "rounds": ROUNDS,
+    "finished": np.array(True),
+    "values/pre/weighted": np.zeros(3),
+    "values/clients/pre/correct": np.zeros((3, 2)),
+    "partition/train_counts": np.array([[3, 0], [1, 2]]),
+}
 SCORE = {"unit": "%", "better": "up", "recorded": {"mean": "own"}}
-HEADER = {"config": json.dumps(CONFIG), "primary": '"pre"', "scores": json.dumps({"own": SCORE})}
+HEADER = {
+    "config": json.dumps(CONFIG),
+    "primary": '"pre"',
+    "scores": json.dumps({"own": SCORE}),
+}
 
 
 def write(folder, datasets, header):
-    (folder / "metrics.h5").write_bytes(hdf5.seal("metrics", hdf5.encode(datasets, header)))
+    (folder / "metrics.h5").write_bytes(
+        hdf5.seal("metrics", hdf5.encode(datasets, header))
+    )
     return folder / "metrics.h5"
 
 
@@ -36,48 +47,107 @@ def refused(path):
 
 def test_what_is_right_is_read(tmp_path):
     found = results.load(write(tmp_path, RIGHT, HEADER))
-    assert (found.header == {"config": CONFIG, "primary": "pre", "scores": {"own": SCORE}}
-            and found.rounds.tolist() == [1, 2, 3])
+    assert found.header == {
+        "config": CONFIG,
+        "primary": "pre",
+        "scores": {"own": SCORE},
+    } and found.rounds.tolist() == [1, 2, 3]
     assert found.static["train_counts"].tolist() == [[3, 0], [1, 2]]
 
 
-@pytest.mark.parametrize(("name", "array"), [
-    ("rounds", ROUNDS[::-1]), ("rounds", np.array([1, 1, 2])), ("rounds", np.array([-1, 1, 2])),
-    ("rounds", np.array([1, 2, -2**63])), ("rounds", ROUNDS * 1.0),
-    ("rounds", ROUNDS.astype(np.uint64)), ("rounds", ROUNDS[:, None]), ("rounds", np.array(1)),
-    ("values/pre/weighted", np.zeros(4)), ("values/pre/weighted", np.array(1.0)),
-    ("values/pre/weighted", np.zeros((3, 2))), ("values/clients/pre/correct", np.zeros((2, 3))),
-    ("partition/train_counts", np.zeros((2, 2))), ("partition/train_counts", np.array([1, 2])),
-    ("partition/train_counts", np.array([[-1, 2]])), ("partition/train_counts", np.zeros((0, 3), np.int64)),
-    ("partition/test_counts", np.zeros((2, 2), np.int64))])
+@pytest.mark.parametrize(
+    ("name", "array"),
+    [
+        ("rounds", ROUNDS[::-1]),
+        ("rounds", np.array([1, 1, 2])),
+        ("rounds", np.array([-1, 1, 2])),
+        ("rounds", np.array([1, 2, -(2**63)])),
+        ("rounds", ROUNDS * 1.0),
+        ("rounds", ROUNDS.astype(np.uint64)),
+        ("rounds", ROUNDS[:, None]),
+        ("rounds", np.array(1)),
+        ("values/pre/weighted", np.zeros(4)),
+        ("values/pre/weighted", np.array(1.0)),
+        ("values/pre/weighted", np.zeros((3, 2))),
+        ("values/clients/pre/correct", np.zeros((2, 3))),
+        ("partition/train_counts", np.zeros((2, 2))),
+        ("partition/train_counts", np.array([1, 2])),
+        ("partition/train_counts", np.array([[-1, 2]])),
+        ("partition/train_counts", np.zeros((0, 3), np.int64)),
+        ("partition/test_counts", np.zeros((2, 2), np.int64)),
+    ],
+)
 def test_a_wrong_array_is_one_line(tmp_path, name, array):
     refused(write(tmp_path, RIGHT | {name: array}, HEADER))
 
 
 def test_missing_rounds_are_one_line(tmp_path):
-    refused(write(tmp_path, {name: array for name, array in RIGHT.items() if name != "rounds"}, HEADER))
+    refused(
+        write(
+            tmp_path,
+            {name: array for name, array in RIGHT.items() if name != "rounds"},
+            HEADER,
+        )
+    )
 
 
-@pytest.mark.parametrize("header", [
-    {"config": "[1]"}, {"config": "{}"}, {"config": "{"}, {"config": json.dumps(CONFIG | {"rounds": "many"})},
-    {"config": json.dumps(CONFIG | {"method": None})}, {"primary": "3"}, {"other": "NaN"},
-    {"other": "[" * 100_000}, {"other": "[" * 300 + "]" * 300}, {"other": "9" * 5000},
-    {"completed": "3"}, {"completed": "[-1]"},
-    {"completed": "[1.5]"}, *({"scores": json.dumps({"own": SCORE | wrong})} for wrong in (
-        {"unit": 3}, {"unit": 21 * "x"}, {"better": "higher"}, {"recorded": {}}, {"recorded": {"mean": 1}}))])
+@pytest.mark.parametrize(
+    "header",
+    [
+        {"config": "[1]"},
+        {"config": "{}"},
+        {"config": "{"},
+        {"config": json.dumps(CONFIG | {"rounds": "many"})},
+        {"config": json.dumps(CONFIG | {"method": None})},
+        {"primary": "3"},
+        {"other": "NaN"},
+        {"other": "[" * 100_000},
+        {"other": "[" * 300 + "]" * 300},
+        {"other": "9" * 5000},
+        {"completed": "3"},
+        {"completed": "[-1]"},
+        {"completed": "[1.5]"},
+        *(
+            {"scores": json.dumps({"own": SCORE | wrong})}
+            for wrong in (
+                {"unit": 3},
+                {"unit": 21 * "x"},
+                {"better": "higher"},
+                {"recorded": {}},
+                {"recorded": {"mean": 1}},
+            )
+        ),
+    ],
+)
 def test_a_wrong_header_is_one_line(tmp_path, header):
     refused(write(tmp_path, RIGHT, HEADER | header))
 
 
-@pytest.mark.parametrize("names", ['{"a": 1}', '["a"]', '[["values/a"]]', '[["values/a", "values/b"]]',
-                                   '[[], []]', "[[1, 2]]"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        '{"a": 1}',
+        '["a"]',
+        '[["values/a"]]',
+        '[["values/a", "values/b"]]',
+        "[[], []]",
+        "[[1, 2]]",
+    ],
+)
 def test_wrong_names_of_values_that_lie_together_are_one_line(tmp_path, names):
-    refused(write(tmp_path, RIGHT | {"packed/0": np.array(2.0) if "b" in names else np.zeros((2, 3))},
-                  {"packed": names}))
+    refused(
+        write(
+            tmp_path,
+            RIGHT | {"packed/0": np.array(2.0) if "b" in names else np.zeros((2, 3))},
+            {"packed": names},
+        )
+    )
 
 
 @pytest.mark.timeout(10)
-@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), os.mkdir])
+@pytest.mark.parametrize(
+    "plant", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), os.mkdir]
+)
 def test_results_that_are_no_file_are_one_line(tmp_path, plant):
     plant(tmp_path / "metrics.h5")
     refused(tmp_path / "metrics.h5")
@@ -94,20 +164,31 @@ def parts(folder, first, second):
         path = folder / results.ROUNDS / f"{i}.h5"
         path.parent.mkdir(exist_ok=True)
         length = len(next(iter(values.values())))
-        path.write_bytes(results.encode(results.Results(rounds=np.arange(length) + 1000 * i, values=values)))
+        path.write_bytes(
+            results.encode(
+                results.Results(rounds=np.arange(length) + 1000 * i, values=values)
+            )
+        )
 
 
 def test_files_of_different_runs_are_one_line(tmp_path):
     parts(tmp_path, {"clients/a": np.zeros((2, 3))}, {"clients/a": np.zeros((1, 4))})
-    with pytest.raises(UserError, match=r"not of one run: values 'clients/a' have shape \(3,\) in one file, "
-                                        r"\(4,\) in another"):
+    with pytest.raises(
+        UserError,
+        match=r"not of one run: values 'clients/a' have shape \(3,\) in one file, "
+        r"\(4,\) in another",
+    ):
         results.read(tmp_path)
 
 
 def test_small_files_do_not_make_huge_results(tmp_path, monkeypatch):
     monkeypatch.setattr("hpcfl.storage.results_form.LIMIT", 8 * 1001 * 1001)
-    parts(tmp_path, {"clients/a": np.zeros((999, 1))}, {"clients/b": np.zeros((1, 1000))})
+    parts(
+        tmp_path, {"clients/a": np.zeros((999, 1))}, {"clients/b": np.zeros((1, 1000))}
+    )
     assert len(results.read(tmp_path).rounds) == 1000
-    parts(tmp_path, {"clients/a": np.zeros((1000, 1))}, {"clients/b": np.zeros((1, 1001))})
+    parts(
+        tmp_path, {"clients/a": np.zeros((1000, 1))}, {"clients/b": np.zeros((1, 1001))}
+    )
     with pytest.raises(UserError, match="more than the 8,016,008 that a run may have"):
         results.read(tmp_path)

@@ -23,8 +23,10 @@ def claim(folder, configuration=CONFIG, fresh=False):
 
 def content(folder):
     """Every path below a folder, with the bytes of files."""
-    return {path.relative_to(folder): path.read_bytes() if path.is_file() else None
-            for path in folder.rglob("*")}
+    return {
+        path.relative_to(folder): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+    }
 
 
 def test_a_new_folder_is_made_with_its_parents_and_says_whose_it_is(tmp_path):
@@ -41,8 +43,12 @@ def test_a_folder_of_another_configuration_says_every_difference(tmp_path):
     other = config.parse(tiny.table({"name": "fedprox", "mu": 0.5}, seed=4))
     with pytest.raises(UserError) as refusal:
         claim(tmp_path / "run", other)
-    for difference in ("method.name: fedavg there, fedprox here", "method.mu: (nothing) there, 0.5 here",
-                       "seed: 3 there, 4 here", "--fresh"):
+    for difference in (
+        "method.name: fedavg there, fedprox here",
+        "method.mu: (nothing) there, 0.5 here",
+        "seed: 3 there, 4 here",
+        "--fresh",
+    ):
         assert difference in str(refusal.value)
     assert (tmp_path / "run" / "run.json").read_bytes() == before
 
@@ -54,24 +60,34 @@ def test_fresh_moves_the_old_run_aside_twice_in_a_second(tmp_path):
         (folder / "metrics.h5").write_text(f"old {moved}")
         assert claim(folder, fresh=True) == [".lock", "run.json"]
         assert len(list(tmp_path.iterdir())) == 1 + moved
-    assert {path.read_text() for path in tmp_path.glob("run.*/metrics.h5")} == {"old 1", "old 2"}
+    assert {path.read_text() for path in tmp_path.glob("run.*/metrics.h5")} == {
+        "old 1",
+        "old 2",
+    }
 
 
 def test_strangers_files_are_not_touched(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     for fresh in (False, True):
-        with pytest.raises(UserError, match=r"holds 'thesis.tex' but no run of hpcfl; choose another --out"):
+        with pytest.raises(
+            UserError,
+            match=r"holds 'thesis.tex' but no run of hpcfl; choose another --out",
+        ):
             claim(tmp_path, fresh=fresh)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
 
 
 def test_a_file_in_the_folders_place(tmp_path):
     (tmp_path / "run").write_text("")
-    with pytest.raises(UserError, match="is a file, not a folder; choose another --out"):
+    with pytest.raises(
+        UserError, match="is a file, not a folder; choose another --out"
+    ):
         claim(tmp_path / "run")
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "{}", '{"identity": 1, "config": {}}', "[" * 5000, None])
+@pytest.mark.parametrize(
+    "text", ["{", "[1]", "{}", '{"identity": 1, "config": {}}', "[" * 5000, None]
+)
 def test_a_damaged_or_deleted_description_is_made_again(tmp_path, text):
     claim(tmp_path / "run")
     before = content(tmp_path)
@@ -79,12 +95,25 @@ def test_a_damaged_or_deleted_description_is_made_again(tmp_path, text):
     path.unlink() if text is None else path.write_text(text)
     claim(tmp_path / "run")
     after = content(tmp_path)
-    assert after.keys() == before.keys() and after[Path("run/run.json")] == before[Path("run/run.json")]
+    assert (
+        after.keys() == before.keys()
+        and after[Path("run/run.json")] == before[Path("run/run.json")]
+    )
 
 
-@pytest.mark.parametrize("left", [[], [".lock"], [".lock", ".run.json.0a1b.tmp"],
-                                  [".lock", "jobs"], [".lock", "run.json"], ["metrics.h5"],
-                                  ["partition.h5", ".partition.h5.0a1b.tmp"], ["failure.txt"]])
+@pytest.mark.parametrize(
+    "left",
+    [
+        [],
+        [".lock"],
+        [".lock", ".run.json.0a1b.tmp"],
+        [".lock", "jobs"],
+        [".lock", "run.json"],
+        ["metrics.h5"],
+        ["partition.h5", ".partition.h5.0a1b.tmp"],
+        ["failure.txt"],
+    ],
+)
 @pytest.mark.parametrize("fresh", [False, True])
 def test_whatever_a_killed_start_left_is_no_strangers(tmp_path, left, fresh):
     folder = tmp_path / "run"
@@ -99,7 +128,10 @@ def test_whatever_a_killed_start_left_is_no_strangers(tmp_path, left, fresh):
 def test_a_claim_that_is_not_begun_leaves_no_trace(tmp_path, inside):
     with run_folder.claim(tmp_path / inside, CONFIG, False):
         pass
-    with pytest.raises(UserError, match="refused"), run_folder.claim(tmp_path / inside, CONFIG, False):
+    with (
+        pytest.raises(UserError, match="refused"),
+        run_folder.claim(tmp_path / inside, CONFIG, False),
+    ):
         raise UserError("refused")
     assert not list(tmp_path.iterdir())
 
@@ -108,17 +140,26 @@ def test_a_claim_that_is_not_begun_changes_nothing_in_a_run(tmp_path):
     claim(tmp_path / "run")
     before = content(tmp_path)
     for fresh in (False, True):
-        with pytest.raises(UserError, match="refused"), run_folder.claim(tmp_path / "run", CONFIG, fresh):
+        with (
+            pytest.raises(UserError, match="refused"),
+            run_folder.claim(tmp_path / "run", CONFIG, fresh),
+        ):
             raise UserError("refused")
     assert content(tmp_path) == before
 
 
 def test_only_what_fails_after_the_beginning_is_kept_as_the_reason(tmp_path):
-    with pytest.raises(ValueError, match="first"), run_folder.claim(tmp_path / "run", CONFIG, False) as ours:
+    with (
+        pytest.raises(ValueError, match="first"),
+        run_folder.claim(tmp_path / "run", CONFIG, False) as ours,
+    ):
         ours.begin()
         raise ValueError("first")
     assert run_folder.failure(tmp_path / "run") == "first"
-    with pytest.raises(ValueError, match="second"), run_folder.claim(tmp_path / "run", CONFIG, False):
+    with (
+        pytest.raises(ValueError, match="second"),
+        run_folder.claim(tmp_path / "run", CONFIG, False),
+    ):
         raise ValueError("second")
     assert run_folder.failure(tmp_path / "run") == "first"
 
@@ -137,15 +178,20 @@ def test_a_lock_that_is_a_link_empties_no_other_file(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "thesis.tex").write_text("years of work")
     (tmp_path / "run" / ".lock").symlink_to(tmp_path / "thesis.tex")
-    with pytest.raises(UserError, match=r"\.lock: a link, which is not followed here; choose another --out"):
+    with pytest.raises(
+        UserError,
+        match=r"\.lock: a link, which is not followed here; choose another --out",
+    ):
         claim(tmp_path / "run")
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
 def test_a_folder_in_use(tmp_path, monkeypatch):
     monkeypatch.setattr("hpcfl.storage.lock.PATIENCE", 0.1)
-    with (run_folder.claim(tmp_path / "run", CONFIG, False),
-          pytest.raises(UserError, match="another run is using this folder")):
+    with (
+        run_folder.claim(tmp_path / "run", CONFIG, False),
+        pytest.raises(UserError, match="another run is using this folder"),
+    ):
         claim(tmp_path / "run")
 
 
@@ -153,7 +199,9 @@ def test_a_disk_that_is_full_from_the_start_is_bad_input(small_disk):
     with suppress(OSError), open(small_disk / "filler", "wb", buffering=0) as file:
         while True:
             file.write(bytes(512))
-    with pytest.raises(UserError, match=r"No space left on device.*; choose another --out"):
+    with pytest.raises(
+        UserError, match=r"No space left on device.*; choose another --out"
+    ):
         claim(small_disk / "run")
     assert [path.name for path in small_disk.iterdir()] == ["filler"]
 
@@ -178,7 +226,9 @@ def test_a_folder_that_may_not_be_read_or_written(somebody, fresh, inside, mode)
     closed.mkdir()
     closed.chmod(mode)
     try:
-        with pytest.raises(UserError, match=r"closed.*Permission denied.*; choose another --out"):
+        with pytest.raises(
+            UserError, match=r"closed.*Permission denied.*; choose another --out"
+        ):
             claim(closed / inside if inside else closed, fresh=fresh)
     finally:
         closed.chmod(0o700)

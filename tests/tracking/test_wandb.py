@@ -20,8 +20,8 @@ def pieces(data):
         if (left := BLOCK - at % BLOCK) < 7:
             at += left
             continue
-        size, kind = struct.unpack("<HB", data[at + 4:at + 7])
-        record += data[at + 7:at + 7 + size]
+        size, kind = struct.unpack("<HB", data[at + 4 : at + 7])
+        record += data[at + 7 : at + 7 + size]
         at += 7 + size
         if kind in (WHOLE, LAST):
             yield record
@@ -36,20 +36,34 @@ def history(folder):
         record = wandb_internal_pb2.Record()
         record.ParseFromString(piece)
         if record.WhichOneof("record_type") == "history":
-            numbers = {"/".join(item.nested_key) or item.key: item.value_json for item in record.history.item}
+            numbers = {
+                "/".join(item.nested_key) or item.key: item.value_json
+                for item in record.history.item
+            }
             rows.append((int(numbers["_step"]), float(numbers["pre/weighted"])))
     return rows
 
 
-def test_an_offline_run_has_each_round_once_also_after_an_interruption(tmp_path, monkeypatch):
+def test_an_offline_run_has_each_round_once_also_after_an_interruption(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("WANDB_MODE", "offline")
 
     def play(rounds):
-        table = tiny.table("fedavg", rounds=rounds, runtime={"track": ["wandb"]}, checkpoint={"every": 1})
+        table = tiny.table(
+            "fedavg",
+            rounds=rounds,
+            runtime={"track": ["wandb"]},
+            checkpoint={"every": 1},
+        )
         run(config.parse(table), tmp_path, OneProcess())
 
     play(2)
-    (tmp_path / "checkpoints" / "manifest-00000002.json").unlink()  # round 2 is played again
+    (
+        tmp_path / "checkpoints" / "manifest-00000002.json"
+    ).unlink()  # round 2 is played again
     play(4)
     numbers = results.read(tmp_path).values["pre/weighted"].tolist()
-    assert history(tmp_path / "wandb") == list(zip([1, 2, 3, 4, 5], numbers, strict=True))
+    assert history(tmp_path / "wandb") == list(
+        zip([1, 2, 3, 4, 5], numbers, strict=True)
+    )

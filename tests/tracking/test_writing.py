@@ -57,8 +57,13 @@ def anew():
 
 
 def play(folder, *names, rounds=3, **sections):
-    table = tiny.table("fedavg", rounds=rounds, runtime={"track": [f"test_writing:{name}" for name in names]},
-                       checkpoint={"every": 1}, **sections)
+    table = tiny.table(
+        "fedavg",
+        rounds=rounds,
+        runtime={"track": [f"test_writing:{name}" for name in names]},
+        checkpoint={"every": 1},
+        **sections,
+    )
     run(config.parse(table), folder, OneProcess())
     return results.read(folder)
 
@@ -66,8 +71,15 @@ def play(folder, *names, rounds=3, **sections):
 def test_it_is_told_every_round_in_a_thread_of_its_own(tmp_path):
     found = play(tmp_path / "run", "Told")
     [told] = Told.begun
-    assert list(told.rounds) == [1, 2, 3, 4] and told.closed and told.thread is not threading.main_thread()
-    assert told.folder == tmp_path / "run" / "test_writing:Told" and told.config["rounds"] == 3
+    assert (
+        list(told.rounds) == [1, 2, 3, 4]
+        and told.closed
+        and told.thread is not threading.main_thread()
+    )
+    assert (
+        told.folder == tmp_path / "run" / "test_writing:Told"
+        and told.config["rounds"] == 3
+    )
     for row, round in enumerate(told.rounds):
         for name, number in told.rounds[round].items():
             assert number == found.values[name][row]
@@ -78,13 +90,19 @@ def test_it_is_told_every_round_in_a_thread_of_its_own(tmp_path):
 @pytest.mark.slow
 def test_after_an_interruption_it_is_told_everything_once(tmp_path, capsys):
     play(tmp_path / "run", "Told", rounds=4)
-    (tmp_path / "run" / "checkpoints" / "manifest-00000004.json").unlink()  # round 4 is played again
+    (
+        tmp_path / "run" / "checkpoints" / "manifest-00000004.json"
+    ).unlink()  # round 4 is played again
     found = play(tmp_path / "run", "Told", rounds=4)
     first, second = Told.begun
     assert "is left out" not in capsys.readouterr().out  # a round told twice fails
     assert list(second.rounds) == [1, 2, 3, 4, 5] == found.rounds.tolist()
     for round, numbers in first.rounds.items():
-        same = {name: number for name, number in numbers.items() if not name.startswith(("seconds", "bytes"))}
+        same = {
+            name: number
+            for name, number in numbers.items()
+            if not name.startswith(("seconds", "bytes"))
+        }
         assert same == {name: second.rounds[round][name] for name in same}
 
 
@@ -92,8 +110,13 @@ def test_one_that_fails_is_dropped_with_one_note(tmp_path, capsys):
     found = play(tmp_path / "run", "Breaks", "Told")
     assert found.completed == [3] and list(Told.begun[0].rounds) in ([], [1, 2, 3, 4])
     said = " ".join(capsys.readouterr().out.split())
-    assert said.count("note: runtime.track: test_writing:Breaks failed and is left out "
-                      "(ConnectionError: nobody there)") == 1
+    assert (
+        said.count(
+            "note: runtime.track: test_writing:Breaks failed and is left out "
+            "(ConnectionError: nobody there)"
+        )
+        == 1
+    )
     assert {tuple(told.rounds) for told in Told.begun} == {(), (1, 2, 3, 4)}
 
 
@@ -105,24 +128,37 @@ def test_nobody_waits_for_one_that_hangs(tmp_path, monkeypatch):
             tracking.round(round, {"pre/weighted": 0.5})
     assert time.monotonic() - begun < 30
     [note] = tracking.notes
-    assert note == "runtime.track: test_writing:Hangs was still writing after 0.1 s and is left behind"
+    assert (
+        note
+        == "runtime.track: test_writing:Hangs was still writing after 0.1 s and is left behind"
+    )
 
 
 def test_only_numbers_of_the_round_are_told(tmp_path):
     with Tracking(["test_writing:Told"], tmp_path, {}) as tracking:
-        tracking.round(1, {"a": 1, "b": np.float64(0.5), "c": np.nan, "clients/d": np.zeros(3)})
+        tracking.round(
+            1, {"a": 1, "b": np.float64(0.5), "c": np.nan, "clients/d": np.zeros(3)}
+        )
     assert Told.begun[0].rounds == {1: {"a": 1.0, "b": 0.5}}
 
 
 def test_unknown_ones_and_missing_packages_are_refused_before_round_1(tmp_path):
-    with pytest.raises(UserError, match=r"runtime\.track = 'tensorbord' .*; did you mean 'tensorboard'"):
+    with pytest.raises(
+        UserError, match=r"runtime\.track = 'tensorbord' .*; did you mean 'tensorboard'"
+    ):
         _writing.check(["tensorbord"])
-    with pytest.raises(UserError, match=r"^runtime\.track = 'test_writing:Missing': no_such_package is not "
-                                        r"installed; pip install 'hpcfl\[no_such_package\]', or leave"):
+    with pytest.raises(
+        UserError,
+        match=r"^runtime\.track = 'test_writing:Missing': no_such_package is not "
+        r"installed; pip install 'hpcfl\[no_such_package\]', or leave",
+    ):
         play(tmp_path / "run", "Missing")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_tracker_is_not_part_of_a_runs_identity():
-    tracked, plain = (config.parse(tiny.table("fedavg", runtime=keys)) for keys in ({"track": ["wandb"]}, {}))
+    tracked, plain = (
+        config.parse(tiny.table("fedavg", runtime=keys))
+        for keys in ({"track": ["wandb"]}, {})
+    )
     assert tracked.fingerprint() == plain.fingerprint()

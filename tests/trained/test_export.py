@@ -17,20 +17,34 @@ OWN = ["tiny:blobs", "tiny:normalised", "tiny:Branching"]
 
 def exported(run, out, *arguments):
     export(run.folder, *arguments, OWN, out)
-    return {path.stem: json.loads(path.read_text()) for path in sorted(out.glob("*.json"))}
+    return {
+        path.stem: json.loads(path.read_text()) for path in sorted(out.glob("*.json"))
+    }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
-def test_exported_models_have_the_recorded_accuracy_in_every_method(played, tmp_path, name):
+def test_exported_models_have_the_recorded_accuracy_in_every_method(
+    played, tmp_path, name
+):
     """Of all columns, with batch norm and absent clients; of the one that counts also as files."""
     fraction = 1.0 if name == "apple" else 0.6
-    run = played(method(name), model={"name": "tiny:normalised"}, participation={"fraction": fraction})
-    columns = {key.removesuffix("/weighted") for key in run.results.values if key.endswith("/weighted")}
+    run = played(
+        method(name),
+        model={"name": "tiny:normalised"},
+        participation={"fraction": fraction},
+    )
+    columns = {
+        key.removesuffix("/weighted")
+        for key in run.results.values
+        if key.endswith("/weighted")
+    }
     for column in columns - {run.score}:
         for one in run.models.of_clients(range(5), column):
             x, y = run.models.samples(one.clients)
-            assert float((predicted(one.module, x) == y).double().mean()) == one.recorded
+            assert (
+                float((predicted(one.module, x) == y).double().mean()) == one.recorded
+            )
     known = exported(run, tmp_path / "out", None, False, None, "last")
     final = run.results.rounds == next(iter(known.values()))["round"]
     recorded = run.results.values[f"clients/{run.score}/correct"][final][0]
@@ -40,7 +54,9 @@ def test_exported_models_have_the_recorded_accuracy_in_every_method(played, tmp_
         model = torch.export.load(tmp_path / "out" / about["program"]).module()
         model.load_state_dict(load_file(tmp_path / "out" / f"{stem}.safetensors"))
         x, y = run.models.samples([client])
-        assert int((model(x).argmax(1) == y).sum()) == about["correct"] == recorded[client]
+        assert (
+            int((model(x).argmax(1) == y).sum()) == about["correct"] == recorded[client]
+        )
         assert about["accuracy"] == about["recorded"]
 
 
@@ -49,18 +65,29 @@ def test_a_json_says_what_a_model_is(played, tmp_path):
     run = played("fedproto")
     known = exported(run, tmp_path / "out", [3], False, "pre", "last")["client-3"]
     assert known["prediction"]["function"] == "hpcfl.methods.fedproto:nearest"
-    assert known["prediction"]["reads"] == ["prediction.prototypes", "prediction.present"]
+    assert known["prediction"]["reads"] == [
+        "prediction.prototypes",
+        "prediction.present",
+    ]
     assert known["digest"] == run.summary.digest and known["round"] == 4
     assert known["constructor"]["function"] == "hpcfl.models.mlp:MLP"
-    assert known["constructor"]["parts"]["head"] == "Linear(in_features=6, out_features=4, bias=True)"
+    assert (
+        known["constructor"]["parts"]["head"]
+        == "Linear(in_features=6, out_features=4, bias=True)"
+    )
     assert known["input"]["from"]["scale"] == 1 and known["configuration"]["seed"] == 3
 
 
-def test_a_model_that_torch_cannot_write_down_is_left_as_tensors(played, tmp_path, capsys):
+def test_a_model_that_torch_cannot_write_down_is_left_as_tensors(
+    played, tmp_path, capsys
+):
     run = played("fedavg", model={"name": "tiny:Branching"}, rounds=1)
     exported(run, tmp_path / "out", [0], False, None, "last")
     assert "client.pt2 is left out" in capsys.readouterr().out
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"client-0.json", "client-0.safetensors"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "client-0.json",
+        "client-0.safetensors",
+    }
 
 
 @pytest.mark.slow
@@ -68,11 +95,17 @@ def test_where_one_model_cannot_be_had_nothing_is_written(played, tmp_path):
     run = played("fedavg", participation={"fraction": 0.5})
     out = tmp_path / "new" / "out"
     with pytest.raises(UserError, match="client 0 has no model 'post' of round 3"):
-        export(run.folder, [1, 0], True, "post", "last", OWN, out)  # the server's and client 1's come first
+        export(
+            run.folder, [1, 0], True, "post", "last", OWN, out
+        )  # the server's and client 1's come first
     assert not out.parent.exists() and not list(tmp_path.glob(".*"))
     out.mkdir(parents=True)
     exported(run, out, [1], False, "post", "last")
-    assert {path.name for path in out.iterdir()} == {"client-1.json", "client-1.safetensors", "client.pt2"}
+    assert {path.name for path in out.iterdir()} == {
+        "client-1.json",
+        "client-1.safetensors",
+        "client.pt2",
+    }
 
 
 @pytest.mark.slow
@@ -80,21 +113,32 @@ def test_files_are_used_without_hpcfl(played, tmp_path):
     run = played("cwfedavg", rounds=1)
     exported(run, tmp_path / "out", [0], True, None, "last")
     assert (tmp_path / "out" / "class.pt2").exists()
-    code = ("import sys, torch; from safetensors.torch import load_file;"
-            "model = torch.export.load('out/class.pt2').module();"
-            "model.load_state_dict(load_file('out/class-3.safetensors'));"
-            "print(model(torch.zeros(1, 5)).tolist(), 'hpcfl' in sys.modules)")
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True,
-                          check=True)
+    code = (
+        "import sys, torch; from safetensors.torch import load_file;"
+        "model = torch.export.load('out/class.pt2').module();"
+        "model.load_state_dict(load_file('out/class-3.safetensors'));"
+        "print(model(torch.zeros(1, 5)).tolist(), 'hpcfl' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout.split("]] ")[1].strip() == "False"
     own = run.model("class 3")(torch.zeros(1, 5)).tolist()
     assert done.stdout.startswith(str(own))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clients, words", [([], "--client N, --all or --global"),
-                                            ([0], "choose another --out")])
-def test_nothing_is_overwritten_and_something_is_asked_for(played, tmp_path, clients, words):
+@pytest.mark.parametrize(
+    "clients, words",
+    [([], "--client N, --all or --global"), ([0], "choose another --out")],
+)
+def test_nothing_is_overwritten_and_something_is_asked_for(
+    played, tmp_path, clients, words
+):
     run = played("fedavg", rounds=1)
     with pytest.raises(UserError, match=words):
         export(run.folder, clients, False, None, "last", OWN, run.folder)

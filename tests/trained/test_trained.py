@@ -22,18 +22,27 @@ def test_a_model_is_plain_torch_and_predicts_what_was_scored(played):
     run = played("fedavg", model=NORMALISED)
     before = torch.random.get_rng_state()
     model = run.model(client=1)
-    assert torch.equal(torch.random.get_rng_state(), before)  # nobody's draws have changed
+    assert torch.equal(
+        torch.random.get_rng_state(), before
+    )  # nobody's draws have changed
     assert not model.training and "norm.running_var" in model.state_dict()
     assert model.state_dict()["norm.num_batches_tracked"].dtype == torch.int64
     test = run.models.again.prepared.resources.samples
     raw = test.x[torch.from_numpy(test.test[1])].numpy().astype(np.float64)
     confusion = run.confusion(1, moment="post")
     right = run.predict(1, raw, moment="post") == test.y[test.test[1]].numpy()
-    assert right.sum() == confusion.trace() == run.results.values["clients/post/correct"][-2, 1]
+    assert (
+        right.sum()
+        == confusion.trace()
+        == run.results.values["clients/post/correct"][-2, 1]
+    )
     assert confusion.sum() == run.results.values["clients/post/total"][-2, 1]
     assert confusion[3].sum() == 0  # client 1 has no sample of class 3
     for wrong in (raw[0], raw[:, :4], raw[:, None]):
-        with pytest.raises(UserError, match=rf"have the shape \[n, 5\], .*{re.escape(str([*wrong.shape]))}"):
+        with pytest.raises(
+            UserError,
+            match=rf"have the shape \[n, 5\], .*{re.escape(str([*wrong.shape]))}",
+        ):
             run.predict(1, wrong)
 
 
@@ -42,7 +51,10 @@ def test_a_few_clients_at_a_time_give_the_same_models(played, monkeypatch):
     whole = [one.module.state_dict() for one in run.models.of_clients(range(5), "post")]
     monkeypatch.setattr(again, "TOGETHER", 2)
     for one, other in zip(run.models.of_clients(range(5), "post"), whole, strict=True):
-        assert all(torch.equal(tensor, other[name]) for name, tensor in one.module.state_dict().items())
+        assert all(
+            torch.equal(tensor, other[name])
+            for name, tensor in one.module.state_dict().items()
+        )
 
 
 def test_a_stragglers_model_is_trained_again_for_as_many_epochs(played):
@@ -52,7 +64,9 @@ def test_a_stragglers_model_is_trained_again_for_as_many_epochs(played):
 
 
 def test_the_global_model_is_the_servers(played):
-    run = played("fedavg", participation={"fraction": 0.5}, evaluation={"clients": "cohort"})
+    run = played(
+        "fedavg", participation={"fraction": 0.5}, evaluation={"clients": "cohort"}
+    )
     [found] = run.models.of_server()
     server = run.models.again.server(4)["model"]
     row = torch.cat([tensor.flatten() for tensor in found.module.state_dict().values()])
@@ -65,8 +79,13 @@ def test_class_models_can_be_looked_at(played):
     rows = class_models(run.models.again.server(4))
     for label, row in enumerate(rows):
         model = run.model(f"class {label}")
-        assert torch.equal(torch.cat([tensor.flatten() for tensor in model.state_dict().values()]), row)
-    assert run.confusion("class 2").sum() == run.results.values["clients/pre/total"][-1].sum()
+        assert torch.equal(
+            torch.cat([tensor.flatten() for tensor in model.state_dict().values()]), row
+        )
+    assert (
+        run.confusion("class 2").sum()
+        == run.results.values["clients/pre/total"][-1].sum()
+    )
 
 
 def test_averaged_statistics_go_with_the_global_model(played):
@@ -75,13 +94,20 @@ def test_averaged_statistics_go_with_the_global_model(played):
     assert accuracy(run, found) == found.recorded
 
 
-@pytest.mark.parametrize("arguments, words", [
-    ({"client": 9}, "there is no client 9; the clients with models are 0 … 4"),
-    ({"client": 0, "moment": "past"}, "'past' was not scored; did you mean 'post'?"),
-    ({"client": 0, "at": "lst"}, "did you mean 'last'?"),
-    ({"client": "class 0"}, "the server of fedavg has no model 'class 0'"),
-    ({"client": "global"}, "training.buffers = 'average'"),
-    ({"client": 0, "moment": "post"}, "client 0 has no model 'post' of round 3")])
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        ({"client": 9}, "there is no client 9; the clients with models are 0 … 4"),
+        (
+            {"client": 0, "moment": "past"},
+            "'past' was not scored; did you mean 'post'?",
+        ),
+        ({"client": 0, "at": "lst"}, "did you mean 'last'?"),
+        ({"client": "class 0"}, "the server of fedavg has no model 'class 0'"),
+        ({"client": "global"}, "training.buffers = 'average'"),
+        ({"client": 0, "moment": "post"}, "client 0 has no model 'post' of round 3"),
+    ],
+)
 def test_what_cannot_be_had_is_one_line(played, arguments, words):
     run = played("fedavg", model=NORMALISED, seed=5, participation={"fraction": 0.2})
     with pytest.raises(UserError, match=r"^[^\n]+$") as error:
@@ -90,30 +116,48 @@ def test_what_cannot_be_had_is_one_line(played, arguments, words):
 
 
 def test_newcomers_have_no_models(played):
-    run = played("fedavg", rounds=1, partition={"clients": 4}, newcomers={"clients": 1, "epochs": 1})
+    run = played(
+        "fedavg",
+        rounds=1,
+        partition={"clients": 4},
+        newcomers={"clients": 1, "epochs": 1},
+    )
     for words, arguments in {
-            "client 4 is a newcomer, whose models are not kept; the clients with models are 0 … 3": (4,),
-            "there is no client -1": (-1,),
-            "'newcomers/after' is of newcomers, whose models are not kept": (0, "newcomers/after"),
-            "allowed: global, post, pre$": (0, "what")}.items():
+        "client 4 is a newcomer, whose models are not kept; the clients with models are 0 … 3": (
+            4,
+        ),
+        "there is no client -1": (-1,),
+        "'newcomers/after' is of newcomers, whose models are not kept": (
+            0,
+            "newcomers/after",
+        ),
+        "allowed: global, post, pre$": (0, "what"),
+    }.items():
         with pytest.raises(UserError, match=words):
             run.model(*arguments)
 
 
 def test_only_rounds_whose_state_is_kept_can_be_looked_at(played):
-    run = played("fedavg", rounds=4, evaluation={"score": "post"}, checkpoint={"every": 9})
+    run = played(
+        "fedavg", rounds=4, evaluation={"score": "post"}, checkpoint={"every": 9}
+    )
     assert run.models.again.rounds == {1, 4, 5}
     for manifest in (run.folder / "checkpoints").glob("manifest-*3.json"):
         manifest.unlink()
-    with pytest.raises(UserError, match=r"the state before round 4 is not kept, only that before 1, 5.*"
-                                        r"every = 1 with checkpoint.keep = 2 this one"):
+    with pytest.raises(
+        UserError,
+        match=r"the state before round 4 is not kept, only that before 1, 5.*"
+        r"every = 1 with checkpoint.keep = 2 this one",
+    ):
         run.model(client=0)
 
 
 def test_looking_imports_no_code_that_only_the_folder_names(played):
     run = summary.load(played("fedavg", model=NORMALISED).folder, own=["tiny:blobs"])
-    with pytest.raises(UserError,
-                       match=r"your own tiny:normalised.*--own tiny:normalised.*own=.'tiny:normalised'"):
+    with pytest.raises(
+        UserError,
+        match=r"your own tiny:normalised.*--own tiny:normalised.*own=.'tiny:normalised'",
+    ):
         run.model(client=0)
 
 
@@ -122,5 +166,7 @@ def test_with_more_checkpoints_there_are_models_of_more_rounds(played):
     for round in (1, 2, 3, 4):
         found = run.models.one(2, "pre", round)
         assert accuracy(run, found) == found.recorded and found.round == round
-    with pytest.raises(UserError, match=r"'post' was not scored in round 4; evaluation.every = 1"):
+    with pytest.raises(
+        UserError, match=r"'post' was not scored in round 4; evaluation.every = 1"
+    ):
         run.model(2, "post", at=4)

@@ -17,12 +17,16 @@ def watch(run, round, client, **how):
     def look(phase, turn):
         seen.setdefault(phase, []).append(turn.rows()[0])
 
-    [(_, fleet)] = run.models.again.play(round, False, [client], partial(Watched, look=look, **how))
+    [(_, fleet)] = run.models.again.play(
+        round, False, [client], partial(Watched, look=look, **how)
+    )
     return seen, fleet
 
 
 def test_it_ends_where_the_round_did_and_sees_every_mini_batch(played):
-    run = played({"name": "cwfedavg", "wdr": 3.0}, training={"momentum": 0.5, "clip": 1.0})
+    run = played(
+        {"name": "cwfedavg", "wdr": 3.0}, training={"momentum": 0.5, "clip": 1.0}
+    )
     seen, fleet = watch(run, 3, 1)
     trained = run.model(1, "post").state_dict()
     row = torch.cat([trained[name].flatten() for name in fleet.layout.names])
@@ -35,4 +39,7 @@ def test_what_ends_when_it_has_converged_can_be_told_to_go_on(played):
     run = played({"name": "fedala", "most_epochs": 3})
     short, long = (watch(run, 3, 0, longest={"ala": epochs})[0] for epochs in (1, 3))
     assert len(long["ala"]) == 3 * len(short["ala"])
-    assert all(torch.equal(one, other) for one, other in zip(short["ala"], long["ala"], strict=False))
+    assert all(
+        torch.equal(one, other)
+        for one, other in zip(short["ala"], long["ala"], strict=False)
+    )

@@ -30,8 +30,15 @@ class Spread:
 
     def samples(self) -> list[np.ndarray]:
         """The samples of each client, int64."""
-        return [np.concatenate([of_class[begin[client]:end[client]] for of_class, begin, end in self.chunks])
-                for client in range(len(self.sizes))]
+        return [
+            np.concatenate(
+                [
+                    of_class[begin[client] : end[client]]
+                    for of_class, begin, end in self.chunks
+                ]
+            )
+            for client in range(len(self.sizes))
+        ]
 
 
 def by_class(labels: np.ndarray, classes: int) -> list[np.ndarray]:
@@ -39,8 +46,13 @@ def by_class(labels: np.ndarray, classes: int) -> list[np.ndarray]:
     return [np.flatnonzero(labels == k) for k in range(classes)]
 
 
-def spread(pools: list[np.ndarray], clients: int, beta: float, generator: np.random.Generator,
-           rearrange: Rearrange = lambda k, chunks, held: chunks) -> Spread:
+def spread(
+    pools: list[np.ndarray],
+    clients: int,
+    beta: float,
+    generator: np.random.Generator,
+    rearrange: Rearrange = lambda k, chunks, held: chunks,
+) -> Spread:
     """Spread each class over the clients with shares from Dir(``beta``).
 
     pools: as ``by_class`` gives them. rearrange: changes who gets which chunk of a class. Raises UserError
@@ -54,22 +66,31 @@ def spread(pools: list[np.ndarray], clients: int, beta: float, generator: np.ran
         # without the last cut: the last client gets what rounding leaves
         cuts = np.floor(np.cumsum(shares) * len(samples)).astype(np.int64)[:-1]
         order = rearrange(k, list(range(clients)), held)
-        begin, end = np.concatenate([[0], cuts])[order], np.concatenate([cuts, [len(samples)]])[order]
+        begin, end = (
+            np.concatenate([[0], cuts])[order],
+            np.concatenate([cuts, [len(samples)]])[order],
+        )
         sizes += end - begin
         held += end > begin
         chunks.append((samples, begin, end))
     return Spread(sizes, chunks)
 
 
-def shares_of(below_mean: np.ndarray, beta: float, generator: np.random.Generator) -> np.ndarray:
+def shares_of(
+    below_mean: np.ndarray, beta: float, generator: np.random.Generator
+) -> np.ndarray:
     """Each client's share of a class, float64 [clients], summing to one.
 
     below_mean: bool [clients], whether a client holds less than the mean number; the others get nothing.
     """
     for _ in range(CAP):
         shares = generator.dirichlet(np.full(len(below_mean), beta)) * below_mean
-        if shares.sum() > 0:  # for a small beta, the shares of all who may take can underflow to zero
+        if (
+            shares.sum() > 0
+        ):  # for a small beta, the shares of all who may take can underflow to zero
             normalised: np.ndarray = shares / shares.sum()
             return normalised
-    raise UserError(f"partition.beta = {beta} is too small: no client below the mean was drawn in "
-                    f"{CAP} attempts")
+    raise UserError(
+        f"partition.beta = {beta} is too small: no client below the mean was drawn in "
+        f"{CAP} attempts"
+    )

@@ -18,25 +18,42 @@ class FixedScheme(Scheme):
     the class distribution that it trains on.
     """
 
-    train_samples: PositiveInt = Field(500, description="training samples of each client")
+    train_samples: PositiveInt = Field(
+        500, description="training samples of each client"
+    )
     test_samples: PositiveInt = Field(100, description="test samples of each client")
-    replacement: bool = Field(False, description="draw with replacement where there are too few "
-                                                 "samples, else refuse")
+    replacement: bool = Field(
+        False,
+        description="draw with replacement where there are too few "
+        "samples, else refuse",
+    )
 
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
-        order = (np.arange(len(labels)) if official_test
-                 else randomness.permutation(len(labels), self.seed, "split"))
-        cut = len(labels) - official_test if official_test else int(self.train * len(labels))
+        order = (
+            np.arange(len(labels))
+            if official_test
+            else randomness.permutation(len(labels), self.seed, "split")
+        )
+        cut = (
+            len(labels) - official_test
+            if official_test
+            else int(self.train * len(labels))
+        )
         parts = {"train": order[:cut], "test": order[cut:]}
         sizes = {"train": self.train_samples, "test": self.test_samples}
-        drawn = {part: [np.sort(samples)
-                        for samples in self.deal(part, pool, labels[pool], classes, sizes[part])]
-                 for part, pool in parts.items()}
+        drawn = {
+            part: [
+                np.sort(samples)
+                for samples in self.deal(part, pool, labels[pool], classes, sizes[part])
+            ]
+            for part, pool in parts.items()
+        }
         return Draw(drawn["train"], drawn["test"])
 
     @abstractmethod
-    def deal(self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int,
-             each: int) -> list[np.ndarray]:
+    def deal(
+        self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int, each: int
+    ) -> list[np.ndarray]:
         """The ``each`` samples that every client gets from ``pool``, int64 [clients][each].
 
         part: "train" or "test"; what both have in common, such as a client's class distribution, is drawn
@@ -44,7 +61,9 @@ class FixedScheme(Scheme):
         there are too few.
         """
 
-    def pick(self, pool: np.ndarray, count: int, generator: np.random.Generator, **what: Any) -> np.ndarray:
+    def pick(
+        self, pool: np.ndarray, count: int, generator: np.random.Generator, **what: Any
+    ) -> np.ndarray:
         """``count`` samples of ``pool``: with replacement only if it is too small and ``replacement`` is on.
 
         what: names in the message whose samples these are. Raises UserError where the pool is too small.
@@ -52,9 +71,11 @@ class FixedScheme(Scheme):
         short = count > len(pool)
         if short and (not self.replacement or not len(pool)):
             asking = ", ".join(f"{key} {value}" for key, value in what.items())
-            raise UserError(f"partition.scheme = '{self.scheme}': {asking} asks for "
-                            f"{count} samples of {len(pool)}; take fewer samples or clients"
-                            + (", or set partition.replacement = true" if len(pool) else ""))
+            raise UserError(
+                f"partition.scheme = '{self.scheme}': {asking} asks for "
+                f"{count} samples of {len(pool)}; take fewer samples or clients"
+                + (", or set partition.replacement = true" if len(pool) else "")
+            )
         return generator.choice(pool, count, replace=short)
 
 
@@ -72,18 +93,29 @@ class SharedScheme(FixedScheme):
         """
         counts: np.ndarray = np.floor(shares * samples).astype(np.int64)
         first = np.argsort(counts - shares * samples, kind="stable")
-        counts[first[:samples - counts.sum()]] += 1
+        counts[first[: samples - counts.sum()]] += 1
         return counts
 
-    def deal(self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int,
-             each: int) -> list[np.ndarray]:
+    def deal(
+        self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int, each: int
+    ) -> list[np.ndarray]:
         by_class = [pool[labels == k] for k in range(classes)]
         drawn = []
         for client in range(self.clients):
-            counts = self.counts(self.shares(classes, randomness.generator(self.seed, "shares", client)),
-                                 each)
+            counts = self.counts(
+                self.shares(classes, randomness.generator(self.seed, "shares", client)),
+                each,
+            )
             generator = randomness.generator(self.seed, "samples", part, client)
-            drawn.append(np.concatenate([self.pick(by_class[k], count, generator,
-                                                   client=client, **{"class": k})
-                                         for k, count in enumerate(counts) if count]))
+            drawn.append(
+                np.concatenate(
+                    [
+                        self.pick(
+                            by_class[k], count, generator, client=client, **{"class": k}
+                        )
+                        for k, count in enumerate(counts)
+                        if count
+                    ]
+                )
+            )
         return drawn

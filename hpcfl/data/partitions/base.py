@@ -70,7 +70,9 @@ class Scheme(Partition):
 
     def cut(self, client: int, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """A client's ``samples`` cut at random into those it trains on, a share ``train``, and the rest."""
-        order = samples[randomness.permutation(len(samples), self.seed, "split", client)]
+        order = samples[
+            randomness.permutation(len(samples), self.seed, "split", client)
+        ]
         first = math.floor(self.train * len(order))
         return np.sort(order[:first]), np.sort(order[first:])
 
@@ -84,7 +86,9 @@ class MergedScheme(Scheme):
     exclusive = True
 
     @abstractmethod
-    def assign(self, labels: np.ndarray, classes: int, generator: np.random.Generator) -> Assignment:
+    def assign(
+        self, labels: np.ndarray, classes: int, generator: np.random.Generator
+    ) -> Assignment:
         """Give each client its samples; no sample goes to two clients.
 
         labels: int64 [samples] in [0, classes). Raises UserError where it cannot be done.
@@ -93,17 +97,34 @@ class MergedScheme(Scheme):
     def of(self, dataset: Dataset) -> Draw:
         if dataset.merges:
             return super().of(dataset)
-        return self.draw(dataset.y.numpy()[:len(dataset.y) - dataset.official_test], dataset.classes, 0)
+        return self.draw(
+            dataset.y.numpy()[: len(dataset.y) - dataset.official_test],
+            dataset.classes,
+            0,
+        )
 
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
         if self.clients > len(labels):
-            raise UserError(f"partition.clients = {self.clients}: there are only {len(labels)} samples")
-        assignment = self.assign(labels, classes, randomness.generator(self.seed, "partition"))
+            raise UserError(
+                f"partition.clients = {self.clients}: there are only {len(labels)} samples"
+            )
+        assignment = self.assign(
+            labels, classes, randomness.generator(self.seed, "partition")
+        )
         if np.bincount(np.concatenate(assignment.samples)).max(initial=0) > 1:
-            raise UserError(f"partition.scheme = '{self.scheme}' gave a sample to more than one client")
-        parts = [self.cut(client, samples) for client, samples in enumerate(assignment.samples)]
-        return Draw([train for train, _ in parts], [test for _, test in parts], assignment.attempts,
-                    assignment.notes)
+            raise UserError(
+                f"partition.scheme = '{self.scheme}' gave a sample to more than one client"
+            )
+        parts = [
+            self.cut(client, samples)
+            for client, samples in enumerate(assignment.samples)
+        ]
+        return Draw(
+            [train for train, _ in parts],
+            [test for _, test in parts],
+            assignment.attempts,
+            assignment.notes,
+        )
 
     def least_samples(self, samples: int) -> int:
         """PFLlib's lower bound for a client's samples, ⌊min(10 / test share, N / 2M)⌋ of N ``samples``."""

@@ -14,10 +14,13 @@ from hpcfl.data.partitions._fixed import SharedScheme
 
 class ClientDirichlet(SharedScheme):
     scheme: str = "client-dirichlet"
-    beta: float = Field(0.1, gt=0, description="concentration α of a client's class distribution")
+    beta: float = Field(
+        0.1, gt=0, description="concentration α of a client's class distribution"
+    )
     rounding: Literal["last-class", "largest-remainder"] = Field(
         "last-class",
-        description="each class to the nearest and the rest to the last, as the public code; or unbiased")
+        description="each class to the nearest and the rest to the last, as the public code; or unbiased",
+    )
 
     def shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
         return generator.dirichlet(np.full(classes, self.beta))
@@ -25,7 +28,9 @@ class ClientDirichlet(SharedScheme):
     def counts(self, shares: np.ndarray, samples: int) -> np.ndarray:
         if self.rounding == "largest-remainder":
             return super().counts(shares, samples)
-        upto = np.minimum(np.cumsum(np.floor(shares[:-1] * samples + 0.5)), samples).astype(np.int64)
+        upto = np.minimum(
+            np.cumsum(np.floor(shares[:-1] * samples + 0.5)), samples
+        ).astype(np.int64)
         return np.diff(upto, prepend=0, append=samples)
 
 

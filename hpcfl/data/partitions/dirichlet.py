@@ -10,10 +10,18 @@ from hpcfl.errors import UserError
 
 class Dirichlet(MergedScheme):
     scheme: str = "dirichlet"
-    beta: float = Field(0.1, gt=0, description="concentration: the smaller, the fewer classes a client holds")
+    beta: float = Field(
+        0.1,
+        gt=0,
+        description="concentration: the smaller, the fewer classes a client holds",
+    )
 
-    def assign(self, labels: np.ndarray, classes: int, generator: np.random.Generator) -> Assignment:
-        least = max(2, self.least_samples(len(labels)))  # one sample on each side of the split
+    def assign(
+        self, labels: np.ndarray, classes: int, generator: np.random.Generator
+    ) -> Assignment:
+        least = max(
+            2, self.least_samples(len(labels))
+        )  # one sample on each side of the split
         pools = by_class(labels, classes)
         # Small data sets need many attempts: with 1,797 digits, 20 clients and beta 0.1 one in a thousand
         # is accepted.
@@ -21,9 +29,11 @@ class Dirichlet(MergedScheme):
             drawn = spread(pools, self.clients, self.beta, generator)
             if (smallest := drawn.sizes.min()) >= least:
                 return Assignment(drawn.samples(), attempt)
-        raise UserError(f"partition.beta = {self.beta}: in {CAP} attempts never did each of "
-                        f"{self.clients} clients get {least} of {len(labels)} samples (the last time one got "
-                        f"{smallest}); take fewer clients or a larger beta")
+        raise UserError(
+            f"partition.beta = {self.beta}: in {CAP} attempts never did each of "
+            f"{self.clients} clients get {least} of {len(labels)} samples (the last time one got "
+            f"{smallest}); take fewer clients or a larger beta"
+        )
 
 
 plugin = Dirichlet

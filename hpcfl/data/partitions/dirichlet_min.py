@@ -20,27 +20,48 @@ _ATTEMPTS = 3
 class DirichletMin(Scheme):
     exclusive = True
     scheme: str = "dirichlet-min"
-    beta: float = Field(0.3, gt=0, description="concentration: the smaller, the fewer classes a client holds")
-    least_samples: PositiveInt = Field(10, description="training samples that each client should hold")
-    least_classes: PositiveInt = Field(2, description="classes that each client should hold")
+    beta: float = Field(
+        0.3,
+        gt=0,
+        description="concentration: the smaller, the fewer classes a client holds",
+    )
+    least_samples: PositiveInt = Field(
+        10, description="training samples that each client should hold"
+    )
+    least_classes: PositiveInt = Field(
+        2, description="classes that each client should hold"
+    )
 
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
         if not official_test:
-            raise UserError(f"partition.scheme = '{self.scheme}' tests on the official test split; "
-                            "this data has none")
+            raise UserError(
+                f"partition.scheme = '{self.scheme}' tests on the official test split; "
+                "this data has none"
+            )
         end = len(labels) - official_test
         generator = randomness.generator(self.seed, "partition")
         pools = by_class(labels[:end], classes)
         for attempt in range(1, _ATTEMPTS + 1):
             train = spread(pools, self.clients, self.beta, generator, swap).samples()
-            samples, fewest = min(map(len, train)), min(len(np.unique(labels[held])) for held in train)
+            samples, fewest = (
+                min(map(len, train)),
+                min(len(np.unique(labels[held])) for held in train),
+            )
             enough = samples >= self.least_samples and fewest >= self.least_classes
             if enough or attempt == _ATTEMPTS:
                 break
-        notes = [] if enough else [f"after {attempt} draws some client still holds only {samples} samples or "
-                                   f"{fewest} classes"]
+        notes = (
+            []
+            if enough
+            else [
+                f"after {attempt} draws some client still holds only {samples} samples or "
+                f"{fewest} classes"
+            ]
+        )
         test = np.arange(end, len(labels))
-        return Draw([np.sort(held) for held in train], [test] * self.clients, attempt, notes)
+        return Draw(
+            [np.sort(held) for held in train], [test] * self.clients, attempt, notes
+        )
 
 
 def swap(k: int, chunks: list[int], held: np.ndarray) -> list[int]:

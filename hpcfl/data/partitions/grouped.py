@@ -16,15 +16,24 @@ from hpcfl.rows import randomness
 class Grouped(FixedScheme):
     exclusive = True
     scheme: str = "grouped"
-    groups: list[PositiveInt] = Field([6, 6, 8], description="clients of each group, in index order")
-    dominant: float = Field(0.8, ge=0, le=1,
-                            description="share of a client's samples from its group's classes")
+    groups: list[PositiveInt] = Field(
+        [6, 6, 8], description="clients of each group, in index order"
+    )
+    dominant: float = Field(
+        0.8,
+        ge=0,
+        le=1,
+        description="share of a client's samples from its group's classes",
+    )
 
-    def deal(self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int,
-             each: int) -> list[np.ndarray]:
+    def deal(
+        self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int, each: int
+    ) -> list[np.ndarray]:
         if sum(self.groups) != self.clients or len(self.groups) > classes:
-            raise UserError(f"partition.groups = {self.groups}: must sum to "
-                            f"partition.clients = {self.clients}, at most as many as the {classes} classes")
+            raise UserError(
+                f"partition.groups = {self.groups}: must sum to "
+                f"partition.clients = {self.clients}, at most as many as the {classes} classes"
+            )
         blocks = np.array_split(np.arange(classes), len(self.groups))
         group_of = np.repeat(np.arange(len(self.groups)), self.groups)
         own = round(self.dominant * each)
@@ -34,18 +43,33 @@ class Grouped(FixedScheme):
         for client, group in enumerate(group_of):
             generator = randomness.generator(self.seed, "samples", part, client)
             inside = np.isin(labels, blocks[group])
-            chosen = np.concatenate([self._positions(inside, left, own, generator, client),
-                                     self._positions(~inside, left, each - own, generator, client)])
+            chosen = np.concatenate(
+                [
+                    self._positions(inside, left, own, generator, client),
+                    self._positions(~inside, left, each - own, generator, client),
+                ]
+            )
             left[chosen] = False
             drawn.append(pool[chosen])
         return drawn
 
-    def _positions(self, wanted: np.ndarray, left: np.ndarray, count: int, generator: np.random.Generator,
-                   client: int) -> np.ndarray:
+    def _positions(
+        self,
+        wanted: np.ndarray,
+        left: np.ndarray,
+        count: int,
+        generator: np.random.Generator,
+        client: int,
+    ) -> np.ndarray:
         """``count`` positions of the pool where ``wanted``, of those that are ``left`` if they suffice."""
         unused = np.flatnonzero(wanted & left)
         enough = len(unused) >= count or not self.replacement
-        return self.pick(unused if enough else np.flatnonzero(wanted), count, generator, client=client)
+        return self.pick(
+            unused if enough else np.flatnonzero(wanted),
+            count,
+            generator,
+            client=client,
+        )
 
 
 plugin = Grouped

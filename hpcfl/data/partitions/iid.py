@@ -11,8 +11,12 @@ from hpcfl.data.partitions.base import Assignment, MergedScheme
 class Iid(MergedScheme):
     scheme: str = "iid"
 
-    def assign(self, labels: np.ndarray, classes: int, generator: np.random.Generator) -> Assignment:
-        return Assignment(np.array_split(generator.permutation(len(labels)), self.clients))
+    def assign(
+        self, labels: np.ndarray, classes: int, generator: np.random.Generator
+    ) -> Assignment:
+        return Assignment(
+            np.array_split(generator.permutation(len(labels)), self.clients)
+        )
 
 
 plugin = Iid

@@ -14,50 +14,80 @@ from hpcfl.errors import UserError
 
 class Pathological(MergedScheme):
     scheme: str = "pathological"
-    classes_per_client: PositiveInt = Field(2, description="classes that a client holds")
+    classes_per_client: PositiveInt = Field(
+        2, description="classes that a client holds"
+    )
 
-    def assign(self, labels: np.ndarray, classes: int, generator: np.random.Generator) -> Assignment:
+    def assign(
+        self, labels: np.ndarray, classes: int, generator: np.random.Generator
+    ) -> Assignment:
         if self.classes_per_client > classes:
-            raise UserError(f"partition.classes_per_client = {self.classes_per_client}: the data has "
-                            f"{classes} classes")
+            raise UserError(
+                f"partition.classes_per_client = {self.classes_per_client}: the data has "
+                f"{classes} classes"
+            )
         most_takers = math.ceil(self.classes_per_client * self.clients / classes)
         least = self.least_samples(len(labels)) / classes
         chunks: list[list[np.ndarray]] = [[] for _ in range(self.clients)]
         unused = []
         for k in range(classes):
             samples = np.flatnonzero(labels == k)
-            takers = [client for client in range(self.clients)
-                      if len(chunks[client]) < self.classes_per_client][:most_takers]
+            takers = [
+                client
+                for client in range(self.clients)
+                if len(chunks[client]) < self.classes_per_client
+            ][:most_takers]
             if not takers:
                 unused.append(f"class {k} ({len(samples)} samples)")
                 continue
             sizes = _sizes(k, len(samples), len(takers), least, generator)
-            for client, chunk in zip(takers, np.split(samples, np.cumsum(sizes)), strict=True):
+            for client, chunk in zip(
+                takers, np.split(samples, np.cumsum(sizes)), strict=True
+            ):
                 chunks[client].append(chunk)
-        return Assignment([np.concatenate(held) for held in chunks], notes=self._notes(chunks, unused))
+        return Assignment(
+            [np.concatenate(held) for held in chunks], notes=self._notes(chunks, unused)
+        )
 
     def _notes(self, chunks: list[list[np.ndarray]], unused: list[str]) -> list[str]:
         """What a user should know of classes that nobody holds, and of clients that hold too few."""
         notes = [f"no client holds {', '.join(unused)}"] if unused else []
-        short = [client for client, held in enumerate(chunks) if len(held) < self.classes_per_client]
+        short = [
+            client
+            for client, held in enumerate(chunks)
+            if len(held) < self.classes_per_client
+        ]
         if short:  # these are the last clients
-            notes.append(f"clients {short[0]} to {short[-1]} hold only {len(chunks[-1])} of "
-                         f"{self.classes_per_client} classes")
+            notes.append(
+                f"clients {short[0]} to {short[-1]} hold only {len(chunks[-1])} of "
+                f"{self.classes_per_client} classes"
+            )
         return notes
 
 
-def _sizes(k: int, samples: int, takers: int, least: float, generator: np.random.Generator) -> np.ndarray:
+def _sizes(
+    k: int, samples: int, takers: int, least: float, generator: np.random.Generator
+) -> np.ndarray:
     """How many samples of class ``k`` each of the ``takers`` but the last gets, int64 [takers − 1].
 
     They are uniform in [max(a/10, least), a), a being the mean. Raises UserError where there are too few.
     """
     mean = samples / takers
-    low, high = math.ceil(max(mean / 10, least)), math.ceil(mean)  # the integers of that interval
+    low, high = (
+        math.ceil(max(mean / 10, least)),
+        math.ceil(mean),
+    )  # the integers of that interval
     if mean < 1 or (takers > 1 and low >= high):
-        raise UserError(f"partition.clients is too large: {samples} samples of class {k} for "
-                        f"{takers} clients that take between {max(mean / 10, least):.2f} and less than "
-                        f"{mean:.2f} each")
-    return generator.integers(low, high, takers - 1) if takers > 1 else np.empty(0, np.int64)
+        raise UserError(
+            f"partition.clients is too large: {samples} samples of class {k} for "
+            f"{takers} clients that take between {max(mean / 10, least):.2f} and less than "
+            f"{mean:.2f} each"
+        )
+    return (
+        generator.integers(low, high, takers - 1)
+        if takers > 1
+        else np.empty(0, np.int64)
+    )
 
 
 plugin = Pathological

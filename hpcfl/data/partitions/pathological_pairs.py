@@ -13,15 +13,20 @@ from hpcfl.errors import UserError
 
 class PathologicalPairs(SharedScheme):
     scheme: str = "pathological-pairs"
-    classes_per_client: PositiveInt = Field(2, description="classes that a client holds")
+    classes_per_client: PositiveInt = Field(
+        2, description="classes that a client holds"
+    )
 
     def shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
         if self.classes_per_client > classes:
-            raise UserError(f"partition.classes_per_client = {self.classes_per_client}: the data has "
-                            f"{classes} classes")
+            raise UserError(
+                f"partition.classes_per_client = {self.classes_per_client}: the data has "
+                f"{classes} classes"
+            )
         shares = np.zeros(classes)
-        shares[generator.choice(classes, self.classes_per_client,
-                                replace=False)] = 1 / self.classes_per_client
+        shares[generator.choice(classes, self.classes_per_client, replace=False)] = (
+            1 / self.classes_per_client
+        )
         return shares
 
 

@@ -38,7 +38,7 @@ def encode(texts: list[list[str]]) -> tuple[np.ndarray, int]:
     ids = np.zeros((len(texts), POSITIONS), np.int32)
     for row, text in zip(ids, texts, strict=True):
         kept = text[:POSITIONS]
-        row[:len(kept)] = [numbers[word] for word in kept]
+        row[: len(kept)] = [numbers[word] for word in kept]
     return ids, len(numbers) + 1
 
 
@@ -48,16 +48,26 @@ class CsvFiles(CheckedFiles):
     def read(self, name: str, root: Path) -> Dataset:
         train, test = self.checksums
         alone = not (root / self.folder / train).exists()
-        parts = [_rows(root / self.folder / file, self.content(name, root, file))
-                 for file in ([test] if alone else [train, test])]
+        parts = [
+            _rows(root / self.folder / file, self.content(name, root, file))
+            for file in ([test] if alone else [train, test])
+        ]
         rows = [row for part in parts for row in part]
         ids, vocabulary = encode([tokens(" ".join(row[1:])) for row in rows])
-        notes = (f"{root / self.folder}: {train} is not there; these are the {len(rows):,} samples of "
-                 f"{test} alone",)
+        notes = (
+            f"{root / self.folder}: {train} is not there; these are the {len(rows):,} samples of "
+            f"{test} alone",
+        )
         labels = torch.tensor([int(row[0]) - 1 for row in rows])
-        return Dataset(name, torch.from_numpy(ids), labels, len(LABELS),
-                       official_test=0 if alone else len(parts[1]), vocabulary=vocabulary,
-                       notes=notes if alone else ())
+        return Dataset(
+            name,
+            torch.from_numpy(ids),
+            labels,
+            len(LABELS),
+            official_test=0 if alone else len(parts[1]),
+            vocabulary=vocabulary,
+            notes=notes if alone else (),
+        )
 
 
 def _rows(path: Path, content: bytes) -> list[list[str]]:
@@ -65,16 +75,23 @@ def _rows(path: Path, content: bytes) -> list[list[str]]:
     try:
         rows = list(csv.reader(io.StringIO(content.decode(), newline="")))
     except (csv.Error, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as csv ({atomic.reason(error)})") from None
+        raise UserError(
+            f"{path}: cannot be read as csv ({atomic.reason(error)})"
+        ) from None
     for position, row in enumerate(rows, start=1):
         if not row or row[0] not in LABELS:
-            raise UserError(f"{path}: row {position} must begin with a class, {' or '.join(LABELS)}; "
-                            f"it is {', '.join(row)!r:.60}")
+            raise UserError(
+                f"{path}: row {position} must begin with a class, {' or '.join(LABELS)}; "
+                f"it is {', '.join(row)!r:.60}"
+            )
     return rows
 
 
-plugin = CsvFiles("https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/",
-                  "ag_news_csv", {
-                      "train.csv": "b1a00f826fdfbd249f79597b59e1dc12",
-                      "test.csv": "d52ea96a97a2d943681189a97654912d",
-                  })
+plugin = CsvFiles(
+    "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv/",
+    "ag_news_csv",
+    {
+        "train.csv": "b1a00f826fdfbd249f79597b59e1dc12",
+        "test.csv": "d52ea96a97a2d943681189a97654912d",
+    },
+)

@@ -33,8 +33,10 @@ class Source(ABC):
 
     def download(self, name: str, root: Path) -> None:
         """Fetch the files into ``root``. Raises UserError if that fails or there is nothing to fetch."""
-        raise UserError(f"'{name}' is not downloaded: "
-                        f"{'it is built in' if self.built_in else 'bring your own files'}")
+        raise UserError(
+            f"'{name}' is not downloaded: "
+            f"{'it is built in' if self.built_in else 'bring your own files'}"
+        )
 
 
 @dataclass(frozen=True)
@@ -62,29 +64,38 @@ class CheckedFiles(Source):
         except FileNotFoundError:
             raise UserError(f"{path}: no such file; {remedy}") from None
         except OSError as error:
-            raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
+            raise UserError(
+                f"{path}: cannot be read ({atomic.reason(error)})"
+            ) from None
         checksum = _md5(content)
         if checksum != self.checksums[file]:
-            raise UserError(f"{path}: damaged, {len(content):,} bytes with MD5 {checksum} instead of "
-                            f"{self.checksums[file]}; {remedy}")
+            raise UserError(
+                f"{path}: damaged, {len(content):,} bytes with MD5 {checksum} instead of "
+                f"{self.checksums[file]}; {remedy}"
+            )
         return content
 
     def download(self, name: str, root: Path) -> None:
         """Fetch through torchvision what is missing or damaged, then check every file."""
-        from hpcfl.data.vision import torchvision  # takes a second to import and is needed here only
+        from hpcfl.data.vision import (
+            torchvision,
+        )  # takes a second to import and is needed here only
 
         try:
             for file in self.checksums:
                 self._discard_damaged(root / self.folder / file, self.checksums[file])
             if "://" in self.archive:
                 for file, checksum in self.checksums.items():
-                    torchvision.datasets.utils.download_url(self.archive + file, root / self.folder,
-                                                            file, checksum)
+                    torchvision.datasets.utils.download_url(
+                        self.archive + file, root / self.folder, file, checksum
+                    )
             else:
                 getattr(torchvision.datasets, self.archive)(root, download=True)
         except (OSError, RuntimeError, http.client.HTTPException) as error:
-            raise UserError(f"{name} could not be downloaded to {root}: "
-                            f"{' '.join(str(error).split())}") from None
+            raise UserError(
+                f"{name} could not be downloaded to {root}: "
+                f"{' '.join(str(error).split())}"
+            ) from None
         for file in self.checksums:
             self.content(name, root, file)
 

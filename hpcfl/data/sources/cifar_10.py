@@ -14,8 +14,12 @@ from hpcfl.data.sources.base import CheckedFiles
 from hpcfl.errors import UserError
 from hpcfl.files import atomic
 
-ARRAYS = {("numpy.core.multiarray", "_reconstruct"), ("numpy._core.multiarray", "_reconstruct"),
-          ("numpy", "ndarray"), ("numpy", "dtype")}  # what a pickled array is made of
+ARRAYS = {
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+}  # what a pickled array is made of
 
 
 class _Unpickler(pickle.Unpickler):
@@ -47,18 +51,32 @@ class PickledBatches(CheckedFiles):
                 images.append(batch["data"].reshape(-1, 3, 32, 32))
                 labels.append(np.array(batch[self.labels], dtype=np.int64))
             except Exception as error:  # a pickle can fail in any way
-                raise UserError(f"{root / self.folder / file}: not a batch of {name} "
-                                f"({atomic.reason(error)})") from None
-        return Dataset(name, torch.from_numpy(np.concatenate(images)),
-                       torch.from_numpy(np.concatenate(labels)),
-                       self.classes, official_test=len(labels[-1]), statistics=self.statistics)
+                raise UserError(
+                    f"{root / self.folder / file}: not a batch of {name} "
+                    f"({atomic.reason(error)})"
+                ) from None
+        return Dataset(
+            name,
+            torch.from_numpy(np.concatenate(images)),
+            torch.from_numpy(np.concatenate(labels)),
+            self.classes,
+            official_test=len(labels[-1]),
+            statistics=self.statistics,
+        )
 
 
-plugin = PickledBatches("CIFAR10", "cifar-10-batches-py", {
-    "data_batch_1": "c99cafc152244af753f735de768cd75f",
-    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
-    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
-    "data_batch_4": "634d18415352ddfa80567beed471001a",
-    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
-    "test_batch": "40351d587109b95175f43aff81a1287e",
-}, labels="labels", classes=10, statistics=((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)))
+plugin = PickledBatches(
+    "CIFAR10",
+    "cifar-10-batches-py",
+    {
+        "data_batch_1": "c99cafc152244af753f735de768cd75f",
+        "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+        "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+        "data_batch_4": "634d18415352ddfa80567beed471001a",
+        "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+        "test_batch": "40351d587109b95175f43aff81a1287e",
+    },
+    labels="labels",
+    classes=10,
+    statistics=((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+)

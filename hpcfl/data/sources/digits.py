@@ -17,9 +17,17 @@ class Digits(Source):
         # from the file, because to import scikit-learn takes longer than the first rounds of a small run
         package = importlib.util.find_spec("sklearn")
         assert package is not None and package.origin is not None
-        rows = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
-        return Dataset(name, torch.from_numpy(rows[:, :-1].reshape(-1, 1, 8, 8)).to(torch.uint8),
-                       torch.from_numpy(rows[:, -1]).long(), classes=10, scale=16.0)
+        rows = np.loadtxt(
+            Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz",
+            delimiter=",",
+        )
+        return Dataset(
+            name,
+            torch.from_numpy(rows[:, :-1].reshape(-1, 1, 8, 8)).to(torch.uint8),
+            torch.from_numpy(rows[:, -1]).long(),
+            classes=10,
+            scale=16.0,
+        )
 
 
 plugin = Digits()

@@ -23,7 +23,9 @@ from hpcfl.data.sources.npz import MOST_CLASSES, gaps
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, heartbeat, regular
 
-LETTERS = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+LETTERS = (
+    "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+)
 POSITIONS = 80  # letters of a sample
 IMAGE = (1, 28, 28)
 MOST_FILES = 10_000
@@ -43,25 +45,49 @@ class Leaf(Source):
     own_file = True
 
     def read(self, name: str, root: Path) -> Dataset:
-        parts = {part: [one for path in _paths(root / part, required=part == "train") for one in _users(path)]
-                 for part in ("train", "test")}
+        parts = {
+            part: [
+                one
+                for path in _paths(root / part, required=part == "train")
+                for one in _users(path)
+            ]
+            for part in ("train", "test")
+        }
         everyone = [*parts["train"], *parts["test"]]
-        numbers = {user: number for number, user in enumerate(dict.fromkeys(user for user, *_ in everyone))}
+        numbers = {
+            user: number
+            for number, user in enumerate(dict.fromkeys(user for user, *_ in everyone))
+        }
         if len({(x.dtype, x.shape[1:]) for _, x, _ in everyone}) > 1:
-            raise UserError(f"{root}: all users' samples must be alike, texts or as many numbers each")
-        x, y = (torch.from_numpy(np.concatenate([one[part] for one in everyone])) for part in (1, 2))
-        of = np.repeat([numbers[user] for user, *_ in everyone], [len(labels) for *_, labels in everyone])
-        return Dataset(root.name, **_scaled(x), y=y, **_classes(x, y, root),
-                       official_test=sum(len(labels) for *_, labels in parts["test"]),
-                       owners=Owners(tuple(numbers), of))
+            raise UserError(
+                f"{root}: all users' samples must be alike, texts or as many numbers each"
+            )
+        x, y = (
+            torch.from_numpy(np.concatenate([one[part] for one in everyone]))
+            for part in (1, 2)
+        )
+        of = np.repeat(
+            [numbers[user] for user, *_ in everyone],
+            [len(labels) for *_, labels in everyone],
+        )
+        return Dataset(
+            root.name,
+            **_scaled(x),
+            y=y,
+            **_classes(x, y, root),
+            official_test=sum(len(labels) for *_, labels in parts["test"]),
+            owners=Owners(tuple(numbers), of),
+        )
 
 
 def _paths(folder: Path, required: bool) -> list[Path]:
     """The JSON files in a folder, in the order of names. Raises UserError where ``required`` and none."""
     paths = sorted(folder.glob("*.json"))
     if len(paths) > MOST_FILES or (required and not paths):
-        raise UserError(f"{folder}: must hold LEAF's .json files, from 1 to {MOST_FILES:,}; it holds "
-                        f"{len(paths):,}")
+        raise UserError(
+            f"{folder}: must hold LEAF's .json files, from 1 to {MOST_FILES:,}; it holds "
+            f"{len(paths):,}"
+        )
     return paths
 
 
@@ -70,13 +96,19 @@ def _users(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
     try:
         content = _Content.model_validate_json(regular.read_bytes(path, MOST_BYTES))
         heartbeat.beat()
-        return [(user, *_numbered(user, content.user_data[user])) for user in content.users]
+        return [
+            (user, *_numbered(user, content.user_data[user])) for user in content.users
+        ]
     except pydantic.ValidationError as error:
         [first, *_] = error.errors(include_url=False)
         place = ".".join(map(str, first["loc"]))[:80]
-        raise UserError(f"{path}: cannot be read as one of LEAF's files ({place}: {first['msg']})") from None
+        raise UserError(
+            f"{path}: cannot be read as one of LEAF's files ({place}: {first['msg']})"
+        ) from None
     except KeyError as error:
-        raise UserError(f"{path}: 'user_data' has no user {error}, who is among 'users'") from None
+        raise UserError(
+            f"{path}: 'user_data' has no user {error}, who is among 'users'"
+        ) from None
     except (OSError, ValueError, OverflowError) as error:
         raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
 
@@ -87,17 +119,24 @@ def _numbered(user: str, samples: _Samples) -> tuple[np.ndarray, np.ndarray]:
     if len(x) != len(y) or not y:
         raise ValueError(f"user '{user}' has {len(x)} samples and {len(y)} classes")
     if isinstance(x[0], str):
-        if any(len(text) != POSITIONS for text in x) or not all(isinstance(one, str) and len(one) == 1
-                                                                for one in y):
-            raise ValueError(f"user '{user}': texts must have {POSITIONS} letters, and classes one")
+        if any(len(text) != POSITIONS for text in x) or not all(
+            isinstance(one, str) and len(one) == 1 for one in y
+        ):
+            raise ValueError(
+                f"user '{user}': texts must have {POSITIONS} letters, and classes one"
+            )
         return _letters(x) + 1, _letters(y)[:, 0] % len(LETTERS)
     if len({len(row) for row in x}) > 1 or not x[0] or isinstance(y[0], str):
-        raise ValueError(f"user '{user}': samples must be lists of as many numbers each, classes integers")
+        raise ValueError(
+            f"user '{user}': samples must be lists of as many numbers each, classes integers"
+        )
     values, classes = np.array(x), np.array(y, np.int64)
     if not np.abs(values).max() <= np.finfo(np.float32).max:
         raise ValueError(f"user '{user}': NaN or infinities")
     if classes.min() < 0 or classes.max() >= MOST_CLASSES:
-        raise ValueError(f"user '{user}': classes must be from 0 to {MOST_CLASSES - 1:,}")
+        raise ValueError(
+            f"user '{user}': classes must be from 0 to {MOST_CLASSES - 1:,}"
+        )
     return values.astype(np.float32), classes
 
 

@@ -13,10 +13,16 @@ class IdxFiles(CheckedFiles):
     """Four uncompressed IDX files, listed as train images, train labels, test images, test labels."""
 
     def read(self, name: str, root: Path) -> Dataset:
-        train_x, train_y, test_x, test_y = (_array(self.content(name, root, file)) for file in self.checksums)
-        return Dataset(name, torch.from_numpy(np.concatenate([train_x, test_x])).unsqueeze(1),
-                       torch.from_numpy(np.concatenate([train_y, test_y])).long(), classes=10,
-                       official_test=len(test_y))
+        train_x, train_y, test_x, test_y = (
+            _array(self.content(name, root, file)) for file in self.checksums
+        )
+        return Dataset(
+            name,
+            torch.from_numpy(np.concatenate([train_x, test_x])).unsqueeze(1),
+            torch.from_numpy(np.concatenate([train_y, test_y])).long(),
+            classes=10,
+            official_test=len(test_y),
+        )
 
 
 def _array(content: bytes) -> np.ndarray:
@@ -29,9 +35,13 @@ def _array(content: bytes) -> np.ndarray:
     return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(sizes)
 
 
-plugin = IdxFiles("MNIST", "MNIST/raw", {
-    "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
-    "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
-    "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
-    "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
-})
+plugin = IdxFiles(
+    "MNIST",
+    "MNIST/raw",
+    {
+        "train-images-idx3-ubyte": "6bbc9ace898e44ae57da46a324031adb",
+        "train-labels-idx1-ubyte": "a25bea736e30d166cdddb491f175f624",
+        "t10k-images-idx3-ubyte": "2646ac647ad5339dbf082846283269ea",
+        "t10k-labels-idx1-ubyte": "27ae3e4e09519cfbb04c329615203637",
+    },
+)

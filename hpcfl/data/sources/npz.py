@@ -27,7 +27,10 @@ from hpcfl.files import atomic, regular
 
 MOST_CLASSES, MOST_TOKENS = 100_000, 10_000_000
 KEYS = {"x", "y", "classes", "client"}  # arrays that are read
-UNPACKED, RATIO = 1 << 30, 100  # bytes; a larger array may have a hundred times its bytes in the file
+UNPACKED, RATIO = (
+    1 << 30,
+    100,
+)  # bytes; a larger array may have a hundred times its bytes in the file
 NAMED = 10  # arrays of a file that an error names
 
 
@@ -36,11 +39,18 @@ class OwnFile(Source):
 
     def read(self, name: str, root: Path) -> Dataset:
         with _opened(root) as content:
-            read, unread = _taken(content), tuple(sorted({*content.files} - KEYS))[:NAMED]
+            read, unread = (
+                _taken(content),
+                tuple(sorted({*content.files} - KEYS))[:NAMED],
+            )
         dataset = made(root, read, unread=unread)
         if problem := _clients_problem(read):
             raise UserError(f"{root}: {problem}")
-        return replace(dataset, owners=owners.numbered(read["client"])) if "client" in read else dataset
+        return (
+            replace(dataset, owners=owners.numbered(read["client"]))
+            if "client" in read
+            else dataset
+        )
 
 
 def made(path: Path, arrays: dict[str, np.ndarray], **more: Any) -> Dataset:
@@ -57,7 +67,9 @@ def made(path: Path, arrays: dict[str, np.ndarray], **more: Any) -> Dataset:
     if x.dtype == np.uint8:
         return data(x=torch.from_numpy(x))
     if x.dtype.kind == "f":
-        return data(x=torch.from_numpy(x.astype(np.float32)), scale=1.0, mean=(0.0,), std=(1.0,))
+        return data(
+            x=torch.from_numpy(x.astype(np.float32)), scale=1.0, mean=(0.0,), std=(1.0,)
+        )
     return data(x=torch.from_numpy(x.astype(np.int64)), vocabulary=int(x.max()) + 1)
 
 
@@ -81,17 +93,25 @@ def _opened(path: Path) -> Iterator[NpzFile]:
         with regular.opened(path) as file:
             _refuse_bombs(file)
             with np.load(file, allow_pickle=False) as content:
-                if missing := " and ".join(f"'{key}'" for key in ("x", "y") if key not in content):
-                    raise UserError(f"{path}: must hold the arrays 'x' and 'y'; it lacks {missing}, it has "
-                                    f"{', '.join(map(repr, content.files[:NAMED])) or 'none'}")
+                if missing := " and ".join(
+                    f"'{key}'" for key in ("x", "y") if key not in content
+                ):
+                    raise UserError(
+                        f"{path}: must hold the arrays 'x' and 'y'; it lacks {missing}, it has "
+                        f"{', '.join(map(repr, content.files[:NAMED])) or 'none'}"
+                    )
                 yield content
     except UserError:
         raise
     except FileNotFoundError:
         raise UserError(f"{path}: no such file") from None
-    except Exception as error:  # numpy and zipfile raise many kinds for what is not a whole .npz
-        raise UserError(f"{path}: cannot be read as a .npz file without pickled objects "
-                        f"({atomic.reason(error)})") from None
+    except (
+        Exception
+    ) as error:  # numpy and zipfile raise many kinds for what is not a whole .npz
+        raise UserError(
+            f"{path}: cannot be read as a .npz file without pickled objects "
+            f"({atomic.reason(error)})"
+        ) from None
 
 
 def _refuse_bombs(file: BinaryIO) -> None:
@@ -102,20 +122,31 @@ def _refuse_bombs(file: BinaryIO) -> None:
     for entry in zipfile.ZipFile(file).infolist():
         if entry.file_size > max(UNPACKED, RATIO * entry.compress_size):
             sizes = f"from {entry.compress_size:,} to {entry.file_size:,} bytes"
-            raise ValueError(f"'{entry.filename}' would grow {sizes}, at most {RATIO} times are allowed: "
-                             "save it with numpy.savez, uncompressed")
+            raise ValueError(
+                f"'{entry.filename}' would grow {sizes}, at most {RATIO} times are allowed: "
+                "save it with numpy.savez, uncompressed"
+            )
     file.seek(0)
 
 
 def _labels_problem(arrays: dict[str, np.ndarray]) -> str:
     """What is wrong with the class numbers or the shapes; "" if nothing is."""
-    x, y, classes = arrays["x"], arrays["y"], arrays.get("classes", np.array(MOST_CLASSES))
+    x, y, classes = (
+        arrays["x"],
+        arrays["y"],
+        arrays.get("classes", np.array(MOST_CLASSES)),
+    )
     if y.ndim != 1 or x.ndim < 2 or len(x) != len(y) or not len(y) or 0 in x.shape:
         return f"x has the shape {x.shape} and y {y.shape}; they must be [n, …] and [n], n at least 1"
     if y.dtype.kind not in "iu" or y.min() < 0:
         return f"y must hold class numbers 0, 1, …; it is {y.dtype}" + (
-            f" from {y.min()}" if y.dtype.kind in "iu" else "")
-    if classes.ndim or classes.dtype.kind not in "iu" or not 0 < classes <= MOST_CLASSES:
+            f" from {y.min()}" if y.dtype.kind in "iu" else ""
+        )
+    if (
+        classes.ndim
+        or classes.dtype.kind not in "iu"
+        or not 0 < classes <= MOST_CLASSES
+    ):
         return f"classes must be one integer from 1 to {MOST_CLASSES:,}; it is {classes!r:.60}"
     if int(y.max()) >= int(classes):
         bound = "classes is" if "classes" in arrays else "it must be below"
@@ -126,10 +157,14 @@ def _labels_problem(arrays: dict[str, np.ndarray]) -> str:
 def _clients_problem(arrays: dict[str, np.ndarray]) -> str:
     """What is wrong with the owners of samples; "" if nothing is or there are none."""
     clients, y = arrays.get("client"), arrays["y"]
-    if clients is None or (clients.shape == y.shape[:1] and clients.dtype.kind in "iuU"):
+    if clients is None or (
+        clients.shape == y.shape[:1] and clients.dtype.kind in "iuU"
+    ):
         return ""
-    return (f"client must be [{len(y)}], the number or name of each sample's owner; it is {clients.dtype} "
-            f"{list(clients.shape)}")
+    return (
+        f"client must be [{len(y)}], the number or name of each sample's owner; it is {clients.dtype} "
+        f"{list(clients.shape)}"
+    )
 
 
 def _samples_problem(x: np.ndarray) -> str:
@@ -139,7 +174,11 @@ def _samples_problem(x: np.ndarray) -> str:
     if x.dtype.kind == "f":
         largest = np.finfo(np.float32).max
         finite = -largest <= x.min() and x.max() <= largest
-        return "" if finite else f"x holds NaN or infinities, which are those beyond {largest:.2g}"
+        return (
+            ""
+            if finite
+            else f"x holds NaN or infinities, which are those beyond {largest:.2g}"
+        )
     if x.min() < 0:
         return "x holds negative token ids"
     if x.max() >= MOST_TOKENS:
@@ -152,9 +191,13 @@ def gaps(path: Path, y: torch.Tensor) -> tuple[str, ...]:
     missing = (y.bincount() == 0).nonzero().flatten().tolist()
     if not missing:
         return ()
-    told = ", ".join(map(str, missing[:5])) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
-    return (f"{path}: no sample has the class {told} of 0 … {int(y.max())}; models get an output for it all "
-            "the same (number them 0, 1, … without gaps, or say how many there are in the array 'classes')",)
+    told = ", ".join(map(str, missing[:5])) + (
+        f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+    )
+    return (
+        f"{path}: no sample has the class {told} of 0 … {int(y.max())}; models get an output for it all "
+        "the same (number them 0, 1, … without gaps, or say how many there are in the array 'classes')",
+    )
 
 
 plugin = OwnFile()

@@ -18,13 +18,27 @@ class MedMnist(CheckedFiles):
 
     def read(self, name: str, root: Path) -> Dataset:
         [file] = self.checksums
-        with np.load(io.BytesIO(self.content(name, root, file)), allow_pickle=False) as parts:
-            images = np.concatenate([parts["train_images"], parts["test_images"]]).transpose(0, 3, 1, 2)
-            labels = np.concatenate([parts["train_labels"], parts["test_labels"]])[:, 0].astype(np.int64)
+        with np.load(
+            io.BytesIO(self.content(name, root, file)), allow_pickle=False
+        ) as parts:
+            images = np.concatenate(
+                [parts["train_images"], parts["test_images"]]
+            ).transpose(0, 3, 1, 2)
+            labels = np.concatenate([parts["train_labels"], parts["test_labels"]])[
+                :, 0
+            ].astype(np.int64)
             tested = len(parts["test_labels"])
-        return Dataset(name, torch.from_numpy(np.ascontiguousarray(images)), torch.from_numpy(labels),
-                       classes=9, official_test=tested)
+        return Dataset(
+            name,
+            torch.from_numpy(np.ascontiguousarray(images)),
+            torch.from_numpy(labels),
+            classes=9,
+            official_test=tested,
+        )
 
 
-plugin = MedMnist("https://zenodo.org/records/10519652/files/", ".",
-                  {"pathmnist.npz": "a8b06965200029087d5bd730944a56c1"})
+plugin = MedMnist(
+    "https://zenodo.org/records/10519652/files/",
+    ".",
+    {"pathmnist.npz": "a8b06965200029087d5bd730944a56c1"},
+)

@@ -32,15 +32,28 @@ class Spiral(Source):
         generator = randomness.generator(SEED, "spiral")
         sizes = [*self.train, *[100] * CLASSES]
         classes = [*range(CLASSES), *range(CLASSES)]
-        points = np.concatenate([_arm(k, size, generator) for k, size in zip(classes, sizes, strict=True)])
-        return Dataset(name, torch.from_numpy(points).float(), torch.from_numpy(np.repeat(classes, sizes)),
-                       CLASSES, official_test=100 * CLASSES, scale=1.0, mean=(0.0,), std=(1.0,))
+        points = np.concatenate(
+            [_arm(k, size, generator) for k, size in zip(classes, sizes, strict=True)]
+        )
+        return Dataset(
+            name,
+            torch.from_numpy(points).float(),
+            torch.from_numpy(np.repeat(classes, sizes)),
+            CLASSES,
+            official_test=100 * CLASSES,
+            scale=1.0,
+            mean=(0.0,),
+            std=(1.0,),
+        )
 
 
 def _arm(k: int, points: int, generator: np.random.Generator) -> np.ndarray:
     """The points of class ``k``, from the centre outwards, float64 [points, 2]."""
     step = np.linspace(0, 1, points)
-    radius, angle = 1 + 9 * step, 2 * np.pi * (k + step) / CLASSES + NOISE * generator.random(points)
+    radius, angle = (
+        1 + 9 * step,
+        2 * np.pi * (k + step) / CLASSES + NOISE * generator.random(points),
+    )
     return np.stack([radius * np.sin(angle), radius * np.cos(angle)], axis=1)
 
 

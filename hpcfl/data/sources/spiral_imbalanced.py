@@ -2,4 +2,4 @@
 
 from hpcfl.data.sources.spiral import CLASSES, Spiral
 
-plugin = Spiral(tuple(3000 // 2 ** k for k in range(CLASSES)))
+plugin = Spiral(tuple(3000 // 2**k for k in range(CLASSES)))

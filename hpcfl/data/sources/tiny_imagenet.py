@@ -19,9 +19,15 @@ from hpcfl.errors import UserError
 from hpcfl.files import atomic, regular
 
 FOLDER = "tiny-imagenet-200"
-URL, MD5 = "http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"
+URL, MD5 = (
+    "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
+    "90528d7ca1a48142e341f4ef8d21d0de",
+)
 SIDE = 64
-MOST_BYTES, MOST_CLASSES = 10_000_000, 256  # of a text file; class numbers are kept in a byte
+MOST_BYTES, MOST_CLASSES = (
+    10_000_000,
+    256,
+)  # of a text file; class numbers are kept in a byte
 NAME = r"\w[\w.-]*"  # a file or folder, without a path
 RECORD = np.dtype([("image", "u1", (3, SIDE, SIDE)), ("label", "u1"), ("test", "?")])
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -33,42 +39,72 @@ class TinyImageNet(Source):
     def read(self, name: str, root: Path) -> Dataset:
         folder = root / FOLDER
         if not (folder / "wnids.txt").is_file():
-            raise UserError(f"{folder}: no wnids.txt there; to fetch it: hpcfl data download "
-                            f"{name} --root {root}")
-        table = cache.kept(folder, "hpcfl-decoded.npy", RECORD, lambda: _entries(folder), _decode)
+            raise UserError(
+                f"{folder}: no wnids.txt there; to fetch it: hpcfl data download "
+                f"{name} --root {root}"
+            )
+        table = cache.kept(
+            folder, "hpcfl-decoded.npy", RECORD, lambda: _entries(folder), _decode
+        )
         labels = torch.from_numpy(table["label"].astype(np.int64))
-        return Dataset(name, torch.from_numpy(table["image"]), labels, classes=len(_classes(folder)),
-                       official_test=int(table["test"].sum()), statistics=IMAGENET, merges=False)
+        return Dataset(
+            name,
+            torch.from_numpy(table["image"]),
+            labels,
+            classes=len(_classes(folder)),
+            official_test=int(table["test"].sum()),
+            statistics=IMAGENET,
+            merges=False,
+        )
 
     def download(self, name: str, root: Path) -> None:
-        from hpcfl.data.vision import torchvision  # takes a second to import and is needed here only
+        from hpcfl.data.vision import (
+            torchvision,
+        )  # takes a second to import and is needed here only
 
         try:
-            torchvision.datasets.utils.download_and_extract_archive(URL, str(root), md5=MD5)
+            torchvision.datasets.utils.download_and_extract_archive(
+                URL, str(root), md5=MD5
+            )
         except (OSError, RuntimeError) as error:
-            raise UserError(f"{name} could not be downloaded to {root}: "
-                            f"{' '.join(str(error).split())}") from None
+            raise UserError(
+                f"{name} could not be downloaded to {root}: "
+                f"{' '.join(str(error).split())}"
+            ) from None
 
 
 def _classes(folder: Path) -> dict[str, int]:
     """WordNet id → class number, in alphabetical order. Raises UserError."""
-    words = sorted({word for word, in _rows(folder / "wnids.txt", "WORDNET-ID", [NAME])})
+    words = sorted(
+        {word for (word,) in _rows(folder / "wnids.txt", "WORDNET-ID", [NAME])}
+    )
     if not 0 < len(words) <= MOST_CLASSES:
-        raise UserError(f"{folder / 'wnids.txt'}: {len(words)} classes; it must have 1 to {MOST_CLASSES}")
+        raise UserError(
+            f"{folder / 'wnids.txt'}: {len(words)} classes; it must have 1 to {MOST_CLASSES}"
+        )
     return {word: number for number, word in enumerate(words)}
 
 
 def _entries(folder: Path) -> list[Entry]:
     """Training images by class and name, then the validation images in the order of their annotations."""
     classes = _classes(folder)
-    train = [(path, number, False) for word, number in classes.items()
-             for path in sorted((folder / "train" / word / "images").glob("*.JPEG"))]
+    train = [
+        (path, number, False)
+        for word, number in classes.items()
+        for path in sorted((folder / "train" / word / "images").glob("*.JPEG"))
+    ]
     annotations = folder / "val" / "val_annotations.txt"
     if not train or not annotations.is_file():
-        raise UserError(f"{folder}: needs train/WORDNET-ID/images/*.JPEG and val/val_annotations.txt")
+        raise UserError(
+            f"{folder}: needs train/WORDNET-ID/images/*.JPEG and val/val_annotations.txt"
+        )
     known = "|".join(map(re.escape, classes))
-    pairs = _rows(annotations, "IMAGE and the WordNet id of a class in wnids.txt", [NAME, known])
-    return train + [(folder / "val" / "images" / file, classes[word], True) for file, word in pairs]
+    pairs = _rows(
+        annotations, "IMAGE and the WordNet id of a class in wnids.txt", [NAME, known]
+    )
+    return train + [
+        (folder / "val" / "images" / file, classes[word], True) for file, word in pairs
+    ]
 
 
 def _rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
@@ -80,7 +116,7 @@ def _rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
         lines = regular.read_bytes(path, MOST_BYTES).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read ({atomic.reason(error)})") from None
-    rows = [line.split("\t")[:len(columns)] for line in lines]
+    rows = [line.split("\t")[: len(columns)] for line in lines]
     for position, row in enumerate(rows, start=1):
         if len(row) < len(columns) or not all(map(re.fullmatch, columns, row)):
             told = f"it is {lines[position - 1]!r:.60}"
@@ -101,10 +137,14 @@ def _decode(entry: Entry) -> tuple[np.ndarray, int, bool]:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             with Image.open(file, formats=["JPEG"]) as image:
                 if image.size != (SIDE, SIDE):
-                    raise UserError(f"{path}: {image.width}×{image.height} pixels, must be {SIDE}×{SIDE}")
+                    raise UserError(
+                        f"{path}: {image.width}×{image.height} pixels, must be {SIDE}×{SIDE}"
+                    )
                 pixels = np.asarray(image.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path}: cannot be read as an image ({atomic.reason(error)})") from None
+        raise UserError(
+            f"{path}: cannot be read as an image ({atomic.reason(error)})"
+        ) from None
     return pixels.transpose(2, 0, 1), number, test
 
 

@@ -51,23 +51,37 @@ class Rows:
         return max(map(len, self.panels.values()))
 
 
-def rows(runs: list[Run], sheet: Sheet, metric: str, at: str, group: Sequence[str]) -> Rows:
+def rows(
+    runs: list[Run], sheet: Sheet, metric: str, at: str, group: Sequence[str]
+) -> Rows:
     """The finished runs' rows; what was left out joins the sheet's notes. Raises UserError."""
     metric = metric or runs[0].metric
     arranged = arrange(runs, group, options="--group")
     refuse_unknown(arranged.runs, metric)
     measure = named(arranged.runs[0], metric).measure
     if measure is None or measure.kind == "std":
-        raise UserError(f"--metric {metric}: is no score that each client has; such as accuracy, loss")
+        raise UserError(
+            f"--metric {metric}: is no score that each client has; such as accuracy, loss"
+        )
     panels: dict[str, list[Row]] = {}
     for (row, column), found in arranged.repetitions.items():
-        numbers = [measure.factor * of_clients(run, named(run, metric).column, measure, at) for run in found]
-        panels.setdefault(column, []).append(Row(row, method_of(found[0]), found, numbers))
+        numbers = [
+            measure.factor * of_clients(run, named(run, metric).column, measure, at)
+            for run in found
+        ]
+        panels.setdefault(column, []).append(
+            Row(row, method_of(found[0]), found, numbers)
+        )
     for column, of_panel in panels.items():
-        sheet.notes += [f"{one.label}: left out, its clients have no such number"
-                        for one in of_panel if not len(one.known)]
-        panels[column] = sorted((one for one in of_panel if len(one.known)),
-                                key=lambda one: -measure.rank(float(one.known.mean())))
+        sheet.notes += [
+            f"{one.label}: left out, its clients have no such number"
+            for one in of_panel
+            if not len(one.known)
+        ]
+        panels[column] = sorted(
+            (one for one in of_panel if len(one.known)),
+            key=lambda one: -measure.rank(float(one.known.mean())),
+        )
     panels = {column: of_panel for column, of_panel in panels.items() if of_panel}
     if not panels:
         raise UserError(f"--metric {metric}: no client has a number of its own")
@@ -75,13 +89,18 @@ def rows(runs: list[Run], sheet: Sheet, metric: str, at: str, group: Sequence[st
     return Rows(panels, measure, arranged.runs, metric)
 
 
-def paper(sheet: Sheet, found: Rows, shared: bool = True) -> "tuple[Figure, list[Axes]]":
+def paper(
+    sheet: Sheet, found: Rows, shared: bool = True
+) -> "tuple[Figure, list[Axes]]":
     """Panels with a line of text for each row, the first on top; ``shared``: with one x axis for all."""
-    figure, places = sheet.panels(len(found.panels), height=0.75 + found.longest * 1.15 * LINE,
-                                  sharex=shared)
+    figure, places = sheet.panels(
+        len(found.panels), height=0.75 + found.longest * 1.15 * LINE, sharex=shared
+    )
     for place, (title, of_panel) in zip(places, found.panels.items(), strict=True):
-        place.set(title=sheet.title(title) if len(found.panels) > 1 else "",
-                  ylim=(len(of_panel) - 0.4, -0.6))
+        place.set(
+            title=sheet.title(title) if len(found.panels) > 1 else "",
+            ylim=(len(of_panel) - 0.4, -0.6),
+        )
         place.set_yticks(range(len(of_panel)), [literal(row.label) for row in of_panel])
         place.grid(False, axis="y")
     return figure, places

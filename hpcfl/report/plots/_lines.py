@@ -42,31 +42,54 @@ def method_of(run: Run) -> str:
     return str(run.config["method"]["name"])
 
 
-def draw(sheet: Sheet, panels: Mapping[str, Sequence[Line]], measure: Measure | None,
-         shared: bool = True, **axes: str) -> "Figure":
+def draw(
+    sheet: Sheet,
+    panels: Mapping[str, Sequence[Line]],
+    measure: Measure | None,
+    shared: bool = True,
+    **axes: str,
+) -> "Figure":
     """Lines in panels by title, with one legend for all.
 
     measure: of the numbers on the y axis, which says which line is best: it is first in the legend. shared:
     whether all panels have the same y axis. axes: ``xlabel`` and ``ylabel``.
     """
     crowded = max(map(len, panels.values())) > MANY
-    figure, places = sheet.panels(len(panels), height=3.8 if crowded else 0, sharey=shared)
+    figure, places = sheet.panels(
+        len(panels), height=3.8 if crowded else 0, sharey=shared
+    )
     rank = measure.rank if measure else float
     labels: dict[str, Line] = {}
-    for line in sorted((line for lines in panels.values() for line in lines),
-                       key=lambda line: -np.nan_to_num(rank(line.end), nan=-np.inf)):
+    for line in sorted(
+        (line for lines in panels.values() for line in lines),
+        key=lambda line: -np.nan_to_num(rank(line.end), nan=-np.inf),
+    ):
         labels.setdefault(line.label, line)
-    chosen = dict(zip(labels, looks([line.method for line in labels.values()]), strict=True))
+    chosen = dict(
+        zip(labels, looks([line.method for line in labels.values()]), strict=True)
+    )
     handles = {}
     for place, (title, lines) in zip(places, panels.items(), strict=True):
         for position, line in enumerate(lines):
             look = chosen[line.label]
             step = max(1, len(line.x) // MARKS)
-            (handles[line.label],) = place.plot(line.x, line.mean, color=look.color, marker=look.marker,
-                                                linestyle=look.linestyle, markevery=(position % step, step))
+            (handles[line.label],) = place.plot(
+                line.x,
+                line.mean,
+                color=look.color,
+                marker=look.marker,
+                linestyle=look.linestyle,
+                markevery=(position % step, step),
+            )
             if line.runs > 1:
-                place.fill_between(line.x, line.mean - line.std, line.mean + line.std, color=look.color,
-                                   alpha=0.15, linewidth=0)
+                place.fill_between(
+                    line.x,
+                    line.mean - line.std,
+                    line.mean + line.std,
+                    color=look.color,
+                    alpha=0.15,
+                    linewidth=0,
+                )
         place.set(title=sheet.title(title), xlabel=axes["xlabel"])
     for place in places:
         if place.get_subplotspec().is_first_col():  # type: ignore[union-attr]
@@ -82,7 +105,11 @@ def scored(runs: Sequence[Run], metric: str) -> str:
     if measure is None:
         return metric.removeprefix("recorded/").replace("_", " ")
     unit = f" ({measure.unit})" if measure.unit else ""
-    kind = "" if measure.kind in ("weighted", "mean") else f", {measure.kind.replace('_', ' ')}"
+    kind = (
+        ""
+        if measure.kind in ("weighted", "mean")
+        else f", {measure.kind.replace('_', ' ')}"
+    )
     columns = {name.column for name in found}
     moment = MOMENTS.get(found[0].column, found[0].column)
     moment = moment if len(columns) == 1 else "each method's own models"
@@ -93,6 +120,8 @@ def repeated(lines: Sequence[Line]) -> str:
     """Of how many runs lines are, for the command: ``mean ± standard deviation over 3 seeds``."""
     counts = sorted({line.runs for line in lines})
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return "one run each" if counts == [1] else f"mean ± standard deviation over {seeds} seeds"
-
-
+    return (
+        "one run each"
+        if counts == [1]
+        else f"mean ± standard deviation over {seeds} seeds"
+    )

@@ -16,12 +16,16 @@ class Plane(NamedTuple):
     def axes(self) -> dict[str, str]:
         """What stands beside the axes of a panel."""
         first, second = (f"{100 * share:.0f} %" for share in self.shares)
-        return {"xlabel": f"first component, {first} of the variance",
-                "ylabel": f"second component, {second}"}
+        return {
+            "xlabel": f"first component, {first} of the variance",
+            "ylabel": f"second component, {second}",
+        }
 
 
 def principal(rows: np.ndarray) -> Plane:
     """The plane of rows [n, P], which are at least two and have two numbers each or more."""
     centred = (rows - rows.mean(axis=0)).astype(float)
     left, sizes, right = np.linalg.svd(centred, full_matrices=False)
-    return Plane(left[:, :2] * sizes[:2], (sizes ** 2 / (sizes ** 2).sum())[:2], right[:2].T)
+    return Plane(
+        left[:, :2] * sizes[:2], (sizes**2 / (sizes**2).sum())[:2], right[:2].T
+    )

@@ -35,14 +35,17 @@ class Sheet:
     _across: int = 1  # panels beside each other
     _row: float = 0.0  # inches of a row of panels
 
-    def panels(self, count: int, most: int = 0, height: float = 0.0,
-               **shared: Any) -> "tuple[Figure, list[Axes]]":
+    def panels(
+        self, count: int, most: int = 0, height: float = 0.0, **shared: Any
+    ) -> "tuple[Figure, list[Axes]]":
         """A figure with ``count`` panels, at most ``most`` beside each other, by default as many as fit.
 
         height: inches of a row of panels; by default 0.68 of a panel's width, at most 3. shared: ``sharex``,
         ``sharey``.
         """
-        from matplotlib.figure import Figure  # without pyplot no window system is touched
+        from matplotlib.figure import (
+            Figure,
+        )  # without pyplot no window system is touched
 
         self._across = across = min(count, most or max(1, int(self.width / NARROWEST)))
         down = ceil(count / across)
@@ -65,16 +68,26 @@ class Sheet:
         letters = max(8, int(inches * SMALL / TEXT / LETTER))
         return fill(literal(text), letters, break_long_words=False)
 
-    def legend(self, figure: "Figure", handles: Sequence[Any], labels: Sequence[str]) -> None:
+    def legend(
+        self, figure: "Figure", handles: Sequence[Any], labels: Sequence[str]
+    ) -> None:
         """A legend below the panels, in as many columns as fit; the figure grows by its height."""
         longest = max(map(len, labels)) * LETTER + 0.5
         columns = max(1, min(len(labels), int(self.width / longest)))
         rows = ceil(len(labels) / columns)
         figure.set_figheight(figure.get_figheight() + rows * LINE + 0.1)
         # matplotlib leaves out lines whose label begins with "_"
-        figure.legend(handles, [literal(label).lstrip("_") for label in labels], ncols=columns,
-                      loc="outside lower center", handlelength=2.8, columnspacing=1.0, handletextpad=0.5,
-                      labelspacing=0.25, borderaxespad=0.1)
+        figure.legend(
+            handles,
+            [literal(label).lstrip("_") for label in labels],
+            ncols=columns,
+            loc="outside lower center",
+            handlelength=2.8,
+            columnspacing=1.0,
+            handletextpad=0.5,
+            labelspacing=0.25,
+            borderaxespad=0.1,
+        )
 
 
 def literal(text: object) -> str:
@@ -86,4 +99,6 @@ def whole_numbers(axis: "Axis", most: int = 8) -> None:
     """Let an axis have ticks at whole numbers only, about ``most``."""
     from matplotlib.ticker import MaxNLocator
 
-    axis.set_major_locator(MaxNLocator(integer=True, nbins=most, steps=[1, 2, 5, 10], min_n_ticks=1))
+    axis.set_major_locator(
+        MaxNLocator(integer=True, nbins=most, steps=[1, 2, 5, 10], min_n_ticks=1)
+    )

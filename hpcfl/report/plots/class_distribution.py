@@ -30,29 +30,57 @@ def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     arranged = arrange(runs)
     labels = [row for row, _ in arranged.places]
     count = len(arranged.runs) + 1
-    figure, panels = sheet.panels(count, most=3, height=min(2.4, 0.9 * sheet.width / min(count, 3)))
+    figure, panels = sheet.panels(
+        count, most=3, height=min(2.4, 0.9 * sheet.width / min(count, 3))
+    )
     looking = looks(list(map(method_of, arranged.runs)))
-    for run, label, panel, look in zip(arranged.runs, labels, panels, looking, strict=False):
+    for run, label, panel, look in zip(
+        arranged.runs, labels, panels, looking, strict=False
+    ):
         found, truth = estimates(run, client), shares(run, client)
         order = np.argsort(truth)  # so that the classes that the client has are on top
         for of_class in order:
             look_of = style.of_class(int(of_class))
-            panel.plot(np.arange(1, len(found) + 1), found[:, of_class], linewidth=0.9, color=look_of.color,
-                       linestyle=look_of.linestyle, label=f"class {of_class}")
+            panel.plot(
+                np.arange(1, len(found) + 1),
+                found[:, of_class],
+                linewidth=0.9,
+                color=look_of.color,
+                linestyle=look_of.linestyle,
+                label=f"class {of_class}",
+            )
         panel.set(title=sheet.title(label), xlabel="mini-batch of round 1")
-        panels[-1].plot(truth, found[-1], linestyle="none", marker=look.marker, color=look.color, alpha=0.8,
-                        markersize=4, markeredgewidth=0, label=literal(label))
+        panels[-1].plot(
+            truth,
+            found[-1],
+            linestyle="none",
+            marker=look.marker,
+            color=look.color,
+            alpha=0.8,
+            markersize=4,
+            markeredgewidth=0,
+            label=literal(label),
+        )
     panels[0].set_ylabel("estimated share of a class")
     highest = max(panel.get_ylim()[1] for panel in panels[:-1])
     for panel in panels[:-1]:
         panel.set_ylim(0, highest)
-    largest = 1.05 * max(panels[-1].dataLim.max)  # so that the diagonal goes from corner to corner
+    largest = 1.05 * max(
+        panels[-1].dataLim.max
+    )  # so that the diagonal goes from corner to corner
     panels[-1].axline((0, 0), slope=1, color="black", linewidth=0.7)
-    panels[-1].set(title="after the last of them", xlabel="true share of a class", ylabel="estimated share",
-                   xlim=(-0.02 * largest, largest), ylim=(0, largest))
+    panels[-1].set(
+        title="after the last of them",
+        xlabel="true share of a class",
+        ylabel="estimated share",
+        xlim=(-0.02 * largest, largest),
+        ylim=(0, largest),
+    )
     _legend(sheet, figure, panels)
     samples = int(arranged.runs[0].results.static["train_counts"][client].sum())
-    sheet.notes.append(f"client {client}, with {samples:,} training samples; round 1 was played again for it")
+    sheet.notes.append(
+        f"client {client}, with {samples:,} training samples; round 1 was played again for it"
+    )
     return figure
 
 
@@ -62,7 +90,9 @@ def _legend(sheet: Sheet, figure: "Figure", panels: "list[Axes]") -> None:
     marks = dict(zip(*panels[-1].get_legend_handles_labels()[::-1], strict=True))
     classes = sorted(lines, key=lambda label: int(label.split()[1]))
     if len(classes) > style.CLASSES:
-        sheet.notes.append(f"lines of {len(classes)} classes share looks and have no legend")
+        sheet.notes.append(
+            f"lines of {len(classes)} classes share looks and have no legend"
+        )
         classes = []
     shown = {label: lines[label] for label in classes} | marks
     sheet.legend(figure, list(shown.values()), list(shown))
@@ -71,12 +101,17 @@ def _legend(sheet: Sheet, figure: "Figure", panels: "list[Axes]") -> None:
 def estimates(run: Run, client: int) -> np.ndarray:
     """A client's estimates after each mini-batch of round 1, [mini-batches, classes]."""
     again = run.models.again
-    columns, classes = again.prepared.setup.layout.columns("head.weight"), again.prepared.setup.classes
+    columns, classes = (
+        again.prepared.setup.layout.columns("head.weight"),
+        again.prepared.setup.classes,
+    )
     seen: list[torch.Tensor] = []
 
     def look(phase: str, turn: Turn) -> None:
         if phase == "train":
-            seen.append(norm_distribution(turn.rows()[0, columns].double().view(classes, -1)))
+            seen.append(
+                norm_distribution(turn.rows()[0, columns].double().view(classes, -1))
+            )
 
     for _ in again.play(1, False, [client], partial(Watched, look=look)):
         pass

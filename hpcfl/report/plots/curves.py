@@ -7,7 +7,14 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.report.arrangement import Arrangement, arrange, label, seeds, setting_of, varied_keys
+from hpcfl.report.arrangement import (
+    Arrangement,
+    arrange,
+    label,
+    seeds,
+    setting_of,
+    varied_keys,
+)
 from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import Line
 from hpcfl.report.plots.base import Sheet, literal, whole_numbers
@@ -21,8 +28,16 @@ if TYPE_CHECKING:
 DECADES = 100  # keys whose values differ by this factor are drawn on a logarithmic axis
 
 
-def plugin(runs: list[Run], sheet: Sheet, *, x: str = "rounds", metric: str = "", at: str = "",
-           group: Sequence[str] = (), base: float | None = None) -> "Figure":
+def plugin(
+    runs: list[Run],
+    sheet: Sheet,
+    *,
+    x: str = "rounds",
+    metric: str = "",
+    at: str = "",
+    group: Sequence[str] = (),
+    base: float | None = None,
+) -> "Figure":
     """A line for each method, or other ``group``; a panel for each data set and partition.
 
     at: of a key on the x axis, where the score is read in a run. base: a value of this key; what is drawn is
@@ -30,29 +45,50 @@ def plugin(runs: list[Run], sheet: Sheet, *, x: str = "rounds", metric: str = ""
     """
     if x in AXES and (at or base is not None):
         given = f"--at {at}" if at else f"--base {base:g}"
-        raise UserError(f"{given}: a curve over {x} has all rounds; {given.split()[0]} is for --x KEY")
+        raise UserError(
+            f"{given}: a curve over {x} has all rounds; {given.split()[0]} is for --x KEY"
+        )
     from matplotlib.ticker import EngFormatter
 
     metric = metric or runs[0].metric
     varied = varied_keys(runs)
     if x not in AXES and x not in varied:
-        hint = plugins.nearest(x, [*AXES, *(key for key in varied if _numeric(runs, key))])
+        hint = plugins.nearest(
+            x, [*AXES, *(key for key in varied if _numeric(runs, key))]
+        )
         raise UserError(f"--x {x}: is no key in which these runs differ{hint}")
-    arranged = arrange(runs, [*group, x] if group and x in varied else group, unfinished=x in AXES,
-                     options="--group")
+    arranged = arrange(
+        runs,
+        [*group, x] if group and x in varied else group,
+        unfinished=x in AXES,
+        options="--group",
+    )
     refuse_unknown(arranged.runs, metric)
-    panels = over_cost(arranged, metric, x) if x in AXES else against(arranged, metric, x, at or "best", base)
+    panels = (
+        over_cost(arranged, metric, x)
+        if x in AXES
+        else against(arranged, metric, x, at or "best", base)
+    )
     lines = [line for of_panel in panels.values() for line in of_panel]
     if not any(len(line.x) for line in lines):
         raise UserError(f"--metric {metric}: no round has it in all repetitions")
     sheet.notes += [*arranged.notes, _lines.repeated(lines)]
-    figure = _lines.draw(sheet, panels if len(panels) > 1 else {"": lines}, named(runs[0], metric).measure,
-                         xlabel=AXES[x][0] if x in AXES else literal(x),
-                         ylabel=_lines.scored(arranged.runs, metric) if base is None else
-                         f"gain over {literal(x)} = {base:g}: {_lines.scored(arranged.runs, metric)}")
+    figure = _lines.draw(
+        sheet,
+        panels if len(panels) > 1 else {"": lines},
+        named(runs[0], metric).measure,
+        xlabel=AXES[x][0] if x in AXES else literal(x),
+        ylabel=_lines.scored(arranged.runs, metric)
+        if base is None
+        else f"gain over {literal(x)} = {base:g}: {_lines.scored(arranged.runs, metric)}",
+    )
     for axes in figure.axes:
         places = np.concatenate([line.x for line in lines])
-        if x not in AXES and places.min() > 0 and places.max() / places.min() >= DECADES:
+        if (
+            x not in AXES
+            and places.min() > 0
+            and places.max() / places.min() >= DECADES
+        ):
             axes.set_xscale("log")
         elif (places == places.round()).all():
             whole_numbers(axes.xaxis)
@@ -61,7 +97,9 @@ def plugin(runs: list[Run], sheet: Sheet, *, x: str = "rounds", metric: str = ""
     return figure
 
 
-def over_cost(arranged: Arrangement, metric: str, x: str = "rounds") -> dict[str, list[Line]]:
+def over_cost(
+    arranged: Arrangement, metric: str, x: str = "rounds"
+) -> dict[str, list[Line]]:
     """The lines of runs over rounds or what these cost, by the label of their data."""
     panels: dict[str, list[Line]] = {}
     for (row, column), runs in arranged.repetitions.items():
@@ -72,45 +110,79 @@ def over_cost(arranged: Arrangement, metric: str, x: str = "rounds") -> dict[str
                 raise UserError(f"{run.folder}: --x {x}: was not recorded")
         curve = over(runs, places, numbers)
         panels.setdefault(column, []).append(
-            Line(row, _lines.method_of(runs[0]), curve.x, curve.mean, curve.std, curve.runs))
+            Line(
+                row,
+                _lines.method_of(runs[0]),
+                curve.x,
+                curve.mean,
+                curve.std,
+                curve.runs,
+            )
+        )
     return panels
 
 
-def against(arranged: Arrangement, metric: str, key: str, at: str,
-            base: float | None = None) -> dict[str, list[Line]]:
+def against(
+    arranged: Arrangement, metric: str, key: str, at: str, base: float | None = None
+) -> dict[str, list[Line]]:
     """The lines of what came out over the values of a key, by the label of what else the data are.
 
     base: as for ``plugin``.
     """
-    points: dict[tuple[str, str], dict[float, dict[str, float]]] = {}  # the innermost by seeds
+    points: dict[
+        tuple[str, str], dict[float, dict[str, float]]
+    ] = {}  # the innermost by seeds
     methods = {}
     for run, setting in arranged.placed:
         if not _is_number(setting.get(key)):
-            raise UserError(f"--x {key}: {setting.get(key)!r} in {run.folder} is not a number")
-        row, column = (label(setting, [one for one in keys if one != key])
-                       for keys in (arranged.down, arranged.across))
+            raise UserError(
+                f"--x {key}: {setting.get(key)!r} in {run.folder} is not a number"
+            )
+        row, column = (
+            label(setting, [one for one in keys if one != key])
+            for keys in (arranged.down, arranged.across)
+        )
         methods[row] = _lines.method_of(run)
         number = _factor(run, metric) * value(run, metric, at).value
-        points.setdefault((row, column), {}).setdefault(setting[key], {})[repr(seeds(setting))] = number
+        points.setdefault((row, column), {}).setdefault(setting[key], {})[
+            repr(seeds(setting))
+        ] = number
     panels: dict[str, list[Line]] = {}
     for (row, column), of_seeds in points.items():
-        found = {place: list(numbers.values()) for place, numbers in _gains(of_seeds, key, base).items()}
+        found = {
+            place: list(numbers.values())
+            for place, numbers in _gains(of_seeds, key, base).items()
+        }
         keys = sorted(found)
-        panels.setdefault(column, []).append(Line(
-            row, methods[row], np.array(keys, float), np.array([np.mean(found[one]) for one in keys]),
-            np.array([np.std(found[one]) for one in keys]), max(map(len, found.values()))))
+        panels.setdefault(column, []).append(
+            Line(
+                row,
+                methods[row],
+                np.array(keys, float),
+                np.array([np.mean(found[one]) for one in keys]),
+                np.array([np.std(found[one]) for one in keys]),
+                max(map(len, found.values())),
+            )
+        )
     return panels
 
 
-def _gains(of_seeds: Mapping[float, Mapping[str, float]], key: str,
-           base: float | None) -> Mapping[float, Mapping[str, float]]:
+def _gains(
+    of_seeds: Mapping[float, Mapping[str, float]], key: str, base: float | None
+) -> Mapping[float, Mapping[str, float]]:
     """Numbers by value and seeds, less those of the ``base``, where one is asked for. Raises UserError."""
     if base is None:
         return of_seeds
-    if any(set(numbers) != set(of_seeds.get(base, {})) for numbers in of_seeds.values()):
-        raise UserError(f"--base {base:g}: there are not runs of all the same seeds with {key} = {base:g}")
-    return {place: {seed: number - of_seeds[base][seed] for seed, number in numbers.items()}
-            for place, numbers in of_seeds.items()}
+    if any(
+        set(numbers) != set(of_seeds.get(base, {})) for numbers in of_seeds.values()
+    ):
+        raise UserError(
+            f"--base {base:g}: there are not runs of all the same seeds with {key} = {base:g}"
+        )
+    return {
+        place: {seed: number - of_seeds[base][seed] for seed, number in numbers.items()}
+        for place, numbers in of_seeds.items()
+    }
 
 
 def _numeric(runs: list[Run], key: str) -> bool:

@@ -26,8 +26,14 @@ if TYPE_CHECKING:
 STEPS = (1, 2, 5, 10, 20, 50, 100)  # from one client's number that is shown to the next
 
 
-def plugin(runs: list[Run], sheet: Sheet, *, metric: str = "", at: str = "best",
-           group: Sequence[str] = ()) -> "Figure":
+def plugin(
+    runs: list[Run],
+    sheet: Sheet,
+    *,
+    metric: str = "",
+    at: str = "best",
+    group: Sequence[str] = (),
+) -> "Figure":
     """The best mean on top; a client without a number is hatched."""
     found = _clients.rows(runs, sheet, metric, at, group)
     figure, places = _clients.paper(sheet, found, shared=False)
@@ -37,14 +43,18 @@ def plugin(runs: list[Run], sheet: Sheet, *, metric: str = "", at: str = "best",
     fitting = int(sheet.width / len(places) / (5 * LETTER))
     for place, (title, one) in zip(places, table.items(), strict=True):
         place.patch.set(hatch="////", edgecolor=PALE)
-        image = place.imshow(one, aspect="auto", vmin=low, vmax=high, interpolation="nearest")
+        image = place.imshow(
+            one, aspect="auto", vmin=low, vmax=high, interpolation="nearest"
+        )
         place.grid(False)
         place.set(xlabel="client", ylim=(len(one) - 0.5, -0.5))
         _name_clients(place, partitions(found.panels[title]), fitting)
     figure.colorbar(image, ax=places, pad=0.01, aspect=30)
     figure.suptitle(literal(_lines.scored(found.runs, found.metric)))
-    sheet.notes.append(f"rows by their mean; a column is a client, {read_at(found.metric, at)} of the rounds"
-                       + "".join(f"; {said(of_panel)}" for of_panel in found.panels.values()))
+    sheet.notes.append(
+        f"rows by their mean; a column is a client, {read_at(found.metric, at)} of the rounds"
+        + "".join(f"; {said(of_panel)}" for of_panel in found.panels.values())
+    )
     return figure
 
 
@@ -56,7 +66,9 @@ def partitions(rows: Sequence[Row]) -> dict[str, np.ndarray]:
         counts = run.results.static["test_counts"]
         if not any(np.array_equal(counts, known) for known, _ in found):
             found.append((counts, {}))
-        next(names for known, names in found if np.array_equal(counts, known))[name] = None
+        next(names for known, names in found if np.array_equal(counts, known))[name] = (
+            None
+        )
     return {", ".join(names): counts for counts, names in found}
 
 
@@ -75,8 +87,11 @@ def cells(rows: Sequence[Row]) -> np.ndarray:
     for row in rows:
         line: list[float] = []
         for counts in partitions(rows).values():
-            same = [numbers for run, numbers in zip(row.runs, row.numbers, strict=True)
-                    if np.array_equal(run.results.static["test_counts"], counts)]
+            same = [
+                numbers
+                for run, numbers in zip(row.runs, row.numbers, strict=True)
+                if np.array_equal(run.results.static["test_counts"], counts)
+            ]
             line += [np.nan] if line else []
             line += np.mean(same, axis=0).tolist() if same else [np.nan] * len(counts)
         table.append(line)
@@ -87,15 +102,32 @@ def _name_clients(place: "Axes", of: dict[str, np.ndarray], most: int) -> None:
     """Clients' numbers below the columns of ``cells``, about ``most``, and above them partitions' names."""
     sizes = [len(counts) for counts in of.values()]
     starts = list(accumulate([size + 1 for size in sizes], initial=0))[:-1]
-    step = next((step for step in STEPS if sum(ceil(size / step) for size in sizes) <= most), max(sizes))
-    shown = [(start, client) for start, size in zip(starts, sizes, strict=True)
-             for client in range(0, size, step)]
-    place.set_xticks([start + client for start, client in shown], [str(client) for _, client in shown])
+    step = next(
+        (step for step in STEPS if sum(ceil(size / step) for size in sizes) <= most),
+        max(sizes),
+    )
+    shown = [
+        (start, client)
+        for start, size in zip(starts, sizes, strict=True)
+        for client in range(0, size, step)
+    ]
+    place.set_xticks(
+        [start + client for start, client in shown],
+        [str(client) for _, client in shown],
+    )
     if len(sizes) > 1:
-        middles = [start + (size - 1) / 2 for start, size in zip(starts, sizes, strict=True)]
+        middles = [
+            start + (size - 1) / 2 for start, size in zip(starts, sizes, strict=True)
+        ]
         names = place.secondary_xaxis("top")
         names.set_xticks(middles, list(map(literal, of)))
         names.tick_params(length=0)
         names.spines[:].set_visible(False)
     for start in starts[1:]:
-        place.axvspan(start - 1.5, start - 0.5, facecolor="white", edgecolor="black", linewidth=0.6)
+        place.axvspan(
+            start - 1.5,
+            start - 0.5,
+            facecolor="white",
+            edgecolor="black",
+            linewidth=0.6,
+        )

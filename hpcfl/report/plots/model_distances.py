@@ -28,16 +28,26 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
     arranged = arrange(runs)
     found: dict[float, list[tuple[float, float]]] = {}
     for run in arranged.runs:
-        found.setdefault(run.config["method"].get("tau", np.nan), []).append(distances(run))
+        found.setdefault(run.config["method"].get("tau", np.nan), []).append(
+            distances(run)
+        )
     tau = sorted(found)
     method, panels = _lines.method_of(arranged.runs[0]), {}
     for place, title in enumerate(PANELS):
         numbers = [[pair[place] for pair in found[one]] for one in tau]
         mean, std = (np.array([of(one) for one in numbers]) for of in (np.mean, np.std))
-        panels[title] = [Line(method, method, np.array(tau), mean, std, max(map(len, numbers)))]
+        panels[title] = [
+            Line(method, method, np.array(tau), mean, std, max(map(len, numbers)))
+        ]
     sheet.notes += [*arranged.notes, _lines.repeated(panels[PANELS[0]])]
-    return _lines.draw(sheet, panels, None, shared=False, xlabel="temperature τ",
-                       ylabel="mean Euclidean distance")
+    return _lines.draw(
+        sheet,
+        panels,
+        None,
+        shared=False,
+        xlabel="temperature τ",
+        ylabel="mean Euclidean distance",
+    )
 
 
 def distances(run: Run) -> tuple[float, float]:

@@ -28,14 +28,28 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
     Of at most ``FEW`` runs also the trained models, where all clients start from one, and the class models.
     """
     arranged = arrange(runs)
-    panels: dict[str, np.ndarray] = {"training samples": runs[0].results.static["train_counts"]}
+    panels: dict[str, np.ndarray] = {
+        "training samples": runs[0].results.static["train_counts"]
+    }
     for run, (label, _) in zip(arranged.runs, arranged.places, strict=True):
-        panels |= {f"{label}{what}": table for what, table in of_run(run, len(arranged.runs) <= FEW).items()}
+        panels |= {
+            f"{label}{what}": table
+            for what, table in of_run(run, len(arranged.runs) <= FEW).items()
+        }
     rows = max(len(table) for table in panels.values())
-    figure, places = sheet.panels(len(panels), most=4, height=min(2.6, 0.75 + 0.085 * rows))
+    figure, places = sheet.panels(
+        len(panels), most=4, height=min(2.6, 0.75 + 0.085 * rows)
+    )
     for place, (title, table) in zip(places, panels.items(), strict=True):
-        _draw(place, sheet.title(title), table, "class model" if title.endswith("class models") else "client")
-    sheet.notes.append("norms of the output layer's rows; each panel has shades of its own, dark is small")
+        _draw(
+            place,
+            sheet.title(title),
+            table,
+            "class model" if title.endswith("class models") else "client",
+        )
+    sheet.notes.append(
+        "norms of the output layer's rows; each panel has shades of its own, dark is small"
+    )
     return figure
 
 
@@ -48,9 +62,17 @@ def of_run(run: Run, whole: bool) -> dict[str, np.ndarray]:
         return panels
     if (judged == judged[0]).all():
         trained = norms(run, run.models.of_clients(everyone, "post"))
-        panels |= {", after training": trained, ": change by training": trained - judged}
-    names = [name for name in run.models.again.prepared.method.server_models(
-        run.models.again.server(max(run.models.again.rounds))) if name.startswith("class ")]
+        panels |= {
+            ", after training": trained,
+            ": change by training": trained - judged,
+        }
+    names = [
+        name
+        for name in run.models.again.prepared.method.server_models(
+            run.models.again.server(max(run.models.again.rounds))
+        )
+        if name.startswith("class ")
+    ]
     if names:
         panels[": class models"] = norms(run, run.models.of_server(names))
     return panels

@@ -18,25 +18,131 @@ if TYPE_CHECKING:
     from matplotlib.patches import Patch
 
 # Krizhevsky 2009: by class of CIFAR-100 its super-class, as the data set's ``coarse_labels`` say
-SUPER_CLASSES = np.array([
-    4, 1, 14, 8, 0, 6, 7, 7, 18, 3, 3, 14, 9, 18, 7, 11, 3, 9, 7, 11, 6, 11, 5, 10, 7, 6, 13, 15, 3, 15,
-    0, 11, 1, 10, 12, 14, 16, 9, 11, 5, 5, 19, 8, 8, 15, 13, 14, 17, 18, 10, 16, 4, 17, 4, 2, 0, 17, 4,
-    18, 17, 10, 3, 2, 12, 12, 16, 12, 1, 9, 19, 2, 10, 0, 1, 16, 12, 9, 13, 15, 13, 16, 19, 2, 4, 6, 19,
-    5, 5, 8, 19, 18, 1, 2, 15, 6, 0, 17, 8, 14, 13])
+SUPER_CLASSES = np.array(
+    [
+        4,
+        1,
+        14,
+        8,
+        0,
+        6,
+        7,
+        7,
+        18,
+        3,
+        3,
+        14,
+        9,
+        18,
+        7,
+        11,
+        3,
+        9,
+        7,
+        11,
+        6,
+        11,
+        5,
+        10,
+        7,
+        6,
+        13,
+        15,
+        3,
+        15,
+        0,
+        11,
+        1,
+        10,
+        12,
+        14,
+        16,
+        9,
+        11,
+        5,
+        5,
+        19,
+        8,
+        8,
+        15,
+        13,
+        14,
+        17,
+        18,
+        10,
+        16,
+        4,
+        17,
+        4,
+        2,
+        0,
+        17,
+        4,
+        18,
+        17,
+        10,
+        3,
+        2,
+        12,
+        12,
+        16,
+        12,
+        1,
+        9,
+        19,
+        2,
+        10,
+        0,
+        1,
+        16,
+        12,
+        9,
+        13,
+        15,
+        13,
+        16,
+        19,
+        2,
+        4,
+        6,
+        19,
+        5,
+        5,
+        8,
+        19,
+        18,
+        1,
+        2,
+        15,
+        6,
+        0,
+        17,
+        8,
+        14,
+        13,
+    ]
+)
 
 
 def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
     """A panel for each run, all in the same shades; a class beside itself is left out."""
     arranged = arrange(runs)
-    figure, places = sheet.panels(len(arranged.runs), height=0.85 * sheet.width / min(2, len(arranged.runs)))
+    figure, places = sheet.panels(
+        len(arranged.runs), height=0.85 * sheet.width / min(2, len(arranged.runs))
+    )
     tables = [cosines(run) for run in arranged.runs]
     order = np.arange(len(tables[0]))
     if all(run.summary.dataset == "cifar-100" for run in arranged.runs):
         order = np.argsort(SUPER_CLASSES, kind="stable")
     top = max(np.nanmax(np.abs(table)) for table in tables)
     for place, table, (row, _) in zip(places, tables, arranged.places, strict=True):
-        image = place.imshow(table[order][:, order], vmin=-top, vmax=top, cmap="RdBu_r",
-                             interpolation="nearest")
+        image = place.imshow(
+            table[order][:, order],
+            vmin=-top,
+            vmax=top,
+            cmap="RdBu_r",
+            interpolation="nearest",
+        )
         place.grid(False)
         place.set(title=sheet.title(row), xlabel="class", ylabel="class")
         for axis in (place.xaxis, place.yaxis):
@@ -45,7 +151,9 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
             for start in range(0, len(order), 5):
                 place.add_patch(_frame(start))
             within, other = contrast(table)
-            sheet.notes.append(f"{row}: mean cosine {within:.3f} within a super-class, {other:.3f} outside")
+            sheet.notes.append(
+                f"{row}: mean cosine {within:.3f} within a super-class, {other:.3f} outside"
+            )
     figure.colorbar(image, ax=places, pad=0.01, aspect=30, shrink=0.8)
     return figure
 
@@ -68,4 +176,6 @@ def _frame(start: int) -> "Patch":
     """A frame around the five classes of a super-class."""
     from matplotlib.patches import Rectangle
 
-    return Rectangle((start - 0.5, start - 0.5), 5, 5, fill=False, edgecolor="black", linewidth=0.6)
+    return Rectangle(
+        (start - 0.5, start - 0.5), 5, 5, fill=False, edgecolor="black", linewidth=0.6
+    )

@@ -40,8 +40,14 @@ def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     arranged = arrange(runs)
     clients = list(dict.fromkeys([0, client]))
     several = len({column for _, column in arranged.places}) > 1
-    panels = {f"{row}{f', {column}' if several else ''}{f', client {one}' if client else ''}": (run, one)
-              for run, (row, column) in zip(arranged.runs, arranged.places, strict=True) for one in clients}
+    panels = {
+        f"{row}{f', {column}' if several else ''}{f', client {one}' if client else ''}": (
+            run,
+            one,
+        )
+        for run, (row, column) in zip(arranged.runs, arranged.places, strict=True)
+        for one in clients
+    }
     figure, places = sheet.panels(len(panels), most=4, height=2.3)
     for place, (title, (run, one)) in zip(places, panels.items(), strict=True):
         _draw(place, run, one)
@@ -49,9 +55,13 @@ def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     handles, labels = places[0].get_legend_handles_labels()
     if labels:
         sheet.legend(figure, handles, labels)
-    sheet.notes.append("test samples of all clients, a colour a class; rays are the rows of the output layer")
+    sheet.notes.append(
+        "test samples of all clients, a colour a class; rays are the rows of the output layer"
+    )
     if places[0].get_xlabel():
-        sheet.notes.append("of more than two features: the plane of their two principal components")
+        sheet.notes.append(
+            "of more than two features: the plane of their two principal components"
+        )
     return figure
 
 
@@ -59,13 +69,29 @@ def _draw(place: "Axes", run: Run, client: int) -> None:
     drawn = plane(run, client)
     for of_class in range(len(drawn.rays)):
         mine = drawn.points[drawn.labels == of_class]
-        place.plot(mine[:, 0], mine[:, 1], linestyle="none", marker="o", markersize=1.2, alpha=0.5,
-                   color=style.of_class(of_class).color, markeredgewidth=0)
+        place.plot(
+            mine[:, 0],
+            mine[:, 1],
+            linestyle="none",
+            marker="o",
+            markersize=1.2,
+            alpha=0.5,
+            color=style.of_class(of_class).color,
+            markeredgewidth=0,
+        )
     reach = np.abs(drawn.points).max()
-    for of_class, ray in enumerate(drawn.rays * reach / np.linalg.norm(drawn.rays, axis=1).max()):
+    for of_class, ray in enumerate(
+        drawn.rays * reach / np.linalg.norm(drawn.rays, axis=1).max()
+    ):
         look = style.of_class(of_class)
-        place.plot([0, ray[0]], [0, ray[1]], color=look.color, linestyle=look.linestyle, linewidth=1.4,
-                   label=f"class {of_class}" if len(drawn.rays) <= style.CLASSES else None)
+        place.plot(
+            [0, ray[0]],
+            [0, ray[1]],
+            color=look.color,
+            linestyle=look.linestyle,
+            linewidth=1.4,
+            label=f"class {of_class}" if len(drawn.rays) <= style.CLASSES else None,
+        )
     place.set(**drawn.axes)
     place.set_aspect("equal", adjustable="datalim")
 
@@ -76,7 +102,10 @@ def plane(run: Run, client: int) -> Drawn:
     x, y = run.models.samples(run.models.everyone)
     with torch.no_grad():
         features = module.features(x)
-    by_angle, rays = isinstance(module.head, CosineHead), module.head.weight.detach().numpy()
+    by_angle, rays = (
+        isinstance(module.head, CosineHead),
+        module.head.weight.detach().numpy(),
+    )
     if by_angle:
         features = functional.normalize(features, dim=1)
     if rays.shape[1] == 2:

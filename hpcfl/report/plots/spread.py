@@ -16,30 +16,67 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def plugin(runs: list[Run], sheet: Sheet, *, metric: str = "", at: str = "best",
-           group: Sequence[str] = ()) -> "Figure":
+def plugin(
+    runs: list[Run],
+    sheet: Sheet,
+    *,
+    metric: str = "",
+    at: str = "best",
+    group: Sequence[str] = (),
+) -> "Figure":
     """A row for each method, or other ``group``, the best mean on top; each number is a mean over seeds."""
     found = _clients.rows(runs, sheet, metric, at, group)
     figure, places = _clients.paper(sheet, found)
     better = found.measure.better
     for place, of_panel in zip(places, found.panels.values(), strict=True):
         place.set_xlabel(literal(_lines.scored(found.runs, found.metric)))
-        for position, (row, look) in enumerate(zip(of_panel, looks([row.method for row in of_panel]),
-                                                   strict=True)):
+        for position, (row, look) in enumerate(
+            zip(of_panel, looks([row.method for row in of_panel]), strict=True)
+        ):
             worst, mean, best = spread(row.numbers, better)
-            place.plot([worst, best], [position, position], color=look.color, linewidth=1.6, alpha=0.6)
-            place.plot([worst], [position], marker="|", color=look.color, markersize=7, markeredgewidth=1.6)
-            place.plot([best], [position], marker="|", color=look.color, markersize=7, markeredgewidth=1.6)
-            place.plot([mean], [position], marker=look.marker, color=look.color, markersize=4)
-    sheet.notes.append("from the worst tenth of the clients over the mean (its mark) to the best tenth, "
-                       f"{read_at(found.metric, at)} of the rounds, mean over seeds")
+            place.plot(
+                [worst, best],
+                [position, position],
+                color=look.color,
+                linewidth=1.6,
+                alpha=0.6,
+            )
+            place.plot(
+                [worst],
+                [position],
+                marker="|",
+                color=look.color,
+                markersize=7,
+                markeredgewidth=1.6,
+            )
+            place.plot(
+                [best],
+                [position],
+                marker="|",
+                color=look.color,
+                markersize=7,
+                markeredgewidth=1.6,
+            )
+            place.plot(
+                [mean], [position], marker=look.marker, color=look.color, markersize=4
+            )
+    sheet.notes.append(
+        "from the worst tenth of the clients over the mean (its mark) to the best tenth, "
+        f"{read_at(found.metric, at)} of the rounds, mean over seeds"
+    )
     return figure
 
 
 def spread(numbers: Sequence[np.ndarray], better: str) -> tuple[float, float, float]:
     """The mean over repetitions of the worst tenth, of the mean and of the best tenth of ``numbers``."""
     opposite = "down" if better == "up" else "up"
-    summaries = [(summarised("worst_tenth", one, better), summarised("mean", one),
-                  summarised("worst_tenth", one, opposite)) for one in numbers]
+    summaries = [
+        (
+            summarised("worst_tenth", one, better),
+            summarised("mean", one),
+            summarised("worst_tenth", one, opposite),
+        )
+        for one in numbers
+    ]
     worst, mean, best = np.nanmean(summaries, axis=0).tolist()
     return worst, mean, best

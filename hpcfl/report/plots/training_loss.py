@@ -35,22 +35,38 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
             losses = np.full((len(found), max(rounds)), np.nan)
             for round in rounds:
                 losses[:, round - 1] = [loss(run, moment, round) for run in found]
-            panels.setdefault(column, []).append(Line(
-                f"{row}, {text}", _lines.method_of(found[0]), np.arange(1.0, max(rounds) + 1),
-                losses.mean(axis=0), losses.std(axis=0), len(found)))
+            panels.setdefault(column, []).append(
+                Line(
+                    f"{row}, {text}",
+                    _lines.method_of(found[0]),
+                    np.arange(1.0, max(rounds) + 1),
+                    losses.mean(axis=0),
+                    losses.std(axis=0),
+                    len(found),
+                )
+            )
     lines = [line for of_panel in panels.values() for line in of_panel]
     sheet.notes += [*arranged.notes, _lines.repeated(lines)]
-    figure = _lines.draw(sheet, panels if len(panels) > 1 else {"": lines}, None, xlabel="round",
-                         ylabel="training loss")
+    figure = _lines.draw(
+        sheet,
+        panels if len(panels) > 1 else {"": lines},
+        None,
+        xlabel="round",
+        ylabel="training loss",
+    )
     for axes in figure.axes:
         axes.set_yscale("log")
         whole_numbers(axes.xaxis)
     if missing:
         most = max(run.config["rounds"] for run in arranged.runs)
-        sheet.notes.append(f"without {ranges(sorted(missing))}, whose state is not kept: checkpoint.every = "
-                           f"1 and checkpoint.keep = {most} before a run keep all")
+        sheet.notes.append(
+            f"without {ranges(sorted(missing))}, whose state is not kept: checkpoint.every = "
+            f"1 and checkpoint.keep = {most} before a run keep all"
+        )
         for drawn in (line for axes in figure.axes for line in axes.lines):
-            drawn.set_markevery(1)  # a round between two that are missing is a mark alone
+            drawn.set_markevery(
+                1
+            )  # a round between two that are missing is a mark alone
     return figure
 
 
@@ -60,6 +76,8 @@ def loss(run: Run, column: str, round: int) -> float:
     for one in run.models.of_clients(run.models.everyone, column, round):
         x, y = samples.take(samples.train[one.clients[0]])
         with torch.no_grad():
-            total += float(functional.cross_entropy(one.module(x.cpu()), y.cpu(), reduction="sum"))
+            total += float(
+                functional.cross_entropy(one.module(x.cpu()), y.cpu(), reduction="sum")
+            )
         count += len(y)
     return total / count

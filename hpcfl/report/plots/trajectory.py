@@ -28,16 +28,37 @@ def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     points = plane.points
     figure, (panel,) = sheet.panels(1, height=min(4.0, 0.8 * sheet.width))
     labels = [row for row, _ in arranged.places]
-    for path, label, look in zip(paths, labels, looks(list(map(method_of, arranged.runs))), strict=True):
-        at, points = points[:len(path)], points[len(path):]
-        panel.plot(*at.T, color=look.color, linestyle=look.linestyle, linewidth=0.9, label=label)
-        panel.plot(*at[::2].T, color=look.color, linestyle="none", marker="o", fillstyle="none")
+    for path, label, look in zip(
+        paths, labels, looks(list(map(method_of, arranged.runs))), strict=True
+    ):
+        at, points = points[: len(path)], points[len(path) :]
+        panel.plot(
+            *at.T,
+            color=look.color,
+            linestyle=look.linestyle,
+            linewidth=0.9,
+            label=label,
+        )
+        panel.plot(
+            *at[::2].T, color=look.color, linestyle="none", marker="o", fillstyle="none"
+        )
         panel.plot(*at[1::2].T, color=look.color, linestyle="none", marker="s")
-        panel.annotate("begin", at[0], (-4, -10), textcoords="offset points", fontsize="small")
-        panel.annotate("end", at[-1], (5, -2), textcoords="offset points", fontsize="small")
+        panel.annotate(
+            "begin", at[0], (-4, -10), textcoords="offset points", fontsize="small"
+        )
+        panel.annotate(
+            "end", at[-1], (5, -2), textcoords="offset points", fontsize="small"
+        )
     for mark, filled, moment in (("o", "none", "before"), ("s", "full", "after")):
-        panel.plot([], [], color="grey", linestyle="none", marker=mark, fillstyle=filled,
-                   label=f"{moment} local training")
+        panel.plot(
+            [],
+            [],
+            color="grey",
+            linestyle="none",
+            marker=mark,
+            fillstyle=filled,
+            label=f"{moment} local training",
+        )
     panel.margins(0.08)
     panel.set(**plane.axes)
     sheet.legend(figure, *panel.get_legend_handles_labels())
@@ -52,11 +73,18 @@ def models(run: Run, client: int) -> np.ndarray:
     """
     again, found = run.models.again, []
     kept = again.rounds & set(run.results.rounds[run.results.played].tolist())
-    for round in sorted(one for one in kept if {one - 1, one + 1} & kept):  # not the first one by itself
+    for round in sorted(
+        one for one in kept if {one - 1, one + 1} & kept
+    ):  # not the first one by itself
         [(_, fleet)] = again.play(round, False, [client])
         if "post" in fleet.kept:
-            found += [fleet.rows(fleet.kept[column].rows)[0].cpu().numpy() for column in ("pre", "post")]
+            found += [
+                fleet.rows(fleet.kept[column].rows)[0].cpu().numpy()
+                for column in ("pre", "post")
+            ]
     if len(found) < 4:
-        raise UserError(f"{run.folder}: a path needs the states of rounds that follow one another; run with "
-                        f"checkpoint.every = 1 and checkpoint.keep = {run.config['rounds']}, which keeps all")
+        raise UserError(
+            f"{run.folder}: a path needs the states of rounds that follow one another; run with "
+            f"checkpoint.every = 1 and checkpoint.keep = {run.config['rounds']}, which keeps all"
+        )
     return np.stack(found)

@@ -35,17 +35,31 @@ def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     for panel, run, title in zip(panels, arranged.runs, titles, strict=True):
         [look], done = looks([method_of(run)]), 0
         for round, found in losses(run, client).items():
-            panel.plot(done + np.arange(1, len(found) + 1), found, color=look.color, marker="o", markersize=2)
+            panel.plot(
+                done + np.arange(1, len(found) + 1),
+                found,
+                color=look.color,
+                marker="o",
+                markersize=2,
+            )
             panel.axvline(done + 0.5, color="black", linewidth=0.5, linestyle=":")
-            panel.annotate(f"round {round}", (done + 1, 1), xycoords=("data", "axes fraction"), rotation=90,
-                           va="top", fontsize="small")
+            panel.annotate(
+                f"round {round}",
+                (done + 1, 1),
+                xycoords=("data", "axes fraction"),
+                rotation=90,
+                va="top",
+                fontsize="small",
+            )
             done += len(found)
         low, high = panel.get_ylim()
         panel.set_ylim(low, high + 0.35 * (high - low))  # room for the rounds' numbers
         panel.set(title=sheet.title(title), xlabel="epoch of learning the weights")
         whole_numbers(panel.xaxis)
     panels[0].set_ylabel(sheet.upright(f"training loss of client {client}"))
-    sheet.notes.append(f"client {client}; rounds were played again with at least {FEWEST} epochs each")
+    sheet.notes.append(
+        f"client {client}; rounds were played again with at least {FEWEST} epochs each"
+    )
     return figure
 
 
@@ -57,8 +71,12 @@ def losses(run: Run, client: int) -> dict[int, np.ndarray]:
     again, found = run.models.again, dict[int, np.ndarray]()
     method = again.prepared.method
     if not isinstance(method, Blending) or not method.ala:
-        raise UserError(f"{run.folder}: {method.name} does not learn how to blend models")
-    for round in sorted(again.rounds & set(run.results.rounds[run.results.played].tolist())):
+        raise UserError(
+            f"{run.folder}: {method.name} does not learn how to blend models"
+        )
+    for round in sorted(
+        again.rounds & set(run.results.rounds[run.results.played].tolist())
+    ):
         seen: list[float] = []
 
         def look(phase: str, turn: Turn, seen: list[float] = seen) -> None:
@@ -67,11 +85,15 @@ def losses(run: Run, client: int) -> dict[int, np.ndarray]:
 
         fleets = partial(Watched, look=look, longest={PHASE: FEWEST})
         for _, fleet in again.play(round, False, [client], fleets):
-            pool = max(1, int(method.adaptive_aggregation().share * int(fleet.samples[0])))
+            pool = max(
+                1, int(method.adaptive_aggregation().share * int(fleet.samples[0]))
+            )
             steps = ceil(pool / fleet.setup.training.batch_size)
         if seen:
             found[round] = np.array(seen).reshape(-1, steps).mean(axis=1)
     if not found:
-        raise UserError(f"{run.folder}: no round is kept in which weights are learned; run with "
-                        f"checkpoint.every = 1 and checkpoint.keep = {run.config['rounds']}, which keeps all")
+        raise UserError(
+            f"{run.folder}: no round is kept in which weights are learned; run with "
+            f"checkpoint.every = 1 and checkpoint.keep = {run.config['rounds']}, which keeps all"
+        )
     return found

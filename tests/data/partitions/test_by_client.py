@@ -12,14 +12,22 @@ from hpcfl.data.datasets import Dataset
 from hpcfl.data.partitions.by_client import plugin
 from hpcfl.errors import UserError
 
-NAMES = np.array(["eve", "ann", "bob", "ann", "eve", "eve", "bob", "ann", "eve", "bob", "bob", "eve"])
+NAMES = np.array(
+    ["eve", "ann", "bob", "ann", "eve", "eve", "bob", "ann", "eve", "bob", "bob", "eve"]
+)
 LISTS = {"one": [5, 0, 1, 2], "two": [3, 4, 6, 7]}
 APART = {"one": {"train": [0, 1], "test": [2]}, "two": {"train": [4, 3], "test": [2]}}
 
 
 def data(official_test=0, named=True):
-    return Dataset("toy", torch.zeros(12, 1), torch.arange(12) % 3, 3, official_test=official_test,
-                   owners=owners.numbered(NAMES) if named else None)
+    return Dataset(
+        "toy",
+        torch.zeros(12, 1),
+        torch.arange(12) % 3,
+        3,
+        official_test=official_test,
+        owners=owners.numbered(NAMES) if named else None,
+    )
 
 
 def lists(split):
@@ -33,7 +41,11 @@ def write(path, content):
         with h5py.File(path, "w") as file:
             for name, held in content.items():
                 apart = isinstance(held, dict)
-                parts = {f"{name}/{part}": held[part] for part in held} if apart else {name: held}
+                parts = (
+                    {f"{name}/{part}": held[part] for part in held}
+                    if apart
+                    else {name: held}
+                )
                 for place, samples in parts.items():
                     file.create_dataset(place, data=samples)
     return str(path)
@@ -45,7 +57,9 @@ def test_each_client_has_its_own_samples_cut_as_in_other_schemes():
         train, test = split.train[client], split.test[client]
         assert sorted([*train, *test]) == np.flatnonzero(name == NAMES).tolist()
         assert len(train) == (name == NAMES).sum() // 2 and (np.diff(train) > 0).all()
-    assert lists(split) != lists(partition.make(plugin(clients=3, train=0.5, seed=2), data()))
+    assert lists(split) != lists(
+        partition.make(plugin(clients=3, train=0.5, seed=2), data())
+    )
 
 
 def test_an_official_test_split_says_what_clients_are_tested_on():
@@ -54,73 +68,123 @@ def test_an_official_test_split_says_what_clients_are_tested_on():
 
 
 def test_fewer_clients_are_drawn_with_the_seed():
-    splits = [partition.make(plugin(clients=2, seed=seed), data(official_test=6)) for seed in range(9)]
+    splits = [
+        partition.make(plugin(clients=2, seed=seed), data(official_test=6))
+        for seed in range(9)
+    ]
     drawn = {str(split.train) for split in splits}
-    assert drawn == {str([np.array(one) for one in two]) for two in (
-        ([1, 3], [2]), ([1, 3], [0, 4, 5]), ([2], [0, 4, 5]))}
-    assert splits[0].notes == ["2 of the 3 clients of 'toy' take part, drawn with partition.seed"]
+    assert drawn == {
+        str([np.array(one) for one in two])
+        for two in (([1, 3], [2]), ([1, 3], [0, 4, 5]), ([2], [0, 4, 5]))
+    }
+    assert splits[0].notes == [
+        "2 of the 3 clients of 'toy' take part, drawn with partition.seed"
+    ]
 
 
 @pytest.mark.parametrize("suffix", ["json", "h5"])
 def test_lists_in_a_file(tmp_path, suffix):
     whole = write(tmp_path / f"whole.{suffix}", LISTS)
     split = partition.make(plugin(clients=2, lists=whole), data(named=False))
-    assert [sorted([*train, *test]) for train, test in zip(split.train, split.test, strict=True)] == [
-        [0, 1, 2, 5], [3, 4, 6, 7]]
+    assert [
+        sorted([*train, *test])
+        for train, test in zip(split.train, split.test, strict=True)
+    ] == [[0, 1, 2, 5], [3, 4, 6, 7]]
     assert [len(train) for train in split.train] == [3, 3]
     apart = write(tmp_path / f"apart.{suffix}", APART)
     split = partition.make(plugin(clients=2, lists=apart), data())
     assert lists(split) == [[0, 1], [3, 4], [2], [2]]
     split.save(tmp_path / "partition.h5")
-    again = partition.make(plugin(clients=2, lists=apart, file=str(tmp_path / "partition.h5")), data())
+    again = partition.make(
+        plugin(clients=2, lists=apart, file=str(tmp_path / "partition.h5")), data()
+    )
     assert again.same(split)
 
 
-@pytest.mark.parametrize(("content", "told"), [
-    ({}, "it must hold a list of sample numbers for each client, by its name"),
-    ("[1, 2]", "it must hold a list of sample numbers for each client, by its name"),
-    ("{", "not JSON"),
-    ({"a": [0, 1.5]}, r"client 'a' must have a list of sample numbers, 0, 1, …; it has \[0, 1\.5\]"),
-    ({"a": [0, True]}, "client 'a' must have a list of sample numbers"),
-    ({"a": [0, 2 ** 62]}, "client 'a' must have a list of sample numbers"),
-    ({"a": "text"}, "client 'a' must have a list of sample numbers"),
-    ({"a": {"train": [1]}}, "a list of sample numbers, or two called 'train' and 'test'"),
-    ({"a": [3, 1, 3]}, "client 'a' has sample 3 twice"),
-    ({"a": [0, 1], "b": {"train": [2], "test": [3]}}, "some clients have one list, others"),
-    ({"a": [0, 1], "b": []}, r"client 'b' has 0 samples to train and 0 to test on, it needs at least one"),
-    ({"a": [0], "b": [1, 2]}, "client 'a' has 0 samples to train and 1 to test on"),
-    ({"a": [0, 1]}, r"partition\.clients = 2: .*lists\.json has only 1 clients"),
-    ({"a": [0, 1], "b": [2, 12]}, r"lists\.json: client 'b' has sample 12; the data set's are 0 … 11"),
-    ({"a": [-1, 1], "b": [2, 3]}, "client 'a' has sample -1"),
-    ({"a": {"train": [0], "test": [0]}, "b": {"train": [1], "test": [2]}},
-     r"lists\.json: client 'a' has sample 0 to train and to test on"),
-])
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({}, "it must hold a list of sample numbers for each client, by its name"),
+        (
+            "[1, 2]",
+            "it must hold a list of sample numbers for each client, by its name",
+        ),
+        ("{", "not JSON"),
+        (
+            {"a": [0, 1.5]},
+            r"client 'a' must have a list of sample numbers, 0, 1, …; it has \[0, 1\.5\]",
+        ),
+        ({"a": [0, True]}, "client 'a' must have a list of sample numbers"),
+        ({"a": [0, 2**62]}, "client 'a' must have a list of sample numbers"),
+        ({"a": "text"}, "client 'a' must have a list of sample numbers"),
+        (
+            {"a": {"train": [1]}},
+            "a list of sample numbers, or two called 'train' and 'test'",
+        ),
+        ({"a": [3, 1, 3]}, "client 'a' has sample 3 twice"),
+        (
+            {"a": [0, 1], "b": {"train": [2], "test": [3]}},
+            "some clients have one list, others",
+        ),
+        (
+            {"a": [0, 1], "b": []},
+            r"client 'b' has 0 samples to train and 0 to test on, it needs at least one",
+        ),
+        ({"a": [0], "b": [1, 2]}, "client 'a' has 0 samples to train and 1 to test on"),
+        ({"a": [0, 1]}, r"partition\.clients = 2: .*lists\.json has only 1 clients"),
+        (
+            {"a": [0, 1], "b": [2, 12]},
+            r"lists\.json: client 'b' has sample 12; the data set's are 0 … 11",
+        ),
+        ({"a": [-1, 1], "b": [2, 3]}, "client 'a' has sample -1"),
+        (
+            {"a": {"train": [0], "test": [0]}, "b": {"train": [1], "test": [2]}},
+            r"lists\.json: client 'a' has sample 0 to train and to test on",
+        ),
+    ],
+)
 def test_lists_that_are_none_are_refused(tmp_path, content, told):
     with pytest.raises(UserError, match=told):
-        partition.make(plugin(clients=2, lists=write(tmp_path / "lists.json", content)), data())
+        partition.make(
+            plugin(clients=2, lists=write(tmp_path / "lists.json", content)), data()
+        )
 
 
 def test_samples_of_several_clients_and_of_none_are_noted(tmp_path):
     path = write(tmp_path / "lists.json", {"one": [5, 0, 1, 2], "two": [2, 5, 6, 7]})
     assert partition.make(plugin(clients=2, lists=path), data()).notes == [
         f"{path}: 2 of 12 samples are held by several clients",
-        f"{path}: 6 of 12 samples are held by no client"]
-    whole = write(tmp_path / "lists.json", {"one": [0, 1, 2, 3, 4, 5], "two": [6, 7, 8, 9, 10, 11]})
-    assert partition.make(plugin(clients=2, lists=whole), data()).names == ["one", "two"]
+        f"{path}: 6 of 12 samples are held by no client",
+    ]
+    whole = write(
+        tmp_path / "lists.json",
+        {"one": [0, 1, 2, 3, 4, 5], "two": [6, 7, 8, 9, 10, 11]},
+    )
+    assert partition.make(plugin(clients=2, lists=whole), data()).names == [
+        "one",
+        "two",
+    ]
     assert partition.make(plugin(clients=2, lists=whole), data()).notes == []
 
 
 def test_hdf5_that_is_not_plain_is_refused(tmp_path):
     with h5py.File(tmp_path / "lists.h5", "w") as file:
         file.create_dataset("a", data=np.arange(1000), compression="gzip")
-    with pytest.raises(UserError, match=r"lists\.h5: cannot be used .*chunked or compressed"):
+    with pytest.raises(
+        UserError, match=r"lists\.h5: cannot be used .*chunked or compressed"
+    ):
         partition.make(plugin(clients=1, lists=str(tmp_path / "lists.h5")), data())
     with pytest.raises(UserError, match=r"none\.h5: cannot be read \(No such file"):
         partition.make(plugin(clients=1, lists=str(tmp_path / "none.h5")), data())
 
 
 def test_data_without_clients_and_too_few_clients_are_refused():
-    with pytest.raises(UserError, match=r"'toy' does not say whose its samples are; set partition\.lists"):
+    with pytest.raises(
+        UserError,
+        match=r"'toy' does not say whose its samples are; set partition\.lists",
+    ):
         partition.make(plugin(clients=2), data(named=False))
-    with pytest.raises(UserError, match=r"partition\.clients = 4: 'toy' has only 3 clients"):
+    with pytest.raises(
+        UserError, match=r"partition\.clients = 4: 'toy' has only 3 clients"
+    ):
         partition.make(plugin(clients=4), data())

@@ -11,11 +11,15 @@ from hpcfl.rows import randomness
 LABELS = np.repeat(np.arange(100), 600)  # CIFAR-100, merged
 
 
-@pytest.mark.parametrize(("beta", "reported"), [(0.01, 12), (0.1, 46), (0.5, 85), (1.0, 94)])
+@pytest.mark.parametrize(
+    ("beta", "reported"), [(0.01, 12), (0.1, 46), (0.5, 85), (1.0, 94)]
+)
 def test_d2_classes_per_client_are_those_of_cwfedavg_table_3(beta, reported):
     held = []
     for seed in range(10):
-        assignment = plugin(beta=beta).assign(LABELS, 100, randomness.generator(seed, "partition"))
+        assignment = plugin(beta=beta).assign(
+            LABELS, 100, randomness.generator(seed, "partition")
+        )
         held += [len(np.unique(LABELS[samples])) for samples in assignment.samples]
     assert abs(np.mean(held) - reported) <= 2
 
@@ -27,7 +31,9 @@ def test_d2_all_samples_go_to_one_client_each_and_none_is_too_small():
 
 
 def test_d2_a_client_at_the_mean_gets_no_more():
-    shares = _dirichlet.shares_of(np.array([True, False, True]), 0.1, np.random.default_rng(0))
+    shares = _dirichlet.shares_of(
+        np.array([True, False, True]), 0.1, np.random.default_rng(0)
+    )
     assert shares[1] == 0 and shares.sum() == pytest.approx(1)
 
 
@@ -37,7 +43,9 @@ def test_d2_the_last_client_gets_the_rest_of_rounding(monkeypatch):
     shares = np.array([0.25, 0.25, 0.4999999, 0.0])
     monkeypatch.setattr(_dirichlet, "shares_of", lambda *given: shares)
     drawn = _dirichlet.spread([np.arange(10)], 4, 0.1, np.random.default_rng(0))
-    assert [len(held) for held in drawn.samples()] == drawn.sizes.tolist() == [2, 3, 4, 1]
+    assert (
+        [len(held) for held in drawn.samples()] == drawn.sizes.tolist() == [2, 3, 4, 1]
+    )
     assert sorted(np.concatenate(drawn.samples())) == list(range(10))
 
 
@@ -49,13 +57,21 @@ def test_d2_shares_that_underflow_are_drawn_again():
 
 def test_d2_small_draws_are_redrawn_and_counted():
     labels = np.arange(100) % 10
-    assert plugin(clients=20, beta=0.1).assign(labels, 10, np.random.default_rng(0)).attempts > 1
+    assert (
+        plugin(clients=20, beta=0.1)
+        .assign(labels, 10, np.random.default_rng(0))
+        .attempts
+        > 1
+    )
 
 
 def test_d2_giving_up_tells_the_numbers(monkeypatch):
     for module in (dirichlet, _dirichlet):
         monkeypatch.setattr(module, "CAP", 20)
-    with pytest.raises(UserError, match="in 20 attempts never did each of 90 clients get 2 of 100 samples"):
+    with pytest.raises(
+        UserError,
+        match="in 20 attempts never did each of 90 clients get 2 of 100 samples",
+    ):
         plugin(clients=90).assign(np.arange(100) % 10, 10, np.random.default_rng(0))
     with pytest.raises(UserError, match="too small"):
         _dirichlet.shares_of(np.array([False, False]), 0.1, np.random.default_rng(0))

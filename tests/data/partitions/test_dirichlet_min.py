@@ -14,7 +14,10 @@ def test_d3_the_training_split_is_dealt_out_and_all_are_tested_on_the_test_split
     draw = plugin(clients=20, beta=beta).draw(LABELS, 10, 500)
     assert sorted(np.concatenate(draw.train)) == list(range(5000))
     assert all(test.tolist() == list(range(5000, 5500)) for test in draw.test)
-    assert min(map(len, draw.train)) >= 10 and min(len(np.unique(LABELS[held])) for held in draw.train) >= 2
+    assert (
+        min(map(len, draw.train)) >= 10
+        and min(len(np.unique(LABELS[held])) for held in draw.train) >= 2
+    )
     assert 1 <= draw.attempts <= 3 and not draw.notes
 
 
@@ -26,11 +29,15 @@ def test_d3_clients_with_one_class_swap_with_the_last_ones():
 
 def test_d3_after_three_draws_the_last_one_counts_with_a_note():
     draw = plugin(clients=20, least_classes=10).draw(LABELS, 10, 500)
-    assert draw.attempts == 3 and len(draw.notes) == 1 and "after 3 draws" in draw.notes[0]
+    assert (
+        draw.attempts == 3 and len(draw.notes) == 1 and "after 3 draws" in draw.notes[0]
+    )
     assert sorted(np.concatenate(draw.train)) == list(range(5000))
 
 
 def test_d3_data_without_a_test_split_is_refused():
-    with pytest.raises(UserError,
-                       match="'dirichlet-min' tests on the official test split; this data has none"):
+    with pytest.raises(
+        UserError,
+        match="'dirichlet-min' tests on the official test split; this data has none",
+    ):
         plugin().draw(LABELS, 10, 0)

@@ -15,16 +15,28 @@ SMALL = np.concatenate([np.repeat(np.arange(10), 20), np.repeat(np.arange(10), 1
 
 
 def counts(draw, labels, part, classes=10):
-    return np.stack([np.bincount(labels[held], minlength=classes) for held in getattr(draw, part)])
+    return np.stack(
+        [np.bincount(labels[held], minlength=classes) for held in getattr(draw, part)]
+    )
 
 
-@pytest.mark.parametrize("scheme", [client_dirichlet(clients=40), pathological_pairs(clients=40)],
-                         ids=["client-dirichlet", "pathological-pairs"])
+@pytest.mark.parametrize(
+    "scheme",
+    [client_dirichlet(clients=40), pathological_pairs(clients=40)],
+    ids=["client-dirichlet", "pathological-pairs"],
+)
 def test_d4_d5_fixed_numbers_from_the_official_splits(scheme):
     draw = scheme.draw(CIFAR, 10, 10_000)
-    for part, each, low, high in (("train", 500, 0, 50_000), ("test", 100, 50_000, 60_000)):
+    for part, each, low, high in (
+        ("train", 500, 0, 50_000),
+        ("test", 100, 50_000, 60_000),
+    ):
         for held in getattr(draw, part):
-            assert len(np.unique(held)) == len(held) == each and low <= held.min() and held.max() < high
+            assert (
+                len(np.unique(held)) == len(held) == each
+                and low <= held.min()
+                and held.max() < high
+            )
     train, test = counts(draw, CIFAR, "train"), counts(draw, CIFAR, "test")
     # the same distribution, but for rounding half a sample of each class
     assert np.abs(train / 5 - test).max() <= 5
@@ -33,28 +45,46 @@ def test_d4_d5_fixed_numbers_from_the_official_splits(scheme):
 
 def test_d4_a_draw_of_one_client_does_not_depend_on_the_others():
     few, many = (client_dirichlet(clients=m).draw(CIFAR, 10, 10_000) for m in (2, 5))
-    assert [held.tolist() for held in few.train] == [held.tolist() for held in many.train[:2]]
+    assert [held.tolist() for held in few.train] == [
+        held.tolist() for held in many.train[:2]
+    ]
 
 
-@pytest.mark.parametrize(("beta", "classes", "share"), [(0.1, 10, 0.66), (0.01, 100, 0.63)])
+@pytest.mark.parametrize(
+    ("beta", "classes", "share"), [(0.1, 10, 0.66), (0.01, 100, 0.63)]
+)
 def test_d4_the_largest_share_is_that_of_the_public_code(beta, classes, share):
     generator = np.random.default_rng(0)
     scheme = client_dirichlet(beta=beta)
-    assert (np.mean([scheme.shares(classes, generator).max() for _ in range(2000)])
-            == pytest.approx(share, abs=0.02))
+    assert np.mean(
+        [scheme.shares(classes, generator).max() for _ in range(2000)]
+    ) == pytest.approx(share, abs=0.02)
 
 
-@pytest.mark.parametrize(("shares", "samples", "last_class", "largest_remainder"), [
-    ([0.26, 0.26, 0.48], 10, [3, 3, 4], [3, 2, 5]),
-    ([0.5, 0.5, 0.0], 5, [3, 2, 0], [3, 2, 0]),  # the second is clipped so that the sum stays
-    ([0.15, 0.15, 0.15, 0.55], 10, [2, 2, 2, 4], [2, 2, 1, 5]),
-    ([0.04, 0.04, 0.04, 0.88], 10, [0, 0, 0, 10], [1, 0, 0, 9]),
-])
+@pytest.mark.parametrize(
+    ("shares", "samples", "last_class", "largest_remainder"),
+    [
+        ([0.26, 0.26, 0.48], 10, [3, 3, 4], [3, 2, 5]),
+        (
+            [0.5, 0.5, 0.0],
+            5,
+            [3, 2, 0],
+            [3, 2, 0],
+        ),  # the second is clipped so that the sum stays
+        ([0.15, 0.15, 0.15, 0.55], 10, [2, 2, 2, 4], [2, 2, 1, 5]),
+        ([0.04, 0.04, 0.04, 0.88], 10, [0, 0, 0, 10], [1, 0, 0, 9]),
+    ],
+)
 def test_d4_both_rules_of_rounding(shares, samples, last_class, largest_remainder):
     shares = np.array(shares)
-    assert client_dirichlet(rounding="last-class").counts(shares, samples).tolist() == last_class
-    assert (client_dirichlet(rounding="largest-remainder").counts(shares, samples).tolist()
-            == largest_remainder)
+    assert (
+        client_dirichlet(rounding="last-class").counts(shares, samples).tolist()
+        == last_class
+    )
+    assert (
+        client_dirichlet(rounding="largest-remainder").counts(shares, samples).tolist()
+        == largest_remainder
+    )
 
 
 def test_d5_each_client_holds_its_own_two_classes_in_equal_numbers():
@@ -70,43 +100,66 @@ def test_d6_groups_hold_their_dominant_classes_and_no_sample_twice():
     for part, dominant, each in (("train", 400, 500), ("test", 80, 100)):
         held = counts(draw, PATH, part, 9)
         for group, clients in enumerate((range(6), range(6, 12), range(12, 20))):
-            assert (held[clients, 3 * group:3 * group + 3].sum(1) == dominant).all()
+            assert (held[clients, 3 * group : 3 * group + 3].sum(1) == dominant).all()
         assert (held.sum(1) == each).all()
         everything = np.concatenate(getattr(draw, part))
         assert len(np.unique(everything)) == len(everything) == 20 * each
 
 
 def test_d6_groups_must_fit():
-    with pytest.raises(UserError,
-                       match=r"partition\.groups = \[6, 6, 8\]: must sum to partition\.clients = 10"):
+    with pytest.raises(
+        UserError,
+        match=r"partition\.groups = \[6, 6, 8\]: must sum to partition\.clients = 10",
+    ):
         grouped(clients=10).draw(PATH, 9, 6300)
 
 
-@pytest.mark.parametrize("scheme", [
-    pathological_pairs(clients=3, train_samples=60), client_dirichlet(clients=3, train_samples=150),
-    grouped(clients=3, groups=[1, 2], train_samples=150)], ids=lambda scheme: scheme.scheme)
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        pathological_pairs(clients=3, train_samples=60),
+        client_dirichlet(clients=3, train_samples=150),
+        grouped(clients=3, groups=[1, 2], train_samples=150),
+    ],
+    ids=lambda scheme: scheme.scheme,
+)
 def test_d7_too_few_samples_are_refused_unless_replacement_is_on(scheme):
-    with pytest.raises(UserError, match=rf"'{scheme.scheme}': client \d.*asks for .* or set "
-                                        r"partition\.replacement = true"):
+    with pytest.raises(
+        UserError,
+        match=rf"'{scheme.scheme}': client \d.*asks for .* or set "
+        r"partition\.replacement = true",
+    ):
         scheme.draw(SMALL, 10, 100)
-    draw = scheme.model_copy(update={"replacement": True, "test_samples": 20}).draw(SMALL, 10, 100)
+    draw = scheme.model_copy(update={"replacement": True, "test_samples": 20}).draw(
+        SMALL, 10, 100
+    )
     assert [len(held) for held in draw.train] == [scheme.train_samples] * 3
 
 
 def test_d7_a_class_without_samples_cannot_be_replaced():
-    with pytest.raises(UserError, match=r"asks for .* samples of 0; take fewer samples or clients$"):
-        pathological_pairs(clients=20, train_samples=10, replacement=True).draw(SMALL[SMALL > 4], 10, 50)
+    with pytest.raises(
+        UserError, match=r"asks for .* samples of 0; take fewer samples or clients$"
+    ):
+        pathological_pairs(clients=20, train_samples=10, replacement=True).draw(
+            SMALL[SMALL > 4], 10, 50
+        )
 
 
 def test_d7_more_classes_than_there_are_is_refused():
-    with pytest.raises(UserError, match="classes_per_client = 11: the data has 10 classes"):
+    with pytest.raises(
+        UserError, match="classes_per_client = 11: the data has 10 classes"
+    ):
         pathological_pairs(classes_per_client=11).draw(CIFAR, 10, 10_000)
 
 
 def test_data_without_an_official_test_split_is_cut_at_random():
-    draw = pathological_pairs(clients=4, train_samples=20, test_samples=4).draw(SMALL, 10, 0)
+    draw = pathological_pairs(clients=4, train_samples=20, test_samples=4).draw(
+        SMALL, 10, 0
+    )
     assert not set(np.concatenate(draw.train)) & set(np.concatenate(draw.test))
-    assert max(map(max, draw.train)) > 200 and max(map(max, draw.test)) < 300  # from all over
+    assert (
+        max(map(max, draw.train)) > 200 and max(map(max, draw.test)) < 300
+    )  # from all over
 
 
 def test_d4_replacement_is_for_classes_that_are_too_small_alone():
@@ -123,6 +176,10 @@ def test_d4_replacement_is_for_classes_that_are_too_small_alone():
 def test_d6_what_is_not_dominant_comes_in_proportion_to_the_pool():
     """Classes 3 to 8 for the first group: one with twice the samples is drawn twice as often."""
     sizes = np.array([9000] * 8 + [18_000])
-    labels = np.concatenate([np.repeat(np.arange(9), sizes), np.repeat(np.arange(9), 700)])
-    held = counts(grouped(clients=20).draw(labels, 9, 6300), labels, "train", 9)[:6].sum(0)
+    labels = np.concatenate(
+        [np.repeat(np.arange(9), sizes), np.repeat(np.arange(9), 700)]
+    )
+    held = counts(grouped(clients=20).draw(labels, 9, 6300), labels, "train", 9)[
+        :6
+    ].sum(0)
     assert held[8] / held[3:8].mean() == pytest.approx(2, abs=0.35)

@@ -19,8 +19,13 @@ def held_classes(labels, assignment):
 def test_d1_clients_fall_into_blocks():
     labels = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))
     assignment = assign(labels, 10, clients=20, per_client=2)
-    assert held_classes(labels, assignment) == [[2 * (i // 4), 2 * (i // 4) + 1] for i in range(20)]
-    assert sorted(np.concatenate(assignment.samples)) == list(range(6000)) and assignment.notes == []
+    assert held_classes(labels, assignment) == [
+        [2 * (i // 4), 2 * (i // 4) + 1] for i in range(20)
+    ]
+    assert (
+        sorted(np.concatenate(assignment.samples)) == list(range(6000))
+        and assignment.notes == []
+    )
 
 
 def test_d1_a_class_is_dealt_out_in_stored_order_within_the_bounds():
@@ -30,19 +35,26 @@ def test_d1_a_class_is_dealt_out_in_stored_order_within_the_bounds():
         samples = assign(labels, 10, clients=20, per_client=2, seed=seed).samples
         chunks = [held[labels[held] == 0] for held in samples[:4]]
         assert np.concatenate(chunks).tolist() == list(range(600))
-        assert all(15 <= len(chunk) <= 149 for chunk in chunks[:3]) and len(chunks[3]) > 150
+        assert (
+            all(15 <= len(chunk) <= 149 for chunk in chunks[:3])
+            and len(chunks[3]) > 150
+        )
 
 
 def test_d1_cifar_100_has_ten_blocks_of_two():
     labels = np.repeat(np.arange(100), 600)
     assignment = assign(labels, 100, clients=20, per_client=10)
-    assert held_classes(labels, assignment) == [list(range(10 * (i // 2), 10 * (i // 2) + 10))
-                                                for i in range(20)]
+    assert held_classes(labels, assignment) == [
+        list(range(10 * (i // 2), 10 * (i // 2) + 10)) for i in range(20)
+    ]
 
 
 def test_d1_ag_news_has_two_blocks_of_ten():
     assignment = assign(np.repeat(np.arange(4), 31_900), 4, clients=20, per_client=2)
-    assert held_classes(np.repeat(np.arange(4), 31_900), assignment) == [[0, 1]] * 10 + [[2, 3]] * 10
+    assert (
+        held_classes(np.repeat(np.arange(4), 31_900), assignment)
+        == [[0, 1]] * 10 + [[2, 3]] * 10
+    )
 
 
 def test_d1_a_small_class_is_dealt_out_by_the_least_of_a_client():
@@ -59,7 +71,9 @@ def test_d1_a_small_class_is_dealt_out_by_the_least_of_a_client():
 def test_d1_unused_classes_are_noted():
     labels = np.repeat(np.arange(10), 600)
     assignment = assign(labels, 10, clients=7, per_client=3)
-    assert held_classes(labels, assignment) == [[0, 1, 2]] * 3 + [[3, 4, 5]] * 3 + [[6, 7, 8]]
+    assert held_classes(labels, assignment) == [[0, 1, 2]] * 3 + [[3, 4, 5]] * 3 + [
+        [6, 7, 8]
+    ]
     assert assignment.notes == ["no client holds class 9 (600 samples)"]
     few = assign(labels, 10, clients=3, per_client=2)
     assert held_classes(labels, few) == [[0, 1], [2, 3], [4, 5]] and len(few.notes) == 1
@@ -73,15 +87,26 @@ def test_d1_a_short_last_block_is_noted():
 
 
 def test_d1_more_classes_than_there_are_is_refused():
-    with pytest.raises(UserError, match="classes_per_client = 11: the data has 10 classes"):
+    with pytest.raises(
+        UserError, match="classes_per_client = 11: the data has 10 classes"
+    ):
         assign(np.arange(100) % 10, 10, clients=5, per_client=11)
 
 
-@pytest.mark.parametrize(("per_class", "told"), [
-    (3, "3 samples of class 0 for 4 clients that take between 0.07 and less than 0.75 each"),  # mean below 1
-    # no integer between
-    (4, "4 samples of class 0 for 4 clients that take between 0.10 and less than 1.00 each"),
-])
+@pytest.mark.parametrize(
+    ("per_class", "told"),
+    [
+        (
+            3,
+            "3 samples of class 0 for 4 clients that take between 0.07 and less than 0.75 each",
+        ),  # mean below 1
+        # no integer between
+        (
+            4,
+            "4 samples of class 0 for 4 clients that take between 0.10 and less than 1.00 each",
+        ),
+    ],
+)
 def test_d1_too_few_samples_are_refused_with_the_numbers(per_class, told):
     with pytest.raises(UserError, match=told):
         assign(np.repeat(np.arange(10), per_class), 10, clients=20, per_client=2)

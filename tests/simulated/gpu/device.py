@@ -18,7 +18,10 @@ from gpu.operations import aten
 from gpu.tape import Tape
 from gpu.tensor import CUDA, OnGPU, each, tensors_in, values_of
 
-RECORDING, PRETENDING = torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE
+RECORDING, PRETENDING = (
+    torch._C._TorchDispatchModeKey.PROXY,
+    torch._C._TorchDispatchModeKey.FAKE,
+)
 PLAIN = (Tensor, torch.nn.Parameter, torch.nn.Buffer, OnGPU)
 
 
@@ -54,13 +57,19 @@ class GPU(TorchDispatchMode):
         self._stack.close()
 
     @contextmanager
-    def capture(self, tape: Tape, pool=None, stream=None, capture_error_mode="global") -> Iterator[None]:
+    def capture(
+        self, tape: Tape, pool=None, stream=None, capture_error_mode="global"
+    ) -> Iterator[None]:
         """``torch.cuda.graph``. What may end a capture now and then on a GPU is always refused here."""
         self.wait("the begin of a capture")
         if stream is None or capture_error_mode == "global":
-            raise IllegalInCapture("a capture on the stream of all, or one that calls of other threads end")
+            raise IllegalInCapture(
+                "a capture on the stream of all, or one that calls of other threads end"
+            )
         if gc.isenabled():
-            raise IllegalInCapture("a capture in which Python may collect an older graph")
+            raise IllegalInCapture(
+                "a capture in which Python may collect an older graph"
+            )
         self.ledger.captures += 1
         tape.memory = pool or tape.memory
         self._captured = tape
@@ -74,11 +83,15 @@ class GPU(TorchDispatchMode):
     def wait(self, why: str) -> None:
         """The host stands still until the device has done all that it was given."""
         self._refuse_in_capture(why)
-        if threading.current_thread() is threading.main_thread():  # others may wait: they train nothing
+        if (
+            threading.current_thread() is threading.main_thread()
+        ):  # others may wait: they train nothing
             self.ledger.waits[f"{why} at {line()}"] += 1
 
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        if torch._C._get_dispatch_mode(PRETENDING) is not None:  # shapes alone, on no device
+        if (
+            torch._C._get_dispatch_mode(PRETENDING) is not None
+        ):  # shapes alone, on no device
             return operation(*args, **(kwargs or {}))
         recorder = torch._C._get_dispatch_mode(RECORDING)
         if recorder is not None:
@@ -96,13 +109,21 @@ class GPU(TorchDispatchMode):
             return self._is_pinned(values_of(args[0]))
         asked = kwargs.get("device")
         here = asked is not None and torch.device(asked).type == "cuda"
-        if not here and (asked is not None or not any(isinstance(tensor, OnGPU) for tensor in tensors)):
+        if not here and (
+            asked is not None
+            or not any(isinstance(tensor, OnGPU) for tensor in tensors)
+        ):
             return self._on_host(operation, *each(values_of, (args, kwargs)))
-        if asked is None:  # what is made anew may have its shape from a tensor elsewhere
+        if (
+            asked is None
+        ):  # what is made anew may have its shape from a tensor elsewhere
             self._check(operation, args, tensors)
         if operations.is_random(operation):
             self._refuse_in_capture("a draw of random numbers")
-        given = each(values_of, (args, {**kwargs, "device": torch.device("cpu")} if here else kwargs))
+        given = each(
+            values_of,
+            (args, {**kwargs, "device": torch.device("cpu")} if here else kwargs),
+        )
         if self._captured is not None and operation._schema.is_mutable:
             self._captured.keep(tensors_in(given))
         with torch.no_grad():
@@ -133,19 +154,27 @@ class GPU(TorchDispatchMode):
         hosts = [tensor for tensor in tensors if not isinstance(tensor, OnGPU)]
         if operation in operations.INDEXING:
             self._check_index(operation, args, hosts)
-        elif hosts and not (operations.takes_host_scalars(operation)
-                            and all(not host.dim() for host in hosts)):
+        elif hosts and not (
+            operations.takes_host_scalars(operation)
+            and all(not host.dim() for host in hosts)
+        ):
             shapes = [(tuple(tensor.shape), tensor.device.type) for tensor in tensors]
-            raise WrongDevice(f"{operation} of tensors on two devices, {shapes}, at {line()}")
+            raise WrongDevice(
+                f"{operation} of tensors on two devices, {shapes}, at {line()}"
+            )
         if operation is aten.split_with_sizes_copy.out and not args[0].is_contiguous():
-            raise OutOfOrder(f"{operation} of rows that do not lie one after the other, at {line()}")
+            raise OutOfOrder(
+                f"{operation} of rows that do not lie one after the other, at {line()}"
+            )
         if (why := operations.why_it_waits(operation, args)) is not None:
             self.wait(why)
 
     def _check_index(self, operation, args, hosts) -> None:
         """An index may lie on the CPU, and is copied; what it takes from and what it puts there may not."""
         puts = args[2:3] if len(args) > 2 else ()
-        if not isinstance(args[0], OnGPU) or any(put is host and put.dim() for put in puts for host in hosts):
+        if not isinstance(args[0], OnGPU) or any(
+            put is host and put.dim() for put in puts for host in hosts
+        ):
             raise WrongDevice(f"{operation} with tensors on two devices at {line()}")
         for host in hosts:
             self._crossed(host, to_gpu=True, waits=True)
@@ -161,7 +190,10 @@ class GPU(TorchDispatchMode):
             name, where = operations.name_of(operation), line()
             self.ledger.launches[name] += kernels
             self.ledger.lines[where] += kernels
-            if name in operations.UNORDERED and not torch.are_deterministic_algorithms_enabled():
+            if (
+                name in operations.UNORDERED
+                and not torch.are_deterministic_algorithms_enabled()
+            ):
                 self.ledger.unordered[f"{name} at {where}"] += 1
 
     def _returned(self, operation, args, kwargs, result):
@@ -171,13 +203,19 @@ class GPU(TorchDispatchMode):
             return each(self.show, result)
         positional = zip(schema.arguments, args, strict=False)
         given = {argument.name: value for argument, value in positional} | kwargs
-        written = [given[argument.name] for argument in schema.arguments
-                   if argument.alias_info is not None and argument.alias_info.is_write
-                   and argument.name in given]
+        written = [
+            given[argument.name]
+            for argument in schema.arguments
+            if argument.alias_info is not None
+            and argument.alias_info.is_write
+            and argument.name in given
+        ]
         for tensor in tensors_in(written):
             _follow(tensor)
         if not any(one.alias_info is not None for one in schema.returns):
-            return each(self.show, result)  # such as batch norm, which changes its statistics on the way
+            return each(
+                self.show, result
+            )  # such as batch norm, which changes its statistics on the way
         return written[0] if len(schema.returns) == 1 else tuple(written)
 
     def _copied(self, operation, args, kwargs):
@@ -185,7 +223,9 @@ class GPU(TorchDispatchMode):
         if operation is aten.copy_.default:
             target, source = args[:2]
             there, here = isinstance(target, OnGPU), isinstance(source, OnGPU)
-            waits = not (args[2] if len(args) > 2 else kwargs.get("non_blocking", False))
+            waits = not (
+                args[2] if len(args) > 2 else kwargs.get("non_blocking", False)
+            )
             result, inner, keywords = target, (values_of(target), values_of(source)), {}
             if self._captured is not None:
                 self._captured.keep([inner[0]])
@@ -197,7 +237,11 @@ class GPU(TorchDispatchMode):
             there = here if asked is None else torch.device(asked).type == "cuda"
             waits = not kwargs.get("non_blocking", False)
             inner = (values_of(source),)
-            keywords = {key: value for key, value in kwargs.items() if key in ("dtype", "memory_format")}
+            keywords = {
+                key: value
+                for key, value in kwargs.items()
+                if key in ("dtype", "memory_format")
+            }
             with torch.no_grad():
                 made = operation(*inner, **keywords)
             result = self.show(made) if there else made
@@ -206,19 +250,35 @@ class GPU(TorchDispatchMode):
         elif there != here and source.numel():
             host = inner[-1] if there else values_of(result)
             pinned = self._is_pinned(host)
-            self._crossed(host, there, waits or not (there or pinned), made.dtype != inner[-1].dtype)
+            self._crossed(
+                host,
+                there,
+                waits or not (there or pinned),
+                made.dtype != inner[-1].dtype,
+            )
         return result
 
     def _is_pinned(self, host: Tensor) -> bool:
         return host.untyped_storage().data_ptr() in self._pinned
 
-    def _crossed(self, host: Tensor, to_gpu: bool, waits: bool, converts: bool = False) -> None:
+    def _crossed(
+        self, host: Tensor, to_gpu: bool, waits: bool, converts: bool = False
+    ) -> None:
         """Write down a copy between the host's tensor and the device."""
         pinned = self._is_pinned(host)
         what = f"a {'page-locked' if pinned else 'pageable'} copy {'to' if to_gpu else 'from'} the device"
         self._refuse_in_capture(what)
-        self.ledger.copies.append(Copy(to_gpu, tuple(host.shape), host.dtype, host.nbytes, pinned, converts,
-                                       line()))
+        self.ledger.copies.append(
+            Copy(
+                to_gpu,
+                tuple(host.shape),
+                host.dtype,
+                host.nbytes,
+                pinned,
+                converts,
+                line(),
+            )
+        )
         if waits:
             self.wait(what)
 
@@ -231,8 +291,11 @@ class GPU(TorchDispatchMode):
         would never get to a tensor: it is made on the CPU, shown as the device's, and recorded as made there.
         """
         asked = kwargs.get("device")
-        if (any(isinstance(item, OnGPU) for item in tensors_in((args, kwargs)))
-                or asked is None or torch.device(asked).type != "cuda"):
+        if (
+            any(isinstance(item, OnGPU) for item in tensors_in((args, kwargs)))
+            or asked is None
+            or torch.device(asked).type != "cuda"
+        ):
             return operation(*args, **kwargs)
         made = operation(*args, **{**kwargs, "device": torch.device("cpu")})
         slot = proxy_tensor.get_proxy_slot(made, tracer)
@@ -245,7 +308,13 @@ class GPU(TorchDispatchMode):
 
 def _follow(tensor) -> None:
     """A tensor whose values were squeezed or transposed in place has their shape."""
-    if isinstance(tensor, OnGPU) and (tensor.shape, tensor.stride()) != (tensor.values.shape,
-                                                                         tensor.values.stride()):
+    if isinstance(tensor, OnGPU) and (tensor.shape, tensor.stride()) != (
+        tensor.values.shape,
+        tensor.values.stride(),
+    ):
         with torch._C._DisableTorchDispatch():
-            tensor.as_strided_(tensor.values.shape, tensor.values.stride(), tensor.values.storage_offset())
+            tensor.as_strided_(
+                tensor.values.shape,
+                tensor.values.stride(),
+                tensor.values.storage_offset(),
+            )

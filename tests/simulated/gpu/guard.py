@@ -20,9 +20,24 @@ def load() -> None:
     [torch] = importlib.util.find_spec("torch").submodule_search_locations
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "guard.so"
-        subprocess.run(["g++", "-O0", "-std=c++20", "-shared", "-fPIC", "-o", library, SOURCE,
-                        f"-I{torch}/include", f"-L{torch}/lib", "-lc10", "-ltorch_cpu",
-                        f"-Wl,-rpath,{torch}/lib"], check=True)
+        subprocess.run(
+            [
+                "g++",
+                "-O0",
+                "-std=c++20",
+                "-shared",
+                "-fPIC",
+                "-o",
+                library,
+                SOURCE,
+                f"-I{torch}/include",
+                f"-L{torch}/lib",
+                "-lc10",
+                "-ltorch_cpu",
+                f"-Wl,-rpath,{torch}/lib",
+            ],
+            check=True,
+        )
         ctypes.CDLL(str(library))
 
 

@@ -35,7 +35,9 @@ class Ledger:
     unordered: Counter = field(default_factory=Counter)
     captures: int = 0
     replays: int = 0
-    in_graphs: Counter = field(default_factory=Counter)  # kernels of replays, by operation
+    in_graphs: Counter = field(
+        default_factory=Counter
+    )  # kernels of replays, by operation
 
     @property
     def launched(self) -> int:

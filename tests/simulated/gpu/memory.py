@@ -29,7 +29,9 @@ class Memory:
     def __init__(self, capacity: float):
         self.capacity = capacity
         self.live = self.peak = 0
-        self.pool: Pool | None = None  # that tensors are made in while a graph is captured
+        self.pool: Pool | None = (
+            None  # that tensors are made in while a graph is captured
+        )
         self._pools = weakref.WeakSet()
         self._blocks: dict[int, _Block] = {}
 
@@ -66,8 +68,10 @@ class Memory:
 
     def _new(self, size: int, line: str) -> _Block:
         if self.used + size > self.capacity:
-            raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {size} bytes at {line}; "
-                                         f"{self.used} of {self.capacity:.0f} are in use")
+            raise torch.OutOfMemoryError(
+                f"CUDA out of memory. Tried to allocate {size} bytes at {line}; "
+                f"{self.used} of {self.capacity:.0f} are in use"
+            )
         if self.pool is None:
             self.live += size
         else:

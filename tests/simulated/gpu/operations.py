@@ -9,26 +9,79 @@ from torch import Tensor
 aten = torch.ops.aten
 
 COPIES = {aten._to_copy.default, aten.copy_.default}
-INDEXING = {aten.index.Tensor, aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default,
-            aten._unsafe_index.Tensor, aten._unsafe_index_put.default}
+INDEXING = {
+    aten.index.Tensor,
+    aten.index_put.default,
+    aten.index_put_.default,
+    aten._index_put_impl_.default,
+    aten._unsafe_index.Tensor,
+    aten._unsafe_index_put.default,
+}
 # the shape of the result, or the result itself, is a number that only the device knows
-ASKING = {aten._local_scalar_dense.default, aten.equal.default, aten.is_nonzero.default, aten.nonzero.default,
-          aten.masked_select.default, aten.repeat_interleave.Tensor, aten.bincount.default,
-          aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default}
+ASKING = {
+    aten._local_scalar_dense.default,
+    aten.equal.default,
+    aten.is_nonzero.default,
+    aten.nonzero.default,
+    aten.masked_select.default,
+    aten.repeat_interleave.Tensor,
+    aten.bincount.default,
+    aten._unique2.default,
+    aten.unique_dim.default,
+    aten.unique_consecutive.default,
+}
 # no kernel: memory set aside, or read by the host
-NO_KERNEL = {"_local_scalar_dense", "empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided",
-             "detach", "alias", "lift_fresh", "_unsafe_view", "is_pinned",
-             "_has_compatible_shallow_copy_type"}
+NO_KERNEL = {
+    "_local_scalar_dense",
+    "empty",
+    "empty_like",
+    "new_empty",
+    "empty_strided",
+    "new_empty_strided",
+    "detach",
+    "alias",
+    "lift_fresh",
+    "_unsafe_view",
+    "is_pinned",
+    "_has_compatible_shallow_copy_type",
+}
 # What writes or adds at indices, which the deterministic kernels sort first; the number is a guess.
-AT_INDICES = {"scatter_add", "scatter_add_", "index_add", "index_add_", "index_copy", "index_copy_",
-              "index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"}
+AT_INDICES = {
+    "scatter_add",
+    "scatter_add_",
+    "index_add",
+    "index_add_",
+    "index_copy",
+    "index_copy_",
+    "index_put",
+    "index_put_",
+    "_index_put_impl_",
+    "_unsafe_index_put",
+}
 SORTED = 30
-SEVERAL = {"convolution": 2, "convolution_backward": 4, "native_batch_norm": 2,
-           "native_batch_norm_backward": 2, "sort": 3, "topk": 2}
+SEVERAL = {
+    "convolution": 2,
+    "convolution_backward": 4,
+    "native_batch_norm": 2,
+    "native_batch_norm_backward": 2,
+    "sort": 3,
+    "topk": 2,
+}
 # sums in an order that atomic additions decide, unless torch is asked for its deterministic kernels
-UNORDERED = {"scatter_add", "scatter_add_", "index_add", "index_add_", "embedding_dense_backward",
-             "scatter_reduce", "scatter_reduce_", "histc"}
-CHUNK, CHUNKS = 65_536, 320  # numbers in a chunk, chunks in one launch of a fused list operation
+UNORDERED = {
+    "scatter_add",
+    "scatter_add_",
+    "index_add",
+    "index_add_",
+    "embedding_dense_backward",
+    "scatter_reduce",
+    "scatter_reduce_",
+    "histc",
+}
+CHUNK, CHUNKS = (
+    65_536,
+    320,
+)  # numbers in a chunk, chunks in one launch of a fused list operation
 
 
 def name_of(operation) -> str:
@@ -39,8 +92,14 @@ def name_of(operation) -> str:
 def launches_nothing(operation) -> bool:
     """Views, and what is in ``NO_KERNEL``."""
     aliases = [result.alias_info for result in operation._schema.returns]
-    views = bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
-    return views or torch.Tag.inplace_view in operation.tags or name_of(operation) in NO_KERNEL
+    views = bool(aliases) and all(
+        alias is not None and not alias.is_write for alias in aliases
+    )
+    return (
+        views
+        or torch.Tag.inplace_view in operation.tags
+        or name_of(operation) in NO_KERNEL
+    )
 
 
 @cache
@@ -51,15 +110,19 @@ def is_random(operation) -> bool:
 @cache
 def takes_host_scalars(operation) -> bool:
     """Whether a tensor of no dimension may lie on the CPU, as a number would."""
-    return torch.Tag.pointwise in operation.tags or name_of(operation).startswith(("where", "lerp", "clamp"))
+    return torch.Tag.pointwise in operation.tags or name_of(operation).startswith(
+        ("where", "lerp", "clamp")
+    )
 
 
 def why_it_waits(operation, args) -> str | None:
     """What the host reads off the device before it goes on; None where it goes on at once."""
     if operation in ASKING:
         return name_of(operation)
-    if operation in INDEXING and any(isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
-                                     for index in args[1]):
+    if operation in INDEXING and any(
+        isinstance(index, Tensor) and index.dtype in (torch.bool, torch.uint8)
+        for index in args[1]
+    ):
         return "an index by a mask"
     return None
 
@@ -78,10 +141,19 @@ def kernels(operation, args) -> int:
 
 def _of_lists(args) -> int:
     """One launch for many chunks where all lists lie alike in memory, else one for every tensor."""
-    lists = [arg for arg in args if isinstance(arg, (list, tuple)) and arg and isinstance(arg[0], Tensor)]
+    lists = [
+        arg
+        for arg in args
+        if isinstance(arg, (list, tuple)) and arg and isinstance(arg[0], Tensor)
+    ]
     first = lists[0]
-    alike = all(tensor.dtype == first[0].dtype and tensor.stride() == like.stride() and _dense(tensor)
-                for one in lists for tensor, like in zip(one, first, strict=True))
+    alike = all(
+        tensor.dtype == first[0].dtype
+        and tensor.stride() == like.stride()
+        and _dense(tensor)
+        for one in lists
+        for tensor, like in zip(one, first, strict=True)
+    )
     if not alike:
         return len(first)
     return max(1, -(-sum(-(-tensor.numel() // CHUNK) for tensor in first) // CHUNKS))

@@ -39,7 +39,9 @@ class Tape:
         """One more operation. Its tensors are shown anew: an operation such as ``unsqueeze_`` may still give
         those at hand another shape."""
         with torch._C._DisableTorchDispatch(), torch.no_grad():
-            args, kwargs, results = each(_shown_anew, (args, kwargs, tensors_in(result)))
+            args, kwargs, results = each(
+                _shown_anew, (args, kwargs, tensors_in(result))
+            )
         self._entries.append(Entry(operation, args, kwargs, results, kernels))
 
     def keep(self, tensors: list[Tensor]) -> None:

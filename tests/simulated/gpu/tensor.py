@@ -4,7 +4,9 @@ import torch
 from torch import Tensor
 
 CUDA = torch.device("cuda", 0)
-host_tensor = torch.tensor  # as it is, whatever stands in its place while a device is simulated
+host_tensor = (
+    torch.tensor
+)  # as it is, whatever stands in its place while a device is simulated
 
 
 class OnGPU(Tensor):
@@ -18,14 +20,22 @@ class OnGPU(Tensor):
     @staticmethod
     def __new__(cls, values, gpu):
         made = Tensor._make_wrapper_subclass(
-            cls, values.shape, strides=values.stride(), storage_offset=values.storage_offset(),
-            dtype=values.dtype, layout=values.layout, device=CUDA)
+            cls,
+            values.shape,
+            strides=values.stride(),
+            storage_offset=values.storage_offset(),
+            dtype=values.dtype,
+            layout=values.layout,
+            device=CUDA,
+        )
         made.values, made.gpu = values, gpu
         return made
 
     @classmethod
     def __torch_dispatch__(cls, operation, types, args=(), kwargs=None):
-        gpu = next(item for item in tensors_in((args, kwargs or {})) if isinstance(item, OnGPU)).gpu
+        gpu = next(
+            item for item in tensors_in((args, kwargs or {})) if isinstance(item, OnGPU)
+        ).gpu
         return gpu.run(operation, args, kwargs or {})
 
     def __repr__(self):
@@ -67,7 +77,11 @@ def each(function, value):
         return {key: each(function, item) for key, item in value.items()}
     if isinstance(value, list):
         return [each(function, item) for item in value]
-    return tuple([each(function, item) for item in value]) if isinstance(value, tuple) else function(value)
+    return (
+        tuple([each(function, item) for item in value])
+        if isinstance(value, tuple)
+        else function(value)
+    )
 
 
 def tensors_in(value):
