@@ -3,9 +3,10 @@
 import os
 from typing import Any
 
-# Without this setting the bits of a product in MKL depend on where its matrices happen to lie in memory, and
-# so a client's results depend on which other clients its rank has. MKL reads the variable at its first
-# product, which comes after this import. The setting costs no time that can be measured.
+# Without this setting the bits of a product in MKL depend on where its matrices happen
+# to lie in memory, and so a client's results depend on which other clients its rank
+# has. MKL reads the variable at its first product, which comes after this import. The
+# setting costs no time that can be measured.
 os.environ.setdefault("MKL_CBWR", "AUTO,STRICT")
 
 __version__ = "0.1.0"
@@ -13,7 +14,9 @@ __all__ = ["load", "load_all", "run"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what a user calls only when it is used: MPI must be initialised before any heavy import."""
+    """Import what a user calls only when it is used: MPI must be initialised before any
+    heavy import.
+    """
     if name in __all__:
         from hpcfl import api
 

@@ -1,16 +1,21 @@
-"""``hpcfl`` and ``python -m hpcfl``: MPI first, then the command; a failing rank ends all ranks."""
+"""``hpcfl`` and ``python -m hpcfl``: MPI first, then the command; a failing rank ends
+all ranks.
+"""
 
 import gc
 import sys
 
+from hpcfl.files import output
 from hpcfl.rounds import signals
 
 
 def main() -> None:
     """Run the command line on this rank and leave with its exit code.
 
-    0: done; 2: bad input; 75: stopped early, the same command continues; 130: Ctrl-C; other codes: a failure.
+    0: done; 2: bad input; 75: stopped early, the same command continues; 130: Ctrl-C;
+    other codes: a failure.
     """
+    output.guard()
     from hpcfl.communication.mpi import connect
 
     communicator = (
@@ -20,7 +25,8 @@ def main() -> None:
         from hpcfl.cli import command
 
         code = command(sys.argv[1:], communicator)
-        signals.ignore()  # the work is done and the code agreed on: a stop signal must not change it now
+        # the work is done and the code agreed on: a stop signal must not change it now
+        signals.ignore()
     except BaseException as error:
         if isinstance(error, SystemExit):
             raise
@@ -37,7 +43,8 @@ def main() -> None:
     try:
         communicator.end(code)
     finally:
-        gc.freeze()  # otherwise Python searches all objects of torch for garbage before it leaves
+        # otherwise Python searches all objects of torch for garbage before it leaves
+        gc.freeze()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""hpcfl from Python: ``run`` runs an experiment, ``load`` and ``load_all`` read the results in folders."""
+"""hpcfl from Python: ``run`` runs an experiment, ``load`` and ``load_all`` read the
+results in folders.
+"""
 
 from collections.abc import Collection, Iterable
 from functools import cache
@@ -14,29 +16,33 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.config import Config, read
 from hpcfl.report import summary
 from hpcfl.report.summary import Run
+from hpcfl.trained.again import with_gradients
 from hpcfl.trained.experiment import named
 
 if TYPE_CHECKING:
     import pandas
 
 
+@with_gradients
 def run(
     config: Config | dict[str, Any] | str | Path,
     out: str | Path | None = None,
     fresh: bool = False,
     on_round: OnRound | None = None,
 ) -> Run | dict[str, Run]:
-    """Run an experiment, or continue it where it stands, and return what ``load`` returns.
+    """Run an experiment, or continue it where it stands, and return what ``load``
+    returns.
 
     config: an experiment file, its content as a nested dictionary, or a Config.
     out: the results folder, by default ``runs/NAME``.
     fresh: move an old results folder aside and start over.
-    on_round: called on rank 0 after each round as ``on_round(name, round, values)``: the run's name, which
-        tells a sweep's apart, and what was recorded by its name in the results, as
-        ``values["pre/weighted"]``. The scoring after the last round is round R + 1.
+    on_round: called on rank 0 after each round as ``on_round(name, round, values)``:
+        the run's name, which tells a sweep's apart, and what was recorded by its name
+        in the results, as ``values["pre/weighted"]``. The scoring after the last round
+        is round R + 1.
 
-    Under mpiexec every rank calls this. Raises UserError for bad input, RunFailure for a run that had to end,
-    and Interrupted after a stop signal, when the state is saved.
+    Under mpiexec every rank calls this. Raises UserError for bad input, RunFailure for
+    a run that had to end, and Interrupted after a stop signal, when the state is saved.
     """
     communicator, folder = _communicator(), None if out is None else Path(out)
     if isinstance(config, Config):
@@ -54,10 +60,12 @@ def run(
 
 
 def load(folder: str | Path, own: Collection[str] = ()) -> Run | dict[str, Run]:
-    """Read the run in a folder, finished or not; for a sweep's folder, return its runs by name.
+    """Read the run in a folder, finished or not; for a sweep's folder, return its runs
+    by name.
 
-    own: the names, ``module:object``, of your own methods, models and data sets that may be imported when
-    models are asked for; nothing is imported only because a folder names it.
+    own: the names, ``module:object``, of your own methods, models and data sets that
+    may be imported when models are asked for; nothing is imported only because a folder
+    names it.
 
     Raises UserError if there is none.
     """
@@ -69,11 +77,13 @@ def load(folder: str | Path, own: Collection[str] = ()) -> Run | dict[str, Run]:
 
 
 def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
-    """All runs in folders as a data frame, one row a run: its configuration by dotted key, and what came out.
+    """All runs in folders as a data frame, one row a run: its configuration by dotted
+    key, and what came out.
 
-    folders: one or several, also patterns such as "runs/*"; of a sweep's folder all runs in it, of a folder
-    without a run nothing. What ``--fresh`` moved aside counts only where it is the one folder. See
-    ``Run.row`` for the columns. Raises UserError if there is no run.
+    folders: one or several, also patterns such as "runs/*"; of a sweep's folder all
+    runs in it, of a folder without a run nothing. What ``--fresh`` moved aside counts
+    only where it is the one folder. See ``Run.row`` for the columns. Raises UserError
+    if there is no run.
     """
     asked = [folders] if isinstance(folders, str | Path) else list(folders)
     paths = [

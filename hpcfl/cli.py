@@ -1,5 +1,6 @@
 """The command line: commands and their options, no logic."""
 
+import errno
 import json
 import shlex
 import sys
@@ -10,58 +11,67 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from hpcfl import __version__
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import Interrupted, RunFailure, UserError
+from hpcfl.files import output
+from hpcfl.files.atomic import reason
 from hpcfl.report.text import plain
 
-DONE, FAILED, BAD_INPUT, CONTINUE = (
-    0,
-    1,
-    2,
-    75,
-)  # exit codes; CONTINUE: the same command continues
+# exit codes; CONTINUE: the same command continues; UNREAD: whoever read what was
+# printed has left, 128 and the number of SIGPIPE, as shells say of other programs
+DONE, FAILED, BAD_INPUT, CONTINUE, UNREAD = 0, 1, 2, 75, 141
 OVERRIDE = "Override a key of the file; another model, method or scheme drops the keys of the old one."
+METRIC = (
+    "A recorded number; default the accuracy that counts. validation: the same on training "
+    "samples that training.validation held out."
+)
 
 
 def command(arguments: list[str], communicator: Communicator) -> int:
-    """Run one command and return its exit code, the same on all ranks; rank 0 alone prints what was wrong.
+    """Run one command and return its exit code, the same on all ranks; rank 0 alone
+    prints what was wrong.
 
-    Raises KeyboardInterrupt after Ctrl-C, and what is neither bad input nor a RunFailure or Interrupted.
+    Raises KeyboardInterrupt after Ctrl-C, and what is neither bad input nor a
+    RunFailure or Interrupted.
     """
     try:
-        cli.main(
+        code: int | None = cli.main(
             arguments or ["--help"],
             prog_name="hpcfl",
             standalone_mode=False,
             obj=communicator,
         )
-        return DONE
+        return code or DONE
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except click.exceptions.Abort:  # what click makes of Ctrl-C
         raise KeyboardInterrupt from None
     except click.ClickException as error:
-        return _say(communicator, error.format_message(), BAD_INPUT)
+        return _say(communicator, BAD_INPUT, error.format_message())
     except UserError as error:
-        return _say(communicator, str(error), BAD_INPUT)
+        return _say(communicator, BAD_INPUT, *error.args)
     except Interrupted as error:
         again = [word for word in arguments if word != "--fresh" or not error.begun]
-        return _say(communicator, f"{error}: {shlex.join(['hpcfl', *again])}", CONTINUE)
+        return _say(communicator, CONTINUE, f"{error}: {shlex.join(['hpcfl', *again])}")
     except RunFailure as error:
-        return _say(communicator, str(error), FAILED)
+        return _say(communicator, FAILED, str(error))
 
 
-def _say(communicator: Communicator, text: str, code: int) -> int:
-    """Print the text on rank 0; returns ``code``."""
+def _say(communicator: Communicator, code: int, *texts: str) -> int:
+    """Print each text on a line of its own, on rank 0; returns ``code``."""
     if communicator.is_server:
-        print(f"hpcfl: {plain(text)}", file=sys.stderr)
+        for text in texts:
+            print(f"hpcfl: {plain(text)}", file=sys.stderr)
     return code
 
 
 def on_server(action: Callable[..., None]) -> Callable[..., None]:
-    """Make a command that only rank 0 carries out; when it fails there, it fails on all ranks."""
+    """Make a command that only rank 0 carries out; when it fails there, it fails on all
+    ranks.
+    """
 
     @click.pass_obj
     @wraps(action)
@@ -70,13 +80,49 @@ def on_server(action: Callable[..., None]) -> Callable[..., None]:
 
         with agreed(communicator):
             if communicator.is_server:
-                action(**arguments)
+                # The numbers in a folder may be any: what comes of them is shown, be it
+                # infinite, and nothing is said beside.
+                with np.errstate(all="ignore"):
+                    action(**arguments)
 
     return carry_out
 
 
+def explained(action: Callable[..., int]) -> Callable[..., int]:
+    """Give a command that prints numbers the option --explain."""
+    return click.option(
+        "--explain", is_flag=True, help="Say of every number what it is."
+    )(action)
+
+
+def printing(action: Callable[..., None]) -> Callable[..., int]:
+    """Make a command that fails where what it prints, all that it is for, cannot be
+    written.
+    """
+
+    @click.pass_obj
+    @wraps(action)
+    def carry_out(communicator: Communicator, /, **arguments: Any) -> int:
+        action(**arguments)
+        return communicator.allreduce_max(_printed(communicator))
+
+    return carry_out
+
+
+def _printed(communicator: Communicator) -> int:
+    """The exit code of a command by what became of its output; says what went wrong."""
+    failure = output.failure()
+    if failure is None:
+        return DONE
+    if failure.errno == errno.EPIPE:
+        return UNREAD
+    return _say(communicator, FAILED, f"standard output: {reason(failure)}")
+
+
 def traced(action: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the option --traceback: rank 0 also prints the exception that caused a UserError."""
+    """Give a command the option --traceback: rank 0 also prints the exception that
+    caused a UserError.
+    """
 
     @click.option(
         "--traceback",
@@ -171,6 +217,7 @@ def run(
     help="Rounds to time, after one to warm up.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@printing
 @traced
 def bench(
     communicator: Communicator,
@@ -193,15 +240,17 @@ def bench(
     is_flag=True,
     help="Print one JSON object; of a sweep's folder one for each run in it.",
 )
+@explained
+@printing
 @on_server
-def show(folder: Path, as_json: bool) -> None:
+def show(folder: Path, as_json: bool, explain: bool) -> None:
     """Show what came out of the run or sweep in FOLDER, also while it is running."""
     from hpcfl.report import summary, tables
 
     if as_json:
         print_json(summary.as_json(folder))
     else:
-        tables.show(folder)
+        tables.show(folder, explain=explain)
 
 
 @cli.command()
@@ -209,9 +258,12 @@ def show(folder: Path, as_json: bool) -> None:
 @click.option(
     "--set", "overrides", multiple=True, metavar="SECTION.KEY=VALUE", help=OVERRIDE
 )
+@printing
 @traced
 def check(communicator: Communicator, file: Path, overrides: tuple[str, ...]) -> None:
-    """Check the experiment in FILE and say what each rank needs; nothing is run or written."""
+    """Check the experiment in FILE and say what each rank needs; nothing is run or
+    written.
+    """
     from hpcfl.commands.experiments import check_file
 
     check_file(file, overrides, communicator)
@@ -220,7 +272,9 @@ def check(communicator: Communicator, file: Path, overrides: tuple[str, ...]) ->
 def _listing(kind: str, what: str) -> None:
     """Add a command that lists what there is of one of ``catalogue.PACKAGES``."""
 
-    @cli.command(kind, help=f"List the {what}, or show the one called NAME.")
+    @cli.command(
+        kind, help=f"List the {what}, or show one: NAME, or your own MODULE:OBJECT."
+    )
     @click.argument("name", required=False)
     @click.option(
         "--json",
@@ -228,6 +282,7 @@ def _listing(kind: str, what: str) -> None:
         is_flag=True,
         help="Print a list of JSON objects, or the one.",
     )
+    @printing
     @on_server
     def show_listing(name: str | None, as_json: bool) -> None:
         from hpcfl.report import catalogue, listing
@@ -311,6 +366,7 @@ def submit(
 @click.option(
     "--watch", is_flag=True, help="Keep it on the screen until nothing is under way."
 )
+@printing
 @on_server
 def status(folder: Path, watch: bool) -> None:
     """Where the runs in FOLDER stand."""
@@ -404,7 +460,7 @@ def export(
     "--metric",
     default="",
     metavar="NAME",
-    help="A recorded number; default the accuracy that counts.",
+    help=METRIC,
 )
 @click.option(
     "--at",
@@ -432,6 +488,8 @@ def export(
     type=click.Choice(["terminal", "markdown", "csv", "latex", "clients"]),
     help="clients: a CSV with every client's own numbers in every run.",
 )
+@explained
+@printing
 @on_server
 def table(
     folders: tuple[Path, ...],
@@ -442,6 +500,7 @@ def table(
     std: str,
     test: bool,
     form: str,
+    explain: bool,
 ) -> None:
     """The runs below FOLDER… as rows × columns, mean ± standard deviation over seeds."""
     from hpcfl.report.sweep_table import Reading, show
@@ -452,6 +511,7 @@ def table(
         [key for key in columns.split(",") if key],
         Reading(metric, at, std, test),
         form,
+        explain,
     )
 
 
@@ -472,7 +532,9 @@ def table(
 )
 @on_server
 def report(folders: tuple[Path, ...], out: Path) -> None:
-    """All there is to say of the runs below FOLDER… on one page for a browser, which needs no network."""
+    """All there is to say of the runs below FOLDER… on one page for a browser, which
+    needs no network.
+    """
     from hpcfl.report import page
 
     page.write(folders, out)
@@ -504,7 +566,7 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
 @click.option(
     "--metric",
     metavar="NAME",
-    help="A recorded number; default the accuracy that counts.",
+    help=METRIC,
 )
 @click.option(
     "--at",
@@ -562,14 +624,16 @@ def plot(
 ) -> None:
     """Draw the runs below FOLDERs, a colour a method.
 
-    curves, model-distances and training-loss are means over seeds with a band of a standard deviation,
-    spread is a mean over them; clients and heatmap show the clients of all seeds, partition those of the
-    first. The other kinds of papers have a panel, or trajectory a path, for each run.
+    curves, model-distances and training-loss are means over seeds with a band of a
+    standard deviation, spread is a mean over them; clients and heatmap show the clients
+    of all seeds, partition those of the first. The other kinds of papers have a panel,
+    or trajectory a path, for each run.
 
-    Kinds of papers look at models of finished runs again, as far as their state is kept: for trajectory,
-    weight-learning and training-loss set checkpoint.every = 1, and checkpoint.keep to the number of rounds,
-    already when the run is made. representations draws two features as they are, and of more the plane of
-    their two principal components.
+    Kinds of papers look at models of finished runs again, as far as their state is
+    kept: for trajectory, weight-learning and training-loss set checkpoint.every = 1,
+    and checkpoint.keep to the number of rounds, already when the run is made.
+    representations draws two features as they are, and of more the plane of their two
+    principal components.
     """
     from hpcfl.report.figures import plot
 
@@ -581,5 +645,7 @@ def plot(
 
 
 def print_json(value: Any) -> None:
-    """Print a value as JSON that other programs can read: NaN is refused with a ValueError."""
+    """Print a value as JSON that other programs can read: NaN is refused with a
+    ValueError.
+    """
     print(json.dumps(value, indent=1, allow_nan=False))

@@ -1,20 +1,33 @@
-"""The errors that a user meets: each one line that says what is wrong, where, and what to type next."""
+"""The errors that a user meets: each a line that says what is wrong, where, and what to
+type next.
+"""
 
 import traceback
 
 
 class UserError(Exception):
-    """Bad input: a configuration, file or launch that cannot work. One line, no traceback, exit code 2."""
+    """Bad input: a configuration, file or launch that cannot work. No traceback, exit
+    code 2.
+
+    args: a line for each mistake, mostly one.
+    """
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.args))
 
 
 class RunFailure(Exception):
-    """A run that had to end: a diverged client, a lost rank, a full disk. One line, exit code 1."""
+    """A run that had to end: a diverged client, a lost rank, a full disk. One line,
+    exit code 1.
+    """
 
 
 class Interrupted(Exception):
-    """A planned early end after a signal, from which the same command goes on. Exit code 75.
+    """A planned early end after a signal, from which the same command goes on. Exit
+    code 75.
 
-    begun: whether there is a state that it continues, so that nobody wants to start afresh.
+    begun: whether there is a state that it continues, so that nobody wants to start
+    afresh.
     """
 
     def __init__(self, text: str, begun: bool = True):
@@ -34,7 +47,8 @@ class RankFailure(Exception):
 
 
 def explain(error: BaseException) -> str:
-    """Describe an error that aborts the job, in one line if it was expected, else with its traceback.
+    """Describe an error that aborts the job, in one line if it was expected, else with
+    its traceback.
 
     Expected are UserError and RunFailure, also as the cause of a RankFailure.
     """

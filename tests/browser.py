@@ -1,7 +1,8 @@
-"""A real browser without a window, driven over two pipes: what it shows, complains of, and fetches.
+"""A real browser without a window, driven over two pipes: what it shows, complains of,
+and fetches.
 
-The protocol is Chromium's own (https://chromedevtools.github.io/devtools-protocol): JSON messages that end
-with a zero byte.
+The protocol is Chromium's own (https://chromedevtools.github.io/devtools-protocol):
+JSON messages that end with a zero byte.
 """
 
 import base64
@@ -35,7 +36,9 @@ def path() -> str | None:
 
 
 class Page:
-    """The one page of a browser. complaints: of its console and its policy. requests: all addresses."""
+    """The one page of a browser. complaints: of its console and its policy. requests:
+    all addresses.
+    """
 
     def __init__(self, write: int, read: BinaryIO) -> None:
         self.complaints: list[str] = []
@@ -49,7 +52,9 @@ class Page:
             self.tell(f"{domain}.enable")
 
     def tell(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Send a command and return its result; what the browser tells meanwhile is noted."""
+        """Send a command and return its result; what the browser tells meanwhile is
+        noted.
+        """
         self._sent += 1
         message = {
             "id": self._sent,

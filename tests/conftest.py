@@ -31,8 +31,8 @@ from hpcfl.report.summary import Run
 from hpcfl.rows import layout
 from hpcfl.trained.experiment import named
 
-# What takes minutes by itself begins at once: two files that mostly wait for Slurm, two that have one test,
-# and two with a test that would be at work alone at the end.
+# What takes minutes by itself begins at once: two files that mostly wait for Slurm, two
+# that have one test, and two with a test that would be at work alone at the end.
 LONGEST = [
     "test_slurm",
     "test_slurm_interruptions",
@@ -53,13 +53,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def _same_draws():
-    """What a test draws from torch without a key is the same in every run, whatever ran before."""
+    """What a test draws from torch without a key is the same in every run, whatever ran
+    before.
+    """
     torch.manual_seed(0)
 
 
 @pytest.fixture
 def federate(tmp_path: Path):
-    """``federate(method, counts, **sections)`` runs a federation on the tiny data from start to end."""
+    """``federate(method, counts, **sections)`` runs a federation on the tiny data from
+    start to end.
+    """
 
     def play_anew(*arguments: Any, **sections: Any) -> Played:
         return play(
@@ -71,7 +75,9 @@ def federate(tmp_path: Path):
 
 @pytest.fixture
 def short_ala(monkeypatch):
-    """The first adaptive local aggregation ends after few epochs instead of when its loss stands still."""
+    """The first adaptive local aggregation ends after few epochs instead of when its
+    loss stands still.
+    """
     monkeypatch.setattr(
         Blending,
         "adaptive_aggregation",
@@ -87,8 +93,9 @@ def no_figures(monkeypatch):
 
 @pytest.fixture
 def played(tmp_path: Path):
-    """``played(method, **sections)``: a finished run on the disk, whose plugins from ``tiny`` may be
-    imported."""
+    """``played(method, **sections)``: a finished run on the disk, whose plugins from
+    ``tiny`` may be imported.
+    """
 
     def play(method: str | dict[str, Any], **sections: Any) -> Run:
         table, folder = tiny.table(method, **sections), tmp_path / "run"
@@ -101,8 +108,9 @@ def played(tmp_path: Path):
 
 @pytest.fixture
 def make_fleet():
-    """``make_fleet(counts, …)``: the clients of one rank on the tiny data, each with an MLP, before
-    they do anything."""
+    """``make_fleet(counts, …)``: the clients of one rank on the tiny data, each with an
+    MLP, before they do anything.
+    """
 
     def make(
         counts: list[list[int]] = tiny.COUNTS,
@@ -135,7 +143,9 @@ def make_fleet():
 
 @pytest.fixture
 def rows_of():
-    """``rows_of(fleet)``: different random models ``[n, P]`` for the clients of a fleet."""
+    """``rows_of(fleet)``: different random models ``[n, P]`` for the clients of a
+    fleet.
+    """
 
     def draw(fleet: Fleet, seed: int = 1) -> torch.Tensor:
         generator = torch.Generator().manual_seed(seed)
@@ -173,7 +183,9 @@ def cohort():
 
 @pytest.fixture
 def arrived():
-    """``arrived(message)``: what arrives on rank 0 of a message of all clients of a rank."""
+    """``arrived(message)``: what arrives on rank 0 of a message of all clients of a
+    rank.
+    """
 
     def gather(message: Message) -> dict[str, torch.Tensor]:
         ids = np.arange(len(next(iter(fields(message).values())).tensor))

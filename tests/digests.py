@@ -1,9 +1,9 @@
-"""The final digest of every method in two partitions, with all clients and with half of them: what no
-tidying may change.
+"""The final digest of every method in two partitions, with all clients and with half of
+them: what no tidying may change.
 
-``python tests/digests.py`` prints them as JSON, ``mpiexec -n 3 python tests/digests.py`` those of three
-ranks, which are the same.
-The processor and the version of torch, on which the last bits depend, are printed with them.
+``python tests/digests.py`` prints them as JSON, ``mpiexec -n 3 python
+tests/digests.py`` those of three ranks, which are the same. The processor and the
+version of torch, on which the last bits depend, are printed with them.
 """
 
 import contextlib
@@ -41,7 +41,7 @@ def digests(communicator: Communicator, folder: Path) -> dict[str, str]:
                 place = folder / f"{method}-{partition}-{fraction}"
                 with contextlib.redirect_stdout(io.StringIO()):
                     run(config.parse(table), place, communicator)
-                newest = communicator.share(
+                newest = communicator.bcast(
                     latest(place / "checkpoints").digest
                     if communicator.is_server
                     else None
@@ -62,7 +62,7 @@ def depends_on() -> dict[str, str]:
 if __name__ == "__main__":
     world = connect()
     with TemporaryDirectory() as place:
-        found = digests(world, Path(world.share(place)))
+        found = digests(world, Path(world.bcast(place)))
     if world.is_server:
         json.dump({**depends_on(), "digests": found}, sys.stdout, indent=1)
         print()

@@ -1,6 +1,7 @@
 """Runs with results made up: nothing is trained, and every number is known."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,26 @@ import numpy as np
 from hpcfl.experiment import config, measures
 from hpcfl.report.costs import PHASES
 from hpcfl.report.summary import Run, Summary
-from hpcfl.storage import results
+from hpcfl.storage import results, run_folder
 from hpcfl.storage.life import Life, Stage
 from hpcfl.storage.results import Results
+
+STARTS = [
+    {
+        "after": 0,
+        "time": "2026-01-01 00:00:00 UTC",
+        "ranks": 3,
+        "commit": "abc",
+        "failure": None,
+    },
+    {
+        "after": 7,
+        "time": "2026-01-02 00:00:00 UTC",
+        "ranks": 1,
+        "commit": "abc",
+        "failure": "no space",
+    },
+]
 
 
 def run(
@@ -91,9 +109,11 @@ def folder(
     finished: bool = True,
     **sections: Any,
 ) -> Path:
-    """A run's folder, whose clients get better at a pace that the method and the seed give them.
+    """A run's folder, whose clients get better at a pace that the method and the seed
+    give them.
 
-    header: further entries of its results. A run that is not finished lacks round R + 1.
+    header: further entries of its results. A run that is not finished lacks round R +
+    1.
     """
     parsed = config.parse(
         {
@@ -144,6 +164,7 @@ def folder(
         f"{column}/clients": np.full(len(numbers), float(clients)),
     }
     described = {
+        "run": parsed.fingerprint(),
         "config": parsed.resolved(),
         "primary": column,
         "ranks": 3,
@@ -163,6 +184,50 @@ def folder(
     path.mkdir(parents=True)
     (path / "metrics.h5").write_bytes(results.encode(recorded))
     (path / "run.json").write_text(
-        json.dumps({"identity": {}, "config": described["config"]})
+        json.dumps({"format": run_folder.FORMAT, "config": described["config"]})
     )
     return path
+
+
+def spoilt(path: Path, text: str) -> Path:
+    """A sweep's folder in which everything that can be a text is ``text``."""
+    for seed in (0, 1):
+        for method in ("fedavg", "ditto"):
+            name = f"{text.replace('/', '∕')} {method} {seed}"
+            run = folder(path / "sweep" / name, method, seed)
+            there = json.loads((run / "run.json").read_text())
+            there["config"]["method"]["name"] = f"{text} {method}"
+            there["config"]["method"][text] = text
+            there["config"]["data"]["dataset"] = there["config"]["partition"][
+                "seed"
+            ] = text
+            (run / "run.json").write_text(json.dumps(there))
+            found = results.read(run)
+            scores = {
+                text: {
+                    "unit": "%",
+                    "better": "up",
+                    "recorded": {"weighted": "weighted", text: "std"},
+                }
+            }
+            starts = [
+                {**start, "time": text, "commit": text, "failure": text}
+                for start in STARTS
+            ]
+            header = {
+                **found.header,
+                "run": config.fingerprint(there["config"]),
+                "commit": f"{text} {method}",
+                "versions": {text: text},
+                "command": [text],
+                "processor": text,
+                "gpus": [text],
+                "scores": scores,
+                "starts": starts,
+            }
+            (run / "metrics.h5").write_bytes(
+                results.encode(replace(found, header=header))
+            )
+    failed = folder(path / "sweep" / "failed", "local", 0, finished=False)
+    (failed / "failure.txt").write_text(text)
+    return path / "sweep"

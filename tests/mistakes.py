@@ -1,5 +1,6 @@
-"""Mistakes that users make in methods and models of their own, and what cannot be batched, named
-as 'mistakes:…'."""
+"""Mistakes that users make in methods and models of their own, and what cannot be
+batched, named as 'mistakes:…'.
+"""
 
 import torch
 import torch.nn.functional as functional
@@ -47,9 +48,8 @@ class UnknownVariable(FedAvg):
 
 class OneRowOfAll(FedAvg):
     def fit(self, fleet, rows, inbox, **how):
-        return fleet.train(
-            rows, variables={"received": self.received(fleet, inbox)}, **how
-        )
+        received = {"received": self.received(fleet, inbox)}
+        return fleet.train(rows, variables=received, **how)
 
 
 class MeanUpload(FedAvg):

@@ -1,5 +1,6 @@
-"""What is looked at on a GPU, be it a real one or the simulated: every method with a model, an optimiser and
-options, and how much memory lanes need."""
+"""What is looked at on a GPU, be it a real one or the simulated: every method with a
+model, an optimiser and options, and how much memory lanes need.
+"""
 
 import statistics
 import time
@@ -18,8 +19,8 @@ from hpcfl.fleet import comparing, memory
 from hpcfl.preparation.prepare import prepare
 from hpcfl.rounds.federation import exchange
 
-# How far a tensor of the final state may be from the CPU's, as a share of its largest number: rounding is
-# 1e-7, and training makes more of it.
+# How far a tensor of the final state may be from the CPU's, as a share of its largest
+# number: rounding is 1e-7, and training makes more of it.
 TOLERANCE = 1e-3
 
 MOMENTUM = {"momentum": 0.9, "weight_decay": 0.01, "clip": 1.0}
@@ -63,14 +64,18 @@ PLAYED = [
     ("fedbn", {}, "tiny:normalised", {}),
     ("fedadam", {}, "mlp", {}),
     ("fedyogi", {}, "mlp", {}),
+    ("fedavg", {}, "tiny:lora", {"momentum": 0.9}),
+    ("fedrod", {}, "tiny:head_only", {}),
 ]
-# Of five clients: three steps, the last of two samples for some; the smallest client has no whole batch.
+# Of five clients: three steps, the last of two samples for some; the smallest client
+# has no whole batch.
 COUNTS = [[4, 5, 0, 1], [0, 4, 4, 0], [0, 0, 1, 2], [6, 0, 2, 2], [2, 2, 2, 2]]
 
-# What cuBLAS keeps on a real GPU for itself, with CUBLAS_WORKSPACE_CONFIG = :4096:8, in bytes: for this
-# thread, for autograd's, and for the stream of captures.
+# What cuBLAS keeps on a real GPU for itself, with CUBLAS_WORKSPACE_CONFIG = :4096:8, in
+# bytes: for this thread, for autograd's, and for the stream of captures.
 OF_CUBLAS = 3 * 8 * (4096 << 10)
-# Clients of which the memory is measured there, so many that they need far more than that.
+# Clients of which the memory is measured there, so many that they need far more than
+# that.
 SIDE_BY_SIDE = {"cnn": 64, "resnet18": 8}
 
 SHAPES = {
@@ -85,7 +90,9 @@ SHAPES = {
 def made_up(
     model: str, folder: Path, shape: tuple[int, ...] | None = None
 ) -> dict[str, Any]:
-    """Sections ``data`` and ``model`` for a model, on data made up for it. shape: of a sample of these."""
+    """Sections ``data`` and ``model`` for a model, on data made up for it. shape: of a
+    sample of these.
+    """
     if model == "mlp":
         return {"model": {"name": "mlp", "hidden": [6]}}
     if model.startswith("tiny:"):
@@ -104,9 +111,11 @@ def made_up(
 
 
 def on_both(case: tuple, folder: Path) -> float:
-    """The largest difference of a case's final state on the GPU from the CPU's, as ``TOLERANCE`` measures it.
+    """The largest difference of a case's final state on the GPU from the CPU's, as
+    ``TOLERANCE`` measures it.
 
-    Six rounds, so that steps become graphs; batch norm over batches of two makes too much of rounding then.
+    Six rounds, so that steps become graphs; batch norm over batches of two makes too
+    much of rounding then.
     """
     method, options, model, training = case
     once = model in ("resnet8", "tiny:normalised")
@@ -133,7 +142,9 @@ def on_both(case: tuple, folder: Path) -> float:
 
 
 def apart(one: torch.Tensor, other: torch.Tensor) -> float:
-    """The largest difference of two tensors, as a share of the largest number; infinities may be equal."""
+    """The largest difference of two tensors, as a share of the largest number;
+    infinities may be equal.
+    """
     one, other = one.double(), other.double()
     finite = other[other.isfinite()]
     gaps = torch.where(
@@ -147,7 +158,8 @@ def apart(one: torch.Tensor, other: torch.Tensor) -> float:
 
 
 def digests(method: dict[str, Any], sections: dict[str, Any], folder: Path) -> set[str]:
-    """Of a federation of fourteen that is played twice, and a third time without graphs.
+    """Of a federation of fourteen that is played twice, and a third time without
+    graphs.
 
     Eleven of them have whole batches, and are computed as twelve.
     """
@@ -166,7 +178,9 @@ def digests(method: dict[str, Any], sections: dict[str, Any], folder: Path) -> s
 def epoch_seconds(
     model: str, folder: Path, shape: tuple[int, ...], clients: int = 20
 ) -> float:
-    """Median seconds of an epoch of so many clients, eight batches of ten samples each, all graphs."""
+    """Median seconds of an epoch of so many clients, eight batches of ten samples each,
+    all graphs.
+    """
     sections = {
         **made_up(model, folder, shape),
         "training": {"batch_size": 10},
@@ -195,7 +209,8 @@ def share_of_rule(
     rounds: int,
     beside: int = 0,
 ) -> float:
-    """The most memory that clients side by side need there, graphs included, as a share of the rule's.
+    """The most memory that clients side by side need there, graphs included, as a share
+    of the rule's.
 
     beside: bytes of it that are not theirs.
     """

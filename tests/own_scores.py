@@ -1,4 +1,6 @@
-"""Scores of a user's own, named in configurations as 'own_scores:…': one that works, and mistakes."""
+"""Scores of a user's own, named in configurations as 'own_scores:…': one that works,
+and mistakes.
+"""
 
 import torch
 

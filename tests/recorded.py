@@ -7,8 +7,8 @@ from hpcfl.storage.metrics import MetricsWriter
 
 
 class Recorded(MetricsWriter):
-    """The results of a run in memory: writing and merging files of them would take a third of the time of a
-    tiny run.
+    """The results of a run in memory: writing and merging files of them would take a
+    third of the time of a tiny run.
     """
 
     def publish(self) -> None:

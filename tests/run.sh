@@ -17,6 +17,8 @@ fi
 unset PYTHONDONTWRITEBYTECODE  # else every process that a test starts compiles the whole package anew
 echo "Running: python -m ruff check hpcfl tests launch slurm"
 python -m ruff check hpcfl tests launch slurm
+echo "Running: python -m ruff format --check hpcfl tests launch slurm"
+python -m ruff format --check hpcfl tests launch slurm
 echo "Running: python -m mypy"
 python -m mypy
 echo "Running: python -m pytest ${options[*]} $*"

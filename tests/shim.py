@@ -1,7 +1,8 @@
-"""What a launcher starts in place of hpcfl: it hands everything it got to the zygote, passes signals on, and
-ends as the process that the zygote forked ended.
+"""What a launcher starts in place of hpcfl: it hands everything it got to the zygote,
+passes signals on, and ends as the process that the zygote forked ended.
 
-It lives a few milliseconds after ``python -S -E``. When it is killed the zygote kills the forked process too.
+It lives a few milliseconds after ``python -S -E``. When it is killed the zygote kills
+the forked process too.
 """
 
 import json

@@ -2,6 +2,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 import hpcfl
 from hpcfl.errors import RankFailure, UserError
@@ -36,6 +37,14 @@ def test_importing_the_package_imports_nothing_heavy():
 def test_an_unknown_attribute_is_an_attribute_error():
     with pytest.raises(AttributeError, match="no attribute 'walk'"):
         hpcfl.walk  # noqa: B018
+
+
+@pytest.mark.parametrize("block", ["no_grad", "inference_mode"])
+def test_a_run_where_nothing_is_to_be_differentiated(tmp_path, block):
+    with getattr(torch, block)():
+        inside = hpcfl.run(TABLE, out=tmp_path / "inside")
+    outside = hpcfl.run(TABLE, out=tmp_path / "outside")
+    assert inside.summary.digest == outside.summary.digest
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 import json
 import os
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from hpcfl.commands import experiments
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import Interrupted
 from hpcfl.experiment import plugins
+from hpcfl.report import summary
 
 pytestmark = pytest.mark.slow  # they need the zygote, which takes seconds to start
 
@@ -154,15 +157,81 @@ def test_bad_input_is_one_line_and_exit_code_2(call, tmp_path, line, words):
     )
 
 
+@pytest.fixture
+def under_bash(tmp_path):
+    """``under_bash("hpcfl … > /dev/full")``: a process of its own, as some cannot be
+    forked from the zygote; the exit code is that of hpcfl.
+    """
+
+    def run(line: str) -> subprocess.CompletedProcess:
+        line = line.replace("hpcfl", f"{sys.executable} -m hpcfl")
+        return subprocess.run(
+            ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+
+    return run
+
+
+SINGLE = SWEEP.partition("[sweep]")[0] + "[method]\nname = 'local'\n"
+
+
+@pytest.mark.parametrize(
+    "where, why",
+    [
+        ("> /dev/full", "No space left on device"),
+        (">&- 2>&-", "Bad file descriptor"),
+        ("| true", "Broken pipe"),
+    ],
+)
+def test_output_that_cannot_be_written_ends_no_run(under_bash, tmp_path, where, why):
+    (tmp_path / "one.toml").write_text(SINGLE)
+    done = under_bash(f"hpcfl run one.toml --out run {where}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert why in (tmp_path / "run" / "output.txt").read_text()
+    assert summary.load(tmp_path / "run").summary.finished
+
+
+@pytest.mark.mpi
+def test_nor_does_that_of_ranks(call, tmp_path):
+    (tmp_path / "one.toml").write_text(SINGLE)
+    (tmp_path / "full.sh").write_text("exec hpcfl run one.toml --out run > /dev/full")
+    done = call("mpiexec -n 3 sh full.sh")
+    assert done.returncode == 0, done.stderr
+    assert "No space left" in (tmp_path / "run" / "output.txt").read_text()
+    assert summary.load(tmp_path / "run").summary.finished
+
+
+@pytest.mark.parametrize(
+    "line, code, said",
+    [
+        ("hpcfl run missing.toml 2>&-", 2, ""),
+        ("hpcfl run missing.toml >&- 2>/dev/full", 2, ""),
+        ("hpcfl methods | true", 141, ""),
+        (
+            "hpcfl methods > /dev/full",
+            1,
+            "hpcfl: standard output: No space left on device\n",
+        ),
+    ],
+)
+def test_the_exit_code_where_nothing_can_be_said(under_bash, line, code, said):
+    done = under_bash(line)
+    assert (done.returncode, done.stderr) == (code, said)
+
+
 def test_the_help_of_plot_names_every_kind():
     words = next(option.help for option in plot.params if option.name == "kind")
     assert all(
         kind.replace("_", "-") in words for kind in plugins.names("hpcfl.report.plots")
     )
-    assert (
-        "checkpoint.every = 1, and checkpoint.keep" in plot.help
-        and "principal components" in plot.help
-    )
+    text = " ".join(plot.help.split())
+    assert "checkpoint.every = 1, and checkpoint.keep" in text
+    assert "principal components" in text
 
 
 def test_without_a_command_there_is_help(call):

@@ -13,7 +13,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_folder_that_holds_the_clone_does_not_hide_the_package(tmp_path):
-    """As in a notebook that lies beside the clone: the current folder comes first on sys.path."""
+    """As in a notebook that lies beside the clone: the current folder comes first on
+    sys.path.
+    """
     package = tmp_path / "hpcfl" / "hpcfl"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()

@@ -1,6 +1,8 @@
-"""The files of README and guide are written as they say, their commands and snippets run in order, in a new
-folder."""
+"""The files of README and guide are written as they say, their commands and snippets
+run in order, in a new folder.
+"""
 
+import inspect
 import os
 import re
 import subprocess
@@ -11,6 +13,7 @@ import pytest
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.turn import Turn
 from hpcfl.methods.base import Cohort
+from hpcfl.methods.fedavg import FedAvg
 from hpcfl.report import catalogue
 
 pytestmark = pytest.mark.slow
@@ -59,6 +62,8 @@ def test_files_commands_and_snippets_work(zygote, tmp_path):
         "top3",
         "mine",
         "newcomers",
+        "rates",
+        "lora",
         "apfl",
         "gru",
     }
@@ -100,11 +105,31 @@ def test_the_guide_names_all_that_hooks_are_given(given, kind):
     assert not public - named
 
 
+def test_the_guide_has_the_hooks_as_they_are_called():
+    """By their arguments without a default, and what a derived method hands on."""
+    chapter = GUIDE.partition("| hook |")[2].partition("\n\n")[0]
+    hooks = re.findall(r"`(\w+)\((self, .*?)\)`", chapter)
+    assert {"start", "keep", "received", "fit", "send", "aggregate"} <= dict(
+        hooks
+    ).keys()
+    for name, arguments in hooks:
+        parameters = inspect.signature(getattr(FedAvg, name)).parameters.values()
+        assert arguments == ", ".join(
+            f"**{one.name}" if one.kind is one.VAR_KEYWORD else one.name
+            for one in parameters
+            if one.default is one.empty
+        )
+
+
 def test_the_speeds_are_those_that_were_measured(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "tests" / "benchmarks"))
     import table
 
-    assert table.render_short(table.measured(ROOT / "results" / "benchmarks")) in README
+    benchmarks = ROOT / "results" / "benchmarks"
+    measured = table.measured(benchmarks)
+    assert table.render_short(measured) in README
+    page = (benchmarks / "README.md").read_text(encoding="utf-8")
+    assert table.render(measured) in page
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""The rooms of the package: hpcfl/README.md lists them from the top down, and no room imports
-from one above it."""
+"""The rooms of the package: hpcfl/README.md lists them from the top down, and no room
+imports from one above it.
+"""
 
 import ast
 import re
@@ -40,7 +41,9 @@ def statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
 
 @cache
 def imports(path: Path) -> set[str]:
-    """The modules of the package that a file imports, also those imported inside functions."""
+    """The modules of the package that a file imports, also those imported inside
+    functions.
+    """
     known, found = modules(), set()
     for node in statements(path):
         if isinstance(node, ast.Import):

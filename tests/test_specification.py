@@ -1,10 +1,11 @@
-"""References to the specification lead somewhere: in code, comments, texts, names of tests and the
-specification itself.
+"""References to the specification lead somewhere: in code, comments, texts, names of
+tests and the specification itself.
 
-They read ``methods-1.md §5, item 9`` and ``protocols.md D2``; within the specification its own sections and
-items are named alone. A test in ``tests/methods`` begins with the item of the section that its module names,
-``test_cwfedavg_9_…``, or with a section and an item, ``test_16_1_…``; elsewhere a test may begin with parts
-of ``protocols.md``, ``test_d2_…``.
+They read ``methods-1.md §5, item 9`` and ``protocols.md D2``; within the specification
+its own sections and items are named alone. A test in ``tests/methods`` begins with the
+item of the section that its module names, ``test_cwfedavg_9_…``, or with a section and
+an item, ``test_16_1_…``; elsewhere a test may begin with parts of ``protocols.md``,
+``test_d2_…``.
 """
 
 import re
@@ -42,7 +43,9 @@ def pieces(pattern, text):
 
 
 def items(section):
-    """The items of a section and their lettered parts, ``10`` and ``10a``; ``**2–3.**`` is two items."""
+    """The items of a section and their lettered parts, ``10`` and ``10a``; ``**2–3.**``
+    is two items.
+    """
     for mark, body in pieces(ITEM, section):
         first, last = int(mark[1] or mark[2]), int(mark[3] or mark[2] or mark[1])
         for number in range(first, last + 1):
@@ -66,8 +69,9 @@ THERE = {
 
 
 def cited(text, file=None, section=None):
-    """(file, section, item) of every reference in a text; ``file`` and ``section`` are those that
-    it belongs to."""
+    """(file, section, item) of every reference in a text; ``file`` and ``section`` are
+    those that it belongs to.
+    """
     for mark in CITED.finditer(text):
         if mark["parts"]:
             yield from (
@@ -96,7 +100,9 @@ def of_names(text, methods):
 
 
 def written():
-    """Path and text of whatever is written for people or machines, but this file and the specification."""
+    """Path and text of whatever is written for people or machines, but this file and
+    the specification.
+    """
     folders = ("hpcfl", "tests", "launch", "slurm", "results")
     paths = chain(
         [ROOT / "README.md"], *((ROOT / folder).rglob("*") for folder in folders)

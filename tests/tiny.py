@@ -1,5 +1,6 @@
-"""A tiny data set, a partition by class counts, and models and methods that misbehave, named in
-configurations as 'tiny:…'."""
+"""A tiny data set, a partition by class counts, and models and methods that misbehave,
+named in configurations as 'tiny:…'.
+"""
 
 import copy
 import os
@@ -58,7 +59,9 @@ blobs, blobs64 = Blobs(), Blobs64()
 
 
 class Counts(Scheme):
-    """Client i trains on the first ``counts[i][c]`` samples of class c: equal rows are identical clients."""
+    """Client i trains on the first ``counts[i][c]`` samples of class c: equal rows are
+    identical clients.
+    """
 
     counts: list[list[int]] = Field(description="training samples by client and class")
 
@@ -77,7 +80,9 @@ class Counts(Scheme):
 
 
 class Stuck(Counts):
-    """The process of rank 1 is stopped while it draws the partition, as by a node that hangs."""
+    """The process of rank 1 is stopped while it draws the partition, as by a node that
+    hangs.
+    """
 
     def draw(self, labels, classes, official_test):
         if os.environ.get("PMI_RANK") == "1":
@@ -86,7 +91,9 @@ class Stuck(Counts):
 
 
 class Unreadable(Counts):
-    """Only the process of rank 1 cannot draw the partition, as where its node lacks a file."""
+    """Only the process of rank 1 cannot draw the partition, as where its node lacks a
+    file.
+    """
 
     def draw(self, labels, classes, official_test):
         if os.environ.get("PMI_RANK") == "1":
@@ -118,6 +125,81 @@ class Normalised(MLP):
         return super().features(self.norm(x))
 
 
+def _without(model, *frozen):
+    """The model, of which modules or parameters are frozen as everywhere in torch."""
+    for name in frozen:
+        owner, _, leaf = name.rpartition(".")
+        getattr(model.get_submodule(owner), leaf).requires_grad_(False)
+    return model
+
+
+def head_only(shape, classes):
+    """A random feature extractor with batch norm that is frozen, and a head."""
+    return _without(Normalised(shape, classes, 6), "hidden1", "norm")
+
+
+def body_only(shape, classes):
+    return _without(MLP(shape, classes, hidden=(6, 5)), "head")
+
+
+def bias_only(shape, classes):
+    """Of all layers but the head only the biases are trained."""
+    return _without(
+        MLP(shape, classes, hidden=(6, 5)), "hidden1.weight", "hidden2.weight"
+    )
+
+
+def bias_alone(shape, classes):
+    """Nothing but biases is trained."""
+    return _without(bias_only(shape, classes), "head.weight")
+
+
+def all_frozen(shape, classes):
+    return MLP(shape, classes, hidden=(6,)).requires_grad_(False)
+
+
+class Adapted(nn.Module):
+    """A frozen linear layer with a trained correction of rank 2 (LoRA).
+
+    unknown: torch does not know the layer, whose numbers so are no parameters at all.
+    """
+
+    def __init__(self, base, unknown):
+        super().__init__()
+        if unknown:
+            vars(self)["base"] = base.requires_grad_(False)
+        else:
+            self.base = base.requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(2, base.in_features) / 3)
+        self.b = nn.Parameter(torch.zeros(base.out_features, 2))
+
+    def forward(self, x):
+        return self.base(x) + x @ self.a.T @ self.b.T
+
+
+WEIGHTS = [5]  # what the frozen layers of ``lora`` are read from: a seed for a file
+
+
+def lora(shape, classes, *, unknown: bool = False):
+    """LoRA by hand in both hidden layers, under a head that is trained."""
+    model = MLP(shape, classes, hidden=(6, 5))
+    generator = torch.Generator().manual_seed(WEIGHTS[0])
+    for name in ("hidden1", "hidden2"):
+        base = model.get_submodule(name)
+        for parameter in base.parameters():
+            parameter.data.normal_(std=0.5, generator=generator)
+        setattr(model, name, Adapted(base, unknown))
+    return model
+
+
+def lora_by_rank(shape, classes):
+    """The same, whose frozen layers are read from another file on rank 1."""
+    model = lora(shape, classes)
+    if os.environ.get("PMI_RANK") == "1":
+        model.hidden1.base.weight.data.add_(1)
+    return model
+
+
 def dropping(shape, classes, *, share: float = 0.5):
     """A linear model that leaves out a share of its inputs."""
     return nn.Sequential(nn.Dropout(share), nn.Linear(FEATURES, classes))
@@ -125,6 +207,54 @@ def dropping(shape, classes, *, share: float = 0.5):
 
 def normalised(shape, classes, *, hidden: int = 6):
     return Normalised(shape, classes, hidden)
+
+
+class Attention(nn.Module):
+    """Each position of [batch, 3, 4] as a mean of all, by how alike they are."""
+
+    def forward(self, x):
+        return (x @ x.transpose(1, 2)).softmax(dim=2) @ x
+
+
+class Tokens(nn.Module):
+    """Token ids from 0 to 19."""
+
+    def forward(self, x):
+        return (4 * x + 10).long().clamp(0, 19)
+
+
+class Mean(nn.Module):
+    """Over all positions."""
+
+    def forward(self, x):
+        return x.mean(dim=1)
+
+
+LAYERED = {
+    "batch norm": lambda: [nn.Linear(5, 8), nn.BatchNorm1d(8), nn.ReLU()],
+    "convolution": lambda: [
+        nn.Unflatten(1, (1, 5)),
+        nn.Conv1d(1, 4, 4),
+        nn.BatchNorm1d(4),
+        nn.Sigmoid(),
+        nn.Flatten(),
+    ],
+    "group norm": lambda: [nn.Linear(5, 8), nn.GroupNorm(2, 8), nn.GELU()],
+    "attention": lambda: [
+        nn.Linear(5, 12),
+        nn.Unflatten(1, (3, 4)),
+        Attention(),
+        nn.LayerNorm(4),
+        Mean(),
+        nn.Linear(4, 8),
+    ],
+    "embedding": lambda: [Tokens(), nn.Embedding(20, 8, padding_idx=10), Mean()],
+}
+
+
+def layered(shape, classes, *, kind: str = "batch norm"):
+    """Layers of which a client's bits might depend on the clients beside."""
+    return nn.Sequential(*LAYERED[kind](), nn.Linear(8, classes))
 
 
 class Branching(MLP):
@@ -138,7 +268,9 @@ class Branching(MLP):
 
 
 def residual(shape, classes, *, norm: Norm = "batch"):
-    """ResNet-18 in its three forms, with two stages of 4 and 8 channels instead of four."""
+    """ResNet-18 in its three forms, with two stages of 4 and 8 channels instead of
+    four.
+    """
     large = norm == "batch"
     return ResidualNetwork(
         shape, classes, (4, 8), blocks=2, norm=norm, large_stem=large, head_bias=large
@@ -146,8 +278,9 @@ def residual(shape, classes, *, norm: Norm = "batch"):
 
 
 class Diverges(FedAvg):
-    """FedAvg in which one client's loss is not a number from round ``since`` on; it counts its
-    rounds in private."""
+    """FedAvg in which one client's loss is not a number from round ``since`` on; it
+    counts its rounds in private.
+    """
 
     client: int = 1
     since: int = 2
@@ -177,7 +310,9 @@ class DivergesInRows(Diverges):
 
 
 class Fades(FedAvg):
-    """FedAvg whose loss reads a number that changes each round from somewhere else than the lane."""
+    """FedAvg whose loss reads a number that changes each round from somewhere else than
+    the lane.
+    """
 
     def fit(self, fleet, rows, inbox, **how):
         ROUND[0] = fleet.round
@@ -222,8 +357,9 @@ class SlowEnd(FedAvg):
 
 
 class Wide(FedAvg):
-    """FedAvg that in round 1 sends every client a field of its own of ``width · times`` floats and gets
-    its double back."""
+    """FedAvg that in round 1 sends every client a field of its own of ``width · times``
+    floats and gets its double back.
+    """
 
     width: int = 1
     times: int = 1
@@ -271,8 +407,9 @@ FEW = [
 def table(
     method: str | dict[str, Any], counts: list[list[int]] = COUNTS, **sections: Any
 ) -> dict[str, Any]:
-    """An experiment on the tiny data; ``sections`` extend its tables, and replace those where they name
-    something else."""
+    """An experiment on the tiny data; ``sections`` extend its tables, and replace those
+    where they name something else.
+    """
     found = {
         "seed": 3,
         "rounds": 3,

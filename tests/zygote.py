@@ -1,10 +1,11 @@
-"""A process that has imported everything and forks the processes of jobs, each of which then starts in
-milliseconds.
+"""A process that has imported everything and forks the processes of jobs, each of which
+then starts in milliseconds.
 
-It is asked by ``shim.py`` over a socket, which ``python`` and ``hpcfl`` in its folder of programs start. MPI
-is not initialised here and no tensor is made, so a forked process is as one that was just started; it is
-killed with its shim, as launchers kill. Python processes that a forked one starts are forked as well. Where
-``HPCFL_JOB`` names a folder, a forked process writes its pid to the file ``rank-N`` in it and draws no
+It is asked by ``shim.py`` over a socket, which ``python`` and ``hpcfl`` in its folder
+of programs start. MPI is not initialised here and no tensor is made, so a forked
+process is as one that was just started; it is killed with its shim, as launchers kill.
+Python processes that a forked one starts are forked as well. Where ``HPCFL_JOB`` names
+a folder, a forked process writes its pid to the file ``rank-N`` in it and draws no
 figures.
 """
 
@@ -63,8 +64,9 @@ HIGH = 500  # descriptors from here on are in nobody's way
 
 
 class Zygote:
-    """Context manager around the process; ``programs`` is a folder with a ``python`` and an ``hpcfl`` that
-    are forked from it, ``folder`` a place for whatever the jobs need.
+    """Context manager around the process; ``programs`` is a folder with a ``python``
+    and an ``hpcfl`` that are forked from it, ``folder`` a place for whatever the jobs
+    need.
 
     within: a command that starts it, such as one that enters a network namespace.
     """
@@ -101,14 +103,18 @@ class Zygote:
 
     @property
     def path(self) -> str:
-        """What PATH must be for its programs to come first, and then those of this Python's environment."""
+        """What PATH must be for its programs to come first, and then those of this
+        Python's environment.
+        """
         return os.pathsep.join(
             map(str, [self.programs, Path(sys.executable).parent, os.environ["PATH"]])
         )
 
 
 class Nursery:
-    """The loop in the zygote: a socket for every living process, and a descriptor that tells its end."""
+    """The loop in the zygote: a socket for every living process, and a descriptor that
+    tells its end.
+    """
 
     def __init__(self, address: str) -> None:
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -122,7 +128,9 @@ class Nursery:
         self._born: tuple[dict[str, Any], list[int]] | None = None
 
     def wait(self) -> tuple[dict[str, Any], list[int]]:
-        """Fork on every request; returns only in the forked processes: the request and its descriptors."""
+        """Fork on every request; returns only in the forked processes: the request and
+        its descriptors.
+        """
         while self._born is None:
             for key, _ in self._selector.select():
                 # One that came with this key may have closed what it stands for.
@@ -207,7 +215,8 @@ def become(request: dict[str, Any], received: list[int]) -> None:
     os.chdir(request["folder"])
     tempfile.tempdir = None  # this environment may name another
     if "HPCFL_JOB" in os.environ:
-        # As where matplotlib is not installed: to draw the figures would take longer than to play the rounds.
+        # As where matplotlib is not installed: to draw the figures would take longer
+        # than to play the rounds.
         sys.modules["matplotlib"] = None  # type: ignore[assignment]
         rank = Path(os.environ["HPCFL_JOB"], f"rank-{os.environ.get('PMI_RANK', 0)}")
         rank.with_suffix(".new").write_text(str(os.getpid()))
@@ -215,8 +224,9 @@ def become(request: dict[str, Any], received: list[int]) -> None:
 
 
 def play(program: str, *arguments: str) -> None:
-    """As ``python PROGRAM ARGUMENTS``, where the program is a file, ``-m`` a module or ``-c`` a text, perhaps
-    after ``-u``: what is printed is seen at once."""
+    """As ``python PROGRAM ARGUMENTS``, where the program is a file, ``-m`` a module or
+    ``-c`` a text, perhaps after ``-u``: what is printed is seen at once.
+    """
     if program == "-u":
         sys.stdout.reconfigure(write_through=True, line_buffering=True)  # type: ignore[union-attr]
         play(*arguments)
@@ -233,13 +243,15 @@ def play(program: str, *arguments: str) -> None:
 
 
 def depart(code: int) -> None:
-    """Leave as Python does, but without taking modules and libraries apart (0.4 s in a forked process)."""
+    """Leave as Python does, but without taking modules and libraries apart (0.4 s in a
+    forked process).
+    """
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()
-    # MPI tells mpiexec in an exit hook of C's. Other threads of Python must not go on meanwhile, so ``exit``
-    # is called with the interpreter's lock.
+    # MPI tells mpiexec in an exit hook of C's. Other threads of Python must not go on
+    # meanwhile, so ``exit`` is called with the interpreter's lock.
     ctypes.PyDLL(None).exit(code)
 
 
@@ -250,13 +262,15 @@ def main() -> None:
         except ModuleNotFoundError:
             continue  # it costs time later, nothing else
     gc.collect()
-    gc.freeze()  # else every forked process copies all that it has when it looks for garbage
+    # else every forked process copies all that it has when it looks for garbage
+    gc.freeze()
     nursery = Nursery(sys.argv[1])
     sys.executable = sys.argv[2]
     print("ready", flush=True)
     request, received = nursery.wait()
     become(request, received)
-    # C's exit hooks run from the last to the first: those of what is loaded from here on, MPI, and no others.
+    # C's exit hooks run from the last to the first: those of what is loaded from here
+    # on, MPI, and no others.
     libc = ctypes.CDLL(None)
     libc.on_exit(libc._exit, None)
     code: Any = 0

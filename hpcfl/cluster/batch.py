@@ -1,4 +1,6 @@
-"""The texts given to Slurm and to launchers: pure functions of a profile and names, quoted for the shell."""
+"""The texts given to Slurm and to launchers: pure functions of a profile and names,
+quoted for the shell.
+"""
 
 import shlex
 from collections.abc import Sequence
@@ -14,7 +16,8 @@ Options = dict[str, str | int | bool]
 def options(profile: Profile, name: str) -> Options:
     """sbatch's long options for a job called ``name``.
 
-    Slurm's warning, USR2, goes to the batch script's process alone ("B:"), where the supervisor passes it on.
+    Slurm's warning, USR2, goes to the batch script's process alone ("B:"), where the
+    supervisor passes it on.
     """
     wanted: dict[str, str | int | bool | None] = {
         "job-name": name,
@@ -49,11 +52,13 @@ def flags(chosen: Options) -> list[str]:
 
 
 def launcher(profile: Profile) -> list[str]:
-    """The words before a command that start it on every rank; none where a single process suffices.
+    """The words before a command that start it on every rank; none where a single
+    process suffices.
 
-    Every rank sees all GPUs of its node, because it chooses one by its rank on the node. A rank that dies
-    ends the others after 10 s (``--wait``); ``--kill-on-bad-exit`` would also kill ranks that are about to
-    leave with code 75, which asks for a requeue.
+    Every rank sees all GPUs of its node, because it chooses one by its rank on the
+    node. A rank that dies ends the others after 10 s (``--wait``);
+    ``--kill-on-bad-exit`` would also kill ranks that are about to leave with code 75,
+    which asks for a requeue.
     """
     if profile.cluster != "slurm":
         return ["mpiexec", "-n", str(profile.ranks)] if profile.ranks > 1 else []
@@ -77,7 +82,9 @@ def experiment(python: str, file: Path, out: Path) -> list[str]:
 
 
 def script(chosen: Options, setup: Sequence[str], command: Sequence[str]) -> str:
-    """A whole batch script. It ends with ``exec``, so that Slurm's warning reaches ``command`` itself."""
+    """A whole batch script. It ends with ``exec``, so that Slurm's warning reaches
+    ``command`` itself.
+    """
     lines = [f"#SBATCH {shlex.quote(flag)}" for flag in flags(chosen)]
     return "\n".join(["#!/bin/bash", *lines, *setup, f"exec {shlex.join(command)}", ""])
 
@@ -106,7 +113,8 @@ def supervised(python: str, supervisor: Supervisor) -> list[str]:
 def check_folder(folder: Path) -> None:
     """Raise UserError for a folder that Slurm cannot write logs to.
 
-    It expands '%' in the names of log files and reads the options in a batch script line by line.
+    It expands '%' in the names of log files and reads the options in a batch script
+    line by line.
     """
     text = str(folder)
     if (

@@ -8,10 +8,11 @@ from hpcfl.report.text import plain
 
 
 def show(config: Config, ranks: int) -> None:
-    """Print what the server and rank 1, which gets the largest clients, need, for a job of ``ranks`` ranks.
+    """Print what the server and rank 1, which gets the largest clients, need, for a job
+    of ``ranks`` ranks.
 
-    It is computed for CPUs, because the host that submits may have no GPU; a GPU that trains more lanes at
-    the same time needs more. Raises UserError.
+    It is computed for CPUs, because the host that submits may have no GPU; a GPU that
+    trains more lanes at the same time needs more. Raises UserError.
     """
     runtime = config.runtime.model_copy(update={"device": "cpu"})
     config = config.model_copy(update={"runtime": runtime})

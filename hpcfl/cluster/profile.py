@@ -1,4 +1,6 @@
-"""Cluster profiles, what to ask a batch system for: a TOML file for each kind of job, see ``--profile``."""
+"""Cluster profiles, what to ask a batch system for: a TOML file for each kind of job,
+see ``--profile``.
+"""
 
 import os
 import re
@@ -24,7 +26,9 @@ TIME = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")
 
 
 class Profile(Section):
-    """All keys of a profile. A job has ``nodes`` × ``ranks_per_node`` MPI ranks, the first one the server."""
+    """All keys of a profile. A job has ``nodes`` × ``ranks_per_node`` MPI ranks, the
+    first one the server.
+    """
 
     cluster: Literal["slurm", "local", "debug"] = Field(
         "slurm",
@@ -94,13 +98,17 @@ class Profile(Section):
 
 
 def folders() -> list[Path]:
-    """Where profiles are looked for by name: the user's own folder, then one below the current folder."""
+    """Where profiles are looked for by name: the user's own folder, then one below the
+    current folder.
+    """
     home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     return [home / "hpcfl" / "profiles", Path("slurm") / "profiles"]
 
 
 def load(name: str) -> Profile:
-    """The profile in the file ``name``, or without .toml in one of ``folders``. Raises UserError."""
+    """The profile in the file ``name``, or without .toml in one of ``folders``. Raises
+    UserError.
+    """
     path = Path(name) if name.endswith(".toml") else _find(name)
     try:
         return Profile(**tomllib.loads(path.read_text(encoding="utf-8")))
@@ -113,7 +121,9 @@ def load(name: str) -> Profile:
 
 
 def _find(name: str) -> Path:
-    """The file of a profile by name; the first folder that has it counts. Raises UserError."""
+    """The file of a profile by name; the first folder that has it counts. Raises
+    UserError.
+    """
     known = {
         path.stem: path
         for folder in reversed(folders())

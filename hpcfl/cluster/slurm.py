@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 TIMEOUT = 20  # seconds for an answer of the controller
-# Beginnings of environment variables that Slurm leaves as they are in a job that has none of its own.
+# Beginnings of environment variables that Slurm leaves as they are in a job that has
+# none of its own.
 OF_THIS_JOB = ("SLURM_ARRAY_", "SLURM_RESTART_COUNT")
 
 
@@ -43,7 +44,9 @@ class Queued:
 
 
 def own_job() -> str | None:
-    """The id of this process's job, ARRAY_TASK for a task of an array; None outside of jobs."""
+    """The id of this process's job, ARRAY_TASK for a task of an array; None outside of
+    jobs.
+    """
     array, task = (
         os.environ.get("SLURM_ARRAY_JOB_ID"),
         os.environ.get("SLURM_ARRAY_TASK_ID"),
@@ -59,7 +62,8 @@ def jobs(ids: Iterable[str]) -> dict[str, Queued] | None:
     wanted = {job.partition("_")[0] for job in ids}  # without the number of a task
     if not wanted:
         return {}
-    # To ask for an id that Slurm has forgotten is an error, so all jobs of the user are asked for.
+    # To ask for an id that Slurm has forgotten is an error, so all jobs of the user are
+    # asked for.
     answer = _ask(
         [
             "squeue",
@@ -83,14 +87,18 @@ def jobs(ids: Iterable[str]) -> dict[str, Queued] | None:
 
 
 def requeue(job: str) -> bool:
-    """Send the job back to the queue and return whether that worked. Slurm kills it a moment later."""
+    """Send the job back to the queue and return whether that worked. Slurm kills it a
+    moment later.
+    """
     return _ask(["scontrol", "requeue", job]) is not None
 
 
 def submit_after(job: str, script: list[str], restarts: int) -> str | None:
-    """Submit a batch script that starts when ``job`` has ended; return the new job's id, None if that failed.
+    """Submit a batch script that starts when ``job`` has ended; return the new job's
+    id, None if that failed.
 
-    script: its file and arguments. restarts: what ``restarts`` is to count in the new job.
+    script: its file and arguments. restarts: what ``restarts`` is to count in the new
+    job.
     """
     # sbatch hands this environment on, but the new job is no task of this one's array.
     environment = {
@@ -106,7 +114,9 @@ def submit_after(job: str, script: list[str], restarts: int) -> str | None:
 
 
 def restarts() -> int:
-    """How often this job was started before: Slurm's count of requeues, and that of the job it follows."""
+    """How often this job was started before: Slurm's count of requeues, and that of the
+    job it follows.
+    """
     return int(os.environ.get("SLURM_RESTART_COUNT") or 0) + int(
         os.environ.get("HPCFL_RESTARTS") or 0
     )

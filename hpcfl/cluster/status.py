@@ -1,4 +1,6 @@
-"""``hpcfl status``: where the runs in a folder stand. It only reads, and never disturbs a run that writes."""
+"""``hpcfl status``: where the runs in a folder stand. It only reads, and never disturbs
+a run that writes.
+"""
 
 import shlex
 import time
@@ -15,6 +17,7 @@ from hpcfl.cluster import slurm
 from hpcfl.cluster.slurm import Queued
 from hpcfl.cluster.submission_folder import Submissions
 from hpcfl.errors import UserError
+from hpcfl.files import output
 from hpcfl.report import summary
 from hpcfl.report.progress import duration
 from hpcfl.report.summary import Run
@@ -31,6 +34,7 @@ STARTING = (
     Stage.PREPARED,
 )  # stages of a run that is at work before round 1
 WIDE = 200  # columns where the output is no terminal
+SHOWN = 1000  # cells of a table
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,9 @@ class Status:
 
 
 def look(folder: Path) -> list[Status]:
-    """All cells of the sweep in a folder, or the single run in it. Raises UserError if there is neither."""
+    """All cells of the sweep in a folder, or the single run in it. Raises UserError if
+    there is neither.
+    """
     submissions = Submissions(folder)
     queue = slurm.jobs(submissions.jobs.values()) or {}
     return [
@@ -59,7 +65,9 @@ def look(folder: Path) -> list[Status]:
 
 
 def show(folder: Path, watch: bool) -> None:
-    """Print where the cells stand; with ``watch``, repeat it until none is under way. Raises UserError."""
+    """Print where the cells stand; with ``watch``, repeat it until none is under way.
+    Raises UserError.
+    """
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=WIDE)
@@ -68,7 +76,7 @@ def show(folder: Path, watch: bool) -> None:
         console.print(_table(cells))
         return
     with Live(_table(cells), console=console, auto_refresh=False) as live:
-        while any(cell.state in UNDER_WAY for cell in cells):
+        while any(cell.state in UNDER_WAY for cell in cells) and not output.failure():
             time.sleep(INTERVAL)
             cells = look(folder)
             live.update(_table(cells), refresh=True)
@@ -77,7 +85,8 @@ def show(folder: Path, watch: bool) -> None:
 
 
 def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]:
-    """Names and folders of the sweep's cells in its order, then of other runs in the folder.
+    """Names and folders of the sweep's cells in its order, then of other runs in the
+    folder.
 
     Raises UserError if there are none.
     """
@@ -97,6 +106,8 @@ def _cells(folder: Path, submissions: Submissions) -> Iterator[tuple[str, Path]]
 def _status(
     name: str, folder: Path, submissions: Submissions, queued: Queued | None
 ) -> Status:
+    if name not in submissions.jobs and not folder.is_dir():
+        return Status(name, "waiting")
     run = _run(folder)
     state, note = _state(name, folder, run, submissions, queued)
     if run is None:
@@ -134,7 +145,9 @@ def _state(
     submissions: Submissions,
     queued: Queued | None,
 ) -> tuple[str, str]:
-    """A cell's state and note: what its folder says comes first, what the queue says next."""
+    """A cell's state and note: what its folder says comes first, what the queue says
+    next.
+    """
     its_life = run.life if run else life.look(folder, None, Results())
     requeues = (
         f"requeued {queued.restarts} time{'s' if queued.restarts > 1 else ''}"
@@ -160,7 +173,9 @@ def _state(
 
 
 def _typed(run: Run) -> str:
-    """The command that last began or continued a run, for a shell; "" where it was none of hpcfl's own."""
+    """The command that last began or continued a run, for a shell; "" where it was none
+    of hpcfl's own.
+    """
     program, *words = run.results.header.get("command") or [""]
     ranks = run.results.header.get("ranks", 1)
     launcher = ["mpiexec", "-n", str(ranks)] if ranks > 1 else []
@@ -191,7 +206,7 @@ def _table(cells: list[Status]) -> RenderableType:
         ("", "left"),
     ):
         table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
-    for cell in cells:
+    for cell in cells[:SHOWN]:
         table.add_row(
             literal(cell.name),
             cell.state,
@@ -202,8 +217,10 @@ def _table(cells: list[Status]) -> RenderableType:
         )
     counts = Counter(cell.state for cell in cells)
     commands = dict.fromkeys(cell.command for cell in cells if cell.command)
+    more = [f"… and {len(cells) - SHOWN:,} more"] if len(cells) > SHOWN else []
     return Group(
         table,
+        *more,
         ", ".join(f"{count} {state}" for state, count in counts.items()),
         *(
             literal(f"continue, in the folder where it was begun: {command}")

@@ -1,7 +1,8 @@
-"""``hpcfl submit``: send an experiment file to a cluster through submitit, a sweep as an array of jobs.
+"""``hpcfl submit``: send an experiment file to a cluster through submitit, a sweep as
+an array of jobs.
 
-What a job needs lies with its logs in ``OUT/jobs`` (``submission_folder``). It does not depend on the
-experiment file any more, which may be edited while jobs wait.
+What a job needs lies with its logs in ``OUT/jobs`` (``submission_folder``). It does not
+depend on the experiment file any more, which may be edited while jobs wait.
 """
 
 import json
@@ -19,7 +20,8 @@ from submitit.core.utils import (
     UncompletedJobError,
 )
 
-# private, but what submitit itself makes its scripts with: a dry run shows just what would be sent
+# private, but what submitit itself makes its scripts with: a dry run shows just what
+# would be sent
 from submitit.slurm.slurm import _make_sbatch_string
 
 from hpcfl.cluster import batch, forecast, slurm
@@ -57,16 +59,22 @@ def submit(
     out: Path | None,
     dry_run: bool,
 ) -> list[str]:
-    """Submit the cells that are neither complete nor in the queue; return lines that say what was done.
+    """Submit the cells that are neither complete nor in the queue; return lines that
+    say what was done.
 
-    With ``dry_run`` nothing is written or submitted; what the ranks need is printed, and the batch script is
-    the last of the lines. Raises UserError or RunFailure.
+    With ``dry_run`` nothing is written or submitted; what the ranks need is printed,
+    and the batch script is the last of the lines. Raises UserError or RunFailure.
     """
     profile = profiles.load(profile_name)
     plan = experiments.make_plan(config.read(file, overrides), str(file), out)
     folder = plan.folder.resolve()
     batch.check_folder(folder)
     submissions = Submissions(folder)
+    if submissions.folder.is_symlink():
+        raise UserError(
+            f"{submissions.folder}: is a link, and files would be written where it "
+            "leads; choose another --out"
+        )
     open_cells, refused = _open(plan, folder)
     _check_threads(profile, open_cells)
     queued = (
@@ -97,7 +105,8 @@ def submit(
 def _open(
     plan: experiments.Plan, folder: Path
 ) -> tuple[list[experiments.PlannedCell], dict[str, UserError]]:
-    """The cells that are not complete and whose folders can be used; and by name, why other folders cannot.
+    """The cells that are not complete and whose folders can be used; and by name, why
+    other folders cannot.
 
     Raises UserError if no cell's folder can be used.
     """
@@ -114,7 +123,9 @@ def _open(
 
 
 def script(profile: Profile, jobs: list[CellJob], submissions: Submissions) -> str:
-    """The batch script as submitit will send it; without Slurm, the command that starts the ranks."""
+    """The batch script as submitit will send it; without Slurm, the command that starts
+    the ranks.
+    """
     if profile.cluster != "slurm":
         return shlex.join(jobs[0].supervisor.command)
     array: dict[str, Any] = {"map_count": len(jobs)} if len(jobs) > 1 else {}
@@ -171,12 +182,15 @@ def _parameters(profile: Profile, name: str) -> dict[str, Any]:
 
 
 def _python() -> str:
-    """How a batch script calls Python: by ``exec``, so that Slurm's warning reaches that process itself."""
+    """How a batch script calls Python: by ``exec``, so that Slurm's warning reaches
+    that process itself.
+    """
     return f"exec {shlex.quote(sys.executable)}"
 
 
 def _send(profile: Profile, jobs: list[CellJob], submissions: Submissions) -> list[str]:
-    """Submit the jobs, or run them here without Slurm; return lines that say what was done.
+    """Submit the jobs, or run them here without Slurm; return lines that say what was
+    done.
 
     Raises RunFailure or Interrupted.
     """
@@ -205,7 +219,9 @@ def _send(profile: Profile, jobs: list[CellJob], submissions: Submissions) -> li
 
 
 def _run_here(profile: Profile, job: CellJob, submissions: Submissions) -> str:
-    """Run a cell without Slurm and wait until it has ended; return a line. Raises Interrupted."""
+    """Run a cell without Slurm and wait until it has ended; return a line. Raises
+    Interrupted.
+    """
     try:
         if profile.cluster == "debug":
             experiments.run_one(

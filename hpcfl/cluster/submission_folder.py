@@ -1,28 +1,31 @@
-"""``OUT/jobs``: what was submitted for the results folder ``OUT``, for ``submit`` and for ``status``."""
+"""``OUT/jobs``: what was submitted for the results folder ``OUT``, for ``submit`` and
+for ``status``.
+"""
 
 import json
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
-from pydantic import ConfigDict, StringConstraints, with_config
+from pydantic import ConfigDict, with_config
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from hpcfl.errors import UserError
 from hpcfl.files import atomic, foreign
 from hpcfl.files.atomic import Damaged
+from hpcfl.storage.forms import FileName
+from hpcfl.storage.run_folder import JOBS
 
-JOBS = "jobs"
 SUBMITTED = "submitted.json"
 LIMIT = 16 << 20  # bytes of a file here
-# The name of a file in this folder, so that no cell's name leads out of it.
-FileName = Annotated[str, StringConstraints(pattern=r"^[^/\x00]*[^/\x00.][^/\x00]*$")]
 Submitted = dict[FileName, str]  # cell → id of its job
 Form = TypeVar("Form")
 
 
 @with_config(ConfigDict(extra="allow"))
 class Record(TypedDict, total=False):
-    """What the supervisors of a cell's jobs note for later ones and for ``hpcfl status``."""
+    """What the supervisors of a cell's jobs note for later ones and for ``hpcfl
+    status``.
+    """
 
     followers: dict[str, str]  # job → the one that was submitted to follow it
     failure: str | None  # why the last job failed
@@ -31,10 +34,13 @@ class Record(TypedDict, total=False):
 
 
 class Submissions:
-    """What is in the folder ``jobs`` of the results folder ``out``, which need not exist yet."""
+    """What is in the folder ``jobs`` of the results folder ``out``, which need not
+    exist yet.
+    """
 
     def __init__(self, out: Path) -> None:
-        """Read ``jobs``, the id of each cell's last job, or of that which it sent after itself.
+        """Read ``jobs``, the id of each cell's last job, or of that which it sent after
+        itself.
 
         Raises UserError if a file is damaged.
         """

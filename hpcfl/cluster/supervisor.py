@@ -1,9 +1,11 @@
-"""The process in a batch job that starts the ranks, passes Slurm's warning on to them and requeues the job.
+"""The process in a batch job that starts the ranks, passes Slurm's warning on to them
+and requeues the job.
 
-Slurm warns a job before its time limit and before preemption. Then the ranks finish their round, write
-a checkpoint and leave with code 75; the job is requeued, and the same command continues. If the ranks
-are not ready in time, the job is requeued anyway and continues from its last checkpoint. A job whose
-ranks fail is not requeued. A batch script that you write yourself can end with this command as well.
+Slurm warns a job before its time limit and before preemption. Then the ranks finish
+their round, write a checkpoint and leave with code 75; the job is requeued, and the
+same command continues. If the ranks are not ready in time, the job is requeued anyway
+and continues from its last checkpoint. A job whose ranks fail is not requeued. A batch
+script that you write yourself can end with this command as well.
 """
 
 import argparse
@@ -24,7 +26,7 @@ from hpcfl.cluster import slurm
 from hpcfl.cluster.submission_folder import Record
 from hpcfl.cluster.witness import Witness
 from hpcfl.errors import RunFailure
-from hpcfl.files import atomic, foreign
+from hpcfl.files import atomic, foreign, output
 from hpcfl.files.atomic import Damaged
 
 CONTINUE = 75  # exit code: stopped early, the same command continues
@@ -49,7 +51,9 @@ class Supervisor:
     _warned: float | None = None  # when the first warning came, by the monotonic clock
 
     def __call__(self) -> None:
-        """Return when the run is complete; leave with code 75 when the job is requeued. Raises RunFailure."""
+        """Return when the run is complete; leave with code 75 when the job is requeued.
+        Raises RunFailure.
+        """
         try:
             self._run()
         except RunFailure as error:
@@ -71,9 +75,11 @@ class Supervisor:
             )
 
     def _watch(self, process: "subprocess.Popen[str]") -> int | None:
-        """Wait for the ranks and return their exit code; None if they are still there when the time is up.
+        """Wait for the ranks and return their exit code; None if they are still there
+        when the time is up.
 
-        A warning is passed on again and again, because a launcher that is just starting the ranks loses it.
+        A warning is passed on again and again, because a launcher that is just starting
+        the ranks loses it.
         """
         last_sent = 0.0
         while process.poll() is None and not self._too_late():
@@ -96,7 +102,9 @@ class Supervisor:
         return self._warned is not None and time.monotonic() - self._warned > patience
 
     def _count_start(self) -> None:
-        """Count the latest requeues that brought no new checkpoint. Raises RunFailure for too many."""
+        """Count the latest requeues that brought no new checkpoint. Raises RunFailure
+        for too many.
+        """
         done, before = progress(Path(self.folder)), _read(Path(self.record))
         in_vain = slurm.restarts() > 0 and before.get("rounds") == done
         fruitless = before.get("fruitless", 0) + 1 if in_vain else 0
@@ -117,9 +125,11 @@ class Supervisor:
             atomic.write(path, json.dumps(_read(path) | entries).encode())
 
     def _continue(self, code: int | None) -> NoReturn:
-        """Send the job back to the queue, unless the user has ended it, and leave with code 75.
+        """Send the job back to the queue, unless the user has ended it, and leave with
+        code 75.
 
-        code: that of the ranks, None if they are still there. Raises RunFailure if there is no queue.
+        code: that of the ranks, None if they are still there. Raises RunFailure if
+        there is no queue.
         """
         job = slurm.own_job()
         queue = slurm.jobs([job]) if job else {}
@@ -160,7 +170,9 @@ class Supervisor:
 
 
 def progress(folder: Path) -> int:
-    """The round of the newest checkpoint of the run in ``folder``, or of all cells of a sweep added up."""
+    """The round of the newest checkpoint of the run in ``folder``, or of all cells of a
+    sweep added up.
+    """
     newest: dict[Path, int] = {}
     for pattern in ("checkpoints/manifest-*.json", "*/checkpoints/manifest-*.json"):
         for path in folder.glob(pattern):
@@ -183,7 +195,9 @@ def _handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None
 
 
 def _ending(code: int) -> str:
-    """How the ranks ended, by their launcher's exit code, which is negative for a signal."""
+    """How the ranks ended, by their launcher's exit code, which is negative for a
+    signal.
+    """
     return (
         f"the ranks were ended by {signal.Signals(-code).name}"
         if code < 0
@@ -204,7 +218,9 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """``python -m hpcfl.cluster.supervisor [options] -- command``, the last line of a batch script."""
+    """``python -m hpcfl.cluster.supervisor [options] -- command``, the last line of a
+    batch script.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m hpcfl.cluster.supervisor",
         description=__doc__,
@@ -240,6 +256,7 @@ def main() -> None:
         "--max-requeues", type=int, default=3, help="times without a new checkpoint"
     )
     parser.add_argument("command", nargs="+", help="starts the ranks")
+    output.guard()
     given = parser.parse_args()
     supervisor = Supervisor(
         given.command,

@@ -1,4 +1,6 @@
-"""The output of a job's ranks: passed on as it comes, and read for which rank failed and why."""
+"""The output of a job's ranks: passed on as it comes, and read for which rank failed
+and why.
+"""
 
 import re
 import subprocess
@@ -15,9 +17,12 @@ RANK_LINE = re.compile(
 REASON = re.compile(
     r"hpcfl: (.*)"
 )  # said by a rank that failed; the first such line is the cause
-# Said by srun of a rank that died, "srun: error: n2: task 2: Killed"; the first one died by itself.
+# Said by srun of a rank that died, "srun: error: n2: task 2: Killed"; the first one
+# died by itself.
 DEATH = re.compile(r"srun: error: \S+: tasks? (\d+).*?: (.*)")
-PATIENCE = 5.0  # seconds for the end of the output, which an orphan that holds the pipe could delay for ever
+# seconds for the end of the output, which an orphan that holds the pipe could delay for
+# ever
+PATIENCE = 5.0
 
 
 class Witness:
@@ -40,9 +45,11 @@ class Witness:
         self._listener.start()
 
     def reason(self) -> str:
-        """Why the ranks failed: what the first of them said itself, else what srun said of it; else "".
+        """Why the ranks failed: what the first of them said itself, else what srun said
+        of it; else "".
 
-        To be called when the process has ended; waits until its last output is passed on.
+        To be called when the process has ended; waits until its last output is passed
+        on.
         """
         self._listener.join(PATIENCE)
         return self._reason or self._death

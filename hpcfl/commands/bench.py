@@ -1,4 +1,6 @@
-"""``hpcfl bench``: time a few rounds of an experiment on the ranks at hand and project the whole run."""
+"""``hpcfl bench``: time a few rounds of an experiment on the ranks at hand and project
+the whole run.
+"""
 
 import json
 import resource
@@ -47,7 +49,8 @@ class Report:
     lane_occupancy: (
         float  # share of the computed lane-steps in which a client had a mini-batch
     )
-    lanes_per_step: float  # how many clients a step advanced, on average; clients that have finished leave it
+    # how many clients a step advanced, on average; clients that have finished leave it
+    lanes_per_step: float
     share_of_peak: (
         float  # operations a second in training, as a share of ``peak_gflops``
     )
@@ -91,10 +94,11 @@ def bench_file(
     as_json: bool,
     communicator: Communicator,
 ) -> None:
-    """Time ``rounds`` rounds of an experiment file and print the report on rank 0. Collective.
+    """Time ``rounds`` rounds of an experiment file and print the report on rank 0.
+    Collective.
 
-    Of a sweep the first cell is timed. Nothing that is written stays. Raises UserError or RunFailure, on all
-    ranks.
+    Of a sweep the first cell is timed. Nothing that is written stays. Raises UserError
+    or RunFailure, on all ranks.
     """
     with agreed(communicator):
         experiment = sweep.expand(config.read(file, overrides), str(file))[0].config
@@ -106,9 +110,12 @@ def bench_file(
 def measure(
     experiment: Config, rounds: int, communicator: Communicator
 ) -> Report | None:
-    """The report on rank 0, None elsewhere. Collective. Raises UserError or RunFailure, on all ranks."""
+    """The report on rank 0, None elsewhere. Collective. Raises UserError or RunFailure,
+    on all ranks.
+    """
     numbers = _round_numbers(experiment, rounds)
-    # longer than what is played, because the last round of an experiment is always scored
+    # longer than what is played, because the last round of an experiment is always
+    # scored
     longer = experiment.model_copy(
         update={"rounds": max(experiment.rounds, numbers[-1] + 1)}
     )
@@ -117,7 +124,7 @@ def measure(
     prepared = prepare_together(longer, communicator)
     prepared = trial.run(prepared, communicator)
     communicator.watch(experiment.runtime.hang_after)
-    communicator.agree(
+    communicator.allreduce_max(
         0
     )  # ranks wait here and measure together: those of a node share its cores or its GPU
     has_clients = len(prepared.store.ids) > 0
@@ -135,7 +142,7 @@ def measure(
         resident,
         torch.cuda.max_memory_allocated() / 1e6 if torch.cuda.is_available() else 0.0,
     ]
-    ranks = communicator.collect(own)
+    ranks = communicator.gather(own)
     return None if ranks is None else _report(experiment, records, ranks)
 
 
@@ -143,9 +150,11 @@ _RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes
 
 
 def _round_numbers(experiment: Config, rounds: int) -> list[int]:
-    """The numbers of the rounds to play: one to warm up, then ``rounds`` that are timed.
+    """The numbers of the rounds to play: one to warm up, then ``rounds`` that are
+    timed.
 
-    If none of them would be scored, round ``evaluation.every`` comes on top, if the experiment has it.
+    If none of them would be scored, round ``evaluation.every`` comes on top, if the
+    experiment has it.
     """
     numbers, every = list(range(1, rounds + 2)), experiment.evaluation.every
     return (
@@ -158,7 +167,9 @@ def _round_numbers(experiment: Config, rounds: int) -> list[int]:
 def _play(
     prepared: Prepared, communicator: Communicator, numbers: list[int]
 ) -> tuple[list[dict[str, Any]], LaneSteps]:
-    """Play the rounds; return what rank 0 recorded, and this rank's lane-steps of all but the first."""
+    """Play the rounds; return what rank 0 recorded, and this rank's lane-steps of all
+    but the first.
+    """
     records: list[dict[str, Any]] = []
     with (
         TemporaryDirectory() as scratch,
@@ -187,7 +198,9 @@ def _play(
 def _report(
     experiment: Config, played: list[dict[str, Any]], ranks: list[list[Any]]
 ) -> Report:
-    """The report; ``played``: by round, from rank 0; ``ranks``: what ``measure`` collected."""
+    """The report; ``played``: by round, from rank 0; ``ranks``: what ``measure``
+    collected.
+    """
     first, *records = played
     peaks, flops, lane_steps_of_ranks, resident, device = zip(*ranks, strict=True)
     lane_steps = LaneSteps(
@@ -234,7 +247,9 @@ def _report(
 
 
 def _peak(device: torch.device) -> float:
-    """Floating-point operations a second of a large float32 matrix product, the fastest of five."""
+    """Floating-point operations a second of a large float32 matrix product, the fastest
+    of five.
+    """
     side = MATRIX[device.type]
     left = right = torch.ones(side, side, device=device)
     best = float("inf")
@@ -246,7 +261,9 @@ def _peak(device: torch.device) -> float:
 
 
 def _flops(prepared: Prepared) -> float:
-    """Floating-point operations to train on one sample: forward and backward through the model."""
+    """Floating-point operations to train on one sample: forward and backward through
+    the model.
+    """
     kernel = SerialKernel(prepared.setup.build().to(prepared.resources.device))
     parameters = {
         name: tensor.detach()[None] for name, tensor in kernel.module.named_parameters()

@@ -1,4 +1,6 @@
-"""Running or checking an experiment file: a single run, or the cells of a sweep one after the other."""
+"""Running or checking an experiment file: a single run, or the cells of a sweep one
+after the other.
+"""
 
 import shlex
 from collections.abc import Callable, Iterable
@@ -11,8 +13,10 @@ from hpcfl import trial
 from hpcfl.commands.run import OnRound, allowed_silence, check_world, run
 from hpcfl.communication.agreement import agreed
 from hpcfl.communication.communicator import Communicator
+from hpcfl.data import datasets
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import config, protocols, sweep
+from hpcfl.files import destination, output
 from hpcfl.preparation.prepare import prepare_together
 from hpcfl.report.text import plain
 from hpcfl.storage import run_folder, sweep_folder
@@ -37,9 +41,11 @@ class Plan:
     is_sweep: bool
 
     def record(self) -> None:
-        """Write the names of a sweep's cells into its folder, for commands that look at it.
+        """Write the names of a sweep's cells into its folder, for commands that look at
+        it.
 
-        Raises UserError if the folder holds a single run, RunFailure if it cannot be written.
+        Raises UserError if the folder holds a single run, RunFailure if it cannot be
+        written.
         """
         if not self.is_sweep:
             return
@@ -50,25 +56,21 @@ class Plan:
         sweep_folder.record(self.folder, [cell.name for cell in self.cells])
 
 
-def make_plan(
-    table: dict[str, Any], source: str, out: Path | None, fresh: bool = False
-) -> Plan:
-    """What an experiment file's ``table`` asks for; ``source`` names it in messages. Raises UserError.
-
-    fresh: nothing of what lies in the folders counts.
+def make_plan(table: dict[str, Any], source: str, out: Path | None) -> Plan:
+    """What an experiment file's ``table`` asks for; ``source`` names it in messages.
+    Raises UserError.
     """
     cells = sweep.expand(table, source)
     is_sweep = "sweep" in table
     folder = out or Path("runs") / table.get("name", cells[0].config.name)
     places = [cell.name if is_sweep else "." for cell in cells]
     planned = [
-        PlannedCell(
-            cell.name,
-            place,
-            cell.config if fresh else run_folder.as_begun(folder / place, cell.config),
-        )
+        PlannedCell(cell.name, place, cell.config)
         for cell, place in zip(cells, places, strict=True)
     ]
+    destination.check_folder(folder)
+    for cell in planned:
+        datasets.find(cell.config.data.dataset)
     return Plan(folder, planned, is_sweep)
 
 
@@ -80,7 +82,9 @@ def run_file(
     communicator: Communicator,
     on_round: OnRound | None = None,
 ) -> Path:
-    """Run an experiment file as ``run_table`` does its table; return the results folder. Collective."""
+    """Run an experiment file as ``run_table`` does its table; return the results
+    folder. Collective.
+    """
     return _run(
         lambda: config.read(file, overrides),
         str(file),
@@ -99,11 +103,12 @@ def run_table(
     communicator: Communicator,
     on_round: OnRound | None = None,
 ) -> Path:
-    """Run what an experiment file's ``table`` asks for; return the results folder. Collective.
+    """Run what an experiment file's ``table`` asks for; return the results folder.
+    Collective.
 
-    Rank 0 prints progress and, at the end, what came out; it tells ``on_round`` of each round. ``source``
-    names the table in messages.
-    Raises UserError, RunFailure or Interrupted, on all ranks.
+    Rank 0 prints progress and, at the end, what came out; it tells ``on_round`` of each
+    round. ``source`` names the table in messages. Raises UserError, RunFailure or
+    Interrupted, on all ranks.
     """
     return _run(lambda: table, source, out, fresh, communicator, on_round)
 
@@ -116,10 +121,12 @@ def _run(
     communicator: Communicator,
     on_round: OnRound | None,
 ) -> Path:
-    """``run_table`` with a function that gives the table, so that an unreadable file fails on all ranks."""
+    """``run_table`` with a function that gives the table, so that an unreadable file
+    fails on all ranks.
+    """
     with agreed(communicator):
         check_world(communicator)
-        plan = make_plan(read(), source, out, fresh)
+        plan = make_plan(read(), source, out)
         communicator.watch(allowed_silence(cell.config for cell in plan.cells))
         if communicator.is_server:
             plan.record()
@@ -136,10 +143,11 @@ def _run(
 def check_file(
     file: Path, overrides: Iterable[str], communicator: Communicator
 ) -> None:
-    """Prepare and try an experiment without running it; print its configuration and needs. Collective.
+    """Prepare and try an experiment without running it; print its configuration and
+    needs. Collective.
 
-    Of a sweep all cells are checked for valid configurations, and the first one is prepared. Raises UserError
-    or RunFailure, on all ranks.
+    Of a sweep all cells are checked for valid configurations, and the first one is
+    prepared. Raises UserError or RunFailure, on all ranks.
     """
     with agreed(communicator):
         check_world(communicator)
@@ -149,7 +157,7 @@ def check_file(
     prepared = trial.run(prepared, communicator)
     from hpcfl.report import configuration, needs
 
-    ranks = communicator.collect(vars(needs.of_rank(prepared, communicator)))
+    ranks = communicator.gather(vars(needs.of_rank(prepared, communicator)))
     if ranks is not None:
         print(configuration.toml(cells[0].config))
         needs.show(prepared, ranks)
@@ -173,7 +181,8 @@ def run_one(
     communicator: Communicator,
     on_round: OnRound | None = None,
 ) -> bool:
-    """Run one configuration in ``folder``; return False, and say so, if it is complete there. Collective.
+    """Run one configuration in ``folder``; return False, and say so, if it is complete
+    there. Collective.
 
     Raises what ``commands.run.run`` raises.
     """
@@ -198,11 +207,12 @@ def run_one(
 def _run_cells(
     plan: Plan, fresh: bool, communicator: Communicator, on_round: OnRound | None
 ) -> None:
-    """Run a sweep's cells one after the other; one that fails does not keep the others from running.
+    """Run a sweep's cells one after the other; one that fails does not keep the others
+    from running.
 
     Raises RunFailure at the end if any has failed.
     """
-    failures: dict[str, Exception] = {}
+    failures: dict[str, str] = {}
     played = False
     for cell in plan.cells:
         try:
@@ -210,10 +220,10 @@ def _run_cells(
                 cell.config, plan.folder / cell.folder, fresh, communicator, on_round
             )
         except (RunFailure, UserError) as error:
-            # without its traceback, which would keep all that the cell had in memory
-            failures[cell.name] = error.with_traceback(None)
+            # its text alone: its traceback would keep all that the cell had in memory
+            failures[cell.name] = "; ".join(map(str, error.args))
             if communicator.is_server:
-                print(f"{cell.name}: failed: {plain(error)}", flush=True)
+                print(f"{cell.name}: failed: {plain(failures[cell.name])}", flush=True)
     if communicator.is_server:
         now = {cell.folder for cell in plan.cells}
         if earlier := [
@@ -234,9 +244,11 @@ def _run_cells(
 
 
 def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:
-    """Print what came out, on rank 0: the results are safe, so a report that fails is no failure of the run.
+    """Print what came out, on rank 0: the results are safe, so a report that fails is
+    no failure of the run.
 
-    The other ranks do not wait for it, and leave with the same code whatever becomes of it.
+    The other ranks do not wait for it, and leave with the same code whatever becomes of
+    it.
     """
     if not communicator.is_server:
         return
@@ -251,3 +263,4 @@ def _show_results(plan: Plan, played: bool, communicator: Communicator) -> None:
             f"{shlex.quote(str(plan.folder))} shows them",
             flush=True,
         )
+    output.keep_note(plan.folder)

@@ -21,8 +21,8 @@ def export(
 ) -> None:
     """Write models of the run in a folder into ``out``, and print a line for each.
 
-    clients: by number; None for all. of_server: also the server's models. moment, at, own: as for
-    ``Run.model`` and ``summary.load``. Raises UserError, RunFailure.
+    clients: by number; None for all. of_server: also the server's models. moment, at,
+    own: as for ``Run.model`` and ``summary.load``. Raises UserError, RunFailure.
     """
     if clients is not None and not clients and not of_server:
         raise UserError("which models? --client N, --all or --global")

@@ -1,8 +1,11 @@
-"""One run from start to end: prepare, claim its folder, restore the newest checkpoint, play what is left."""
+"""One run from start to end: prepare, claim its folder, restore the newest checkpoint,
+play what is left.
+"""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +17,18 @@ from hpcfl.data.partition import Split
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import blame, measures
 from hpcfl.experiment.config import Config
-from hpcfl.files import heartbeat
-from hpcfl.preparation.prepare import Prepared, prepare_together
+from hpcfl.files import heartbeat, output
+from hpcfl.preparation.prepare import (
+    Prepared,
+    prepare_together,
+    refuse_other_frozen,
+)
 from hpcfl.report.progress import Progress
 from hpcfl.rounds.best import BestRound
 from hpcfl.rounds.federation import Federation
 from hpcfl.rounds.rank_list import rank_list
 from hpcfl.rounds.signals import StopRequest
-from hpcfl.storage import provenance, results, run_folder
+from hpcfl.storage import ownership, provenance, results, run_folder
 from hpcfl.storage.checkpoint import Checkpoints, Restored
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.run_folder import CHECKPOINTS, PARTITION, Claim
@@ -30,7 +37,8 @@ from hpcfl.tracking._writing import Tracking
 # of (the run's name, round, numbers by name): called on rank 0 when a round is recorded
 OnRound = Callable[[str, int, dict[str, Any]], None]
 
-PREPARING = 15.0  # least seconds of silence allowed before round 1: an import sends no heartbeats
+# least seconds of silence allowed before round 1: an import sends no heartbeats
+PREPARING = 15.0
 PUBLISH_EVERY = (
     0.5  # seconds between files of metrics: to write one takes as long as a short round
 )
@@ -43,24 +51,26 @@ def run(
     fresh: bool = False,
     on_round: OnRound | None = None,
 ) -> bool:
-    """Start or continue the run in ``folder``; return False if it is complete already. Collective.
+    """Start or continue the run in ``folder``; return False if it is complete already.
+    Collective.
 
-    Before ``Claim.begin`` nothing in the folder changes, and whatever is wrong is a UserError; after it, a
-    RunFailure. Raises UserError, RunFailure or Interrupted, on all ranks.
+    Before ``Claim.begin`` nothing in the folder changes, and whatever is wrong is a
+    UserError; after it, a RunFailure. Raises UserError, RunFailure or Interrupted, on
+    all ranks.
     """
     communicator.watch(allowed_silence([config]))
     heartbeat.to(communicator.beat)
     with StopRequest(lambda: communicator.abort(1)) as request, ExitStack() as stack:
         with agreed(communicator):
             check_world(communicator)
-            complete = (
-                run_folder.examine(folder, config, fresh)
+            complete, clash = (
+                _examined(folder, config, fresh)
                 if communicator.is_server
-                else False
+                else (False, [])
             )
-        if communicator.share(complete):
+        if communicator.bcast(complete):
             return False
-        prepared = prepare_together(config, communicator)
+        prepared = _prepared(config, communicator, communicator.bcast(clash))
         prepared = trial.run(prepared, communicator)
         introduced = communicator.introduce(rank_list(communicator, prepared))
         with agreed(communicator):
@@ -69,13 +79,13 @@ def run(
                 if communicator.is_server
                 else None
             )
-        if communicator.share(communicator.is_server and claim is None):
+        if communicator.bcast(communicator.is_server and claim is None):
             return False
         checkpoints = Checkpoints(
             folder / CHECKPOINTS, communicator, config.checkpoint.keep
         )
         restored = None if fresh else checkpoints.restore(prepared.store)
-        if communicator.agree(int(request.received is not None)):
+        if communicator.allreduce_max(int(request.received is not None)):
             raise Interrupted(
                 "stopped before it began; the same command begins it"
                 if restored is None
@@ -115,35 +125,68 @@ def run(
     return True
 
 
+def _examined(folder: Path, config: Config, fresh: bool) -> tuple[bool, list[str]]:
+    """Whether the run is complete in the folder, and why the folder cannot be used, if
+    that is so.
+    """
+    try:
+        return run_folder.examine(folder, config, fresh), []
+    except UserError as error:
+        return False, list(error.args)
+
+
+def _prepared(config: Config, communicator: Communicator, clash: list[str]) -> Prepared:
+    """Collective. What a rank has before round 1.
+
+    clash: why the folder cannot be used. Raises UserError with these lines, and beside
+    them with what is wrong with the experiment, which they do not hide.
+    """
+    try:
+        prepared = prepare_together(config, communicator)
+    except UserError as error:
+        raise UserError(*clash, *error.args) from error.__cause__
+    if clash:
+        raise UserError(*clash)
+    return prepared
+
+
 def _begin(
     claim: Claim,
     prepared: Prepared,
     restored: Restored | None,
     communicator: Communicator,
 ) -> list[str]:
-    """On rank 0: make the folder this run's; return what a user should know before training goes on.
+    """On rank 0: make the folder this run's; return what a user should know before
+    training goes on.
 
-    Raises UserError if the data are not those that the run began with, UserError or RunFailure if the folder
-    cannot be written.
+    Raises UserError if the partition is another run's or of other data than the run
+    began with, UserError or RunFailure if the folder cannot be written.
     """
     notes = [*prepared.notes, *([claim.note] if claim.note else [])]
     partition = claim.folder / PARTITION
-    saved = _saved_split(partition, notes)
+    run = prepared.config.fingerprint()
+    saved = None if claim.fresh else _saved_split(partition, notes)
+    if saved is not None:
+        ownership.require(partition, saved.run, run)
     if restored is not None and saved is not None and not saved.same(prepared.split):
         raise UserError(
             f"{partition}: was drawn from other data than those in place now; put the data back "
             "that the run began with, or choose another --out or --fresh"
         )
+    if restored is not None:
+        refuse_other_frozen(prepared, restored.meta, claim.folder)
     claim.begin()
     if restored is None or saved is None:
-        prepared.split.save(partition)
+        replace(prepared.split, run=run).save(partition)
     if restored is None:
         return notes
     return [*notes, *restored.notes, *_changes(restored, _meta(prepared, communicator))]
 
 
 def _saved_split(path: Path, notes: list[str]) -> Split | None:
-    """The partition in a file; None if there is none or it is damaged, which adds to ``notes``."""
+    """The partition in a file; None if there is none or it is damaged, which adds to
+    ``notes``.
+    """
     if not path.exists():
         return None
     try:
@@ -165,15 +208,18 @@ def _play(
     request: StopRequest,
     on_round: OnRound | None,
 ) -> None:
-    """Play the rounds that are left; rank 0, which alone has ``metrics``, shows progress, tells ``on_round``.
+    """Play the rounds that are left; rank 0, which alone has ``metrics``, shows
+    progress, tells ``on_round``.
 
-    introduced: lines about ranks that were not shown yet; notes: what a user should know.
+    introduced: lines about ranks that were not shown yet; notes: what a user should
+    know.
     """
     communicator.watch(prepared.config.runtime.hang_after)
     server = prepared.server
     if restored and restored.server is not None:
         server = restored.server
-        prepared.server.clear()  # the state before round 1, whose matrices are of no more use
+        # the state before round 1, whose matrices are of no more use
+        prepared.server.clear()
     done = restored.round if restored else 0
     best = _best_round(prepared, restored)
     if metrics is None:
@@ -216,6 +262,7 @@ def _play(
                 ).run(done, request)
         finally:
             progress.tell(tracking.notes)
+            output.keep_note(folder)
 
 
 def _call(on_round: OnRound, name: str, round: int, values: dict[str, Any]) -> None:
@@ -230,7 +277,9 @@ def _call(on_round: OnRound, name: str, round: int, values: dict[str, Any]) -> N
 
 
 def _history(folder: Path, done: int) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The rounds up to ``done`` with what was recorded of them, ascending; nothing where they are lost."""
+    """The rounds up to ``done`` with what was recorded of them, ascending; nothing
+    where they are lost.
+    """
     with suppress(UserError):
         found = results.read(folder)
         for row, round in enumerate(found.rounds.tolist()):
@@ -260,7 +309,9 @@ def _best_round(prepared: Prepared, restored: Restored | None) -> BestRound | No
 
 
 def allowed_silence(configs: Iterable[Config]) -> float:
-    """Seconds for which a rank may send no heartbeat before round 1, while it imports and prepares."""
+    """Seconds for which a rank may send no heartbeat before round 1, while it imports
+    and prepares.
+    """
     return max(PREPARING, *(config.runtime.hang_after for config in configs))
 
 
@@ -295,6 +346,7 @@ def _metrics_writer(
         "failure": claim.failure,
     }
     header = {
+        results.RUN: prepared.config.fingerprint(),
         "config": prepared.config.resolved(),
         "ranks": communicator.size,
         **origin,
@@ -314,13 +366,15 @@ def _metrics_writer(
 def _meta(prepared: Prepared, communicator: Communicator) -> dict[str, Any]:
     """What a checkpoint says of the run that wrote it.
 
-    On a GPU the last bits depend on how many clients are side by side, and so on the ranks; on a CPU not.
+    On a GPU the last bits depend on how many clients are side by side, and so on the
+    ranks; on a CPU not.
     """
     config, kernel = prepared.config, prepared.resources.kernel
     on_gpu = prepared.resources.device.type == "cuda"
     return {
-        "fingerprint": config.fingerprint(),
+        "run": config.fingerprint(),
         "rounds": config.rounds,
+        "frozen": prepared.frozen,
         "versions": provenance.versions(),
         "processor": provenance.processor(),
         "threads": config.runtime.threads,
@@ -335,7 +389,9 @@ def _meta(prepared: Prepared, communicator: Communicator) -> dict[str, Any]:
 
 
 def _changes(restored: Restored, meta: dict[str, Any]) -> list[str]:
-    """A line for everything that the last bits of results depend on and that is not as at the checkpoint."""
+    """A line for everything that the last bits of results depend on and that is not as
+    at the checkpoint.
+    """
     return [
         f"continued with other {key} ({restored.meta.get(key)} before, {meta[key]} now): "
         "the last bits of results may differ from an undisturbed run"

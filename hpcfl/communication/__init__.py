@@ -1,1 +1,3 @@
-"""What travels: messages, the exchange of rows between ranks, and who hosts which client."""
+"""What travels: messages, the exchange of rows between ranks, and who hosts which
+client.
+"""

@@ -8,7 +8,9 @@ from hpcfl.errors import RunFailure, UserError
 
 
 class Ranks(Protocol):
-    """What checkpoints and ``agreed`` need of a communicator: the exchange of JSON-able values."""
+    """What checkpoints and ``agreed`` need of a communicator: the exchange of JSON-able
+    values.
+    """
 
     rank: int
     size: int
@@ -16,19 +18,21 @@ class Ranks(Protocol):
     @property
     def is_server(self) -> bool: ...
 
-    def collect(self, value: Any) -> list[Any] | None: ...
+    def gather(self, value: Any) -> list[Any] | None: ...
 
     def allgather(self, value: Any) -> list[Any]: ...
 
-    def share(self, value: Any) -> Any: ...
+    def bcast(self, value: Any) -> Any: ...
 
 
 @contextmanager
 def agreed(communicator: Ranks) -> Iterator[None]:
-    """Collective. A block that fails on all ranks if it fails on any, so that no rank is left waiting.
+    """Collective. A block that fails on all ranks if it fails on any, so that no rank
+    is left waiting.
 
-    A rank on which it failed raises its own exception. The others raise a UserError, if the first failure was
-    one, or else a RunFailure, with that rank's number and message.
+    A rank on which it failed raises its own exception. The others raise a UserError, if
+    the first failure was one, or else a RunFailure, with that rank's number and
+    message.
     """
     failure = None
     try:
@@ -48,7 +52,9 @@ def agreed(communicator: Ranks) -> Iterator[None]:
 
 
 def _first(told: list[list[Any] | None]) -> list[Any] | None:
-    """What the lowest failing rank told: [whether it is a UserError, the message with the rank's number]."""
+    """What the lowest failing rank told: [whether it is a UserError, the message with
+    the rank's number].
+    """
     return next(
         (
             [mine[0], f"rank {rank}: {mine[1]}"]

@@ -1,26 +1,30 @@
 """What a rank can do with the others: the contract, and the case of a single process.
 
-Rank 0 is the server; the other ranks are workers; a single process is both. The communicator of several ranks
-is in ``mpi.py``.
+Rank 0 is the server; the other ranks are workers; a single process is both. The
+communicator of several ranks is in ``mpi.py``.
 """
 
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
 
 import numpy as np
 
-Array = Any  # an array of NumPy or a contiguous tensor of torch, which may lie on a GPU if ``takes_gpu``
+# an array of NumPy or a contiguous tensor of torch, which may lie on a GPU if
+# ``takes_gpu``
+Array = Any
 Empty = Callable[
     [Any, Any], Array
 ]  # of (shape, name of the dtype): an array to receive into
 
 
 class Process:
-    """One process of a job: which rank it is, of how many, and where. It exchanges nothing."""
+    """One process of a job: which rank it is, of how many, and where. It exchanges
+    nothing.
+    """
 
     local_rank, local_size = 0, 1  # among the ranks of this host
     host = os.uname().nodename
@@ -39,8 +43,9 @@ class Process:
 class Communicator(Process, ABC):
     """A process with everything it can do together with the other ranks of its job.
 
-    What is marked collective must be called by all ranks, in the same order. Exchanges of arrays count what
-    rank 0 sends and receives in ``bytes_sent`` and ``bytes_received``.
+    What is marked collective must be called by all ranks, in the same order. Exchanges
+    of arrays count what rank 0 sends and receives in ``bytes_sent`` and
+    ``bytes_received``.
     """
 
     takes_gpu = False  # whether arrays may lie in a GPU's memory
@@ -57,54 +62,62 @@ class Communicator(Process, ABC):
         ]
 
     def introduce(self, ranks: list[str]) -> list[str]:
-        """From now on error lines call each rank as in ``ranks``; returns the names that are new."""
+        """From now on error lines call each rank as in ``ranks``; returns the names
+        that are new.
+        """
         before, self.ranks = self.ranks, ranks
         return [rank for rank in ranks if rank not in before]
 
     @abstractmethod
     def beat(self) -> None:
-        """Show the others that this rank is alive; it costs little enough for every mini-batch."""
+        """Show the others that this rank is alive; it costs little enough for every
+        mini-batch.
+        """
 
     @abstractmethod
     def watch(self, seconds: float) -> None:
         """From now on the job ends when a rank is silent for so many seconds."""
 
     @abstractmethod
-    def together(self) -> AbstractContextManager[None]:
+    def collective_block(self) -> AbstractContextManager[None]:
         """Collective. A block of exchanges that follow each other at once.
 
-        Before the first large one of them ranks wait for each other, not before each, nor where one such
-        block lies in another. While a rank waits it hears stop signals, and ends the job where another is
-        silent too long.
+        Ranks wait for each other at its beginning, not before each exchange, nor where
+        one such block lies in another. While a rank waits it hears stop signals, and
+        ends the job where another is silent too long.
         """
 
     @abstractmethod
-    def share(self, value: Any) -> Any:
+    def bcast(self, value: Any) -> Any:
         """Collective. Rank 0's JSON-able value, on every rank."""
 
     @abstractmethod
-    def collect(self, value: Any) -> list[Any] | None:
-        """Collective. Every rank's JSON-able value in rank order, on rank 0; None elsewhere."""
+    def gather(self, value: Any) -> list[Any] | None:
+        """Collective. Every rank's JSON-able value in rank order, on rank 0; None
+        elsewhere.
+        """
 
     @abstractmethod
     def allgather(self, value: Any) -> list[Any]:
         """Collective. Every rank's JSON-able value in rank order, on every rank."""
 
     @abstractmethod
-    def agree(self, level: int) -> int:
-        """Collective. The highest level that any rank gives, on every rank."""
+    def allreduce_max(self, number: int) -> int:
+        """Collective. The highest number that any rank gives, on every rank."""
 
     @abstractmethod
-    def broadcast(
+    def bcast_row(
         self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty
     ) -> Array:
         """Collective. Rank 0's array [width], on every rank.
 
-        row: None on the other ranks, which receive into what ``empty`` makes.
+        Args:
+            row: None on the other ranks.
+            empty: makes what they receive into.
         """
 
     @abstractmethod
-    def scatter(
+    def scatter_rows(
         self,
         rows: Array | None,
         owner: Array,
@@ -112,65 +125,51 @@ class Communicator(Process, ABC):
         dtype: Any,
         empty: Empty = np.empty,
     ) -> Array:
-        """Collective. Sends each of rank 0's rows to its owner; returns this rank's rows in their order.
+        """Collective. Sends each of rank 0's rows to its owner; returns this rank's
+        rows in their order.
 
-        rows: ``[n, width]``; None on the other ranks. owner: the rank of each row [n].
-        empty: makes what a rank receives its rows in.
+        Args:
+            rows: ``[n, width]``; None on the other ranks.
+            owner: the rank of each row, [n].
+            empty: makes what a rank receives its rows in.
         """
 
     @abstractmethod
-    def gather(
+    def gather_rows(
         self, rows: Array, owner: Array, empty: Empty = np.empty
     ) -> Array | None:
-        """Collective. The reverse of ``scatter``: all rows on rank 0, None elsewhere. For narrow rows.
+        """Collective. The reverse of ``scatter_rows``: all rows ``[n, width]`` on rank
+        0, None elsewhere.
 
-        rows: this rank's, ``[its own, width]``. The result is ``[n, width]``, with row i from rank
-        ``owner[i]``, in what ``empty`` makes.
+        Args:
+            rows: this rank's, ``[its own, width]``.
+            owner: the rank that each row of the result comes from, [n].
+            empty: makes what rank 0 receives rows in.
         """
 
     @abstractmethod
-    def offers(self, row_bytes: int) -> bool:
-        """Whether rows of this size are better offered than gathered; the same on all ranks."""
-
-    @abstractmethod
-    def offer(
-        self, rows: Mapping[str, Array], positions: np.ndarray, total: int, empty: Empty
-    ) -> None:
-        """Begin to send rows to rank 0, which takes them while it waits for others; no rank waits here.
-
-        Every rank calls it once, with what it has, before the next exchange, and then ``offered``; where
-        nothing is better offered, with {}. The arrays must not change until ``offered`` has returned.
-
-        rows: this rank's by name, ``[its own, width]``. positions: where its rows belong among the ``total``
-        rows of all ranks. empty: makes what rank 0 receives rows in.
-        """
-
-    @abstractmethod
-    def offered(self, names: Sequence[str], count: int) -> dict[str, Array]:
-        """Collective. Wait until ``count`` rows of each name have arrived on rank 0.
-
-        Returns them there by name, ``[total, width]``; what nobody sent is not initialised. {} elsewhere.
-        Raises on rank 0 what ``empty`` raised.
-        """
-
-    @abstractmethod
-    def highest(self, values: np.ndarray) -> np.ndarray:
-        """Collective. The largest value of each entry in the ranks' arrays of one shape, on every rank.
+    def allreduce_max_array(self, values: np.ndarray) -> np.ndarray:
+        """Collective. The largest value of each entry in the ranks' arrays of one
+        shape, on every rank.
 
         values: this rank's array, which may be written to.
         """
 
     @abstractmethod
-    def total(self, values: np.ndarray) -> np.ndarray | None:
-        """Collective. The sum of the ranks' arrays of one shape, on rank 0; None elsewhere.
+    def reduce_sum(self, values: np.ndarray) -> np.ndarray | None:
+        """Collective. The sum of the ranks' arrays of one shape, on rank 0; None
+        elsewhere.
 
-        values: this rank's array without gaps, of integers or of floats that hold whole numbers, so that the
-        order in which they are added does not matter; it may be written to.
+        values: this rank's array without gaps, of integers or of floats that hold whole
+        numbers, so that the order in which they are added does not matter; it may be
+        written to.
         """
 
     @abstractmethod
     def end(self, code: int) -> NoReturn:
-        """Collective. Leave the job in order, with an exit code that all ranks have agreed on."""
+        """Collective. Leave the job in order, with an exit code that all ranks have
+        agreed on.
+        """
 
     @abstractmethod
     def abort(self, code: int) -> NoReturn:
@@ -178,7 +177,9 @@ class Communicator(Process, ABC):
 
 
 class OneProcess(Communicator):
-    """A process on its own, server and worker at once: an exchange returns what it is given."""
+    """A process on its own, server and worker at once: an exchange returns what it is
+    given.
+    """
 
     def __init__(self) -> None:
         super().__init__(rank=0, size=1, local_rank=0, local_size=1)
@@ -190,28 +191,28 @@ class OneProcess(Communicator):
         """Does nothing: there is no other rank that could be silent."""
 
     @contextmanager
-    def together(self) -> Iterator[None]:
+    def collective_block(self) -> Iterator[None]:
         yield
 
-    def share(self, value: Any) -> Any:
+    def bcast(self, value: Any) -> Any:
         return value
 
-    def collect(self, value: Any) -> list[Any] | None:
+    def gather(self, value: Any) -> list[Any] | None:
         return [value]
 
     def allgather(self, value: Any) -> list[Any]:
         return [value]
 
-    def agree(self, level: int) -> int:
-        return level
+    def allreduce_max(self, number: int) -> int:
+        return number
 
-    def broadcast(
+    def bcast_row(
         self, row: Array | None, width: int, dtype: Any, empty: Empty = np.empty
     ) -> Array:
         assert row is not None
         return row
 
-    def scatter(
+    def scatter_rows(
         self,
         rows: Array | None,
         owner: Array,
@@ -222,26 +223,15 @@ class OneProcess(Communicator):
         assert rows is not None
         return rows
 
-    def gather(
+    def gather_rows(
         self, rows: Array, owner: Array, empty: Empty = np.empty
     ) -> Array | None:
         return rows
 
-    def offers(self, row_bytes: int) -> bool:
-        return False
-
-    def offer(
-        self, rows: Mapping[str, Array], positions: np.ndarray, total: int, empty: Empty
-    ) -> None:
-        """Does nothing: rows are where they belong."""
-
-    def offered(self, names: Sequence[str], count: int) -> dict[str, Array]:
-        return {}
-
-    def highest(self, values: np.ndarray) -> np.ndarray:
+    def allreduce_max_array(self, values: np.ndarray) -> np.ndarray:
         return values
 
-    def total(self, values: np.ndarray) -> np.ndarray | None:
+    def reduce_sum(self, values: np.ndarray) -> np.ndarray | None:
         return values
 
     def end(self, code: int) -> NoReturn:

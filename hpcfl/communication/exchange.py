@@ -4,7 +4,7 @@ They come back in client order, or as their mean.
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,12 +35,14 @@ def send(
     message: Message | None,
     device: torch.device,
 ) -> tuple[Inbox, float]:
-    """Collective. Sends rank 0's message to the clients ``ids``; returns the inbox of those on this rank.
+    """Collective. Sends rank 0's message to the clients ``ids``; returns the inbox of
+    those on this rank.
 
-    In the inbox a field with a row for each client has this rank's rows, in the order of ``ids``, and so has
-    a mixture; a shared field is [width]; a pool has all its rows and the picks of this rank's clients.
-    Tensors lie on ``device``. The second result is how many floats a client gets on average, as the method
-    counts them; 0 on the other ranks.
+    In the inbox a field with a row for each client has this rank's rows, in the order
+    of ``ids``, and so has a mixture; a shared field is [width]; a pool has all its rows
+    and the picks of this rank's clients. Tensors lie on ``device``. The second result
+    is how many floats a client gets on average, as the method counts them; 0 on the
+    other ranks.
 
     message: None on the other ranks.
     """
@@ -60,8 +62,8 @@ def send(
         {},
         _landing(device, communicator.takes_gpu),
     )
-    with communicator.together():
-        header, of_two = communicator.share(
+    with communicator.collective_block():
+        header, of_two = communicator.bcast(
             [
                 [
                     [
@@ -77,9 +79,11 @@ def send(
         )
         for name, shared, width, dtype in header:
             received = (
-                communicator.broadcast(arrays.get(name), width, dtype, empty)
+                communicator.bcast_row(arrays.get(name), width, dtype, empty)
                 if shared
-                else communicator.scatter(arrays.get(name), owner, width, dtype, empty)
+                else communicator.scatter_rows(
+                    arrays.get(name), owner, width, dtype, empty
+                )
             )
             arrived[name] = pinned.on_device(torch.as_tensor(received), device)
     floats = sum(
@@ -90,7 +94,9 @@ def send(
 
 
 def _lighter(mixture: Mixture, size: int) -> Mixture | Field:
-    """A mixture as it is, or each client's own row: whichever of the two is fewer bytes to ``size`` ranks."""
+    """A mixture as it is, or each client's own row: whichever of the two is fewer bytes
+    to ``size`` ranks.
+    """
     own = len(mixture.weights) * mixture.rows.shape[1] * mixture.dtype.itemsize
     models = max(1, size - 1) * mixture.rows.nbytes + mixture.weights.nbytes
     return mixture if models < own else Field(mixture.mixed())
@@ -99,8 +105,9 @@ def _lighter(mixture: Mixture, size: int) -> Mixture | Field:
 def header(message: Message) -> list[list[Any]]:
     """What ``gather`` needs to know of this rank's message, JSON-able.
 
-    Of each entry that is its name and its kind, which is the same on all ranks: of a field the width and the
-    type, of a Mean ``means.kind``. A Mean has this rank's ``means.weights`` in third place.
+    Of each entry that is its name and its kind, which is the same on all ranks: of a
+    field the width and the type, of a Mean ``means.kind``. A Mean has this rank's
+    ``means.weights`` in third place.
     """
     rows, added = split(message)
     return [
@@ -115,107 +122,55 @@ def header(message: Message) -> list[list[Any]]:
     ]
 
 
-def offer(
-    communicator: Communicator, cohort: np.ndarray, ids: np.ndarray, message: Message
-) -> None:
-    """Begin to send the wide rows of a message, so that they travel while other ranks still train.
-
-    Every rank calls it as soon as its clients are done, then ``landed``; no rank waits here.
-
-    message: of the clients ``ids`` of this rank, which are among the ``cohort``.
-    """
-    rows, _ = split(message)
-    wide = {
-        name: _array(field.tensor, communicator.takes_gpu)
-        for name, field in rows.items()
-        if communicator.offers(field.tensor.shape[1] * field.tensor.element_size())
-    }
-    communicator.offer(wide, np.searchsorted(cohort, ids), len(cohort), _scratch)
-
-
-def landed(
-    communicator: Communicator,
-    cohort: np.ndarray,
-    ids: np.ndarray,
-    headers: Sequence[list[list[Any]]],
-) -> dict[str, Array]:
-    """Collective. What the clients ``ids`` of the cohort have offered: on rank 0 ``[n, width]`` by name.
-
-    headers: as for ``gather``, which takes the result.
-    """
-    found = communicator.offered(_wide(communicator, _common(headers)[0]), len(ids))
-    if len(ids) < len(cohort):
-        found = {
-            name: rows[np.searchsorted(cohort, ids)] for name, rows in found.items()
-        }
-    return found
-
-
 def gather(
     communicator: Communicator,
     placement: Placement,
     ids: np.ndarray,
     message: Message,
     headers: Sequence[list[list[Any]]],
-    offered: Mapping[str, Array] | None = None,
 ) -> dict[str, Tensor] | None:
-    """Collective. The messages of the clients ``ids``: on rank 0 tensors by name, else None.
+    """Collective. The messages of the clients ``ids``: on rank 0 tensors by name, else
+    None.
 
-    A field arrives as ``[n, width]``, with rows in the order of ``ids``, a Mean as ``[width]`` or
-    ``[k, width]``. The tensors lie on the CPU.
+    A field arrives as ``[n, width]``, with rows in the order of ``ids``, a Mean as
+    ``[width]`` or ``[k, width]``. The tensors lie on the CPU.
 
-    message: what the clients on this rank send, in the order of ``ids``; empty where it hosts none of them.
-    headers: the ``header`` of every rank's message, by rank.
-    offered: what ``landed`` gave, if wide rows were offered before; else they are now.
-    Raises ValueError where ranks send different fields.
+    Args:
+        message: what the clients on this rank send, in the order of ``ids``; empty
+            where it hosts none of them.
+        headers: the ``header`` of every rank's message, by rank.
+
+    Raises:
+        ValueError: ranks send different fields.
     """
     rows, added = split(message)
     kinds, weights = _common(headers)
-    owner, there = placement.owner[ids], _wide(communicator, kinds)
-    if offered is None:
-        offer(communicator, ids, ids[owner == communicator.rank], message)
-        offered = landed(communicator, ids, ids, headers)
-    arrays = {
-        name: _array(field.tensor, communicator.takes_gpu)
-        for name, field in rows.items()
-        if name not in there
-    }
-    uplink = {name: torch.as_tensor(arrived) for name, arrived in offered.items()}
-    travelling = {
-        name: kind
-        for name, kind in kinds.items()
-        if name not in weights and name not in there
-    }
-    with communicator.together():
-        for name, (width, dtype) in travelling.items():
-            total = communicator.gather(
-                arrays[name] if name in arrays else np.empty((0, width), dtype),
-                owner,
-                _scratch,
-            )
-            if total is not None:
-                uplink[name] = torch.as_tensor(total).cpu()
-    uplink |= means.over_ranks(
-        communicator, added, {name: kinds[name] for name in weights}, weights
-    )
+    owner = placement.owner[ids]
+    uplink = {}
+    with communicator.collective_block():
+        for name, kind in kinds.items():
+            if name in weights:
+                continue  # a Mean, of which no rows travel
+            width, dtype = kind
+            mine = np.empty((0, width), dtype)
+            if name in rows:
+                mine = _array(rows[name].tensor, communicator.takes_gpu)
+            everyones = communicator.gather_rows(mine, owner, _scratch)
+            if everyones is not None:
+                uplink[name] = torch.as_tensor(everyones).cpu()
+    kinds_of_means = {name: kinds[name] for name in weights}
+    uplink |= means.over_ranks(communicator, added, kinds_of_means, weights)
     return uplink if communicator.is_server else None
-
-
-def _wide(communicator: Communicator, kinds: Mapping[str, Any]) -> list[str]:
-    """The names of fields whose rows are offered. kinds: of all entries; that of a Mean has three parts."""
-    return [
-        name
-        for name, kind in kinds.items()
-        if len(kind) == 2 and communicator.offers(kind[0] * np.dtype(kind[1]).itemsize)
-    ]
 
 
 def _common(
     headers: Sequence[list[list[Any]]],
 ) -> tuple[dict[str, Any], dict[str, list[Any]]]:
-    """The kind of each entry by name, and of each Mean the weights that the ranks tell, in rank order.
+    """The kind of each entry by name, and of each Mean the weights that the ranks tell,
+    in rank order.
 
-    The kinds are the same on all ranks with clients of the cohort; the headers of the others are empty.
+    The kinds are the same on all ranks with clients of the cohort; the headers of the
+    others are empty.
     """
     kinds = [{name: kind for name, kind, *_ in header} for header in headers if header]
     if any(other != kinds[0] for other in kinds):
@@ -228,7 +183,9 @@ def _common(
 
 
 def _array(tensor: Tensor, takes_gpu: bool) -> Array:
-    """The rows as the communicator reads them: in their place, or copied from a GPU to page-locked memory."""
+    """The rows as the communicator reads them: in their place, or copied from a GPU to
+    page-locked memory.
+    """
     tensor = tensor.detach().contiguous()
     if not (tensor.is_cuda and takes_gpu):
         return pinned.on_host(tensor).numpy()
@@ -241,8 +198,8 @@ def _array(tensor: Tensor, takes_gpu: bool) -> Array:
 def _landing(device: torch.device, takes_gpu: bool) -> Empty:
     """Makes what rows for ``device`` are received in.
 
-    It lies there if the communicator can write to it; else in memory that is page-locked for a GPU, which
-    copies faster from it.
+    It lies there if the communicator can write to it; else in memory that is
+    page-locked for a GPU, which copies faster from it.
     """
 
     def there(shape: Any, dtype: str) -> Tensor:

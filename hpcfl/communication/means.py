@@ -1,8 +1,8 @@
 """Means over the clients of all ranks, with the same bits for any number of ranks.
 
-Each rank adds up its own clients' rows, so that one row a rank travels instead of one a client. The ranks
-first agree on how large the entries of each column are, which fixes the column's unit; then they add up whole
-numbers of units (``rows/sums.py``).
+Each rank adds up its own clients' rows, so that one row a rank travels instead of one a
+client. The ranks first agree on how large the entries of each column are, which fixes
+the column's unit; then they add up whole numbers of units (``rows/sums.py``).
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,8 @@ Weights = Sequence[Any]  # what ``weights`` returns, or a copy that travelled
 
 
 def kind(mean: Mean) -> list[Any]:
-    """What is the same of a mean on all ranks, JSON-able: a client's shape, the type, the number of means.
+    """What is the same of a mean on all ranks, JSON-able: a client's shape, the type,
+    the number of means.
 
     The number is None for a single mean, which arrives as [width].
     """
@@ -32,7 +33,9 @@ def kind(mean: Mean) -> list[Any]:
 
 
 def weights(mean: Mean) -> list[Any]:
-    """The sums of this rank's weights, for each of the k means, and its largest weight. JSON-able."""
+    """The sums of this rank's weights, for each of the k means, and its largest weight.
+    JSON-able.
+    """
     table = _table(mean).double()
     return [table.sum(dim=0).tolist(), max([0.0, *table.flatten().tolist()])]
 
@@ -43,10 +46,12 @@ def over_ranks(
     kinds: Mapping[str, Kind],
     told: Mapping[str, Sequence[Weights]],
 ) -> dict[str, Tensor]:
-    """Collective. The means by name, ``[width]`` or ``[k, width]``, on rank 0's CPU; {} elsewhere.
+    """Collective. The means by name, ``[width]`` or ``[k, width]``, on rank 0's CPU; {}
+    elsewhere.
 
     own: of this rank's clients; empty where it hosts none of the cohort.
-    kinds: the ``kind`` of each mean. told: of each mean the ``weights`` of every rank that hosts some.
+    kinds: the ``kind`` of each mean. told: of each mean the ``weights`` of every rank
+        that hosts some.
     """
     if not kinds:
         return {}
@@ -60,9 +65,10 @@ def over_ranks(
         name: pinned.on_host(sums.magnitudes(*part)).numpy()
         for name, part in parts.items()
     }
-    with communicator.together():
+    with communicator.collective_block():
         found = {
-            name: communicator.highest(exponents) for name, exponents in found.items()
+            name: communicator.allreduce_max_array(exponents)
+            for name, exponents in found.items()
         }
     units = {
         name: sums.units(torch.from_numpy(exponents), largest[name], max(totals[name]))
@@ -72,8 +78,10 @@ def over_ranks(
         name: pinned.on_host(sums.sums(*part, units[name])).numpy()
         for name, part in parts.items()
     }
-    with communicator.together():
-        added = {name: communicator.total(values) for name, values in counted.items()}
+    with communicator.collective_block():
+        added = {
+            name: communicator.reduce_sum(values) for name, values in counted.items()
+        }
     return {
         name: _mean(torch.from_numpy(values), units[name], totals[name], kinds[name])
         for name, values in added.items()
@@ -87,7 +95,9 @@ def _table(mean: Mean) -> Tensor:
 
 
 def _part(mean: Mean | None, kind: Kind) -> tuple[Tensor, Tensor]:
-    """This rank's rows and weights [n, k]; n is 0 where it has no ``mean``, hosting none of the cohort."""
+    """This rank's rows and weights [n, k]; n is 0 where it has no ``mean``, hosting
+    none of the cohort.
+    """
     if mean is not None:
         return mean.tensor.detach(), _table(mean)
     shape, dtype, count = kind
@@ -99,7 +109,8 @@ def _part(mean: Mean | None, kind: Kind) -> tuple[Tensor, Tensor]:
 def _mean(added: Tensor, units: Tensor, totals: Sequence[float], kind: Kind) -> Tensor:
     """What arrives, [k, width] or [width] as ``kind`` says, in the type of the rows.
 
-    added: the sums over all ranks in whole ``units``. totals: the sums of all weights [k].
+    added: the sums over all ranks in whole ``units``. totals: the sums of all weights
+    [k].
     """
     _, dtype, count = kind
     found = sums.means(added, units, totals, getattr(torch, dtype))

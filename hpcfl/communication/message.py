@@ -14,10 +14,11 @@ from hpcfl.rows import mixing
 class Field:
     """One named tensor of a message.
 
-    tensor: ``[n, width]``, a row for each client, or ``[width]``, the same for all, which travels once to
-        each rank.
-    floats: how many floats of traffic it counts as for a client; by default ``width``. A number, or [n] where
-        clients differ (FedNH sends prototypes only of classes that the client holds); a bit counts 1/32.
+    tensor: ``[n, width]``, a row for each client, or ``[width]``, the same for all,
+        which travels once to each rank.
+    floats: how many floats of traffic it counts as for a client; by default ``width``.
+        A number, or [n] where clients differ (FedNH sends prototypes only of classes
+        that the client holds); a bit counts 1/32.
     """
 
     tensor: Tensor
@@ -35,7 +36,8 @@ class Field:
 
 @dataclass(frozen=True)
 class Pool:
-    """Models of which each client receives some, sent by the server; they travel once to each rank.
+    """Models of which each client receives some, sent by the server; they travel once
+    to each rank.
 
     rows: the models ``[q, width]``.
     picks: which of them each client receives, int64 ``[n, m]``; −1 for none.
@@ -45,11 +47,15 @@ class Pool:
     picks: Tensor
 
     def __getitem__(self, clients: Tensor) -> "Pool":
-        """The pool of some clients, given by their positions [k]: the same models, and their picks."""
+        """The pool of some clients, given by their positions [k]: the same models, and
+        their picks.
+        """
         return Pool(self.rows, self.picks[clients])
 
     def logical_floats(self) -> Tensor:
-        """The floats of the models that each client receives [n]; the picks themselves are not counted."""
+        """The floats of the models that each client receives [n]; the picks themselves
+        are not counted.
+        """
         return (self.picks >= 0).sum(dim=1) * self.rows.shape[1]
 
 
@@ -57,9 +63,9 @@ class Pool:
 class Mixture:
     """Models of which each client receives its own weighted sum, sent by the server.
 
-    What arrives are plain rows ``[n, width]``: of client i Σ_j weights_ij·rows_j, rounded once. Either these
-    rows travel or the models do, once to each rank, which mixes them for its clients: what is fewer bytes.
-    The bits are the same.
+    What arrives are plain rows ``[n, width]``: of client i Σ_j weights_ij·rows_j,
+    rounded once. Either these rows travel or the models do, once to each rank, which
+    mixes them for its clients: what is fewer bytes. The bits are the same.
 
     rows: the models ``[q, width]``, in float64 unless they are exact in less.
     weights: of each client ``[n, q]``, float64.
@@ -91,15 +97,17 @@ class Mixture:
 class Mean:
     """Rows of clients of which the server needs no more than the weighted mean.
 
-    What arrives is Σ_i weights_i·tensor_i / Σ_i weights_i over the cohort, ``[width]`` or ``[k, width]``, NaN
-    where all weights are 0. Each rank adds up its own clients' rows, so no row of a client travels. The bits
-    are the same for any number of ranks; the result is rounded once, to the type of the rows.
+    What arrives is Σ_i weights_i·tensor_i / Σ_i weights_i over the cohort, ``[width]``
+    or ``[k, width]``, NaN where all weights are 0. Each rank adds up its own clients'
+    rows, so no row of a client travels. The bits are the same for any number of ranks;
+    the result is rounded once, to the type of the rows.
 
-    tensor: ``[n, width]``, a row for each client, or ``[n, k, width]`` for k means, each of rows of its own.
-    weights: how much each client counts, in whole numbers such as its samples: ``[n]``, or ``[n, k]`` for k
-        means, which may also be of the same rows ``[n, width]``.
+    tensor: ``[n, width]``, a row for each client, or ``[n, k, width]`` for k means,
+        each of rows of its own.
+    weights: how much each client counts, in whole numbers such as its samples: ``[n]``,
+        or ``[n, k]`` for k means, which may also be of the same rows ``[n, width]``.
     floats: as for a ``Field``; by default as many as the tensor has for a client.
-    Raises ValueError where shapes, the type or the weights are others.
+        Raises ValueError where shapes, the type or the weights are others.
     """
 
     tensor: Tensor
@@ -139,8 +147,9 @@ PICKS, WEIGHTS = ".picks", ".weights"
 def fields(message: Message) -> dict[str, Entry]:
     """A message with every entry as a Field or a Mean, sorted by name.
 
-    A pool becomes two: NAME, its rows one after the other [q·width], and NAME.picks; so does a mixture, with
-    NAME.weights. Raises ValueError for a tensor that is neither ``[n, width]`` nor ``[width]``.
+    A pool becomes two: NAME, its rows one after the other [q·width], and NAME.picks; so
+    does a mixture, with NAME.weights. Raises ValueError for a tensor that is neither
+    ``[n, width]`` nor ``[width]``.
     """
     wrapped: dict[str, Entry] = {}
     for name, value in sorted(message.items()):
@@ -163,7 +172,9 @@ def fields(message: Message) -> dict[str, Entry]:
 
 
 def split(message: Message) -> tuple[dict[str, Field], dict[str, Mean]]:
-    """The entries of a message of which rows travel, and those that are added up, as ``fields`` has them."""
+    """The entries of a message of which rows travel, and those that are added up, as
+    ``fields`` has them.
+    """
     entries = fields(message)
     return (
         {name: entry for name, entry in entries.items() if isinstance(entry, Field)},
@@ -192,7 +203,8 @@ def only(message: Message, sound: Tensor) -> Message:
 def composed(message: Message) -> dict[str, list[Any]]:
     """What ``unwrap`` needs to know of a message, JSON-able: which entries became two.
 
-    Of each its number of models and, of a mixture, the type of what arrives; None of a pool.
+    Of each its number of models and, of a mixture, the type of what arrives; None of a
+    pool.
     """
     return {
         name: [
@@ -207,9 +219,11 @@ def composed(message: Message) -> dict[str, list[Any]]:
 def unwrap(
     arrived: Mapping[str, Tensor], composed: Mapping[str, Sequence[Any]]
 ) -> Inbox:
-    """The inbox that the arrived tensors make: the reverse of ``fields``, but mixtures are mixed.
+    """The inbox that the arrived tensors make: the reverse of ``fields``, but mixtures
+    are mixed.
 
-    composed: what the function of this name says of the message, or a copy that travelled.
+    composed: what the function of this name says of the message, or a copy that
+    travelled.
     """
     inbox: Inbox = dict(arrived)
     for name, (count, dtype) in composed.items():

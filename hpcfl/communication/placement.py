@@ -11,7 +11,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Placement:
-    """Each client's rank, ``owner`` [clients], of ``size`` ranks; it stays the same for the whole run."""
+    """Each client's rank, ``owner`` [clients], of ``size`` ranks; it stays the same for
+    the whole run.
+    """
 
     owner: np.ndarray
     size: int
@@ -31,13 +33,15 @@ def place(
 ) -> Placement:
     """Place clients on the worker ranks 1 … size − 1, or on rank 0 if it is alone.
 
-    The most costly come first, each to the least loaded worker. This keeps the slowest rank within 4/3 of the
-    best possible (Graham, 1969). Ties go to the lower client id and the lower rank, so the result depends on
-    nothing but the arguments. Of clients that cost the same, those of one kind then change places with others
-    until they live together, which leaves all loads as they are.
+    The most costly come first, each to the least loaded worker. This keeps the slowest
+    rank within 4/3 of the best possible (Graham, 1969). Ties go to the lower client id
+    and the lower rank, so the result depends on nothing but the arguments. Of clients
+    that cost the same, those of one kind then change places with others until they live
+    together, which leaves all loads as they are.
 
     cost: of each client by id, local steps in an epoch. size: the number of ranks.
-    kind: of each client, something that can be sorted; without it nobody changes places.
+    kind: of each client, something that can be sorted; without it nobody changes
+        places.
     """
     workers = range(1, size) if size > 1 else range(1)
     loads = [(0.0, rank) for rank in workers]

@@ -1,1 +1,3 @@
-"""Data sets (``datasets``, one file each in ``sources/``) and how clients share them (``partition``)."""
+"""Data sets (``datasets``, one file each in ``sources/``) and how clients share them
+(``partition``).
+"""

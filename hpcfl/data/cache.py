@@ -1,7 +1,7 @@
-"""Data sets that are expensive to decode: decoded once into a checked file, then mapped into memory."""
+"""Data sets that are expensive to decode: decoded once into a checked file, then mapped
+into memory.
+"""
 
-import errno
-import fcntl
 import hashlib
 import os
 import time
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from filelock import lock_descriptor
 from numpy.typing import DTypeLike, NDArray
 
 from hpcfl.errors import RunFailure
@@ -29,12 +30,14 @@ def kept(
     entries: Callable[[], Sequence[Any]],
     decode: Callable[[Any], Any],
 ) -> NDArray[Any]:
-    """``decode(entry)`` of all ``entries()``, an array of ``dtype``, decoded only where it is not cached.
+    """``decode(entry)`` of all ``entries()``, an array of ``dtype``, decoded only where
+    it is not cached.
 
-    The first call writes the cache file ``name``: into ``source``, the folder of the data; where that cannot
-    be written, into the user's cache folder; where neither can, nowhere. It is a .npy file beside its
-    checksum in sha256sum's format. A damaged one is written anew; one of data that has changed since is not
-    noticed and must be deleted.
+    The first call writes the cache file ``name``: into ``source``, the folder of the
+    data; where that cannot be written, into the user's cache folder; where neither can,
+    nowhere. It is a .npy file beside its checksum in sha256sum's format. A damaged one
+    is written anew; one of data that has changed since is not noticed and must be
+    deleted.
     """
     places = [source / name, _user_folder(source) / name]
     for path in places:
@@ -81,7 +84,9 @@ def _load(path: Path, dtype: DTypeLike) -> NDArray[Any] | None:
 
 
 def _mapped(file: BinaryIO, dtype: DTypeLike) -> NDArray[Any]:
-    """The array of records in an open .npy file. Raises ValueError where it is anything else."""
+    """The array of records in an open .npy file. Raises ValueError where it is anything
+    else.
+    """
     version = np.lib.format.read_magic(file)
     shape, fortran, stored = np.lib.format.read_array_header_1_0(file)
     if version != (1, 0) or stored != np.dtype(dtype) or fortran or len(shape) != 1:
@@ -92,7 +97,9 @@ def _mapped(file: BinaryIO, dtype: DTypeLike) -> NDArray[Any]:
 def _write(
     path: Path, dtype: DTypeLike, entries: Sequence[Any], decode: Callable[[Any], Any]
 ) -> NDArray[Any]:
-    """Decode into a temporary file, which takes its place before the checksum that makes it valid."""
+    """Decode into a temporary file, which takes its place before the checksum that
+    makes it valid.
+    """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     try:
         array = np.lib.format.open_memmap(temporary, "w+", dtype, (len(entries),))
@@ -142,7 +149,6 @@ def _alone(path: Path) -> Iterator[None]:
 def _taken(file: BinaryIO) -> bool:
     """Try to lock once: True if it worked, and also where the file system has no locks."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        return error.errno not in (errno.EWOULDBLOCK, errno.EACCES)
-    return True
+        return lock_descriptor(file.fileno(), blocking=False)
+    except OSError:
+        return True

@@ -1,13 +1,18 @@
-"""Data sets in memory, loaded by name, each from one file in ``sources/``; nothing is downloaded unasked."""
+"""Data sets in memory, loaded by name, each from one file in ``sources/``; nothing is
+downloaded unasked.
+"""
 
 import os
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from hpcfl.data.owners import Owners
+from hpcfl.data.validation import hold_out
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, sections
 
@@ -16,23 +21,29 @@ _PACKAGE = "hpcfl.data.sources"
 
 @dataclass(frozen=True)
 class Normalisation:
-    """(x / scale − mean) / std, where ``mean`` and ``std`` hold one value or one per channel."""
+    """(x / scale − mean) / std, where ``mean`` and ``std`` hold one value or one per
+    channel.
+    """
 
     scale: float = 255.0
     mean: tuple[float, ...] = (0.5,)
     std: tuple[float, ...] = (0.5,)
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Samples [batch, *shape] as a model takes them: float32 on their device; token ids stay."""
+        """Samples [batch, *shape] as a model takes them: float32 on their device; token
+        ids stay.
+        """
         if x.dtype in (torch.int32, torch.int64):
             return x
-        # converted once and then changed in place, because bytes times floats would take longer
+        # converted once and then changed in place, because bytes times floats would
+        # take longer
         own = x.to(torch.promote_types(x.dtype, torch.get_default_dtype()), copy=True)
         factor, offset = self._line(own.dtype, own.device)
         per_channel = (-1, *[1] * (x.ndim - 2))
         return own.mul_(factor.view(per_channel)).add_(offset.view(per_channel))
 
-    # small tensors that are kept: made anew for every batch they would have a GPU wait for the host
+    # small tensors that are kept: made anew for every batch they would have a GPU wait
+    # for the host
     @cache  # noqa: B019
     def _line(
         self, dtype: torch.dtype, device: torch.device
@@ -50,13 +61,17 @@ class Normalisation:
 class Dataset:
     """All samples of a data set, the official training split first.
 
-    x: [samples, *shape], uint8 images, float32 values, int32 or int64 token ids. y: int64 [samples], classes
-    from 0. official_test: how many samples at the end are the official test split, 0 where there is none.
-    scale, mean, std: see ``Normalisation``. statistics: mean and std of the training split by channel, where
-    they are known. vocabulary: how many token ids there are. merges: whether schemes that merge the official
-    splits do so here; else they deal out the training split alone. owners: whose each sample is, where the
-    data have clients of their own. unread: names of arrays that the file has beside those that are read,
-    the first few.
+    x: [samples, *shape], uint8 images, float32 values, int32 or int64 token ids. y:
+        int64 [samples], classes
+    from 0. official_test: how many samples at the end are the official test split, 0
+        where there is none.
+    scale, mean, std: see ``Normalisation``. statistics: mean and std of the training
+        split by channel, where
+    they are known. vocabulary: how many token ids there are. merges: whether schemes
+        that merge the official splits do so here; else they deal out the training split
+        alone. owners: whose each sample is, where the
+    data have clients of their own. unread: names of arrays that the file has beside
+        those that are read, the first few.
     notes: one line each for what a user should know.
     """
 
@@ -82,7 +97,9 @@ class Dataset:
 
     @property
     def normalise(self) -> Normalisation:
-        """The normalisation as a function of samples that does not hold on to this data set."""
+        """The normalisation as a function of samples that does not hold on to this data
+        set.
+        """
         return Normalisation(self.scale, self.mean, self.std)
 
 
@@ -91,16 +108,21 @@ def names() -> list[str]:
     return plugins.names(_PACKAGE)
 
 
-def load(data: sections.Data) -> Dataset:
-    """The data set of the section ``[data]``, from ``data.file``, ``data.root``, or else $HPCFL_DATA.
+def find(name: str) -> Any:
+    """The source of a data set. Raises UserError for an unknown name."""
+    return plugins.find(_PACKAGE, "data.dataset", name)
 
-    Raises UserError for an unknown name, a missing root, a missing or damaged file, and keys that do not fit
-    the data set.
+
+def load(data: sections.Data) -> Dataset:
+    """The data set of the section ``[data]``, from ``data.file``, ``data.root``, or
+    else $HPCFL_DATA.
+
+    Raises UserError for an unknown name, a missing root, a missing or damaged file, and
+    keys that do not fit the data set.
     """
-    source = plugins.find(_PACKAGE, "data.dataset", data.dataset)
-    dataset: Dataset = source.read(
-        data.dataset, _place(data, source.built_in, source.own_file)
-    )
+    source = find(data.dataset)
+    place = _place(data, source.built_in, source.own_file)
+    dataset = _sampled(source.read(data.dataset, place), data.samples)
     if data.augment and len(dataset.shape) != 3:
         raise UserError(
             f"data.augment = true: '{data.dataset}' has no images to crop and flip"
@@ -115,8 +137,44 @@ def load(data: sections.Data) -> Dataset:
     return replace(dataset, mean=mean, std=std)
 
 
+def _sampled(dataset: Dataset, wanted: int | None) -> Dataset:
+    """So many of a data set's training samples and as large a share of its test samples.
+
+    Of each class there is its share, to within one sample. Which samples these are
+    depends on the data set alone, so that all seeds and methods have the same. Raises
+    UserError where there are fewer.
+    """
+    samples = len(dataset.y)
+    trained = samples - dataset.official_test
+    if wanted is None:
+        return dataset
+    if wanted >= trained:
+        raise UserError(
+            f"data.samples = {wanted}: '{dataset.name}' has {trained} training samples in all; "
+            "leave it out to use them"
+        )
+    parts = [np.arange(trained), np.arange(trained, samples)]
+    share = wanted / trained
+    _, drawn = hold_out(parts, dataset.y.numpy(), share, seed=0, purpose="data.samples")
+    chosen = np.concatenate(drawn)
+    owners = dataset.owners and replace(dataset.owners, of=dataset.owners.of[chosen])
+    note = f"data.samples = {wanted}: only these of {trained:,} samples are used"
+    if dataset.official_test:
+        note += f", and {len(drawn[1]):,} of {dataset.official_test:,} test samples"
+    return replace(
+        dataset,
+        x=dataset.x[torch.from_numpy(chosen)],
+        y=dataset.y[torch.from_numpy(chosen)],
+        official_test=len(drawn[1]),
+        owners=owners,
+        notes=(*dataset.notes, note),
+    )
+
+
 def _place(data: sections.Data, built_in: bool, own_file: bool) -> Path:
-    """The folder or file that a source reads. Raises UserError where the section does not name it."""
+    """The folder or file that a source reads. Raises UserError where the section does
+    not name it.
+    """
     if own_file != (data.file is not None):
         raise UserError(
             f"data.dataset = '{data.dataset}' "
@@ -138,5 +196,7 @@ def _place(data: sections.Data, built_in: bool, own_file: bool) -> Path:
 
 
 def download(name: str, root: str | Path) -> None:
-    """Fetch a data set's files into ``root`` and check them. Raises UserError if that fails."""
+    """Fetch a data set's files into ``root`` and check them. Raises UserError if that
+    fails.
+    """
     plugins.find(_PACKAGE, "dataset", name).download(name, Path(root).expanduser())

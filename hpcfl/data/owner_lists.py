@@ -1,7 +1,9 @@
-"""A user's file of index lists: the sample numbers of each client by its name, in JSON or HDF5.
+"""A user's file of index lists: the sample numbers of each client by its name, in JSON
+or HDF5.
 
-JSON: ``{"ann": [0, 5, 6], …}``, or ``{"ann": {"train": [0, 5], "test": [6]}, …}``. HDF5: a dataset for each
-client, or a group with the datasets ``train`` and ``test``, plain as h5py writes an array.
+JSON: ``{"ann": [0, 5, 6], …}``, or ``{"ann": {"train": [0, 5], "test": [6]}, …}``.
+HDF5: a dataset for each client, or a group with the datasets ``train`` and ``test``,
+plain as h5py writes an array.
 """
 
 import os

@@ -1,4 +1,6 @@
-"""Whose each sample of a data set is, where the data say so: natural clients, such as writers or speakers."""
+"""Whose each sample of a data set is, where the data say so: natural clients, such as
+writers or speakers.
+"""
 
 from dataclasses import dataclass
 
@@ -7,7 +9,8 @@ import numpy as np
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """The samples of one natural client, ascending: all of them, or with ``test`` those that it trains on.
+    """The samples of one natural client, ascending: all of them, or with ``test`` those
+    that it trains on.
 
     test: the samples that it is tested on, where the data keep them apart.
     """
@@ -21,14 +24,17 @@ class Held:
 class Owners:
     """The natural clients of a data set.
 
-    names: of the clients. of: whose each sample is, a position in ``names``, int64 [samples].
+    names: of the clients. of: whose each sample is, a position in ``names``, int64
+    [samples].
     """
 
     names: tuple[str, ...]
     of: np.ndarray
 
     def held(self, official_test: int) -> list[Held]:
-        """Each client's samples, of which the last ``official_test`` of all are for testing, if there are."""
+        """Each client's samples, of which the last ``official_test`` of all are for
+        testing, if there are.
+        """
         order = np.argsort(self.of, kind="stable")
         counts = np.bincount(self.of, minlength=len(self.names))
         lists = np.split(order, np.cumsum(counts)[:-1])
@@ -45,6 +51,8 @@ class Owners:
 
 
 def numbered(owners: np.ndarray) -> Owners:
-    """The natural clients of samples whose owners are given by number or name, in the order of these."""
+    """The natural clients of samples whose owners are given by number or name, in the
+    order of these.
+    """
     names, of = np.unique(owners, return_inverse=True)
     return Owners(tuple(map(str, names.tolist())), of)

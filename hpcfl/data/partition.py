@@ -1,4 +1,6 @@
-"""Which samples each client trains and is tested on: drawn by a scheme, or read back from a file."""
+"""Which samples each client trains and is tested on: drawn by a scheme, or read back
+from a file.
+"""
 
 import hashlib
 import json
@@ -21,9 +23,12 @@ class Split:
     """A partition: the indices of every client's training and test samples, int64.
 
     They ascend, unless a user's own scheme drew them otherwise.
-    dataset, samples, labels_sha256: the data it belongs to: name, number of samples, digest of the labels.
-    scheme: the section ``[partition]`` that drew it. attempts: how often it was drawn until it was accepted.
-    notes: one line each for what a user should know. names: what the data call the clients, if anything.
+    dataset, samples, labels_sha256: the data it belongs to: name, number of samples,
+        digest of the labels.
+    scheme: the section ``[partition]`` that drew it. attempts: how often it was drawn
+        until it was accepted.
+    notes: one line each for what a user should know. names: what the data call the
+        clients, if anything. run: the fingerprint of the run whose partition it is.
     """
 
     train: list[np.ndarray]
@@ -35,11 +40,14 @@ class Split:
     scheme: dict[str, Any]
     notes: list[str] = field(default_factory=list)
     names: list[str] = field(default_factory=list)
+    run: str | None = None
 
     def counts(
         self, labels: np.ndarray, classes: int, part: str = "train"
     ) -> np.ndarray:
-        """Samples per client and class, int64 [clients, classes]; ``part`` is "train" or "test"."""
+        """Samples per client and class, int64 [clients, classes]; ``part`` is "train"
+        or "test".
+        """
         indices = {"train": self.train, "test": self.test}[part]
         return np.stack(
             [np.bincount(labels[held], minlength=classes) for held in indices]
@@ -53,7 +61,8 @@ class Split:
     def save(self, path: str | Path) -> None:
         """Write a partition file, whole or not at all.
 
-        It is HDF5: for each part the indices of all clients in a row, and offsets, where each client begins.
+        It is HDF5: for each part the indices of all clients in a row, and offsets,
+        where each client begins.
         """
         arrays = {part: np.concatenate(getattr(self, part)) for part in PARTS}
         arrays |= {
@@ -68,12 +77,16 @@ class Split:
 
     @classmethod
     def load(cls, path: str | Path) -> "Split":
-        """Read what ``save`` wrote. Raises UserError if it is missing, damaged or not a partition."""
+        """Read what ``save`` wrote. Raises UserError if it is missing, damaged or not a
+        partition.
+        """
         parts, attributes = split_file.read(path)
         return cls(parts["train"], parts["test"], **attributes.model_dump())
 
     def same(self, other: "Split") -> bool:
-        """Whether every client has the same samples with the same labels in both, however drawn."""
+        """Whether every client has the same samples with the same labels in both,
+        however drawn.
+        """
         if self.labels_sha256 != other.labels_sha256:
             return False
         return all(
@@ -83,10 +96,12 @@ class Split:
 
 
 def make(scheme: Scheme, dataset: Dataset, newcomers: int = 0) -> Split:
-    """The partition that the section ``[partition]`` asks for: drawn, or read from ``partition.file``.
+    """The partition that the section ``[partition]`` asks for: drawn, or read from
+    ``partition.file``.
 
-    newcomers: how many clients there are beside ``partition.clients``, after them. Raises UserError if it
-    cannot be drawn, leaves a client without training or test samples, or does not fit the data.
+    newcomers: how many clients there are beside ``partition.clients``, after them.
+    Raises UserError if it cannot be drawn, leaves a client without training or test
+    samples, or does not fit the data.
     """
     try:
         return _make(
@@ -132,10 +147,11 @@ def _make(scheme: Scheme, dataset: Dataset) -> Split:
 
 
 def _read(path: str, scheme: Scheme, dataset: Dataset, checksum: str) -> Split:
-    """The partition in a file, with a note where it was drawn with other keys than ``scheme`` has.
+    """The partition in a file, with a note where it was drawn with other keys than
+    ``scheme`` has.
 
-    Raises UserError where it is for other labels, whose digest is not ``checksum``, or for more or fewer
-    clients.
+    Raises UserError where it is for other labels, whose digest is not ``checksum``, or
+    for more or fewer clients.
     """
     split = Split.load(path)
     if (split.samples, split.labels_sha256) != (len(dataset.y), checksum):

@@ -1,4 +1,6 @@
-"""What makes index lists a partition: samples that exist, in order, and apart where they must be."""
+"""What makes index lists a partition: samples that exist, in order, and apart where
+they must be.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +11,9 @@ EVERYONE = -1  # stands for the owner of a test set that all clients have in com
 
 
 class _Entries(NamedTuple):
-    """One entry for every sample of every client: its number, whose it is, whether it is for testing."""
+    """One entry for every sample of every client: its number, whose it is, whether it
+    is for testing.
+    """
 
     samples: np.ndarray
     owners: np.ndarray
@@ -23,11 +27,13 @@ def problem(
     repeats: bool,
     shares: bool,
 ) -> str:
-    """Why the clients' index lists are no partition of ``samples`` samples, in words; "" if they are one.
+    """Why the clients' index lists are no partition of ``samples`` samples, in words;
+    "" if they are one.
 
-    Every number must lie in [0, samples), and no client trains and is tested on the same sample. Unless
-    ``repeats``, the numbers in a list must ascend, none twice. Unless ``shares``, no sample goes to two
-    clients, but all clients may have the same test set.
+    Every number must lie in [0, samples), and no client trains and is tested on the
+    same sample. Unless ``repeats``, the numbers in a list must ascend, none twice.
+    Unless ``shares``, no sample goes to two clients, but all clients may have the same
+    test set.
     """
     entries = _entries(train, test)
     if entries.samples.dtype.kind not in "iu":
@@ -40,7 +46,9 @@ def problem(
 
 
 def _entries(train: Sequence[np.ndarray], test: Sequence[np.ndarray]) -> _Entries:
-    """The entries of all lists, one list after the other; a common test set is listed once."""
+    """The entries of all lists, one list after the other; a common test set is listed
+    once.
+    """
     same = len(test) > 1 and all(np.array_equal(own, test[0]) for own in test)
     lists = [*train, *(test[:1] if same else test)]
     owners = [*range(len(train)), *([EVERYONE] if same else range(len(test)))]
@@ -72,9 +80,12 @@ def _disorder(entries: _Entries) -> str:
 
 
 def _overlap(entries: _Entries, shares: bool) -> str:
-    """The first sample that a client both trains and is tested on, or that two clients have."""
+    """The first sample that a client both trains and is tested on, or that two clients
+    have.
+    """
     order = np.lexsort((entries.tested, entries.owners, entries.samples))
-    # equal samples now lie side by side, one that is in the common test set before its other entries
+    # equal samples now lie side by side, one that is in the common test set before its
+    # other entries
     samples, owners, tested = (values[order] for values in entries)
     again, own = (
         samples[1:] == samples[:-1],

@@ -1,4 +1,6 @@
-"""A partition file: the sample numbers of all clients in a row, read only if they are a partition."""
+"""A partition file: the sample numbers of all clients in a row, read only if they are a
+partition.
+"""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +22,9 @@ _PACKAGE = "hpcfl.data.partitions"
 
 
 class Attributes(BaseModel):
-    """What a partition file says beside its arrays: the other fields of ``partition.Split``."""
+    """What a partition file says beside its arrays: the other fields of
+    ``partition.Split``.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -31,9 +35,12 @@ class Attributes(BaseModel):
     scheme: dict[str, JsonValue]
     notes: list[str]
     names: list[str] = []
+    run: str | None = None
 
     def repeats(self) -> bool:
-        """Whether a client may have a sample twice: drawn with replacement, or by a user's own scheme."""
+        """Whether a client may have a sample twice: drawn with replacement, or by a
+        user's own scheme.
+        """
         return self.scheme.get("replacement") is True or ":" in str(
             self.scheme.get("scheme")
         )
@@ -50,7 +57,8 @@ class Attributes(BaseModel):
 
 
 def read(path: str | Path) -> tuple[dict[str, list[np.ndarray]], Attributes]:
-    """The clients' index lists by part, ``"train"`` and ``"test"``, and what the file says of them.
+    """The clients' index lists by part, ``"train"`` and ``"test"``, and what the file
+    says of them.
 
     Raises UserError where the file cannot be read or holds no partition.
     """
@@ -87,7 +95,9 @@ def read(path: str | Path) -> tuple[dict[str, list[np.ndarray]], Attributes]:
 
 
 def _lists(part: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """The samples of every client in a part, int64. Raises Damaged for bad offsets or a client without."""
+    """The samples of every client in a part, int64. Raises Damaged for bad offsets or a
+    client without.
+    """
     samples, offsets = (_integers(name, arrays) for name in (part, f"{part}_offsets"))
     if (
         len(offsets) < 2
@@ -104,7 +114,9 @@ def _lists(part: str, arrays: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 
 def _integers(name: str, arrays: dict[str, np.ndarray]) -> np.ndarray:
-    """The array of this name, int64 [any]. Raises Damaged where it is not a list of integers."""
+    """The array of this name, int64 [any]. Raises Damaged where it is not a list of
+    integers.
+    """
     array = arrays.get(name)
     if array is None or array.dtype.kind not in "iu" or array.ndim != 1:
         actual = "nothing" if array is None else f"{array.dtype} {list(array.shape)}"

@@ -1,4 +1,6 @@
-"""A part of each client's training samples that is held out, for a method or to choose the best round on."""
+"""A part of each client's training samples that is held out, for a method or to choose
+the best round on.
+"""
 
 from collections.abc import Sequence
 
@@ -14,12 +16,14 @@ def hold_out(
     seed: int,
     purpose: str = "validation",
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Each client's samples that remain for training, and those held out, both ascending.
+    """Each client's samples that remain for training, and those held out, both
+    ascending.
 
-    train: the clients' training samples, ascending. labels: int64, of all samples of the data set. share: of
-    a client's samples to hold out, in [0, 1). purpose: a part of the key of the choice, which is stratified,
-    so that each class has its share to within one sample. A client keeps at least one sample to train on, and
-    holds out one if it has two.
+    train: the clients' training samples, ascending. labels: int64, of all samples of
+    the data set. share: of a client's samples to hold out, in [0, 1). purpose: a part
+    of the key of the choice, which is stratified, so that each class has its share to
+    within one sample. A client keeps at least one sample to train on, and holds out one
+    if it has two.
     """
     if not share:
         return list(train), [samples[:0] for samples in train]
@@ -35,7 +39,8 @@ def hold_out(
 def _split(
     samples: np.ndarray, labels: np.ndarray, share: float, random: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """One client's remaining samples, and those held out: at even steps through all, sorted by class.
+    """One client's remaining samples, and those held out: at even steps through all,
+    sorted by class.
 
     Within a class they are in random order.
     """

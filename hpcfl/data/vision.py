@@ -1,8 +1,9 @@
 """The only importer of torchvision: ``from hpcfl.data.vision import torchvision``.
 
-torchvision's wheels are built against the CUDA build of torch. With a CPU build their compiled operators do
-not load, and the import of torchvision fails, because two operators that it refers to were never declared.
-They are declared here; data sets, transforms and models need none of the compiled operators.
+torchvision's wheels are built against the CUDA build of torch. With a CPU build their
+compiled operators do not load, and the import of torchvision fails, because two
+operators that it refers to were never declared. They are declared here; data sets,
+transforms and models need none of the compiled operators.
 """
 
 import importlib.util
@@ -12,7 +13,9 @@ import torch
 
 
 def _compiled_operators_load() -> bool:
-    """Load torchvision's compiled operators; whether that is possible with this build of torch."""
+    """Load torchvision's compiled operators; whether that is possible with this build
+    of torch.
+    """
     spec = importlib.util.find_spec("torchvision")
     assert (
         spec is not None and spec.submodule_search_locations is not None

@@ -1,1 +1,3 @@
-"""What a user asks for: the experiment file, its keys and limits, sweeps, and the plugins that it names."""
+"""What a user asks for: the experiment file, its keys and limits, sweeps, and the
+plugins that it names.
+"""

@@ -1,4 +1,6 @@
-"""A failure in a user's own code as one line: which file and line failed, and what Python or torch said."""
+"""A failure in a user's own code as one line: which file and line failed, and what
+Python or torch said.
+"""
 
 import inspect
 import os
@@ -19,7 +21,8 @@ LONGEST = 300  # characters of what an exception says
 
 @contextmanager
 def blamed() -> Iterator[None]:
-    """Turn an exception that went through a user's own code into a UserError with its file and line.
+    """Turn an exception that went through a user's own code into a UserError with its
+    file and line.
 
     Other exceptions pass as they are.
     """
@@ -34,7 +37,9 @@ def blamed() -> Iterator[None]:
 
 
 def is_own(file: str) -> bool:
-    """Whether a source file is a user's: neither of hpcfl nor of Python nor of an installed package."""
+    """Whether a source file is a user's: neither of hpcfl nor of Python nor of an
+    installed package.
+    """
     path = Path(file)
     foreign = (
         path.is_relative_to(PACKAGE)
@@ -45,7 +50,9 @@ def is_own(file: str) -> bool:
 
 
 def line_of(error: BaseException) -> str | None:
-    """``file:line`` of the innermost line of a user's code in an exception's traceback; None without any."""
+    """``file:line`` of the innermost line of a user's code in an exception's traceback;
+    None without any.
+    """
     if isinstance(error, SyntaxError) and error.filename:
         return f"{_shown(error.filename)}:{error.lineno}"
     lines = [
@@ -59,7 +66,9 @@ def line_of(error: BaseException) -> str | None:
 
 
 def definition_of(thing: Any) -> str | None:
-    """``file:line`` where a user's class or function begins; None for what is not a user's."""
+    """``file:line`` where a user's class or function begins; None for what is not a
+    user's.
+    """
     try:
         file, (_, line) = inspect.getsourcefile(thing), inspect.getsourcelines(thing)
     except (TypeError, OSError):  # not made of Python, or its source is gone

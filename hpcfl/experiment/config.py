@@ -1,15 +1,18 @@
 """The whole configuration of an experiment, read from a TOML file and validated once.
 
-``load`` turns a file and ``--set`` overrides into a ``Config``. The first thing that is wrong becomes a
-``UserError`` of one line with the file, the key, the value, what is allowed and the nearest valid name.
+``load`` turns a file and ``--set`` overrides into a ``Config``. What is wrong becomes a
+``UserError`` with a line for each mistake: the file, the key, the value, what is allowed
+and the nearest valid name.
 """
 
 import hashlib
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, TypeVar, cast
 
 import pydantic
 from pydantic import AfterValidator, Field, PositiveInt, SerializeAsAny
@@ -32,24 +35,16 @@ from hpcfl.experiment.sections import (
     Training,
 )
 
+Made = TypeVar("Made")
 LONGEST = 200  # bytes of a folder's name; file systems take 255
+DIGITS = 16  # of a digest in a fingerprint
 
-# Keys outside a run's identity: they change where, how fast and how long it runs, not what a round computes.
+# Keys outside a run's identity: they change where, how fast and how long it runs, not
+# what a round computes.
 NOT_IDENTITY = ("name", "protocol", "runtime", "checkpoint", "rounds")
-# Keys that came later. With their defaults they do not count, so that runs go on that began without them.
-LATER = (
-    ("evaluation", "scores"),
-    ("training", "plain_lr"),
-    ("training", "schedule"),
-    ("training", "milestones"),
-    ("training", "warmup"),
-    ("training", "validation"),
-    ("evaluation", "best_by"),
-    ("participation", "dropout"),
-    ("participation", "stragglers"),
-    ("newcomers", "clients"),
-    ("newcomers", "epochs"),
-)
+# Paths, by section and key: the same data may lie elsewhere. The path of a user's own
+# data, ``data.file``, belongs to the identity all the same.
+PATHS = (("data", "root"), ("partition", "file"))
 
 
 def _short(name: str) -> str:
@@ -59,7 +54,9 @@ def _short(name: str) -> str:
 
 
 class Config(Section):
-    """A whole experiment, made by ``parse``. What is not given has its default, except ``method.name``."""
+    """A whole experiment, made by ``parse``. What is not given has its default, except
+    ``method.name``.
+    """
 
     name: Annotated[str, AfterValidator(_short)] = Field(
         "experiment",
@@ -89,12 +86,16 @@ class Config(Section):
 
     @property
     def needs_rounds(self) -> bool:
-        """Whether what a round does depends on how many there will be, so that no other number may follow."""
+        """Whether what a round does depends on how many there will be, so that no other
+        number may follow.
+        """
         return self.method.needs_rounds or self.training.schedule == "cosine"
 
     @property
     def notes(self) -> list[str]:
-        """A line for each key that was set but changes nothing, because of what other keys are."""
+        """A line for each key that was set but changes nothing, because of what other
+        keys are.
+        """
         training, lines = self.training, []
         if training.warmup > self.rounds:
             lines.append(
@@ -125,106 +126,171 @@ class Config(Section):
         table["model"] |= table["model"].pop("options")
         return table
 
-    def identity(self) -> dict[str, Any]:
-        """What makes two runs the same run: the resolved configuration without NOT_IDENTITY and paths.
-
-        The path of a user's own data, ``data.file``, belongs to it all the same.
-        """
-        table = {
-            key: value
-            for key, value in self.resolved().items()
-            if key not in NOT_IDENTITY
-        }
-        table["data"].pop("root")
-        table["partition"].pop("file")
-        for (section, key), default in later_defaults().items():
-            if table[section][key] == default:
-                table[section].pop(key)
-        return {key: value for key, value in table.items() if value != {}}
-
     def fingerprint(self) -> str:
-        """SHA-256 of the identity, hexadecimal."""
-        return hashlib.sha256(
-            json.dumps(self.identity(), sort_keys=True).encode()
-        ).hexdigest()
+        """As the function ``fingerprint`` gives it."""
+        return fingerprint(self.resolved())
 
 
-def later_defaults() -> dict[tuple[str, str], Any]:
-    """The values that runs from before the keys LATER have for them, by section and key."""
-    sections = {
-        section: cast(type[Section], Config.model_fields[section].annotation)
-        for section, _ in LATER
+SECTIONS: dict[str, type[Section]] = {
+    "data": Data,
+    "partition": Partition,
+    "model": Model,
+    "method": MethodSection,
+    "training": Training,
+    "participation": Participation,
+    "newcomers": Newcomers,
+    "evaluation": Evaluation,
+    "checkpoint": Checkpoint,
+    "runtime": Runtime,
+}
+
+
+def identity(resolved: Mapping[str, Any]) -> dict[str, Any]:
+    """What makes two runs the same run: a resolved configuration without NOT_IDENTITY
+    and PATHS.
+    """
+    table = {
+        key: dict(value) if isinstance(value, dict) else value
+        for key, value in resolved.items()
+        if key not in NOT_IDENTITY
     }
-    return {
-        (section, key): sections[section]
-        .model_fields[key]
-        .get_default(call_default_factory=True)
-        for section, key in LATER
-    }
+    for section, key in PATHS:
+        table[section].pop(key, None)
+    return table
+
+
+def fingerprint(resolved: Mapping[str, Any]) -> str:
+    """One line by which a run's files name it, the same for the same identity: method,
+    data set and seed for people, and the beginning of the identity's SHA-256.
+    """
+    text = json.dumps(identity(resolved), sort_keys=True)
+    digest = hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+    method, dataset = resolved["method"]["name"], resolved["data"]["dataset"]
+    return f"{method} on {dataset}, seed {resolved['seed']}, {digest}"
 
 
 def parse(table: dict[str, Any], source: str = "configuration") -> Config:
     """The configuration in a nested table.
 
-    source: where the table comes from, for errors. Raises UserError.
+    source: where the table comes from, for errors. Raises UserError with a line for
+    each mistake.
     """
-    sections: dict[str, Callable[[dict[str, Any]], Section]] = {
-        "partition": lambda given: plugin_keys.partition_class(given)(
-            **_without_word(given)
-        ),
-        "model": lambda given: plugin_keys.model(**given),
-        "method": lambda given: plugin_keys.method_class(given)(**given),
+    config, mistakes = checked(table)
+    if config is None:
+        raise UserError(*(f"{source}: {mistake}" for mistake in mistakes))
+    return config
+
+
+def checked(table: dict[str, Any]) -> tuple[Config | None, list[str]]:
+    """The configuration in a nested table, or None and a line for each mistake in it.
+
+    A section with a mistake does not hide those in others.
+    """
+    mistakes: list[str] = []
+
+    def tried(make: Callable[[], Made], place: str = "") -> Made | None:
+        """What ``make`` gives; None where it cannot, which adds to ``mistakes``."""
+        try:
+            return make()
+        except pydantic.ValidationError as error:
+            mistakes.extend(_explained(error, place, table))
+        except UserError as error:
+            mistakes.extend(error.args)
+        return None
+
+    completed = tried(lambda: protocols.complete(table))
+    if completed is None:
+        completed = {key: value for key, value in table.items() if key != "protocol"}
+    table = completed
+    sections = {
+        place: tried(partial(_section, place, kind, table.get(place, {})), place)
+        for place, kind in SECTIONS.items()
     }
-    place = ""
-    try:
-        table = protocols.complete(table)
-        built = {}
-        for place, build in sections.items():
-            given = table.get(place, {})
-            if not isinstance(given, dict):
-                raise UserError(
-                    f"{place} = {_shown(given)}: must be a table, [{place}]"
-                )
-            built[place] = build(given)
-        place = ""
-        config = _with_partition_seed(Config(**{**table, **built}))
-        measures.asked(config.evaluation)
-        measures.check_best_by(config.evaluation, config.training)
-        if (share := config.participation.stragglers) and config.training.epochs == 1:
-            raise UserError(
-                f"participation.stragglers = {share}: of one local epoch nobody does fewer; set "
-                "training.epochs to more than 1"
-            )
-        return config
-    except pydantic.ValidationError as error:
-        raise UserError(f"{source}: {_explain(error, place, table)}") from None
-    except UserError as error:
-        raise UserError(f"{source}: {error}") from None
+    # what stands for a section that has mistakes is not looked at
+    stand_ins = {place: kind.model_construct() for place, kind in SECTIONS.items()}
+    found = {place: section or stand_ins[place] for place, section in sections.items()}
+    config = tried(lambda: Config(**{**table, **found}))
+    for check, places in CHECKS.items():
+        checkable = [sections[place] for place in places]
+        if None not in checkable:
+            tried(partial(check, *checkable))
+    if config is None or mistakes:
+        return None, mistakes
+    return _with_partition_seed(config), []
+
+
+def _section(place: str, kind: type[Section], given: Any) -> Section:
+    """A section of the experiment file; one that names a plugin is the plugin's own.
+
+    kind: what all such sections have in common. Raises UserError, or pydantic's
+    ValidationError.
+    """
+    if not isinstance(given, dict):
+        raise UserError(f"{place} = {_shown(given)}: must be a table, [{place}]")
+    if place == "partition":
+        return plugin_keys.partition_class(given)(**_without_word(given))
+    if place == "model":
+        return plugin_keys.model(**given)
+    if place == "method":
+        return plugin_keys.method_class(given)(**given)
+    return kind(**given)
+
+
+def _check_stragglers(participation: Participation, training: Training) -> None:
+    """Raises UserError where nobody can do fewer local epochs than others."""
+    if (share := participation.stragglers) and training.epochs == 1:
+        raise UserError(
+            f"participation.stragglers = {share}: of one local epoch nobody does fewer; set "
+            "training.epochs to more than 1"
+        )
+
+
+def _check_samples(data: Data, partition: Partition) -> None:
+    """Raises UserError where a part of the data set is asked for, but clients have
+    samples of their own.
+    """
+    if data.samples and partition.scheme == "by-client":
+        raise UserError(
+            f"data.samples = {data.samples}: with partition.scheme = 'by-client' each client has "
+            "samples of its own; a smaller partition.clients takes fewer of the clients"
+        )
+
+
+# by function the sections that it is about: what must fit together
+CHECKS: dict[Callable[..., Any], tuple[str, ...]] = {
+    _check_samples: ("data", "partition"),
+    measures.asked: ("evaluation",),
+    measures.check_best_by: ("evaluation", "training"),
+    _check_stragglers: ("participation", "training"),
+}
 
 
 def _without_word(given: dict[str, Any]) -> dict[str, Any]:
-    """The section ``[partition]`` without ``seed = "seed"``, which is what holds where it is left out."""
+    """The section ``[partition]`` without ``seed = "seed"``, which is what holds where
+    it is left out.
+    """
     return {
         key: value for key, value in given.items() if (key, value) != ("seed", "seed")
     }
 
 
 def _with_partition_seed(config: Config) -> Config:
-    """The configuration with a seed of the partition, where none is given: one more than the experiment's."""
+    """The configuration with a seed of the partition, where none is given: one more
+    than the experiment's.
+    """
     if "seed" in config.partition.model_fields_set:
         return config
     partition = config.partition.model_copy(update={"seed": (config.seed + 1) % 2**63})
-    partition.model_fields_set.discard(
-        "seed"
-    )  # that nobody gave it counts for a run that began with another
     return config.model_copy(update={"partition": partition})
 
 
 def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
-    """The nested table of an experiment file with ``section.key=value`` overrides applied, not validated.
+    """The nested table of an experiment file with ``section.key=value`` overrides
+    applied, not validated.
 
-    Where an override names another plugin (``model.name``, ``method.name``, ``partition.scheme``), keys of
-    the file that only the old plugin has are removed; those that other overrides set stay. Raises UserError.
+    Where an override names another plugin (``model.name``, ``method.name``,
+    ``partition.scheme``), keys of the file that only the old plugin has are removed;
+    those that other overrides set stay. Raises UserError.
     """
     table = parsed(path)
     try:
@@ -241,7 +307,9 @@ def read(path: str | Path, overrides: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def _refuse_swept(table: dict[str, Any], keys: Iterable[str]) -> None:
-    """Raise UserError for a key that every cell of the file's ``[sweep]`` sets, which would be in vain."""
+    """Raise UserError for a key that every cell of the file's ``[sweep]`` sets, which
+    would be in vain.
+    """
     sweep = table.get("sweep")
     axes = protocols.flat(sweep) if isinstance(sweep, dict) else {}
     linked = [
@@ -263,8 +331,8 @@ def _refuse_swept(table: dict[str, Any], keys: Iterable[str]) -> None:
 def choose(table: dict[str, Any], key: str, value: Any) -> None:
     """Set the dotted ``key`` to ``value`` in a nested table.
 
-    Where that names another plugin for a section, keys that only the one before has are removed from it.
-    Raises UserError.
+    Where that names another plugin for a section, keys that only the one before has are
+    removed from it. Raises UserError.
     """
     section, _, selector = key.partition(".")
     given = table.get(section)
@@ -283,9 +351,21 @@ def load(path: str | Path, overrides: Iterable[str] = ()) -> Config:
     return parse(read(path, overrides), str(path))
 
 
-def _explain(error: pydantic.ValidationError, place: str, table: dict[str, Any]) -> str:
-    """One line for the first thing that is wrong in the section ``place`` ("" for the whole file)."""
-    errors = error.errors(include_url=False)
+def _explained(
+    error: pydantic.ValidationError, place: str, table: dict[str, Any]
+) -> list[str]:
+    """A line for each key that is wrong in the section ``place`` ("" for the whole
+    file).
+    """
+    by_key: dict[tuple[str, ...], list[Any]] = {}
+    for one in error.errors(include_url=False):
+        location = _location(one["loc"], place, table)
+        by_key.setdefault(tuple(location[:2]), []).append(one)
+    return [_explain(errors, place, table) for errors in by_key.values()]
+
+
+def _explain(errors: list[Any], place: str, table: dict[str, Any]) -> str:
+    """One line for the first of the errors about a key."""
     first = errors[0]
     location = _location(first["loc"], place, table)
     key = ".".join(location)
@@ -324,7 +404,9 @@ def _shown(value: Any) -> str:
 
 
 def _closest(error: Any) -> str:
-    """A hint at the word that was meant, "" unless only certain words are allowed and one is close."""
+    """A hint at the word that was meant, "" unless only certain words are allowed and
+    one is close.
+    """
     words = re.findall("'(.+?)'", error.get("ctx", {}).get("expected", ""))
     meant = plugins.closest(str(error["input"]), words)
     return f"; did you mean '{meant}'?" if meant else ""
@@ -350,9 +432,11 @@ def _wanted(error: Any) -> str:
 def _location(
     loc: tuple[int | str, ...], place: str, table: dict[str, Any]
 ) -> list[str]:
-    """The path of the key that an error is about: section, key, and positions in a list.
+    """The path of the key that an error is about: section, key, and positions in a
+    list.
 
-    loc: pydantic's path within the section ``place``, which also names members of unions; these are left out.
+    loc: pydantic's path within the section ``place``, which also names members of
+    unions; these are left out.
     """
     whole = [*([place] if place else []), *loc]
     depth = 2 if isinstance(table.get(str(whole[0])), dict) else 1
@@ -366,22 +450,22 @@ def _location(
 
 
 def _elsewhere(table: dict[str, Any]) -> list[str]:
-    """The keys of all sections, as ``training.lr``."""
-    sections = [
-        name
-        for name, field in Config.model_fields.items()
-        if isinstance(table.get(name, {}), dict)
-        and (name in plugin_keys.SELECTORS or hasattr(field.annotation, "model_fields"))
-    ]
-    return [
-        f"{section}.{key}"
-        for section in sections
-        for key in _fields_of([section], table)
-    ]
+    """The keys of all sections, as ``training.lr``, but of those whose plugin is
+    unknown.
+    """
+    keys = []
+    for section in SECTIONS:
+        if isinstance(table.get(section, {}), dict):
+            with suppress(UserError):
+                known = _fields_of([section], table)
+                keys += [f"{section}.{key}" for key in known]
+    return keys
 
 
 def _fields_of(location: list[str], table: dict[str, Any]) -> Mapping[str, Any]:
-    """The valid keys of the section at ``location``, each with its pydantic field where it has one."""
+    """The valid keys of the section at ``location``, each with its pydantic field where
+    it has one.
+    """
     if not location:
         return Config.model_fields
     section, given = location[0], table.get(location[0], {})

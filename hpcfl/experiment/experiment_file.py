@@ -1,4 +1,6 @@
-"""An experiment file as a nested table: read with limits on its size, changed by dotted keys."""
+"""An experiment file as a nested table: read with limits on its size, changed by dotted
+keys.
+"""
 
 import json
 import tomllib
@@ -13,7 +15,9 @@ MOST_BYTES, MOST_LEVELS, MOST_BITS = 1_000_000, 10, 64
 
 
 def parsed(path: str | Path) -> dict[str, Any]:
-    """The table in a TOML file, or in a ``.json`` file as ``Config.resolved`` gives it. Raises UserError."""
+    """The table in a TOML file, or in a ``.json`` file as ``Config.resolved`` gives it.
+    Raises UserError.
+    """
     if Path(path).is_dir():
         raise UserError(f"{path}: is a folder; name an experiment file")
     kind = "JSON" if Path(path).suffix == ".json" else "TOML"
@@ -42,7 +46,9 @@ def parsed(path: str | Path) -> dict[str, Any]:
 
 
 def check_plain(table: dict[str, Any], source: str) -> None:
-    """Raises UserError for a table that is nested deeply or has integers beyond MOST_BITS."""
+    """Raises UserError for a table that is nested deeply or has integers beyond
+    MOST_BITS.
+    """
     if not _within(table, MOST_LEVELS):
         raise UserError(
             f"{source}: tables and lists lie in each other at most {MOST_LEVELS} deep, "
@@ -58,7 +64,8 @@ def _within(value: Any, levels: int) -> bool:
 
 
 def split(override: str) -> tuple[str, Any]:
-    """The dotted key and the value of ``section.key=value``. Raises UserError without key or ``=``.
+    """The dotted key and the value of ``section.key=value``. Raises UserError without
+    key or ``=``.
 
     What is no value of TOML is a string.
     """
@@ -73,7 +80,9 @@ def split(override: str) -> tuple[str, Any]:
 
 
 def assign(table: dict[str, Any], key: str, value: Any) -> None:
-    """Set ``table["a"]["b"] = value`` for the key ``a.b``, making tables on the way. Raises UserError."""
+    """Set ``table["a"]["b"] = value`` for the key ``a.b``, making tables on the way.
+    Raises UserError.
+    """
     *sections, last = key.split(".")
     for section in sections:
         table = table.setdefault(section, {})

@@ -1,4 +1,6 @@
-"""The scores that an experiment asks for, found by name, and the number of them that ``best`` is about."""
+"""The scores that an experiment asks for, found by name, and the number of them that
+``best`` is about.
+"""
 
 from collections.abc import Mapping
 from functools import cache
@@ -11,7 +13,8 @@ from hpcfl.scores._described import Described, Measure, resolve
 from hpcfl.scores.base import Score
 
 PACKAGE = "hpcfl.scores"
-VALIDATION = "validation/"  # begins the names of columns that are scored on held-out training samples
+# begins the names of columns that are scored on held-out training samples
+VALIDATION = "validation/"
 
 
 @cache
@@ -24,9 +27,11 @@ def built_in() -> dict[str, Score]:
 
 
 def asked(evaluation: Evaluation) -> dict[str, Score]:
-    """The scores that ``scores`` and ``metric`` of the section ``[evaluation]`` name, by name.
+    """The scores that ``scores`` and ``metric`` of the section ``[evaluation]`` name,
+    by name.
 
-    Raises UserError for names that mean nothing, and for a user's own score that cannot be used.
+    Raises UserError for names that mean nothing, and for a user's own score that cannot
+    be used.
     """
     scores = {name: _made("evaluation.scores", name) for name in evaluation.scores}
     name = evaluation.metric.partition("/")[0]
@@ -38,7 +43,8 @@ def asked(evaluation: Evaluation) -> dict[str, Score]:
 
 
 def measure(evaluation: Evaluation, scores: Mapping[str, Score]) -> Measure:
-    """The number that ``evaluation.metric`` means, which decides what the best round is.
+    """The number that ``evaluation.metric`` means, which decides what the best round
+    is.
 
     Raises UserError where it is none of the scores' numbers, or a standard deviation.
     """
@@ -60,7 +66,9 @@ def measure(evaluation: Evaluation, scores: Mapping[str, Score]) -> Measure:
 
 
 def best_by(config: Mapping[str, Any]) -> str:
-    """On which samples the best round of a resolved configuration is chosen: "test" or "validation"."""
+    """On which samples the best round of a resolved configuration is chosen: "test" or
+    "validation".
+    """
     asked = config["evaluation"].get("best_by")
     held_out = config.get("training", {}).get("validation")
     return (
@@ -71,12 +79,16 @@ def best_by(config: Mapping[str, Any]) -> str:
 
 
 def chosen_in(config: Mapping[str, Any], column: str) -> str:
-    """The column in which the best round is chosen, where ``column`` is the one that counts."""
+    """The column in which the best round is chosen, where ``column`` is the one that
+    counts.
+    """
     return f"{VALIDATION}{column}" if best_by(config) == "validation" else column
 
 
 def check_best_by(evaluation: Evaluation, training: Training) -> None:
-    """Raises UserError where the best round is to be chosen on samples that nobody holds out."""
+    """Raises UserError where the best round is to be chosen on samples that nobody
+    holds out.
+    """
     if evaluation.best_by == "validation" and not training.validation:
         raise UserError(
             "evaluation.best_by = 'validation': nothing is held out to choose on; set "
@@ -90,7 +102,8 @@ def describe(scores: Mapping[str, Score]) -> dict[str, Described]:
 
 
 def _made(key: str, name: str) -> Score:
-    """A score by its name; a user's own must have a unit, a direction and summaries that are valid.
+    """A score by its name; a user's own must have a unit, a direction and summaries
+    that are valid.
 
     key: of the configuration, for errors. Raises UserError.
     """

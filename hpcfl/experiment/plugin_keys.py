@@ -1,4 +1,6 @@
-"""The keys of sections that name a plugin, on which it depends what keys the section has."""
+"""The keys of sections that name a plugin, on which it depends what keys the section
+has.
+"""
 
 import inspect
 from collections.abc import Iterable, Mapping
@@ -19,7 +21,9 @@ SELECTORS = {
 
 
 def _options(parameters: Iterable[inspect.Parameter]) -> type[BaseModel]:
-    """A section whose keys are these parameters of a callable, with their types, defaults and constraints."""
+    """A section whose keys are these parameters of a callable, with their types,
+    defaults and constraints.
+    """
     fields: dict[str, Any] = {
         p.name: (
             Any if p.annotation is p.empty else p.annotation,
@@ -35,7 +39,8 @@ _COMMON_MODEL_KEYS = [key for key in Model.model_fields if key != "options"]
 
 
 def model(**table: Any) -> Model:
-    """The section ``[model]``: keys that not all models have must be parameters of the one called ``name``.
+    """The section ``[model]``: keys that not all models have must be parameters of the
+    one called ``name``.
 
     Raises UserError, or pydantic's ValidationError for wrong values.
     """
@@ -45,7 +50,8 @@ def model(**table: Any) -> Model:
 
 
 def model_keys(name: str) -> type[BaseModel]:
-    """A section of a model's own keys: the parameters after (shape, classes) of the callable that makes it.
+    """A section of a model's own keys: the parameters after (shape, classes) of the
+    callable that makes it.
 
     Raises UserError.
     """
@@ -84,7 +90,8 @@ def method_class(table: dict[str, Any]) -> type[MethodSection]:
 
 
 def fields(section: str, given: dict[str, Any]) -> Mapping[str, Any]:
-    """The valid keys of one of the sections in SELECTORS, each with its pydantic field or None.
+    """The valid keys of one of the sections in SELECTORS, each with its pydantic field
+    or None.
 
     given: the section's table, which names the plugin. Raises UserError.
     """
@@ -105,7 +112,8 @@ def is_selector(key: str) -> bool:
 
 
 def of_another(section: str, given: dict[str, Any], name: Any) -> set[str]:
-    """The keys that a section can have with the plugin that ``given`` names, but not with ``name``.
+    """The keys that a section can have with the plugin that ``given`` names, but not
+    with ``name``.
 
     Empty where either is unknown.
     """

@@ -1,4 +1,6 @@
-"""Finding methods, models, scores … by name: a built-in file's name, or a user's ``module:object``."""
+"""Finding methods, models, scores … by name: a built-in file's name, or a user's
+``module:object``.
+"""
 
 import difflib
 import importlib
@@ -15,7 +17,8 @@ from typing import Any
 from hpcfl.errors import UserError
 from hpcfl.experiment import blame
 
-# What a user's own object must extend, in the ``base`` of each package; a model is any callable.
+# What a user's own object must extend, in the ``base`` of each package; a model is any
+# callable.
 CONTRACTS = {
     "hpcfl.methods": "Method",
     "hpcfl.data.partitions": "Scheme",
@@ -34,13 +37,16 @@ SYNONYMS = {
     "random_state": "seed",
     "l2": "weight_decay",
 }
+MOST = 5  # words that an error names where there are many more
 AS_FILES = (
     "hpcfl.scores",
 )  # packages whose built-in names keep ``_``, as the numbers in the results do
 
 
 def names(package: str) -> list[str]:
-    """The built-in names of a package: those of its public files, with ``-`` for ``_`` but in AS_FILES."""
+    """The built-in names of a package: those of its public files, with ``-`` for ``_``
+    but in AS_FILES.
+    """
     found = importlib.util.find_spec(package)  # which does not import it
     assert found is not None
     folders = found.submodule_search_locations
@@ -57,9 +63,11 @@ def names(package: str) -> list[str]:
 
 
 def nearest(word: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) -> str:
-    """``; did you mean 'x'? allowed: …``: the end of an error line about an unknown word.
+    """``; did you mean 'x'? allowed: …``: the end of an error line about an unknown
+    word.
 
-    elsewhere: words that are allowed in another place; one of them may be meant, but they are not listed.
+    elsewhere: words that are allowed in another place; one of them may be meant, but
+    they are not listed.
     """
     allowed = list(allowed)
     meant = closest(word, allowed) or closest(word, elsewhere)
@@ -70,12 +78,32 @@ def nearest(word: str, allowed: Iterable[str], elsewhere: Iterable[str] = ()) ->
     )
 
 
-def closest(word: str, allowed: Iterable[str]) -> str | None:
-    """The allowed word that was probably meant, also where other tools have another word; None if none is.
+def few(word: str, allowed: Iterable[str]) -> str:
+    """``; did you mean 'x'? nearest of 40: …``: as ``nearest``, where the words are so
+    many that only the MOST nearest are named.
+    """
+    allowed = list(allowed)
+    if len(allowed) <= MOST:
+        return nearest(word, allowed)
+    matcher = difflib.SequenceMatcher(b=word.lower())
 
-    That is the same word but for upper case, one that has it at its end or is nearly the same, one that has
-    it as a part between dots, dashes and the like, what stands for it in SYNONYMS, or one that is spelled
-    somewhat alike; the first of these.
+    def likeness(one: str) -> float:
+        matcher.set_seq1(one.lower())
+        return matcher.ratio()
+
+    meant = closest(word, allowed)
+    ordered = sorted(allowed, key=lambda one: (one != meant, -likeness(one)))
+    asked = f" did you mean '{meant}'?" if meant else ""
+    return f";{asked} nearest of {len(allowed)}: {', '.join(ordered[:MOST])}"
+
+
+def closest(word: str, allowed: Iterable[str]) -> str | None:
+    """The allowed word that was probably meant, also where other tools have another
+    word; None if none is.
+
+    That is the same word but for upper case, one that has it at its end or is nearly
+    the same, one that has it as a part between dots, dashes and the like, what stands
+    for it in SYNONYMS, or one that is spelled somewhat alike; the first of these.
     """
     by_small = {one.lower(): one for one in allowed}
     nearly = difflib.get_close_matches(word.lower(), by_small, n=1, cutoff=0.8)
@@ -96,9 +124,10 @@ def closest(word: str, allowed: Iterable[str]) -> str | None:
 def find(package: str, key: str, name: str) -> Any:
     """The plugin of ``package`` that the configuration names at ``key``.
 
-    A built-in name such as ``fedavg-c`` means the attribute ``plugin`` of ``package.fedavg_c``. Any name
-    ``module:object`` means a user's own, imported from the current folder or where Python looks for modules.
-    Raises UserError with the nearest valid name, or with the file and line at which a user's module fails.
+    A built-in name such as ``fedavg-c`` means the attribute ``plugin`` of
+    ``package.fedavg_c``. Any name ``module:object`` means a user's own, imported from
+    the current folder or where Python looks for modules. Raises UserError with the
+    nearest valid name, or with the file and line at which a user's module fails.
     """
     if not isinstance(name, str):
         raise UserError(
@@ -135,7 +164,9 @@ def _user_object(package: str, key: str, name: str) -> Any:
 
 
 def _imported(key: str, name: str, module_name: str) -> ModuleType:
-    """A user's module. Raises UserError, with the file and line at which the module fails."""
+    """A user's module. Raises UserError, with the file and line at which the module
+    fails.
+    """
     first = module_name.partition(".")[0]
     if (other := _hidden_by(first)) is not None:
         raise UserError(
@@ -156,7 +187,9 @@ def _imported(key: str, name: str, module_name: str) -> ModuleType:
 
 
 def _hidden_by(module_name: str) -> str | None:
-    """Which other module hides the user's file of this name in the current folder; None if none does."""
+    """Which other module hides the user's file of this name in the current folder; None
+    if none does.
+    """
     here, loaded = Path.cwd() / f"{module_name}.py", sys.modules.get(module_name)
     if not here.exists():
         return None
@@ -168,7 +201,9 @@ def _hidden_by(module_name: str) -> str | None:
 
 @contextmanager
 def _from_here() -> Iterator[None]:
-    """Inside the block, and not longer, modules are looked for in the current folder first."""
+    """Inside the block, and not longer, modules are looked for in the current folder
+    first.
+    """
     here = str(Path.cwd())
     sys.path.insert(0, here)
     try:
@@ -180,8 +215,8 @@ def _from_here() -> Iterator[None]:
 def _misfit(package: str, thing: Any) -> str | None:
     """Why a user's object is no plugin of the package; None if it is one.
 
-    It must be a subclass of the package's contract, for data sources an instance of one, for models any
-    callable.
+    It must be a subclass of the package's contract, for data sources an instance of
+    one, for models any callable.
     """
     kind = (
         f"the class {thing.__name__}"

@@ -1,8 +1,10 @@
-"""The experimental settings of four papers, as defaults: ``protocol = "fedala"`` in an experiment file.
+"""The experimental settings of four papers, as defaults: ``protocol = "fedala"`` in an
+experiment file.
 
-A protocol is a list of rules: where the experiment has certain values, certain others are its defaults. Later
-rules win over earlier ones, the user's own keys over all. Sources: protocols.md B, C, E1 and the
-hyperparameters that the papers print for their baselines.
+A protocol is a list of rules: where the experiment has certain values, certain others
+are its defaults. Later rules win over earlier ones, the user's own keys over all.
+Sources: protocols.md B, C, E1 and the hyperparameters that the papers print for their
+baselines.
 """
 
 from collections.abc import Mapping
@@ -16,7 +18,8 @@ Rule = tuple[
     Setting, Setting
 ]  # where the first holds (of a tuple one value), the second are the defaults
 
-# what FedALA and cwFedAvg share: merged splits, 75/25, one partition, 20 clients, 1 epoch of SGD
+# what FedALA and cwFedAvg share: merged splits, 75/25, one partition, 20 clients, 1
+# epoch of SGD
 MERGED: list[Rule] = [
     (
         {},
@@ -74,7 +77,8 @@ PROTOCOLS: dict[str, list[Rule]] = {
                 "model.name": "lenet",
             },
         ),
-        # Adam's rate is none for plain steps: FedALA's, which is that of pFedMe's authors too
+        # Adam's rate is none for plain steps: FedALA's, which is that of pFedMe's
+        # authors too
         ({"training.optimizer": "adam"}, {"training.plain_lr": 0.005}),
         ({"method.name": "pfedme"}, {"method.personal_lr": 0.09}),
         ({"data.dataset": "fashion-mnist"}, {"model.name": "mlp"}),
@@ -211,7 +215,8 @@ EVERYWHERE: list[Rule] = [
     ),
 ]
 
-# values that neither a paper nor its code prints: where all of the first holds, `hpcfl check` says the second
+# values that neither a paper nor its code prints: where all of the first holds, `hpcfl
+# check` says the second
 UNSOURCED: list[tuple[Setting, str]] = [
     (
         {"method.name": "cwfedavg", "data.dataset": "ag-news", "method.wdr": 10.0},
@@ -251,12 +256,15 @@ UNSOURCED: list[tuple[Setting, str]] = [
 
 
 def unsourced(setting: Setting) -> list[str]:
-    """Lines about values of a resolved configuration, by dotted keys, that have no source."""
+    """Lines about values of a resolved configuration, by dotted keys, that have no
+    source.
+    """
     return [remark for when, remark in UNSOURCED if _holds(when, setting)]
 
 
 def complete(table: dict[str, Any]) -> dict[str, Any]:
-    """The experiment's nested table, in which its protocol fills in what the user leaves open.
+    """The experiment's nested table, in which its protocol fills in what the user
+    leaves open.
 
     Raises UserError for an unknown protocol.
     """

@@ -1,4 +1,6 @@
-"""The sections of an experiment file: every key with its type, its limits and what it means."""
+"""The sections of an experiment file: every key with its type, its limits and what it
+means.
+"""
 
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -13,11 +15,14 @@ from pydantic import (
     field_validator,
 )
 
-LARGEST = 10_000_000  # the largest integer but a seed; larger sizes would fill the memory before any error
+# the largest integer but a seed; larger sizes would fill the memory before any error
+LARGEST = 10_000_000
 
 
 class Section(BaseModel):
-    """One table of the experiment file: unknown keys, wrong types, NaN and infinities are refused."""
+    """One table of the experiment file: unknown keys, wrong types, NaN and infinities
+    are refused.
+    """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False
@@ -51,6 +56,11 @@ class Data(Section):
     file: str | None = Field(
         None, description="your own file or folder, for npz, npz-folders and leaf"
     )
+    samples: PositiveInt | None = Field(
+        None,
+        description="for a quick try only so many training samples, of all where there is no "
+        "official split, and as large a share of the test samples",
+    )
     normalise: Literal["half", "statistics"] = Field(
         "half",
         description="subtract and divide by 0.5, or by the data set's own mean and standard deviation",
@@ -62,7 +72,9 @@ class Data(Section):
 
 
 class Partition(Section):
-    """What every partition scheme shares; a scheme adds its own keys (see ``hpcfl/data/partitions``)."""
+    """What every partition scheme shares; a scheme adds its own keys (see
+    ``hpcfl/data/partitions``).
+    """
 
     scheme: str = Field("dirichlet", description="how samples are spread over clients")
     clients: PositiveInt = Field(20, description="number of clients in total")
@@ -97,11 +109,13 @@ class Model(Section):
 
 
 class MethodSection(Section):
-    """What every method shares; ``hpcfl/methods/base.py`` extends it, and a method adds its own keys.
+    """What every method shares; ``hpcfl/methods/base.py`` extends it, and a method adds
+    its own keys.
 
-    needs_rounds: whether what a round does depends on how many there will be, so that a run cannot go on with
-    another number.
-    unheeded: keys of ``[training]`` that have no effect on the steps which the method does itself.
+    needs_rounds: whether what a round does depends on how many there will be, so that a
+        run cannot go on with another number.
+    unheeded: keys of ``[training]`` that have no effect on the steps which the method
+        does itself.
     """
 
     name: str = Field(
@@ -178,7 +192,8 @@ class Training(Section):
     @field_validator("milestones")
     @classmethod
     def _of_steps(cls, milestones: list[int], info: ValidationInfo) -> list[int]:
-        if bool(milestones) != (info.data.get("schedule") == "step"):
+        schedule = info.data.get("schedule")  # None where that itself is wrong
+        if schedule and bool(milestones) != (schedule == "step"):
             raise ValueError("given where schedule = 'step', and only there")
         return milestones
 
@@ -198,8 +213,8 @@ class Participation(Section):
         0.0,
         ge=0,
         le=1,
-        description="share of a round's clients that do fewer of "
-        "their local epochs, a random number from 1 on",
+        description="share of a round's clients that do a random part of the epochs of "
+        "each of their local trainings, at least one",
     )
 
     def count(self, clients: int) -> int:
@@ -208,7 +223,9 @@ class Participation(Section):
 
 
 class Newcomers(Section):
-    """Clients that are never trained with; after the last round they get what the method gives a new one."""
+    """Clients that are never trained with; after the last round they get what the
+    method gives a new one.
+    """
 
     clients: NonNegativeInt = Field(
         0,
@@ -217,13 +234,15 @@ class Newcomers(Section):
     )
     epochs: NonNegativeInt = Field(
         0,
-        description="epochs of a local training that they do then, to be "
-        "scored after it too; 0: none",
+        description="epochs of a local training that they do then, at the rate of round 1 "
+        "without warm-up, to be scored after it too; 0: none",
     )
 
 
 def _score_name(name: str) -> str:
-    """A built-in score's name like its file's, where ``macro-f1`` is taken as ``macro_f1``."""
+    """A built-in score's name like its file's, where ``macro-f1`` is taken as
+    ``macro_f1``.
+    """
     return name if ":" in name else name.replace("-", "_")
 
 
@@ -288,7 +307,9 @@ class Runtime(Section):
     lanes: PositiveInt | Literal["auto"] = Field(
         "auto",
         description="clients trained side by side in one step; auto is 1 for convolutions on a CPU, "
-        "and for other models there as many as its cache holds",
+        "for other models there as many as its cache holds, but one after the other where that "
+        "would change their bits; with a number above 1 convolutions, batch norm and most "
+        "activations but ReLU and tanh have other last bits on other numbers of ranks",
     )
     replay: bool = Field(
         True,

@@ -1,8 +1,10 @@
-"""A grid of experiments in one file: ``[sweep]`` becomes cells, each a configuration with a readable name.
+"""A grid of experiments in one file: ``[sweep]`` becomes cells, each a configuration
+with a readable name.
 
-``[sweep]`` holds lists under any key of the file (``seed = [0, 1]``, ``method.name = ["fedavg", "fedala"]``);
-their product is the grid. Tables such as ``[[sweep.cases]]`` (any name) are linked columns: each sets several
-keys at once and together they are one axis.
+``[sweep]`` holds lists under any key of the file (``seed = [0, 1]``, ``method.name =
+["fedavg", "fedala"]``); their product is the grid. Tables such as ``[[sweep.cases]]``
+(any name) are linked columns: each sets several keys at once and together they are one
+axis.
 """
 
 import copy
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hpcfl.errors import UserError
-from hpcfl.experiment.config import LONGEST, Config, choose, parse
+from hpcfl.experiment.config import LONGEST, Config, checked, choose, parse
 from hpcfl.experiment.experiment_file import check_plain
 from hpcfl.experiment.plugin_keys import is_selector
 from hpcfl.experiment.protocols import Setting, flat
@@ -28,8 +30,8 @@ MOST_CELLS = 10_000
 class Cell:
     """One experiment of a sweep.
 
-    name: of its folder in the sweep's. setting: the keys that set it apart. config: its configuration, with
-    the name of the file's experiment before that of the cell.
+    name: of its folder in the sweep's. setting: the keys that set it apart. config: its
+    configuration, with the name of the file's experiment before that of the cell.
     """
 
     name: str
@@ -38,7 +40,8 @@ class Cell:
 
 
 def expand(table: dict[str, Any], source: str) -> list[Cell]:
-    """The cells of an experiment file's table; without ``[sweep]`` one cell, named like the experiment.
+    """The cells of an experiment file's table; without ``[sweep]`` one cell, named like
+    the experiment.
 
     source: where the table comes from, for errors. Raises UserError.
     """
@@ -55,39 +58,55 @@ def expand(table: dict[str, Any], source: str) -> list[Cell]:
         raise UserError(
             f"{source}: sweep: {size:,} cells, at most {MOST_CELLS:,} are allowed"
         )
-    cells = [
-        _cell(
-            base, {key: value for part in choice for key, value in part.items()}, source
+    cells = []
+    wrong: dict[str, str] = {}  # by mistake: the first cell that has it
+    for choice in itertools.product(*axes):
+        setting = {key: value for part in choice for key, value in part.items()}
+        cell, mistakes = _cell(base, setting, source)
+        for mistake in mistakes:
+            wrong.setdefault(mistake, _name(setting))
+        if cell is not None:
+            cells.append(cell)
+    if wrong:
+        raise UserError(
+            *(f"{source} [sweep] {name}: {mistake}" for mistake, name in wrong.items())
         )
-        for choice in itertools.product(*axes)
-    ]
     name, often = Counter(cell.name for cell in cells).most_common(1)[0]
     if often > 1:
         raise UserError(f"{source}: sweep: two cells are '{name}'")
     return cells
 
 
-def _cell(base: dict[str, Any], setting: Setting, source: str) -> Cell:
-    """The cell in which ``setting`` changes the ``base`` table. Raises UserError."""
+def _cell(
+    base: dict[str, Any], setting: Setting, source: str
+) -> tuple[Cell | None, list[str]]:
+    """The cell in which ``setting`` changes the ``base`` table, or None and a line for
+    each mistake. Raises UserError where it may not have this setting.
+    """
     if "name" in setting:
         raise UserError(
             f"{source}: sweep.name: cells are named by what sets them apart"
         )
     table = copy.deepcopy(base)
-    name = _shortened(
-        ",".join(_label(key, value, setting) for key, value in setting.items())
-    )
-    place = f"{source} [sweep] {name}"
     for key in sorted(
         setting, key=lambda key: not is_selector(key)
     ):  # a plugin before its keys
         try:
             choose(table, key, setting[key])
         except UserError as error:
-            raise UserError(f"{place}: {error}") from None
-    config = parse(table, place)
-    return Cell(
-        name, setting, config.model_copy(update={"name": f"{config.name}-{name}"})
+            return None, list(error.args)
+    config, mistakes = checked(table)
+    if config is None:
+        return None, mistakes
+    name = _name(setting)
+    named = config.model_copy(update={"name": f"{config.name}-{name}"})
+    return Cell(name, setting, named), []
+
+
+def _name(setting: Setting) -> str:
+    """What a cell's folder is called."""
+    return _shortened(
+        ",".join(_label(key, value, setting) for key, value in setting.items())
     )
 
 
@@ -110,9 +129,11 @@ def _axes(sweep: dict[str, Any], source: str) -> Iterator[list[Setting]]:
 
 
 def _label(key: str, value: Any, setting: Setting) -> str:
-    """What a cell's name says of a key: ``fedavg`` for method.name = "fedavg", ``beta=0.1`` for others.
+    """What a cell's name says of a key: ``fedavg`` for method.name = "fedavg",
+    ``beta=0.1`` for others.
 
-    Where two keys end alike it is the whole key. The text can be part of a folder's name.
+    Where two keys end alike it is the whole key. The text can be part of a folder's
+    name.
     """
     last = key.rpartition(".")[2]
     alike = sum(other.rpartition(".")[2] == last for other in setting) > 1

@@ -1,1 +1,3 @@
-"""Reading and writing files: written whole or not at all, read without trust, larger than memory."""
+"""Reading and writing files: written whole or not at all, read without trust, larger
+than memory.
+"""

@@ -1,4 +1,6 @@
-"""Writing files whole or not at all: no reader meets half a file, whatever stops the writer."""
+"""Writing files whole or not at all: no reader meets half a file, whatever stops the
+writer.
+"""
 
 import errno
 import os
@@ -9,6 +11,8 @@ from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
+import filelock
+
 from hpcfl.errors import RunFailure
 
 FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -16,7 +20,9 @@ TEMPORARY = ".*.tmp"  # the pattern of names that a file has while it is written
 
 
 class Damaged(Exception):
-    """A file exists but is not what was written, such as cut off or unreadable. One line says why."""
+    """A file exists but is not what was written, such as cut off or unreadable. One
+    line says why.
+    """
 
 
 def reason(error: Exception) -> str:
@@ -31,7 +37,9 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def explained(path: str | Path) -> Iterator[None]:
-    """Inside the block an OSError becomes a RunFailure with one line: ``path`` and the reason."""
+    """Inside the block an OSError becomes a RunFailure with one line: ``path`` and the
+    reason.
+    """
     try:
         yield
     except OSError as error:
@@ -44,8 +52,9 @@ def explained(path: str | Path) -> Iterator[None]:
 def write(path: Path, data: bytes | memoryview, durable: bool = True) -> None:
     """Publish ``data`` as the file ``path``, by rename.
 
-    durable: whether to wait for the disk, so that the file survives a crash of the node, not only of the
-    process. Raises RunFailure; what was at ``path`` is still there then, and no temporary file is left.
+    durable: whether to wait for the disk, so that the file survives a crash of the
+    node, not only of the process. Raises RunFailure; what was at ``path`` is still
+    there then, and no temporary file is left.
     """
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     with explained(path):
@@ -60,25 +69,29 @@ def write(path: Path, data: bytes | memoryview, durable: bool = True) -> None:
 
 
 @contextmanager
-def together(folder: Path) -> Iterator[Path]:
-    """A temporary folder inside the block; at its end all files in it move to ``folder``, which is made.
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder inside the block; at its end it becomes ``folder``, by rename.
 
-    What is raised in the block leaves neither. Raises RunFailure where something cannot be written.
+    ``folder`` may be there if it is empty. What is raised in the block leaves neither;
+    what a kill leaves is removed by the next that writes the same folder. Raises
+    RunFailure where something cannot be written.
     """
-    there = next(
-        above for above in (folder, *folder.absolute().parents) if above.exists()
-    )
+    folder = folder.resolve()
+    there = next(above for above in folder.parents if above.exists())
     temporary = there / f".{folder.name}.{uuid.uuid4().hex}.tmp"
     with explained(folder):
+        _remove_abandoned(there, f".{folder.name}.")
         temporary.mkdir()
+        lock = os.open(temporary, os.O_RDONLY | os.O_DIRECTORY)
     try:
+        _try_lock(lock)
         yield temporary
         with explained(folder):
-            folder.mkdir(parents=True, exist_ok=True)
-            for path in sorted(temporary.iterdir()):
-                path.rename(folder / path.name)
-            _sync_folder(folder)
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            temporary.rename(folder)
+            _sync_folder(folder.parent)
     finally:
+        os.close(lock)
         shutil.rmtree(temporary, ignore_errors=True)
 
 
@@ -88,10 +101,40 @@ def is_temporary(name: str) -> bool:
 
 
 def remove_temporaries(folder: Path) -> None:
-    """Remove what killed writers left in ``folder``, in which nobody may be writing. Raises RunFailure."""
+    """Remove what killed writers of files left in ``folder``, in which none may be
+    writing, and of folders what nobody is writing. Raises RunFailure.
+    """
     with explained(folder):
         for path in folder.glob(TEMPORARY):
-            path.unlink(missing_ok=True)
+            if not _is_folder(path):
+                path.unlink(missing_ok=True)
+        _remove_abandoned(folder, ".")
+
+
+def _remove_abandoned(folder: Path, prefix: str) -> None:
+    """Remove the temporary folders in ``folder`` whose names begin so and whose writers
+    were killed, which their locks tell.
+    """
+    for path in folder.glob(TEMPORARY):
+        if path.name.startswith(prefix) and _is_folder(path):
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if _try_lock(lock):
+                    shutil.rmtree(path)
+            finally:
+                os.close(lock)
+
+
+def _try_lock(folder: int) -> bool:
+    """Lock an open folder; False where another process has it, or there are no locks."""
+    try:
+        return filelock.lock_descriptor(folder, blocking=False)
+    except OSError:
+        return False
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _fill(path: Path, data: bytes | memoryview, durable: bool) -> None:
@@ -103,7 +146,9 @@ def _fill(path: Path, data: bytes | memoryview, durable: bool) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename in ``folder`` durable; some network file systems cannot sync a folder and need not."""
+    """Make a rename in ``folder`` durable; some network file systems cannot sync a
+    folder and need not.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

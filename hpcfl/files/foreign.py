@@ -1,8 +1,10 @@
-"""Reading files that somebody else may have put there: it takes bounded memory and never waits for ever.
+"""Reading files that somebody else may have put there: it takes bounded memory and
+never waits for ever.
 
-Everything in a results folder or a cache is opened here. Links are not followed, because they may point
-to anything that this user can read or write; pipes and devices, which can keep a reader waiting for ever,
-are not opened. What is not as it should be is Damaged.
+Everything in a results folder or a cache is opened here. Links are not followed,
+because they may point to anything that this user can read or write; pipes and devices,
+which can keep a reader waiting for ever, are not opened. What is not as it should be is
+Damaged.
 """
 
 import hashlib
@@ -34,8 +36,9 @@ SHOWN = 80  # the most letters of a key in an error
 def opened(path: Path, flags: int = os.O_RDONLY) -> Iterator[BinaryIO]:
     """A regular file, open inside the block.
 
-    flags: of ``os.open``; with ``os.O_RDWR | os.O_CREAT`` the file is made where missing, and is as it was
-    where not. Raises FileNotFoundError, or Damaged where ``path`` is anything else, a link too.
+    flags: of ``os.open``; with ``os.O_RDWR | os.O_CREAT`` the file is made where
+    missing, and is as it was where not. Raises FileNotFoundError, or Damaged where
+    ``path`` is anything else, a link too.
     """
     with os.fdopen(
         descriptor(path, flags), "rb" if flags == os.O_RDONLY else "rb+"
@@ -75,7 +78,9 @@ def read_bytes(path: Path, limit: int) -> bytes:
 
 
 def sha256(file: BinaryIO) -> str:
-    """SHA-256 of an open file from where it stands to its end, hexadecimal. Raises Damaged."""
+    """SHA-256 of an open file from where it stands to its end, hexadecimal. Raises
+    Damaged.
+    """
     digest = hashlib.sha256()
     try:
         while chunk := file.read(CHUNK):
@@ -87,9 +92,11 @@ def sha256(file: BinaryIO) -> str:
 
 
 def read_json(path: Path, form: type[Form], limit: int = JSON_LIMIT) -> Form:
-    """The value in a JSON file of at most ``limit`` bytes, which is of the type ``form``.
+    """The value in a JSON file of at most ``limit`` bytes, which is of the type
+    ``form``.
 
-    form: any type that pydantic knows; nothing is converted. Raises FileNotFoundError, Damaged.
+    form: any type that pydantic knows; nothing is converted. Raises FileNotFoundError,
+    Damaged.
     """
     return checked(parsed(read_bytes(path, limit)), form)
 
@@ -97,7 +104,8 @@ def read_json(path: Path, form: type[Form], limit: int = JSON_LIMIT) -> Form:
 def parsed(text: str | bytes) -> Any:
     """The value of a JSON text. Raises Damaged.
 
-    NaN, infinities, integers of more than DIGITS characters and deep nesting are refused.
+    NaN, infinities, integers of more than DIGITS characters and deep nesting are
+    refused.
     """
     try:
         value = json.loads(text, parse_int=_integer, parse_constant=_refuse)
@@ -109,7 +117,9 @@ def parsed(text: str | bytes) -> Any:
 
 
 def checked(value: Any, form: type[Form]) -> Form:
-    """``value``, which is of the type ``form``. Raises Damaged for the first thing that is wrong."""
+    """``value``, which is of the type ``form``. Raises Damaged for the first thing that
+    is wrong.
+    """
     adapter: TypeAdapter[Form] = _adapter(form)
     return _validated(value, adapter)
 

@@ -1,7 +1,8 @@
 """HDF5 files as bytes, and a checksum around them.
 
-A file is built in memory and written by ``atomic.write``, because HDF5 itself does not survive a full disk:
-after a failed write, closing the file can end the process with a segmentation fault.
+A file is built in memory and written by ``atomic.write``, because HDF5 itself does not
+survive a full disk: after a failed write, closing the file can end the process with a
+segmentation fault.
 """
 
 import hashlib
@@ -19,7 +20,9 @@ import torch
 from hpcfl.files import foreign, plain_hdf5, scratch
 from hpcfl.files.atomic import Damaged, reason
 
-FORMAT = "v110"  # the oldest format whose metadata carry checksums: a flipped bit is an error, not a crash
+# the oldest format whose metadata carry checksums: a flipped bit is an error, not a
+# crash
+FORMAT = "v110"
 HEADER = 4096  # bytes, more than HDF5 needs to describe a dataset
 USER_BLOCK = (
     512  # bytes at the beginning of a file that HDF5 skips, the fewest it allows
@@ -27,7 +30,8 @@ USER_BLOCK = (
 
 
 def seal(kind: str, content: bytes | memoryview) -> bytes:
-    """The bytes of an HDF5 file with its kind and a checksum before them, where HDF5 skips them.
+    """The bytes of an HDF5 file with its kind and a checksum before them, where HDF5
+    skips them.
 
     h5py opens the result as any other file.
     """
@@ -36,7 +40,8 @@ def seal(kind: str, content: bytes | memoryview) -> bytes:
 
 
 def unseal(kind: str, data: bytes) -> bytes:
-    """The content that ``seal`` was given. Raises Damaged for another kind or a wrong checksum.
+    """The content that ``seal`` was given. Raises Damaged for another kind or a wrong
+    checksum.
 
     To be called before HDF5 reads anything, because one flipped bit can make it loop.
     """
@@ -49,7 +54,9 @@ def unseal(kind: str, data: bytes) -> bytes:
 
 
 def encode(datasets: dict[str, np.ndarray], attributes: dict[str, str]) -> memoryview:
-    """The bytes of an HDF5 file with these datasets by path and attributes of the root. Raises RunFailure."""
+    """The bytes of an HDF5 file with these datasets by path and attributes of the root.
+    Raises RunFailure.
+    """
     buffer = scratch.File(
         sum(value.nbytes + HEADER for value in datasets.values()) + HEADER
     )
@@ -86,12 +93,15 @@ def select(path: Path, rows: list[int] | None) -> dict[str, np.ndarray]:
 def _opened(
     source: BinaryIO, size: int
 ) -> Iterator[tuple[h5py.File, dict[str, h5py.Dataset]]]:
-    """An open file of ``size`` bytes and its datasets by path, each of which is safe to read.
+    """An open file of ``size`` bytes and its datasets by path, each of which is safe to
+    read.
 
-    Raises Damaged, also for what h5py raises inside the block: a broken file can make it raise all of these.
+    Raises Damaged, also for what h5py raises inside the block: a broken file can make
+    it raise all of these.
     """
     try:
-        # Published files never change: HDF5's locks would protect nothing, and some file systems have none.
+        # Published files never change: HDF5's locks would protect nothing, and some
+        # file systems have none.
         with h5py.File(source, "r", locking=False) as file:
             yield file, plain_hdf5.datasets(file, size)
     except (

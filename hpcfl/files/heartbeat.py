@@ -14,7 +14,9 @@ _tell: Callable[[], None] = _nobody
 
 
 def to(tell: Callable[[], None]) -> None:
-    """From now on ``beat`` calls ``tell``, which must be cheap enough for every entry of a data set."""
+    """From now on ``beat`` calls ``tell``, which must be cheap enough for every entry
+    of a data set.
+    """
     global _tell
     _tell = tell
 

@@ -1,7 +1,9 @@
-"""Plain HDF5: numbers that lie in the file itself, as they are; hpcfl writes and reads nothing else.
+"""Plain HDF5: numbers that lie in the file itself, as they are; hpcfl writes and reads
+nothing else.
 
-Other HDF5 files can make a reader open further files, follow links to them, unpack a few bytes into all of
-memory or make Python objects. So everything in a file is looked at before any of it is read.
+Other HDF5 files can make a reader open further files, follow links to them, unpack a
+few bytes into all of memory or make Python objects. So everything in a file is looked
+at before any of it is read.
 """
 
 import math
@@ -74,7 +76,9 @@ def attributes(file: h5py.File, size: int) -> dict[str, str]:
 
 
 def _item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
-    """The group or dataset called ``name`` in a group. Raises Damaged for links and all else."""
+    """The group or dataset called ``name`` in a group. Raises Damaged for links and all
+    else.
+    """
     if (
         "/" in name
         or name == "."
@@ -88,7 +92,9 @@ def _item(group: h5py.Group, name: str) -> h5py.Group | h5py.Dataset:
 
 
 def _bytes(dataset: h5py.Dataset) -> int:
-    """The size of a dataset whose numbers lie in the file as they are. Raises Damaged for any other."""
+    """The size of a dataset whose numbers lie in the file as they are. Raises Damaged
+    for any other.
+    """
     properties = dataset.id.get_create_plist()
     inside = (
         properties.get_layout() in (h5d.CONTIGUOUS, h5d.COMPACT)

@@ -1,4 +1,6 @@
-"""Reading files that a user names: regular files only, so that no pipe or device keeps a reader waiting."""
+"""Reading files that a user names: regular files only, so that no pipe or device keeps
+a reader waiting.
+"""
 
 import os
 import stat
@@ -24,7 +26,9 @@ def opened(path: str | Path) -> BinaryIO:
 
 
 def read_bytes(path: str | Path, limit: int) -> bytes:
-    """The content of a regular file. Raises OSError, also for more than ``limit`` bytes."""
+    """The content of a regular file. Raises OSError, also for more than ``limit``
+    bytes.
+    """
     with opened(path) as file:
         content = file.read(limit + 1)
     if len(content) > limit:

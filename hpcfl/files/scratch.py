@@ -1,8 +1,8 @@
 """Matrices that may be larger than memory, such as all models of a run on rank 0.
 
-Up to a limit they lie in memory. Those beyond it lie in files without a name in $TMPDIR, mapped into memory:
-the system writes their pages out and reads them back as it needs room, and nothing stays on the disk whatever
-ends the process.
+Up to a limit they lie in memory. Those beyond it lie in files without a name in
+$TMPDIR, mapped into memory: the system writes their pages out and reads them back as it
+needs room, and nothing stays on the disk whatever ends the process.
 """
 
 import io
@@ -44,7 +44,9 @@ def empty(shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def copy(tensor: Tensor) -> Tensor:
-    """A contiguous copy on the CPU that shares no memory with ``tensor``. Raises RunFailure."""
+    """A contiguous copy on the CPU that shares no memory with ``tensor``. Raises
+    RunFailure.
+    """
     found = empty(tensor.shape, tensor.dtype)
     for target, part in zip(
         parts(torch.atleast_1d(found)),
@@ -89,7 +91,8 @@ def _mapped(size: int) -> np.ndarray:
 class File(io.RawIOBase):
     """A file for reading and writing that lies in such a matrix.
 
-    capacity: the bytes that it will probably have; with more it is copied into a larger matrix.
+    capacity: the bytes that it will probably have; with more it is copied into a larger
+    matrix.
     """
 
     def __init__(self, capacity: int) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl.communication.message import Pool
+from hpcfl.errors import UserError
 from hpcfl.experiment.measures import VALIDATION
 from hpcfl.fleet import head_gradients, scoring, training
 from hpcfl.fleet.losses import Loss, Predict, Tensors
@@ -27,22 +28,26 @@ BUFFERS = "buffers."
 
 @dataclass
 class Fleet:
-    """n clients of one rank, for one call of a method's ``update``, ``observe`` or ``finish``.
+    """n clients of one rank, for one call of a method's ``update``, ``observe`` or
+    ``finish``.
 
-    Rows of models are ``[n, P]`` in the order of ``ids``, or ``[P]`` for one model that all clients share.
+    Rows of models are ``[n, P]`` in the order of ``ids``, or ``[P]`` for one model that
+    all clients share.
 
     ids: the clients' numbers [n], ascending.
-    state: the clients' private state, tensors ``[n, …]`` by name; tensors that a method assigns are kept.
+    state: the clients' private state, tensors ``[n, …]`` by name; tensors that a method
+        assigns are kept.
     counts: training samples of each class, float64 [n, classes].
     round: the number of the round, from 1.
     scored: whether models are scored in this round.
     loss: what ``train`` minimises unless told otherwise.
     scores: what ``score`` added up, by column.
     recorded: what ``record`` was given, [n] by name.
-    pace: of each client the share of a training's epochs that it does, [n] in [0, 1], though at least one of
-    them; None where all do all.
-    losses, data_losses: each client's mean objective in the last epoch of the last training, with the
-    proximal term at its end, and the data term alone, float64 [n]; None before any.
+    pace: of each client the share that it does of the epochs of each training of the
+        round, [n] in [0, 1], though at least one of them; None where all do all.
+    losses, data_losses: each client's mean objective in the last epoch of the last
+        training, with the proximal term at its end, and the data term alone, float64
+        [n]; None before any.
     """
 
     ids: np.ndarray
@@ -69,7 +74,9 @@ class Fleet:
 
     @property
     def learning_rate(self) -> float:
-        """The learning rate of this round for a method's own steps, which are plain ones."""
+        """The learning rate of this round for a method's own steps, which are plain
+        ones.
+        """
         return self.setup.plain_rate(self.round)
 
     @property
@@ -93,24 +100,29 @@ class Fleet:
         return rows.expand(len(self.ids), -1) if rows.dim() == 1 else rows
 
     def buffers(self, model: str = "model") -> Tensor:
-        """The batch-norm statistics of one of the clients' models, ``[n, B]``; B is 0 without batch norm.
+        """The batch-norm statistics of one of the clients' models, ``[n, B]``; B is 0
+        without batch norm.
 
-        A view, not to be written to. The function ``at`` takes a row of it as its ``buffers``.
+        A view, not to be written to. The function ``at`` takes a row of it as its
+        ``buffers``.
         """
         if not self.resources.buffers.width:
             return torch.zeros(len(self.ids), 0, device=self.resources.device)
         return self.state[buffer_name(model)]
 
     def keep_buffers(self, model: str, buffers: Tensor) -> None:
-        """From now on these, ``[n, B]``, are the batch-norm statistics of one of the clients' models."""
+        """From now on these, ``[n, B]``, are the batch-norm statistics of one of the
+        clients' models.
+        """
         if self.resources.buffers.width:
             self.state[buffer_name(model)] = buffers
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
-        """Uniform numbers in [0, 1), ``[n, *shape]``, each client's own, keyed by purpose, round and client.
+        """Uniform numbers in [0, 1), ``[n, *shape]``, each client's own, keyed by
+        purpose, round and client.
 
-        A larger first dimension of ``shape`` appends numbers and changes none: a client draws the same
-        however many its neighbours need.
+        A larger first dimension of ``shape`` appends numbers and changes none: a client
+        draws the same however many its neighbours need.
         """
         draws = [
             randomness.generator(
@@ -136,26 +148,32 @@ class Fleet:
         model: str = "model",
         variables: Tensors | None = None,
     ) -> Tensor:
-        """Train locally from ``rows``; returns the trained rows ``[n, P]``. The given tensors do not change.
+        """Train locally from ``rows``; returns the trained rows ``[n, P]``. The given
+        tensors do not change.
 
-        The model's batch-norm buffers move on in ``state``, and ``losses`` are this training's.
+        The model's batch-norm buffers move on in ``state``, and ``losses`` are this
+        training's.
 
         loss: what is minimised; by default the method's objective.
-        params: the groups of columns that are trained (see ``Layout``); the rest is frozen, its batch norm in
-            evaluation mode.
+        params: the groups of columns that are trained (see ``Layout``); the rest is
+            frozen, its batch norm in evaluation mode.
         epochs: by default ``training.epochs``; with ``until`` the most there may be.
         steps: the most steps in an epoch; by default as many as there are mini-batches.
-        phase: a part of the key of all shuffles, so that two phases of a round see different orders; a fleet
-            trains each phase once.
+        phase: a part of the key of all shuffles, so that two phases of a round see
+            different orders; a fleet trains each phase once.
         proximal: (strength, anchor rows) of the proximal term strength/2·‖w − anchor‖².
-        share: the share of a client's samples that it trains on, drawn for the phase, at least one sample.
+        share: the share of a client's samples that it trains on, drawn for the phase,
+            at least one sample.
         only: which clients train, bool [n]; the others' rows are returned as they are.
-        until: called after each epoch with the losses of the epochs' last mini-batches [lanes, epochs so far]
-            and the lanes' variables; returns which lanes are done, bool [lanes].
-        model: which of a client's models this is, where a method keeps several, each with its own buffers.
+        until: called after each epoch with the losses of the epochs' last mini-batches
+            [lanes, epochs so far] and the lanes' variables; returns which lanes are
+            done, bool [lanes].
+        model: which of a client's models this is, where a method keeps several, each
+            with its own buffers.
         variables: tensors ``[n, …]`` by name, which the loss reads as ``lane.NAME``.
 
-        Raises ValueError for shapes that do not fit, and for a phase that was trained before.
+        Raises ValueError for shapes that do not fit, and for a phase that was trained
+        before.
         """
         return self._trained(
             rows,
@@ -164,7 +182,7 @@ class Fleet:
             training.Task(
                 self.round,
                 loss or self.loss,
-                self.layout.members(params),
+                self._named(params),
                 self._epochs(epochs),
                 self.pace,
                 steps,
@@ -196,15 +214,17 @@ class Fleet:
         variables: Tensors | None = None,
         frozen: Frozen = "evaluation",
     ) -> tuple[Tensor, Tensors]:
-        """Train as ``train`` does, but by the method's own ``step``, which is called with a ``Turn``.
+        """Train as ``train`` does, but by the method's own ``step``, which is called
+        with a ``Turn``.
 
-        Returns the trained rows ``[n, P]`` and the ``variables`` ``[n, …]`` by name with what steps assigned
-        to them; the given tensors do not change. A step reads and assigns ``turn.variables[NAME]``.
+        Returns the trained rows ``[n, P]`` and the ``variables`` ``[n, …]`` by name
+        with what steps assigned to them; the given tensors do not change. A step reads
+        and assigns ``turn.variables[NAME]``.
 
-        batches: how many disjoint mini-batches a step gets; in an epoch's last step they may be smaller,
-            never empty.
-        frozen: the mode of layers of which nothing is trained; in "training" their batch norm takes each
-            mini-batch's own statistics.
+        batches: how many disjoint mini-batches a step gets; in an epoch's last step
+            they may be smaller, never empty.
+        frozen: the mode of layers of which nothing is trained; in "training" their
+            batch norm takes each mini-batch's own statistics.
         """
         trained = self._trained(
             rows,
@@ -213,7 +233,7 @@ class Fleet:
             training.Task(
                 self.round,
                 loss or self.loss,
-                self.layout.members(params),
+                self._named(params),
                 self._epochs(epochs),
                 self.pace,
                 steps,
@@ -231,17 +251,21 @@ class Fleet:
 
     @contextmanager
     def trial(self) -> Iterator[None]:
-        """A block of training for a score alone: afterwards private state and losses are as before it.
+        """A block of training that is no part of the round's work, such as for a score
+        alone: afterwards private state and losses are as before it.
 
-        What was scored and recorded in it stays. Whatever else training leaves in a fleet has to be put back
-        here, too.
+        So stragglers do all of it, and a score means the same for every client. What was
+        scored and recorded in it stays. Whatever else training leaves in a fleet has to
+        be put back here, too.
         """
-        state, losses = self.state, (self.losses, self.data_losses)
+        state, losses, pace = self.state, (self.losses, self.data_losses), self.pace
         self.state = dict(state)
+        self.pace = None
         try:
             yield
         finally:
             self.state, (self.losses, self.data_losses) = state, losses
+            self.pace = pace
 
     def score(
         self,
@@ -251,13 +275,16 @@ class Fleet:
         model: str = "model",
         variables: Tensors | None = None,
     ) -> None:
-        """Record the scores of ``rows`` on each client's test samples as ``column``, in scored rounds only.
+        """Record the scores of ``rows`` on each client's test samples as ``column``, in
+        scored rounds only.
 
-        Where samples are held out to choose the best round on, also on these, as ``validation/COLUMN``.
+        Where samples are held out to choose the best round on, also on these, as
+        ``validation/COLUMN``.
 
-        column: several names, such as ("pre", "global"), where several columns are one model: it is scored
-            once.
-        predict: a function of (model, x, lane) that returns logits [batch, classes]; by default ``model(x)``.
+        column: several names, such as ("pre", "global"), where several columns are one
+            model: it is scored once.
+        predict: a function of (model, x, lane) that returns logits [batch, classes]; by
+            default ``model(x)``.
         model, variables: as for ``train``.
         """
         if not self.scored:
@@ -287,10 +314,11 @@ class Fleet:
         on: Literal["train", "validation"] = "train",
         model: str = "model",
     ) -> Tensor:
-        """Mean cross-entropy of models on each client's own samples, in evaluation mode, float64.
+        """Mean cross-entropy of models on each client's own samples, in evaluation
+        mode, float64.
 
-        Rows ``[n, P]`` or ``[P]`` give ``[n]``; a pool gives ``[n, m]``, infinite where nothing was picked.
-        The loss of a client without samples is 0.
+        Rows ``[n, P]`` or ``[P]`` give ``[n]``; a pool gives ``[n, m]``, infinite where
+        nothing was picked. The loss of a client without samples is 0.
         """
         if isinstance(models, Tensor):
             scores = {"loss": cross_entropy.plugin()}
@@ -318,7 +346,9 @@ class Fleet:
         variables: Tensors,
         scores: Mapping[str, Score],
     ) -> scoring.Sums:
-        """The sums of ``scores`` on each client's samples for ``on``, one of ``Samples.parts``."""
+        """The sums of ``scores`` on each client's samples for ``on``, one of
+        ``Samples.parts``.
+        """
         resources = self.resources
         chunk_sums, order = [], list[int]()
         pools = [resources.samples.parts[on][int(client)] for client in self.ids]
@@ -356,7 +386,9 @@ class Fleet:
         return scoring.merge(chunk_sums, order)
 
     def record(self, name: str, values: Tensor) -> None:
-        """Record a number of each client, ``values`` [n], as ``recorded/NAME``, and its mean over clients."""
+        """Record a number of each client, ``values`` [n], as ``recorded/NAME``, and its
+        mean over clients.
+        """
         self.recorded[name] = self._of_each_client(f"the recorded '{name}'", values)
 
     def class_means(
@@ -366,14 +398,15 @@ class Fleet:
         model: str = "model",
         draws: tuple[int, int] | None = None,
     ) -> Tensor:
-        """Means of ``function`` over each client's training samples of each class: ``[n, classes, d]``.
+        """Means of ``function`` over each client's training samples of each class:
+        ``[n, classes, d]``.
 
         They are float32, and zero for classes that a client does not hold.
 
         rows: the models that the function is given, in evaluation mode.
         function: of (model, x, lane), ``[batch, d]``; the lane has no variables.
-        draws: (times, size): the mean is over ``times`` random draws of at most ``size`` samples of the
-            class instead of all.
+        draws: (times, size): the mean is over ``times`` random draws of at most
+            ``size`` samples of the class instead of all.
         """
         resources, means, order = self.resources, [], list[int]()
         pools = [
@@ -427,10 +460,12 @@ class Fleet:
     def head_gradients(
         self, rows: Tensor, model: str = "model", draws: tuple[int, int] | None = None
     ) -> Tensor:
-        """Gradients of each client's mean cross-entropy, class by class, with respect to the layer ``head``.
+        """Gradients of each client's mean cross-entropy, class by class, with respect
+        to the layer ``head``.
 
-        ``[n, K, P_h]`` for K classes and P_h parameters of the head, at the models ``rows`` in evaluation
-        mode; zero for classes that a client does not hold. ``draws``: as for ``class_means``.
+        ``[n, K, P_h]`` for K classes and P_h parameters of the head, at the models
+        ``rows`` in evaluation mode; zero for classes that a client does not hold.
+        ``draws``: as for ``class_means``.
         """
         return head_gradients.from_means(
             self.class_means(rows, head_gradients.outer_products, model, draws),
@@ -438,7 +473,9 @@ class Fleet:
         )
 
     def _variables(self, variables: Tensors | None) -> Tensors:
-        """A method's variables by name, if any. Raises ValueError where one is not ``[n, …]``."""
+        """A method's variables by name, if any. Raises ValueError where one is not
+        ``[n, …]``.
+        """
         return {
             name: self._of_each_client(f"variable '{name}'", value)
             for name, value in (variables or {}).items()
@@ -453,7 +490,9 @@ class Fleet:
         return values
 
     def _drawn(self, client: int, times: int, size: int) -> np.ndarray:
-        """Positions of samples: ``times`` draws of at most ``size`` from each class that the client holds."""
+        """Positions of samples: ``times`` draws of at most ``size`` from each class
+        that the client holds.
+        """
         pool = self.resources.samples.train[int(client)]
         labels = (
             self.resources.samples.y[torch.from_numpy(pool).to(self.resources.device)]
@@ -474,7 +513,9 @@ class Fleet:
     def _trained(
         self, rows: Tensor, model: str, variables: Tensors | None, task: training.Task
     ) -> training.Trained:
-        """Train ``task``; keep buffers and losses. Raises ValueError for a phase that was trained before."""
+        """Train ``task``; keep buffers and losses. Raises ValueError for a phase that
+        was trained before.
+        """
         if task.phase in self._phases:
             raise ValueError(
                 f"phase '{task.phase}' was trained already in this call; shuffles are keyed by "
@@ -489,6 +530,15 @@ class Fleet:
         self.losses, self.data_losses = trained.losses.unbind(dim=1)
         return trained
 
+    def _named(self, params: Sequence[Group]) -> list[str]:
+        """The names of the parameters in groups. Raises UserError where all are frozen."""
+        if names := self.layout.members(params):
+            return names
+        raise UserError(
+            f"the method trains {', '.join(map(str, params))} alone, of which the model freezes "
+            "all (requires_grad = False); leave some of it out, or take another method"
+        )
+
     def _epochs(self, epochs: int | None) -> int:
         return self.setup.training.epochs if epochs is None else epochs
 
@@ -498,17 +548,23 @@ class Fleet:
         return None if proximal is None else (proximal[0], self.rows(proximal[1]))
 
     def _stacked(self, rows: Tensor, model: str, lanes: Tensor) -> Tensors:
-        """Copies of the parameters and buffers of the clients at ``lanes`` [L]: ``[L, *shape]`` by name."""
+        """Copies of the parameters and buffers of the clients at ``lanes`` [L]: ``[L,
+        *shape]`` by name.
+        """
         return self.resources.stacked(self.rows(rows), self.buffers(model), lanes)
 
 
 def buffer_name(model: str) -> str:
-    """The name, in ``Fleet.state``, of the batch-norm statistics of one of a client's models."""
+    """The name, in ``Fleet.state``, of the batch-norm statistics of one of a client's
+    models.
+    """
     return f"{BUFFERS}{model}"
 
 
 def default_prediction(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """The model's logits [batch, classes]: the prediction of methods that have none of their own."""
+    """The model's logits [batch, classes]: the prediction of methods that have none of
+    their own.
+    """
     logits: Tensor = model(x)
     return logits
 

@@ -10,17 +10,21 @@ from torch.nn.functional import pad
 
 PADDING = 4
 _OFFSETS = 2 * PADDING + 1
-# A vertical and a horizontal offset, flipped or not; numbered from 1, and variant 0 changes nothing.
+# A vertical and a horizontal offset, flipped or not; numbered from 1, and variant 0
+# changes nothing.
 VARIANTS = _OFFSETS**2 * 2
 
 
 def draw(count: int, generator: np.random.Generator) -> np.ndarray:
-    """Random variants for ``count`` images, uniform over 1 … ``VARIANTS``, int64 [count]."""
+    """Random variants for ``count`` images, uniform over 1 … ``VARIANTS``, int64
+    [count].
+    """
     return generator.integers(1, VARIANTS + 1, count)
 
 
 def apply(images: Tensor, variants: Tensor) -> Tensor:
-    """Images [n, channels, height, width], padded with zeros by 4, cropped to their size, perhaps flipped.
+    """Images [n, channels, height, width], padded with zeros by 4, cropped to their
+    size, perhaps flipped.
 
     variants: int64 [n], how each is cropped and whether it is flipped left to right.
     """

@@ -1,8 +1,10 @@
-"""Where the graphs of one kernel are captured: one stream, one pool of memory, and the graphs themselves.
+"""Where the graphs of one kernel are captured: one stream, one pool of memory, and the
+graphs themselves.
 
-They can share these because no two of them run at once, and they have to go together: when one goes, torch
-frees the memory in which cuBLAS works on the stream of its capture (``CUDAGraph::reset`` from 2.13 on), also
-where other graphs of that stream go on to use it.
+They can share these because no two of them run at once, and they have to go together:
+when one goes, torch frees the memory in which cuBLAS works on the stream of its capture
+(``CUDAGraph::reset`` from 2.13 on), also where other graphs of that stream go on to use
+it.
 """
 
 import gc
@@ -18,7 +20,8 @@ Found = TypeVar("Found")
 class Captures:
     """The graphs of one kernel by key, with the stream and the memory that they share.
 
-    graphs: who captures one keeps it here, and nowhere else, so that ``forget`` ends all of them.
+    graphs: who captures one keeps it here, and nowhere else, so that ``forget`` ends
+    all of them.
     """
 
     def __init__(self) -> None:
@@ -34,10 +37,11 @@ class Captures:
     def capture(
         self, warm_up: Callable[[], object], work: Callable[[], Found]
     ) -> tuple[torch.cuda.CUDAGraph, Found]:
-        """A graph of what ``work`` does, and what that returned, whose numbers come with the first replay.
+        """A graph of what ``work`` does, and what that returned, whose numbers come
+        with the first replay.
 
-        warm_up: does the like of it before, because libraries choose algorithms and workspaces in a first
-        call, which a capture must not do.
+        warm_up: does the like of it before, because libraries choose algorithms and
+        workspaces in a first call, which a capture must not do.
         """
         self._stream = self._stream or torch.cuda.Stream()
         self._stream.wait_stream(torch.cuda.current_stream())
@@ -45,7 +49,8 @@ class Captures:
             warm_up()
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        # Other threads may copy from the GPU meanwhile, for a checkpoint: only this one's calls are captured.
+        # Other threads may copy from the GPU meanwhile, for a checkpoint: only this
+        # one's calls are captured.
         with (
             _no_collection(),
             torch.cuda.graph(
@@ -62,7 +67,9 @@ class Captures:
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """A block in which Python collects no cycles: the end of an older graph in one would break a capture."""
+    """A block in which Python collects no cycles: the end of an older graph in one
+    would break a capture.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

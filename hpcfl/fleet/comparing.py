@@ -1,4 +1,6 @@
-"""Whether a replay gives what the function itself gives, looked at now and then, after ever more replays."""
+"""Whether a replay gives what the function itself gives, looked at now and then, after
+ever more replays.
+"""
 
 import torch
 from torch import Tensor
@@ -12,7 +14,9 @@ AT_ONCE = 8  # lanes that are compared at once, for little memory
 
 
 def is_due(number: int) -> bool:
-    """Whether the replay of this number is compared: powers of four are, ever fewer of them."""
+    """Whether the replay of this number is compared: powers of four are, ever fewer of
+    them.
+    """
     return number & (number - 1) == 0 and number.bit_length() % 2 == 1
 
 
@@ -22,9 +26,11 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 
 def apart(replayed: Tensor, plain: Tensor, again: Tensor) -> Tensor:
-    """Whether a replay is further from ``plain``, the function's own result, than rounding explains: bool [].
+    """Whether a replay is further from ``plain``, the function's own result, than
+    rounding explains: bool [].
 
-    again: a second result of the function, which differs from the first where sums have no fixed order.
+    again: a second result of the function, which differs from the first where sums have
+    no fixed order.
     """
     lanes = zip(
         *(
@@ -41,8 +47,9 @@ def apart(replayed: Tensor, plain: Tensor, again: Tensor) -> Tensor:
 def _gaps(replayed: Tensor, plain: Tensor, again: Tensor) -> Tensor:
     """How far results are apart, float64 [4], as ``apart`` judges it.
 
-    The largest differences of a replay from the function's result and of this from a second one, the largest
-    number, and whether the replay has other numbers that are not finite.
+    The largest differences of a replay from the function's result and of this from a
+    second one, the largest number, and whether the replay has other numbers that are
+    not finite.
     """
     finite = plain.isfinite() & again.isfinite()
     odd = (replayed.isfinite() != plain.isfinite()).any()

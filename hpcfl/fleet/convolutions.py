@@ -1,13 +1,15 @@
 """Convolutions of many client models at once on a GPU, in one of two forms.
 
-``vmap`` makes one *grouped* convolution of those of the lanes, a group a lane. Libraries have few fast
-kernels for that, for the gradient of the weights above all. The other form is a *product*: every patch of the
-input becomes a column, and the weights of all lanes are multiplied with their columns in one batched product.
-It reads and writes kernel height × width times the input, which pays where enough outputs are computed from a
-column. Both give the same numbers up to rounding.
+``vmap`` makes one *grouped* convolution of those of the lanes, a group a lane.
+Libraries have few fast kernels for that, for the gradient of the weights above all. The
+other form is a *product*: every patch of the input becomes a column, and the weights of
+all lanes are multiplied with their columns in one batched product. It reads and writes
+kernel height × width times the input, which pays where enough outputs are computed from
+a column. Both give the same numbers up to rounding.
 
-Which form a layer has is a fixed rule of the layer and the kind of device, never a timing. On a CPU it is
-grouped. The number in the rule is a guess: nobody has measured it on a GPU yet.
+Which form a layer has is a fixed rule of the layer and the kind of device, never a
+timing. On a CPU it is grouped. The number in the rule is a guess: nobody has measured
+it on a GPU yet.
 """
 
 import torch
@@ -20,7 +22,9 @@ RULE = f"convolutions of {LEAST} outputs and more as products"
 
 
 def prepared(module: nn.Module, device: torch.device) -> nn.Module:
-    """The same module, from now on with the forms of its convolutions that the rule says."""
+    """The same module, from now on with the forms of its convolutions that the rule
+    says.
+    """
     if device.type in BY_PRODUCTS:
         for part in module.modules():
             if isinstance(part, nn.Conv2d) and _fits(part):
@@ -31,7 +35,8 @@ def prepared(module: nn.Module, device: torch.device) -> nn.Module:
 def _fits(layer: nn.Conv2d) -> bool:
     """Whether the rule says that a layer is a product, and ``Product`` can be it.
 
-    A subclass that computes something else, such as with standardised weights, stays as it is.
+    A subclass that computes something else, such as with standardised weights, stays as
+    it is.
     """
     plain = all(
         getattr(type(layer), name) is getattr(nn.Conv2d, name)
@@ -47,7 +52,9 @@ def _fits(layer: nn.Conv2d) -> bool:
 
 
 class Product:
-    """The forward pass of one client's ``layer`` on images ``[batch, inputs, height, width]``, or on one."""
+    """The forward pass of one client's ``layer`` on images ``[batch, inputs, height,
+    width]``, or on one.
+    """
 
     def __init__(self, layer: nn.Conv2d):
         assert not isinstance(layer.padding, str)
@@ -62,7 +69,8 @@ class Product:
         patches = (
             functional.pad(x, (beside, beside, above, above)) if above or beside else x
         )
-        # views, then one copy: ``functional.unfold`` launches a kernel for every image of every lane
+        # views, then one copy: ``functional.unfold`` launches a kernel for every image
+        # of every lane
         for dimension, kernel, stride, spread in zip(
             (2, 3), layer.kernel_size, layer.stride, layer.dilation, strict=True
         ):

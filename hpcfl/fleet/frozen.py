@@ -1,9 +1,10 @@
-"""Frozen layers run once: where only the head is trained, the layers below give a sample the same features
-in every epoch.
+"""Frozen layers run once: where only the head is trained, the layers below give a
+sample the same features in every epoch.
 
-They are computed once a training, in the blocks in which scores are computed, so that a client's features
-depend on its own samples alone; then the head is trained on features instead of samples. The head is dense:
-clients train it side by side on a CPU too, where convolutions run one client after the other.
+They are computed once a training, in the blocks in which scores are computed, so that a
+client's features depend on its own samples alone; then the head is trained on features
+instead of samples. The head is dense: clients train it side by side on a CPU too, where
+convolutions run one client after the other.
 """
 
 import copy
@@ -38,18 +39,17 @@ def head_kernel(
     replay: bool,
     memory: float,
 ) -> HeadKernel | None:
-    """What trains the heads of models like ``module`` on features; None for a model without ``features``.
+    """What trains the heads of models like ``module`` on features; None for a model
+    without ``features``.
 
     lanes, replay: as for ``kernels.choose``. memory: bytes that features may take.
     """
     if not hasattr(module, "features"):
         return None
-    if lanes == "auto":
-        lanes = max(
-            1, FLOATS // sum(parameter.numel() for parameter in module.parameters())
-        )
+    parameters = sum(parameter.numel() for parameter in module.parameters())
+    head = on_features(copy.deepcopy(module))
     return HeadKernel(
-        choose(on_features(copy.deepcopy(module)), device, lanes, replay),
+        choose(head, device, lanes, replay, most=max(1, FLOATS // parameters)),
         memory / COPIES,
     )
 
@@ -63,12 +63,14 @@ def fits(
     loss: Loss,
     variables: Tensors,
 ) -> bool:
-    """Whether training the parameters ``names`` on features is training them on samples.
+    """Whether training the parameters ``names`` on features is training them on
+    samples.
 
-    They must lie above the features, and the loss may see the samples through these alone. Whether that
-    is so is tried once for each loss, on two samples of one client with ``buffers`` [1, B]. The model is the
-    initial one and not the client's: what comes out may not depend on how far a run has come, or a resumed
-    run would have other bits. A trained model's gradients can be smaller than their own rounding.
+    They must lie above the features, and the loss may see the samples through these
+    alone. Whether that is so is tried once for each loss, on two samples of one client
+    with ``buffers`` [1, B]. The model is the initial one and not the client's: what
+    comes out may not depend on how far a run has come, or a resumed run would have
+    other bits. A trained model's gradients can be smaller than their own rounding.
     """
     below = resources.setup.layout.members(("body",))
     if resources.head is None or resources.samples.augment or set(names) & set(below):
@@ -87,7 +89,8 @@ def side_by_side(
     pools: list[np.ndarray],
     work: Callable[[list[int]], None],
 ) -> None:
-    """As ``Resources.side_by_side``, for heads: as many at once as there is room for the features of.
+    """As ``Resources.side_by_side``, for heads: as many at once as there is room for
+    the features of.
 
     pools: each client's positions among the rank's samples.
     """
@@ -100,9 +103,11 @@ def side_by_side(
 def run_once(
     resources: Resources, rows: Tensor, buffers: Tensor, pools: list[np.ndarray]
 ) -> tuple[Resources, list[np.ndarray]]:
-    """What trains heads on the features of the lanes' samples, and each lane's positions among these.
+    """What trains heads on the features of the lanes' samples, and each lane's
+    positions among these.
 
-    rows: ``[L, P]``. buffers: ``[L, B]``. pools: each lane's positions among the rank's samples.
+    rows: ``[L, P]``. buffers: ``[L, B]``. pools: each lane's positions among the rank's
+    samples.
     """
     assert resources.head is not None
     blocks: dict[int, list[Tensor]] = {}  # of features, by lane
@@ -136,7 +141,8 @@ def run_once(
 
 
 def heads(resources: Resources, rows: Tensor, lanes: Tensor) -> Tensors:
-    """Copies of what lies above the features in some models: tensors ``[L, *shape]`` by name.
+    """Copies of what lies above the features in some models: tensors ``[L, *shape]`` by
+    name.
 
     rows: ``[n, P]``, of which those at positions ``lanes`` [L] are copied.
     """
@@ -152,7 +158,9 @@ def heads(resources: Resources, rows: Tensor, lanes: Tensor) -> Tensors:
 def _groups(
     resources: Resources, memory: float, order: list[int], pools: list[np.ndarray]
 ) -> list[list[int]]:
-    """Clients in groups whose features take so many bytes at most; one whose own take more is alone."""
+    """Clients in groups whose features take so many bytes at most; one whose own take
+    more is alone.
+    """
     model = resources.kernel.module.eval()
     with torch.no_grad():
         first = torch.zeros(1, dtype=torch.int64, device=resources.device)

@@ -1,10 +1,12 @@
 """CUDA graphs: a function of lanes as one launch.
 
-Launched one by one, hundreds of small kernels would leave a GPU waiting for the host. A graph is captured for
-one number of lanes. Clients run out of mini-batches one by one, so there would be a graph for nearly every
-number: lanes are added up to one of a few *widths*, and what comes out of these is dropped. That is done
-from the first call on, because libraries choose kernels by shape: it does not matter when a function begins
-to be a graph, and a resumed run may begin anew.
+Launched one by one, hundreds of small kernels would leave a GPU waiting for the host. A
+graph is captured for one number of lanes. Clients run out of mini-batches one by one,
+so there would be a graph for nearly every
+number: lanes are added up to one of a few *widths*, and what comes out of these is
+    dropped. That is done from the first call on, because libraries choose kernels by
+    shape: it does not matter when a function begins to be a graph, and a resumed run
+    may begin anew.
 """
 
 from collections import Counter
@@ -26,9 +28,11 @@ SOON = (
 
 
 def width(lanes: int, most: int) -> int:
-    """How many lanes are computed for so many: numbers with three binary digits and zeros, up to ``most``.
+    """How many lanes are computed for so many: numbers with three binary digits and
+    zeros, up to ``most``.
 
-    1 to 8, 10, 12, 14, 16, 20, … 32, 40, …: at most a quarter too many, and for up to 100 lanes 23 widths.
+    1 to 8, 10, 12, 14, 16, 20, … 32, 40, …: at most a quarter too many, and for up to
+    100 lanes 23 widths.
     """
     step = 1 << max(0, (lanes - 1).bit_length() - 3)
     return min(-(-lanes // step) * step, most)
@@ -36,10 +40,13 @@ def width(lanes: int, most: int) -> int:
 
 @dataclass(frozen=True)
 class Update:
-    """What a graph does after its function: ``apply(arguments, outputs)`` changes some arguments in place.
+    """What a graph does after its function: ``apply(arguments, outputs)`` changes some
+    arguments in place.
 
-    changed: the positions of these arguments. begin: from here on arguments are not the function's.
-    used_up: so many of the first outputs are for ``apply`` alone: no graph keeps memory for them.
+    changed: the positions of these arguments. begin: from here on arguments are not the
+        function's.
+    used_up: so many of the first outputs are for ``apply`` alone: no graph keeps memory
+        for them.
     """
 
     apply: Callable[[Sequence[Tensor], Sequence[Tensor]], None]
@@ -49,20 +56,25 @@ class Update:
 
 
 class Graphed:
-    """A ``function`` of CUDA tensors ``[a, …]``, one row a lane, that becomes a graph once called often.
+    """A ``function`` of CUDA tensors ``[a, …]``, one row a lane, that becomes a graph
+    once called often.
 
-    Lanes do not see each other. Results are good until the next call. As in ``Replayed``, which does the same
-    on a CPU, a number that the function reads from elsewhere stays what it was, and replays are compared with
-    the function itself; ``check`` says whether they were in order, because the host has to wait for that.
+    Lanes do not see each other. Results are good until the next call. As in
+    ``Replayed``, which does the same on a CPU, a number that the function reads from
+    elsewhere stays what it was, and replays are compared with the function itself;
+    ``check`` says whether they were in order, because the host has to wait for that.
 
-    An argument that has a home is read and written there. The others, and what comes out, have *places*,
-    which graphs for several widths share: one for fewer lanes takes the first rows. Memory of intermediate
-    results is shared as well, because no two graphs run at once.
+    An argument that has a home is read and written there. The others, and what comes
+    out, have *places*,
+    which graphs for several widths share: one for fewer lanes takes the first rows.
+        Memory of intermediate results is shared as well, because no two graphs run at
+        once.
 
     what: names the function in an error.
     labels: the position of the argument that holds class numbers, if there is one.
     moved: positions of arguments that the function changes.
-    captures: where graphs are captured; None for no graphs at all: the function alone gives the same bits.
+    captures: where graphs are captured; None for no graphs at all: the function alone
+        gives the same bits.
     update: what follows the function; all that it changes has a home.
     """
 
@@ -125,8 +137,9 @@ class Graphed:
         )
 
     def check(self) -> None:
-        """Raises RunFailure if a replay did not give what the function gives; the host waits if anything was
-        compared."""
+        """Raises RunFailure if a replay did not give what the function gives; the host
+        waits if anything was compared.
+        """
         apart, self._apart = self._apart, []
         if apart and torch.stack(apart).any():
             raise comparing.refusal(self._what)
@@ -161,8 +174,9 @@ class Graphed:
     ) -> tuple[Tensor, ...]:
         """A replay, and for ``check`` whether it gives what the function gives.
 
-        Some kernels add in another order in each call; how far two calls are apart says how much. What is
-        used up is compared as the recorded function gives it, because a replay leaves none of it; and what an
+        Some kernels add in another order in each call; how far two calls are apart says
+        how much. What is used up is compared as the recorded function gives it, because
+        a replay leaves none of it; and what an
         update makes of it is not compared: that reads no number which is not a tensor.
         """
         graph.read(tensors)
@@ -181,7 +195,9 @@ class Graphed:
         return found
 
     def _results(self, function: Function, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """All that a function gives, and then what it makes of copies of the arguments that it changes."""
+        """All that a function gives, and then what it makes of copies of the arguments
+        that it changes.
+        """
         given = self._copies(inputs)
         return [*function(*given), *(given[position] for position in self._moved)]
 
@@ -204,8 +220,9 @@ class Graphed:
             for position, (tensor, home) in enumerate(zip(tensors, homes, strict=True))
         )
         function = record(self._function, self._copies(inputs), self._labels)
-        # Called once to see its outputs' shapes: what is allocated within a capture is in the memory that
-        # all graphs share, so that the places of outputs must be there before.
+        # Called once to see its outputs' shapes: what is allocated within a capture is
+        # in the memory that all graphs share, so that the places of outputs must be
+        # there before.
         outputs = function(*self._copies(inputs))[self._used_up :]
         places = tuple(
             self._place(~number, one, wide) for number, one in enumerate(outputs)
@@ -219,7 +236,8 @@ class Graphed:
         return Graph(graph, function, inputs, places, self._written, at_home)
 
     def _place(self, position: int, like: Tensor, wide: int) -> Tensor:
-        """Rows from which graphs read an argument, ``[wide, …]`` without gaps; at first one lane's in all.
+        """Rows from which graphs read an argument, ``[wide, …]`` without gaps; at first
+        one lane's in all.
 
         Those with negative positions are written: by output number −1 − position.
         """
@@ -233,7 +251,8 @@ class Graphed:
 class Graph:
     """A captured function, which it keeps alive, because the graph reads its constants.
 
-    inputs, outputs: what the graph reads and leaves. written: positions of inputs that it changes.
+    inputs, outputs: what the graph reads and leaves. written: positions of inputs that
+        it changes.
     at_home: positions of inputs whose arguments lie there already.
     """
 
@@ -245,7 +264,9 @@ class Graph:
     at_home: set[int]
 
     def read(self, tensors: Sequence[Tensor]) -> None:
-        """Copy arguments ``[a, …]`` into the first rows of their places; the others keep what they had."""
+        """Copy arguments ``[a, …]`` into the first rows of their places; the others
+        keep what they had.
+        """
         away = [
             (place, tensor)
             for position, (place, tensor) in enumerate(
@@ -282,14 +303,18 @@ class Graph:
 
 
 def _widened(tensor: Tensor, wide: int) -> Tensor:
-    """A copy of ``tensor`` [a, …] as ``[wide, …]`` without gaps, its first row repeated at the end."""
+    """A copy of ``tensor`` [a, …] as ``[wide, …]`` without gaps, its first row repeated
+    at the end.
+    """
     return torch.cat(
         [tensor, tensor[:1].expand(wide - len(tensor), *tensor.shape[1:])]
     ).contiguous()
 
 
 def _copy(places: Sequence[Tensor], given: Sequence[Tensor]) -> None:
-    """Copy tensors into their places: weights, which lie alike, by one kernel, the others by one each."""
+    """Copy tensors into their places: weights, which lie alike, by one kernel, the
+    others by one each.
+    """
     alike = [
         place.dtype == tensor.dtype == torch.float32
         and place.stride() == tensor.stride()

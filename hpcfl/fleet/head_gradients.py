@@ -1,7 +1,8 @@
 """The gradients of the output layer, class by class, from means over samples.
 
-With φ a sample's features [d], p its probabilities [K] and y its class, ∂CE/∂head = (p − e_y) ⊗ (φ, 1). The
-mean over a class needs only the mean of p ⊗ (φ, 1), so that no sample's own gradient is ever kept.
+With φ a sample's features [d], p its probabilities [K] and y its class, ∂CE/∂head = (p
+− e_y) ⊗ (φ, 1). The mean over a class needs only the mean of p ⊗ (φ, 1), so that no
+sample's own gradient is ever kept.
 """
 
 import torch
@@ -12,7 +13,9 @@ from hpcfl.rows.layout import Layout
 
 
 def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
-    """p ⊗ (φ, 1) for each sample, ``[batch, K·(d + 1)]``: its gradient without the label's − e_y ⊗ (φ, 1)."""
+    """p ⊗ (φ, 1) for each sample, ``[batch, K·(d + 1)]``: its gradient without the
+    label's − e_y ⊗ (φ, 1).
+    """
     features = parts(model).features(x)
     extended = torch.cat([features, torch.ones_like(features[:, :1])], dim=1)
     outer: Tensor = (
@@ -22,11 +25,12 @@ def outer_products(model: nn.Module, x: Tensor, lane: object) -> Tensor:
 
 
 def from_means(outer: Tensor, layout: Layout) -> Tensor:
-    """Gradients ``[n, K, P_h]`` of the classes' mean cross-entropy from class means of ``outer_products``.
+    """Gradients ``[n, K, P_h]`` of the classes' mean cross-entropy from class means of
+    ``outer_products``.
 
-    outer: the class means ``[n, K, K·(d + 1)]``. The columns of the result are those of the head in a row:
-    the weight, then the bias if there is one. (φ, 1) is the sum of the rows of p ⊗ (φ, 1), because p sums to
-    one.
+    outer: the class means ``[n, K, K·(d + 1)]``. The columns of the result are those of
+    the head in a row: the weight, then the bias if there is one. (φ, 1) is the sum of
+    the rows of p ⊗ (φ, 1), because p sums to one.
     """
     clients, classes, _ = outer.shape
     rows = outer.view(clients, classes, classes, -1)

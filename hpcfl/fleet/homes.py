@@ -1,7 +1,8 @@
 """Where the tensors of one training after the other lie on a GPU.
 
-A graph reads and writes the memory that it was captured with. Models, the optimiser's state and what else
-stays for a whole training therefore have fixed places there, their homes, so that no step has to copy them.
+A graph reads and writes the memory that it was captured with. Models, the optimiser's
+state and what else stays for a whole training therefore have fixed places there, their
+homes, so that no step has to copy them.
 """
 
 from collections.abc import Callable, Hashable
@@ -15,7 +16,8 @@ from hpcfl.fleet.losses import Tensors
 class Homes:
     """Matrices, of which the first rows are the lanes of the training that goes on.
 
-    outgrown: called before a home moves because more lanes settle than ever before, for graphs that know it.
+    outgrown: called before a home moves because more lanes settle than ever before, for
+    graphs that know it.
     """
 
     def __init__(self, outgrown: Callable[[], None]):
@@ -24,7 +26,8 @@ class Homes:
         self._by_place: dict[Hashable, Tensor] = {}
 
     def settle(self, kind: str, tensors: Tensors) -> Tensors:
-        """Tensors ``[L, …]`` by name, moved to the homes of their kind; what lay there is gone.
+        """Tensors ``[L, …]`` by name, moved to the homes of their kind; what lay there
+        is gone.
 
         Those on a CPU, and empty ones, stay where they are.
         """
@@ -36,7 +39,9 @@ class Homes:
         }
 
     def of(self, tensor: Tensor) -> Tensor | None:
-        """The home of which ``tensor`` [a, …] is the first rows; None if it is not the first rows of one."""
+        """The home of which ``tensor`` [a, …] is the first rows; None if it is not the
+        first rows of one.
+        """
         return self._by_place.get(_place(tensor)) if tensor.is_contiguous() else None
 
     def clear(self) -> None:

@@ -1,8 +1,8 @@
 """Gradients and predictions of L client models at once, in one of two kernels.
 
-They give the same numbers up to rounding: ``serial.py`` is the reference, ``stacked.py`` the faster one for
-small models and on GPUs. Which it is follows from a fixed rule, never from a timing, because they differ in
-the last bits.
+They give the same numbers up to rounding: ``serial.py`` is the reference,
+``stacked.py`` the faster one for small models and on GPUs. Which it is follows from a
+fixed rule, never from a timing, because they differ in the last bits.
 """
 
 import torch
@@ -19,34 +19,41 @@ CACHE = (
 
 
 def choose(
-    module: nn.Module, device: torch.device, lanes: int | str, replay: bool = True
+    module: nn.Module,
+    device: torch.device,
+    lanes: int | str,
+    replay: bool = True,
+    most: int | None = None,
 ) -> Kernel:
     """The kernel for a model on a device.
 
-    lanes: the most lanes side by side; 1 is serial. ``"auto"`` on a CPU stacks models without convolutions,
-        as many as stay in its cache and two at least: batched matrix products give a lane the same bits
-        whatever runs beside it and are by far faster for small dense models. It runs models with convolutions
-        serially, because channels-last convolutions are faster than any batched form. On a GPU it stacks all
-        models (``memory`` says how many fit).
+    lanes: the most lanes side by side; 1 is serial. ``"auto"`` on a CPU stacks models
+        without convolutions, as many as stay in its cache and two at least: batched
+        matrix products are by far faster for small dense models. What would give a lane
+        other bits beside other lanes is done for one lane after the other there
+        (``beside.py``), whereas a number is obeyed. It runs models with convolutions
+        serially, because channels-last convolutions are faster than any batched form.
+        On a GPU it stacks all models (``memory`` says how many fit).
     replay: as for ``StackedKernel``; a serial kernel records nothing.
+    most: the lanes of ``"auto"``, if not those of the rule.
     """
-    if lanes == "auto":
-        lanes = (
-            1 << 30
-            if device.type != "cpu"
-            else 1
-            if convolves(module)
-            else in_cache(module)
-        )
-    return (
-        SerialKernel(module)
-        if lanes == 1
-        else StackedKernel(module, int(lanes), replay)
-    )
+    widest = (most or by_rule(module, device)) if lanes == "auto" else int(lanes)
+    if widest == 1:
+        return SerialKernel(module)
+    return StackedKernel(module, widest, replay, apart=lanes == "auto")
+
+
+def by_rule(module: nn.Module, device: torch.device) -> int:
+    """How many lanes ``"auto"`` is, as ``choose`` says."""
+    if device.type != "cpu":
+        return 1 << 30
+    return 1 if convolves(module) else in_cache(module)
 
 
 def in_cache(module: nn.Module) -> int:
-    """How many models like ``module`` a CPU's cache holds with their gradients; two at least."""
+    """How many models like ``module`` a CPU's cache holds with their gradients; two at
+    least.
+    """
     return max(
         2,
         CACHE // max(1, 2 * sum(parameter.nbytes for parameter in module.parameters())),

@@ -15,7 +15,9 @@ Lanes = slice | Tensor  # neighbouring lanes, or their indices [a]
 
 
 def selection(lanes: list[int], device: torch.device) -> Lanes:
-    """Neighbouring lanes as a slice, so that steps can change views in place; others as indices."""
+    """Neighbouring lanes as a slice, so that steps can change views in place; others as
+    indices.
+    """
     if lanes[-1] - lanes[0] == len(lanes) - 1:
         return slice(lanes[0], lanes[-1] + 1)
     return torch.tensor(lanes).to(device, non_blocking=True)
@@ -35,7 +37,9 @@ class Lane(SimpleNamespace):
     _regularisers: tuple[Tensor, ...] = ()
 
     def regulariser(self, term: Tensor) -> Tensor:
-        """``term`` itself, for the sum that the loss is, noted as no part of the data loss."""
+        """``term`` itself, for the sum that the loss is, noted as no part of the data
+        loss.
+        """
         self._regularisers = (*self._regularisers, term)
         return term
 
@@ -84,7 +88,9 @@ def regularised(losses: Tensor, terms: Tensor) -> Tensor:
 
 
 def differentiable(loss: Tensor) -> Tensor:
-    """The loss itself. Raises TypeError if it does not depend on any parameter that is trained."""
+    """The loss itself. Raises TypeError if it does not depend on any parameter that is
+    trained.
+    """
     if not loss.requires_grad:
         raise TypeError(
             "the loss does not depend on the parameters that are trained; compute it from the "
@@ -96,7 +102,8 @@ def differentiable(loss: Tensor) -> Tensor:
 def identity(function: Loss | Predict) -> Hashable:
     """A key that is the same for a method's loss or prediction in every round.
 
-    No other object can take its id, because the recording under this key keeps it alive.
+    No other object can take its id, because the recording under this key keeps it
+    alive.
     """
     return getattr(function, "__func__", function), id(
         getattr(function, "__self__", None)

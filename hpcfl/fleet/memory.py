@@ -15,25 +15,33 @@ from hpcfl.errors import RunFailure
 from hpcfl.experiment.sections import Training
 from hpcfl.fleet.optimizers import moments
 from hpcfl.fleet.scoring import BLOCK
+from hpcfl.rows import constants
 
-SHARE = 0.7  # of the memory, for lanes; the rest is for workspaces of libraries and fragments
-# For the private state of clients, whether they train or not. Rows that were replaced stay as long as a
-# checkpoint under way or the best round so far has them: at most four times as much.
+# of the memory, for lanes; the rest is for workspaces of libraries and fragments
+SHARE = 0.7
+# For the private state of clients, whether they train or not. Rows that were replaced
+# stay as long as a checkpoint under way or the best round so far has them: at most four
+# times as much.
 STATE_SHARE = 0.05
-HOMES = 2  # models of a lane that stay where graphs know them: its weights, and its anchor if it has one
+# models of a lane that stay where graphs know them: its weights, and its anchor if it
+# has one
+HOMES = 2
 SCORED = 2  # and of one that is scored: its own weights, a rest's copy
-# What graphs keep while another work goes on: the gradients as autograd lays them out, as weights lie, and
-# where the next step finds them; what the forward pass keeps for the backward pass comes on top.
+# What graphs keep while another work goes on: the gradients as autograd lays them out,
+# as weights lie, and where the next step finds them; what the forward pass keeps for
+# the backward pass comes on top.
 GRAPHS = 3
-# And of a lane that trains: a copy of its weights where lanes are not neighbours, the gradients of the two
-# plain steps that a replay is compared with, one for the differences, one on the way to the optimiser; and
-# what a step in a method's hands has beside these, at most for Per-FedAvg without second derivatives.
+# And of a lane that trains: a copy of its weights where lanes are not neighbours, the
+# gradients of the two plain steps that a replay is compared with, one for the
+# differences, one on the way to the optimiser; and what a step in a method's hands has
+# beside these, at most for Per-FedAvg without second derivatives.
 TRAINED = GRAPHS + 5 + 7
 MADE = 1  # of each moment that the optimiser keeps, what a step makes of it
-# Of every client of a round, side by side or not: the row that comes and the one that goes, and its private
-# state as it was and as it will be.
+# Of every client of a round, side by side or not: the row that comes and the one that
+# goes, and its private state as it was and as it will be.
 ROWS = STATES = 2
-# What CUDA's libraries say when a GPU is full; torch's own allocator raises an error of its own.
+# What CUDA's libraries say when a GPU is full; torch's own allocator raises an error of
+# its own.
 FULL = "out of memory", "ALLOC_FAILED"
 
 
@@ -63,28 +71,33 @@ def most_lanes(
     private: int,
     clients: int,
 ) -> int:
-    """How many lanes of ``module`` can train and be scored at once in ``memory`` bytes, at least one.
+    """How many lanes of ``module`` can train and be scored at once in ``memory`` bytes,
+    at least one.
 
     samples: one normalised sample or more, ``[count, *shape]``, on the module's device.
     private: bytes of a client's private state.
-    clients: how many take part in a round on one rank; what is kept of each is there beside the lanes.
+    clients: how many take part in a round on one rank; what is kept of each is there
+        beside the lanes.
     """
     free = SHARE * memory - clients * client_bytes(module, private)
     return max(1, int(free / lane_bytes(module, samples[:1], training, private)))
 
 
 def client_bytes(module: nn.Module, private: int) -> int:
-    """What a rank keeps of a client that takes part in a round, whether its turn is now or later."""
+    """What a rank keeps of a client that takes part in a round, whether its turn is now
+    or later.
+    """
     return ROWS * _model_bytes(module) + STATES * private
 
 
 def lane_bytes(
     module: nn.Module, sample: Tensor, training: Training, private: int = 0
 ) -> int:
-    """The most bytes that one lane needs: to train on a batch, or to score a block of samples.
+    """The most bytes that one lane needs: to train on a batch, or to score a block of
+    samples.
 
-    What the forward pass keeps for the backward pass is counted twice: in the graph, and in a plain step
-    beside it.
+    What the forward pass keeps for the backward pass is counted twice: in the graph,
+    and in a plain step beside it.
 
     sample: normalised, ``[1, *shape]``. private: bytes of a client's private state.
     """
@@ -102,10 +115,17 @@ def _model_bytes(module: nn.Module) -> int:
     return sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
 
 
+def _weights(module: nn.Module) -> list[Tensor]:
+    """A module's parameters, and its constants, of which no lane has a copy."""
+    return [*module.parameters(), *constants.of(module).values()]
+
+
 def _saved(module: nn.Module, x: Tensor) -> int:
-    """Bytes that the forward pass on ``x`` keeps for the backward pass, beside the parameters."""
+    """Bytes that the forward pass on ``x`` keeps for the backward pass, beside the
+    parameters.
+    """
     kept: dict[int, Tensor] = {}
-    own = {parameter.data_ptr() for parameter in module.parameters()}
+    own = {tensor.data_ptr() for tensor in _weights(module)}
 
     def keep(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -125,13 +145,15 @@ def _saved(module: nn.Module, x: Tensor) -> int:
 
 @torch.no_grad()
 def _largest(module: nn.Module, sample: Tensor) -> int:
-    """Bytes of the largest result of any operation on the way of one sample through the model."""
+    """Bytes of the largest result of any operation on the way of one sample through the
+    model.
+    """
     module.eval()
     sizes: list[tuple[int, int]] = []
     with _Results(sizes):
         module(sample)
     module.train()
-    own = {parameter.untyped_storage().data_ptr() for parameter in module.parameters()}
+    own = {tensor.untyped_storage().data_ptr() for tensor in _weights(module)}
     return max(sample.nbytes, *(size for address, size in sizes if address not in own))
 
 

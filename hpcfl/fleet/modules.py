@@ -1,4 +1,6 @@
-"""What all kernels do with a module: swap its tensors, set its modes, look at its parts."""
+"""What all kernels do with a module: swap its tensors, set its modes, look at its
+parts.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any, Literal
@@ -7,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hpcfl.fleet.losses import Tensors
+from hpcfl.rows import constants
 
 Frozen = Literal[
     "evaluation", "training"
@@ -14,7 +17,9 @@ Frozen = Literal[
 
 
 class Program(nn.Module):
-    """A function of (model, …) as a module, in which ``functional_call`` can swap the model's tensors."""
+    """A function of (model, …) as a module, in which ``functional_call`` can swap the
+    model's tensors.
+    """
 
     def __init__(self, model: nn.Module, function: Callable[..., Any]):
         super().__init__()
@@ -28,19 +33,32 @@ class Program(nn.Module):
 def train_mode(module: nn.Module, trained: list[str], frozen: Frozen) -> None:
     """Training mode, but ``frozen`` for modules of whose parameters none is trained.
 
-    Their batch norm is frozen too in "evaluation" mode, and takes each batch's own statistics in "training".
+    Their batch norm is frozen too in "evaluation" mode, and takes each batch's own
+    statistics in "training". Where all parameters are constants it is always frozen.
     """
     module.train()
+    moving = trained
     if frozen == "training":
-        return
+        moving = [name for name, _ in module.named_parameters()]
     for name, part in module.named_modules():
-        own = (
-            [f"{name}.{parameter}" for parameter, _ in part.named_parameters()]
-            if name
-            else trained
-        )
-        if own and not any(parameter in trained for parameter in own):
+        own = [f"{name}.{parameter}" for parameter, _ in part.named_parameters()]
+        if name and own and not set(own) & set(moving):
             part.eval()
+
+
+def shared(module: nn.Module, lanes: int) -> Tensors:
+    """The constants of a module on a CPU as tensors ``[lanes, …]``, views of its one
+    set of values.
+
+    As single tensors they would make one product of all lanes, whose last bits may
+    depend on how many there are. On a GPU, where results may depend on that, they are
+    best left in the module: there is nothing to give.
+    """
+    return {
+        name: value.detach().expand(lanes, *value.shape)
+        for name, value in constants.of(module).items()
+        if not value.is_cuda
+    }
 
 
 def at(
@@ -49,12 +67,13 @@ def at(
     function: Callable[[nn.Module], Tensor],
     buffers: Tensor | None = None,
 ) -> Tensor:
-    """``function(model)`` at the parameters ``row`` [P] in evaluation mode: another model inside a loss.
+    """``function(model)`` at the parameters ``row`` [P] in evaluation mode: another
+    model inside a loss.
 
     For example ``at(model, lane.teacher, lambda teacher: teacher.features(batch.x))``.
 
-    buffers: batch-norm statistics [B] that belong to ``row``, such as a row of ``fleet.buffers(NAME)``;
-        without them those of ``model``.
+    buffers: batch-norm statistics [B] that belong to ``row``, such as a row of
+        ``fleet.buffers(NAME)``; without them those of ``model``.
 
     Raises ValueError where a row has another length.
     """
@@ -77,7 +96,9 @@ def at(
 
 
 def _from_row(tensors: Iterable[tuple[str, Tensor]], row: Tensor) -> Tensors:
-    """Views of a row by name, in the order and shapes of tensors. Raises ValueError if they do not fit."""
+    """Views of a row by name, in the order and shapes of tensors. Raises ValueError if
+    they do not fit.
+    """
     like = dict(tensors)
     sizes = [tensor.numel() for tensor in like.values()]
     if sum(sizes) != len(row):

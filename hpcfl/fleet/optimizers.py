@@ -1,8 +1,9 @@
-"""Local optimisers on stacked lanes: SGD, Adam and AdamW with clipping, weight decay and a proximal term.
+"""Local optimisers on stacked lanes: SGD, Adam and AdamW with clipping, weight decay
+and a proximal term.
 
-Every tensor is ``[L, *shape]``, and each lane is optimised for itself. A step concerns some lanes: a slice,
-which gives views, or indices, whose rows are written back. Every training begins with fresh state, so it is
-reset each round (methods-1.md §2).
+Every tensor is ``[L, *shape]``, and each lane is optimised for itself. A step concerns
+some lanes: a slice, which gives views, or indices, whose rows are written back. Every
+training begins with fresh state, so it is reset each round (methods-1.md §2).
 """
 
 from collections.abc import Callable, Mapping
@@ -19,8 +20,9 @@ from hpcfl.rows import pinned, places
 TensorList = (
     tuple[Tensor, ...] | list[Tensor]
 )  # what torch's _foreach_ functions take and give
-# What a step reads and changes, by kind, lists of tensors ``[a, …]``: "weights", "anchors" if there is a
-# proximal term, and the optimiser's state; on a GPU one tensor of "factors" [a, 4], in the order of FACTORS.
+# What a step reads and changes, by kind, lists of tensors ``[a, …]``: "weights",
+# "anchors" if there is a proximal term, and the optimiser's state; on a GPU one tensor
+# of "factors" [a, 4], in the order of FACTORS.
 Parts = dict[str, list[Tensor]]
 CHANGED = "weights", "velocities", "means", "squares", "steps"
 FACTORS = "descent", "pull", "strength", "decay"
@@ -29,21 +31,26 @@ Factor = float | Tensor  # or one for each lane, [a]
 
 @dataclass(frozen=True)
 class Proximal:
-    """The proximal term (strength/2)·‖w − anchor‖²; its gradient strength·(w − anchor) joins the step."""
+    """The proximal term (strength/2)·‖w − anchor‖²; its gradient strength·(w − anchor)
+    joins the step.
+    """
 
     strength: float
     anchor: Tensors  # [L, *shape] by name
 
 
 class Optimizer:
-    """The update w ← w − lr·direction(∇F + weight_decay·w + strength·(w − anchor)), with ∇F clipped first.
+    """The update w ← w − lr·direction(∇F + weight_decay·w + strength·(w − anchor)),
+    with ∇F clipped first.
 
-    AdamW decays the weights themselves, w ← (1 − lr·weight_decay)·w, before its step (Loshchilov & Hutter,
-    ICLR 2019). On a GPU the numbers that change from round to round are tensors: a graph would keep them.
+    AdamW decays the weights themselves, w ← (1 − lr·weight_decay)·w, before its step
+    (Loshchilov & Hutter, ICLR 2019). On a GPU the numbers that change from round to
+    round are tensors: a graph would keep them.
 
     training: which optimiser and its constants. lr: the round's learning rate.
     weights: what is trained, ``[L, …]`` by name.
-    settle: of (kind, tensors by name): these tensors, where they lie until the training ends.
+    settle: of (kind, tensors by name): these tensors, where they lie until the training
+        ends.
     """
 
     def __init__(
@@ -69,7 +76,9 @@ class Optimizer:
         )
 
     def step(self, lanes: Lanes, gradients: Tensors) -> None:
-        """Change the weights of the selected lanes in place; their gradients are ``[a, …]``."""
+        """Change the weights of the selected lanes in place; their gradients are ``[a,
+        …]``.
+        """
         parts = self.parts(lanes)
         update(self.training, parts, list(gradients.values()), self._factors)
         if isinstance(
@@ -80,7 +89,9 @@ class Optimizer:
                     places.put(whole, lanes, part)
 
     def parts(self, lanes: Lanes) -> Parts:
-        """What a step of some lanes reads and changes: views of it, or copies where lanes are indices."""
+        """What a step of some lanes reads and changes: views of it, or copies where
+        lanes are indices.
+        """
         return {
             kind: [whole[lanes] for whole in wholes]
             for kind, wholes in self._whole.items()
@@ -99,12 +110,16 @@ class Optimizer:
         return self._factors["strength"] / 2 * norms.square().sum(dim=1)
 
     def clipped(self, directions: list[Tensor]) -> list[Tensor]:
-        """Each lane's whole gradient scaled to a norm of at most ``training.clip``, where that is set."""
+        """Each lane's whole gradient scaled to a norm of at most ``training.clip``,
+        where that is set.
+        """
         return _clipped(directions, self.training.clip)
 
     @cached_property
     def _whole(self) -> Parts:
-        """All lanes' ``parts``; the state is zero at first, and made when a step asks for it."""
+        """All lanes' ``parts``; the state is zero at first, and made when a step asks
+        for it.
+        """
         weights = self._weights
         first = next(iter(weights.values()))
         parts = {"weights": weights, "anchors": self._anchors}
@@ -131,7 +146,8 @@ def update(
     gradients: list[Tensor],
     numbers: Mapping[str, float],
 ) -> None:
-    """A step of the optimiser as a function of tensors alone: changes ``parts`` by gradients ``[a, …]``.
+    """A step of the optimiser as a function of tensors alone: changes ``parts`` by
+    gradients ``[a, …]``.
 
     numbers: the FACTORS by name, for ``parts`` that do not have them.
     """
@@ -140,7 +156,8 @@ def update(
     if "factors" in parts:
         factors = dict(zip(FACTORS, parts["factors"][0].unbind(dim=1), strict=True))
     plain = training.optimizer == "sgd" and not training.momentum
-    # Never changed in place: autograd may hand out expanded views, or one tensor for two leaves.
+    # Never changed in place: autograd may hand out expanded views, or one tensor for
+    # two leaves.
     directions: TensorList = _clipped(gradients, training.clip)
     if training.weight_decay and training.optimizer != "adamw":
         directions = torch._foreach_add(
@@ -172,7 +189,8 @@ def _momentum(
 
 
 def _adam(parts: Parts, directions: TensorList, descent: Factor) -> None:
-    """Adam with β = (0.9, 0.999), ε = 1e-8 (Kingma & Ba, ICLR 2015); AdamW has decayed the weights.
+    """Adam with β = (0.9, 0.999), ε = 1e-8 (Kingma & Ba, ICLR 2015); AdamW has decayed
+    the weights.
 
     The bias is corrected by each lane's own count of steps. descent: −lr.
     """
@@ -198,7 +216,9 @@ def _per_lane(numbers: Tensor, like: Tensor) -> Tensor:
 
 
 def _add(tensors: list[Tensor], others: TensorList, factor: Factor) -> None:
-    """tensors ← tensors + factor·others; a factor for each lane gives the same bits as a number."""
+    """tensors ← tensors + factor·others; a factor for each lane gives the same bits as
+    a number.
+    """
     if isinstance(factor, Tensor):
         torch._foreach_addcmul_(
             tensors, others, [_per_lane(factor, tensor) for tensor in tensors]
@@ -243,7 +263,8 @@ def moments(training: Training) -> list[str]:
 
 
 def _clipped(directions: list[Tensor], largest: float | None) -> list[Tensor]:
-    """Each lane's whole gradient scaled to a norm of at most ``largest``, as ``clip_grad_norm_`` of torch.
+    """Each lane's whole gradient scaled to a norm of at most ``largest``, as
+    ``clip_grad_norm_`` of torch.
 
     Without a ``largest`` norm these are the directions themselves.
     """

@@ -1,59 +1,78 @@
-"""Steps and predictions of one kernel that are recorded, and where a GPU's graphs find what they work on."""
+"""Steps and predictions of one kernel that are recorded, and where a GPU's graphs find
+what they work on.
+"""
 
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TypeVar
 
+from hpcfl.fleet.beside import Beside
 from hpcfl.fleet.captures import Captures
 from hpcfl.fleet.graphs import Graphed, Update
 from hpcfl.fleet.homes import Homes
 from hpcfl.fleet.losses import Tensors
 from hpcfl.fleet.replay import Function, Replayed
 
-Recording = TypeVar("Recording", Replayed, Graphed)
-MOST = 16  # losses and predictions that stay recorded; a closure made anew in every round is a new one
+Recording = TypeVar("Recording", Beside, Graphed)
+# losses and predictions that stay recorded; a closure made anew in every round is a new
+# one
+MOST = 16
 
 
 @dataclass(frozen=True)
 class Recordable:
     """A function of tensors alone that may be recorded.
 
-    key: the same for the same function in every round. what, labels: as for ``Replayed``.
+    key: the same for the same function in every round. what, labels: as for
+    ``Replayed``. writes: whether it writes to its arguments, which only graphs can
+        repeat.
     """
 
     key: Hashable
     function: Function
     what: str
     labels: int | None = None
+    writes: bool = False
 
     @property
     def of_function(self) -> tuple[Function, str, int | None]:
-        """All but the key: the first arguments of ``Replayed`` and ``Graphed``."""
+        """The first arguments of ``Replayed`` and ``Graphed``."""
         return self.function, self.what, self.labels
 
 
 class Recordings:
     """What was recorded last.
 
-    replay: whether functions that ran often are recorded and the recordings run instead, on a GPU as graphs.
+    replay: whether functions that ran often are recorded and the recordings run
+    instead, on a GPU as graphs.
+    apart: whether what depends on the lanes beside, on a CPU, is called for one lane
+    after the other.
+    dependent: the names of operators that were called there and do.
     """
 
-    def __init__(self, replay: bool):
-        self._replay = replay
-        self._made: dict[Hashable, Replayed | Graphed] = {}
+    def __init__(self, replay: bool, apart: bool = False):
+        self._replay, self._apart = replay, apart
+        self.dependent: set[str] = set()
+        self._made: dict[Hashable, Beside | Graphed] = {}
         self._captures = Captures()
         self._homes = Homes(self._captures.forget)
 
     def settle(self, kind: str, tensors: Tensors) -> Tensors:
-        """Tensors ``[L, …]`` that stay for a whole training: on a GPU where its graphs look for them."""
+        """Tensors ``[L, …]`` that stay for a whole training: on a GPU where its graphs
+        look for them.
+        """
         return self._homes.settle(kind, tensors)
 
     def replayed(self, recordable: Recordable) -> Function:
-        """The function with the recordings that were made of it, if there are to be any."""
-        if not self._replay:
-            return recordable.function
+        """The function of tensors on a CPU with the recordings that were made of it, if
+        there are to be any.
+        """
         made = self._made.get(recordable.key)
-        made = made if isinstance(made, Replayed) else Replayed(*recordable.of_function)
+        if not isinstance(made, Beside):
+            plain = recordable.function
+            repeats = self._replay and not recordable.writes
+            fast = Replayed(*recordable.of_function) if repeats else plain
+            made = Beside(plain, fast, self._apart, recordable.writes, self.dependent)
         return self._remembered(recordable.key, made)
 
     def graphed(
@@ -78,7 +97,9 @@ class Recordings:
         return self._remembered(recordable.key, made)
 
     def check(self) -> None:
-        """Raise RunFailure if a recording turned out to be wrong on a GPU since the last call."""
+        """Raise RunFailure if a recording turned out to be wrong on a GPU since the
+        last call.
+        """
         for recording in self._made.values():
             if isinstance(recording, Graphed):
                 recording.check()
@@ -92,7 +113,8 @@ class Recordings:
     def _remembered(self, key: Hashable, recording: Recording) -> Recording:
         """The recording itself, the last to go; those used longest ago give way to it.
 
-        On a GPU many at once do, because with one graph all go and have to be captured anew.
+        On a GPU many at once do, because with one graph all go and have to be captured
+        anew.
         """
         self._made.pop(key, None)
         self._made[key] = recording

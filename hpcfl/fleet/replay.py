@@ -1,9 +1,10 @@
 """A function of tensors, recorded as a flat list of operations once it has run often.
 
-``vmap`` and autograd spend a fixed time in Python, whatever the size of the batch; the arithmetic of small
-dense models takes no longer than that. A recording does without Python; on a GPU ``graphs.py`` launches it
-whole. It calls the very same kernels in the same order and so gives the same bits: it does not matter when
-a function begins to be replayed, and a resumed run may begin anew.
+``vmap`` and autograd spend a fixed time in Python, whatever the size of the batch; the
+arithmetic of small dense models takes no longer than that. A recording does without
+Python; on a GPU ``graphs.py`` launches it whole. It calls the very same kernels in the
+same order and so gives the same bits: it does not matter when a function begins to be
+replayed, and a resumed run may begin anew.
 """
 
 from collections import Counter
@@ -21,7 +22,8 @@ from hpcfl.fleet import comparing
 
 Function = Callable[..., tuple[Tensor, ...]]
 
-OFTEN = 100  # calls before a function is recorded: recording costs as much time as many replays save
+# calls before a function is recorded: recording costs as much time as many replays save
+OFTEN = 100
 RESHAPES = {
     torch.ops.aten.view.default,
     torch.ops.aten._unsafe_view.default,
@@ -46,11 +48,13 @@ FILLS = {
 
 
 class Replayed:
-    """A ``function`` of tensors alone, without side effects, that is recorded when it has been called often.
+    """A ``function`` of tensors alone, without side effects, that is recorded when it
+    has been called often.
 
-    Each signature, which is the shapes, strides and types of the arguments, has a recording of its own. In a
-    recording a number that the function reads from elsewhere stays what it was. Now and then, after ever more
-    calls, a replay is therefore compared with the function itself.
+    Each signature, which is the shapes, strides and types of the arguments, has a
+    recording of its own. In a recording a number that the function reads from elsewhere
+    stays what it was. Now and then, after ever more calls, a replay is therefore
+    compared with the function itself.
 
     what: names the function in an error.
     labels: the position of the argument that holds class numbers, if there is one.
@@ -66,7 +70,9 @@ class Replayed:
         self._recorded: dict[Any, Function] = {}
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """What the function gives. Raises RunFailure where a replay turns out to give something else."""
+        """What the function gives. Raises RunFailure where a replay turns out to give
+        something else.
+        """
         signature = tuple(
             (tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors
         )
@@ -90,13 +96,16 @@ class Replayed:
 def record(
     function: Function, tensors: tuple[Tensor, ...], labels: int | None = None
 ) -> Function:
-    """A function that repeats the operations of one call of ``function``, for tensors of the same signature.
+    """A function that repeats the operations of one call of ``function``, for tensors
+    of the same signature.
 
-    Left out are operations that change nothing, those that were done before and those with a constant result.
+    Left out are operations that change nothing, those that were done before and those
+    with a constant result.
     ``labels``: as for ``Replayed``.
     """
-    # With a mode at hand make_fx does not make one for every operation, which takes most of its time. It is
-    # known to this thread alone, on which gradients of tensors on a GPU are computed only when told so.
+    # With a mode at hand make_fx does not make one for every operation, which takes
+    # most of its time. It is known to this thread alone, on which gradients of tensors
+    # on a GPU are computed only when told so.
     mode = FakeTensorMode(allow_fallback_kernels=True)
     with (
         tracing(TracingContext(mode)),
@@ -109,7 +118,8 @@ def record(
         _changes(node) for node in operations
     )  # then two equal calls may see different values
     for node in operations:
-        # A product with one is a copy, which matters if one of both is written to; a reshaped tensor is none.
+        # A product with one is a copy, which matters if one of both is written to; a
+        # reshaped tensor is none.
         if _reshapes_nothing(node) or (not in_place and _times_one(node)):
             _replace(node, node.args[0])
         elif not in_place:
@@ -150,7 +160,9 @@ def _times_one(node: fx.Node) -> bool:
 
 
 def _like(node: fx.Node, source: Any) -> bool:
-    """Whether ``source`` is a tensor of the shape, strides and type of the node's result."""
+    """Whether ``source`` is a tensor of the shape, strides and type of the node's
+    result.
+    """
     meta = node.meta.get("tensor_meta")
     other = source.meta.get("tensor_meta") if isinstance(source, fx.Node) else None
     if meta is None or other is None:
@@ -170,10 +182,12 @@ def _replace(node: fx.Node, other: Any) -> None:
 def _choose(
     module: fx.GraphModule, node: fx.Node, device: torch.device, name: str
 ) -> None:
-    """Replace the addition of one number to each row, at an index, by a choice, which gives the same bits.
+    """Replace the addition of one number to each row, at an index, by a choice, which
+    gives the same bits.
 
-    The gradient of cross-entropy is such an addition. A GPU takes some thirty kernels for one, a sort among
-    them, where sums may not depend on the order in which threads add.
+    The gradient of cross-entropy is such an addition. A GPU takes some thirty kernels
+    for one, a sort among them, where sums may not depend on the order in which threads
+    add.
     """
     rows, dim, index, source = cast(tuple[fx.Node, int, fx.Node, fx.Node], node.args)
     shape, given, added = (
@@ -197,9 +211,10 @@ def _fold(
 ) -> None:
     """Replace by a constant what is the same in every call.
 
-    That is what is made of constants alone, tensors filled with a number, and the comparison by which a loss
-    looks for class numbers to leave out, such as −100: no class number is below zero. A choice whose
-    condition so turns out to hold everywhere is replaced by what it chooses.
+    That is what is made of constants alone, tensors filled with a number, and the
+    comparison by which a loss looks for class numbers to leave out, such as −100: no
+    class number is below zero. A choice whose condition so turns out to hold everywhere
+    is replaced by what it chooses.
     """
     constants: dict[fx.Node, Any] = {}
     classes = (

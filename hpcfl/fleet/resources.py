@@ -20,9 +20,11 @@ from hpcfl.scores.base import Score
 
 @dataclass
 class LaneSteps:
-    """Counts of what a rank's lanes have trained; one lane-step is one step of one lane.
+    """Counts of what a rank's lanes have trained; one lane-step is one step of one
+    lane.
 
-    needed: the steps that clients have to do. computed: the lane-steps that were done for them.
+    needed: the steps that clients have to do. computed: the lane-steps that were done
+        for them.
     batched: the steps if those of lanes side by side count as one.
     samples: the samples that clients were trained on.
     """
@@ -38,9 +40,11 @@ class LaneSteps:
 
 @dataclass(frozen=True)
 class HeadKernel:
-    """The kernel of a model whose ``features(x)`` is ``x``, and for which losses it was found to do.
+    """The kernel of a model whose ``features(x)`` is ``x``, and for which losses it was
+    found to do.
 
-    memory: bytes of features that clients side by side may have; one client's are always held.
+    memory: bytes of features that clients side by side may have; one client's are
+    always held.
     """
 
     kernel: Kernel
@@ -52,10 +56,12 @@ class HeadKernel:
 class Resources:
     """A rank's samples, its kernel and what else training and scoring need.
 
-    buffers: the layout of a model's batch-norm statistics, of width 0 without batch norm.
+    buffers: the layout of a model's batch-norm statistics, of width 0 without batch
+        norm.
     beat: the heartbeat, called once a mini-batch.
     scores: what is measured of every scored model, by name.
-    head: what trains a head above frozen layers; None where the model has no ``features``.
+    head: what trains a head above frozen layers; None where the model has no
+        ``features``.
     """
 
     setup: Setup
@@ -80,10 +86,12 @@ class Resources:
     def side_by_side(
         self, clients: list[int], work: Callable[[list[int]], None]
     ) -> None:
-        """``work`` on the clients at these positions, as many at once as there may be lanes.
+        """``work`` on the clients at these positions, as many at once as there may be
+        lanes.
 
-        Where a GPU's memory does not hold them, half as many from then on: ``work`` begins anew with fewer,
-        and may leave nothing behind unless it ends. Raises what says so where one is too many.
+        Where a GPU's memory does not hold them, half as many from then on: ``work``
+        begins anew with fewer, and may leave nothing behind unless it ends. Raises what
+        says so where one is too many.
         """
         while clients:
             group = clients[: self.kernel.widest]
@@ -106,8 +114,8 @@ class Resources:
     def stacked(self, rows: Tensor, buffers: Tensor, lanes: Tensor) -> Tensors:
         """Copies of some models and their buffers as tensors ``[L, *shape]`` by name.
 
-        They lie in memory as the kernel wants them. rows, buffers: of n models, ``[n, P]`` and ``[n, B]``, of
-        which those at positions ``lanes`` [L] are copied, once.
+        They lie in memory as the kernel wants them. rows, buffers: of n models, ``[n,
+        P]`` and ``[n, B]``, of which those at positions ``lanes`` [L] are copied, once.
         """
         views = self.setup.layout.split(rows) | self.buffers.split(buffers)
         return self.kernel.lay_out(

@@ -1,4 +1,6 @@
-"""A rank's samples: they lie on the device as they were read; batches are gathered and normalised there."""
+"""A rank's samples: they lie on the device as they were read; batches are gathered and
+normalised there.
+"""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -15,14 +17,15 @@ from hpcfl.rows import randomness
 class Samples:
     """The training, test and validation samples of a rank's clients.
 
-    ``train[client]``, ``test[client]`` and ``parts["validation"][client]`` are a client's *pools*: NumPy
-    positions [n] in the tensors ``x`` and ``y`` of this rank.
+    ``train[client]``, ``test[client]`` and ``parts["validation"][client]`` are a
+    client's *pools*: NumPy positions [n] in the tensors ``x`` and ``y`` of this rank.
 
     clients: the ids of the rank's clients.
-    train, test, validation, selection: positions [n] in the data set for each client of the experiment, by
-        id. ``validation`` is for the method, on ``selection`` best rounds are chosen; without them nothing is
-        held out.
-    channels_last: whether batches of images are laid out channels-last, as convolutions on a CPU run faster.
+    train, test, validation, selection: positions [n] in the data set for each client of
+        the experiment, by id. ``validation`` is for the method, on ``selection`` best
+        rounds are chosen; without them nothing is held out.
+    channels_last: whether batches of images are laid out channels-last, as convolutions
+        on a CPU run faster.
     augment: whether ``vary`` makes training images differ.
     normalise: what makes of the data set's samples [n, *shape] what a model takes.
     global_test: whether all clients are tested on the same samples.
@@ -81,20 +84,25 @@ class Samples:
         return self.x.dtype in (torch.int32, torch.int64)
 
     def dealt(self, pools: dict[int, np.ndarray]) -> "Samples":
-        """The same samples dealt out anew: a client trains, is tested and is validated on its one pool."""
+        """The same samples dealt out anew: a client trains, is tested and is validated
+        on its one pool.
+        """
         other = copy.copy(self)
         other.parts = dict.fromkeys(self.parts, pools)
         return other
 
     def replaced(self, x: Tensor, y: Tensor) -> "Samples":
-        """Other samples ``x`` [count, width] of classes ``y`` [count], which are taken as they are."""
+        """Other samples ``x`` [count, width] of classes ``y`` [count], which are taken
+        as they are.
+        """
         other = copy.copy(self)
         other.parts, other.x, other.y = {}, x, y
         other.augment, other._channels_last, other.normalise = False, False, lambda x: x
         return other
 
     def take(self, index: Tensor | np.ndarray) -> tuple[Tensor, Tensor]:
-        """The samples at positions ``index`` [count]: x ``[count, *shape]``, float32, normalised; y [count].
+        """The samples at positions ``index`` [count]: x ``[count, *shape]``, float32,
+        normalised; y [count].
 
         Positions may be those that ``vary`` returns.
         """
@@ -108,10 +116,11 @@ class Samples:
         return x, self.y[index]
 
     def vary(self, index: np.ndarray, seed: int, *key: int | str) -> np.ndarray:
-        """Positions for ``take`` of the same samples, each cropped and flipped at random as the key decides.
+        """Positions for ``take`` of the same samples, each cropped and flipped at
+        random as the key decides.
 
-        They say how by lying beyond the samples: number of samples · variant + position. Without ``augment``
-        they are ``index`` itself.
+        They say how by lying beyond the samples: number of samples · variant +
+        position. Without ``augment`` they are ``index`` itself.
         """
         if not self.augment:
             return index

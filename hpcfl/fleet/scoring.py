@@ -1,7 +1,8 @@
 """Scoring: large blocks of each client's own samples through each client's own model.
 
-Clients side by side do their whole blocks in lockstep, fewer and fewer of them, and then their rests, grouped
-by size, as they train. A block's size follows from the client's own pool alone.
+Clients side by side do their whole blocks in lockstep, fewer and fewer of them, and
+then their rests, grouped by size, as they train. A block's size follows from the
+client's own pool alone.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,19 +18,23 @@ from hpcfl.rows import pinned
 from hpcfl.scores.base import Block, Score
 
 SMALLEST = 16  # samples in a padded rest; fewer take as long
-# Samples of one client at once; a fixed number, so that a client's scores do not depend on its neighbours.
+# Samples of one client at once; a fixed number, so that a client's scores do not depend
+# on its neighbours.
 BLOCK = 128
 
 Sums = dict[str, Tensor]  # by name of the score: float64 [n, its width], on the CPU
 
 
 def by_blocks(pools: list[np.ndarray]) -> list[int]:
-    """Positions in ``pools``, the longest first: the first lanes of a chunk still have whole blocks."""
+    """Positions in ``pools``, the longest first: the first lanes of a chunk still have
+    whole blocks.
+    """
     return sorted(range(len(pools)), key=lambda i: (-len(pools[i]), i))
 
 
 def _padded(length: int) -> int:
-    """The length that a pool is padded to: whole blocks, and a power of two of at least ``SMALLEST``.
+    """The length that a pool is padded to: whole blocks, and a power of two of at least
+    ``SMALLEST``.
 
     Like the size of a block it follows from the client's own pool alone.
     """
@@ -40,7 +45,8 @@ def _padded(length: int) -> int:
 def _blocks(
     pools: list[np.ndarray], pads: bool
 ) -> Iterator[tuple[list[int], np.ndarray]]:
-    """Lanes and their next positions [a, b], −1 where padded: whole blocks, then rests of one size.
+    """Lanes and their next positions [a, b], −1 where padded: whole blocks, then rests
+    of one size.
 
     Where no lane has anything, there is one block without samples.
     """
@@ -57,7 +63,9 @@ def _blocks(
 
 
 def _filled(parts: list[np.ndarray], size: int) -> np.ndarray:
-    """Positions of at most ``size`` samples each as rows [a, size], which are filled up with −1."""
+    """Positions of at most ``size`` samples each as rows [a, size], which are filled up
+    with −1.
+    """
     found = np.full((len(parts), size), -1)
     found[np.arange(size) < np.array([[len(part)] for part in parts])] = np.concatenate(
         parts
@@ -73,11 +81,13 @@ def outputs(
     variables: Tensors,
     function: Predict,
 ) -> Iterator[tuple[list[int], Tensor, Tensor, Tensor]]:
-    """Run ``function`` over the pools of a chunk of L clients, a block of several lanes at a time.
+    """Run ``function`` over the pools of a chunk of L clients, a block of several lanes
+    at a time.
 
-    Yields for each block of b samples of ``a`` lanes: which lanes, the function's output ``[a, b, …]``,
-    y [a, b], and mask, bool [a, b], which is false where stacked lanes are padded. A lane's blocks come in
-    the order of its pool; a serial lane's last one is no longer than what is left.
+    Yields for each block of b samples of ``a`` lanes: which lanes, the function's
+    output ``[a, b, …]``, y [a, b], and mask, bool [a, b], which is false where stacked
+    lanes are padded. A lane's blocks come in the order of its pool; a serial lane's
+    last one is no longer than what is left.
 
     tensors, variables: of the clients' models and for the function, ``[L, …]`` by name.
     """
@@ -98,7 +108,9 @@ def outputs(
 
 
 def added(total: Tensor | None, lanes: list[int], part: Tensor, count: int) -> Tensor:
-    """``part`` [a, …] added to the rows ``lanes`` of ``total`` [count, …]; None is zeros."""
+    """``part`` [a, …] added to the rows ``lanes`` of ``total`` [count, …]; None is
+    zeros.
+    """
     total = part.new_zeros(count, *part.shape[1:]) if total is None else total
     total[selection(lanes, part.device)] += part
     return total
@@ -113,7 +125,8 @@ def score(
     predict: Predict,
     scores: Mapping[str, Score],
 ) -> Sums:
-    """The sums of ``scores`` over the pools of a chunk of L clients; arguments as for ``outputs``.
+    """The sums of ``scores`` over the pools of a chunk of L clients; arguments as for
+    ``outputs``.
 
     Raises TypeError where ``predict`` does not return logits [samples, classes].
     """

@@ -1,4 +1,6 @@
-"""The reference of all kernels: one client model at a time, an ordinary module, ordinary autograd."""
+"""The reference of all kernels: one client model at a time, an ordinary module,
+ordinary autograd.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +20,12 @@ from hpcfl.fleet.session import Session
 
 
 class SerialKernel:
-    """One lane at a time through an ordinary module whose parameters are views of the lane's tensors."""
+    """One lane at a time through an ordinary module whose parameters are views of the
+    lane's tensors.
+    """
 
     widest = 1
+    dependent: frozenset[str] = frozenset()  # no lane is beside another
 
     def __init__(self, module: nn.Module):
         self.module = module
@@ -30,14 +35,19 @@ class SerialKernel:
         """Nothing is recorded, so nothing can be wrong."""
 
     def settle(self, kind: str, tensors: Tensors) -> Tensors:
-        """Tensors that stay for a whole training, as they are: each session binds the module to its own."""
+        """Tensors that stay for a whole training, as they are: each session binds the
+        module to its own.
+        """
         return tensors
 
     def lay_out(self, tensors: Tensors) -> Tensors:
-        """A lane's tensors ``[1, …]``, the weights of convolutions channels-last, which are faster so."""
+        """A lane's tensors ``[1, …]``, the weights of convolutions channels-last, which
+        are faster so.
+        """
         if not self._channels_last:
             return tensors
-        # For one input channel `contiguous` would see nothing to do and leave other strides than a clone.
+        # For one input channel `contiguous` would see nothing to do and leave other
+        # strides than a clone.
         return {
             name: tensor[0].clone(memory_format=torch.channels_last)[None]
             if tensor.dim() == 5
@@ -46,7 +56,8 @@ class SerialKernel:
         }
 
     def _bind(self, tensors: Tensors, trained: list[str]) -> list[Tensor]:
-        """Point the module at lane 0 of ``tensors``; returns the parameters ``trained``, in that order.
+        """Point the module at lane 0 of ``tensors``; returns the parameters
+        ``trained``, in that order.
 
         What ``tensors`` lacks, such as a body that has run already, stays as it is.
         """
@@ -70,9 +81,11 @@ class SerialKernel:
         loss: Loss,
         frozen: Frozen = "evaluation",
     ) -> "SerialSession":
-        """The gradients of ``loss`` as a function of mini-batches, at ``tensors`` [1, …].
+        """The gradients of ``loss`` as a function of mini-batches, at ``tensors`` [1,
+        …].
 
-        Steps change ``tensors`` in place; gradients are taken at what they hold at the time of the call.
+        Steps change ``tensors`` in place; gradients are taken at what they hold at the
+        time of the call.
 
         trained: the names of the parameters to differentiate; the others are frozen.
         frozen: the mode of layers of which all is frozen.
@@ -95,7 +108,9 @@ class SerialKernel:
 
 
 class SerialSession(Session):
-    """Gradients of one lane's loss with respect to ``leaves``, parameters of the module by name."""
+    """Gradients of one lane's loss with respect to ``leaves``, parameters of the module
+    by name.
+    """
 
     def __init__(
         self, module: nn.Module, tensors: Tensors, loss: Loss, leaves: Tensors

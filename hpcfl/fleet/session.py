@@ -1,4 +1,6 @@
-"""What the kernels promise: gradients of lanes, mini-batch after mini-batch, at tensors that steps change."""
+"""What the kernels promise: gradients of lanes, mini-batch after mini-batch, at tensors
+that steps change.
+"""
 
 from abc import ABC, abstractmethod
 
@@ -9,9 +11,11 @@ from hpcfl.fleet.optimizers import Optimizer
 
 
 class Session(ABC):
-    """The gradients of a loss at ``tensors`` [L, …], which a kernel may have put to another place.
+    """The gradients of a loss at ``tensors`` [L, …], which a kernel may have put to
+    another place.
 
-    Steps change ``tensors`` in place; gradients are taken at what they hold at the time of the call.
+    Steps change ``tensors`` in place; gradients are taken at what they hold at the time
+    of the call.
     """
 
     tensors: Tensors
@@ -24,12 +28,13 @@ class Session(ABC):
     def __call__(
         self, lanes: Lanes, x: Tensor, y: Tensor, variables: Tensors
     ) -> tuple[Tensors, Tensor]:
-        """The gradients by name ``[a, …]``, losses and data terms [a, 2], on mini-batches of ``lanes``.
+        """The gradients by name ``[a, …]``, losses and data terms [a, 2], on
+        mini-batches of ``lanes``.
 
         They may be overwritten by the next call.
 
-        x: ``[a, size, …]``. y: [a, size]. variables: ``[a, …]`` by name.
-        Raises TypeError where a loss is not one number or does not depend on what is trained.
+        x: ``[a, size, …]``. y: [a, size]. variables: ``[a, …]`` by name. Raises
+        TypeError where a loss is not one number or does not depend on what is trained.
         """
 
     def step(

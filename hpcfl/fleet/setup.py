@@ -11,6 +11,9 @@ from hpcfl.fleet import rates
 from hpcfl.rows import randomness
 from hpcfl.rows.layout import Layout, to_row
 
+MODEL = "model"  # the purpose of the random numbers that a model is drawn with
+INITIAL = MODEL, 0  # the key of those that server and clients begin with
+
 
 @dataclass(frozen=True)
 class Setup:
@@ -18,7 +21,8 @@ class Setup:
 
     layout: of the parameters of one client's model.
     counts: training samples of each class, float64 [clients, classes].
-    build: makes the model of one client, adapted to the method and freshly initialised.
+    build: makes the model of one client, adapted to the method and freshly initialised;
+        what it freezes has the same values in all (``rows/constants.py``).
     participation: the fraction of clients that take part in a round.
     """
 
@@ -39,12 +43,15 @@ class Setup:
         return self.counts.shape[1]
 
     def initial(self, draw: int = 0) -> Tensor:
-        """Initial parameters ``[P]``: draw 0 is what server and clients share; other draws differ from it."""
-        with randomness.seeded(self.seed, "model", draw):
+        """Initial parameters ``[P]``: draw 0 is what server and clients share; other
+        draws differ from it.
+        """
+        with randomness.seeded(self.seed, MODEL, draw):
             return to_row(self.layout, self.build())
 
     def normal(self, *shape: int, key: tuple[int | str, ...]) -> Tensor:
-        """Standard normal numbers of this shape, float32 on the CPU, the same for the same key.
+        """Standard normal numbers of this shape, float32 on the CPU, the same for the
+        same key.
 
         key: a purpose, then perhaps a round.
         """
@@ -56,7 +63,9 @@ class Setup:
         return self.training.lr * rates.factor(self.training, round, self.rounds)
 
     def plain_rate(self, round: int) -> float:
-        """The rate of methods' own, plain steps in a round: ``plain_lr``, or ``lr``, times the same."""
+        """The rate of methods' own, plain steps in a round: ``plain_lr``, or ``lr``,
+        times the same.
+        """
         rate = (
             self.training.lr
             if self.training.plain_lr is None

@@ -1,6 +1,8 @@
-"""Sessions of the stacked kernel: the loss of one client, mapped over lanes, and its gradients.
+"""Sessions of the stacked kernel: the loss of one client, mapped over lanes, and its
+gradients.
 
-On a CPU they are recorded when they ran often, on a GPU graphs, and there a plain step is one graph whole.
+On a CPU they are recorded when they ran often, on a GPU graphs, and there a plain step
+is one graph whole.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +27,7 @@ from hpcfl.fleet.losses import (
     in_two,
     in_words,
 )
-from hpcfl.fleet.modules import Frozen, Program
+from hpcfl.fleet.modules import Frozen, Program, shared
 from hpcfl.fleet.optimizers import CHANGED, Optimizer, Parts, update
 from hpcfl.fleet.recordings import Recordable, Recordings
 from hpcfl.fleet.replay import Function
@@ -37,7 +39,8 @@ from hpcfl.rows import places
 class StackedLoss:
     """The losses of lanes as a function of tensors alone, which can be recorded.
 
-    names: of the parameters and buffers, of which the first ``trained`` are differentiated.
+    names: of the parameters and buffers, of which the first ``trained`` are
+        differentiated.
     variable_names: of the variables of the lanes.
     """
 
@@ -48,7 +51,8 @@ class StackedLoss:
     variable_names: list[str]
 
     def gradients(self, *given: Tensor) -> tuple[Tensor, ...]:
-        """The gradients of the trained parameters, ``[a, …]`` each, and last losses and data terms [a, 2].
+        """The gradients of the trained parameters, ``[a, …]`` each, and last losses and
+        data terms [a, 2].
 
         given: ``[a, …]`` each: the parameters and buffers, x, y and the variables.
         """
@@ -60,9 +64,11 @@ class StackedLoss:
             tensor.detach().requires_grad_() for tensor in tensors[: self.trained]
         ]
         named = dict(zip(self.names, leaves + tensors[self.trained :], strict=True))
+        named |= shared(self.module, len(x))
         lanes = dict(zip(self.variable_names, variables, strict=True))
         losses = vmap(self.of_one, randomness="error")(named, x, y, lanes)
-        # A lane's loss depends on its own tensors alone, so the gradient of the sum holds every lane's own.
+        # A lane's loss depends on its own tensors alone, so the gradient of the sum
+        # holds every lane's own.
         total = differentiable(losses[:, 0].sum())
         return (
             *torch.autograd.grad(total, leaves, materialize_grads=True),
@@ -72,7 +78,9 @@ class StackedLoss:
     def of_one(
         self, named: Tensors, x: Tensor, y: Tensor, variables: Tensors
     ) -> Tensor:
-        """Loss and data term [2] of ONE client with tensors ``named``, on ``x`` [size, …], ``y`` [size]."""
+        """Loss and data term [2] of ONE client with tensors ``named``, on ``x`` [size,
+        …], ``y`` [size].
+        """
         swapped = {f"model.{name}": tensor for name, tensor in named.items()}
         loss: Tensor = functional_call(
             Program(self.module, self._of_model), swapped, (x, y, variables)
@@ -87,7 +95,9 @@ class StackedLoss:
 
 
 class StackedSession(Session):
-    """Gradients of the lanes' losses at ``tensors`` [L, …]; each call moves the buffers among these."""
+    """Gradients of the lanes' losses at ``tensors`` [L, …]; each call moves the buffers
+    among these.
+    """
 
     def __init__(
         self,
@@ -137,16 +147,12 @@ class StackedSession(Session):
 
     def _recorded(self, variable_names: tuple[str, ...]) -> Function:
         """What computes gradients and losses, or its recordings."""
-        recordable = self._recordable(variable_names)
-        # batch norm writes to its buffers, which only graphs can repeat
-        return (
-            recordable.function
-            if self._buffers
-            else self._recordings.replayed(recordable)
-        )
+        return self._recordings.replayed(self._recordable(variable_names))
 
     def _recordable(self, variable_names: tuple[str, ...], *of_step: str) -> Recordable:
-        """What computes gradients and losses. of_step: what else its recordings depend on."""
+        """What computes gradients and losses. of_step: what else its recordings depend
+        on.
+        """
         names, trained = self._names, len(self._trained)
         run = StackedLoss(self._module, self._loss, names, trained, [*variable_names])
         return Recordable(
@@ -161,13 +167,15 @@ class StackedSession(Session):
             run.gradients,
             f"the loss {in_words(self._loss)}",
             len(names) + 1,
+            writes=bool(self._buffers),  # as batch norm does
         )
 
 
 class GraphedSession(StackedSession):
     """The same on a GPU, where gradients and losses are good until the next call.
 
-    The first lanes of ``tensors`` are where graphs look for them, so that a step of these is one graph.
+    The first lanes of ``tensors`` are where graphs look for them, so that a step of
+    these is one graph.
     """
 
     def __init__(
@@ -233,7 +241,9 @@ class GraphedSession(StackedSession):
     def _recorded_step(
         self, variable_names: tuple[str, ...], training: Training, parts: Parts
     ) -> Graphed:
-        """Gradients, losses and a step of the optimiser, whose ``parts`` follow the other arguments."""
+        """Gradients, losses and a step of the optimiser, whose ``parts`` follow the
+        other arguments.
+        """
         trained, begin = len(self._trained), len(self._names) + 2 + len(variable_names)
         kinds = [kind for kind, part in parts.items() for _ in part]
         changed = [
@@ -255,10 +265,11 @@ class GraphedSession(StackedSession):
 def _step(
     training: Training, kinds: list[str], trained: int, begin: int
 ) -> Callable[[Sequence[Tensor], Sequence[Tensor]], None]:
-    """A step of the optimiser for ``graphs.Update``: its arguments are the first ``trained`` and those from
-    ``begin`` on, which are of these ``kinds``."""
-    # One kernel works on all gradients and weights if they lie alike; a plain step has no such kernel,
-    # because its rate is a tensor.
+    """A step of the optimiser for ``graphs.Update``: its arguments are the first
+    ``trained`` and those from ``begin`` on, which are of these ``kinds``.
+    """
+    # One kernel works on all gradients and weights if they lie alike; a plain step has
+    # no such kernel, because its rate is a tensor.
     in_lists = training.optimizer != "sgd" or bool(
         training.momentum or training.weight_decay
     )

@@ -21,7 +21,9 @@ class Stopwatch:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """A block whose time, without that of phases inside it, is added to ``seconds[name]``."""
+        """A block whose time, without that of phases inside it, is added to
+        ``seconds[name]``.
+        """
         self._settle()
         self._running.append(name)
         try:

@@ -1,4 +1,6 @@
-"""What a server trains by itself: a model on given tensors, no client's samples; or tensors alone."""
+"""What a server trains by itself: a model on given tensors, no client's samples; or
+tensors alone.
+"""
 
 from collections.abc import Callable
 
@@ -29,10 +31,11 @@ def fit(
     round: int,
     beat: Callable[[], None],
 ) -> Tensor:
-    """The row ``[P]`` of a fresh model, trained on the cross-entropy of ``x`` [samples, …], ``y`` [samples].
+    """The row ``[P]`` of a fresh model, trained on the cross-entropy of ``x`` [samples,
+    …], ``y`` [samples].
 
-    Its first parameters and the order of samples are keyed by (seed, round). The learning rate does not
-    decay.
+    Its first parameters and the order of samples are keyed by (seed, round). The
+    learning rate does not decay.
 
     build: makes the model. training: how it is trained. beat: called once a mini-batch.
     """
@@ -79,9 +82,11 @@ def descend(
     steps: int,
     beat: Callable[[], None],
 ) -> Tensors:
-    """Plain gradient descent on tensors that belong to no model; returns them by name after ``steps`` steps.
+    """Plain gradient descent on tensors that belong to no model; returns them by name
+    after ``steps`` steps.
 
-    start: where it begins, by name; it does not change. loss: a function of such tensors.
+    start: where it begins, by name; it does not change. loss: a function of such
+        tensors.
     lr: the learning rate. beat: called once a step.
     """
     current = {name: tensor.clone() for name, tensor in start.items()}

@@ -1,11 +1,12 @@
 """THE training loop: mini-batches of many clients, each client an independent lane.
 
-Clients are sorted by their number of samples and trained in *chunks*, as many side by side as the kernel
-takes. In an epoch the lanes of a chunk first do their full batches in lockstep, fewer and fewer lanes as
-clients run out; then they do their tails, the smaller last batches, grouped by size. So no batch is ever
-padded.
+Clients are sorted by their number of samples and trained in *chunks*, as many side by
+side as the kernel takes. In an epoch the lanes of a chunk first do their full batches
+in lockstep, fewer and fewer lanes as clients run out; then they do their tails, the
+smaller last batches, grouped by size. So no batch is ever padded.
 
-A mini-batch's way, from the top down: ``train``, then a chunk's ``run``, ``epoch``, ``play`` and ``batch``.
+A mini-batch's way, from the top down: ``train``, then a chunk's ``run``, ``epoch``,
+``play`` and ``batch``.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,16 +26,20 @@ from hpcfl.fleet.resources import Resources
 from hpcfl.fleet.turn import Draws, Turn
 from hpcfl.rows import pinned, places, randomness
 
-# (lanes, size, positions of samples [lanes, batches·size]): batches of one size that lanes do side by side
+# (lanes, size, positions of samples [lanes, batches·size]): batches of one size that
+# lanes do side by side
 Stretch = tuple[list[int], int, np.ndarray]
-# (lanes, size of the batches, objectives and data terms [batches, lanes, 2]): what came of a stretch
+# (lanes, size of the batches, objectives and data terms [batches, lanes, 2]): what came
+# of a stretch
 Played = tuple[list[int], int, Tensor]
 BLOCK_SAMPLES = 2048  # how many samples are gathered and normalised at once
 
 
 @dataclass(frozen=True)
 class Task:
-    """A local training as a method asked for it; ``Fleet.train`` and ``train_by`` explain the fields."""
+    """A local training as a method asked for it; ``Fleet.train`` and ``train_by``
+    explain the fields.
+    """
 
     round: int
     loss: Loss
@@ -54,7 +59,9 @@ class Task:
     )
 
     def lasts(self, clients: Sequence[int]) -> Tensor:
-        """How many epochs the clients at these positions do, int64 [L]: at least one of several."""
+        """How many epochs the clients at these positions do, int64 [L]: at least one of
+        several.
+        """
         if self.pace is None:
             return torch.full((len(clients),), self.epochs)
         return (
@@ -65,7 +72,9 @@ class Task:
         )
 
     def pool(self, seed: int, client: int, held: np.ndarray) -> np.ndarray:
-        """Which of a client's samples ``held`` [n_i] it trains on: all, or a random share for the phase."""
+        """Which of a client's samples ``held`` [n_i] it trains on: all, or a random
+        share for the phase.
+        """
         if self.share >= 1:
             return held
         count = max(1, int(self.share * len(held))) if len(held) else 0
@@ -81,8 +90,8 @@ class Trained:
     """What a local training made of n clients, in new tensors.
 
     rows: ``[n, P]``. buffers: their batch-norm statistics ``[n, B]``.
-    losses: each client's mean objective and its data term in its last epoch, float64 [n, 2]; 0 for those that
-    did not train.
+    losses: each client's mean objective and its data term in its last epoch, float64
+        [n, 2]; 0 for those that did not train.
     changed: the variables that the method's step assigned, ``[n, …]`` by name.
     """
 
@@ -100,7 +109,8 @@ def train(
     buffers: Tensor,
     variables: Tensors,
 ) -> Trained:
-    """Train clients ``ids`` [n] from ``rows`` [n, P], ``buffers`` [n, B] and ``variables`` [n, …] by name.
+    """Train clients ``ids`` [n] from ``rows`` [n, P], ``buffers`` [n, B] and
+    ``variables`` [n, …] by name.
 
     The given tensors do not change.
     """
@@ -134,7 +144,8 @@ def train(
             (int(ids[i]), pool, lengths[i])
             for i, pool in zip(positions, own, strict=True)
         ]
-        # No name for them here, so that their memory is free once a GPU has them where its graphs look.
+        # No name for them here, so that their memory is free once a GPU has them where
+        # its graphs look.
         chunk = Chunk(
             task,
             here,
@@ -171,7 +182,9 @@ def _frozen_once(
     first: int,
     variables: Tensors,
 ) -> bool:
-    """Whether the layers below the head run once, before the first epoch; ``first``: a client's position."""
+    """Whether the layers below the head run once, before the first epoch; ``first``: a
+    client's position.
+    """
     if task.frozen == "training" and resources.buffers.width:
         return False  # what batch norm makes of a sample depends on its mini-batch
     one = slice(first, first + 1)
@@ -192,9 +205,11 @@ def _copied(rows: Tensor) -> Tensor:
 
 
 class Chunk:
-    """Clients side by side, a lane each, sorted by ``by_length``, from their first mini-batch to their last.
+    """Clients side by side, a lane each, sorted by ``by_length``, from their first
+    mini-batch to their last.
 
-    clients: for each lane the client's id, its pool, and how many samples of it an epoch uses.
+    clients: for each lane the client's id, its pool, and how many samples of it an
+        epoch uses.
     lasts: how many epochs each lane does at most, int64 [L].
     size: samples of a full step of one lane.
     tensors, variables: of the lanes, ``[L, …]`` by name; steps change them in place.
@@ -246,10 +261,12 @@ class Chunk:
         )
 
     def run(self) -> Tensor:
-        """Train all epochs; returns each lane's mean objective and data term in its last one, float64 [L, 2].
+        """Train all epochs; returns each lane's mean objective and data term in its
+        last one, float64 [L, 2].
 
-        The proximal term is that of the trained model: in every step it would cost a pass over the models.
-        Raises RunFailure if a recording of the steps turned out to be wrong.
+        The proximal term is that of the trained model: in every step it would cost a
+        pass over the models. Raises RunFailure if a recording of the steps turned out
+        to be wrong.
         """
         losses = torch.zeros(
             len(self.clients), 2, dtype=torch.float64, device=self.resources.device
@@ -275,9 +292,11 @@ class Chunk:
         return losses if proximal is None else regularised(losses, proximal)
 
     def _drawn_by_model(self, epoch: int) -> AbstractContextManager[None]:
-        """A block in which what a model draws by itself, for dropout, is a function of client and epoch.
+        """A block in which what a model draws by itself, for dropout, is a function of
+        client and epoch.
 
-        Clients side by side cannot draw so; a model that does trains them one after the other.
+        Clients side by side cannot draw so; a model that does trains them one after the
+        other.
         """
         if self.resources.kernel.widest > 1:
             return nullcontext()
@@ -286,9 +305,11 @@ class Chunk:
         return randomness.seeded(self.resources.seed, "model", *key)
 
     def epoch(self, epoch: int, running: Tensor) -> Tensor:
-        """Train one epoch of the lanes where ``running``, bool [L]; the others stay as they are.
+        """Train one epoch of the lanes where ``running``, bool [L]; the others stay as
+        they are.
 
-        Returns each lane's mean objective and data term, and the last mini-batch's objective, float64 [L, 3].
+        Returns each lane's mean objective and data term, and the last mini-batch's
+        objective, float64 [L, 3].
         """
         samples, lane_steps = self.resources.samples, self.resources.lane_steps
         orders = [self.order(lane, epoch) for lane in range(len(self.clients))]
@@ -332,7 +353,9 @@ class Chunk:
         return record
 
     def order(self, lane: int, epoch: int) -> np.ndarray:
-        """Positions of a lane's samples in this epoch, in order: of its shuffled pool as many as are used."""
+        """Positions of a lane's samples in this epoch, in order: of its shuffled pool
+        as many as are used.
+        """
         (client, pool, length), task, seed = (
             self.clients[lane],
             self.task,
@@ -343,12 +366,14 @@ class Chunk:
         return self.resources.samples.vary(shuffled[:length], seed, *key)
 
     def play(self, lanes: Lanes, x: Tensor, y: Tensor, size: int) -> Tensor:
-        """Train on the batches in ``x`` [a·batches·size, …], ``y`` [a, batches·size], one after the other.
+        """Train on the batches in ``x`` [a·batches·size, …], ``y`` [a, batches·size],
+        one after the other.
 
         Returns the objectives and data terms of the ``a`` lanes, [batches, a, 2].
         """
         width, span = y.shape
-        # One lane's batch is a slice of the gathered block, which keeps its memory layout.
+        # One lane's batch is a slice of the gathered block, which keeps its memory
+        # layout.
         x = x[None] if width == 1 else x.view(width, span, *x.shape[1:])
         lane_steps = self.resources.lane_steps
         lane_steps.batched += span // size
@@ -359,9 +384,11 @@ class Chunk:
         )
 
     def added(self, played: list[Played]) -> Tensor:
-        """Each lane's two sums over the samples of an epoch, and the last batch's objective, float64 [L, 3].
+        """Each lane's two sums over the samples of an epoch, and the last batch's
+        objective, float64 [L, 3].
 
-        Tails, which come last and of which a lane has one at most, are added all at once.
+        Tails, which come last and of which a lane has one at most, are added all at
+        once.
         """
         device = self.resources.device
         record = torch.zeros(len(self.clients), 3, dtype=torch.float64, device=device)
@@ -370,7 +397,8 @@ class Chunk:
             numbers = [(lane, size) for group, size, _ in stretches for lane in group]
             lanes, sizes = pinned.on_device(torch.tensor(numbers), device).unbind(dim=1)
             losses = torch.cat([found for *_, found in stretches], dim=1).to(record)
-            # Added one by one in double precision: a sum may not depend on how many steps a block holds.
+            # Added one by one in double precision: a sum may not depend on how many
+            # steps a block holds.
             sums = torch.cat([record[lanes, :2][None], losses * sizes[:, None]]).cumsum(
                 dim=0
             )
@@ -415,7 +443,8 @@ class Chunk:
 
 
 def epoch_length(samples: int, size: int, fewest: int, steps: int | None) -> int:
-    """How many samples an epoch uses: whole steps of ``size``, and a tail of at least ``fewest``.
+    """How many samples an epoch uses: whole steps of ``size``, and a tail of at least
+    ``fewest``.
 
     steps: the most steps; None for any number.
     """
@@ -424,7 +453,8 @@ def epoch_length(samples: int, size: int, fewest: int, steps: int | None) -> int
 
 
 def by_length(lengths: list[int], batch_size: int) -> list[int]:
-    """Positions in ``lengths``, sorted by the number of full batches, then by the tail, longest first.
+    """Positions in ``lengths``, sorted by the number of full batches, then by the tail,
+    longest first.
 
     So the lanes of a chunk that still have full batches are always its first ones.
     """
@@ -437,7 +467,9 @@ def by_length(lengths: list[int], batch_size: int) -> list[int]:
 def _stretches(
     orders: list[np.ndarray], lanes: list[int], batch_size: int
 ) -> Iterator[Stretch]:
-    """An epoch of these lanes, whose samples are ``orders``: their full batches, then their tails."""
+    """An epoch of these lanes, whose samples are ``orders``: their full batches, then
+    their tails.
+    """
     full = [len(orders[i]) // batch_size for i in lanes]
     done = 0
     while (
@@ -467,7 +499,9 @@ def _stretches(
 
 
 def _blocks(stretches: list[Stretch]) -> Iterator[list[Stretch]]:
-    """Stretches that are gathered at once: one, or several with at most ``BLOCK_SAMPLES`` samples in all."""
+    """Stretches that are gathered at once: one, or several with at most
+    ``BLOCK_SAMPLES`` samples in all.
+    """
     block: list[Stretch] = []
     for stretch in stretches:
         if (

@@ -13,7 +13,8 @@ from hpcfl.rows import pinned, places, randomness
 
 
 class Draws:
-    """Uniform numbers for the steps of a chunk's lanes, and how many steps each lane has taken.
+    """Uniform numbers for the steps of a chunk's lanes, and how many steps each lane
+    has taken.
 
     clients: the ids of the lanes' clients. steps: how many each lane takes in an epoch.
     taken: the steps that each lane has taken in this training, int64 [L].
@@ -71,7 +72,9 @@ class Draws:
         return table[self._every[lanes], self.taken[lanes] - self._before[lanes]]
 
     def _table(self, purpose: str, shape: tuple[int, ...]) -> Tensor:
-        """An epoch's numbers, float64 ``[L, most steps, *shape]``: those steps' part of ``Fleet.uniform``."""
+        """An epoch's numbers, float64 ``[L, most steps, *shape]``: those steps' part of
+        ``Fleet.uniform``.
+        """
         numbers_per_step = int(np.prod(shape, dtype=np.int64))
         table = np.zeros((len(self._clients), max(self._steps), *shape))
         seed, round = self._key
@@ -90,17 +93,20 @@ class Draws:
         return torch.from_numpy(table)
 
 
-# of (lanes, x, y, variables): the gradients by name, and losses and their data terms [a, 2]
+# of (lanes, x, y, variables): the gradients by name, and losses and their data terms
+# [a, 2]
 Gradient = Callable[[Lanes, Tensor, Tensor, Tensors], tuple[Tensors, Tensor]]
 
 
 @dataclass
 class Turn:
-    """What a method's ``step(turn)`` sees: ``a`` lanes at their next mini-batch, or their next few.
+    """What a method's ``step(turn)`` sees: ``a`` lanes at their next mini-batch, or
+    their next few.
 
     Rows cover just the columns that are trained, ``[a, width]``.
 
-    variables: the method's tensors ``[a, …]`` by name; a step changes one by assigning a new tensor.
+    variables: the method's tensors ``[a, …]`` by name; a step changes one by assigning
+        a new tensor.
     index: how many steps each lane did before in this training, int64 [a].
     """
 
@@ -119,7 +125,9 @@ class Turn:
 
     @property
     def losses(self) -> Tensor:
-        """Losses and data terms [a, 2] of the last gradient that was taken, which count as the step's."""
+        """Losses and data terms [a, 2] of the last gradient that was taken, which count
+        as the step's.
+        """
         return self._losses.clone()  # on a GPU the next gradient overwrites them
 
     def rows(self) -> Tensor:
@@ -136,9 +144,11 @@ class Turn:
         self._put(rows)
 
     def _put_back(self) -> None:
-        """Give the models their own rows again if a gradient was taken elsewhere and nothing came after it.
+        """Give the models their own rows again if a gradient was taken elsewhere and
+        nothing came after it.
 
-        Whatever reads or changes the models calls it first, and the fleet after each step.
+        Whatever reads or changes the models calls it first, and the fleet after each
+        step.
         """
         if self._own is not None:
             self.write(self._own)
@@ -150,7 +160,8 @@ class Turn:
                 part.is_contiguous() for part in own
             ):  # flat they are views: one launch writes them all
                 flat = [part.flatten(1) for part in own]
-                # CUDA's kernel takes any rows without gaps for rows that lie one after the other
+                # CUDA's kernel takes any rows without gaps for rows that lie one after
+                # the other
                 torch.split_with_sizes_copy(
                     rows.contiguous(), [part.shape[1] for part in flat], dim=1, out=flat
                 )
@@ -159,7 +170,9 @@ class Turn:
             places.put(self._tensors[name], self._lanes, part)
 
     def descend(self, direction: Tensor) -> None:
-        """Do one step of the experiment's optimiser with ``direction`` [a, width] as the gradient."""
+        """Do one step of the experiment's optimiser with ``direction`` [a, width] as
+        the gradient.
+        """
         self._put_back()
         self._optimizer.step(self._lanes, self._split(direction))
 
@@ -167,8 +180,8 @@ class Turn:
         """The gradient of the loss on a mini-batch, ``[a, width]``.
 
         rows: where it is taken, ``[a, width]``; by default at the lanes' models.
-        batch: which of the step's mini-batches.
-        Wherever it is taken, batch norm moves the statistics of the model that is trained, once a call.
+        batch: which of the step's mini-batches. Wherever it is taken, batch norm moves
+            the statistics of the model that is trained, once a call.
         """
         if rows is None:
             self._put_back()
@@ -178,7 +191,9 @@ class Turn:
         return self._flat(self._gradients(batch))
 
     def regulariser(self, terms: Tensor) -> None:
-        """What the step minimises beside the loss, [a]: it joins ``losses``, and not their data terms."""
+        """What the step minimises beside the loss, [a]: it joins ``losses``, and not
+        their data terms.
+        """
         self._losses = regularised(self._losses, terms)
 
     def move(
@@ -188,14 +203,17 @@ class Turn:
         batch: int = 0,
         clip: bool = False,
     ) -> None:
-        """Take the gradient on a mini-batch at the lanes' models and move these by ``function``.
+        """Take the gradient on a mini-batch at the lanes' models and move these by
+        ``function``.
 
-        It is called with (rows, gradient, *others) and changes the rows in place, and nothing else. It works
-        element by element: what becomes of a number depends on those at the same place alone. So it can be
-        given a layer at a time, in any shape, without putting whole rows together first.
+        It is called with (rows, gradient, *others) and changes the rows in place, and
+        nothing else. It works
+        element by element: what becomes of a number depends on those at the same place
+            alone. So it can be given a layer at a time, in any shape, without putting
+            whole rows together first.
 
-        others: ``[a, width]`` each. clip: whether each lane's whole gradient is first scaled to a norm of at
-        most ``training.clip``, where that is set.
+        others: ``[a, width]`` each. clip: whether each lane's whole gradient is first
+        scaled to a norm of at most ``training.clip``, where that is set.
         """
         self._put_back()
         gradients = self._gradients(batch)
@@ -215,15 +233,18 @@ class Turn:
                 places.put(self._tensors[name], self._lanes, own)
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
-        """Uniform numbers in [0, 1), ``[a, *shape]``, keyed by purpose, round, client and step.
+        """Uniform numbers in [0, 1), ``[a, *shape]``, keyed by purpose, round, client
+        and step.
 
-        They are ``fleet.uniform(purpose, steps, *shape)`` at ``index``. Raises ValueError where one purpose
-        is asked for two shapes in an epoch.
+        They are ``fleet.uniform(purpose, steps, *shape)`` at ``index``. Raises
+        ValueError where one purpose is asked for two shapes in an epoch.
         """
         return self._draws.uniform(self._lanes, purpose, shape)
 
     def _gradients(self, batch: int) -> Tensors:
-        """The gradients by name where the models are now, good until the next ones are taken."""
+        """The gradients by name where the models are now, good until the next ones are
+        taken.
+        """
         gradients, self._losses = self._gradient(
             self._lanes, *self._batches[batch], self.variables
         )

@@ -1,9 +1,15 @@
-"""What FedAdam and FedYogi share: the server takes the clients' mean change as the gradient of an optimiser.
+"""What FedAdam and FedYogi share: the server takes the clients' mean change as the
+gradient of an optimiser.
 
-Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2, with Δ the weighted mean of the
-clients' changes w_i − w: m ← β₁m + (1 − β₁)Δ; v as the method says; w ← w + η m / (√v + τ), element by
-element, without bias correction. m starts at 0 and v at τ², the least that the paper allows. The learning
-rate of clients is the experiment's.
+Reddi et al., "Adaptive federated optimization", ICLR 2021, Algorithm 2, with Δ the
+weighted mean of the clients' changes w_i − w: m ← β₁m + (1 − β₁)Δ; v as the method
+says; w ← w + η m / (√v + τ), element by element, without bias correction. m starts at 0
+and v at τ², the least that the paper allows. The learning rate of clients is the
+experiment's.
+
+Algorithm 2 has the uniform mean; here clients weigh by samples, as FedAvg's, so that a
+comparison shows the method alone (methods-2.md §12). ``weights = "uniform"`` is the
+algorithm's.
 """
 
 from abc import abstractmethod
@@ -17,7 +23,9 @@ from hpcfl.methods.fedavg import ServerModel
 
 
 class AdaptiveServer(ServerModel):
-    """Server: ``model`` w, ``first`` m and ``second`` v, [P] each. Client: nothing. Down P, up P."""
+    """Server: ``model`` w, ``first`` m and ``second`` v, [P] each. Client: nothing.
+    Down P, up P.
+    """
 
     family = "one global model"
     reference = "Reddi et al., ICLR 2021"

@@ -1,14 +1,16 @@
-"""Adaptive local aggregation (ALA): learned weights blend the received model and a client's own.
+"""Adaptive local aggregation (ALA): learned weights blend the received model and a
+client's own.
 
-Zhang et al., "FedALA: Adaptive local aggregation for personalized federated learning", AAAI 2023, eqs 4–7.
-A client with a model v of its own that receives a model g copies the lower layers of g and starts the upper
-ones at v + Ω⊙(g − v). It learns the weights Ω, one in [0, 1] for each parameter, on its own samples before
-local training. Only the model that training starts from is replaced, so that other methods than FedALA can
-have it too (``ala = true``).
+Zhang et al., "FedALA: Adaptive local aggregation for personalized federated learning",
+AAAI 2023, eqs 4–7. A client with a model v of its own that receives a model g copies
+the lower layers of g and starts the upper ones at v + Ω⊙(g − v). It learns the weights
+Ω, one in [0, 1] for each parameter, on its own samples before local training. Only the
+model that training starts from is replaced, so that other methods than FedALA can have
+it too (``ala = true``).
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as functional
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 
 from hpcfl.fleet import Fleet, Turn
 from hpcfl.fleet.losses import Batch
-from hpcfl.methods.base import Method, Setup, State
+from hpcfl.methods.base import Method, OptionHooks, Setup, State
 from hpcfl.rows.layout import Group
 
 Activation = Literal["round", "own"]  # whose second round learns Ω until it converges
@@ -28,11 +30,12 @@ WINDOW = 10  # so many last losses must be alike for a first activation to end
 class AdaptiveLocalAggregation:
     """ALA with the keys of ``FedALA``.
 
-    Client: ``model`` [P], its own; ``ala.weights``, Ω of the upper layers' columns; ``ala.rounds`` [1], in
-    how many rounds it has taken part.
+    Client: ``model`` [P], its own; ``ala.weights``, Ω of the upper layers' columns;
+    ``ala.rounds`` [1], in how many rounds it has taken part.
 
-    activation: "round", Algorithm 1, begins with round 2 of the federation, also for clients that were not in
-    round 1, whose own model is still the initial one. "own" begins with each client's own second round.
+    activation: "round", Algorithm 1, begins with round 2 of the federation, also for
+    clients that were not in round 1, whose own model is still the initial one. "own"
+    begins with each client's own second round.
     """
 
     eta: float = 1.0
@@ -51,14 +54,17 @@ class AdaptiveLocalAggregation:
         }
 
     def adapt(self, fleet: Fleet, received: Tensor) -> Tensor:
-        """The models ``[n, P]`` that clients start from: ``received``, its upper layers v + Ω⊙(g − v).
+        """The models ``[n, P]`` that clients start from: ``received``, its upper layers
+        v + Ω⊙(g − v).
 
-        Over mini-batches of a random share of the samples, Ω ← clip(Ω − η·∇⊙(g − v), 0, 1) with the loss's
-        gradient ∇ at the blended model. In the second round this runs until the standard deviation of the
-        last ten epochs' losses is below the threshold, at most ``most_epochs``; from then on for one epoch.
-        In the first round clients have no model of their own yet and start from g; this is known by counting,
-        where the reference code compares tensors. Batch norm is in training mode throughout, and what its
-        statistics move by is forgotten.
+        Over mini-batches of a random share of the samples, Ω ← clip(Ω − η·∇⊙(g − v), 0,
+        1) with the loss's gradient ∇ at the blended model. In the second round this
+        runs until the standard deviation of the last ten epochs' losses is below the
+        threshold, at most ``most_epochs``; from then on for one epoch. In the first
+        round clients have no model of their own yet and start from g; this is known by
+        counting, where the reference code compares tensors. Batch norm is in training
+        mode throughout, and what its statistics move by is forgotten. Stragglers do all
+        of it: it ends when it has converged, not after a number of epochs to share.
         """
         upper, rows = fleet.layout.columns(self.layers), fleet.rows(received)
         own, received = fleet.state["model"][:, upper], rows[:, upper]
@@ -112,8 +118,19 @@ class AdaptiveLocalAggregation:
 
 
 class Blending(Method):
-    """The base of methods with the option ``ala``; each says what is blended with a client's own model."""
+    """The base of methods with the option ``ala``; each says what is blended with a
+    client's own model.
+    """
 
+    option_hooks: ClassVar[OptionHooks] = {
+        "ala": {
+            "client_state": (),
+            "start": (),
+            "keep": (),
+            "update": ("start", "keep"),
+        }
+    }
+    keeps: ClassVar[tuple[str, ...]] = ("ala",)
     ala: bool = Field(
         False,
         description="blend own model and what comes down by FedALA's module (s = 0.8, p = 1) before training",

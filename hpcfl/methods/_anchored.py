@@ -1,9 +1,10 @@
-"""Personal models under an anchor: the server mixes the last uploads, clients stay near the mix.
+"""Personal models under an anchor: the server mixes the last uploads, clients stay near
+the mix.
 
-What FedAMP and DiversiFed share. Client i keeps its model w_i, trains on from it and minimises
-F_i(w) + (strength/2)‖w − z_i‖². Its anchor is z_i = (1 − Σ_j β_ij) w_i + Σ_j β_ij w_j over the clients j that
-uploaded in the last round; what β is, a method says. In round 1 there is no anchor yet, and clients minimise
-F_i alone.
+What FedAMP and DiversiFed share. Client i keeps its model w_i, trains on from it and
+minimises F_i(w) + (strength/2)‖w − z_i‖². Its anchor is z_i = (1 − Σ_j β_ij) w_i + Σ_j
+β_ij w_j over the clients j that uploaded in the last round; what β is, a method says.
+In round 1 there is no anchor yet, and clients minimise F_i alone.
 """
 
 from abc import abstractmethod
@@ -20,13 +21,16 @@ from hpcfl.rows import mixing
 
 
 class Anchored(Blending):
-    """Server: ``models`` [M, P], each client's last upload; ``uploaded``, bool [M], who sent one last round.
+    """Server: ``models`` [M, P], each client's last upload; ``uploaded``, bool [M], who
+    sent one last round.
 
-    Client: ``model`` [P]. Down P (the anchor z), up P. The result is read from ``post``, after training.
+    Client: ``model`` [P]. Down P (the anchor z), up P. The result is read from
+    ``post``, after training.
     """
 
     primary: ClassVar[str] = "post"
     family: ClassVar[str] = "mixed on the server"
+    keeps: ClassVar[tuple[str, ...]] = ("ala",)
     no_newcomers: ClassVar[str] = (
         "because what the server mixes for a client begins with what that client "
         "uploaded"
@@ -34,10 +38,11 @@ class Anchored(Blending):
 
     @abstractmethod
     def attraction(self, distances: Tensor, itself: Tensor) -> Tensor:
-        """The weights β [m, n], float64, of the last n uploads in the anchors of m receivers.
+        """The weights β [m, n], float64, of the last n uploads in the anchors of m
+        receivers.
 
-        distances: Euclidean, float64 [m, n], from each receiver's model to each upload. itself: bool [m, n],
-        where that upload is the receiver's own; β must be 0 there.
+        distances: Euclidean, float64 [m, n], from each receiver's model to each upload.
+        itself: bool [m, n], where that upload is the receiver's own; β must be 0 there.
         """
 
     @abstractmethod

@@ -1,7 +1,9 @@
-"""Batch-norm statistics that are averaged like the model: ``training.buffers = "average"``.
+"""Batch-norm statistics that are averaged like the model: ``training.buffers =
+"average"``.
 
-FedNH's and FedUV's codes average a model's whole state like this. PFLlib and its family average parameters
-only, and so does the default, ``"local"``: the statistics stay with each client.
+FedNH's and FedUV's codes average a model's whole state like this. PFLlib and its family
+average parameters only, and so does the default, ``"local"``: the statistics stay with
+each client.
 """
 
 from dataclasses import dataclass
@@ -17,11 +19,12 @@ from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
 
 @dataclass(frozen=True)
 class AveragedBuffers:
-    """A wrapped ``method``: its buffers go up beside what it sends, are averaged with its weights, come down.
+    """A wrapped ``method``: its buffers go up beside what it sends, are averaged with
+    its weights, come down.
 
-    initial: the buffers before round 1, [width] each, by their name in the clients' private state, under
-    which the server keeps the averages. averaged: bool [width], False for counters, which stay with the
-    client.
+    initial: the buffers before round 1, [width] each, by their name in the clients'
+    private state, under which the server keeps the averages. averaged: bool [width],
+    False for counters, which stay with the client.
     """
 
     method: Method
@@ -79,7 +82,9 @@ class AveragedBuffers:
         self.method.inherit(fleet, self._unpacked(fleet, inbox))
 
     def _unpacked(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """The method's own part of the inbox, after the received buffers have become the clients'."""
+        """The method's own part of the inbox, after the received buffers have become
+        the clients'.
+        """
         for name in self.initial:
             fleet.state[name] = torch.where(
                 self.averaged.to(inbox[name].device), inbox[name], fleet.state[name]

@@ -1,12 +1,14 @@
-"""Class-wise aggregation: one average for each class, and for each client its mix of these class models.
+"""Class-wise aggregation: one average for each class, and for each client its mix of
+these class models.
 
-Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025). With π̂_i [K] the estimated
-class distribution of client i and p_l the weight of client l, class model j is G_j = Σ_l q_lj w_l,
-q_lj = p_l π̂_lj / Σ_m p_m π̂_mj, and client i starts from Σ_j π̂_ij G_j; in matrices, from Π·G with G = Q·W.
-After a cohort of many more clients than classes G is made and sent, in float64, so that a start is rounded
-once. After a smaller cohort the starts are sent, (Π·Q)·W, for which no class model is made (``class_models``
-makes them to be looked at). cwFedAvg does this; other methods by ``aggregation = "class-wise"``, with the
-paper's settings for CIFAR-10.
+Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025). With π̂_i
+[K] the estimated class distribution of client i and p_l the weight of client l, class
+model j is G_j = Σ_l q_lj w_l, q_lj = p_l π̂_lj / Σ_m p_m π̂_mj, and client i starts
+from Σ_j π̂_ij G_j; in matrices, from Π·G with G = Q·W. After a cohort of many more
+clients than classes G is made and sent, in float64, so that a start is rounded once.
+After a smaller cohort the starts are sent, (Π·Q)·W, for which no class model is made
+(``class_models`` makes them to be looked at). cwFedAvg does this; other methods by
+``aggregation = "class-wise"``, with the paper's settings for CIFAR-10.
 """
 
 from dataclasses import dataclass
@@ -24,13 +26,15 @@ from hpcfl.rows import mixing
 from hpcfl.rows.layout import Layout
 
 FLOOR = 1e-12  # under square roots, whose gradient at 0 is not a number
-# Class models are made of more uploads than this for each of them. Mixing them takes some four times as long
-# as a product of as many numbers (``mixing.combine``), so of fewer uploads the product is faster.
+# Class models are made of more uploads than this for each of them. Mixing them takes
+# some four times as long as a product of as many numbers (``mixing.combine``), so of
+# fewer uploads the product is faster.
 MANY = 4
 
 
 def norm_distribution(head: Tensor) -> Tensor:
-    """π̂ [..., K] from output weights ``[..., K, d]`` without bias: row norms divided by their sum.
+    """π̂ [..., K] from output weights ``[..., K, d]`` without bias: row norms divided
+    by their sum.
 
     It is 1/K if all are zero.
     """
@@ -45,7 +49,8 @@ def true_distribution(counts: Tensor) -> Tensor:
 
 
 def class_weights(distributions: Tensor, weights: Tensor) -> Tensor:
-    """Q [K, n], float64, of π̂ [n, K] and weights p [n]: the share q_lj of each client l in class model j.
+    """Q [K, n], float64, of π̂ [n, K] and weights p [n]: the share q_lj of each client
+    l in class model j.
 
     The row of a class that nobody holds is zero.
     """
@@ -57,10 +62,12 @@ def class_weights(distributions: Tensor, weights: Tensor) -> Tensor:
 def factors(
     distributions: Tensor, shares: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Π [m, K] and Q [K, n], float64, of the receivers' π̂ [m, K], ``shares`` Q [K, n] and ``weights`` p [n].
+    """Π [m, K] and Q [K, n], float64, of the receivers' π̂ [m, K], ``shares`` Q [K, n]
+    and ``weights`` p [n].
 
-    A receiver's π̂ counts over the classes that somebody holds. The model of any other class is the average
-    by p, which is what a receiver gets that has none but such classes.
+    A receiver's π̂ counts over the classes that somebody holds. The model of any other
+    class is the average by p, which is what a receiver gets that has none but such
+    classes.
     """
     held = shares.sum(dim=1) > 0
     of_held = torch.where(held, distributions, 0)
@@ -72,7 +79,9 @@ def factors(
 
 
 def class_models(server: State) -> Tensor:
-    """The K class models ``[K, P]``, G = Q·W in the class-wise columns, from a server's state."""
+    """The K class models ``[K, P]``, G = Q·W in the class-wise columns, from a server's
+    state.
+    """
     classwise = mixing.mix(server["shares"], server["uploads"])
     lower = server["model"][: len(server["model"]) - classwise.shape[1]]
     return torch.cat([lower.expand(len(classwise), -1), classwise], dim=1)
@@ -80,10 +89,12 @@ def class_models(server: State) -> Tensor:
 
 @dataclass(frozen=True)
 class ClassWise:
-    """Class-wise aggregation with the keys of ``CwFedAvg``, of the last P_cw columns of a model.
+    """Class-wise aggregation with the keys of ``CwFedAvg``, of the last P_cw columns of
+    a model.
 
-    Server, beside FedAvg's mean ``model`` [P]: of the last cohort's n clients ``uploads`` [n, P_cw],
-    ``weights`` p [n] and ``shares`` Q [K, n]; ``distributions`` [M, K], each client's last π̂.
+    Server, beside FedAvg's mean ``model`` [P]: of the last cohort's n clients
+    ``uploads`` [n, P_cw], ``weights`` p [n] and ``shares`` Q [K, n]; ``distributions``
+    [M, K], each client's last π̂.
     """
 
     distribution: Literal["true", "norm", "wdr"] = "wdr"
@@ -126,13 +137,17 @@ class ClassWise:
         )
 
     def variables(self, fleet: Fleet, rows: Tensor) -> State:
-        """The variables that ``penalty`` reads: ``distribution`` π [n, K], of the type of ``rows``."""
+        """The variables that ``penalty`` reads: ``distribution`` π [n, K], of the type
+        of ``rows``.
+        """
         return {"distribution": true_distribution(fleet.counts).to(rows)}
 
     def penalty(self, model: nn.Module, lane: Any) -> Tensor | None:
-        """The regulariser strength·‖π − π̂(w)‖₂ of one client, or None where there is none.
+        """The regulariser strength·‖π − π̂(w)‖₂ of one client, or None where there is
+        none.
 
-        It makes the norms of the output layer's rows follow the true class distribution π.
+        It makes the norms of the output layer's rows follow the true class distribution
+        π.
         """
         if (
             self.distribution != "wdr"
@@ -145,7 +160,9 @@ class ClassWise:
         return self.strength * distance
 
     def uplink(self, fleet: Fleet, models: Tensor) -> Message:
-        """What goes up beside ``models`` [n, P]; records how far their estimates π̂ are from π."""
+        """What goes up beside ``models`` [n, P]; records how far their estimates π̂ are
+        from π.
+        """
         truth = true_distribution(fleet.counts)
         estimates = self.estimates(fleet.layout, fleet.counts, models)
         fleet.record("distribution_distance", (estimates - truth).norm(dim=1))
@@ -172,9 +189,11 @@ class ClassWise:
         )
 
     def estimates(self, layout: Layout, counts: Tensor, models: Tensor) -> Tensor:
-        """π̂ [n, K], float64 on the CPU, from the output layers of ``models``; ``counts`` [n, K].
+        """π̂ [n, K], float64 on the CPU, from the output layers of ``models``;
+        ``counts`` [n, K].
 
-        models: rows [n, P], or their last columns, from the output layer's or earlier ones on.
+        models: rows [n, P], or their last columns, from the output layer's or earlier
+        ones on.
         """
         columns, lower = layout.columns("head.weight"), layout.width - models.shape[1]
         head = models[:, columns.start - lower : columns.stop - lower].double().cpu()

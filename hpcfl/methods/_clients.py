@@ -1,4 +1,6 @@
-"""Clients as a method's server side sees them: those that it sends to, and those that it hears from."""
+"""Clients as a method's server side sees them: those that it sends to, and those that
+it hears from.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,14 +15,16 @@ from hpcfl.rows.layout import Layout
 
 @dataclass(frozen=True)
 class Audience:
-    """Whom a message goes to: ``ids`` [n] ascending, the cohort, or in a scored round all clients.
+    """Whom a message goes to: ``ids`` [n] ascending, the cohort, or in a scored round
+    all clients.
 
-    What one client gets must not depend on who else gets something, or results would depend on how often a
-    run is scored: so an audience has no weights. What is known of clients lies in ``setup``, such as their
-    numbers of samples, ``setup.counts[ids]`` [n, classes].
+    What one client gets must not depend on who else gets something, or results would
+    depend on how often a
+    run is scored: so an audience has no weights. What is known of clients lies in
+        ``setup``, such as their numbers of samples, ``setup.counts[ids]`` [n, classes].
 
-    round: from 1. beat: to be called now and then in a computation of many seconds, so that other ranks do
-    not take the server for dead.
+    round: from 1. beat: to be called now and then in a computation of many seconds, so
+    that other ranks do not take the server for dead.
     """
 
     ids: np.ndarray
@@ -35,7 +39,8 @@ class Audience:
 
 @dataclass(frozen=True)
 class Cohort:
-    """The clients whose messages arrived: ``ids`` [n] ascending, ``counts`` [n, classes] of training samples.
+    """The clients whose messages arrived: ``ids`` [n] ascending, ``counts`` [n,
+    classes] of training samples.
 
     uniform: all weigh the same in averages. round, beat: as in ``Audience``.
     """
@@ -53,7 +58,9 @@ class Cohort:
 
     @property
     def shares(self) -> Tensor:
-        """How much each client counts in an average, float64 [n]: its samples N_i, or 1 if uniform."""
+        """How much each client counts in an average, float64 [n]: its samples N_i, or 1
+        if uniform.
+        """
         return (
             torch.ones(len(self.ids)).double()
             if self.uniform
@@ -62,5 +69,7 @@ class Cohort:
 
     @property
     def weights(self) -> Tensor:
-        """The clients' weights in an average, float64 [n], summing to one: N_i/ΣN, or 1/n if uniform."""
+        """The clients' weights in an average, float64 [n], summing to one: N_i/ΣN, or
+        1/n if uniform.
+        """
         return self.shares / self.shares.sum()

@@ -1,4 +1,6 @@
-"""The base of all methods whose clients start from a model of the server and return theirs."""
+"""The base of all methods whose clients start from a model of the server and return
+theirs.
+"""
 
 from typing import Any, ClassVar
 
@@ -11,15 +13,18 @@ from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State
 
 
 class ServerModel(Blending):
-    """A method overrides what it does otherwise: ``received``, ``start``, ``known``, ``fit``, ``keep`` …
+    """A method overrides what it does otherwise: ``received``, ``start``, ``known``,
+    ``fit``, ``keep`` …
 
-    Server: ``model`` [P]. Client: nothing (with ``ala`` the state of ``AdaptiveLocalAggregation``). Down P,
-    up P.
+    Server: ``model`` [P]. Client: nothing (with ``ala`` the state of
+    ``AdaptiveLocalAggregation``). Down P, up P.
 
-    inherited: names of private models [P] for which a newcomer takes the model that it receives.
+    inherited: names of private models [P] for which a newcomer takes the model that it
+    receives.
     """
 
     inherited: ClassVar[tuple[str, ...]] = ()
+    keeps: ClassVar[tuple[str, ...]] = ("ala",)
 
     def server_state(self, setup: Setup) -> State:
         return {"model": setup.initial()}
@@ -33,14 +38,17 @@ class ServerModel(Blending):
         return model
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The model that came down, ``[P]`` or ``[n, P]``; with ``ala`` blended with each client's own."""
+        """The model that came down, ``[P]`` or ``[n, P]``; with ``ala`` blended with
+        each client's own.
+        """
         received = self.received(fleet, inbox)
         return (
             self.adaptive_aggregation().adapt(fleet, received) if self.ala else received
         )
 
     def known(self, fleet: Fleet, rows: Tensor) -> State:
-        """What an option of the objective reads as ``lane.NAME``: tensors [n, …] by name.
+        """What an option of the objective reads as ``lane.NAME``: tensors [n, …] by
+        name.
 
         rows: what training starts from, which tells their type and device.
         """
@@ -55,16 +63,20 @@ class ServerModel(Blending):
         variables: State | None = None,
         **how: Any,
     ) -> Tensor:
-        """One local training from ``rows`` as this method does it: the trained rows [n, P].
+        """One local training from ``rows`` as this method does it: the trained rows [n,
+        P].
 
-        ``variables``, beside those that are ``known``, and ``how`` go to ``fleet.train``.
+        ``variables``, beside those that are ``known``, and ``how`` go to
+        ``fleet.train``.
         """
         return fleet.train(
             rows, variables={**self.known(fleet, rows), **(variables or {})}, **how
         )
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
-        """Assign in ``fleet.state`` what clients remember of their ``trained`` models [n, P]."""
+        """Assign in ``fleet.state`` what clients remember of their ``trained`` models
+        [n, P].
+        """
         if self.ala:
             fleet.state["model"] = trained
 
@@ -92,7 +104,9 @@ class ServerModel(Blending):
     def other_models(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
     ) -> dict[str, ClientModel]:
-        """Before training ``global``, the received model, where all clients received the same."""
+        """Before training ``global``, the received model, where all clients received
+        the same.
+        """
         received = self.received(fleet, inbox)
         return (
             {} if trained or received.dim() == 2 else {"global": ClientModel(received)}

@@ -1,4 +1,6 @@
-"""What methods share that average only the body of the model, under a head that is private or fixed."""
+"""What methods share that average only the body of the model, under a head that is
+private or fixed.
+"""
 
 from typing import ClassVar
 
@@ -17,8 +19,8 @@ from hpcfl.rows.layout import Group, Layout
 class SharedBody(ServerModel):
     """FedAvg of the body, b ← Σ_S p_i b_i, under a head that does not travel.
 
-    Server: ``model`` [P], the shared body b followed by the initial head h⁰. Down P_b, up P_b. Clients start
-    from (b, h⁰), unless a method overrides ``received``.
+    Server: ``model`` [P], the shared body b followed by the initial head h⁰. Down P_b,
+    up P_b. Clients start from (b, h⁰), unless a method overrides ``received``.
     """
 
     family = "a shared body"

@@ -1,13 +1,19 @@
-"""APFL: each client mixes a model of its own with its copy of the global one, and learns how much of each.
+"""APFL: each client mixes a model of its own with its copy of the global one, and
+learns how much of each.
 
-Deng, Kamani & Mahdavi, "Adaptive personalized federated learning", 2020, Algorithm 1. Beside w_i, its copy of
-the global model, a client has v_i and α_i, and uses v̄_i = α_i v_i + (1 − α_i) w_i. On each mini-batch, with
-g = ∇F_i(v̄_i): w_i takes a step of the experiment's optimiser along ∇F_i(w_i); v_i ← v_i − ηα_i g, which is
-∇F_i(v̄_i) by v_i; α_i ← α_i − η⟨v_i − w_i, g⟩, kept in [0, 1]; all from the values before the step. v_i and
-α_i take plain steps, whatever the optimiser. The server averages w_i. The result is v̄_i after training.
+Deng, Kamani & Mahdavi, "Adaptive personalized federated learning", 2020, Algorithm 1.
+Beside w_i, its copy of the global model, a client has v_i and α_i, and uses v̄_i = α_i
+v_i + (1 − α_i) w_i. On each mini-batch, with g = ∇F_i(v̄_i): w_i takes a step of the
+experiment's optimiser along ∇F_i(w_i); v_i ← v_i − ηα_i g, which is ∇F_i(v̄_i) by v_i;
+α_i ← α_i − η⟨v_i − w_i, g⟩, kept in [0, 1]; all from the values before the step. v_i
+and α_i take plain steps, whatever the optimiser. The server averages w_i. The result is
+v̄_i after training.
 
-The authors' code moves α_i only in the first step of a round, to save time; here it moves in each, as the
-paper's equation (10) is written.
+Deviations (methods-2.md §12): the authors' code moves α_i only in the first step of a
+round, to save time, and adds 0.02·α_i to its gradient, which pulls to the global model;
+here it moves in each step and without that term, as the paper's equation (10) is
+written. The paper averages the w_i uniformly; here they weigh by samples, as FedAvg's,
+so that a comparison shows the method alone. ``weights = "uniform"`` is the paper's.
 """
 
 from typing import Any
@@ -23,7 +29,9 @@ from hpcfl.methods.fedavg import ServerModel
 
 
 class APFL(ServerModel):
-    """Server: ``model`` w [P]. Client: ``personal`` v_i [P], ``alpha`` α_i [1]. Down P, up P (w_i)."""
+    """Server: ``model`` w [P]. Client: ``personal`` v_i [P], ``alpha`` α_i [1]. Down P,
+    up P (w_i).
+    """
 
     primary = "post"
     inherited = ("personal",)

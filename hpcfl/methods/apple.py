@@ -1,17 +1,20 @@
-"""APPLE: each client learns how to combine everybody's core models, mixing them anew for every mini-batch.
+"""APPLE: each client learns how to combine everybody's core models, mixing them anew
+for every mini-batch.
 
-Luo & Wu, "Adapt to adaptation: learning personalization for cross-silo federated learning", IJCAI 2022.
-Client i has a core model C_i and a vector of directed relationships a_i ∈ R^M; the model that it uses is
-w_i = Σ_j a_ij C_j. It minimises F_i(w_i) + λ_r (μ/2)‖a_i − p‖² over C_i and a_i, p being the clients' shares
-of the samples; the other cores stand still. At each mini-batch, with g = ∇F_i(w_i), C_i moves along M·a_ii·g
-by the experiment's optimiser and a_ij ← a_ij − η₂(⟨g, C_j⟩ + λ_r μ (a_ij − p_j)). a_i starts at p. The
-penalty fades out over the first LR of the R rounds: λ_r = (cos(πr/LR) + 1)/2 for r = 0, 1, … < LR, then 0.
-The client uploads C_i.
+Luo & Wu, "Adapt to adaptation: learning personalization for cross-silo federated
+learning", IJCAI 2022. Client i has a core model C_i and a vector of directed
+relationships a_i ∈ R^M; the model that it uses is w_i = Σ_j a_ij C_j. It minimises
+F_i(w_i) + λ_r (μ/2)‖a_i − p‖² over C_i and a_i, p being the clients' shares of the
+samples; the other cores stand still. At each mini-batch, with g = ∇F_i(w_i), C_i moves
+along M·a_ii·g by the experiment's optimiser and a_ij ← a_ij − η₂(⟨g, C_j⟩ + λ_r μ (a_ij
+− p_j)). a_i starts at p. The penalty fades out over the first LR of the R rounds: λ_r =
+(cos(πr/LR) + 1)/2 for r = 0, 1, … < LR, then 0. The client uploads C_i.
 
-The text has no M, which PFLlib, from which most tables come, puts there: without it C_i is M times slower
-(``times_clients = false``). PFLlib also uploads w_i and takes a mean for the inner product ⟨g, C_j⟩ over all
-parameters; neither is done here (methods-1.md §11, item 9). In the paper all clients take part in every
-round; here the cores of absent ones stay as they were last uploaded, as DiversiFed's Table VII needs it.
+The text has no M, which PFLlib, from which most tables come, puts there: without it C_i
+is M times slower (``times_clients = false``). PFLlib also uploads w_i and takes a mean
+for the inner product ⟨g, C_j⟩ over all parameters; neither is done here (methods-1.md
+§11, item 9). In the paper all clients take part in every round; here the cores of
+absent ones stay as they were last uploaded, as DiversiFed's Table VII needs it.
 """
 
 import math
@@ -27,7 +30,9 @@ from hpcfl.rows import mixing
 
 
 class Apple(Method):
-    """Server: ``cores`` [M, P]. Client: ``relations`` a_i [M]. Down (M − 1)·P (the others' cores), up P."""
+    """Server: ``cores`` [M, P]. Client: ``relations`` a_i [M]. Down (M − 1)·P (the
+    others' cores), up P.
+    """
 
     primary = "post"
     family = "mixed by clients"
@@ -69,7 +74,9 @@ class Apple(Method):
         return {"cores": Pool(server["cores"], torch.stack(others))}
 
     def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Adds ``ids`` [n] and ``itself``, bool [n, M], which marks each client among all."""
+        """Adds ``ids`` [n] and ``itself``, bool [n, M], which marks each client among
+        all.
+        """
         cores = inbox["cores"].rows
         ids = torch.from_numpy(fleet.ids).to(cores.device)
         return {
@@ -149,20 +156,24 @@ class Apple(Method):
 def combined(relations: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:
     """w_i = Σ_j a_ij C_j ``[n, P]`` of ``relations`` a [n, M] and ``cores`` C [M, P].
 
-    A client's own core is taken from ``own`` [n, P] instead, as it has moved since; ``itself``, bool [n, M],
-    marks its place. A unit vector gives its core exactly.
+    A client's own core is taken from ``own`` [n, P] instead, as it has moved since;
+    ``itself``, bool [n, M], marks its place. A unit vector gives its core exactly.
     """
     others = mixing.by_lane(relations.masked_fill(itself, 0), cores)
     return others + own_share(relations, itself) * own
 
 
 def own_share(relations: Tensor, itself: Tensor) -> Tensor:
-    """a_ii ``[n, 1]``, as a sum: indexing by a mask would make the host wait for a GPU to count."""
+    """a_ii ``[n, 1]``, as a sum: indexing by a mask would make the host wait for a GPU
+    to count.
+    """
     return (relations * itself).sum(dim=1, keepdim=True)
 
 
 def slopes(gradient: Tensor, itself: Tensor, own: Tensor, cores: Tensor) -> Tensor:
-    """∂F_i/∂a_ij = ⟨∇F_i(w_i), C_j⟩ ``[n, M]`` of the ``gradient`` [n, P]; cores as for ``combined``."""
+    """∂F_i/∂a_ij = ⟨∇F_i(w_i), C_j⟩ ``[n, M]`` of the ``gradient`` [n, P]; cores as for
+    ``combined``.
+    """
     others = mixing.by_lane(gradient, cores.T)
     return torch.where(itself, (gradient * own).sum(dim=1, keepdim=True), others)
 

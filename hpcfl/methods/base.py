@@ -1,18 +1,22 @@
-"""The contract of a method: a federated learning algorithm as functions over explicit state.
+"""The contract of a method: a federated learning algorithm as functions over explicit
+state.
 
-A method is a frozen pydantic section: its fields are its own keys in ``[method]``, typed, constrained
-and documented. It touches no MPI, no device, no data loader, no random number generator and no loop over
-mini-batches. All its state lies in two dictionaries of tensors, ``server`` on rank 0 and ``fleet.state`` with
-a first dimension for clients; these two are what a checkpoint holds.
+A method is a frozen pydantic section: its fields are its own keys in ``[method]``,
+typed, constrained and documented. It touches no MPI, no device, no data loader, no
+random number generator and no loop over mini-batches. All its state lies in two
+dictionaries of tensors, ``server`` on rank 0 and ``fleet.state`` with a first dimension
+for clients; these two are what a checkpoint holds.
 
-Each method's docstring says what lies in both ("Server: … Client: …") and how many floats travel to and from
-one client in a round ("Down …, up …"). Symbols: M clients in total, n in one call, S the cohort; K classes;
-P parameters, P_b of the body and P_h of the head; d the width of the features that enter the head; w the
-server's model, w_i a client's; F_i its mean loss, N_i its number of training samples, p_i its weight in
+Each method's docstring says what lies in both ("Server: … Client: …") and how many
+floats travel to and from one client in a round ("Down …, up …"). Symbols: M clients in
+total, n in one call, S the cohort; K classes; P parameters, P_b of the body and P_h of
+the head; d the width of the features that enter the head; w the server's model, w_i a
+client's; F_i its mean loss, N_i its number of training samples, p_i its weight in
 averages over S.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -29,16 +33,23 @@ from hpcfl.fleet.setup import Setup as Setup  # methods import it from here
 from hpcfl.methods._client_model import ClientModel as ClientModel
 from hpcfl.methods._clients import Audience as Audience
 from hpcfl.methods._clients import Cohort as Cohort
+from hpcfl.rows.layout import Group
 
 State = dict[str, Tensor]
-# the upper layers that a method treats in its own way: all, the output layer, or the upper n
+# by option and hook that does a part of its work: the hooks that this hook is made of
+OptionHooks = Mapping[str, Mapping[str, tuple[str, ...]]]
+# the upper layers that a method treats in its own way: all, the output layer, or the
+# upper n
 Layers = Literal["all", "output"] | PositiveInt
 
 
-def head_of(model: nn.Module, method: str) -> nn.Linear:
-    """The output layer ``model.head``, an ``nn.Linear`` that is fed by ``model.features(x)``.
+def head_of(model: nn.Module, method: str, trained: bool = False) -> nn.Linear:
+    """The output layer ``model.head``, an ``nn.Linear`` that is fed by
+    ``model.features(x)``.
 
-    method: whose name the message has. Raises UserError where a user's module lacks either of the two.
+    method: whose name the message has. trained: whether the method needs all of it to
+    be trained. Raises UserError where a user's module lacks either of the two, or has
+    frozen something of the head that has to be trained.
     """
     head = getattr(model, "head", None)
     if not isinstance(head, nn.Linear) or not hasattr(model, "features"):
@@ -46,18 +57,34 @@ def head_of(model: nn.Module, method: str) -> nn.Linear:
             f"{method} needs a model whose output layer is the nn.Linear 'head', fed by its "
             f"method 'features(x)'; {type(model).__name__} has none"
         )
+    if trained and not all(one.requires_grad for one in head.parameters()):
+        raise UserError(
+            f"{method} needs a model whose output layer 'head' is trained whole; "
+            f"{type(model).__name__} freezes some of it (requires_grad = False)"
+        )
     return head
 
 
 class Method(MethodSection, ABC):
-    """A federated learning method. Subclass it in one file, with ``plugin = YourMethod`` at its end.
+    """A federated learning method. Subclass it in one file, with ``plugin =
+    YourMethod`` at its end.
 
     primary: the column in which the method's result is read.
-    reference, family: the paper, and the kind of method it is, for the table of methods.
-    models: those of a client's models that have batch-norm buffers of their own; "model" is the one that
-    local training starts from.
-    needs_rounds: what a round does depends on how many there will be, so a finished run cannot be prolonged.
-    no_newcomers: why a client that never took part gets no model from this method; "" where it does.
+    reference, family: the paper, and the kind of method it is, for the table of
+        methods.
+    models: those of a client's models that have batch-norm buffers of their own;
+        "model" is the one that local training starts from.
+    needs_rounds: what a round does depends on how many there will be, so a finished run
+        cannot be prolonged.
+    no_newcomers: why a client that never took part gets no model from this method; ""
+        where it does.
+    option_hooks: of keys that derived classes inherit, the hooks that do their work, and
+        the hooks that such a hook is made of, all of which one that replaces it may call
+        instead (see ``_options``).
+    keeps: those of these keys whose work a class's own hooks do; it counts for that
+        class alone.
+    trains: groups of columns that a model may not freeze altogether, and what would
+        come of it, which ends the sentence "all of it is frozen, so …".
     """
 
     weights: Literal["samples", "uniform"] = Field(
@@ -69,46 +96,62 @@ class Method(MethodSection, ABC):
     family: ClassVar[str] = ""
     models: ClassVar[tuple[str, ...]] = ("model",)
     no_newcomers: ClassVar[str] = ""
+    option_hooks: ClassVar[OptionHooks] = {}
+    keeps: ClassVar[tuple[str, ...]] = ()
+    trains: ClassVar[Mapping[Group, str]] = {}
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Raises TypeError: what a method kept in itself would not be saved, nor be the same on all ranks."""
+        """Raises TypeError: what a method kept in itself would not be saved, nor be the
+        same on all ranks.
+        """
         raise TypeError(
             f"self.{name} = …: a method keeps nothing in itself; what changes lies in "
             "server_state or client_state"
         )
 
     def validation_share(self) -> float:
-        """The share of a client's training samples, in [0, 1), that is held out for validation.
+        """The share of a client's training samples, in [0, 1), that is held out for
+        validation.
 
         They are neither trained on nor counted.
         """
         return 0.0
 
     def notes(self, setup: Setup) -> list[str]:
-        """Lines that a user should read before the first round, such as one on a doubtful choice of keys."""
+        """Lines that a user should read before the first round, such as one on a
+        doubtful choice of keys.
+        """
         return []
 
     def adapt(self, model: nn.Module) -> nn.Module:
-        """The model of one client, changed as the method needs (a head of its own, further blocks)."""
+        """The model of one client, changed as the method needs (a head of its own,
+        further blocks).
+        """
         return model
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """The loss of ONE client on one mini-batch, a scalar; ``lane.NAME`` are ``fleet.train``'s variables.
+        """The loss of ONE client on one mini-batch, a scalar; ``lane.NAME`` are
+        ``fleet.train``'s variables.
 
-        It may read its arguments and what does not change in a run, such as the method's keys. Steps that run
-        often are recorded and replayed, with the Python numbers of the call that was recorded: whatever
-        changes must be a variable. Where a replay turns out not to give what the loss gives, a RunFailure
-        says so (see ``runtime.replay``). A term that is no fit of the data, such as a penalty, goes through
-        ``lane.regulariser(term)``, which gives it back: the recorded ``data_loss`` is without it.
+        It may read its arguments and what does not change in a run, such as the
+        method's keys. Steps that run often are recorded and replayed, with the Python
+        numbers of the call that was recorded: whatever changes must be a variable.
+        Where a replay turns out not to give what the loss gives, a RunFailure says so
+        (see ``runtime.replay``). A term that is no fit of the data, such as a penalty,
+        goes through ``lane.regulariser(term)``, which gives it back: the recorded
+        ``data_loss`` is without it.
         """
         return functional.cross_entropy(model(batch.x), batch.y)
 
     def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """What ``fleet.train`` minimises by default: ``loss`` and what an option adds to it."""
+        """What ``fleet.train`` minimises by default: ``loss`` and what an option adds
+        to it.
+        """
         return self.loss(model, batch, lane)
 
     def server_state(self, setup: Setup) -> State:
-        """The server's state before round 1, tensors by name. They may change their shape later.
+        """The server's state before round 1, tensors by name. They may change their
+        shape later.
 
         A method with one model for all calls it ``model``.
         """
@@ -123,54 +166,67 @@ class Method(MethodSection, ABC):
 
     @abstractmethod
     def send(self, server: State, audience: Audience) -> Message:
-        """The message to the audience: ``[width]`` for all, or rows in the order of ``audience.ids``.
+        """The message to the audience: ``[width]`` for all, or rows in the order of
+        ``audience.ids``.
 
-        Also a ``Pool`` of models, of which each client picks some, or a ``Mixture``, of which each gets its
-        own weighted sum. Runs on rank 0; must not change ``server``.
+        Also a ``Pool`` of models, of which each client picks some, or a ``Mixture``, of
+        which each gets its own weighted sum. Runs on rank 0; must not change
+        ``server``.
         """
 
     def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """The inbox as the hooks below read it: what arrived, and what is computed from it once a call."""
+        """The inbox as the hooks below read it: what arrived, and what is computed from
+        it once a call.
+        """
         return inbox
 
     @abstractmethod
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The rows that local training starts from, ``[n, P]``, or ``[P]`` if they are the same for all.
+        """The rows that local training starts from, ``[n, P]``, or ``[P]`` if they are
+        the same for all.
 
-        It is called for observers too, to score what they would start from; their state is forgotten.
+        It is called for observers too, to score what they would start from; their state
+        is forgotten.
         """
 
     def client_model(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
     ) -> ClientModel:
-        """THE model that each client would use now, which is scored as ``pre`` or ``post``.
+        """THE model that each client would use now, which is scored as ``pre`` or
+        ``post``.
 
-        rows: with ``trained`` the result of this round's local training, else what training starts from, or
-        would start from in an observer. A method may train here: all state, buffers included, is put back
-        afterwards, and a ``phase`` of its own keys the shuffles.
+        rows: with ``trained`` the result of this round's local training, else what
+        training starts from, or would start from in an observer. A method may train
+        here: all state, buffers included, is put back afterwards, and a ``phase`` of
+        its own keys the shuffles.
         """
         return ClientModel(rows)
 
     def other_models(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
     ) -> dict[str, ClientModel]:
-        """Further models to score, by the name of their column; arguments as for ``client_model``."""
+        """Further models to score, by the name of their column; arguments as for
+        ``client_model``.
+        """
         return {}
 
     def server_models(self, server: State) -> State:
-        """Models [P] that the server has or could make and that no column is about, by name.
+        """Models [P] that the server has or could make and that no column is about, by
+        name.
 
-        Such as "class 3" or "cluster 0": nobody scores them, they can be looked at after the run.
+        Such as "class 3" or "cluster 0": nobody scores them, they can be looked at
+        after the run.
         """
         return {}
 
     def score(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool = False
     ) -> None:
-        """Score ``client_model`` as ``pre``, or as ``post`` if ``trained``, and ``other_models``.
+        """Score ``client_model`` as ``pre``, or as ``post`` if ``trained``, and
+        ``other_models``.
 
-        Nothing is done in a round that is not scored. Who is counted is the same for every method: in ``pre``
-        the whole audience, in ``post`` those who trained.
+        Nothing is done in a round that is not scored. Who is counted is the same for
+        every method: in ``pre`` the whole audience, in ``post`` those who trained.
         """
         if not fleet.scored:
             return
@@ -196,7 +252,9 @@ class Method(MethodSection, ABC):
                 }
 
     def shares(self, fleet: Fleet) -> Tensor:
-        """How much each client counts in a ``Mean``, [n]: its samples, or 1, as the key ``weights`` says."""
+        """How much each client counts in a ``Mean``, [n]: its samples, or 1, as the key
+        ``weights`` says.
+        """
         return (
             torch.ones_like(fleet.samples)
             if self.weights == "uniform"
@@ -207,43 +265,55 @@ class Method(MethodSection, ABC):
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         """The clients' side of a round: score, train, score; returns what goes up.
 
-        That is a row for each client, ``[n, width]``, or a ``Mean`` where the server needs no more than that.
+        That is a row for each client, ``[n, width]``, or a ``Mean`` where the server
+        needs no more than that.
         """
 
     @abstractmethod
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         """Assign new tensors in ``server``, made of ``uplink``. Runs on rank 0.
 
-        The old ones must not change: in a single process clients may have kept what they received.
+        The old ones must not change: in a single process clients may have kept what
+        they received.
 
-        cohort: the clients that did not diverge. uplink: what they sent, rows [n, width] in the order of
-        ``cohort.ids``; of a ``Mean`` [width] or [k, width].
+        cohort: the clients that did not diverge. uplink: what they sent, rows [n,
+        width] in the order of ``cohort.ids``; of a ``Mean`` [width] or [k, width].
         """
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
-        """Score observers, the clients outside the cohort; what happens to their state is forgotten."""
+        """Score observers, the clients outside the cohort; what happens to their state
+        is forgotten.
+        """
         inbox = self.opened(fleet, inbox)
         self.score(fleet, inbox, self.start(fleet, inbox))
 
     def finish(self, fleet: Fleet, inbox: Inbox) -> None:
-        """Score clients after the last round, from one more ``send``; their state is forgotten."""
+        """Score clients after the last round, from one more ``send``; their state is
+        forgotten.
+        """
         self.observe(fleet, inbox)
 
     def greet(self, server: State, audience: Audience) -> Message:
-        """The message to newcomers, after the last round: as ``send``, to clients that never took part.
+        """The message to newcomers, after the last round: as ``send``, to clients that
+        never took part.
 
-        Their ids follow those of the others, so nothing in ``server`` or ``audience.setup`` is about them.
+        Their ids follow those of the others, so nothing in ``server`` or
+        ``audience.setup`` is about them.
         """
         return self.send(server, audience)
 
     def join(self, fleet: Fleet, inbox: Inbox) -> None:
-        """The one round of newcomers, their round 1: score as ``pre``, train, score as ``post``.
+        """The one round of newcomers, their round 1: score as ``pre``, train, score as
+        ``post``.
 
-        Their state is the initial one, after ``inherit``, and is forgotten; ``training.epochs`` is what they
-        have by ``newcomers.epochs``. By default it is a round as everybody's, whose reply goes nowhere. Where
-        they do not train, ``observe`` is called instead.
+        Their state is the initial one, after ``inherit``, and is forgotten;
+        ``training.epochs`` is what they have by ``newcomers.epochs``. By default it is
+        a round as everybody's, whose reply goes nowhere. Where they do not train,
+        ``observe`` is called instead.
         """
         self.update(fleet, inbox)
 
     def inherit(self, fleet: Fleet, inbox: Inbox) -> None:
-        """Assign in ``fleet.state`` what newcomers take over from what came down, before ``join``."""
+        """Assign in ``fleet.state`` what newcomers take over from what came down,
+        before ``join``.
+        """

@@ -1,14 +1,16 @@
-"""CFL: FedAvg within clusters; a cluster whose clients pull in opposite directions is split in two.
+"""CFL: FedAvg within clusters; a cluster whose clients pull in opposite directions is
+split in two.
 
-Sattler, Müller & Samek, "Clustered federated learning: model-agnostic distributed multitask optimization
-under privacy constraints", IEEE TNNLS 2020. All clients begin in one cluster. With Δ_i = w_i − w_c the update
-of a client of cluster c, the cluster is split if ‖mean Δ‖ < ε₁ while max ‖Δ_i‖ > ε₂: such that the largest
-cosine similarity of two updates across the cut is smallest. Then every new cluster averages its own models,
-so that CFL with one cluster is FedAvg bit for bit. A cluster is split only in a round in which all its
-clients took part.
+Sattler, Müller & Samek, "Clustered federated learning: model-agnostic distributed
+multitask optimization under privacy constraints", IEEE TNNLS 2020. All clients begin in
+one cluster. With Δ_i = w_i − w_c the update of a client of cluster c, the cluster is
+split if ‖mean Δ‖ < ε₁ while max ‖Δ_i‖ > ε₂: such that the largest cosine similarity of
+two updates across the cut is smallest. Then every new cluster averages its own models,
+so that CFL with one cluster is FedAvg bit for bit. A cluster is split only in a round
+in which all its clients took part.
 
-As the paper and unlike the codes (methods-1.md §12, item 9): that cut is single linkage, theirs complete
-linkage, and averages are weighted by samples.
+As the paper and unlike the codes (methods-1.md §12, item 9): that cut is single
+linkage, theirs complete linkage, and averages are weighted by samples.
 """
 
 from typing import Literal
@@ -27,10 +29,11 @@ SMALLEST = 3  # clients of a cluster that may be split
 
 
 class CFL(ServerModel):
-    """Server: ``models`` [c, P]; ``cluster`` [M], each client's; ``norms`` [c, 2], last ‖mean Δ‖, max ‖Δ_i‖.
+    """Server: ``models`` [c, P]; ``cluster`` [M], each client's; ``norms`` [c, 2], last
+    ‖mean Δ‖, max ‖Δ_i‖.
 
-    Client: nothing. Down P, up P. The norms are absolute, so what ε₁ and ε₂ should be depends on learning
-    rate, epochs and model.
+    Client: nothing. Down P, up P. The norms are absolute, so what ε₁ and ε₂ should be
+    depends on learning rate, epochs and model.
     """
 
     reference = "Sattler et al., TNNLS 2020"
@@ -112,7 +115,9 @@ class CFL(ServerModel):
         )
 
     def splits(self, norms: Tensor, size: int, round: int) -> bool:
-        """Whether a cluster of ``size`` clients with ``norms`` ‖mean Δ‖, max ‖Δ_i‖ [2] is to be split."""
+        """Whether a cluster of ``size`` clients with ``norms`` ‖mean Δ‖, max ‖Δ_i‖ [2]
+        is to be split.
+        """
         return bool(
             norms[0] < self.eps1
             and norms[1] > self.eps2
@@ -122,7 +127,8 @@ class CFL(ServerModel):
 
 
 def update_products(models: Tensor, present: Tensor, start: Tensor) -> Tensor:
-    """Inner products [k + 1, k + 1], float64, of k updates from ``start`` [P] and, last, of their mean.
+    """Inner products [k + 1, k + 1], float64, of k updates from ``start`` [P] and,
+    last, of their mean.
 
     The updates are those of ``models`` [n, P] where ``present``, bool [n].
     """
@@ -136,7 +142,8 @@ def update_products(models: Tensor, present: Tensor, start: Tensor) -> Tensor:
 
 
 def bipartition(products: Tensor, linkage: str) -> Tensor:
-    """Cut clients in two by the inner products [n, n] of their updates: bool [n], who is in the second group.
+    """Cut clients in two by the inner products [n, n] of their updates: bool [n], who
+    is in the second group.
 
     The first client is in the first group.
     """

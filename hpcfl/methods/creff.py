@@ -1,15 +1,18 @@
-"""CReFF: FedAvg, whose head the server trains anew on synthetic features that stand for all classes alike.
+"""CReFF: FedAvg, whose head the server trains anew on synthetic features that stand for
+all classes alike.
 
-Shang et al., "Federated learning on heterogeneous and long-tailed data via classifier re-training with
-federated features", IJCAI 2022. The server keeps a retrained head h̃ and n_z synthetic features Z_c of each
-class. Beside FedAvg's model a client sends, for each class c that it holds, the mean gradient of the
-cross-entropy with respect to h̃ on top of the received body; G_c is their plain mean over these clients. The
-server moves Z until its gradients point the same way, min_Z Σ_c Σ_rows 1 − cos(∂CE(Z_c; h̃), G_c), where the
-bias counts as one row, and trains a fresh head on Z, the next h̃. The next round of FedAvg starts from w with
-its OWN head.
+Shang et al., "Federated learning on heterogeneous and long-tailed data via classifier
+re-training with federated features", IJCAI 2022. The server keeps a retrained head h̃
+and n_z synthetic features Z_c of each class. Beside FedAvg's model a client sends, for
+each class c that it holds, the mean gradient of the cross-entropy with respect to h̃ on
+top of the received body; G_c is their plain mean over these clients. The server moves Z
+until its gradients point the same way, min_Z Σ_c Σ_rows 1 − cos(∂CE(Z_c; h̃), G_c),
+where the bias counts as one row, and trains a fresh head on Z, the next h̃. The next
+round of FedAvg starts from w with its OWN head.
 
-As FedNH's code and unlike the authors', there is no differentiable augmentation; unlike FedNH's, the head has
-a bias exactly where the model's has one. Classes that nobody in the cohort holds keep their features.
+As FedNH's code and unlike the authors', there is no differentiable augmentation; unlike
+FedNH's, the head has a bias exactly where the model's has one. Classes that nobody in
+the cohort holds keep their features.
 """
 
 import torch
@@ -28,10 +31,11 @@ GUARD = 1e-6  # keeps a cosine finite where a gradient is zero
 
 
 class CReFF(ServerModel):
-    """Server: ``model`` [P]; ``head`` h̃ [P_h]; ``features`` Z [K·n_z, d], sorted by class. Client: nothing.
+    """Server: ``model`` [P]; ``head`` h̃ [P_h]; ``features`` Z [K·n_z, d], sorted by
+    class. Client: nothing.
 
-    Down P + P_h; up P, and P_h for each class held. ``pre`` and ``global`` score the body under h̃, ``post``
-    FedAvg's local model.
+    Down P + P_h; up P, and P_h for each class held. ``pre`` and ``global`` score the
+    body under h̃, ``post`` FedAvg's local model.
     """
 
     family = "one global model"
@@ -58,7 +62,7 @@ class CReFF(ServerModel):
     )
 
     def adapt(self, model: nn.Module) -> nn.Module:
-        head_of(model, self.name)
+        head_of(model, self.name, trained=True)
         return model
 
     def server_state(self, setup: Setup) -> State:
@@ -122,7 +126,9 @@ class CReFF(ServerModel):
         server["head"] = self.retrained(cohort, server["features"])
 
     def retrained(self, cohort: Cohort, features: Tensor) -> Tensor:
-        """The row [P_h] of a fresh head, trained on the synthetic ``features`` [K·n_z, d]."""
+        """The row [P_h] of a fresh head, trained on the synthetic ``features`` [K·n_z,
+        d].
+        """
         setup = cohort.setup
         labels = torch.arange(setup.classes).repeat_interleave(self.features_each)
         bias = "head.bias" in setup.layout.names
@@ -146,9 +152,11 @@ class CReFF(ServerModel):
 def mismatch(
     features: Tensor, labels: Tensor, classes: int, head: Tensor, wanted: Tensor
 ) -> Tensor:
-    """Σ_c Σ_rows 1 − cos between the gradients of ``head`` [P_h] on ``features`` and those ``wanted``.
+    """Σ_c Σ_rows 1 − cos between the gradients of ``head`` [P_h] on ``features`` and
+    those ``wanted``.
 
-    features: [C, n_z, d] of C classes. labels: [C], which these are of all ``classes``. wanted: [C, P_h].
+    features: [C, n_z, d] of C classes. labels: [C], which these are of all ``classes``.
+    wanted: [C, P_h].
     """
     size = classes * features.shape[2]
     weight, bias = head[:size].view(classes, -1), head[size:]

@@ -1,14 +1,16 @@
-"""cwFedAvg: FedAvg per class, and for each client the mix of the class models under its class distribution.
+"""cwFedAvg: FedAvg per class, and for each client the mix of the class models under its
+class distribution.
 
-Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025); the server's step is
-in ``_classwise``. The class distribution π̂_i of a client is the true one, π_i, or is estimated from the norms
-of the rows of its output layer. The weight distribution regulariser (WDR) λ‖π_i − π̂_i(w)‖₂ makes these norms
-follow the true one.
+Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025); the
+server's step is in ``_classwise``. The class distribution π̂_i of a client is the true
+one, π_i, or is estimated from the norms of the rows of its output layer. The weight
+distribution regulariser (WDR) λ‖π_i − π̂_i(w)‖₂ makes these norms follow the true one.
 
-Where paper and code differ (methods-1.md §5, item 9): the code takes λ/2 for the reported λ, as here with
-``wdr_half``; π counts training samples only; norms leave the bias out. A class that no participant holds is
-left out of the mix, where the code divides 0/0; and with partial participation, where the code does not run,
-the same formulas are taken over the cohort.
+Where paper and code differ (methods-1.md §5, item 9): the code takes λ/2 for the
+reported λ, as here with ``wdr_half``; π counts training samples only; norms leave the
+bias out. A class that no participant holds is left out of the mix, where the code
+divides 0/0; and with partial participation, where the code does not run, the same
+formulas are taken over the cohort.
 """
 
 from typing import Annotated, Literal
@@ -21,7 +23,8 @@ from hpcfl.methods.fedavg import FedAvg
 
 
 class CwFedAvg(FedAvg):
-    """Server: ``model`` [P], FedAvg's mean, and what ``ClassWise`` keeps. Client: nothing.
+    """Server: ``model`` [P], FedAvg's mean, and what ``ClassWise`` keeps. Client:
+    nothing.
 
     Down P, up P (and K with the true π).
     """

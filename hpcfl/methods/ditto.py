@@ -1,13 +1,16 @@
-"""Ditto: FedAvg, and beside it a personal model of each client that is pulled to the shared one.
+"""Ditto: FedAvg, and beside it a personal model of each client that is pulled to the
+shared one.
 
-Li et al., "Ditto: Fair and robust federated learning through personalization", ICML 2021. After its local
-training for FedAvg a client does v_i ← v_i − η[∇F_i(v_i) + λ(v_i − w)] with the RECEIVED w, constant in the
-round, in plain steps whatever the optimiser; ∇F_i is clipped where ``training.clip`` is set, as in FedNH's
-code. The personal model v_i stays with the client; the result is its score after training, ``post``.
+Li et al., "Ditto: Fair and robust federated learning through personalization", ICML
+2021. After its local training for FedAvg a client does v_i ← v_i − η[∇F_i(v_i) + λ(v_i
+− w)] with the RECEIVED w, constant in the round, in plain steps whatever the optimiser;
+∇F_i is clipped where ``training.clip`` is set, as in FedNH's code. The personal model
+v_i stays with the client; the result is its score after training, ``post``.
 
-The codes differ (methods-2.md §5, item 9). FedNH's pulls to the client's trained model instead of w, as here
-with ``anchor = "trained"``. The authors' alternates the two models' steps on the same mini-batch; here v_i
-has shuffles of its own. PFLlib reports the larger of both models' accuracies.
+The codes differ (methods-2.md §5, item 9). FedNH's pulls to the client's trained model
+instead of w, as here with ``anchor = "trained"``. The authors' alternates the two
+models' steps on the same mini-batch; here v_i has shuffles of its own. PFLlib reports
+the larger of both models' accuracies.
 """
 
 from typing import Any, ClassVar, Literal
@@ -22,7 +25,9 @@ from hpcfl.methods.fedavg import FedAvg
 
 
 class Ditto(FedAvg):
-    """Server: ``model`` [P]. Client: ``personal`` v_i [P]. Down P, up P. ``global`` scores w."""
+    """Server: ``model`` [P]. Client: ``personal`` v_i [P]. Down P, up P. ``global``
+    scores w.
+    """
 
     primary = "post"
     family = "personal beside global"

@@ -1,12 +1,14 @@
-"""DiversiFed: the server pulls similar models together and pushes others apart; clients stay near the result.
+"""DiversiFed: the server pulls similar models together and pushes others apart; clients
+stay near the result.
 
-Wu et al., "The Diversity Bonus", eqs 8–11. The server's gradient step is one mixing matrix. For client i and
-the n others that uploaded last, let D_ij = ‖w_i − w_j‖₂ and s_ij the softmax of D_ij/τ over these others;
-then β_ij = α(1/n − s_ij)/(τ D_ij) and z_i = (1 − Σ_j β_ij) w_i + Σ_j β_ij w_j. The client minimises
-F_i(w) + (λ/2α)‖w − z_i‖².
+Wu et al., "The Diversity Bonus", eqs 8–11. The server's gradient step is one mixing
+matrix. For client i and the n others that uploaded last, let D_ij = ‖w_i − w_j‖₂ and
+s_ij the softmax of D_ij/τ over these others; then β_ij = α(1/n − s_ij)/(τ D_ij) and z_i
+= (1 − Σ_j β_ij) w_i + Σ_j β_ij w_j. The client minimises F_i(w) + (λ/2α)‖w − z_i‖².
 
-Where the paper is silent (methods-1.md §7, item 9): local training starts at w_i, not at z_i; the others are
-the clients that uploaded in the last round; a client is scored after local training.
+Where the paper is silent (methods-1.md §7, item 9): local training starts at w_i, not
+at z_i; the others are the clients that uploaded in the last round; a client is scored
+after local training.
 """
 
 import torch
@@ -21,7 +23,8 @@ COINCIDE = (
 
 
 def forces(distances: Tensor, itself: Tensor, alpha: float, tau: float) -> Tensor:
-    """β [m, n], float64, whose entries may be negative; 0 with a single other client or none.
+    """β [m, n], float64, whose entries may be negative; 0 with a single other client or
+    none.
 
     distances, itself: as for ``Anchored.attraction``.
     """
@@ -41,7 +44,9 @@ def forces(distances: Tensor, itself: Tensor, alpha: float, tau: float) -> Tenso
 
 
 class DiversiFed(Anchored):
-    """Server: ``models`` [M, P], ``uploaded`` [M]. Client: ``model`` [P]. Down P (the anchor z), up P."""
+    """Server: ``models`` [M, P], ``uploaded`` [M]. Client: ``model`` [P]. Down P (the
+    anchor z), up P.
+    """
 
     reference = "Wu et al., The Diversity Bonus"
     alpha: float = Field(

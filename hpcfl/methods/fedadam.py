@@ -1,6 +1,8 @@
 """FedAdam: FedAvg whose server takes Adam's steps along the clients' mean change.
 
 Reddi et al., "Adaptive federated optimization", ICLR 2021: v ← β₂v + (1 − β₂)Δ².
+The mean change weighs clients by samples, where the paper's algorithm has equal weights
+(``_adaptive_server``).
 """
 
 import torch

@@ -1,9 +1,11 @@
-"""FedALA: FedAvg whose clients blend the global model with their own, element by element, before they train.
+"""FedALA: FedAvg whose clients blend the global model with their own, element by
+element, before they train.
 
-Zhang et al., AAAI 2023, Algorithm 1; how they blend is told in ``_ala``. Deviations from the reference code
-(methods-1.md §6, item 9): the threshold is the paper's 0.01, and the epochs of a first activation are capped;
-the share of the samples that learns Ω is a random subset, not a contiguous slice; only clients that take part
-keep what ALA makes, where the code overwrites everybody's model.
+Zhang et al., AAAI 2023, Algorithm 1; how they blend is told in ``_ala``. Deviations
+from the reference code (methods-1.md §6, item 9): the threshold is the paper's 0.01,
+and the epochs of a first activation are capped; the share of the samples that learns Ω
+is a random subset, not a contiguous slice; only clients that take part keep what ALA
+makes, where the code overwrites everybody's model.
 """
 
 from pydantic import Field, PositiveInt
@@ -14,7 +16,9 @@ from hpcfl.methods.fedavg import FedAvg
 
 
 class FedALA(FedAvg):
-    """Server: ``model`` [P]. Client: see ``AdaptiveLocalAggregation``. Down P, up P. ``pre``: after ALA."""
+    """Server: ``model`` [P]. Client: see ``AdaptiveLocalAggregation``. Down P, up P.
+    ``pre``: after ALA.
+    """
 
     family = "blended by clients"
     reference = "Zhang et al., AAAI 2023"

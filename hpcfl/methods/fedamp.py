@@ -1,12 +1,14 @@
-"""FedAMP: similar models attract each other, by personal anchors from attention and a proximal term.
+"""FedAMP: similar models attract each other, by personal anchors from attention and a
+proximal term.
 
-Huang et al., "Personalized cross-silo federated learning on non-IID data", AAAI 2021. Over the clients j ≠ i
-that uploaded last, ξ_ij = (α/σ)·exp(−‖w_i − w_j‖²/σ) and u_i = (1 − Σ_j ξ_ij) w_i + Σ_j ξ_ij w_j. Clients
-minimise F_i(w) + (λ/2α)‖w − u_i‖² from their own w_i; in round 1 without the second term. Where models are
-close and α/σ is large, Σ_j ξ_ij exceeds 1 and u_i extrapolates; the key ``cap`` prevents it.
+Huang et al., "Personalized cross-silo federated learning on non-IID data", AAAI 2021.
+Over the clients j ≠ i that uploaded last, ξ_ij = (α/σ)·exp(−‖w_i − w_j‖²/σ) and u_i =
+(1 − Σ_j ξ_ij) w_i + Σ_j ξ_ij w_j. Clients minimise F_i(w) + (λ/2α)‖w − u_i‖² from their
+own w_i; in round 1 without the second term. Where models are close and α/σ is large,
+Σ_j ξ_ij exceeds 1 and u_i extrapolates; the key ``cap`` prevents it.
 
-PFLlib's code takes the proximal term's gradient from detached tensors, where it is zero, and so trains Local;
-here the term acts, and is squared (methods-1.md §9, item 9).
+PFLlib's code takes the proximal term's gradient from detached tensors, where it is
+zero, and so trains Local; here the term acts, and is squared (methods-1.md §9, item 9).
 """
 
 from pydantic import Field, model_validator
@@ -16,7 +18,9 @@ from hpcfl.methods._anchored import Anchored
 
 
 class FedAMP(Anchored):
-    """Server: ``models`` [M, P], ``uploaded`` [M]. Client: ``model`` [P]. Down P (the anchor u), up P."""
+    """Server: ``models`` [M, P], ``uploaded`` [M]. Client: ``model`` [P]. Down P (the
+    anchor u), up P.
+    """
 
     reference = "Huang et al., AAAI 2021"
     alpha: float = Field(1000.0, ge=0, description="step size α of the server")

@@ -1,11 +1,13 @@
 """FedAvg: one global model, the weighted mean of the clients' models.
 
-McMahan et al., "Communication-efficient learning of deep networks from decentralized data", AISTATS 2017.
-The clients of a cohort S train from the server's model w and send theirs up: ``w ← Σ_S N_i w_i / Σ_S N_i``.
-The result is read before local training, from ``pre`` (methods-1.md §2.1).
+McMahan et al., "Communication-efficient learning of deep networks from decentralized
+data", AISTATS 2017. The clients of a cohort S train from the server's model w and send
+theirs up: ``w ← Σ_S N_i w_i / Σ_S N_i``. The result is read before local training, from
+``pre`` (methods-1.md §2.1).
 
-``FedAvg`` is the base of all methods whose server averages whole models, ``ServerModel``, which it extends,
-of those whose clients start from a model of the server.
+``FedAvg`` is the base of all methods whose server averages whole models,
+``ServerModel``, which it extends, of those whose clients start from a model of the
+server.
 """
 
 from typing import Any, ClassVar, Literal
@@ -21,18 +23,36 @@ from hpcfl.methods._classwise import ClassWise, class_models
 from hpcfl.methods._server_model import (
     ServerModel as ServerModel,
 )  # methods import it from here
-from hpcfl.methods.base import Audience, Cohort, Setup, State, head_of
+from hpcfl.methods.base import Audience, Cohort, OptionHooks, Setup, State, head_of
 
 
 class FedAvg(ServerModel):
-    """Also the base of methods whose server averages whole models, and so can average them by class.
+    """Also the base of methods whose server averages whole models, and so can average
+    them by class.
 
-    Server: ``model`` [P] (with class-wise aggregation also what ``ClassWise`` keeps). Client: nothing.
-    Down P, up P.
+    Server: ``model`` [P] (with class-wise aggregation also what ``ClassWise`` keeps).
+    Client: nothing. Down P, up P.
     """
 
     family: ClassVar[str] = "one global model"
     reference = "McMahan et al., AISTATS 2017"
+    option_hooks: ClassVar[OptionHooks] = {
+        **ServerModel.option_hooks,
+        "aggregation": {
+            "server_state": (),
+            "send": (),
+            "greet": (),
+            "received": (),
+            "start": ("received",),
+            "known": (),
+            "objective": (),
+            "fit": ("known",),
+            "reply": (),
+            "update": ("start", "fit", "reply"),
+            "aggregate": (),
+        },
+    }
+    keeps: ClassVar[tuple[str, ...]] = ("aggregation",)
     aggregation: Literal["average", "class-wise"] = Field(
         "average",
         description="class-wise: clients get cwFedAvg's mix (output layer, WDR with λ = 10), not the mean",
@@ -44,7 +64,7 @@ class FedAvg(ServerModel):
 
     def adapt(self, model: nn.Module) -> nn.Module:
         if self.class_wise():
-            head_of(model, self.name)
+            head_of(model, self.name, trained=True)
         return model
 
     def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
@@ -65,7 +85,9 @@ class FedAvg(ServerModel):
         return class_wise.send(server, server["distributions"][audience.ids])
 
     def greet(self, server: State, audience: Audience) -> Message:
-        """With class-wise aggregation to newcomers an even mix, as everybody's before their first round."""
+        """With class-wise aggregation to newcomers an even mix, as everybody's before
+        their first round.
+        """
         class_wise, setup = self.class_wise(), audience.setup
         if not class_wise:
             return super().greet(server, audience)

@@ -1,8 +1,11 @@
-"""FedAvg-C: FedAvg whose clients fine-tune the global model for their own initialisation in every round.
+"""FedAvg-C: FedAvg whose clients fine-tune the global model for their own
+initialisation in every round.
 
-A baseline of FedALA (Zhang et al., AAAI 2023), which says no more than that. What is done here is chosen
-in methods-1.md §4.4: a client fine-tunes for ``tune_epochs``, is scored, trains on and sends the result up.
-The paper does not give the epochs of fine-tuning; its timings suggest about 14.
+A baseline of FedALA (Zhang et al., AAAI 2023), which says no more than that. What is
+done here is chosen in methods-1.md §4.4: a client fine-tunes for ``tune_epochs``, is
+scored, trains on and sends the result up. The paper does not give the epochs of
+fine-tuning; its timings suggest about 14. A straggler does a part of both, so that its
+``pre`` is tuned less, unless the tuning is for the score alone.
 """
 
 from pydantic import Field, NonNegativeInt
@@ -15,7 +18,9 @@ from hpcfl.methods.fedavg import FedAvg
 
 
 class FedAvgC(FedAvg):
-    """Server: ``model`` [P]. Client: nothing. Down P, up P. ``pre`` is the fine-tuned model."""
+    """Server: ``model`` [P]. Client: nothing. Down P, up P. ``pre`` is the fine-tuned
+    model.
+    """
 
     reference = "baseline of Zhang et al., AAAI 2023"
     tune_epochs: NonNegativeInt = Field(

@@ -1,12 +1,15 @@
-"""FedBABU: only the body learns, under one random head that never changes; clients fine-tune at the end.
+"""FedBABU: only the body learns, under one random head that never changes; clients
+fine-tune at the end.
 
-Oh, Kim & Yun, "FedBABU: Toward enhanced representation for federated image classification", ICLR 2022.
-Clients train the body under the initial head h⁰, and b ← Σ_S p_i b_i. After the last round every client
-fine-tunes body and head from (b, h⁰) and is scored: column ``tuned``, the method's result. FedNH's and
-PFLlib's codes fine-tune each client's last local model instead, as here with ``tune_from = "local"``.
+Oh, Kim & Yun, "FedBABU: Toward enhanced representation for federated image
+classification", ICLR 2022. Clients train the body under the initial head h⁰, and b ←
+Σ_S p_i b_i. After the last round every client fine-tunes body and head from (b, h⁰) and
+is scored: column ``tuned``, the method's result. FedNH's and PFLlib's codes fine-tune
+each client's last local model instead, as here with ``tune_from = "local"``.
 """
 
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
@@ -15,6 +18,7 @@ from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet
 from hpcfl.methods._shared_body import SharedBody
 from hpcfl.methods.base import Setup, State
+from hpcfl.rows.layout import Group
 
 
 class FedBABU(SharedBody):
@@ -24,6 +28,7 @@ class FedBABU(SharedBody):
     """
 
     primary = "tuned"
+    trains: ClassVar[Mapping[Group, str]] = {"body": "nothing would be shared"}
     reference = "Oh et al., ICLR 2022"
     tune_epochs: NonNegativeInt = Field(
         5, description="epochs of fine-tuning after the last round (FedNH 5, PFLlib 10)"

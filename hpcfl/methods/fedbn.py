@@ -1,8 +1,15 @@
-"""FedBN: all of the model is averaged but its batch normalisation, which stays each client's own.
+"""FedBN: all of the model is averaged but its batch normalisation, which stays each
+client's own.
 
-Li et al., "FedBN: Federated learning on non-IID features via local batch normalization", ICLR 2021. The scale
-and shift of a client's batch norm never leave it, nor do its statistics. The result is read before local
-training: the averaged layers with the client's own batch norm. For a model without any this is FedAvg.
+Li et al., "FedBN: Federated learning on non-IID features via local batch
+normalization", ICLR 2021. The scale and shift of a client's batch norm never leave it,
+nor do its statistics. The result is read before local
+training: the averaged layers with the client's own batch norm. For a model without any
+this is FedAvg.
+
+The paper averages uniformly; here clients weigh by samples, as FedAvg's, so that a
+comparison shows the method alone (methods-2.md §12). ``weights = "uniform"`` is the
+paper's.
 """
 
 from torch import Tensor
@@ -17,8 +24,9 @@ from hpcfl.methods.fedavg import ServerModel
 class FedBN(ServerModel):
     """P_n parameters are batch norm's.
 
-    Server: ``model`` [P], with the initial batch norm. Client: ``norm`` [P_n]. Down P − P_n, up P − P_n.
-    ``global`` scores the averaged layers with the initial scale and shift.
+    Server: ``model`` [P], with the initial batch norm. Client: ``norm`` [P_n]. Down P −
+    P_n, up P − P_n. ``global`` scores the averaged layers with the initial scale and
+    shift.
     """
 
     family = "a shared body"
@@ -28,7 +36,7 @@ class FedBN(ServerModel):
         found = []
         if not len(setup.layout.batch_norm):
             found.append(
-                "fedbn: this model has no batch norm, so what follows is FedAvg"
+                "fedbn: this model has no batch norm that is trained, so what follows is FedAvg"
             )
         if setup.training.buffers == "average":
             found.append(

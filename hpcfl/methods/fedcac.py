@@ -1,15 +1,17 @@
-"""FedCAC: parameters that matter to a client are averaged with similar clients only, others with everybody.
+"""FedCAC: parameters that matter to a client are averaged with similar clients only,
+others with everybody.
 
-Wu et al., "Bold but cautious: Unlocking the potential of personalized federated learning through cautiously
-aggressive collaboration", ICCV 2023. After training from θ_before to θ_after a client marks, in each tensor,
-the share τ of entries with the largest |(θ_after − θ_before)·θ_after|: its mask m_i. Masks overlap by
-O_ij = 1 − ‖m_i − m_j‖₁/(2‖m_i‖₁), and client i's group in round t is itself and all j with
-O_ij ≥ mean O + (t/β)(max O − mean O), so that groups shrink to single clients. In the next round marked
-entries start from the group's uniform mean, the rest from the global average.
+Wu et al., "Bold but cautious: Unlocking the potential of personalized federated
+learning through cautiously aggressive collaboration", ICCV 2023. After training from
+θ_before to θ_after a client marks, in each tensor, the share τ of entries with the
+largest |(θ_after − θ_before)·θ_after|: its mask m_i. Masks overlap by O_ij = 1 − ‖m_i −
+m_j‖₁/(2‖m_i‖₁), and client i's group in round t is itself and all j with O_ij ≥ mean O
++ (t/β)(max O − mean O), so that groups shrink to single clients. In the next round
+marked entries start from the group's uniform mean, the rest from the global average.
 
-Only those who uploaded form groups; others keep their masks and their groups' means. PFLlib's first round
-puts initial weights into marked entries; here nothing is mixed before the first upload (methods-2.md §11,
-item 9).
+Only those who uploaded form groups; others keep their masks and their groups' means.
+PFLlib's first round puts initial weights into marked entries; here nothing is mixed
+before the first upload (methods-2.md §11, item 9).
 """
 
 import torch
@@ -24,16 +26,18 @@ from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows import mixing, sums
 from hpcfl.rows.layout import Layout
 
-# a threshold of sensitivity that is at most NOTHING gives way to the smallest entry above SOMETHING
+# a threshold of sensitivity that is at most NOTHING gives way to the smallest entry
+# above SOMETHING
 NOTHING, SOMETHING = 1e-10, 1e-20
 ROUNDING = 1e-12  # what equal overlaps may differ by from their mean
 
 
 def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Tensor:
-    """Masks, bool [n, P]: in each tensor the ⌊share·size⌋ entries to which the loss is most sensitive.
+    """Masks, bool [n, P]: in each tensor the ⌊share·size⌋ entries to which the loss is
+    most sensitive.
 
-    before, after: rows [n, P] before and after training. Entries as sensitive as the last of those marked are
-    marked too; without any change nothing is.
+    before, after: rows [n, P] before and after training. Entries as sensitive as the
+    last of those marked are marked too; without any change nothing is.
     """
     masks = torch.zeros_like(after, dtype=torch.bool)
     sensitivity = ((after - before) * after).abs()
@@ -51,7 +55,9 @@ def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Ten
 
 
 def overlaps(masks: Tensor) -> Tensor:
-    """O [n, n], float64, of ``masks`` [n, P]; 0 on the diagonal and in the row of an empty mask."""
+    """O [n, n], float64, of ``masks`` [n, P]; 0 on the diagonal and in the row of an
+    empty mask.
+    """
     # whole numbers: exact in any order
     both = mixing.total(lambda block: block.double() @ block.double().T, masks)
     sizes = both.diagonal()[:, None]
@@ -62,7 +68,8 @@ def overlaps(masks: Tensor) -> Tensor:
 
 
 def groups(overlap: Tensor, marked: Tensor, progress: float) -> Tensor:
-    """The weights [n, n] of each client's group, float64: uniform over its members, by ``overlap`` O [n, n].
+    """The weights [n, n] of each client's group, float64: uniform over its members, by
+    ``overlap`` O [n, n].
 
     marked: bool [n], whose mask is not empty. progress: t/β.
     """
@@ -76,7 +83,8 @@ def groups(overlap: Tensor, marked: Tensor, progress: float) -> Tensor:
 
 
 class FedCAC(ServerModel):
-    """Server: ``model`` [P], the global average; ``custom`` [M, P], groups' means; ``masks``, bool [M, P].
+    """Server: ``model`` [P], the global average; ``custom`` [M, P], groups' means;
+    ``masks``, bool [M, P].
 
     Client: ``model`` [P]. Down P, because the server mixes; up P and P bits.
     """
@@ -84,6 +92,7 @@ class FedCAC(ServerModel):
     primary = "post"
     family = "mixed on the server"
     reference = "Wu et al., ICCV 2023"
+    keeps = ("ala",)
     tau: float = Field(
         0.5,
         ge=0,
@@ -111,7 +120,9 @@ class FedCAC(ServerModel):
         return {**super().client_state(setup), "model": setup.initial()}
 
     def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Adds ``start`` [n, P], what training starts from: with ``ala`` it is not what came down."""
+        """Adds ``start`` [n, P], what training starts from: with ``ala`` it is not what
+        came down.
+        """
         return {**inbox, "start": super().start(fleet, inbox)}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:

@@ -1,15 +1,18 @@
-"""FedFomo: each client weights the others' models by how much they help on its own validation samples.
+"""FedFomo: each client weights the others' models by how much they help on its own
+validation samples.
 
-Zhang et al., "Personalized federated learning with first order model optimization", ICLR 2021. Let b_i be the
-model that client i last started from and L_i the loss on its validation samples. Every model w_n that it
-receives, and the one that it last trained, gets ω_n = (L_i(b_i) − L_i(w_n)) / (‖w_n − b_i‖₂ + 1e-5). The
-client starts from Σ max(ω_n, 0) w_n / Σ max(ω_n, 0), or from its own where no ω is positive. The server sums
+Zhang et al., "Personalized federated learning with first order model optimization",
+ICLR 2021. Let b_i be the model that client i last started from and L_i the loss on its
+validation samples. Every model w_n that it receives, and the one that it last trained,
+gets ω_n = (L_i(b_i) − L_i(w_n)) / (‖w_n − b_i‖₂ + 1e-5). The client starts from Σ
+max(ω_n, 0) w_n / Σ max(ω_n, 0), or from its own where no ω is positive. The server sums
 each client's ω over the rounds and sends it the models whose sums are largest.
 
-Deviations from the reference codes (methods-1.md §10, item 9): the validation samples are a seeded stratified
-choice, neither trained on nor counted; the loss is a mean over samples in evaluation mode; only models that
-were uploaded are sent. There is no ε-greedy choice of models, which changes nothing where all are sent
-(``received = "all"``).
+Deviations from the reference codes (methods-1.md §10, item 9): the validation samples
+are a seeded stratified choice, neither trained on nor counted; the loss is a mean over
+samples in evaluation mode; only models that were uploaded are sent. There is no
+ε-greedy choice of models, which changes nothing where all are sent (``received =
+"all"``).
 """
 
 from typing import Literal
@@ -28,15 +31,18 @@ NEAR = 1e-5  # keeps ω finite where a model is the base itself
 
 
 def usefulness(base_loss: Tensor, losses: Tensor, distances: Tensor) -> Tensor:
-    """ω [m], float64, of models with ``losses`` [m] at ``distances`` [m] from the base model's loss []."""
+    """ω [m], float64, of models with ``losses`` [m] at ``distances`` [m] from the base
+    model's loss [].
+    """
     return (base_loss - losses) / (distances + NEAR)
 
 
 class FedFomo(Method):
-    """Server: ``models`` [M, P], last uploads; ``uploaded`` [M], by whom; ``affinity`` [M, M], summed ω.
+    """Server: ``models`` [M, P], last uploads; ``uploaded`` [M], by whom; ``affinity``
+    [M, M], summed ω.
 
-    Client: ``model`` [P]; ``base`` b_i [P]. Down m·P, the models of m others; up P and m + 1 floats, their ω
-    and that of the client's own.
+    Client: ``model`` [P]; ``base`` b_i [P]. Down m·P, the models of m others; up P and
+    m + 1 floats, their ω and that of the client's own.
     """
 
     primary = "post"
@@ -96,7 +102,9 @@ class FedFomo(Method):
         }
 
     def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
-        """Adds ``start`` [n, P], what training starts from, and ``omega`` [n, M], 0 for unseen models."""
+        """Adds ``start`` [n, P], what training starts from, and ``omega`` [n, M], 0 for
+        unseen models.
+        """
         own, base = fleet.state["model"], fleet.state["base"]
         omega = torch.zeros(
             len(own), fleet.setup.clients, dtype=torch.float64, device=own.device

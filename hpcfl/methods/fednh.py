@@ -1,13 +1,16 @@
-"""FedNH: the head is fixed unit-norm class prototypes, which the server moves slowly towards class features.
+"""FedNH: the head is fixed unit-norm class prototypes, which the server moves slowly
+towards class features.
 
-Dai et al., "Tackling data heterogeneity in federated learning with class prototypes", AAAI 2023. With f the
-normalised features, logits are s·V f; the rows of V, spread out on the unit sphere, are the prototypes.
-Clients train the body (and s) under a frozen V and send, beside the body, the mean feature μ_ic of each
-class that they hold. The server averages the bodies and moves V_c ← normalise(ρV_c + (1 − ρ)·μ̄_c), μ̄_c the
+Dai et al., "Tackling data heterogeneity in federated learning with class prototypes",
+AAAI 2023. With f the normalised features, logits are s·V f; the rows of V, spread out
+on the unit sphere, are the prototypes. Clients train the body (and s) under a frozen V
+and send, beside the body, the mean feature μ_ic of each class that they hold. The
+server averages the bodies and moves V_c ← normalise(ρV_c + (1 − ρ)·μ̄_c), μ̄_c the
 normalised mean of class c over clients, weighted by their samples of c.
 
-As in the reference code and unlike the text (methods-1.md §8, item 9): s is learnable, starts at 1 and is
-averaged; the μ_ic are normalised before they are averaged, and weighted by class.
+As in the reference code and unlike the text (methods-1.md §8, item 9): s is learnable,
+starts at 1 and is averaged; the μ_ic are normalised before they are averaged, and
+weighted by class.
 """
 
 from typing import Literal
@@ -33,9 +36,11 @@ from hpcfl.models._heads import CosineHead
 
 
 class FedNH(Method):
-    """Server: ``model`` [P], whose columns ``head.weight`` are V. Client: ``model`` [P], its last one.
+    """Server: ``model`` [P], whose columns ``head.weight`` are V. Client: ``model``
+    [P], its last one.
 
-    Down P; up the body, s, and for each class held d + 1 floats, the mean and the count.
+    Down P; up the body, s, and for each class held d + 1 floats, the mean and the
+    count.
     """
 
     family = "prototypes as head"
@@ -57,7 +62,7 @@ class FedNH(Method):
     )
 
     def adapt(self, model: nn.Module) -> nn.Module:
-        head = head_of(model, self.name)
+        head = head_of(model, self.name, trained=True)
         model.head = CosineHead(head.in_features, head.out_features, self.scale)
         return model
 
@@ -111,10 +116,12 @@ class FedNH(Method):
         server["model"] = model
 
     def moved(self, old: Tensor, counts: Tensor, means: Tensor) -> Tensor:
-        """The moved prototypes [K, d], normalise(ρV + (1 − ρ)·normalise(Σ_i N_ic μ_ic)).
+        """The moved prototypes [K, d], normalise(ρV + (1 − ρ)·normalise(Σ_i N_ic
+        μ_ic)).
 
-        old: V [K, d], whose rows of classes that nobody holds stay as they are. counts: [n, K]. means:
-        Σ_i N_ic μ_ic / Σ_i N_ic [K, d], float64, of the μ_ic at unit length.
+        old: V [K, d], whose rows of classes that nobody holds stay as they are. counts:
+        [n, K]. means: Σ_i N_ic μ_ic / Σ_i N_ic [K, d], float64, of the μ_ic at unit
+        length.
         """
         blend = torch.lerp(functional.normalize(means, dim=1), old.double(), self.rho)
         held = (counts.sum(dim=0) > 0)[:, None] & (self.rho < 1)

@@ -1,9 +1,14 @@
-"""FedPer: the body of the model is shared, the head is each client's own; both are trained together.
+"""FedPer: the body of the model is shared, the head is each client's own; both are
+trained together.
 
-Arivazhagan et al., "Federated learning with personalization layers", 2019. b ← Σ_S p_i b_i; the head h_i, the
-last linear layer, never leaves its client. The result is read before local training, as FedALA does it; FedNH
-reads ``post``, and for the server's model ``global``, the shared body under the initial head.
+Arivazhagan et al., "Federated learning with personalization layers", 2019. b ← Σ_S p_i
+b_i; the head h_i, the last linear layer, never leaves its client. The result is read
+before local training, as FedALA does it; FedNH reads ``post``, and for the server's
+model ``global``, the shared body under the initial head.
 """
+
+from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -12,15 +17,21 @@ from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet
 from hpcfl.methods._shared_body import SharedBody
 from hpcfl.methods.base import Setup, State
+from hpcfl.rows.layout import Group
 
 
 class FedPer(SharedBody):
-    """Server: ``model`` [P], the shared body followed by the initial head. Client: ``head`` [P_h].
+    """Server: ``model`` [P], the shared body followed by the initial head. Client:
+    ``head`` [P_h].
 
     Down P_b, up P_b.
     """
 
     reference = "Arivazhagan et al., arXiv 1912.00818"
+    trains: ClassVar[Mapping[Group, str]] = {
+        "body": "nothing would be shared",
+        "head": "nothing would be a client's own",
+    }
 
     def client_state(self, setup: Setup) -> State:
         return {

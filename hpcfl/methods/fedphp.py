@@ -1,13 +1,17 @@
-"""FedPHP: a client keeps a moving average of its own past models, which supervises each downloaded model.
+"""FedPHP: a client keeps a moving average of its own past models, which supervises each
+downloaded model.
 
-Li et al., "FedPHP: Federated personalization with inherited private models", ECML-PKDD 2021. A client trains
-θ_i from the received w on (1 − λ)·CE(θ_i) + λ·MMD²(φ(θ_i; x), φ(q_i; x)), φ being the features; its inherited
-model q_i is constant meanwhile. Then q_i ← m q_i + (1 − m) θ_i, m = min(μ c_i/⌊ρT⌋, μ) for a client that took
-part c_i times before; in T rounds, a fraction ρ of the clients in each, it does so ρT times on average.
+Li et al., "FedPHP: Federated personalization with inherited private models", ECML-PKDD
+2021. A client trains θ_i from the received w on (1 − λ)·CE(θ_i) + λ·MMD²(φ(θ_i; x),
+φ(q_i; x)), φ being the features; its inherited model q_i is constant meanwhile. Then
+q_i ← m q_i + (1 − m) θ_i, m = min(μ c_i/⌊ρT⌋, μ) for a client that took part c_i times
+before; in T rounds, a fraction ρ of the clients in each, it does so ρT times on
+average.
 
-Batch-norm statistics of q_i are averaged like its parameters. PFLlib differs (methods-2.md §6, item 9).
-``variant = "pfllib"`` takes its m = μ·(round − 1)/T and its four fixed widths of the kernel. It also scores
-θ_i where q_i is scored here; that is the column ``trained``.
+Batch-norm statistics of q_i are averaged like its parameters. PFLlib differs
+(methods-2.md §6, item 9). ``variant = "pfllib"`` takes its m = μ·(round − 1)/T and its
+four fixed widths of the kernel. It also scores θ_i where q_i is scored here; that is
+the column ``trained``.
 """
 
 from typing import Any, ClassVar, Literal, cast
@@ -37,10 +41,12 @@ WIDTHS = (20.0, 30.0, 40.0, 100.0)  # PFLlib's 2a for a = 10, 15, 20, 50
 def discrepancy(
     own: Tensor, others: Tensor, widths: tuple[float, ...] | None = None
 ) -> Tensor:
-    """MMD² of two models' features, ``own`` and ``others`` [b, d], over all pairs of samples.
+    """MMD² of two models' features, ``own`` and ``others`` [b, d], over all pairs of
+    samples.
 
-    The kernel is a sum of Gaussians exp(−‖·‖²/width). By default the widths are multiples of the mean squared
-    distance between different ones of all 2b samples, which counts as a constant in the gradient.
+    The kernel is a sum of Gaussians exp(−‖·‖²/width). By default the widths are
+    multiples of the mean squared distance between different ones of all 2b samples,
+    which counts as a constant in the gradient.
     """
     pooled = torch.cat([own, others])
     squares = pooled.square().sum(dim=1)
@@ -61,7 +67,9 @@ def discrepancy(
 
 
 class FedPHP(FedAvg):
-    """Server: ``model`` [P]. Client: ``inherited`` q_i [P]; ``count`` c_i [1]. Down P, up P."""
+    """Server: ``model`` [P]. Client: ``inherited`` q_i [P]; ``count`` c_i [1]. Down P,
+    up P.
+    """
 
     primary = "post"
     family = "personal beside global"
@@ -101,9 +109,9 @@ class FedPHP(FedAvg):
         )
         widths = WIDTHS if self.variant == "pfllib" else None
         fit = functional.cross_entropy(parts(model).head(features), batch.y)
-        supervision: Tensor = lane.regulariser(
-            self.lam * discrepancy(features, inherited, widths)
-        )
+        supervision = self.lam * discrepancy(features, inherited, widths)
+        # without which the recorded data loss is the cross-entropy, as everybody's
+        lane.regulariser(supervision - self.lam * fit)
         return (1 - self.lam) * fit + supervision
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:

@@ -1,14 +1,17 @@
-"""FedProto: clients exchange the mean features of their classes, the prototypes, instead of weights.
+"""FedProto: clients exchange the mean features of their classes, the prototypes,
+instead of weights.
 
-Tan et al., "FedProto: federated prototype learning across heterogeneous clients", AAAI 2022. Client i
-minimises CE + λ·mean over batch and coordinates of (f(x) − C_y)², f being the features, to which samples of
-classes without a prototype add nothing. Then it sends its class means, taken in one extra pass in evaluation
-mode, and C_j becomes their mean over the clients that hold class j. ``pre`` and ``post`` score the model that
-predicts the class of the nearest prototype; before the first exchange, the model's own prediction.
+Tan et al., "FedProto: federated prototype learning across heterogeneous clients", AAAI
+2022. Client i minimises CE + λ·mean over batch and coordinates of (f(x) − C_y)², f
+being the features, to which samples of classes without a prototype add nothing. Then it
+sends its class means, taken in one extra pass in evaluation mode, and C_j becomes their
+mean over the clients that hold class j. ``pre`` and ``post`` score the model that
+predicts the class of the nearest prototype; before the first exchange, the model's own
+prediction.
 
-Where the codes differ (methods-1.md §15, item 9): the mean over clients is unweighted, while
-``weights = "samples"`` weights by samples of the class; a class that nobody in the cohort holds keeps its
-prototype, and a mask says which classes have one.
+Where the codes differ (methods-1.md §15, item 9): the mean over clients is unweighted,
+while ``weights = "samples"`` weights by samples of the class; a class that nobody in
+the cohort holds keeps its prototype, and a mask says which classes have one.
 """
 
 from typing import Any, Literal
@@ -35,10 +38,12 @@ from hpcfl.models import parts
 
 
 class FedProto(Method):
-    """Server: ``prototypes`` C [K, d]; ``present``, bool [K], which there are. Client: ``model`` [P].
+    """Server: ``prototypes`` C [K, d]; ``present``, bool [K], which there are. Client:
+    ``model`` [P].
 
-    Down d for each class that has a prototype, up d for each class held; both ways a bit for each class. The
-    column ``classifier`` scores the trained model's own prediction.
+    Down d for each class that has a prototype, up d for each class held; both ways a
+    bit for each class. The column ``classifier`` scores the trained model's own
+    prediction.
     """
 
     primary = "post"
@@ -129,7 +134,9 @@ class FedProto(Method):
         server["present"] = server["present"] | held
 
     def _known(self, fleet: Fleet, inbox: Inbox) -> State:
-        """What a loss or a prediction reads of the prototypes: [n, K, d], and ``present`` [n, K]."""
+        """What a loss or a prediction reads of the prototypes: [n, K, d], and
+        ``present`` [n, K].
+        """
         shape = (len(fleet.ids), fleet.setup.classes, -1)
         present = inbox["present"].expand(len(fleet.ids), -1)
         return {
@@ -146,7 +153,8 @@ def features(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
 
 
 def nearest(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
-    """Minus the squared distances to the prototypes as logits [batch, K]; without any, the model's logits.
+    """Minus the squared distances to the prototypes as logits [batch, K]; without any,
+    the model's logits.
 
     Classes without a prototype come behind all others.
     """

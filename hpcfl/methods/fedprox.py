@@ -1,8 +1,9 @@
 """FedProx: FedAvg with a proximal term that keeps local models near the received one.
 
-Li et al., "Federated optimization in heterogeneous networks", MLSys 2020. Clients minimise
-F_i(w_i) + (μ/2)‖w_i − w‖² with the received w constant. The paper's inexact local solutions are left
-out, as in every comparison of the four papers; its stragglers are ``participation.stragglers``.
+Li et al., "Federated optimization in heterogeneous networks", MLSys 2020. Clients
+minimise F_i(w_i) + (μ/2)‖w_i − w‖² with the received w constant. The paper's inexact
+local solutions are left out, as in every comparison of the four papers; its stragglers
+are ``participation.stragglers``.
 """
 
 from typing import Any

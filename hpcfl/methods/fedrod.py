@@ -1,20 +1,23 @@
-"""FedRoD: a shared body and generic head trained for all classes alike, and a personal head for each client.
+"""FedRoD: a shared body and generic head trained for all classes alike, and a personal
+head for each client.
 
-Chen & Chao, "On bridging generic and personalized federated learning for image classification", ICLR 2022.
-With φ the features, π_i the client's class distribution and stop[·] a constant in the gradient, a client
-minimises
-(i) CE(g·φ + log π_i, y) over the body and the generic head g, a loss that balances the classes, and
-(ii) CE(stop[g·φ] + r_i·stop[φ], y) over the personal head r_i, which adds what is special to the client.
-r_i is linear and private, or made by a shared hypernetwork H(π_i) with P_ψ parameters. With
-``order = "together"`` each step takes both losses at the same features, with ``"separate"`` all epochs of (i)
-come first and then those of (ii), in plain steps.
+Chen & Chao, "On bridging generic and personalized federated learning for image
+classification", ICLR 2022. With φ the features, π_i the client's class distribution and
+stop[·] a constant in the gradient, a client minimises (i) CE(g·φ + log π_i, y) over the
+body and the generic head g, a loss that balances the classes, and (ii) CE(stop[g·φ] +
+r_i·stop[φ], y) over the personal head r_i, which adds what is special to the client.
+r_i is linear and private, or made by a shared hypernetwork H(π_i) with P_ψ parameters.
+With ``order = "together"`` each step takes both losses at the same features, with
+``"separate"`` all epochs of (i) come first and then those of (ii), in plain steps.
 
-π_i are exact shares with a floor, where PFLlib takes log 0 of absent classes. In (ii) φ is constant and g·φ
-is part of the sum, each of which one known code misses (methods-2.md §8, item 9).
+π_i are exact shares with a floor, where PFLlib takes log 0 of absent classes. In (ii) φ
+is constant and g·φ is part of the sum, each of which one known code misses
+(methods-2.md §8, item 9).
 """
 
 import copy
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as functional
@@ -27,13 +30,15 @@ from hpcfl.fleet.losses import Batch
 from hpcfl.methods.base import ClientModel, head_of
 from hpcfl.methods.fedper import FedPer
 from hpcfl.models import parts
-from hpcfl.rows.layout import Layout
+from hpcfl.rows.layout import Group, Layout
 
 FLOOR = 1e-12  # the share that an absent class gets
 
 
 class HyperHead(nn.Module):
-    """A bias-free linear head [K, d] that two layers of width d make from a class distribution [K]."""
+    """A bias-free linear head [K, d] that two layers of width d make from a class
+    distribution [K].
+    """
 
     def __init__(self, features: int, classes: int):
         super().__init__()
@@ -46,14 +51,19 @@ class HyperHead(nn.Module):
 
 
 class FedRoD(FedPer):
-    """Server: ``model``, a client's whole row, in which a linear personal head is the initial one.
+    """Server: ``model``, a client's whole row, in which a linear personal head is the
+    initial one.
 
-    Client: ``head``, FedPer's name for all that does not travel: here a linear r_i, and not the model's
-    module ``head``, which is the generic g and travels. Down and up P with linear r_i, P + P_ψ with a
-    hypernetwork. ``pre`` and ``post`` score (g + r_i)·φ, ``global`` g·φ.
+    Client: ``head``, FedPer's name for all that does not travel: here a linear r_i, and
+    not the model's module ``head``, which is the generic g and travels. Down and up P
+    with linear r_i, P + P_ψ with a hypernetwork. ``pre`` and ``post`` score (g +
+    r_i)·φ, ``global`` g·φ.
     """
 
     primary = "post"
+    trains: ClassVar[
+        Mapping[Group, str]
+    ] = {}  # the generic head is shared, whatever the body
     reference = "Chen & Chao, ICLR 2022"
     personal: Literal["linear", "hyper"] = Field(
         "linear", description="the personal head: a private layer, or a hypernetwork's"
@@ -63,7 +73,7 @@ class FedRoD(FedPer):
     )
 
     def adapt(self, model: nn.Module) -> nn.Module:
-        head = head_of(model, self.name)
+        head = head_of(model, self.name, trained=True)
         linear = self.personal == "linear"
         model.personal = (
             copy.deepcopy(head)
@@ -95,7 +105,9 @@ class FedRoD(FedPer):
     def generic(
         self, model: nn.Module, features: Tensor, y: Tensor, lane: Any
     ) -> Tensor:
-        """Loss (i), on ``features`` [batch, d]: cross-entropy balanced by the client's distribution."""
+        """Loss (i), on ``features`` [batch, d]: cross-entropy balanced by the client's
+        distribution.
+        """
         return functional.cross_entropy(
             parts(model).head(features) + lane.distribution.log(), y
         )
@@ -103,7 +115,9 @@ class FedRoD(FedPer):
     def residual(
         self, model: nn.Module, features: Tensor, y: Tensor, lane: Any
     ) -> Tensor:
-        """Loss (ii): cross-entropy of both heads' sum, with features and generic logits constant."""
+        """Loss (ii): cross-entropy of both heads' sum, with features and generic logits
+        constant.
+        """
         features = features.detach()
         generic = parts(model).head(features).detach()
         return functional.cross_entropy(generic + self.extra(model, features, lane), y)
@@ -160,7 +174,9 @@ class FedRoD(FedPer):
 
 
 def floored_distribution(counts: Tensor) -> Tensor:
-    """π [n, K] of training ``counts`` [n, K], with shares of at least FLOOR; uniform without samples."""
+    """π [n, K] of training ``counts`` [n, K], with shares of at least FLOOR; uniform
+    without samples.
+    """
     shares = torch.where(counts.sum(dim=1, keepdim=True) > 0, counts, 1.0)
     shares = (shares / shares.sum(dim=1, keepdim=True)).clamp(min=FLOOR)
     return shares / shares.sum(dim=1, keepdim=True)

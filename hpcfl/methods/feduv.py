@@ -1,13 +1,16 @@
-"""FedUV: FedAvg with two regularisers that imitate IID clients: varied predictions and uniform features.
+"""FedUV: FedAvg with two regularisers that imitate IID clients: varied predictions and
+uniform features.
 
-Son et al., "FedUV: uniformity and variance for heterogeneous federated learning", CVPR 2024. On a mini-batch
-with probabilities Q [b, K] and features X [b, d] a client minimises CE + λ·V + μ·U:
-V = (1/K) Σ_j max(0, 1/√K − std(Q_·j)), with the unbiased standard deviation, and U = the mean over pairs of
-exp(−‖x_a − x_b‖²/σ²), σ² being the median of the non-zero squared distances. A batch of one has neither term.
+Son et al., "FedUV: uniformity and variance for heterogeneous federated learning", CVPR
+2024. On a mini-batch with probabilities Q [b, K] and features X [b, d] a client
+minimises CE + λ·V + μ·U: V = (1/K) Σ_j max(0, 1/√K − std(Q_·j)), with the unbiased
+standard deviation, and U = the mean over pairs of exp(−‖x_a − x_b‖²/σ²), σ² being the
+median of the non-zero squared distances. A batch of one has neither term.
 
-As the authors' code (methods-1.md §14, item 9), features are not normalised, though the paper calls them
-hyperspherical, and the median takes part in the gradient; ``normalise`` and ``detach_scale`` change that. The
-code averages batch-norm statistics too, as ``training.buffers = "average"`` does.
+As the authors' code (methods-1.md §14, item 9), features are not normalised, though the
+paper calls them hyperspherical, and the median takes part in the gradient;
+``normalise`` and ``detach_scale`` change that. The code averages batch-norm statistics
+too, as ``training.buffers = "average"`` does.
 """
 
 from typing import Any
@@ -26,7 +29,8 @@ FLOOR = 1e-12  # under the square root, whose gradient at 0 is not a number
 
 
 def variance_gap(probabilities: Tensor) -> Tensor:
-    """V of ``probabilities`` [b, K]: how far the columns' standard deviations stay below 1/√K.
+    """V of ``probabilities`` [b, K]: how far the columns' standard deviations stay
+    below 1/√K.
 
     That is what the columns of K different one-hot predictions have.
     """
@@ -36,7 +40,9 @@ def variance_gap(probabilities: Tensor) -> Tensor:
 
 
 def closeness(features: Tensor, detach: bool) -> Tensor:
-    """U of ``features`` [b, d], in (0, 1]; ``detach`` keeps the median out of the gradient."""
+    """U of ``features`` [b, d], in (0, 1]; ``detach`` keeps the median out of the
+    gradient.
+    """
     first, second = torch.triu_indices(
         len(features), len(features), 1, device=features.device
     )

@@ -1,7 +1,9 @@
 """FedYogi: FedAvg whose server takes Yogi's steps along the clients' mean change.
 
-Reddi et al., "Adaptive federated optimization", ICLR 2021: v ← v − (1 − β₂)Δ² sign(v − Δ²), which changes v
-by no more than Δ², where Adam's v forgets at a fixed rate.
+Reddi et al., "Adaptive federated optimization", ICLR 2021: v ← v − (1 − β₂)Δ² sign(v −
+Δ²), which changes v by no more than Δ², where Adam's v forgets at a fixed rate.
+The mean change weighs clients by samples, where the paper's algorithm has equal weights
+(``_adaptive_server``).
 """
 
 from torch import Tensor

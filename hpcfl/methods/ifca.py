@@ -1,12 +1,13 @@
 """IFCA: k cluster models; a client trains the one that fits its training data best.
 
-Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020, the variant that
-averages models, not gradients. All k models Θ_c come down. A client trains from the one with the least
-F_i(Θ_c), over its training data in evaluation mode, ties to the lowest index. Θ_c becomes the weighted mean
-of the models trained from it, and stays where nobody chose it.
+Ghosh et al., "An efficient framework for clustered federated learning", NeurIPS 2020,
+the variant that averages models, not gradients. All k models Θ_c come down. A client
+trains from the one with the least F_i(Θ_c), over its training data in evaluation mode,
+ties to the lowest index. Θ_c becomes the weighted mean of the models trained from it,
+and stays where nobody chose it.
 
-The authors' code chooses the model to be scored by test labels, and averages uniformly; neither is done here
-(methods-1.md §13).
+The authors' code chooses the model to be scored by test labels, and averages uniformly;
+neither is done here (methods-1.md §13).
 """
 
 import torch
@@ -22,9 +23,11 @@ from hpcfl.methods.fedavg import ServerModel
 
 
 class IFCA(ServerModel):
-    """Server: ``models`` [k, P], at first different random draws; ``chosen`` [M], each client's last cluster.
+    """Server: ``models`` [k, P], at first different random draws; ``chosen`` [M], each
+    client's last cluster.
 
-    Before a client's first round its ``chosen`` is −1. Client: nothing. Down k·P, up P + 1.
+    Before a client's first round its ``chosen`` is −1. Client: nothing. Down k·P, up P
+    + 1.
     """
 
     reference = "Ghosh et al., NeurIPS 2020"

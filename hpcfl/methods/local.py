@@ -1,8 +1,9 @@
 """Local ("Separate"): each client trains alone; nothing travels.
 
-The baseline of every paper, scored after training. A client trains in the rounds whose cohort it belongs to.
-FedNH's code gives it R·ρ rounds, as many as a client has on average where a fraction ρ takes part in each of
-R rounds; they are its own rounds 1 to R·ρ, also for the learning rate, as here in R·ρ rounds of all clients.
+The baseline of every paper, scored after training. A client trains in the rounds whose
+cohort it belongs to. FedNH's code gives it R·ρ rounds, as many as a client has on
+average where a fraction ρ takes part in each of R rounds; they are its own rounds 1 to
+R·ρ, also for the learning rate, as here in R·ρ rounds of all clients.
 """
 
 from torch import Tensor

@@ -1,13 +1,18 @@
-"""MOON: FedAvg whose clients keep features near the global model's and away from their own last model's.
+"""MOON: FedAvg whose clients keep features near the global model's and away from their
+own last model's.
 
-Li, He & Song, "Model-contrastive federated learning", CVPR 2021. With z, z_w and z_i the features of the
-model in training, of the received model and of the client's model after its last round, a client minimises
-CE + μ·ℓ, ℓ = −log(exp(sim(z, z_w)/τ) / (exp(sim(z, z_w)/τ) + exp(sim(z, z_i)/τ))), sim the cosine, z_w and
-z_i constant. The result is read before local training.
+Li, He & Song, "Model-contrastive federated learning", CVPR 2021. With z, z_w and z_i
+the features of the model in training, of the received model and of the client's model
+after its last round, a client minimises CE + μ·ℓ, ℓ = −log(exp(sim(z, z_w)/τ) /
+(exp(sim(z, z_w)/τ) + exp(sim(z, z_i)/τ))), sim the cosine, z_w and z_i constant. The
+result is read before local training.
 
-The paper puts a projection head of two layers between body and head and compares its outputs; here, as in
-comparisons that keep everybody's model, it is the head's input. A client's model before its first round is
-the initial one. All three models use the batch-norm statistics of the one in training.
+The paper puts a projection head of two layers between body and head and compares its
+outputs; here, as in comparisons that keep everybody's model, it is the head's input. The
+default μ = 5 is the paper's all the same, tuned on those outputs and not on these
+features (methods-2.md §12), so a comparison has to choose μ anew. A client's model
+before its first round is the initial one. All three models use the batch-norm
+statistics of the one in training.
 """
 
 from typing import Any
@@ -26,13 +31,23 @@ from hpcfl.models import parts
 
 
 class Moon(FedAvg):
-    """Server: ``model`` [P]. Client: ``last`` [P], its model after its last round. Down P, up P."""
+    """Server: ``model`` [P]. Client: ``last`` [P], its model after its last round. Down
+    P, up P.
+    """
 
     reference = "Li et al., CVPR 2021"
     mu: float = Field(
         5.0, ge=0, description="weight μ of the contrast (1 CIFAR-100); 0 is FedAvg"
     )
     tau: float = Field(0.5, gt=0, description="temperature τ of the contrast")
+
+    def notes(self, setup: Setup) -> list[str]:
+        if "mu" in self.model_fields_set:
+            return []
+        return [
+            f"moon: μ = {self.mu:g} was tuned with the paper's projection head, which is left "
+            "out here; choose method.mu yourself (the paper tries 0.1, 1, 5 and 10)"
+        ]
 
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "last": setup.initial()}
@@ -54,7 +69,8 @@ class Moon(FedAvg):
             ],
             dim=1,
         )
-        # Of softplus, which would do the same, the last bits depend on how many clients are side by side.
+        # Of softplus, which would do the same, the last bits depend on how many clients
+        # are side by side.
         contrast = -(similar / self.tau).log_softmax(dim=1)[:, 0].mean()
         total: Tensor = fit + lane.regulariser(self.mu * contrast)
         return total

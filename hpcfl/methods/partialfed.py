@@ -1,16 +1,19 @@
-"""PartialFed-Adaptive: before it trains, a client draws, by layer, how much of the shared model it loads.
+"""PartialFed-Adaptive: before it trains, a client draws, by layer, how much of the
+shared model it loads.
 
-Sun et al., "PartialFed: Cross-domain personalized federated learning via partial initialization", NeurIPS
-2021 (methods-2.md §7; the paper's text was not at hand). A client has a model θ_i and for each layer l two
-logits a_i^l. The warm-up rounds are FedAvg's. Later a round begins with a draw u^l ~ GumbelSoftmax(a_i^l; T),
-so that u^l_0 + u^l_1 = 1, and θ_i^l ← θ̂^l = u^l_0 w^l + u^l_1 θ_i^l with the received w. Most mini-batches
-train the model, θ_i ← θ_i − η∇f(θ_i); the others, on other samples of the same epoch, train the strategy,
-a_i ← a_i − η_a∇_a f(θ̂), each at a θ̂ drawn anew, and leave θ_i as it is. Steps are plain, whatever the
-optimiser. FedALA's words can also mean a draw for every mini-batch, θ_i ← θ̂ − η∇f(θ̂), ``draw = "batch"``,
-but then θ_i forgets within two mini-batches what it learnt.
+Sun et al., "PartialFed: Cross-domain personalized federated learning via partial
+initialization", NeurIPS 2021 (methods-2.md §7; the paper's text was not at hand). A
+client has a model θ_i and for each layer l two logits a_i^l. The warm-up rounds are
+FedAvg's. Later a round begins with a draw u^l ~ GumbelSoftmax(a_i^l; T), so that u^l_0
++ u^l_1 = 1, and θ_i^l ← θ̂^l = u^l_0 w^l + u^l_1 θ_i^l with the received w. Most
+mini-batches train the model, θ_i ← θ_i − η∇f(θ_i); the others, on other samples of the
+same epoch, train the strategy, a_i ← a_i − η_a∇_a f(θ̂), each at a θ̂ drawn anew, and
+leave θ_i as it is. Steps are plain, whatever the optimiser. FedALA's words can also
+mean a draw for every mini-batch, θ_i ← θ̂ − η∇f(θ̂), ``draw = "batch"``, but then θ_i
+forgets within two mini-batches what it learnt.
 
-T decays each round, down to a floor because the draw overflows as T → 0. The class that PFLlib removed
-overwrites what it learns with each draw; here a_i accumulates.
+T decays each round, down to a floor because the draw overflows as T → 0. The class that
+PFLlib removed overwrites what it learns with each draw; here a_i accumulates.
 """
 
 from typing import Any, Literal
@@ -30,16 +33,18 @@ SHARED, OWN = 0, 1  # the places of w and θ_i in a choice
 
 
 class PartialFed(FedAvg):
-    """Server: ``model`` [P]. Client: ``model`` θ_i [P]; ``strategy`` a_i [L, 2] of the L layers.
+    """Server: ``model`` [P]. Client: ``model`` θ_i [P]; ``strategy`` a_i [L, 2] of the
+    L layers.
 
-    Down P, up P. ``pre`` and ``post`` score, before and after training, the model that has each layer from w
-    or from θ_i, whichever a_i prefers.
+    Down P, up P. ``pre`` and ``post`` score, before and after training, the model that
+    has each layer from w or from θ_i, whichever a_i prefers.
     """
 
     primary = "post"
     inherited = ("model",)
     family = "personal beside global"
     reference = "Sun et al., NeurIPS 2021"
+    keeps = ("ala",)
     unheeded = ("optimizer", "momentum", "weight_decay", "clip")
     draw: Literal["round", "batch"] = Field(
         "round", description="load before local training, or anew in every mini-batch"
@@ -130,14 +135,17 @@ class PartialFed(FedAvg):
     def trains_strategy(self, taken: Tensor, offset: Tensor) -> Tensor:
         """Whether the mini-batch after ``taken`` ones trains the strategy, bool [a].
 
-        Such mini-batches are spread evenly over the round's, beginning at a random ``offset`` in [0, 1).
+        Such mini-batches are spread evenly over the round's, beginning at a random
+        ``offset`` in [0, 1).
         """
         counts = torch.stack([taken, taken + 1])
         before, after = (offset + counts * self.strategy_share).floor().unbind()
         return after > before
 
     def preferred(self, fleet: Fleet, shared: Tensor) -> Tensor:
-        """Models [n, P] with each layer from ``shared`` or θ_i, the more probable; if equal, from θ_i."""
+        """Models [n, P] with each layer from ``shared`` or θ_i, the more probable; if
+        equal, from θ_i.
+        """
         strategy = fleet.state["strategy"]
         keeps = by_layer(
             fleet.layout, (strategy[..., OWN] >= strategy[..., SHARED]).float()
@@ -155,7 +163,9 @@ class PartialFed(FedAvg):
 
 
 def drawn(strategy: Tensor, uniform: Tensor, temperature: float) -> Tensor:
-    """Choices u ~ GumbelSoftmax(a; T) [a, L, 2] of the logits ``strategy`` a by ``uniform`` numbers."""
+    """Choices u ~ GumbelSoftmax(a; T) [a, L, 2] of the logits ``strategy`` a by
+    ``uniform`` numbers.
+    """
     return ((strategy + gumbel(uniform)) / temperature).softmax(dim=2)
 
 
@@ -168,7 +178,9 @@ def gumbel(uniform: Tensor) -> Tensor:
 
 
 def mix(layout: Layout, choice: Tensor, shared: Tensor, own: Tensor) -> Tensor:
-    """θ̂ [a, P]: in each layer ``shared`` and ``own`` [a, P], weighted by ``choice`` [a, L, 2]."""
+    """θ̂ [a, P]: in each layer ``shared`` and ``own`` [a, P], weighted by ``choice``
+    [a, L, 2].
+    """
     return (
         by_layer(layout, choice[..., SHARED]) * shared
         + by_layer(layout, choice[..., OWN]) * own
@@ -178,7 +190,9 @@ def mix(layout: Layout, choice: Tensor, shared: Tensor, own: Tensor) -> Tensor:
 def slopes(
     layout: Layout, choice: Tensor, gradient: Tensor, shared: Tensor, own: Tensor
 ) -> Tensor:
-    """T·∂f/∂a [a, L, 2] from the ``gradient`` ∂f/∂θ̂ [a, P], through θ̂ and the softmax."""
+    """T·∂f/∂a [a, L, 2] from the ``gradient`` ∂f/∂θ̂ [a, P], through θ̂ and the
+    softmax.
+    """
     direct = within_layers(
         layout, gradient[:, None] * torch.stack([shared, own], dim=1)
     )
@@ -186,7 +200,9 @@ def slopes(
 
 
 def by_layer(layout: Layout, values: Tensor) -> Tensor:
-    """``values`` of the layers [a, L], each repeated in all of its layer's columns [a, P]."""
+    """``values`` of the layers [a, L], each repeated in all of its layer's columns [a,
+    P].
+    """
     parts = zip(values.split(1, dim=1), sizes(layout), strict=True)
     return torch.cat([value.expand(-1, size) for value, size in parts], dim=1)
 

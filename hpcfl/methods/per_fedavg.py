@@ -1,14 +1,17 @@
-"""Per-FedAvg: one shared model that is good after a single gradient step on a client's own data.
+"""Per-FedAvg: one shared model that is good after a single gradient step on a client's
+own data.
 
-Fallah, Mokhtari & Ozdaglar, "Personalized federated learning with theoretical guarantees", NeurIPS 2020.
-Each local step takes disjoint mini-batches D, D′ (and D″): with θ′ = θ − α∇f(θ; D) and g = ∇f(θ′; D′), the
-first-order variant does θ ← θ − βg. The Hessian-free one does θ ← θ − β(g − αc), where c = ∇²f(θ; D″)·g is
-taken as [∇f(θ + δg; D″) − ∇f(θ − δg; D″)]/2δ. As many passes are made over the data as a step has
-mini-batches, so that an epoch has as many steps as in other methods; they are plain, whatever the optimiser.
-A client's model is the received one after one step of size α on a mini-batch of TRAINING data.
+Fallah, Mokhtari & Ozdaglar, "Personalized federated learning with theoretical
+guarantees", NeurIPS 2020. Each local step takes disjoint mini-batches D, D′ (and D″):
+with θ′ = θ − α∇f(θ; D) and g = ∇f(θ′; D′), the first-order variant does θ ← θ − βg. The
+Hessian-free one does θ ← θ − β(g − αc), where c = ∇²f(θ; D″)·g is taken as [∇f(θ + δg;
+D″) − ∇f(θ − δg; D″)]/2δ. As many passes are made over the data as a step has
+mini-batches, so that an epoch has as many steps as in other methods; they are plain,
+whatever the optimiser. A client's model is the received one after one step of size α on
+a mini-batch of TRAINING data.
 
-Deviations (methods-2.md §1): the reference code adapts on test data, and twice; δ is relative to ‖g‖,
-because δg underflows where the gradient is tiny.
+Deviations (methods-2.md §1): the reference code adapts on test data, and twice; δ is
+relative to ‖g‖, because δg underflows where the gradient is tiny.
 """
 
 from collections.abc import Callable
@@ -25,7 +28,9 @@ from hpcfl.methods.fedavg import FedAvg
 
 
 class PerFedAvg(FedAvg):
-    """Server: ``model`` [P]. Client: nothing. Down P, up P. ``pre``: the received model after one step."""
+    """Server: ``model`` [P]. Client: nothing. Down P, up P. ``pre``: the received model
+    after one step.
+    """
 
     reference = "Fallah et al., NeurIPS 2020"
     unheeded = ("optimizer", "momentum", "weight_decay", "clip")
@@ -74,7 +79,9 @@ class PerFedAvg(FedAvg):
         return trained
 
     def curvature(self, turn: Turn, theta: Tensor, direction: Tensor) -> Tensor:
-        """c = ∇²f(θ; D″)·g [a, P] by a central difference; 0 where ``direction`` g has length 0."""
+        """c = ∇²f(θ; D″)·g [a, P] by a central difference; 0 where ``direction`` g has
+        length 0.
+        """
         length: Tensor = direction.norm(dim=1, keepdim=True)
         shift: Tensor = self.delta * theta.norm(dim=1, keepdim=True).clamp(min=1)
         along = torch.where(length > 0, direction / length, 0) * shift
@@ -89,7 +96,9 @@ class PerFedAvg(FedAvg):
         return ClientModel(rows if trained else self.adapted(fleet, rows))
 
     def adapted(self, fleet: Fleet, rows: Tensor) -> Tensor:
-        """The models [n, P] after one step of size α from ``rows`` on one random training mini-batch."""
+        """The models [n, P] after one step of size α from ``rows`` on one random
+        training mini-batch.
+        """
         step = self.adapting(fleet)
         adapted, _ = fleet.train_by(
             lambda turn: turn.move(step), rows, epochs=1, steps=1, phase="adapt"

@@ -1,13 +1,15 @@
-"""pFedMe: each client has a proximal point θ of its copy w_i of the shared model, and moves w_i towards it.
+"""pFedMe: each client has a proximal point θ of its copy w_i of the shared model, and
+moves w_i towards it.
 
-Dinh, Tran & Nguyen, "Personalized federated learning with Moreau envelopes", NeurIPS 2020. For each
-mini-batch a client does K steps θ ← θ − η_p(∇f(θ) + λ(θ − w_i) + μθ) and then w_i ← w_i − ηλ(w_i − θ), η
-being ``training.plain_lr``. Both start a round at w and go on from one mini-batch to the next. The
-client uploads w_i, the server does w ← (1 − β)w + βΣp_i w_i. Steps are plain, whatever the optimiser.
+Dinh, Tran & Nguyen, "Personalized federated learning with Moreau envelopes", NeurIPS
+2020. For each mini-batch a client does K steps θ ← θ − η_p(∇f(θ) + λ(θ − w_i) + μθ) and
+then w_i ← w_i − ηλ(w_i − θ), η being ``training.plain_lr``. Both start a round at w and
+go on from one mini-batch to the next. The client uploads w_i, the server does w ← (1 −
+β)w + βΣp_i w_i. Steps are plain, whatever the optimiser.
 
-In the reference code (methods-2.md §4, item 9) the personal model shares its memory with w_i, so that w_i is
-what is scored, and all clients train though only a cohort is averaged. Here θ, which is scored, is a row of
-its own, and only the cohort trains.
+In the reference code (methods-2.md §4, item 9) the personal model shares its memory
+with w_i, so that w_i is what is scored, and all clients train though only a cohort is
+averaged. Here θ, which is scored, is a row of its own, and only the cohort trains.
 """
 
 from typing import Any
@@ -23,7 +25,9 @@ from hpcfl.methods.fedavg import ServerModel
 
 
 class PFedMe(ServerModel):
-    """Server: ``model`` [P]. Client: ``personal`` [P], θ after its last round. Down P, up P (w_i)."""
+    """Server: ``model`` [P]. Client: ``personal`` [P], θ after its last round. Down P,
+    up P (w_i).
+    """
 
     primary = "post"
     inherited = ("personal",)

@@ -1,9 +1,11 @@
-"""SCAFFOLD: control variates correct each client's steps for the direction in which its data pull.
+"""SCAFFOLD: control variates correct each client's steps for the direction in which its
+data pull.
 
-Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning", ICML 2020, Algorithm 1
-with option II. The server has the model x and a control c, a client its control c_i, all controls 0 at first.
-From y = x a client does K plain steps y ← y − η(∇F_i(y) − c_i + c), whatever the optimiser, and then
-c_i⁺ = c_i − c + (x − y)/(Kη). The server does x ← x + η_g·mean(y − x) and c ← c + |S|/M·mean(c_i⁺ − c_i).
+Karimireddy et al., "SCAFFOLD: Stochastic controlled averaging for federated learning",
+ICML 2020, Algorithm 1 with option II. The server has the model x and a control c, a
+client its control c_i, all controls 0 at first. From y = x a client does K plain steps
+y ← y − η(∇F_i(y) − c_i + c), whatever the optimiser, and then c_i⁺ = c_i − c + (x −
+y)/(Kη). The server does x ← x + η_g·mean(y − x) and c ← c + |S|/M·mean(c_i⁺ − c_i).
 Means over the cohort S are uniform as in the paper unless ``weights`` says otherwise.
 """
 
@@ -20,7 +22,9 @@ from hpcfl.methods.fedavg import ServerModel
 
 
 class Scaffold(ServerModel):
-    """Server: ``model`` x, ``control`` c, [P] each. Client: ``control`` c_i [P]. Down 2P, up 2P."""
+    """Server: ``model`` x, ``control`` c, [P] each. Client: ``control`` c_i [P]. Down
+    2P, up 2P.
+    """
 
     family = "one global model"
     reference = "Karimireddy et al., ICML 2020"
@@ -62,7 +66,9 @@ class Scaffold(ServerModel):
     def corrected(
         self, fleet: Fleet, start: Tensor, control: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Train from ``start`` x with the server's ``control`` c, all [n, P]: the rows y and c_i⁺ − c_i."""
+        """Train from ``start`` x with the server's ``control`` c, all [n, P]: the rows
+        y and c_i⁺ − c_i.
+        """
         rate = fleet.learning_rate
 
         def descend(rows: Tensor, gradient: Tensor, correction: Tensor) -> None:

@@ -1,17 +1,24 @@
 """Models, one file each, found by the file's name (``model.name``).
 
-A file's ``plugin`` is called as ``plugin(shape, classes, *, own keys)``: ``shape`` is that of one sample,
-without the batch, and the keyword parameters become validated keys of ``[model]``. It returns a plain
-``nn.Module`` for ONE client, with
+A file's ``plugin`` is called as ``plugin(shape, classes, *, own keys)``: ``shape`` is
+that of one sample, without the batch, and the keyword parameters become validated keys
+of ``[model]``. It returns a plain ``nn.Module`` for ONE client, with
 
 * ``head``: the output layer, last in registration order;
-* ``features(x)``: the head's input [batch, width], and ``forward(x) = head(features(x))``;
-* its layers as direct children in order, because "the upper p layers" counts children that hold parameters.
+* ``features(x)``: the head's input [batch, width], and ``forward(x) =
+  head(features(x))``;
+* its layers as direct children in order, because "the upper p layers" counts children
+  that hold parameters.
 
-``forward`` should run under ``torch.func.vmap``, which trains clients side by side: it should have no
-``.item()``, no branch on values and no recurrent layer of torch. A model with any of these is trained for one
-client after the other, and a note says so. A model of tokens has the key ``vocabulary``; left out, it is the
-data set's.
+Parameters that it freezes, by ``requires_grad_(False)``, are never trained and travel
+nowhere: all clients have one set of them, that of the initial model.
+
+``forward`` should run under ``torch.func.vmap``, which trains clients side by side: it
+should have no ``.item()``, no branch on values and no recurrent layer of torch. A model
+with any of these is trained for one client after the other, and a note says so. So is,
+on a CPU, a model whose layers give a client other last bits beside others, such as
+batch norm, a convolution or most activations but ReLU and tanh. A model of tokens has
+the key ``vocabulary``; left out, it is the data set's.
 """
 
 from collections.abc import Callable
@@ -43,7 +50,9 @@ class Parts(Protocol):
 
 
 def parts(model: nn.Module) -> Parts:
-    """The model itself, typed as having a head and features; only for models that ``head_of`` accepted."""
+    """The model itself, typed as having a head and features; only for models that
+    ``head_of`` accepted.
+    """
     return cast(Parts, model)
 
 
@@ -53,7 +62,8 @@ def build(
     """The module of one client that ``[model]`` asks for, freshly initialised.
 
     shape: of one sample. vocabulary: the data set's number of tokens, if it has tokens.
-    Raises UserError where the model does not fit the samples or cannot have the head that is asked for.
+    Raises UserError where the model does not fit the samples or cannot have the head
+    that is asked for.
     """
     options: dict[str, Any] = dict(model.options)
     if "vocabulary" in options and options["vocabulary"] is None:
@@ -82,7 +92,9 @@ def _made(
     classes: int,
     options: dict[str, Any],
 ) -> Any:
-    """What the plugin called ``name`` makes. Raises UserError where a user's own one fails."""
+    """What the plugin called ``name`` makes. Raises UserError where a user's own one
+    fails.
+    """
     try:
         return plugin(shape, classes, **options)
     except Exception as error:

@@ -1,4 +1,6 @@
-"""What the papers' small image models have in common: two convolutions with pooling, then linear layers."""
+"""What the papers' small image models have in common: two convolutions with pooling,
+then linear layers.
+"""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -10,18 +12,22 @@ from torch.nn.functional import max_pool2d, pad, relu
 from hpcfl.errors import UserError
 
 KERNEL = 5
-SMALLEST = 16  # of an image's sides: of 16 pixels, convolution and pooling, both twice, leave one position
+# of an image's sides: of 16 pixels, convolution and pooling, both twice, leave one
+# position
+SMALLEST = 16
 
 
 class TwoConvolutions(nn.Module):
-    """Twice (5×5 convolution, ReLU, 2×2 pooling), then linear layers with ReLU and the output layer.
+    """Twice (5×5 convolution, ReLU, 2×2 pooling), then linear layers with ReLU and the
+    output layer.
 
-    A subclass is one paper's model. Parameters are initialised as torch does by default. Raises UserError for
-    samples that are no images or too small.
+    A subclass is one paper's model. Parameters are initialised as torch does by
+    default. Raises UserError for samples that are no images or too small.
 
     channels: of the two convolutions. widths: of the linear layers.
     head_bias: whether the output layer has a bias.
-    side: to which smaller sides of an image are padded evenly with zeros; 0 for no padding.
+    side: to which smaller sides of an image are padded evenly with zeros; 0 for no
+        padding.
     """
 
     channels: ClassVar[tuple[int, int]]
@@ -50,10 +56,13 @@ class TwoConvolutions(nn.Module):
         self.head = nn.Linear(self.widths[-1], classes, bias=self.head_bias)
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
-        """The head's input, float32 [batch, last width], for images [batch, channels, height, width]."""
+        """The head's input, float32 [batch, last width], for images [batch, channels,
+        height, width].
+        """
         if any(self._padding):
             x = pad(x, self._padding)
-        # Pooling before the ReLU gives the same bits, and the ReLU has a quarter of the values to compute.
+        # Pooling before the ReLU gives the same bits, and the ReLU has a quarter of the
+        # values to compute.
         x = relu(max_pool2d(self.conv1(x), 2))
         x = relu(max_pool2d(self.conv2(x), 2)).flatten(1)
         for name in self._linear:

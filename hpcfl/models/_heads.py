@@ -1,4 +1,6 @@
-"""Output layers that replace a model's own, where ``model.head`` or a method asks for it."""
+"""Output layers that replace a model's own, where ``model.head`` or a method asks for
+it.
+"""
 
 import torch
 import torch.nn.functional as functional
@@ -6,10 +8,12 @@ from torch import Tensor, nn
 
 
 class CosineHead(nn.Linear):
-    """Logits = scale · V̂ f/‖f‖ for features f, where V̂ are the rows of ``weight`` [K, d] at unit length.
+    """Logits = scale · V̂ f/‖f‖ for features f, where V̂ are the rows of ``weight`` [K,
+    d] at unit length.
 
-    The rows start far apart on the unit sphere, and ``scale`` [1] is learnable. In FedNH (Dai et al., AAAI
-    2023) these rows are the prototypes, which training leaves frozen.
+    The rows start far apart on the unit sphere, and ``scale`` [1] is learnable. In
+    FedNH (Dai et al., AAAI 2023) these rows are the prototypes, which training leaves
+    frozen.
     """
 
     def __init__(self, features: int, classes: int, scale: float):
@@ -25,10 +29,12 @@ class CosineHead(nn.Linear):
 
 
 def spread(classes: int, width: int) -> Tensor:
-    """Rows [classes, width] of unit length that are far apart, drawn from torch's generator.
+    """Rows [classes, width] of unit length that are far apart, drawn from torch's
+    generator.
 
-    They are orthonormal if there are at most ``width``; in the plane row k is at angle 2πk/K, as in FedNH's
-    code for its spiral (protocols.md B7); else they come from a descent on the log-sum-exp of cosines.
+    They are orthonormal if there are at most ``width``; in the plane row k is at angle
+    2πk/K, as in FedNH's code for its spiral (protocols.md B7); else they come from a
+    descent on the log-sum-exp of cosines.
     """
     rows = torch.empty(classes, width)
     if classes <= width:

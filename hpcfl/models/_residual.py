@@ -15,8 +15,8 @@ GROUPS = 2  # of channels in a group norm
 class BasicBlock(nn.Module):
     """relu(f(x) + shortcut(x)), where f is two 3×3 convolutions.
 
-    The shortcut is the identity, or a 1×1 convolution where the shapes differ. ``stride`` is that of the
-    first convolution.
+    The shortcut is the identity, or a 1×1 convolution where the shapes differ.
+    ``stride`` is that of the first convolution.
     """
 
     def __init__(self, inputs: int, outputs: int, stride: int, norm: Norm):
@@ -40,13 +40,15 @@ class BasicBlock(nn.Module):
 
 
 class ResidualNetwork(nn.Module):
-    """A stem, stages of which each but the first halves the image, the mean over positions and the head.
+    """A stem, stages of which each but the first halves the image, the mean over
+    positions and the head.
 
-    Its children ``stem``, ``stage1`` … and ``head`` are the layers that "the upper p layers" counts.
-    Convolutions are initialised Kaiming normal (fan-out).
+    Its children ``stem``, ``stage1`` … and ``head`` are the layers that "the upper p
+    layers" counts. Convolutions are initialised Kaiming normal (fan-out).
 
     widths: the channels of each stage. blocks: how many a stage has.
-    large_stem: a 7×7 convolution and a 3×3 pooling, both of stride 2, else a 3×3 convolution of stride 1.
+    large_stem: a 7×7 convolution and a 3×3 pooling, both of stride 2, else a 3×3
+        convolution of stride 1.
 
     Raises UserError for samples that are no images.
     """

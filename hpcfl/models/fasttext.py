@@ -1,4 +1,6 @@
-"""fastText for AG News, as FedALA uses it (protocols.md B2): 3,157,508 parameters with 98,635 tokens."""
+"""fastText for AG News, as FedALA uses it (protocols.md B2): 3,157,508 parameters with
+98,635 tokens.
+"""
 
 from typing import Annotated
 
@@ -13,10 +15,12 @@ WIDTH = 32
 
 
 class FastText(nn.Module):
-    """The mean of the embeddings, a linear layer without activation and the output layer.
+    """The mean of the embeddings, a linear layer without activation and the output
+    layer.
 
-    The mean is over all positions, padding included. Token 0 stands for unknown words and padding; its
-    embedding is zero and stays so. Raises UserError for samples that are no tokens.
+    The mean is over all positions, padding included. Token 0 stands for unknown words
+    and padding; its embedding is zero and stays so. Raises UserError for samples that
+    are no tokens.
     """
 
     def __init__(
@@ -43,7 +47,8 @@ class FastText(nn.Module):
     def features(self, x: torch.Tensor) -> torch.Tensor:
         """The head's input [batch, 32] for token ids [batch, positions]."""
         words = functional.embedding(x, self.embedding.weight)
-        # Not by padding_idx: under vmap it would keep only the first lane's embedding at zero (torch 2.13).
+        # Not by padding_idx: under vmap it would keep only the first lane's embedding
+        # at zero (torch 2.13).
         x = self.hidden(torch.where((x == 0)[..., None], 0, words).mean(dim=1))
         return x
 

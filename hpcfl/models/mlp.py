@@ -1,4 +1,6 @@
-"""A multilayer perceptron; by default DiversiFed's model for Fashion-MNIST (784-64-10, 50,890 parameters)."""
+"""A multilayer perceptron; by default DiversiFed's model for Fashion-MNIST (784-64-10,
+50,890 parameters).
+"""
 
 import math
 from collections.abc import Sequence
@@ -18,8 +20,8 @@ MOST_LAYERS, MOST_PARAMETERS = 1_000, 1_000_000_000  # of one client's model, 4 
 class MLP(nn.Module):
     """Linear layers with ReLU between them, on the flattened sample.
 
-    Without hidden layers it is a linear classifier. Raises UserError for more layers or parameters than are
-    allowed.
+    Without hidden layers it is a linear classifier. Raises UserError for more layers or
+    parameters than are allowed.
     """
 
     def __init__(

@@ -4,7 +4,9 @@ from hpcfl.models._residual import ResidualNetwork
 
 
 class ResNet8(ResidualNetwork):
-    """Three stages of one basic block each, of 64, 128 and 256 channels; batch norm and ResNet-18's stem."""
+    """Three stages of one basic block each, of 64, 128 and 256 channels; batch norm and
+    ResNet-18's stem.
+    """
 
     def __init__(self, shape: tuple[int, ...], classes: int):
         super().__init__(

@@ -1,4 +1,6 @@
-"""The network of FedNH's spiral experiment (protocols.md B7): 230 parameters and a head of 12."""
+"""The network of FedNH's spiral experiment (protocols.md B7): 230 parameters and a head
+of 12.
+"""
 
 import math
 
@@ -8,7 +10,8 @@ from torch.nn.functional import relu
 
 
 class SpiralNetwork(nn.Module):
-    """Linear layers to 16, 8 and 4 features, with ReLU after each, then to 2, and a head without bias.
+    """Linear layers to 16, 8 and 4 features, with ReLU after each, then to 2, and a
+    head without bias.
 
     In the plane of the two features the classes can be drawn.
     """

@@ -1,9 +1,11 @@
-"""The device a rank works on: which one, with how many ranks it is shared, and what it promises.
+"""The device a rank works on: which one, with how many ranks it is shared, and what it
+promises.
 
-On a GPU a run has the same bits for the same ranks, the same type of GPU and the same libraries: kernels add
-in a fixed order, algorithms are not chosen by a race, and products are of float32 numbers as they are unless
-``runtime.precision`` says otherwise. Another type or library may choose other kernels: what a run had is
-recorded, and one that goes on with something else says so.
+On a GPU a run has the same bits for the same ranks, the same type of GPU and the same
+libraries: kernels add in a fixed order, algorithms are not chosen by a race, and
+products are of float32 numbers as they are unless ``runtime.precision`` says otherwise.
+Another type or library may choose other kernels: what a run had is recorded, and one
+that goes on with something else says so.
 """
 
 import ctypes
@@ -36,8 +38,9 @@ WHEEL_INDEX = "https://download.pytorch.org/whl/"
 
 @dataclass(frozen=True)
 class Device:
-    """sharing: how many ranks work on it. kinds: the types of GPU, with their libraries, that the job's ranks
-    have, in alphabetical order; none on CPUs."""
+    """sharing: how many ranks work on it. kinds: the types of GPU, with their
+    libraries, that the job's ranks have, in alphabetical order; none on CPUs.
+    """
 
     device: torch.device
     sharing: int = 1
@@ -52,9 +55,9 @@ class Device:
 
 
 def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
-    """``auto`` takes GPU number ``local_rank`` modulo the node's GPUs, and the CPU where there are none; a
-    job that was given GPUs does not get the CPU unasked. From now on the GPU is the current one, with the
-    run's precision.
+    """``auto`` takes GPU number ``local_rank`` modulo the node's GPUs, and the CPU
+    where there are none; a job that was given GPUs does not get the CPU unasked. From
+    now on the GPU is the current one, with the run's precision.
 
     Raises UserError.
     """
@@ -88,8 +91,9 @@ def choose_device(runtime: Runtime, local_rank: int) -> torch.device:
 
 
 def found(device: torch.device, communicator: Communicator, precision: str) -> Device:
-    """Collective. The device with what the ranks know of each other: one GPU may be ``cuda:0`` of two ranks,
-    and ``cuda:0`` of two ranks may be two GPUs."""
+    """Collective. The device with what the ranks know of each other: one GPU may be
+    ``cuda:0`` of two ranks, and ``cuda:0`` of two ranks may be two GPUs.
+    """
     mine = [f"{communicator.host} {_number(device)}", kind(device, precision)]
     seats, kinds = zip(*communicator.allgather(mine), strict=True)
     return Device(
@@ -117,13 +121,16 @@ def _number(device: torch.device) -> str:
 
 
 def _promise(precision: str) -> None:
-    """The same bits in every call, as far as torch has kernels for it; where it has none it warns."""
+    """The same bits in every call, as far as torch has kernels for it; where it has
+    none it warns.
+    """
     os.environ.setdefault(
         "CUBLAS_WORKSPACE_CONFIG", ":4096:8"
     )  # read when the first product is computed
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     with warnings.catch_warnings():
-        # torch 2.9 asks for names that other releases, which hpcfl runs with too, do not have
+        # torch 2.9 asks for names that other releases, which hpcfl runs with too, do
+        # not have
         warnings.filterwarnings(
             "ignore", "Please use the new API settings to control TF32"
         )
@@ -136,14 +143,17 @@ def _promise(precision: str) -> None:
     warnings.filterwarnings(
         "ignore", "cumsum_cuda_kernel does not have a deterministic implementation"
     )
-    # of equal values it may take any place, and only the value is used; torch up to 2.9 warns
+    # of equal values it may take any place, and only the value is used; torch up to 2.9
+    # warns
     warnings.filterwarnings(
         "ignore", "kthvalue CUDA does not have a deterministic implementation"
     )
 
 
 def given() -> str | None:
-    """What says that this process was given GPUs, ``VARIABLE = value``; None where nothing does."""
+    """What says that this process was given GPUs, ``VARIABLE = value``; None where
+    nothing does.
+    """
     for name in LISTS:
         if (value := os.environ.get(name, "")) not in NO_LIST:
             return f"the job has {name} = {value}, but"
@@ -167,7 +177,9 @@ def _reason() -> str:
 
 
 def _installs(wheel: str) -> str:
-    """The command that gives this Python the torch of a ``wheel``, within the bounds of hpcfl's own."""
+    """The command that gives this Python the torch of a ``wheel``, within the bounds of
+    hpcfl's own.
+    """
     try:
         needed = [
             one

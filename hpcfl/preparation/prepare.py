@@ -4,9 +4,10 @@ Nothing is written: bad input that shows here has changed nothing.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import cast
+from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -31,24 +32,29 @@ from hpcfl.fleet.frozen import head_kernel
 from hpcfl.fleet.kernels import choose
 from hpcfl.fleet.modules import convolves
 from hpcfl.fleet.samples import Samples
-from hpcfl.fleet.setup import Setup
+from hpcfl.fleet.setup import INITIAL, Setup
 from hpcfl.fleet.stopwatch import Stopwatch
 from hpcfl.methods._averaged_buffers import AveragedBuffers
+from hpcfl.methods._options import refuse_without_effect
 from hpcfl.methods.base import Audience, Cohort, Method, State
 from hpcfl.preparation.device import Device, choose_device, found
-from hpcfl.rows import layout, mixing, randomness
+from hpcfl.rows import constants, layout, mixing, randomness
 from hpcfl.scores._described import Measure
 from hpcfl.scores.base import Score
+from hpcfl.storage import digest
 from hpcfl.storage.clients import ClientStore
 from hpcfl.tracking._writing import check as check_trackers
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a rank has before round 1: what stays the same during the run, and the initial state.
+    """What a rank has before round 1: what stays the same during the run, and the
+    initial state.
 
-    store: private state of this rank's clients, the one thing here that rounds change. newcomers: the same
-    of its newcomers, which nobody changes.
+    store: private state of this rank's clients, the one thing here that rounds change.
+    newcomers: the same of its newcomers, which nobody changes.
+    frozen: the digest of the values of what the model freezes; None where it freezes
+        nothing.
     """
 
     config: Config
@@ -65,13 +71,18 @@ class Prepared:
     notes: list[str]  # lines that a user should read before round 1
     gpus: tuple[str, ...]  # types and libraries, of all ranks
     measure: Measure  # the number that `best` is about
+    frozen: str | None = None
 
     def audience(self, ids: np.ndarray, round: int) -> Audience:
-        """What the method's server side knows of the clients ``ids`` [n] that it sends to."""
+        """What the method's server side knows of the clients ``ids`` [n] that it sends
+        to.
+        """
         return Audience(ids, self.setup, round, self.resources.beat)
 
     def cohort(self, ids: np.ndarray, round: int) -> Cohort:
-        """What the method's server side knows of the clients ``ids`` [n] that it hears from."""
+        """What the method's server side knows of the clients ``ids`` [n] that it hears
+        from.
+        """
         return Cohort(
             ids,
             self.setup.counts[ids],
@@ -82,7 +93,9 @@ class Prepared:
         )
 
     def fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
-        """Those of the clients ``ids`` that live on this rank, with copies of their private state."""
+        """Those of the clients ``ids`` that live on this rank, with copies of their
+        private state.
+        """
         own = ids[np.isin(ids, self.store.ids)]
         state = self.store.get(own.tolist(), self.resources.device)
         return Fleet(
@@ -97,14 +110,21 @@ class Prepared:
 
     @property
     def newcomer_ids(self) -> np.ndarray:
-        """The ids of the clients that are never trained with, which follow those of the others."""
+        """The ids of the clients that are never trained with, which follow those of the
+        others.
+        """
         return np.arange(self.setup.clients, len(self.counts))
 
     def new_fleet(self) -> Fleet:
-        """The newcomers that live on this rank, in their own round 1, of ``newcomers.epochs`` epochs."""
+        """The newcomers that live on this rank, in their own round 1, of
+        ``newcomers.epochs`` epochs.
+
+        The warm-up of the learning rate is for models that have hardly been trained, and
+        theirs have been.
+        """
         ids = np.array(self.newcomers.ids, np.int64)
         training = self.setup.training.model_copy(
-            update={"epochs": self.config.newcomers.epochs}
+            update={"epochs": self.config.newcomers.epochs, "warmup": 0}
         )
         resources = replace(
             self.resources, setup=replace(self.setup, training=training)
@@ -121,21 +141,45 @@ class Prepared:
 
 
 def prepare_together(config: Config, communicator: Communicator) -> Prepared:
-    """Collective. ``prepare`` on every rank, once they know who shares a GPU. Raises UserError,
-    the same on all ranks."""
+    """Collective. ``prepare`` on every rank, once they know who shares a GPU. Raises
+    UserError, the same on all ranks.
+    """
     with agreed(communicator):
         device = choose_device(config.runtime, communicator.local_rank)
     seat = found(device, communicator, config.runtime.precision)
     with agreed(communicator):
-        return prepare(config, communicator, seat)
+        prepared = prepare(config, communicator, seat)
+    found_frozen = communicator.allgather(prepared.frozen)
+    for rank, frozen in enumerate(found_frozen):
+        if frozen != found_frozen[0]:
+            raise UserError(
+                f"model.name = '{config.model.name}': its frozen parameters on rank {rank} are not "
+                "those on rank 0; let the file that they are read from be the same on all hosts"
+            )
+    return prepared
+
+
+def refuse_other_frozen(
+    prepared: Prepared, meta: Mapping[str, Any], folder: Path
+) -> None:
+    """Raise UserError where a run's model froze other values than it does now.
+
+    meta: what a checkpoint of the run in ``folder`` says of it.
+    """
+    if meta.get("frozen") != prepared.frozen:
+        raise UserError(
+            f"{folder}: the frozen parameters of model.name = '{prepared.config.model.name}' are "
+            "not those that the run began with; put the file back that they are read from, or "
+            "choose another --out or --fresh"
+        )
 
 
 @blame.blamed()
 def prepare(config: Config, process: Process, seat: Device | None = None) -> Prepared:
     """Load the data, draw the partition, build the model and the state before round 1.
 
-    process: which rank this is, of how many. seat: its device; without one, that of a rank on its own.
-    Raises UserError.
+    process: which rank this is, of how many. seat: its device; without one, that of a
+    rank on its own. Raises UserError.
     """
     torch.set_num_threads(config.runtime.threads)
     scratch.limit(config.runtime.memory * 1e6)
@@ -150,10 +194,11 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
     counts, test_counts = _counts(replace(split, train=train), dataset)
     seat = seat or Device(choose_device(config.runtime, process.local_rank))
     mixing.on(device := seat.device, _cores(config, process))
-    build = _builder(config, method, dataset)
+    build, frozen = _builder(config, method, dataset)
     with randomness.seeded(config.seed, "template"):
         template = build()
     parameters, buffers = layout.of_parameters(template), layout.of_buffers(template)
+    _refuse_frozen(config, method, parameters)
     trained = config.partition.clients
     setup = Setup(
         parameters,
@@ -212,13 +257,17 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
         [*config.notes, *split.notes, *method.notes(setup), *_idle(placed)],
         seat.kinds,
         measures.measure(config.evaluation, scores),
+        frozen,
     )
 
 
 def _refuse(config: Config, method: Method, process: Process) -> None:
-    """Raise UserError for newcomers of whom the method knows nothing, and trackers that cannot be used."""
+    """Raise UserError for newcomers of whom the method knows nothing, options that it
+    leaves out, and trackers that cannot be used.
+    """
     if process.is_server:
         check_trackers(config.runtime.track)
+    refuse_without_effect(method, config.training)
     if config.newcomers.clients and method.no_newcomers:
         raise UserError(
             f"newcomers.clients = {config.newcomers.clients}: {method.name} has no model for a "
@@ -226,12 +275,31 @@ def _refuse(config: Config, method: Method, process: Process) -> None:
         )
 
 
+def _refuse_frozen(config: Config, method: Method, parameters: layout.Layout) -> None:
+    """Raise UserError where the model has frozen what must be trained."""
+    if not parameters.frozen:
+        return
+    if not parameters.width:
+        raise UserError(
+            f"model.name = '{config.model.name}': all its parameters are frozen "
+            "(requires_grad = False), so there is nothing to train; leave some of them out"
+        )
+    for group, why in method.trains.items():
+        if not parameters.members([group]):
+            raise UserError(
+                f"method.name = '{method.name}': all of the model's {group} is frozen "
+                f"(requires_grad = False), so {why}; leave some of it out, or take another method"
+            )
+
+
 def _held_out(
     config: Config, method: Method, split: Split, labels: np.ndarray
 ) -> tuple[list[np.ndarray], list[np.ndarray], list[np.ndarray] | None]:
-    """Each client's samples to train on, those held out for the method, and those to choose rounds on.
+    """Each client's samples to train on, those held out for the method, and those to
+    choose rounds on.
 
-    The last is None where the experiment holds none out for that. labels: int64, of all samples.
+    The last is None where the experiment holds none out for that. labels: int64, of all
+    samples.
     """
     seed, share = config.partition.seed, config.training.validation
     train, selection = hold_out(split.train, labels, share, seed, "selection")
@@ -242,7 +310,9 @@ def _held_out(
 def _stores(
     config: Config, seat: Device, own: np.ndarray, private: State
 ) -> tuple[ClientStore, ClientStore]:
-    """The initial private state of this rank's clients, and of its newcomers; ``own``: the ids of both."""
+    """The initial private state of this rank's clients, and of its newcomers; ``own``:
+    the ids of both.
+    """
     new = own >= config.partition.clients
     return (
         ClientStore(
@@ -256,11 +326,13 @@ def _stores(
 
 
 def _placed(counts: Tensor, trained: int, batch_size: int, size: int) -> Placement:
-    """Where clients live, by their local steps: the first ``trained`` ones, and the newcomers after them.
+    """Where clients live, by their local steps: the first ``trained`` ones, and the
+    newcomers after them.
 
-    Each of the two groups is spread evenly over the ranks, because they never work at the same time. Clients
-    whose smaller last batches have one size do them as one step, if they live together. Large and small ones
-    go in pairs, so that ranks with as many steps also have about as many samples.
+    Each of the two groups is spread evenly over the ranks, because they never work at
+    the same time. Clients whose smaller last batches have one size do them as one step,
+    if they live together. Large and small ones go in pairs, so that ranks with as many
+    steps also have about as many samples.
     """
     samples = counts.sum(dim=1).int().tolist()
     tails = [count % batch_size for count in samples]
@@ -283,7 +355,9 @@ def _idle(placed: Placement) -> list[str]:
 
 
 def _counts(split: Split, dataset: Dataset) -> tuple[Tensor, Tensor]:
-    """How many samples of each class clients train and are tested on, float64 [clients, classes] each."""
+    """How many samples of each class clients train and are tested on, float64 [clients,
+    classes] each.
+    """
     of_train, of_test = (
         split.counts(dataset.y.numpy(), dataset.classes, part)
         for part in ("train", "test")
@@ -292,9 +366,11 @@ def _counts(split: Split, dataset: Dataset) -> tuple[Tensor, Tensor]:
 
 
 def _scores(config: Config, split: Split) -> dict[str, Score]:
-    """The scores to compute, by name: those asked for, and those computed by default where they can be.
+    """The scores to compute, by name: those asked for, and those computed by default
+    where they can be.
 
-    Raises UserError where one that is asked for needs a shared test set and there is none.
+    Raises UserError where one that is asked for needs a shared test set and there is
+    none.
     """
     asked = measures.asked(config.evaluation)
     for name, score in asked.items():
@@ -320,7 +396,8 @@ def _with_buffers(
     buffers: layout.Layout,
     template: nn.Module,
 ) -> tuple[Method, State]:
-    """The method and the private state of ONE client, both with what batch-norm statistics need.
+    """The method and the private state of ONE client, both with what batch-norm
+    statistics need.
 
     The method is wrapped where the statistics are averaged.
     """
@@ -347,21 +424,38 @@ def _with_buffers(
 
 def _builder(
     config: Config, method: Method, dataset: Dataset
-) -> Callable[[], nn.Module]:
-    """A function that makes one client's model with fresh parameters, adapted to the method."""
+) -> tuple[Callable[[], nn.Module], str | None]:
+    """A function that makes one client's model with fresh parameters, adapted to the
+    method, and the digest of what all these models have in common: what is frozen.
+
+    Frozen values are those of the draw of the initial model, because what trains may
+    begin with numbers that are made of them.
+    """
     # taken out here, so that the function does not keep all samples
     shape, classes, vocabulary = dataset.shape, dataset.classes, dataset.vocabulary
 
-    def build() -> nn.Module:
+    def fresh() -> nn.Module:
         return method.adapt(models.build(config.model, shape, classes, vocabulary))
 
-    return build
+    with randomness.seeded(config.seed, *INITIAL):
+        frozen = constants.frozen(fresh())
+    # as bytes, because numpy does not know every type of torch
+    content = {
+        name: value.contiguous().flatten().view(torch.uint8)
+        for name, value in frozen.items()
+    }
+    return (
+        lambda: constants.hold(fresh(), frozen),
+        digest.of_tensors(content) if frozen else None,
+    )
 
 
 def _cores(config: Config, process: Process) -> int:
-    """How many blocks of a product this rank computes at once: the server as many as it has cores for.
+    """How many blocks of a product this rank computes at once: the server as many as it
+    has cores for.
 
-    The other ranks, which may share these cores, wait while it works, and all work at the same time.
+    The other ranks, which may share these cores, wait while it works, and all work at
+    the same time.
     """
     return 1 if process.rank else len(os.sched_getaffinity(0)) // config.runtime.threads
 
@@ -381,9 +475,11 @@ def _lanes(
     private: State,
     together: int,
 ) -> int | str:
-    """``runtime.lanes``, where "auto" on a GPU is as many as fit into a rank's share of its memory.
+    """``runtime.lanes``, where "auto" on a GPU is as many as fit into a rank's share of
+    its memory.
 
-    "auto" on the CPU is left to the kernel. together: how many clients take part in a round on one rank.
+    "auto" on the CPU is left to the kernel. together: how many clients take part in a
+    round on one rank.
     """
     if config.runtime.lanes != "auto" or samples.device.type != "cuda":
         return config.runtime.lanes

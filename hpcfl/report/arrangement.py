@@ -1,11 +1,13 @@
-"""Runs in rows and columns by keys of their configurations; those of an entry differ in their seeds only."""
+"""Runs in rows and columns by keys of their configurations; those of an entry differ in
+their seeds only.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import config, plugins, protocols
+from hpcfl.experiment import plugins, protocols
 from hpcfl.experiment.plugin_keys import SELECTORS
 from hpcfl.report.summary import Run
 
@@ -23,7 +25,8 @@ IGNORED = (
     "partition.file",
     "evaluation.scores",
 )
-# what may change numbers all the same: beginnings of keys of the configuration, and of where a run was made
+# what may change numbers all the same: beginnings of keys of the configuration, and of
+# where a run was made
 ORIGIN = (
     "commit",
     "versions.",
@@ -37,7 +40,8 @@ ORIGIN = (
     "data.root",
 )
 OF_DATA = ("data.", "partition.")  # keys that set the data
-# keys that bring others with them: where runs differ in one, it is this that sets them apart
+# keys that bring others with them: where runs differ in one, it is this that sets them
+# apart
 PLUGINS = ("data.dataset", *(f"{section}.{key}" for section, key in SELECTORS.items()))
 Setting = dict[str, Any]  # dotted key → value
 
@@ -53,8 +57,10 @@ class Placed(NamedTuple):
 class Arrangement:
     """Runs, each experiment once, in the rows and columns of a table.
 
-    cells: the repetitions in a row and column, in the order of their seeds; by labels, in the runs' order.
-    down, across: the keys that rows and columns are called by. notes: a line for each run that was left out.
+    cells: the repetitions in a row and column, in the order of their seeds; by labels,
+        in the runs' order.
+    down, across: the keys that rows and columns are called by. notes: a line for each
+        run that was left out.
     """
 
     cells: dict[tuple[str, str], list[Placed]]
@@ -64,13 +70,19 @@ class Arrangement:
 
     @property
     def rows(self) -> list[str]:
-        """The labels of all rows."""
-        return list(dict.fromkeys(row for row, _ in self.cells))
+        """The labels of all rows, sorted as ``_sorted`` says."""
+        settings: dict[str, Setting] = {}
+        for (row, _), cell in self.cells.items():
+            settings.setdefault(row, cell[0].setting)
+        return _sorted(settings, self.down)
 
     @property
     def columns(self) -> list[str]:
-        """The labels of all columns."""
-        return list(dict.fromkeys(column for _, column in self.cells))
+        """The labels of all columns, sorted as ``_sorted`` says."""
+        settings: dict[str, Setting] = {}
+        for (_, column), cell in self.cells.items():
+            settings.setdefault(column, cell[0].setting)
+        return _sorted(settings, self.across)
 
     @property
     def placed(self) -> list[Placed]:
@@ -108,14 +120,16 @@ def arrange(
     unfinished: bool = False,
     options: str = "--rows or --columns",
 ) -> Arrangement:
-    """Put the finished runs into rows and columns by dotted keys of their configurations.
+    """Put the finished runs into rows and columns by dotted keys of their
+    configurations.
 
-    A section stands for the key that names its plugin. Where no keys are given these are method × data set
-    and partition, and whatever else differs between runs. Of the same run in several folders the first is
-    taken. Two that have one configuration and ended in other states are apart, by what is recorded of where
-    they were made. unfinished: whether runs that are not finished are placed too. options: where the user
-    gives keys, for errors. Raises UserError if no run is finished, or if the user's keys do not suffice or
-    are none.
+    A section stands for the key that names its plugin. Where no keys are given these
+    are method × data set and partition, and whatever else differs between runs. Of the
+    same run in several folders the first is taken. Two that have one configuration and
+    ended in other states are apart, by what is recorded of where
+    they were made. unfinished: whether runs that are not finished are placed too.
+        options: where the user gives keys, for errors. Raises UserError if no run is
+        finished, or if the user's keys do not suffice or are none.
     """
     stand = [
         f"{run.label}: {'' if unfinished else 'left out, '}it stands at round {run.summary.rounds} of "
@@ -134,9 +148,7 @@ def arrange(
     known = sorted({key for whole in wholes for key in whole})
     for key in (*rows, *columns):
         if key not in known:
-            raise UserError(
-                f"'{key}' is no key of these runs{plugins.nearest(key, known)}"
-            )
+            raise UserError(f"'{key}' is no key of these runs{plugins.few(key, known)}")
     down, across = _axes(wholes, settings, rows, columns, options)
     while lacking := _between_copies(runs, settings, wholes, (*down, *across)):
         if rows:
@@ -161,14 +173,12 @@ def arrange(
 
 
 def setting_of(run: Run) -> Setting:
-    """A run's configuration as dotted keys, without what does not make another experiment.
-
-    Keys that a run is too old for have the values that count for it.
+    """A run's configuration as dotted keys, without what does not make another
+    experiment.
     """
-    older = {".".join(key): default for key, default in config.later_defaults().items()}
     return {
         key: content
-        for key, content in (older | protocols.flat(run.config)).items()
+        for key, content in protocols.flat(run.config).items()
         if not key.startswith(IGNORED)
     }
 
@@ -184,7 +194,9 @@ def varied_keys(runs: Sequence[Run]) -> list[str]:
 
 
 def origin(run: Run) -> Setting:
-    """What is recorded of where and how a run was made that may change its numbers, by dotted key."""
+    """What is recorded of where and how a run was made that may change its numbers, by
+    dotted key.
+    """
     recorded = {
         key: run.results.header.get(key)
         for key in ("commit", "versions", "processor", "gpus")
@@ -202,7 +214,9 @@ def seeds(setting: Setting) -> Setting:
 
 
 def called(settings: Sequence[Setting]) -> list[str]:
-    """What repetitions are called, such as ``seed=2``: by as few of ``SEEDS`` as tell all of them apart."""
+    """What repetitions are called, such as ``seed=2``: by as few of ``SEEDS`` as tell
+    all of them apart.
+    """
 
     def names(keys: Sequence[str]) -> list[str]:
         return [
@@ -218,7 +232,9 @@ def called(settings: Sequence[Setting]) -> list[str]:
 
 
 def label(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
-    """A row's or column's label, such as ``fedavg lr=0.1``, from the values of its keys."""
+    """A row's or column's label, such as ``fedavg lr=0.1``, from the values of its
+    keys.
+    """
     ends = [key.rpartition(".")[2] for key in keys]
     parts = []
     for key, end in zip(keys, ends, strict=True):
@@ -233,8 +249,31 @@ def label(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
 
 
 def _whole(keys: Sequence[str]) -> list[str]:
-    """Keys where a section, such as ``method``, stands for the key that names its plugin."""
+    """Keys where a section, such as ``method``, stands for the key that names its
+    plugin.
+    """
     return [f"{key}.{SELECTORS[key]}" if key in SELECTORS else key for key in keys]
+
+
+def _sorted(settings: Mapping[str, Setting], keys: Sequence[str]) -> list[str]:
+    """Labels sorted by one key after the other: numbers ascending, other values after
+    them in the runs' order.
+
+    settings: of each label, in the runs' order.
+    """
+    known = {key: [setting.get(key) for setting in settings.values()] for key in keys}
+
+    def place(label: str) -> list[tuple[bool, float]]:
+        places: list[tuple[bool, float]] = []
+        for key in keys:
+            content = settings[label].get(key)
+            if isinstance(content, int | float):
+                places.append((False, content))
+            else:
+                places.append((True, known[key].index(content)))
+        return places
+
+    return sorted(settings, key=place)
 
 
 def _axes(
@@ -244,14 +283,16 @@ def _axes(
     columns: Sequence[str],
     options: str,
 ) -> tuple[list[str], list[str]]:
-    """The keys of rows and of columns, so many that runs of the same entry differ in their seeds only.
+    """The keys of rows and of columns, so many that runs of the same entry differ in
+    their seeds only.
 
-    wholes: ``settings`` with where the runs were made. Raises UserError if the user's ``rows`` and
-    ``columns`` do not suffice for that.
+    wholes: ``settings`` with where the runs were made. Raises UserError if the user's
+    ``rows`` and ``columns`` do not suffice for that.
     """
     known = sorted({key for setting in settings for key in setting})
     down, across = list(rows or ROWS), list(columns or COLUMNS)
-    # numbers of different data stand in different columns, also where no entry would mix them
+    # numbers of different data stand in different columns, also where no entry would
+    # mix them
     if not columns:
         across += [
             key
@@ -275,7 +316,9 @@ def _axes(
 def _differing(
     settings: list[Setting], known: list[str], used: Iterable[str]
 ) -> str | None:
-    """A key, other than seeds, in which runs differ that agree in all of ``used``; None if there is none."""
+    """A key, other than seeds, in which runs differ that agree in all of ``used``; None
+    if there is none.
+    """
     groups: dict[tuple[str, ...], Setting] = {}
     for setting in settings:
         first = groups.setdefault(
@@ -293,7 +336,8 @@ def _between_copies(
     wholes: list[Setting],
     used: Sequence[str],
 ) -> str | None:
-    """What sets two runs of one setting apart that agree in ``used`` and ended in other states, a key.
+    """What sets two runs of one setting apart that agree in ``used`` and ended in other
+    states, a key.
 
     None if there are no such runs, or nothing that was recorded says why.
     """
@@ -310,7 +354,9 @@ def _between_copies(
 def _without_copies(
     runs: Sequence[Run], settings: list[Setting], places: list[tuple[str, str]]
 ) -> tuple[list[int], list[str]]:
-    """The positions of the first run of each setting in a place, and a note for each other run."""
+    """The positions of the first run of each setting in a place, and a note for each
+    other run.
+    """
     firsts: dict[str, int] = {}
     notes = []
     for i, (run, setting, place) in enumerate(zip(runs, settings, places, strict=True)):

@@ -1,7 +1,9 @@
-"""The built-in methods, models, partition schemes, scores and data sets, as their files describe themselves.
+"""The built-in methods, models, partition schemes, scores and data sets, as their files
+describe themselves.
 
-Reading that off the code means importing torch and playing a small round of every method, so it is kept in
-``catalogue.json``. ``python -m hpcfl.report.catalogue`` writes that file anew; a test says when it is due.
+Reading that off the code means importing torch and playing a small round of every
+method, so it is kept in ``catalogue.json``. ``python -m hpcfl.report.catalogue`` writes
+that file anew; a test says when it is due.
 """
 
 import importlib
@@ -12,7 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hpcfl.experiment import plugins
+from hpcfl.errors import UserError
+from hpcfl.experiment import blame, plugins
 
 STORED = Path(__file__).with_suffix(".json")
 Keys = dict[str, dict[str, Any]]  # JSON schemas by key
@@ -27,17 +30,26 @@ PACKAGES = {
     "scores": "hpcfl.scores",
     "datasets": "hpcfl.data.sources",
 }
+NAMED_BY = {
+    "methods": "method.name",
+    "models": "model.name",
+    "partitions": "partition.scheme",
+    "scores": "evaluation.scores",
+    "datasets": "data.dataset",
+}  # the key that names one in an experiment
 
 
 def entries(kind: str) -> list[Entry]:
     """What there is of one of PACKAGES, in the order of names.
 
-    Each has ``name`` and ``description``; methods, models and partitions have ``keys``, their own keys as
-    JSON schemas by name.
+    Each has ``name`` and ``description``; methods, models and partitions have ``keys``,
+    their own keys as JSON schemas by name.
 
-    * methods: ``reference``, ``family``, ``primary`` column, ``traffic`` (as ``traffic.Traffic``);
+    * methods: ``reference``, ``family``, ``primary`` column, ``traffic`` (as
+      ``traffic.Traffic``; None where its name alone makes no experiment);
     * scores: ``unit``, ``better``, ``summaries``, ``by_default``;
-    * datasets: ``built_in`` and ``files``, where its files come from.
+    * datasets: ``built_in``; ``files``, where its files come from; ``looked_for``,
+      their paths below ``data.root``.
     """
     stored: list[Entry] = json.loads(STORED.read_text(encoding="utf-8"))[kind]
     if [entry["name"] for entry in stored] != plugins.names(
@@ -49,16 +61,17 @@ def entries(kind: str) -> list[Entry]:
 
 def described(kind: str) -> list[Entry]:
     """The same, read off the code."""
-    special = {
-        "methods": _method,
-        "models": _model,
-        "partitions": _partition,
-        "scores": _score,
-        "datasets": _dataset,
-    }[kind]
-    return [
-        _entry(PACKAGES[kind], name, special) for name in plugins.names(PACKAGES[kind])
-    ]
+    return [_built_in(kind, name) for name in plugins.names(PACKAGES[kind])]
+
+
+@blame.blamed()
+def own(kind: str, name: str) -> Entry:
+    """A user's own one, ``module:object``, read off its code, which is run for it.
+
+    Raises UserError.
+    """
+    plugin = plugins.find(PACKAGES[kind], NAMED_BY[kind], name)
+    return _entry(kind, name, plugin, plugin.__doc__)
 
 
 def text() -> str:
@@ -71,13 +84,25 @@ def text() -> str:
     )
 
 
-def _entry(package: str, name: str, special: Callable[[str, Any], Entry]) -> Entry:
-    module = importlib.import_module(f"{package}.{name.replace('-', '_')}")
-    summary = (inspect.getdoc(module) or "").partition("\n\n")[0]
+def _built_in(kind: str, name: str) -> Entry:
+    module = importlib.import_module(f"{PACKAGES[kind]}.{name.replace('-', '_')}")
+    return _entry(kind, name, module.plugin, module.__doc__)
+
+
+def _entry(kind: str, name: str, plugin: Any, text: str | None) -> Entry:
+    """The entry of a plugin that ``text``, a docstring, describes."""
+    special: Callable[[str, Any], Entry] = {
+        "methods": _method,
+        "models": _model,
+        "partitions": _partition,
+        "scores": _score,
+        "datasets": _dataset,
+    }[kind]
+    summary = inspect.cleandoc(text or "").partition("\n\n")[0]
     return {
         "name": name,
         "description": " ".join(summary.split()),
-        **special(name, module.plugin),
+        **special(name, plugin),
     }
 
 
@@ -85,11 +110,15 @@ def _method(name: str, plugin: Any) -> Entry:
     from hpcfl.report import traffic
 
     own = {key: schema for key, schema in _properties(plugin).items() if key != "name"}
+    try:
+        counted = asdict(traffic.of(name))
+    except UserError:  # it needs keys or a model of its own
+        counted = None
     return {
         "reference": plugin.reference,
         "family": plugin.family,
         "primary": plugin.primary,
-        "traffic": asdict(traffic.of(name)),
+        "traffic": counted,
         "keys": _untitled(own),
     }
 
@@ -128,7 +157,11 @@ def _dataset(name: str, plugin: Any) -> Entry:
         if plugin.own_file
         else f"download: hpcfl data download {name} --root DIR"
     )
-    return {"built_in": plugin.built_in, "files": files}
+    return {
+        "built_in": plugin.built_in,
+        "files": files,
+        "looked_for": plugin.looked_for,
+    }
 
 
 def _properties(section: Any) -> Keys:

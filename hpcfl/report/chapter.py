@@ -1,4 +1,6 @@
-"""What came out on one data set and partition: charts and tables of all methods, for a page."""
+"""What came out on one data set and partition: charts and tables of all methods, for a
+page.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -25,7 +27,9 @@ AT = "best"  # where clients are read, as by default in tables
 
 @dataclass(frozen=True)
 class Partition:
-    """Training samples of clients [clients, classes], perhaps cut off; seeds: of its runs."""
+    """Training samples of clients [clients, classes], perhaps cut off; seeds: of its
+    runs.
+    """
 
     counts: list[list[int]]
     most: int
@@ -76,13 +80,15 @@ def make(arranged: Arrangement, column: str) -> Chapter:
         [one for one in drawn if one],
         _spread(rows, of_lines),
         _client_curves(rows),
-        _fairness(runs, arranged),
+        _fairness(runs, arranged, list(of_rows)),
         costs.table(of_rows),
     )
 
 
 def best_first(rows: Mapping[str, Sequence[Placed]]) -> dict[str, Sequence[Placed]]:
-    """The rows sorted by the number that counts, its mean over repetitions; those without one last."""
+    """The rows sorted by the number that counts, its mean over repetitions; those
+    without one last.
+    """
 
     def order(row: str) -> float:
         reached = [(placed.run, placed.run.summary.best) for placed in rows[row]]
@@ -96,8 +102,12 @@ def best_first(rows: Mapping[str, Sequence[Placed]]) -> dict[str, Sequence[Place
     return {row: rows[row] for row in sorted(rows, key=order)}
 
 
-def _fairness(runs: list[Run], arranged: Arrangement) -> list[Grid]:
-    """A table for each summary over clients that was recorded of the score that counts."""
+def _fairness(
+    runs: list[Run], arranged: Arrangement, rows: Sequence[str]
+) -> list[Grid]:
+    """A table for each summary over clients that was recorded of the score that counts,
+    with its rows in the order of ``rows``.
+    """
     measure = runs[0].measure
     described = runs[0].scores.get(measure.score)
     if described is None or not all(run.summary.finished for run in runs):
@@ -105,7 +115,7 @@ def _fairness(runs: list[Run], arranged: Arrangement) -> list[Grid]:
     return [
         sweep_table.make(
             runs, arranged.down, arranged.across, Reading(f"{measure.score}/{kind}", AT)
-        )
+        ).ordered(rows)
         for kind, name in described["recorded"].items()
         if any(f"{run.score}/{name}" in run.results.values for run in runs)
     ]
@@ -165,7 +175,9 @@ def _repetitions(rows: Mapping[str, Sequence[Placed]]) -> dict[int, str]:
 
 
 def _partitions(rows: Mapping[str, Sequence[Placed]]) -> list[Partition]:
-    """The different partitions of a column's runs, by the counts of samples; a few of them."""
+    """The different partitions of a column's runs, by the counts of samples; a few of
+    them.
+    """
     names = _repetitions(rows)
     found: dict[bytes, tuple[np.ndarray, dict[str, None]]] = {}
     for placed in (placed for cell in rows.values() for placed in cell):

@@ -1,4 +1,5 @@
-"""Where everything of a page's charts lies: axes, lines, bands and dots in a square of SIZE × SIZE units.
+"""Where everything of a page's charts lies: axes, lines, bands and dots in a square of
+SIZE × SIZE units.
 
 The square is stretched to whatever room a screen has; its y grows downwards, as in SVG.
 """
@@ -23,7 +24,9 @@ STROKE = 2  # pixels that a line is wide
 
 @dataclass(frozen=True)
 class Axis:
-    """A range of numbers, and the marks on it: where each lies, in percent of the range, and its text."""
+    """A range of numbers, and the marks on it: where each lies, in percent of the
+    range, and its text.
+    """
 
     low: float
     high: float
@@ -62,7 +65,9 @@ class Curves:
 
 @dataclass(frozen=True)
 class Dot:
-    """A dot of a strip. clients: those it stands for, as ``repetition.client``, and how many more."""
+    """A dot of a strip. clients: those it stands for, as ``repetition.client``, and how
+    many more.
+    """
 
     path: str
     clients: str
@@ -71,7 +76,8 @@ class Dot:
 
 @dataclass(frozen=True)
 class Strip:
-    """The clients' numbers of one row: dots, the box from the first to the third quartile, the median.
+    """The clients' numbers of one row: dots, the box from the first to the third
+    quartile, the median.
 
     dash: of the line of one client over rounds.
     """
@@ -86,7 +92,9 @@ class Strip:
 
 @dataclass(frozen=True)
 class Spread:
-    """Strips above one another. repetitions: what each repetition is called, by its number."""
+    """Strips above one another. repetitions: what each repetition is called, by its
+    number.
+    """
 
     x: Axis
     strips: list[Strip]
@@ -94,7 +102,8 @@ class Spread:
 
 
 def axis(low: float, high: float, exact: bool = False, least: float = 0.0) -> Axis:
-    """An axis from ``low`` to ``high``, widened to whole steps unless it is to be ``exact``.
+    """An axis from ``low`` to ``high``, widened to whole steps unless it is to be
+    ``exact``.
 
     least: the smallest step between two marks.
     """
@@ -127,7 +136,9 @@ def curves(
     looks: Mapping[str, Look],
     form: str,
 ) -> Curves | None:
-    """The lines of rows by label, in order; None where none has a point. ``form``: of numbers as text."""
+    """The lines of rows by label, in order; None where none has a point. ``form``: of
+    numbers as text.
+    """
     drawn = {row: curve for row, curve in of_rows.items() if len(curve.rounds)}
     if not drawn or not any(curve.x.any() for curve in drawn.values()):
         return None
@@ -174,7 +185,8 @@ def spread(
     looks: Mapping[str, Look],
     repetitions: list[str],
 ) -> Spread | None:
-    """The clients' numbers [clients] of each row and repetition; NaN where a client has none.
+    """The clients' numbers [clients] of each row and repetition; NaN where a client has
+    none.
 
     None where no client has a number.
     """
@@ -247,7 +259,9 @@ def _strip(
 
 
 def _step(least: float) -> float:
-    """The smallest of 1, 2, 5, 10, 20, … times a power of ten that is at least ``least``."""
+    """The smallest of 1, 2, 5, 10, 20, … times a power of ten that is at least
+    ``least``.
+    """
     power = 10.0 ** floor(log10(least))
     return next(
         power * factor

@@ -1,4 +1,6 @@
-"""Each client's own curve over rounds, so short that a page can hold those of thousands of clients."""
+"""Each client's own curve over rounds, so short that a page can hold those of thousands
+of clients.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,10 +21,12 @@ MOST, FEWEST, ALL = (
 
 @dataclass(frozen=True)
 class ClientCurves:
-    """The curves of one chart. rounds: those that have a point, in units of the x axis, one for all curves.
+    """The curves of one chart. rounds: those that have a point, in units of the x axis,
+    one for all curves.
 
-    of_rows: by row the curves as ``REPETITION.CLIENT:LETTERS``, two letters a point, from the lowest number
-    of the y axis, ``AA``, to its highest, ``_-``; ``__`` where a client has no number.
+    of_rows: by row the curves as ``REPETITION.CLIENT:LETTERS``, two letters a point,
+    from the lowest number of the y axis, ``AA``, to its highest, ``_-``; ``__`` where a
+    client has no number.
     """
 
     x: Axis
@@ -34,9 +38,11 @@ class ClientCurves:
 def make(
     numbers: Mapping[str, Mapping[int, tuple[np.ndarray, np.ndarray]]],
 ) -> ClientCurves | None:
-    """The curves of clients by row and repetition, each from rounds [T] and numbers [T, clients].
+    """The curves of clients by row and repetition, each from rounds [T] and numbers [T,
+    clients].
 
-    NaN stands for no number. None where there are too many clients for a page, or no numbers.
+    NaN stands for no number. None where there are too many clients for a page, or no
+    numbers.
     """
     runs = [run for of_row in numbers.values() for run in of_row.values()]
     scored = [rounds[(np.abs(values) < BEYOND).any(axis=1)] for rounds, values in runs]
@@ -70,7 +76,9 @@ def make(
 
 
 def _at(wanted: np.ndarray, rounds: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The rows of ``values`` [T, clients] of the ``wanted`` rounds, NaN where there is none."""
+    """The rows of ``values`` [T, clients] of the ``wanted`` rounds, NaN where there is
+    none.
+    """
     found = np.full((len(wanted), values.shape[1]), np.nan)
     _, here, there = np.intersect1d(wanted, rounds, return_indices=True)
     found[here] = values[there]

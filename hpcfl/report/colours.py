@@ -1,10 +1,12 @@
-"""One colour for each method, the same in every figure and page, whatever else is shown beside it."""
+"""One colour for each method, the same in every figure and page, whatever else is shown
+beside it.
+"""
 
 import colorsys
 import hashlib
 
-# Neighbours in this list differ most. A new built-in method is appended; a user's own gets a colour that
-# follows from its name.
+# Neighbours in this list differ most. A new built-in method is appended; a user's own
+# gets a colour that follows from its name.
 METHODS = (
     "fedavg",
     "local",
@@ -49,7 +51,9 @@ LUMINANCES = (
     0.14,
     0.21,
 )  # each has a contrast of 3 and more to white as well as to a dark page
-VIVID = 21  # so many golden steps come back to nearly the same hue: colours from there on are duller
+# so many golden steps come back to nearly the same hue: colours from there on are
+# duller
+VIVID = 21
 SATURATIONS = (0.9, 0.25)
 STRANGERS = 997  # places after ``METHODS`` for methods that are not listed
 
@@ -65,7 +69,9 @@ def of(method: str) -> str:
 
 
 def place(method: str) -> int:
-    """A number for a method, by which its look is chosen: always the same, and its own if it is built in."""
+    """A number for a method, by which its look is chosen: always the same, and its own
+    if it is built in.
+    """
     if method in METHODS:
         return METHODS.index(method)
     return (
@@ -74,13 +80,17 @@ def place(method: str) -> int:
 
 
 def luminance(colour: str) -> float:
-    """The relative luminance of ``#rrggbb``, from 0 for black to 1 for white, by WCAG 2."""
+    """The relative luminance of ``#rrggbb``, from 0 for black to 1 for white, by WCAG
+    2.
+    """
     parts = [_linear(int(colour[i : i + 2], 16) / 255) for i in (1, 3, 5)]
     return _luminance(parts)
 
 
 def _with_luminance(linear: list[float], wanted: float) -> str:
-    """A colour in linear light, darkened or mixed with white until it has the wanted luminance."""
+    """A colour in linear light, darkened or mixed with white until it has the wanted
+    luminance.
+    """
     there = _luminance(linear)
     white = (wanted - there) / (1 - there)
     mixed = (

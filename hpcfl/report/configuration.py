@@ -1,4 +1,6 @@
-"""The resolved configuration as text that is itself an experiment file, with what each key means."""
+"""The resolved configuration as text that is itself an experiment file, with what each
+key means.
+"""
 
 import json
 from typing import Any
@@ -18,7 +20,8 @@ PLUGINS = {
 
 
 def toml(config: Config) -> str:
-    """The configuration as TOML, with every key of every section; keys without a value are comments.
+    """The configuration as TOML, with every key of every section; keys without a value
+    are comments.
 
     Beside each key stand its meaning and the values that it may have.
     """
@@ -50,7 +53,8 @@ def _block(table: dict[str, Any], schemas: Keys) -> str:
 
 
 def _line(key: str, value: Any) -> str:
-    # Strings, numbers, booleans and lists of them are written alike in JSON and in TOML.
+    # Strings, numbers, booleans and lists of them are written alike in JSON and in
+    # TOML.
     return f"# {key} is not set" if value is None else f"{key} = {json.dumps(value)}"
 
 

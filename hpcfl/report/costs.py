@@ -13,9 +13,9 @@ PHASES = ("round", "train", "score", "send", "gather", "aggregate", "checkpoint"
 def table(rows: Mapping[str, Sequence[Run]]) -> tuple[list[str], list[list[str]]]:
     """The headings, and for each row its label and what it costs, means over its runs.
 
-    Floats are those of a client in a round; bytes, which only several ranks move, and seconds those of a
-    round, without the first, which is slower. The phases are not all of a round, and those of rank 0 and of
-    the slowest worker overlap.
+    Floats are those of a client in a round; bytes, which only several ranks move, and
+    seconds those of a round, without the first, which is slower. The phases are not all
+    of a round, and those of rank 0 and of the slowest worker overlap.
     """
     headings = [
         "floats down",
@@ -52,7 +52,9 @@ def _cells(runs: Sequence[Run]) -> list[str]:
 
 
 def _mean(run: Run, name: str) -> float:
-    """The mean of a number over the rounds that were played, but for the first; NaN if there is none."""
+    """The mean of a number over the rounds that were played, but for the first; NaN if
+    there is none.
+    """
     values = run.results.values.get(
         name, np.full(len(run.results.rounds), np.nan)
     ).astype(float)

@@ -1,16 +1,23 @@
-"""Figures as files: those that a run or a sweep draws at its end, and what ``hpcfl plot`` is asked for."""
+"""Figures as files: those that a run or a sweep draws at its end, and what ``hpcfl
+plot`` is asked for.
+"""
 
+import gc
 import inspect
 import io
+import os
 import re
+import warnings
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins
-from hpcfl.files import atomic
+from hpcfl.files import atomic, destination
 from hpcfl.report import summary
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots import _lines, curves, partition
@@ -43,10 +50,11 @@ def plot(
 ) -> list[str]:
     """Draw a figure of the runs below some folders; returns the lines to say.
 
-    kind: a file of ``plots``, or a user's own ``module:function``. width: inches on paper. out: the file, by
-    default ``KIND.png`` in the current folder. form: one of FORMATS, by default what the file's name ends
-    with. options: those of the kind that the user gave. own: as for ``summary.load``. Raises UserError,
-    RunFailure.
+    kind: a file of ``plots``, or a user's own ``module:function``. width: inches on
+        paper. out: the file, by default ``KIND.png`` in the current folder. form: one
+        of FORMATS, by default what the file's name ends
+    with. options: those of the kind that the user gave. own: as for ``summary.load``.
+        Raises UserError, RunFailure.
     """
     if find_spec("matplotlib") is None:
         raise UserError(
@@ -78,9 +86,10 @@ def plot(
 def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
     """Draw the figures of a run or a sweep into its folder and return their paths.
 
-    runs: what ``load_all`` gave for it, if that was called already. The curves are called after the score
-    that counts, mostly ``accuracy.png``; the samples are in ``clients.png``. Without matplotlib nothing is
-    drawn. Raises UserError if there is no run in the folder.
+    runs: what ``load_all`` gave for it, if that was called already. The curves are
+    called after the score that counts, mostly ``accuracy.png``; the samples are in
+    ``clients.png``. Without matplotlib nothing is drawn. Raises UserError if there is
+    no run in the folder.
     """
     if (
         find_spec("matplotlib") is None
@@ -97,6 +106,9 @@ def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
         drawn["clients.png"] = lambda: partition.plugin(runs, Sheet(PAGE))
     for name, make in drawn.items():
         _written(folder / name, "png", make)
+    # A figure refers to itself, and to megabytes of pixels of which Python does not know
+    # when it decides whether to look for such cycles.
+    gc.collect()
     return [folder / name for name in drawn]
 
 
@@ -121,7 +133,9 @@ def moments(runs: list[Run], sheet: Sheet) -> "Figure":
 
 
 def _file(out: Path, form: str | None) -> tuple[Path, str]:
-    """The file and its format. Raises UserError where its name says another one, or none."""
+    """The file and its format. Raises UserError where its name says another one, or
+    none.
+    """
     ending = out.suffix.removeprefix(".").lower()
     if form is not None and ending not in ("", form):
         raise UserError(f"--out {out}: ends with .{ending}, but --format is {form}")
@@ -131,17 +145,33 @@ def _file(out: Path, form: str | None) -> tuple[Path, str]:
         )
     if not out.parent.is_dir():
         raise UserError(f"--out {out}: there is no folder {out.parent}")
-    return (out if ending else out.with_suffix(f".{form}")), form or ending
+    file = out if ending else out.with_suffix(f".{form}")
+    destination.check_file(file)
+    return file, form or ending
 
 
 def _written(path: Path, form: str, make: "Callable[[], Figure]") -> float:
     """Draw and write a figure in the house's style; returns its height in inches."""
-    import matplotlib
-
+    matplotlib = _matplotlib()
     content = io.BytesIO()
-    with matplotlib.rc_context(HOUSE):
+    with matplotlib.rc_context(HOUSE), warnings.catch_warnings():
+        # letters that its font lacks are drawn as boxes
+        warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
         figure = make()
         figure.savefig(content, format=form, metadata=NO_DATE[form])
     with atomic.explained(path):
         atomic.write(path, content.getvalue(), durable=False)
     return float(figure.get_figheight())
+
+
+def _matplotlib() -> ModuleType:
+    """The library, which reads settings from the current folder when it is imported:
+    here from no folder that may be somebody else's.
+    """
+    current = os.open(".", os.O_PATH)
+    try:
+        os.chdir(Path(__file__).parent)
+        return import_module("matplotlib")
+    finally:
+        os.fchdir(current)
+        os.close(current)

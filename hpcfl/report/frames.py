@@ -23,10 +23,12 @@ def rounds(results: Results) -> "pandas.DataFrame":
 
 
 def clients(results: Results) -> "pandas.DataFrame":
-    """One row for each round and client; a column for each number that was recorded of clients.
+    """One row for each round and client; a column for each number that was recorded of
+    clients.
 
-    Beside them ``COLUMN/accuracy``, the numbers of a client's samples, ``train_samples`` and
-    ``test_samples``, and its ``name`` where the data have clients of their own.
+    Beside them ``COLUMN/accuracy``, the numbers of a client's samples,
+    ``train_samples`` and ``test_samples``, and its ``name`` where the data have clients
+    of their own.
     """
     import pandas
 
@@ -39,8 +41,8 @@ def clients(results: Results) -> "pandas.DataFrame":
         name.removesuffix("/correct") for name in values if name.endswith("/correct")
     ]:
         accuracy = of_clients(results, column, "accuracy")
-        assert accuracy is not None
-        values[f"{column}/accuracy"] = accuracy
+        if accuracy is not None:
+            values[f"{column}/accuracy"] = accuracy
     count = next((array.shape[1] for array in values.values()), 0)
     for part in ("train", "test"):
         if (counts := results.static.get(f"{part}_counts")) is not None:

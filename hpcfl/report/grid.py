@@ -1,6 +1,7 @@
 """A table of results: rows × columns of means and standard deviations over repetitions."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -10,7 +11,12 @@ class Entry:
     mean: float
     std: float  # NaN for a single run
     runs: int  # how many
-    clients: str  # of how many clients each number is, such as "20" or "9 to 10"; "" if that was not recorded
+    # of how many clients each number is, such as "20" or "9 to 10"; "" if that was not
+    # recorded
+    clients: str
+    # the samples by which the best rounds were chosen, "test" or "validation"; "" for
+    # numbers that are not of these rounds
+    best_by: str
     best: bool = False  # whether its mean is the best of its column
 
 
@@ -26,3 +32,12 @@ class Grid:
     entries: list[list[Entry | None]]  # by row and column; None where nothing was run
     percent: bool  # whether the numbers are in %
     notes: list[str]  # lines to show below the table
+
+    def ordered(self, rows: Sequence[str]) -> "Grid":
+        """The same with its rows in the order of ``rows``; those that are not there
+        come last.
+        """
+        labels = [row for row in rows if row in self.rows]
+        labels += [row for row in self.rows if row not in rows]
+        entries = [self.entries[self.rows.index(row)] for row in labels]
+        return replace(self, rows=labels, entries=entries)

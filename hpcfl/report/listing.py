@@ -1,4 +1,6 @@
-"""What ``hpcfl methods``, ``models``, ``partitions``, ``scores`` and ``datasets`` print."""
+"""What ``hpcfl methods``, ``models``, ``partitions``, ``scores`` and ``datasets``
+print.
+"""
 
 import json
 from collections.abc import Callable
@@ -24,7 +26,8 @@ BOUNDS = {
     "maxItems": "at most",
 }
 
-# by kind the columns of the overview after the name: a heading, and what an entry has there
+# by kind the columns of the overview after the name: a heading, and what an entry has
+# there
 Cells = tuple[tuple[str, Callable[[Entry], str]], ...]
 DESCRIPTION: Cells = (("description", lambda entry: entry["description"]),)
 COLUMNS: dict[str, Cells] = {
@@ -51,8 +54,8 @@ COLUMNS: dict[str, Cells] = {
 def show(kind: str, name: str | None) -> None:
     """Print a line for each entry of a kind, or all of the one called ``name``.
 
-    A terminal's lines are cut at its width; a file's or another program's are whole. Raises UserError for an
-    unknown name.
+    A terminal's lines are cut at its width; a file's or another program's are whole.
+    Raises UserError for an unknown name.
     """
     console = Console(highlight=False, markup=False)
     if not console.is_terminal:
@@ -68,7 +71,12 @@ def show(kind: str, name: str | None) -> None:
 
 
 def entry(kind: str, name: str) -> Entry:
-    """The entry called ``name``. Raises UserError if there is none."""
+    """The entry called ``name``, built in or a user's own ``module:object``.
+
+    Raises UserError if there is none.
+    """
+    if ":" in name:
+        return catalogue.own(kind, name)
     known = {entry["name"]: entry for entry in catalogue.entries(kind)}
     # methods have hyphens, as their papers, scores underscores, as data frames' columns
     for wanted in (name, name.replace("-", "_"), name.replace("_", "-")):
@@ -105,8 +113,11 @@ def overview(kind: str, width: int) -> Table:
 def details(entry: Entry) -> list[str | Table]:
     """What there is to say of one entry: texts, and a table of its keys."""
     reference = f" ({entry['reference']})" if entry.get("reference") else ""
-    parts: list[str | Table] = [f"{entry['name']}{reference}: {entry['description']}"]
-    if "traffic" in entry:
+    title = f"{entry['name']}{reference}: {entry['description']}"
+    parts: list[str | Table] = [title.removesuffix(": ")]
+    if entry.get("primary"):
+        parts.append(f"Its result is read in the column {entry['primary']}.")
+    if entry.get("traffic"):
         down, up, paper = (entry["traffic"][part] for part in ("down", "up", "paper"))
         formula = (
             f"; FedALA's Table 3 has their sum, {paper[0]} = {paper[1]:.2f}"
@@ -114,14 +125,24 @@ def details(entry: Entry) -> list[str | Table]:
             else ""
         )
         parts.append(
-            f"Its result is read in the column {entry['primary']}. Models that travel in a round: "
-            f"{down:.2f} down, {up:.2f} up{formula}. {_counted()}"
+            f"Models that travel in a round: {down:.2f} down, {up:.2f} up{formula}. {_counted()}"
+        )
+    elif "traffic" in entry:
+        parts.append(
+            "The models that travel are not counted: by its name alone, with a small MLP, it "
+            "cannot be run. hpcfl check FILE.toml tries it in an experiment of yours."
         )
     parts += [
         f"{what}: {_text(entry[what])}"
         for what in ("unit", "better", "summaries", "files")
         if entry.get(what)
     ]
+    if entry.get("looked_for"):
+        lines = [
+            "looked for below data.root, else below $HPCFL_DATA:",
+            *entry["looked_for"],
+        ]
+        parts.append("\n    ".join(lines))
     if entry.get("keys"):
         table = Table("key", "default", "values", "meaning", box=box.SIMPLE_HEAD)
         for key, schema in entry["keys"].items():
@@ -136,7 +157,9 @@ def details(entry: Entry) -> list[str | Table]:
 
 
 def values(schema: dict[str, Any]) -> str:
-    """The values that a JSON schema allows in a few words, such as ``all | output | integer > 0``."""
+    """The values that a JSON schema allows in a few words, such as ``all | output |
+    integer > 0``.
+    """
     if "anyOf" in schema:
         return " | ".join(
             values(option) for option in schema["anyOf"] if option.get("type") != "null"

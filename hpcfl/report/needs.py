@@ -1,4 +1,6 @@
-"""What an experiment will need in memory and on the disk, computed without training from what is prepared."""
+"""What an experiment will need in memory and on the disk, computed without training
+from what is prepared.
+"""
 
 from dataclasses import dataclass
 from math import ceil
@@ -12,16 +14,21 @@ from hpcfl.communication.communicator import Process
 from hpcfl.fleet.optimizers import moments
 from hpcfl.preparation.prepare import Prepared
 from hpcfl.report.text import literal
+from hpcfl.rows.layout import Layout
 from hpcfl.trial import measuring
 
 FLOAT = 4  # bytes
-NUMBERS = 4  # float64 numbers of a client and round beside its scores: losses, floats sent, divergence
+# float64 numbers of a client and round beside its scores: losses, floats sent,
+# divergence
+NUMBERS = 4
 COLUMNS = 2  # how many most methods score: pre and post
 
 
 @dataclass(frozen=True)
 class RankNeeds:
-    """What one rank needs in memory, without activations: a number of clients, and bytes."""
+    """What one rank needs in memory, without activations: a number of clients, and
+    bytes.
+    """
 
     clients: int  # how many the rank hosts
     samples: int
@@ -29,12 +36,17 @@ class RankNeeds:
         int  # of all its clients, as far as ``runtime.memory`` lets it lie in memory
     )
     rows: int  # models and state of the clients that take part in a round
-    lanes: int  # models of the clients that train at the same time, with gradients and the optimizer's state
-    server: int  # state and messages of rank 0, as far as ``runtime.memory`` lets them lie in memory
+    # models of the clients that train at the same time, with gradients and the
+    # optimizer's state
+    lanes: int
+    # state and messages of rank 0, as far as ``runtime.memory`` lets them lie in memory
+    server: int
 
 
 def of_rank(prepared: Prepared, process: Process) -> RankNeeds:
-    """This rank's needs in a round in which as many of its clients take part as ever can."""
+    """This rank's needs in a round in which as many of its clients take part as ever
+    can.
+    """
     config, resources = prepared.config, prepared.resources
     model = FLOAT * prepared.setup.layout.width
     cohort = max(
@@ -53,10 +65,11 @@ def of_rank(prepared: Prepared, process: Process) -> RankNeeds:
         client_state=min(limit, own * client_bytes(prepared)),
         # start and trained rows, and the state in use
         rows=2 * participants * model + participants * client_bytes(prepared),
-        # parameters, gradients and what the optimizer keeps
+        # parameters, gradients and what the optimizer keeps; what is frozen is there once
         lanes=min(participants, resources.kernel.widest)
         * (2 + len(moments(config.training)))
-        * model,
+        * model
+        + FLOAT * prepared.setup.layout.frozen,
         server=min(limit, server) if process.is_server else 0,
     )
 
@@ -93,7 +106,8 @@ def of_scores(prepared: Prepared) -> set[str]:
 
 
 def show(prepared: Prepared, ranks: list[dict[str, Any]]) -> None:
-    """Print a table of all ranks' needs, and lines about the disk, the model and the scores.
+    """Print a table of all ranks' needs, and lines about the disk, the model and the
+    scores.
 
     ranks: ``vars`` of each rank's RankNeeds, in rank order.
     """
@@ -124,7 +138,7 @@ def show(prepared: Prepared, ranks: list[dict[str, Any]]) -> None:
     console.print(
         f"disk: {size_text(checkpoint)} a checkpoint, {kept} at most; metrics {size_text(metrics)}"
     )
-    console.print(f"model: {prepared.setup.layout.width:,} parameters")
+    console.print(f"model: {parameters_text(prepared.setup.layout)}")
     measure = prepared.measure
     direction = "highest" if measure.better == "up" else "lowest"
     scores = ", ".join(prepared.resources.scores)
@@ -133,6 +147,16 @@ def show(prepared: Prepared, ranks: list[dict[str, Any]]) -> None:
             f"scores: {scores}; the best round is that of the {direction} {measure.recorded}"
         ),
         soft_wrap=True,
+    )
+
+
+def parameters_text(layout: Layout) -> str:
+    """How many parameters a model has, and how many of them are trained."""
+    if not layout.frozen:
+        return f"{layout.width:,} parameters"
+    return (
+        f"{layout.width:,} parameters are trained, {layout.frozen:,} are frozen: they "
+        "do not travel"
     )
 
 

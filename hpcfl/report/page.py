@@ -1,23 +1,27 @@
-"""``hpcfl report``: all there is to say of runs on one page, which needs no other file and no network.
+"""``hpcfl report``: all there is to say of runs on one page, which needs no other file
+and no network.
 
-Everything that comes from a run's folder is somebody else's text: it is escaped wherever it stands, and the
-page's own policy lets a browser run no script but the page's and load nothing.
+Everything that comes from a run's folder is somebody else's text: it is escaped
+wherever it stands, and the page's own policy lets a browser run no script but the
+page's and load nothing.
 """
 
 import hashlib
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from hpcfl import __version__
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import protocols
-from hpcfl.files import atomic
+from hpcfl.files import atomic, destination
 from hpcfl.report import chapter, charts, summary, sweep_table, table_formats
 from hpcfl.report.arrangement import Arrangement, arrange
 from hpcfl.report.grid import Grid
+from hpcfl.report.reading import VALIDATION, holds_out
 from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
 from hpcfl.report.text import plain
@@ -32,10 +36,12 @@ KINDS = {
     "worst_tenth": "worst tenth of clients",
 }
 VALUES = 12  # of a key that are named
-MOMENTS = {
-    "best": "best round",
-    "tail": "last tenth",
-}  # where tables are read, and what that is called
+# by what it is called: the metric and where it is read
+READ = {
+    "best round": Reading(),
+    "validation": Reading(VALIDATION),
+    "last tenth": Reading(at="tail"),
+}
 RAN = (
     "versions",
     "commit",
@@ -48,11 +54,13 @@ LONGEST = 300  # letters of a value
 
 
 def write(folders: Sequence[Path], out: Path) -> None:
-    """Write the page of all runs in folders and below them into a file, in place of what was there.
+    """Write the page of all runs in folders and below them into a file, in place of
+    what was there.
 
     Raises UserError if there is no run, or the file cannot be written.
     """
-    if out.is_dir() or not out.parent.is_dir():
+    destination.check_file(out)
+    if not out.parent.is_dir():
         raise UserError(
             f"{out}: is no file in a folder that is there; choose another --out"
         )
@@ -65,7 +73,9 @@ def write(folders: Sequence[Path], out: Path) -> None:
 
 
 def render(runs: list[Run], title: str, waiting: Sequence[str]) -> str:
-    """The page of runs as HTML; ``waiting``: the names of others. The same runs make the same page."""
+    """The page of runs as HTML; ``waiting``: the names of others. The same runs make
+    the same page.
+    """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -103,7 +113,7 @@ def render(runs: list[Run], title: str, waiting: Sequence[str]) -> str:
         style=Markup(style),
         script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         kinds=KINDS,
-        moments=MOMENTS,
+        best_by=" or ".join(sorted({run.summary.best_by for run in runs})),
         runs=runs,
         states=Counter(run.summary.state for run in runs),
         measure=runs[0].measure,
@@ -133,28 +143,29 @@ def _waiting(folders: Sequence[Path]) -> list[str]:
     ]
 
 
-def _tables(runs: Sequence[Run], arranged: Arrangement) -> list[Grid]:
-    """The numbers that count, with what differs by more than the noise, at each of ``MOMENTS``.
+def _tables(runs: list[Run], arranged: Arrangement) -> dict[str, Grid]:
+    """The numbers that count, with what differs by more than the noise, as each of
+    ``READ`` reads them; of held-out samples only where a run has some.
 
     Rows are in the order of the first column.
     """
-    if not any(run.summary.finished for run in runs):
-        return []
+    finished = [run for run in runs if run.summary.finished]
+    if not finished:
+        return {}
     order = list(chapter.best_first(arranged.column(arranged.columns[0])))
-    places = {
-        id(placed.run): order.index(row) if row in order else len(order)
-        for (row, _), cell in arranged.cells.items()
-        for placed in cell
-    }
-    ordered = sorted(runs, key=lambda run: places.get(id(run), len(order)))
     test = runs[0].measure.kind != "std"
-    return [
-        sweep_table.make(ordered, reading=Reading(at=at, test=test)) for at in MOMENTS
-    ]
+    held_out = any(map(holds_out, finished))
+    return {
+        name: sweep_table.make(runs, reading=replace(reading, test=test)).ordered(order)
+        for name, reading in READ.items()
+        if held_out or reading.metric != VALIDATION
+    }
 
 
 def _differing(runs: Sequence[Run]) -> dict[str, str]:
-    """The keys that every run's configuration has and in which runs differ, with the values."""
+    """The keys that every run's configuration has and in which runs differ, with the
+    values.
+    """
     settings = [protocols.flat(run.config) for run in runs]
     keys = [
         key

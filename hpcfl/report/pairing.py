@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.report.reading import of_clients
+from hpcfl.report.reading import counts_of, of_clients, own_column
 from hpcfl.report.significance import LEVEL, Comparison, compare
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
@@ -20,7 +20,8 @@ def note(
 ) -> str:
     """A line on which rows cannot be told from the best.
 
-    where: what to call the table's column; the other arguments are those of ``compared``.
+    where: what to call the table's column; the other arguments are those of
+    ``compared``.
     """
     try:
         found = compared(rows, column, measure, at)
@@ -46,23 +47,23 @@ def compared(
 ) -> Comparison:
     """All rows of one column of a table against each other.
 
-    rows: by label the runs of a row, in the same order of seeds in all rows. column: of the models, such as
-    ``post``; "" for the one that counts in each run. measure: what is compared, each client's own number of
-    its score. at: as in ``sweep_table.Reading``. Raises UserError where there is nothing to compare.
+    rows: by label the runs of a row, in the same order of seeds in all rows. column: of
+        the models, as for ``own_column``: "" for the one that counts in each run. measure:
+        what is compared, each client's own number of
+    its score. at: as in ``sweep_table.Reading``. Raises UserError where there is
+        nothing to compare.
     """
     if len(rows) < 2:
         raise UserError("there is one row only")
     for same in zip(*rows.values(), strict=True):
         if not all(
-            np.array_equal(
-                run.results.static["test_counts"], same[0].results.static["test_counts"]
-            )
+            np.array_equal(counts_of(run, "test"), counts_of(same[0], "test"))
             for run in same
         ):
             raise UserError("the rows have not the same clients")
     values = {
         label: np.concatenate(
-            [of_clients(run, column or run.score, measure, at) for run in runs]
+            [of_clients(run, own_column(run, column), measure, at) for run in runs]
         )
         for label, runs in rows.items()
     }

@@ -6,7 +6,9 @@ import numpy as np
 
 
 def clients_text(counts: Sequence[float]) -> str:
-    """Numbers of clients as ``20`` or ``9 to 10``; "" where one is NaN, which was not recorded."""
+    """Numbers of clients as ``20`` or ``9 to 10``; "" where one is NaN, which was not
+    recorded.
+    """
     if not len(counts) or not np.isfinite(counts).all():
         return ""
     least, most = (f"{count:.4g}" for count in (min(counts), max(counts)))
@@ -16,7 +18,8 @@ def clients_text(counts: Sequence[float]) -> str:
 def mixed(clients: Mapping[str, str]) -> str:
     """A warning for numbers that are of different clients, "" if they are not.
 
-    clients: ``clients_text`` of each number, by what the number is called; an empty one says nothing.
+    clients: ``clients_text`` of each number, by what the number is called; an empty one
+    says nothing.
     """
     named: dict[str, list[str]] = {}
     for name, text in clients.items():

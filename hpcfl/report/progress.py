@@ -19,10 +19,12 @@ from hpcfl.preparation.prepare import Prepared
 from hpcfl.report.text import literal, plain
 
 PLAIN_INTERVAL = 5.0  # seconds between lines where the output is no terminal
+LONGEST = 1e11  # seconds, some thousand years
 
 
 class Progress:
-    """Shows on rank 0 how far the run is: by a bar on a terminal, elsewhere by a line now and then.
+    """Shows on rank 0 how far the run is: by a bar on a terminal, elsewhere by a line
+    now and then.
 
     Under mpiexec the bar needs the environment variable ``TTY_COMPATIBLE=1``.
     """
@@ -73,9 +75,11 @@ class Progress:
             self._say(f"note: {notes.pop(0)}")
 
     def start(self, done: int, ranks: list[str], notes: list[str]) -> None:
-        """Print what runs where, and every note; then show the bar, with ``done`` rounds behind it.
+        """Print what runs where, and every note; then show the bar, with ``done``
+        rounds behind it.
 
-        ranks: a line for each rank that was not shown yet, as by an earlier cell of a sweep.
+        ranks: a line for each rank that was not shown yet, as by an earlier cell of a
+        sweep.
         """
         config = self._config
         for rank in ranks:
@@ -95,7 +99,9 @@ class Progress:
         self._begun = time.perf_counter()
 
     def round(self, round: int, values: dict[str, Any]) -> None:
-        """Show a finished round; ``values``: what was recorded of it. The final scoring is round R + 1."""
+        """Show a finished round; ``values``: what was recorded of it. The final scoring
+        is round R + 1.
+        """
         now = time.perf_counter()
         self._seconds.append(now - self._begun)
         self._begun = now
@@ -124,13 +130,20 @@ class Progress:
 
 
 def pace_of(seconds: Iterable[float]) -> float:
-    """The mean of the latest rounds but the oldest, if there are others: a start's first round is slower."""
+    """The mean of the latest rounds but the oldest, if there are others: a start's
+    first round is slower.
+    """
     oldest, *later = seconds
     return statistics.fmean(later or [oldest])
 
 
 def duration(seconds: float) -> str:
-    """Seconds as hours, minutes and seconds: ``1:02:03``, or ``2:03`` below an hour."""
+    """Seconds as hours, minutes and seconds: ``1:02:03``, or ``2:03`` below an hour.
+
+    What no run lasts, such as infinity, is shown as it is, in seconds.
+    """
+    if not 0 <= seconds < LONGEST:
+        return f"{seconds:.3g} s"
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

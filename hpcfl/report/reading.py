@@ -1,4 +1,6 @@
-"""A number of a run by the name that a user gives it, in each round or where a run's result is read."""
+"""A number of a run by the name that a user gives it, in each round or where a run's
+result is read.
+"""
 
 import math
 from typing import NamedTuple
@@ -6,13 +8,16 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import plugins
+from hpcfl.experiment import measures, plugins
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure, resolve
 from hpcfl.storage import moments
 from hpcfl.storage.moments import CLIENTS, positions
 
 NEWCOMERS = "newcomers/"  # begins the names of their numbers
+# the name for the number that counts, in the column that counts in each run, but on
+# held-out training samples
+VALIDATION = "validation"
 NO_COLUMNS = (
     "recorded",
     "seconds",
@@ -20,7 +25,9 @@ NO_COLUMNS = (
 
 
 def read_at(metric: str, at: str) -> str:
-    """Where a number is read: ``at``, but "last" for newcomers, who are scored once, after the last round."""
+    """Where a number is read: ``at``, but "last" for newcomers, who are scored once,
+    after the last round.
+    """
     return "last" if metric.startswith(NEWCOMERS) else at
 
 
@@ -45,6 +52,8 @@ class Name(NamedTuple):
 
 def named(run: Run, metric: str) -> Name:
     """What ``metric`` asks for in a run; see ``sweep_table.Reading``."""
+    if metric == VALIDATION:
+        return Name(f"{own_column(run, VALIDATION)}/{run.metric}", run.measure)
     if metric not in run.results.values:
         for wanted in (metric, metric.replace("-", "_")):
             if (measure := resolve(wanted, run.scores)) is not None:
@@ -53,11 +62,33 @@ def named(run: Run, metric: str) -> Name:
     return Name(metric, resolve(rest, run.scores) if column not in NO_COLUMNS else None)
 
 
+def own_column(run: Run, column: str) -> str:
+    """The column that counts in a run where ``column`` is "", the same on held-out
+    samples where it is ``VALIDATION``, and any other one as it is.
+    """
+    if column == VALIDATION:
+        return f"{measures.VALIDATION}{run.score}"
+    return column or run.score
+
+
+def holds_out(run: Run) -> bool:
+    """Whether the run scored its models on held-out training samples too."""
+    return named(run, VALIDATION).recorded in run.results.values
+
+
 def refuse_unknown(runs: list[Run], metric: str) -> None:
-    """Raise UserError where no run has such a number. One method may have it, and another not."""
+    """Raise UserError where no run has such a number. One method may have it, and
+    another not.
+    """
     if not any(named(run, metric).recorded in _recorded(run) for run in runs):
-        known = sorted({*runs[0].scores, *_recorded(runs[0])})
-        hint = plugins.nearest(metric, known)
+        if metric == VALIDATION:
+            raise UserError(
+                f"{runs[0].folder}: --metric {VALIDATION}: this run holds out no training "
+                "samples to be scored on; those with training.validation = 0.1 do"
+            )
+        held_out = [VALIDATION] if holds_out(runs[0]) else []
+        known = sorted({*runs[0].scores, *_recorded(runs[0]), *held_out})
+        hint = plugins.few(metric, known)
         raise UserError(f"{runs[0].folder}: --metric {metric}: not recorded{hint}")
 
 
@@ -72,7 +103,8 @@ def series(run: Run, metric: str) -> np.ndarray:
 
 
 def value(run: Run, metric: str, at: str) -> Number:
-    """A number of a run, NaN if it was never recorded in a round that is asked for, and of how many clients.
+    """A number of a run, NaN if it was never recorded in a round that is asked for, and
+    of how many clients.
 
     at: "best", "last" or "tail"; which rounds that are: ``moments.positions``.
     """
@@ -100,7 +132,9 @@ def where_read(run: Run, metric: str, at: str) -> list[int]:
 
 
 def of_clients(run: Run, column: str, measure: Measure, at: str) -> np.ndarray:
-    """Each client's own number of the score that ``measure`` is of, [clients]; NaN for those without one."""
+    """Each client's own number of the score that ``measure`` is of, [clients]; NaN for
+    those without one.
+    """
     numbers = moments.of_clients(run.results, column, measure.score)
     counted = run.results.values.get(f"{column}/{measure.recorded}")
     best = run.summary.best
@@ -115,9 +149,21 @@ def of_clients(run: Run, column: str, measure: Measure, at: str) -> np.ndarray:
         )
     )
     if numbers is None or not read:
-        return np.full(len(run.results.static["test_counts"]), np.nan)
+        return np.full(len(counts_of(run, "test")), np.nan)
     mean: np.ndarray = numbers[read].mean(axis=0)
     return mean
+
+
+def counts_of(run: Run, part: str) -> np.ndarray:
+    """A run's partition: int64 [clients, classes], samples in ``part``, "train" or
+    "test".
+
+    Raises UserError where the results do not say it any more.
+    """
+    try:
+        return run.results.static[f"{part}_counts"]
+    except KeyError:
+        raise UserError(f"{run.folder}: its partition was not recorded") from None
 
 
 def _recorded(run: Run) -> dict[str, np.ndarray]:

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from hpcfl.experiment import measures
 from hpcfl.report.summary import Run
 
 
@@ -40,7 +41,8 @@ BEYOND = 1e100  # numbers that nobody can draw, such as those of a model that di
 
 @dataclass(frozen=True)
 class Curve:
-    """A number at N places along an axis: its mean and standard deviation over repetitions, [N] each.
+    """A number at N places along an axis: its mean and standard deviation over
+    repetitions, [N] each.
 
     rounds: those that the places are of. runs: how many repetitions there are.
     """
@@ -75,9 +77,11 @@ def mean(runs: Sequence[Run], axis: str) -> Curve:
 def over(
     runs: Sequence[Run], x: Sequence[np.ndarray], y: Sequence[np.ndarray]
 ) -> Curve:
-    """The curve of the repetitions ``runs``, each with its own ``x`` [T] and ``y`` [T], NaN where none is.
+    """The curve of the repetitions ``runs``, each with its own ``x`` [T] and ``y`` [T],
+    NaN where none is.
 
-    Rounds count in which every run has both; places along the axis are means over the runs as well.
+    Rounds count in which every run has both; places along the axis are means over the
+    runs as well.
     """
     known = [
         (np.abs(numbers) < BEYOND) & (np.abs(places) < BEYOND)
@@ -101,10 +105,17 @@ def over(
     )
 
 
-def thinned(values: np.ndarray, buckets: int) -> np.ndarray:
-    """Positions among ``values`` [N] that suffice to draw them: of each bucket the lowest and the highest.
+def drawable(numbers: np.ndarray) -> np.ndarray:
+    """The numbers, NaN in place of those that nobody can draw."""
+    return np.where(np.abs(numbers) < BEYOND, numbers, np.nan)
 
-    The first and the last are always there; N values in fewer than two for each bucket all are.
+
+def thinned(values: np.ndarray, buckets: int) -> np.ndarray:
+    """Positions among ``values`` [N] that suffice to draw them: of each bucket the
+    lowest and the highest.
+
+    The first and the last are always there; N values in fewer than two for each bucket
+    all are.
     """
     if len(values) <= 2 * buckets:
         return np.arange(len(values))
@@ -119,15 +130,17 @@ def thinned(values: np.ndarray, buckets: int) -> np.ndarray:
 
 
 def _spent(each: np.ndarray | None, run: Run, column: str) -> np.ndarray:
-    """What had been spent when the models of a column were there, [T]; NaN where that was never recorded.
+    """What had been spent when the models of a column were there, [T]; NaN where that
+    was never recorded.
 
-    each: what each round costs, [T]. Only models after local training need their own round; all others are
-    there when the rounds before are over.
+    each: what each round costs, [T]. Only models after local training need their own
+    round; all others are there when the rounds before are over.
     """
     if each is None:
         return _unknown(run)
     total: np.ndarray = np.nancumsum(each.astype(float))
-    return total if column == "post" else total - np.nan_to_num(each)
+    trained = column.removeprefix(measures.VALIDATION) == "post"
+    return total if trained else total - np.nan_to_num(each)
 
 
 def _unknown(run: Run) -> np.ndarray:

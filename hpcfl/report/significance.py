@@ -1,8 +1,10 @@
-"""Which differences are larger than the noise: paired tests of everything against everything else.
+"""Which differences are larger than the noise: paired tests of everything against
+everything else.
 
-The clients of a run are the pairs: two methods that were run with the same partition are compared on each
-client by itself, so that it does not matter how different clients are. Wilcoxon's signed-rank test asks for
-no normal distribution. Many tests at once find something by chance alone, which Holm's correction prevents.
+The clients of a run are the pairs: two methods that were run with the same partition
+are compared on each client by itself, so that it does not matter how different clients
+are. Wilcoxon's signed-rank test asks for no normal distribution. Many tests at once
+find something by chance alone, which Holm's correction prevents.
 """
 
 from collections.abc import Mapping
@@ -11,15 +13,16 @@ from itertools import combinations
 
 import numpy as np
 
-LEVEL = 0.05  # of a corrected p-value, below which a difference counts as larger than the noise
+# of a corrected p-value, below which a difference counts as larger than the noise
+LEVEL = 0.05
 
 
 @dataclass(frozen=True)
 class Comparison:
     """All pairs among n names.
 
-    values: ``[n, pairs]``, the numbers that were compared. p: ``[n, n]``, Holm's corrected p-values of
-    two-sided tests; 1 on the diagonal.
+    values: ``[n, pairs]``, the numbers that were compared. p: ``[n, n]``, Holm's
+    corrected p-values of two-sided tests; 1 on the diagonal.
     """
 
     names: list[str]
@@ -42,7 +45,9 @@ class Comparison:
         return self.between(one, other) < LEVEL
 
     def above(self, name: str) -> list[str]:
-        """The names whose numbers are higher than those of ``name`` by more than the noise."""
+        """The names whose numbers are higher than those of ``name`` by more than the
+        noise.
+        """
         return [
             other
             for other in self.names
@@ -53,7 +58,8 @@ class Comparison:
 def compare(values: Mapping[str, np.ndarray]) -> Comparison:
     """Compare each pair of names.
 
-    values: by name finite numbers ``[pairs]``, at the same position of the same client in the same partition.
+    values: by name finite numbers ``[pairs]``, at the same position of the same client
+    in the same partition.
     """
     from scipy.stats import wilcoxon  # takes a second to import
 
@@ -68,9 +74,11 @@ def compare(values: Mapping[str, np.ndarray]) -> Comparison:
 
 
 def holm(p: np.ndarray) -> np.ndarray:
-    """Holm's step-down correction of p-values ``[n]``: the chance to find any wrongly stays below the level.
+    """Holm's step-down correction of p-values ``[n]``: the chance to find any wrongly
+    stays below the level.
 
-    Source: S. Holm, A simple sequentially rejective multiple test procedure, Scand. J. Statist. 6 (1979).
+    Source: S. Holm, A simple sequentially rejective multiple test procedure, Scand. J.
+    Statist. 6 (1979).
     """
     order = np.argsort(p, kind="stable")
     steps = np.minimum(1, (len(p) - np.arange(len(p))) * p[order])

@@ -1,4 +1,6 @@
-"""How every figure looks: sizes that a paper's column bears, and each method's colour, line and mark."""
+"""How every figure looks: sizes that a paper's column bears, and each method's colour,
+line and mark.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,8 +10,9 @@ from typing import Any
 from hpcfl.report import colours
 
 TEXT, SMALL = 8, 7  # points, on paper, at the width that a figure is made for
-# Of what is no method's, such as classes: Okabe and Ito's palette, distinct for all kinds of colour vision,
-# without its yellow, which is too pale for lines, and with wine and olive of Paul Tol's.
+# Of what is no method's, such as classes: Okabe and Ito's palette, distinct for all
+# kinds of colour vision, without its yellow, which is too pale for lines, and with wine
+# and olive of Paul Tol's.
 COLOURS = (
     "#000000",
     "#0072B2",
@@ -22,8 +25,9 @@ COLOURS = (
     "#E69F00",
 )
 PLAIN = COLOURS[1]
-# Seven kinds of lines and eleven marks, which have no common factor, make 77 pairs: in grey, too, the
-# built-in methods stay apart. Where there are no marks, any seven do that follow one another in their list.
+# Seven kinds of lines and eleven marks, which have no common factor, make 77 pairs: in
+# grey, too, the built-in methods stay apart. Where there are no marks, any seven do
+# that follow one another in their list.
 DASHES = (
     (0, ()),
     (0, (4, 1.5)),
@@ -80,12 +84,16 @@ class Look:
     marker: str
 
     def strokes(self, width: float) -> str:
-        """The dashes of a line of so many pixels as SVG takes them; empty for a solid one."""
+        """The dashes of a line of so many pixels as SVG takes them; empty for a solid
+        one.
+        """
         return " ".join(f"{width * length:g}" for length in self.linestyle[1])
 
 
 def of_class(number: int) -> Look:
-    """The look of what belongs to a class of samples, another one for each of the first ``CLASSES``."""
+    """The look of what belongs to a class of samples, another one for each of the first
+    ``CLASSES``.
+    """
     return Look(
         COLOURS[number % len(COLOURS)],
         DASHES[number % len(DASHES)],
@@ -96,8 +104,9 @@ def of_class(number: int) -> Look:
 def looks(methods: Sequence[str]) -> list[Look]:
     """The looks of a figure's lines, by each line's method.
 
-    A method has its own colour, line and mark in every figure. Further lines of the same method have its
-    colour and a line and a mark that no other has; where all lines are of one method, other colours too.
+    A method has its own colour, line and mark in every figure. Further lines of the
+    same method have its colour and a line and a mark that no other has; where all lines
+    are of one method, other colours too.
     """
     alone = len(set(methods)) == 1
     taken: set[int] = set()

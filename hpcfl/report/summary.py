@@ -1,8 +1,11 @@
-"""What came out of a run, read from its folder: also while it runs, and from what damage has left."""
+"""What came out of a run, read from its folder: also while it runs, and from what
+damage has left.
+"""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +13,7 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import measures, plugins, protocols
+from hpcfl.experiment.config import fingerprint
 from hpcfl.scores._described import Described, Measure, resolve
 from hpcfl.storage import life, run_folder
 from hpcfl.storage import results as recorded
@@ -23,17 +27,22 @@ if TYPE_CHECKING:
 
     from hpcfl.trained.models import Models
 
+Stretch = tuple[int, int]  # rounds without a gap: the first and the last of them
+SHOWN = 12  # stretches that a note names
+
 
 @dataclass(frozen=True)
 class Summary:
-    """A run in a few numbers; None where nothing is known yet. Accuracies are in [0, 1].
+    """A run in a few numbers; None where nothing is known yet. Accuracies are in [0,
+    1].
 
-    The column that counts is ``evaluation.score`` or the method's own; the number in it that counts is
-    ``evaluation.metric``. ``best`` is the round that is best by it, ``last`` the last round that has it, both
-    as ``{"round", "pre", "post"}`` with that number before and after local training, and in the column that
-    counts if it is another. ``tail`` has the means over the last tenth of the rounds, with ``"rounds"``, the
-    first and the last of them. The models after the last aggregation count as round R + 1, which most methods
-    score only before training.
+    The column that counts is ``evaluation.score`` or the method's own; the number in it
+    that counts is ``evaluation.metric``. ``best`` is the round that is best by it,
+    ``last`` the last round that has it, both as ``{"round", "pre", "post"}`` with that
+    number before and after local training, and in the column that counts if it is
+    another. ``tail`` has the means over the last tenth of the rounds, with
+    ``"rounds"``, the first and the last of them. The models after the last aggregation
+    count as round R + 1, which most methods score only before training.
     """
 
     method: str
@@ -52,9 +61,13 @@ class Summary:
     scores: dict[str, float | None] = field(
         default_factory=dict
     )  # of the column that counts, in ``best``
-    # the number that counts, of clients never trained with, before and after a training of their own
+    # the number that counts, of clients never trained with, before and after a training
+    # of their own
     newcomers: dict[str, float | None] | None = None
-    best_by: str = "test"  # the samples that ``best`` is chosen on; its numbers are of test samples anyway
+    # the samples that ``best`` is chosen on; its numbers are of test samples anyway
+    best_by: str = "test"
+    # the number that counts in ``best``, of held-out training samples
+    best_validation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -77,7 +90,8 @@ class Run:
         """Three lines: what was run, how far it is, what came out."""
         best = self.summary.best
         result = (
-            f"best {self.score}/{self.metric} {best[self.score]:.4f} in round {best['round']}"
+            f"best {self.score}/{self.metric} {best[self.score]:.4f} in round "
+            f"{best['round']}, chosen on {self.summary.best_by} samples"
             if best
             else "no round yet"
         )
@@ -93,7 +107,9 @@ class Run:
 
     @property
     def scores(self) -> dict[str, Described]:
-        """The scores that were computed, by name; the built-in ones for results that do not say which."""
+        """The scores that were computed, by name; the built-in ones for results that do
+        not say which.
+        """
         return scores(self.results)
 
     @property
@@ -104,9 +120,11 @@ class Run:
         )
 
     def accuracy(self, column: str) -> np.ndarray:
-        """The accuracy, or what else ``metric`` is, of a column: [T] by round, NaN in rounds without it.
+        """The accuracy, or what else ``metric`` is, of a column: [T] by round, NaN in
+        rounds without it.
 
-        column: ``pre``, ``post`` or another one that the method has scored; else raises UserError.
+        column: ``pre``, ``post`` or another one that the method has scored; else raises
+        UserError.
         """
         recorded = sorted(
             name.removesuffix(f"/{self.metric}")
@@ -120,10 +138,14 @@ class Run:
         return _series(self.results, f"{column}/{self.metric}")
 
     def row(self) -> dict[str, Any]:
-        """The run in a row of a table: its configuration by dotted key, and what came out.
+        """The run in a row of a table: its configuration by dotted key, and what came
+        out.
 
-        ``column`` and ``metric`` say which number counts; ``best`` and ``last`` are that number, in
-        ``best_round`` and ``last_round``; ``played`` is how many rounds were.
+        ``column`` and ``metric`` say which number counts; ``best`` and ``last`` are
+        that number on test samples, in ``best_round``, which was chosen on ``best_by``
+        samples, and ``last_round``; ``best_validation`` is that of the best round on
+        held-out training samples, where there are any; ``played`` is how many rounds
+        were.
         """
         summary = self.summary
         ends = {
@@ -138,6 +160,8 @@ class Run:
             "column": self.score,
             "metric": self.metric,
             **ends,
+            "best_by": summary.best_by,
+            "best_validation": summary.best_validation,
             "digest": summary.digest,
             "seconds_per_round": summary.seconds_per_round,
             "floats_up": summary.floats_up,
@@ -159,14 +183,18 @@ class Run:
     def model(
         self, client: int | str, moment: str | None = None, at: str | int = "last"
     ) -> "nn.Module":
-        """A model of the run as a module of torch, whose forward gives the logits that were scored.
+        """A model of the run as a module of torch, whose forward gives the logits that
+        were scored.
 
-        client: a client's number, or the name of a model of the server, such as "global" or "class 3".
-        moment: the column as which it was scored: ``pre`` or ``post`` local training, or another of the
-        method's; by default the one that counts. at: "last" or "best", of the rounds in which it was scored,
-        or a round's number; ``checkpoint.every`` and ``checkpoint.keep`` say of which there are models.
+        client: a client's number, or the name of a model of the server, such as
+            "global" or "class 3".
+        moment: the column as which it was scored: ``pre`` or ``post`` local training,
+            or another of the method's; by default the one that counts. at: "last" or
+            "best", of the rounds in which it was scored, or a round's number;
+            ``checkpoint.every`` and ``checkpoint.keep`` say of which there are models.
 
-        The round is played again for this client, so it is exact on the machine of the run. Raises UserError.
+        The round is played again for this client, so it is exact on the machine of the
+        run. Raises UserError.
         """
         return self.models.one(client, moment, at).module
 
@@ -177,9 +205,11 @@ class Run:
         moment: str | None = None,
         at: str | int = "last",
     ) -> np.ndarray:
-        """The classes [n] that a model predicts for samples ``x`` [n, …], which are as in the data set.
+        """The classes [n] that a model predicts for samples ``x`` [n, …], which are as
+        in the data set.
 
-        Other arguments as for ``model``. Raises UserError also for samples of another shape.
+        Other arguments as for ``model``. Raises UserError also for samples of another
+        shape.
         """
         from hpcfl.trained.models import predicted
 
@@ -192,9 +222,11 @@ class Run:
     def confusion(
         self, client: int | str, moment: str | None = None, at: str | int = "last"
     ) -> np.ndarray:
-        """How often a model takes test samples of class i for class j, int64 [classes, classes].
+        """How often a model takes test samples of class i for class j, int64 [classes,
+        classes].
 
-        They are the client's own; for a model of the server all clients'. Arguments as for ``model``.
+        They are the client's own; for a model of the server all clients'. Arguments as
+        for ``model``.
         """
         from hpcfl.trained.models import confusion, predicted
 
@@ -206,7 +238,9 @@ class Run:
 
     @cached_property
     def models(self) -> "Models":
-        """All models that can be had; their data set stays in memory once one was asked for."""
+        """All models that can be had; their data set stays in memory once one was asked
+        for.
+        """
         from hpcfl.trained.models import Models
 
         best = self.summary.best["round"] if self.summary.best else None
@@ -222,14 +256,17 @@ class Run:
 
 
 def load(folder: Path, own: Collection[str] = ()) -> Run:
-    """The run in a folder, finished or not. Raises UserError if there is none that can be read.
+    """The run in a folder, finished or not. Raises UserError if there is none that can
+    be read.
 
-    own: the user's own plugins, ``module:object``, that may be imported when its models are asked for.
+    own: the user's own plugins, ``module:object``, that may be imported when its models
+    are asked for.
     """
     notes: list[str] = []
     description = _description(folder, notes)
+    run = fingerprint(description) if description else None
     try:
-        results = recorded.read(folder)
+        results = recorded.read(folder, run)
         notes += results.notes
     except UserError as error:
         notes.append(str(error))
@@ -239,8 +276,9 @@ def load(folder: Path, own: Collection[str] = ()) -> Run:
         raise UserError(
             "; ".join([f"{folder}: no run of hpcfl can be read here", *notes])
         )
-    its_life = life.look(folder, config["rounds"], results)
-    notes += _lost(folder, its_life, results)
+    run = run or results.header.get(recorded.RUN)
+    its_life = life.look(folder, config["rounds"], results, run)
+    notes += [*its_life.others, *_lost(folder, its_life, results)]
     column, measure = counts(config["evaluation"], results)
     summary = _summarise(config, results, column, measure, its_life, notes)
     return Run(
@@ -249,7 +287,8 @@ def load(folder: Path, own: Collection[str] = ()) -> Run:
 
 
 def load_all(folder: Path, own: Collection[str] = ()) -> list[Run]:
-    """The run in a folder, or the runs in a sweep's folder, sorted by name; see ``found``.
+    """The run in a folder, or the runs in a sweep's folder, sorted by name; see
+    ``found``.
 
     own: as for ``load``. Raises UserError if there is no run.
     """
@@ -261,10 +300,11 @@ def load_all(folder: Path, own: Collection[str] = ()) -> list[Run]:
 def runs_below(
     folders: Sequence[Path], own: Collection[str] = ()
 ) -> tuple[list[Run], list[str]]:
-    """The runs in some folders and in all folders below them, and a note on those that are left out.
+    """The runs in some folders and in all folders below them, and a note on those that
+    are left out.
 
-    These are the ones that ``--fresh`` moved aside, see ``_places``. own: as for ``load``. Raises UserError
-    if there is no run, or a folder without any.
+    These are the ones that ``--fresh`` moved aside, see ``_places``. own: as for
+    ``load``. Raises UserError if there is no run, or a folder without any.
     """
     current, aside = _places(
         folders, lambda folder: sorted(folder.glob("**/"))
@@ -292,9 +332,11 @@ def runs_below(
 
 
 def found(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
-    """The runs in some folders, or one level below one that is a sweep's; none of one without a run.
+    """The runs in some folders, or one level below one that is a sweep's; none of one
+    without a run.
 
-    Those that ``--fresh`` moved aside are left out, see ``_places``. own: as for ``load``.
+    Those that ``--fresh`` moved aside are left out, see ``_places``. own: as for
+    ``load``.
     """
 
     def cells(folder: Path) -> list[Path]:
@@ -312,10 +354,13 @@ def found(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
 def _places(
     folders: Sequence[Path], below: Callable[[Path], list[Path]]
 ) -> tuple[list[Path], list[Path]]:
-    """The runs' folders among those that ``below`` gives of each folder, and which of them lie aside.
+    """The runs' folders among those that ``below`` gives of each folder, and which of
+    them lie aside.
 
-    Each is there once. What ``--fresh`` moved aside counts as a run only where it is the one folder that is
-    named: among several, which the shell or a pattern may have found, and below one, nobody asked for it.
+    Each is there once. What ``--fresh`` moved aside counts as a run only where it is
+    the one folder that is
+    named: among several, which the shell or a pattern may have found, and below one,
+        nobody asked for it.
     """
     current, aside = dict[Path, Path](), dict[Path, Path]()
     for folder in folders:
@@ -328,7 +373,9 @@ def _places(
 
 
 def as_json(folder: Path) -> dict[str, Any]:
-    """What ``hpcfl show --json`` prints: the summary of a run, or those of a sweep's runs by name."""
+    """What ``hpcfl show --json`` prints: the summary of a run, or those of a sweep's
+    runs by name.
+    """
     runs = load_all(folder)
     return (
         {run.label: asdict(run.summary) for run in runs}
@@ -338,31 +385,32 @@ def as_json(folder: Path) -> dict[str, Any]:
 
 
 def is_sweep(folder: Path, runs: list[Run]) -> bool:
-    """Whether ``runs``, which ``load_all`` gave, are cells of the folder and not the folder itself."""
+    """Whether ``runs``, which ``load_all`` gave, are cells of the folder and not the
+    folder itself.
+    """
     return runs[0].folder != folder
 
 
 def _description(folder: Path, notes: list[str]) -> Mapping[str, Any] | None:
-    """The configuration in ``run.json``; None if it is missing, or damaged, which adds to ``notes``."""
+    """The configuration in ``run.json``; None if it is missing, or damaged, which adds
+    to ``notes``.
+    """
     try:
         content = run_folder.read(folder)
         return content and content["config"]
-    except (UserError, KeyError, TypeError) as error:
-        notes.append(
-            str(error)
-            if isinstance(error, UserError)
-            else f"{folder / run_folder.RUN}: not a description of a run"
-        )
+    except run_folder.AnotherFormat:
+        raise
+    except UserError as error:
+        notes.append(str(error))
         return None
 
 
 def _lost(folder: Path, its_life: Life, results: Results) -> list[str]:
-    """Lines about what damage took for good: metrics of rounds that were played, a finished run's state."""
-    played = results.rounds[results.played]
-    missing = sorted(
-        set(range(1, max(its_life.done, played.max(initial=0)) + 1))
-        - set(played.tolist())
-    )
+    """Lines about what damage took for good: metrics of rounds that were played, a
+    finished run's state.
+    """
+    played = results.rounds[results.played].tolist()
+    missing = _between([0, *played, max([its_life.done, *played]) + 1])
     lines = (
         [
             f"{folder}: the metrics of {ranges(missing)} are lost, their files were damaged"
@@ -378,15 +426,39 @@ def _lost(folder: Path, its_life: Life, results: Results) -> list[str]:
     return lines
 
 
-def ranges(rounds: list[int]) -> str:
-    """Numbers of rounds, ascending, as ``rounds 3–5, 9``."""
-    starts = [number for number in rounds if number - 1 not in rounds]
-    ends = [number for number in rounds if number + 1 not in rounds]
-    texts = [
-        str(start) if start == end else f"{start}–{end}"
-        for start, end in zip(starts, ends, strict=True)
+def _between(rounds: Sequence[int]) -> list[Stretch]:
+    """What lies between neighbours among ``rounds``, which are ascending.
+
+    These numbers are what a file says, so nothing here may be as long as one of them.
+    """
+    return [
+        (before + 1, after - 1)
+        for before, after in pairwise(rounds)
+        if after - before > 1
     ]
-    return f"round{'s' if len(rounds) > 1 else ''} {', '.join(texts)}"
+
+
+def stretches(rounds: Iterable[int]) -> list[Stretch]:
+    """The same rounds as stretches, both ascending."""
+    found: list[Stretch] = []
+    for number in rounds:
+        if found and found[-1][1] == number - 1:
+            found[-1] = found[-1][0], number
+        else:
+            found.append((number, number))
+    return found
+
+
+def ranges(of: Sequence[Stretch]) -> str:
+    """Stretches as ``rounds 3–5, 9``; of more than SHOWN the first ones and how many
+    are left.
+    """
+    texts = [
+        str(first) if first == last else f"{first}–{last}" for first, last in of[:SHOWN]
+    ]
+    several = len(of) > 1 or of[0][0] < of[0][1]
+    more = f" and {len(of) - SHOWN} more" if len(of) > SHOWN else ""
+    return f"round{'s' if several else ''} {', '.join(texts)}{more}"
 
 
 def _summarise(
@@ -400,6 +472,7 @@ def _summarise(
     """``column``: the one that counts; ``measure``: the number in it that does."""
     played, metric = results.played, measure.recorded
     chosen = _series(results, f"{measures.chosen_in(config, column)}/{metric}")
+    held_out = _series(results, f"{measures.VALIDATION}{column}/{metric}")
     found = moments(
         results.rounds, _series(results, f"{column}/{metric}"), measure.rank, chosen
     )
@@ -423,12 +496,15 @@ def _summarise(
         notes=notes,
         scores={} if found is None else _all_of(results, found.best, column),
         best_by=measures.best_by(config),
+        best_validation=None if found is None else _mean(held_out[[found.best]]),
         newcomers=_of_newcomers(results, metric),
     )
 
 
 def _round(results: Results, position: int, column: str, metric: str) -> dict[str, Any]:
-    """The number of the round at ``position`` and its metric, as ``Summary.best`` has them."""
+    """The number of the round at ``position`` and its metric, as ``Summary.best`` has
+    them.
+    """
     numbers = {
         name: float(_series(results, f"{name}/{metric}")[position])
         for name in dict.fromkeys(("pre", "post", column))
@@ -488,6 +564,7 @@ def _series(results: Results, name: str) -> np.ndarray:
 
 
 def _mean(values: np.ndarray) -> float | None:
-    """The mean of those that are finite; None if none is."""
+    """The mean of those that are finite; None if none is, or where it is no float."""
     known = values[np.isfinite(values)]
-    return float(known.mean()) if known.size else None
+    mean = float(known.mean()) if known.size else np.nan
+    return mean if np.isfinite(mean) else None

@@ -36,7 +36,9 @@ def cells_of(grid: Grid) -> Table:
 
 
 def markdown(grid: Grid) -> str:
-    """A table of GitHub's Markdown, with a line about the metric above and what was left out below."""
+    """A table of GitHub's Markdown, with a line about the metric above and what was
+    left out below.
+    """
     heading = ["", *map(_safe, grid.columns)]
     lines = [
         _safe(title(grid)),
@@ -91,10 +93,14 @@ def latex(grid: Grid) -> str:
 
 
 def long_csv(grid: Grid) -> str:
-    """A line for each entry, in full precision: row, column, metric, at, mean, std, runs, clients."""
+    """A line for each entry, in full precision: row, column, metric, at, mean, std,
+    runs, clients, best_by.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["row", "column", "metric", "at", "mean", "std", "runs", "clients"])
+    writer.writerow(
+        ["row", "column", "metric", "at", "mean", "std", "runs", "clients", "best_by"]
+    )
     for row, entries in zip(grid.rows, grid.entries, strict=True):
         for column, entry in zip(grid.columns, entries, strict=True):
             if entry is not None:
@@ -106,6 +112,7 @@ def long_csv(grid: Grid) -> str:
                         repr(entry.std),
                         entry.runs,
                         entry.clients,
+                        entry.best_by,
                     ]
                 )
     return text.getvalue().rstrip("\n")
@@ -117,7 +124,7 @@ TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
     "^": r"\textasciicircum{}",
 }
 MOMENTS = {
-    "best": "at each run's best round",
+    "best": "at each run's best round by {best_by} samples",
     "last": "of the last round",
     "tail": "as mean of the last tenth of the rounds",
 }
@@ -133,16 +140,12 @@ def title(grid: Grid) -> str:
         if seeds > 1
         else "one seed"
     )
-    clients = {
-        entry.clients
-        for row in grid.entries
-        for entry in row
-        if entry and entry.clients
-    }
+    entries = [entry for row in grid.entries for entry in row if entry]
+    clients = {entry.clients for entry in entries if entry.clients}
+    best_by = " or ".join(sorted({entry.best_by for entry in entries}))
+    moment = MOMENTS[grid.at].format(best_by=best_by)
     of = f", of {clients.pop()} clients" if len(clients) == 1 else ""
-    return (
-        f"{grid.metric}{' in %' if grid.percent else ''} {MOMENTS[grid.at]}{of}, {over}"
-    )
+    return f"{grid.metric}{' in %' if grid.percent else ''} {moment}{of}, {over}"
 
 
 def _most_runs(grid: Grid) -> int:
@@ -151,7 +154,9 @@ def _most_runs(grid: Grid) -> int:
 
 
 def cell(entry: Entry | None, grid: Grid, sign: str) -> str:
-    """An entry as ``85.31 ± 0.42``, with ``(2)`` behind it if it has only 2 runs and others have more."""
+    """An entry as ``85.31 ± 0.42``, with ``(2)`` behind it if it has only 2 runs and
+    others have more.
+    """
     if entry is None or entry.mean != entry.mean:
         return MISSING
     form = ".2f" if grid.percent else ".4g"

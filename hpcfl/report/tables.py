@@ -1,5 +1,8 @@
-"""``hpcfl show``: what came out of a run, or of each run of a sweep, as a table for a terminal."""
+"""``hpcfl show``: what came out of a run, or of each run of a sweep, as a table for a
+terminal.
+"""
 
+import textwrap
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcfl.report.population import clients_text, mixed
+from hpcfl.report.reading import VALIDATION, holds_out, own_column
 from hpcfl.report.summary import Run, is_sweep, load_all
 from hpcfl.report.text import literal, plain
 from hpcfl.storage.moments import AFTER, BEFORE, CLIENTS, moments
@@ -21,22 +25,37 @@ NEWCOMERS = ((BEFORE, "new"), (AFTER, "tuned"))
 MEANINGS = {
     "weighted": "of all samples"
 }  # summaries that are not said by their name and "over clients"
-CAPTION = """\
+LEGEND = (
+    "{score}{unit} before and after local training, on test samples{held_out}. ▸ counts: "
+    "its best round is chosen on {best_by} samples. last: the last round; tail: mean "
+    "of the last tenth of them. More: hpcfl show --explain"
+)
+LEGEND_OF_HELD_OUT = " (validation: on held-out ones)"
+EXPLANATION = """\
 Models before and after local training on the clients' own test samples{unit},
 at the best round, by {best_by} samples, of the column that counts (▸), or the
 latest before it that has them; that column at the end (last), and its mean over
 the last tenth of the rounds (tail).{final}
 {score}: {meaning}; mean ± std, worst tenth: over clients, so many as
 in "of"; floats: to and from a client in a round."""
-CAPTION_OF_FINAL = " Round {} is the scoring\nafter the last aggregation."
-CAPTION_OF_NEWCOMERS = """
+EXPLANATION_OF_FINAL = " Round {} is the scoring\nafter the last aggregation."
+EXPLANATION_OF_HELD_OUT = """
+Validation: the column that counts at its best round, but on training samples
+that training.validation held out: to choose settings by, such as training.lr."""
+EXPLANATION_OF_NEWCOMERS = """
 New: clients that were never trained with; tuned: after a training of their own."""
+EXPLANATION_OF_STATE = """
+State: a checksum of all that the server and the clients hold after the last
+round; two runs with the same one ended with the same models, bit for bit."""
+WIDTH = 80  # letters of a line of these texts
 
 
-def show(folder: Path, runs: list[Run] | None = None) -> None:
-    """Print notes, table and caption for a run's or a sweep's folder. Raises UserError if there is no run.
+def show(folder: Path, runs: list[Run] | None = None, explain: bool = False) -> None:
+    """Print notes, table and legend for a run's or a sweep's folder. Raises UserError
+    if there is no run.
 
-    runs: what ``load_all`` gave for it, if that was called already.
+    runs: what ``load_all`` gave for it, if that was called already. explain: whether
+    the legend says everything.
     """
     console = Console(highlight=False)
     runs = runs or load_all(folder)
@@ -44,7 +63,8 @@ def show(folder: Path, runs: list[Run] | None = None) -> None:
         for note in run.notes:
             console.print(literal(f"note: {note}"), soft_wrap=True)
     console.print(table(best_first(runs)))
-    console.print(Text(caption(runs)), style="dim", soft_wrap=True)
+    said = explanation(runs) if explain else legend(runs)
+    console.print(Text(said), style="dim", soft_wrap=True)
     if warning := mixed(
         {
             run.label: _clients(run, run.score, _positions(run, run.score, "best"))
@@ -57,16 +77,18 @@ def show(folder: Path, runs: list[Run] | None = None) -> None:
 
 
 def _state(run: Run) -> str:
-    """The digest of a run's last state, or why there is none."""
+    """The digest of a run's last state with what it is, or why there is none."""
     if run.life.lost:
         return "lost, its checkpoints are damaged"
-    return run.summary.digest or (
-        "not kept" if run.summary.finished else "no checkpoint yet"
-    )
+    if run.summary.digest:
+        return f"{run.summary.digest} (checksum of all models)"
+    return "not kept" if run.summary.finished else "no checkpoint yet"
 
 
 def best_first(runs: list[Run]) -> list[Run]:
-    """Runs sorted by what counts in their best round, the best first; those without a scored round last."""
+    """Runs sorted by what counts in their best round, the best first; those without a
+    scored round last.
+    """
 
     def order(run: Run) -> tuple[bool, float]:
         best = run.summary.best
@@ -75,27 +97,46 @@ def best_first(runs: list[Run]) -> list[Run]:
     return sorted(runs, key=order)
 
 
-def caption(runs: list[Run]) -> str:
-    """What the table's numbers are; meaning and unit are those of the score that counts in the first run."""
+def legend(runs: list[Run]) -> str:
+    """What the table's numbers are, in at most three lines."""
+    unit = runs[0].measure.unit
+    return textwrap.fill(
+        LEGEND.format(
+            score=plain(_scores_of(runs)),
+            unit=f" in {plain(unit)}" if unit else "",
+            held_out=LEGEND_OF_HELD_OUT if any(map(holds_out, runs)) else "",
+            best_by=_best_by(runs),
+        ),
+        WIDTH,
+    )
+
+
+def explanation(runs: list[Run]) -> str:
+    """All there is to say of the table's numbers; meaning and unit are those of the score that counts
+    in the first run.
+    """
     measure = runs[0].measure
     described = runs[0].scores.get(measure.score)
     kind = next(iter(described["recorded"])) if described else measure.kind
     unit = f", in {plain(measure.unit)}" if measure.unit else ""
     meaning = MEANINGS.get(kind, f"{plain(kind)} over clients")
-    best_by = " or ".join(dict.fromkeys(run.summary.best_by for run in runs))
     finals = sorted({run.config["rounds"] + 1 for run in runs if run.summary.finished})
-    final = CAPTION_OF_FINAL.format(finals[0]) if len(finals) == 1 else ""
-    newcomers = CAPTION_OF_NEWCOMERS if any(_newcomers(run) for run in runs) else ""
-    return (
-        CAPTION.format(
-            unit=unit,
-            best_by=best_by,
-            score=plain(_scores_of(runs)),
-            meaning=meaning,
-            final=final,
-        )
-        + newcomers
+    final = EXPLANATION_OF_FINAL.format(finals[0]) if len(finals) == 1 else ""
+    of_all = EXPLANATION.format(
+        unit=unit,
+        best_by=_best_by(runs),
+        score=plain(_scores_of(runs)),
+        meaning=meaning,
+        final=final,
     )
+    held_out = EXPLANATION_OF_HELD_OUT if any(map(holds_out, runs)) else ""
+    newcomers = EXPLANATION_OF_NEWCOMERS if any(map(_newcomers, runs)) else ""
+    return of_all + held_out + newcomers + EXPLANATION_OF_STATE
+
+
+def _best_by(runs: list[Run]) -> str:
+    """The samples that the runs' best rounds are chosen on."""
+    return " or ".join(dict.fromkeys(run.summary.best_by for run in runs))
 
 
 def _scores_of(runs: list[Run]) -> str:
@@ -104,12 +145,15 @@ def _scores_of(runs: list[Run]) -> str:
 
 
 def table(runs: list[Run]) -> Table:
-    """The runs in the given order: the models before and after local training at the best round, then those
-    that count in the last round and in the last tenth of the rounds."""
+    """The runs in the given order: the models before and after local training at the
+    best round, those that count on held-out samples, then in the last round and in the
+    last tenth of the rounds.
+    """
     overview = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     overview.add_column("run", overflow="fold")
     overview.add_column("models", no_wrap=True)
-    # of a user's own score, module:Class, the class alone, and a line a word: so the runs' names have room
+    # of a user's own score, module:Class, the class alone, and a line a word: so the
+    # runs' names have room
     score = Text("_\n").join(
         map(literal, _scores_of(runs).rpartition(":")[2].split("_"))
     )
@@ -123,6 +167,9 @@ def table(runs: list[Run]) -> Table:
             )
             for column, moment in MOMENTS
         ]
+        if holds_out(run):
+            held_out = own_column(run, VALIDATION)
+            lines.append((VALIDATION, *_numbers(run, held_out, "best")))
         lines += [(f" {at}", *_numbers(run, run.score, at)) for at in ("last", "tail")]
         lines += [
             (f" {moment}", *_numbers(run, column, "last"))
@@ -153,7 +200,9 @@ def _title(run: Run) -> Text:
 
 
 def _newcomers(run: Run) -> list[tuple[str, str]]:
-    """The columns of newcomers that the run has scored, and what they are called in the table."""
+    """The columns of newcomers that the run has scored, and what they are called in the
+    table.
+    """
     recorded = run.results.values
     return [
         (column, moment)
@@ -163,7 +212,9 @@ def _newcomers(run: Run) -> list[tuple[str, str]]:
 
 
 def _numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, str]:
-    """Of a column the score that counts, its mean ± std, its worst tenth, the rounds, how many clients."""
+    """Of a column the score that counts, its mean ± std, its worst tenth, the rounds,
+    how many clients.
+    """
     positions = _positions(run, column, at)
     if not positions:
         return "–", "–", "–", "–", "–"
@@ -186,7 +237,9 @@ def _numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, str]:
 
 
 def _positions(run: Run, column: str, at: str) -> list[int]:
-    """Where a column is read: at "last" or "tail"; at "best", the run's best round, or the latest before."""
+    """Where a column is read: at "last" or "tail"; at "best", the run's best round, or
+    the latest before.
+    """
     numbers, best = run.accuracy(column), run.summary.best
     if best and at == "best":
         numbers = np.where(run.results.rounds <= best["round"], numbers, np.nan)
@@ -205,7 +258,9 @@ def _clients(run: Run, column: str, positions: list[int]) -> str:
 
 
 def _shown(run: Run, column: str, name: str | None, positions: list[int]) -> str:
-    """The mean of the number ``COLUMN/name`` over rounds as text; a dash if it was not recorded."""
+    """The mean of the number ``COLUMN/name`` over rounds as text; a dash if it was not
+    recorded.
+    """
     values = run.results.values.get(f"{column}/{name}")
     return (
         "–"

@@ -1,4 +1,6 @@
-"""Text that comes from files, made safe to print: control characters are shown, never obeyed."""
+"""Text that comes from files, made safe to print: control characters are shown, never
+obeyed.
+"""
 
 from rich.text import Text
 
@@ -6,7 +8,9 @@ WIDEST = 10_000  # letters: a width for rich that no line reaches
 
 
 def plain(text: object) -> str:
-    r"""The text on one line, with every unprintable character written out, such as ``\x1b`` for escape."""
+    r"""The text on one line, with every unprintable character written out, such as
+    ``\x1b`` for escape.
+    """
     return "".join(
         letter
         if letter.isprintable()

@@ -1,4 +1,6 @@
-"""How many floats travel down to and up from a client in a round, counted in a small experiment."""
+"""How many floats travel down to and up from a client in a round, counted in a small
+experiment.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -6,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from hpcfl import trial
 from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
@@ -21,9 +24,9 @@ EXPERIMENT = {
     "training": {"batch_size": 1000},
 }
 
-# Zhang et al., "FedALA", AAAI 2023, Table 3: parameters down and up for one client in one iteration,
-# in models Σ. α is the share of the feature extractor, M the number of models that a client receives:
-# all but its own.
+# Zhang et al., "FedALA", AAAI 2023, Table 3: parameters down and up for one client in
+# one iteration, in models Σ. α is the share of the feature extractor, M the number of
+# models that a client receives: all but its own.
 FEDALA_TABLE_3: dict[str, tuple[str, Callable[[float, int], float]]] = {
     **dict.fromkeys(
         (
@@ -48,7 +51,9 @@ FEDALA_TABLE_3: dict[str, tuple[str, Callable[[float, int], float]]] = {
 
 @dataclass(frozen=True)
 class Traffic:
-    """Floats that travel for one client in a round, in models Σ of the small experiment."""
+    """Floats that travel for one client in a round, in models Σ of the small
+    experiment.
+    """
 
     down: float
     up: float
@@ -58,11 +63,14 @@ class Traffic:
 
 
 def of(method: str) -> Traffic:
-    """Count the floats of a built-in method's second round, the first that builds on clients' messages."""
+    """Count the floats of a method's second round, the first that builds on clients'
+    messages.
+
+    Raises UserError where a user's own method cannot be run in that experiment.
+    """
     communicator, cpu = OneProcess(), torch.device("cpu")
-    prepared = prepare(
-        config.parse({**EXPERIMENT, "method": {"name": method}}), communicator
-    )
+    experiment = config.parse({**EXPERIMENT, "method": {"name": method}})
+    prepared = trial.run(prepare(experiment, communicator), communicator)
     everyone, server, layout = (
         np.arange(CLIENTS),
         prepared.server,

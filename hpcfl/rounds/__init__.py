@@ -1,1 +1,3 @@
-"""The rounds of a run: the loop, what each round leaves behind, and how the loop is stopped."""
+"""The rounds of a run: the loop, what each round leaves behind, and how the loop is
+stopped.
+"""

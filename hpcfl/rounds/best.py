@@ -1,4 +1,6 @@
-"""The best round so far, and the state before it, from which its models can be made again."""
+"""The best round so far, and the state before it, from which its models can be made
+again.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,13 +16,16 @@ from hpcfl.storage.clients import ClientStore
 class BestRound:
     """Watches the number that counts, and holds on to the state before the best round.
 
-    Nothing is copied: neither the server nor the clients change a tensor of their state, they make new ones.
-    What it holds is written with the next checkpoint, which a resumed run goes on from; rounds after that are
-    played again, and found the best again.
+    Nothing is copied: neither the server nor the clients change a tensor of their
+    state, they make new ones. What it holds is written with the next checkpoint, which
+    a resumed run goes on from; rounds after that are played again, and found the best
+    again.
     """
 
     def __init__(self, column: str, measure: Measure, number: float | None) -> None:
-        """``measure`` in ``column`` counts; ``number`` is the best so far, None before any."""
+        """``measure`` in ``column`` counts; ``number`` is the best so far, None before
+        any.
+        """
         self._name, self._measure, self._number = (
             f"{column}/{measure.recorded}",
             measure,
@@ -38,7 +43,9 @@ class BestRound:
         )
 
     def found(self, values: Mapping[str, Any]) -> float | None:
-        """On rank 0: the number of a round with these ``values`` if it is the best so far, else None."""
+        """On rank 0: the number of a round with these ``values`` if it is the best so
+        far, else None.
+        """
         number = float(values.get(self._name, np.nan))
         if np.isnan(number) or (
             self._number is not None

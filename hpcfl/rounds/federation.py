@@ -1,6 +1,7 @@
 """The loop over rounds, which the server and the workers run alike.
 
-A round: select the cohort, send, score and train, gather, aggregate, record, perhaps begin a checkpoint.
+A round: select the cohort, send, score and train, gather, aggregate, record, perhaps
+begin a checkpoint.
 """
 
 import itertools
@@ -29,7 +30,8 @@ from hpcfl.storage.moments import AFTER, BEFORE
 from hpcfl.storage.results import FINAL
 from hpcfl.storage.schedule import Schedule
 
-# What a rank asks for after a round: all ranks do the highest of these levels that any rank asks for.
+# What a rank asks for after a round: all ranks do the highest of these levels that any
+# rank asks for.
 GO_ON, SAVE, STOP = 0, 1, 2
 
 
@@ -38,7 +40,8 @@ class Federation:
     """The rounds of a run, as this rank takes part in them.
 
     server: the server's state; empty on workers. metrics: on rank 0 only.
-    meta: what every checkpoint says of the run. report: called on rank 0 with each round and its numbers.
+    meta: what every checkpoint says of the run. report: called on rank 0 with each
+        round and its numbers.
     best: what finds the best round, where its state is to be kept.
     """
 
@@ -63,7 +66,8 @@ class Federation:
     def run(self, done: int, request: StopRequest) -> None:
         """Collective. Play the rounds after ``done``, then score the final models.
 
-        Raises Interrupted after a stop signal, RunFailure where diverged clients end the run.
+        Raises Interrupted after a stop signal, RunFailure where diverged clients end
+        the run.
         """
         config = self.prepared.config
         for round in range(done + 1, config.rounds + 1):
@@ -73,14 +77,16 @@ class Federation:
             try:
                 level = self.play(round, request)
             except RunFailure:
-                # All ranks fail together here, so what earlier rounds recorded and began to save can be kept.
+                # All ranks fail together here, so what earlier rounds recorded and
+                # began to save can be kept.
                 if self.metrics is not None:
                     with on_this_rank(f"round {round}, metrics"):
                         self.metrics.publish()
                 self.checkpoints.finish()
                 raise
             last = level == STOP or round == config.rounds
-            self.finish_checkpoint()  # one that an earlier round began was written meanwhile
+            # one that an earlier round began was written meanwhile
+            self.finish_checkpoint()
             if last or level == SAVE:
                 self.checkpoint(round, wait=last)
             if level == STOP:
@@ -101,21 +107,22 @@ class Federation:
         observers = self.prepared.fleet(np.setdiff1d(audience, cohort), round, scored)
         with stopwatch.phase("send"):
             inbox, floats_down = self.send(audience, round)
-        self.record_round()  # the round before, while the workers are busy with this one
+        # the round before, while the workers are busy with this one
+        self.record_round()
         self.prepared.store.read_ahead(self.select(round + 1).tolist())
         uplink, finite = self.work(round, inbox, audience, participants, observers)
         numbers = [
             (participants.ids, record.numbers(participants, uplink, finite)),
             (observers.ids, record.numbers(observers, None, None)),
         ]
-        uplink = self.offer(round, cohort, participants, uplink, finite)
+        uplink = only(uplink, finite)
         headers = [
             exchange.header(uplink),
             participants.ids[~finite.numpy()].tolist(),
             record.header(numbers, dict(stopwatch.seconds)),
             self.wish(round, request),
         ]
-        with stopwatch.phase("gather"), self.communicator.together():
+        with stopwatch.phase("gather"), self.communicator.collective_block():
             of_uplinks, lost, of_numbers, wishes = zip(
                 *self.communicator.allgather(headers), strict=True
             )
@@ -130,10 +137,6 @@ class Federation:
             )
             diverged = np.array(sorted(itertools.chain(*lost)), np.int64)
             sound = np.setdiff1d(cohort, diverged)
-            with on_this_rank(
-                f"round {round}, uploads"
-            ):  # before anything can end the run
-                offered = exchange.landed(self.communicator, cohort, sound, of_uplinks)
             self.judge(gathered)
         self.refuse(round, diverged)
         with stopwatch.phase("gather"), on_this_rank(f"round {round}, uploads"):
@@ -143,7 +146,6 @@ class Federation:
                 sound,
                 uplink,
                 of_uplinks,
-                offered,
             )
         with on_this_rank(f"round {round}, state of {_named(participants.ids)}"):
             self.keep(participants, finite.numpy())
@@ -157,11 +159,14 @@ class Federation:
                     )
         if self.metrics is not None:
             self._unrecorded = round, gathered, self.costs(floats_down) | {FINAL: 0}
-        stopwatch.seconds.clear()  # so a checkpoint that follows counts for the next round
+        # so a checkpoint that follows counts for the next round
+        stopwatch.seconds.clear()
         return int(max(wishes))
 
     def asked(self, round: int, cohort: np.ndarray) -> tuple[bool, np.ndarray]:
-        """Whether the round is scored, and the ids [n] of those that get a message: the cohort, or all."""
+        """Whether the round is scored, and the ids [n] of those that get a message: the
+        cohort, or all.
+        """
         config = self.prepared.config
         scored = round % config.evaluation.every == 0 or round == config.rounds
         to_all = scored and config.evaluation.clients == "all"
@@ -193,34 +198,22 @@ class Federation:
                     method.observe(observers, self.pick(inbox, audience, observers))
         return uplink, record.finite(participants, uplink)
 
-    def offer(
-        self,
-        round: int,
-        cohort: np.ndarray,
-        participants: Fleet,
-        uplink: Message,
-        finite: torch.Tensor,
-    ) -> Message:
-        """Begin to send what goes up from the participants that are ``finite``, bool [n]; returns that."""
-        uplink = only(uplink, finite)
-        with on_this_rank(f"round {round}, uploads"):
-            exchange.offer(
-                self.communicator, cohort, participants.ids[finite.numpy()], uplink
-            )
-        return uplink
-
     def judge(self, gathered: record.Gathered) -> None:
-        """Collective. Keep the state before a round with these numbers, of rank 0, if it is the best."""
+        """Collective. Keep the state before a round with these numbers, of rank 0, if
+        it is the best.
+        """
         if self.best is not None:
             server = self.communicator.is_server
-            number = self.communicator.share(
+            number = self.communicator.bcast(
                 self.best.found(gathered.values) if server else None
             )
             if number is not None:
                 self.best.keep(number)
 
     def refuse(self, round: int, diverged: np.ndarray) -> None:
-        """Raise RunFailure where clients that ``diverged``, ids of all ranks, end the run."""
+        """Raise RunFailure where clients that ``diverged``, ids of all ranks, end the
+        run.
+        """
         if len(diverged) and self.prepared.config.training.on_divergence == "stop":
             raise RunFailure(
                 f"round {round}: {_named(diverged)} diverged (NaN or Inf); "
@@ -231,23 +224,26 @@ class Federation:
     def wish(self, round: int, request: StopRequest) -> int:
         """The level that this rank asks for after a round, told with what it sends.
 
-        A signal that reaches only ranks that are waiting for others by then counts for the next round.
+        A signal that reaches only ranks that are waiting for others by then counts for
+        the next round.
         """
         return STOP if request.received else SAVE if self.due(round) else GO_ON
 
     def due(self, round: int) -> bool:
         """Whether a checkpoint is due: by schedule, and before the last round.
 
-        From that one the models that the last round trains can be made again, when somebody wants them.
+        From that one the models that the last round trains can be made again, when
+        somebody wants them.
         """
         return self.schedule.due(round) or round == self.prepared.config.rounds - 1
 
     def select(self, round: int) -> np.ndarray:
         """The ids [n] of a round's cohort, ascending.
 
-        Of M clients ⌊ρM⌋ are drawn uniformly without replacement, at least one, where ρ is
-        ``participation.fraction`` (protocols.md E2). Each of them is lost with the probability
-        ``participation.dropout`` and hears nothing of this round; the luckiest stays in any case.
+        Of M clients ⌊ρM⌋ are drawn uniformly without replacement, at least one, where ρ
+        is ``participation.fraction`` (protocols.md E2). Each of them is lost with the
+        probability ``participation.dropout`` and hears nothing of this round; the
+        luckiest stays in any case.
         """
         config = self.prepared.config
         clients, share = config.partition.clients, config.participation
@@ -263,10 +259,13 @@ class Federation:
         return np.sort(drawn)
 
     def pace(self, round: int, ids: np.ndarray) -> np.ndarray | None:
-        """The share of their local epochs that the clients ``ids`` [n] of a round's cohort do; None: all.
+        """The share of the epochs of each local training that the clients ``ids`` [n] of
+        a round's cohort do; None: all.
 
-        As in FedProx's experiments (Li et al., MLSys 2020): of the cohort, a share ``stragglers``, drawn anew
-        in each round, does a number of epochs that is uniform in 1 … E. Nobody is left out for it.
+        As in FedProx's experiments (Li et al., MLSys 2020): of the cohort, a share
+        ``stragglers``, drawn anew in each round, does a number of epochs that is
+        uniform in 1 … E. It is one share for all trainings that a method does in the
+        round, those of heads or personal models too. Nobody is left out for it.
         """
         share = self.prepared.config.participation.stragglers
         if not share:
@@ -285,9 +284,11 @@ class Federation:
     def send(
         self, audience: np.ndarray, round: int, new: bool = False
     ) -> tuple[Inbox, float]:
-        """Collective. Send the method's message to the clients ``audience`` [n]; ``new``: to newcomers.
+        """Collective. Send the method's message to the clients ``audience`` [n];
+        ``new``: to newcomers.
 
-        Returns what arrived for those of them that live on this rank, and the mean floats sent to a client.
+        Returns what arrived for those of them that live on this rank, and the mean
+        floats sent to a client.
         """
         server, method = self.communicator.is_server, self.prepared.method
         with on_this_rank(f"round {round}, what the server sends"):
@@ -306,7 +307,9 @@ class Federation:
             )
 
     def pick(self, inbox: Inbox, audience: np.ndarray, fleet: Fleet) -> Inbox:
-        """The part of this rank's ``inbox`` that is for the clients of ``fleet``, some of its audience."""
+        """The part of this rank's ``inbox`` that is for the clients of ``fleet``, some
+        of its audience.
+        """
         mine = audience[
             self.prepared.placement.owner[audience] == self.communicator.rank
         ]
@@ -315,7 +318,9 @@ class Federation:
         return select(inbox, torch.from_numpy(np.searchsorted(mine, fleet.ids)))
 
     def keep(self, fleet: Fleet, finite: np.ndarray) -> None:
-        """Store the private state of the fleet's clients where ``finite`` [n]; others keep their old one."""
+        """Store the private state of the fleet's clients where ``finite`` [n]; others
+        keep their old one.
+        """
         state = fleet.state
         if (
             not finite.all()
@@ -343,7 +348,8 @@ class Federation:
         return moved | phases | {"seconds/round": stopwatch.lap()}
 
     def record_round(self) -> None:
-        """Record and report the round that was played last, unless that is done already.
+        """Record and report the round that was played last, unless that is done
+        already.
 
         It is called when the workers do not wait for rank 0.
         """
@@ -356,7 +362,9 @@ class Federation:
                 self.report(round, values)
 
     def checkpoint(self, round: int, wait: bool) -> None:
-        """Collective. Merge the metrics and begin to save all state; with ``wait``, finish that as well."""
+        """Collective. Merge the metrics and begin to save all state; with ``wait``,
+        finish that as well.
+        """
         self.record_round()
         with (
             self.prepared.resources.stopwatch.phase("checkpoint"),
@@ -379,7 +387,9 @@ class Federation:
             self.finish_checkpoint()
 
     def finish_checkpoint(self) -> None:
-        """Collective. Wait until the checkpoint that was begun, if any, is on the disk; note its cost."""
+        """Collective. Wait until the checkpoint that was begun, if any, is on the disk;
+        note its cost.
+        """
         with (
             self.prepared.resources.stopwatch.phase("checkpoint"),
             self.schedule.waiting(),
@@ -388,7 +398,8 @@ class Federation:
         self.schedule.finished(self.checkpoints.written_in)
 
     def finish(self, rounds: int) -> None:
-        """Collective. Score the models that the last aggregation made, as round ``rounds`` + 1.
+        """Collective. Score the models that the last aggregation made, as round
+        ``rounds`` + 1.
 
         Private state stays as it is.
         """
@@ -426,7 +437,8 @@ class Federation:
                 self.report(rounds + 1, values)
 
     def welcome(self, ids: np.ndarray, round: int) -> tuple[np.ndarray, record.Numbers]:
-        """Collective. Score the newcomers ``ids`` before and after their own training, where they do any.
+        """Collective. Score the newcomers ``ids`` before and after their own training,
+        where they do any.
 
         Returns which of them live on this rank, and their numbers. Nothing of it stays.
         """
@@ -452,10 +464,11 @@ class Federation:
 
 @contextmanager
 def on_this_rank(where: str) -> Iterator[None]:
-    """Turn what fails inside the block into a RankFailure at ``where``, which ends the whole job.
+    """Turn what fails inside the block into a RankFailure at ``where``, which ends the
+    whole job.
 
-    For failures of this rank alone: the others go on and will wait for it, so that the ranks cannot
-    agree on an end any more.
+    For failures of this rank alone: the others go on and will wait for it, so that the
+    ranks cannot agree on an end any more.
     """
     try:
         yield

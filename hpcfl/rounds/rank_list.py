@@ -1,4 +1,6 @@
-"""Which rank runs where: a line for each, with what its process can use and which clients it hosts."""
+"""Which rank runs where: a line for each, with what its process can use and which
+clients it hosts.
+"""
 
 import os
 from collections.abc import Iterable
@@ -14,7 +16,8 @@ SHOWN = 12  # ranges of clients or cores that are written out
 def rank_list(communicator: Communicator, prepared: Prepared) -> list[str]:
     """Collective. A line for each rank, by rank, on every rank.
 
-    For example ``rank 2 on node7 (pid 4711, cores 4-7, 1 thread, cuda:1 NVIDIA A100, clients 0-3, 9)``.
+    For example ``rank 2 on node7 (pid 4711, cores 4-7, 1 thread, cuda:1 NVIDIA A100,
+    clients 0-3, 9)``.
     """
     cores = _ranges(os.sched_getaffinity(0))
     clients = prepared.placement.clients_of(communicator.rank).tolist()
@@ -42,7 +45,9 @@ def _device(device: torch.device) -> str:
 
 
 def _ranges(numbers: Iterable[int]) -> str:
-    """``0-3, 7`` for 0, 1, 2, 3, 7; of more than SHOWN such ranges the first ones and how many are left."""
+    """``0-3, 7`` for 0, 1, 2, 3, 7; of more than SHOWN such ranges the first ones and
+    how many are left.
+    """
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][1] + 1:

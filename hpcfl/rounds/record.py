@@ -1,4 +1,6 @@
-"""What a round leaves behind: every client's own numbers, gathered on rank 0, and their summary."""
+"""What a round leaves behind: every client's own numbers, gathered on rank 0, and their
+summary.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +26,11 @@ from hpcfl.storage.moments import CLIENTS
 class Numbers:
     """The numbers of a fleet's clients, float64 [n] each, by name.
 
-    columns: those that were scored; their numbers are called COLUMN/NUMBER. recorded: what the method
-    recorded; these numbers are called recorded/NAME. Of both the mean and the spread over clients are
-    computed for every round, and tables, figures and data frames know them by their names: a further number
-    of all methods is one more entry here, made in ``numbers``.
+    columns: those that were scored; their numbers are called COLUMN/NUMBER. recorded:
+    what the method recorded; these numbers are called recorded/NAME. Of both the mean
+    and the spread over clients are computed for every round, and tables, figures and
+    data frames know them by their names: a further number of all methods is one more
+    entry here, made in ``numbers``.
     """
 
     values: dict[str, NDArray[np.float64]] = field(default_factory=dict)
@@ -41,7 +44,9 @@ OfFleets = Sequence[
 
 
 def finite(fleet: Fleet, uplink: Message) -> Tensor:
-    """Which clients' messages, private state and loss are all finite, bool [n] on the CPU."""
+    """Which clients' messages, private state and loss are all finite, bool [n] on the
+    CPU.
+    """
     good = torch.ones(len(fleet.ids), dtype=torch.bool)
     tensors = [field.tensor for field in fields(uplink).values() if not field.shared]
     tensors += [
@@ -60,9 +65,11 @@ def finite(fleet: Fleet, uplink: Message) -> Tensor:
 
 
 def numbers(fleet: Fleet, uplink: Message | None, finite: Tensor | None) -> Numbers:
-    """The numbers of a fleet's clients: scores, what the method recorded, and how participants trained.
+    """The numbers of a fleet's clients: scores, what the method recorded, and how
+    participants trained.
 
-    uplink, finite: what participants send, and which of them did not diverge, bool [n]; None for observers.
+    uplink, finite: what participants send, and which of them did not diverge, bool [n];
+    None for observers.
     """
     result = Numbers(columns=list(fleet.scores), recorded=list(fleet.recorded))
     for column, sums in fleet.scores.items():
@@ -115,9 +122,11 @@ def header(fleets: OfFleets, seconds: dict[str, float]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Gathered:
-    """The numbers of a round's clients, on rank 0. Making ``values`` of them can wait until there is time.
+    """The numbers of a round's clients, on rank 0. Making ``values`` of them can wait
+    until there is time.
 
-    table: float64 [n, names], a row for each client of the audience; None on the other ranks.
+    table: float64 [n, names], a row for each client of the audience; None on the other
+        ranks.
     audience: ids of the clients that were sent to. clients: how many there are in all.
     headers: of all ranks, by rank.
     """
@@ -132,8 +141,8 @@ class Gathered:
     def values(self) -> dict[str, Any]:
         """The round's numbers by name, on rank 0; {} elsewhere.
 
-        They are each client's own, ``clients/NAME`` [clients], NaN where it has none, their summaries over
-        clients, and the seconds of the slowest worker.
+        They are each client's own, ``clients/NAME`` [clients], NaN where it has none,
+        their summaries over clients, and the seconds of the slowest worker.
         """
         if self.table is None:
             return {}
@@ -195,7 +204,7 @@ def gather(
     for ids, of_fleet in fleets:
         for name, values in of_fleet.values.items():
             table[np.searchsorted(mine, ids), names.index(name)] = values
-    whole = communicator.gather(table, placement.owner[audience])
+    whole = communicator.gather_rows(table, placement.owner[audience])
     return Gathered(whole, audience, clients, headers, scores)
 
 

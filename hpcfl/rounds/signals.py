@@ -1,6 +1,7 @@
 """Signals that ask a run to stop.
 
-The first sets a flag that all ranks look at after each round; a second one ends the run at once.
+The first sets a flag that all ranks look at after each round; a second one ends the run
+at once.
 """
 
 import signal
@@ -9,10 +10,12 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-# Batch systems announce the end of a job with these, and repeat them: they never end a run at once.
+# Batch systems announce the end of a job with these, and repeat them: they never end a
+# run at once.
 WARNINGS = (signal.SIGUSR1, signal.SIGUSR2)
 STOP = (signal.SIGTERM, signal.SIGINT, signal.SIGXCPU, *WARNINGS)
-# Seconds within which a second signal is the first one again: launchers pass on what the ranks got already.
+# Seconds within which a second signal is the first one again: launchers pass on what
+# the ranks got already.
 ECHO = 1.0
 
 _early: list[
@@ -21,7 +24,8 @@ _early: list[
 
 
 def remember() -> None:
-    """From now on keep stop signals for the next StopRequest, where they would end the process.
+    """From now on keep stop signals for the next StopRequest, where they would end the
+    process.
 
     Ctrl-C still ends it.
     """
@@ -35,14 +39,16 @@ def remember() -> None:
 def ignore() -> None:
     """From now on ignore stop signals, in a process that is leaving.
 
-    Python gives up its handlers long before the process ends, and a repeated warning would kill it.
+    Python gives up its handlers long before the process ends, and a repeated warning
+    would kill it.
     """
     for number in STOP:
         signal.signal(number, signal.SIG_IGN)
 
 
 class StopRequest:
-    """Context manager: while it is open, ``received`` is the name of the first stop signal, or None.
+    """Context manager: while it is open, ``received`` is the name of the first stop
+    signal, or None.
 
     at_once: called when another one arrives later, unless that is one of WARNINGS.
     """

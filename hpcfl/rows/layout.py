@@ -1,6 +1,7 @@
 """Flat rows ↔ named parameters: where each parameter of a model lies in its row.
 
-Parameters lie in registration order, so the body is a prefix, the head a suffix and "the upper p layers"
+Parameters lie in registration order, so the body is a prefix, the head a suffix and
+"the upper p layers"
 a suffix too: a method that treats layers differently slices columns.
 """
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
-from hpcfl.rows import places
+from hpcfl.rows import constants, places
 
 Group = str | int
 
@@ -20,29 +21,41 @@ Group = str | int
 class Layout:
     """The order and shape of named tensors in a flat row of ``width`` floats.
 
-    A *layer* is a direct child of the model that holds parameters (protocols.md B4). *Groups* of columns are
-    ``"all"``; ``"head"`` or ``"output"``, the child named head, or else the last one; ``"body"``, all before
-    the head; ``"neck"``, the body's last layer; an integer p, the upper p layers; and every module or
-    parameter by its dotted name.
+    A *layer* is a direct child of the model that holds parameters (protocols.md B4).
+    *Groups* of columns are ``"all"``; ``"head"`` or ``"output"``, the child named head,
+    or else the last one; ``"body"``, all before the head; ``"neck"``, the body's last
+    layer; an integer p, the upper p layers; and every module or parameter by its dotted
+    name.
+
+    Tensors that are frozen lie in no row: a layer is one that has others, and a group
+    of which all is frozen has no column.
 
     names, shapes, sizes: of the tensors, in the order of a row.
     offsets: the column where each tensor begins, and last ``width``.
     layers: the columns of each layer.
     batch_norm: the columns of batch norm's scales and shifts, int64 ascending.
+    frozen: how many floats are frozen.
     """
 
     def __init__(
-        self, named: Iterable[tuple[str, Tensor]], batch_norm: Collection[str] = ()
+        self,
+        named: Iterable[tuple[str, Tensor]],
+        batch_norm: Collection[str] = (),
+        frozen: Collection[str] = (),
     ):
-        """``batch_norm``: which of the names are batch norm's."""
-        named = list(named)
+        """``batch_norm``, ``frozen``: which of the names are batch norm's, and which
+        lie in no row.
+        """
+        everything = list(named)
+        named = [(name, tensor) for name, tensor in everything if name not in frozen]
         self.names = [name for name, _ in named]
         self.shapes = [tuple(tensor.shape) for _, tensor in named]
         self.sizes = [tensor.numel() for _, tensor in named]
         self.offsets = [0, *accumulate(self.sizes)]
         self.width = self.offsets[-1]
-        children = list(dict.fromkeys(name.split(".")[0] for name in self.names))
-        self.layers = [self._span(child) for child in children]
+        self.frozen = sum(tensor.numel() for _, tensor in everything) - self.width
+        self._begins = self._begins_of([name for name, _ in everything])
+        self.layers = [self._span(child) for child in _children(self.names)]
         spans = [
             torch.arange(start, start + size)
             for name, start, size in zip(
@@ -51,18 +64,33 @@ class Layout:
             if name in batch_norm
         ]
         self.batch_norm = torch.cat([torch.arange(0), *spans])
+        children = _children(self._begins)
         self.head_name = (
             "head" if "head" in children else (children[-1] if children else "")
         )
 
+    def _begins_of(self, everything: list[str]) -> dict[str, int]:
+        """The column where each tensor begins, or would begin if it were not frozen."""
+        starts = dict(zip(self.names, self.offsets, strict=False))
+        ends = dict(zip(self.names, self.offsets[1:], strict=True))
+        begins: dict[str, int] = {}
+        column = 0
+        for name in everything:
+            begins[name] = starts.get(name, column)
+            column = ends.get(name, column)
+        return begins
+
     def _span(self, prefix: str) -> slice:
-        """The columns of a module or parameter. Raises UserError if there are none or others lie between."""
-        inside = [
-            i
-            for i, name in enumerate(self.names)
-            if name == prefix or name.startswith(prefix + ".")
-        ]
+        """The columns of a module or parameter. Raises UserError if it is unknown or
+        others lie between.
+        """
+        inside = [i for i, name in enumerate(self.names) if _belongs(name, prefix)]
         if not inside:
+            frozen = [
+                begin for name, begin in self._begins.items() if _belongs(name, prefix)
+            ]
+            if frozen:
+                return slice(frozen[0], frozen[0])
             raise UserError(
                 f"layer group '{prefix}' is unknown{nearest(prefix, self._groups())}"
             )
@@ -75,7 +103,7 @@ class Layout:
 
     def _groups(self) -> list[str]:
         """The names of groups, of which an error suggests one."""
-        modules = {name.rpartition(".")[0] for name in self.names} - {""}
+        modules = {name.rpartition(".")[0] for name in self._begins} - {""}
         return [
             "all",
             "body",
@@ -108,6 +136,7 @@ class Layout:
             if not below:
                 raise UserError(
                     "layer group 'neck': this model has no layer below its head"
+                    + (" that is not frozen" if self.frozen else "")
                 )
             return below[-1]
         return self._span(group)
@@ -122,7 +151,9 @@ class Layout:
         ]
 
     def split(self, rows: Tensor) -> dict[str, Tensor]:
-        """Views ``[*lead, *shape]`` of rows ``[*lead, width]``, by name; ``lead`` may be any dimensions."""
+        """Views ``[*lead, *shape]`` of rows ``[*lead, width]``, by name; ``lead`` may
+        be any dimensions.
+        """
         lead = rows.shape[:-1]
         return {
             name: rows[..., start : start + size].view(*lead, *shape)
@@ -141,34 +172,50 @@ class Layout:
     def write(
         self, tensors: Mapping[str, Tensor], rows: Tensor, chosen: Tensor
     ) -> None:
-        """Write tensors ``[k, *shape]`` by name into ``rows`` [n, width], into those at positions ``chosen``.
+        """Write tensors ``[k, *shape]`` by name into ``rows`` [n, width], into those at
+        positions ``chosen``.
 
-        Columns of which ``tensors`` has no name stay as they are; names that the layout does not know are
-        ignored.
+        Columns of which ``tensors`` has no name stay as they are; names that the layout
+        does not know are ignored.
         """
         for name, view in self.split(rows).items():
             if name in tensors:
                 places.put(view, chosen, tensors[name])
 
 
+def _children(names: Iterable[str]) -> list[str]:
+    """The direct children of the model that hold tensors, in order."""
+    return list(dict.fromkeys(name.split(".")[0] for name in names))
+
+
+def _belongs(name: str, prefix: str) -> bool:
+    """Whether a tensor is the parameter, or one of the module, with this dotted name."""
+    return name == prefix or name.startswith(prefix + ".")
+
+
 def of_parameters(module: nn.Module) -> Layout:
-    """The layout of a module's parameters."""
+    """The layout of a module's parameters; its constants are the frozen ones."""
     normalising = {
         f"{path}.{name}"
         for path, part in module.named_modules()
         if isinstance(part, nn.modules.batchnorm._BatchNorm)
         for name, _ in part.named_parameters()
     }
-    return Layout(module.named_parameters(), normalising)
+    frozen = constants.of(module)
+    return Layout(nn.Module.named_parameters(module), normalising, frozen)
 
 
 def of_buffers(module: nn.Module) -> Layout:
-    """The layout of a module's buffers, which are batch-norm statistics; integer counters become floats."""
+    """The layout of a module's buffers, which are batch-norm statistics; integer
+    counters become floats.
+    """
     return Layout(module.named_buffers())
 
 
 def floating(layout: Layout, module: nn.Module) -> Tensor:
-    """Which columns of a row of buffers hold floating-point numbers and not counters, bool [width]."""
+    """Which columns of a row of buffers hold floating-point numbers and not counters,
+    bool [width].
+    """
     buffers = dict(module.named_buffers())
     return torch.cat(
         [
@@ -179,7 +226,9 @@ def floating(layout: Layout, module: nn.Module) -> Tensor:
 
 
 def to_row(layout: Layout, module: nn.Module) -> Tensor:
-    """The parameters or buffers of a module, whichever the layout has, as one float32 row ``[width]``."""
+    """The parameters or buffers of a module, whichever the layout has, as one float32
+    row ``[width]``.
+    """
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     pieces = [tensors[name].detach().reshape(-1).float() for name in layout.names]
     return torch.cat(pieces) if pieces else torch.zeros(0)

@@ -1,10 +1,13 @@
-"""Products ``A·W``: mixing matrices applied to stacked models, by the server, and by every rank to mixtures.
+"""Products ``A·W``: mixing matrices applied to stacked models, by the server, and by
+every rank to mixtures.
 
-Sums run in client order in float64 and are rounded once, so equal models mix to exactly themselves and
-a single client's average is exactly its model. Columns are taken in blocks, which are copied to the rank's
-device and worked on there: the memory that this takes is bounded, whatever the number of clients and the
-model's size. On a CPU several blocks are worked on at once, of which each has the same bits however many
-cores there are. Results on the CPU are made in ``files.scratch``, where they may be larger than memory.
+Sums run in client order in float64 and are rounded once, so equal models mix to exactly
+themselves and a single client's average is exactly its model. Columns are taken in
+blocks, which are copied to the rank's
+device and worked on there: the memory that this takes is bounded, whatever the number
+    of clients and the model's size. On a CPU several blocks are worked on at once, of
+    which each has the same bits however many cores there are. Results on the CPU are
+    made in ``files.scratch``, where they may be larger than memory.
 """
 
 import os
@@ -25,7 +28,9 @@ from hpcfl.rows import pinned
 Found = TypeVar("Found")
 BLOCK_FLOATS = 1 << 17  # of float64 in a block: 1 MB, which stays in a core's cache
 GPU_BLOCK_FLOATS = 1 << 25  # 256 MB, which keep a GPU busy
-CLOSE = 0.01  # of ‖a‖² + ‖b‖²; where ‖a − b‖² is less, products would leave fewer than twelve digits of it
+# of ‖a‖² + ‖b‖²; where ‖a − b‖² is less, products would leave fewer than twelve digits
+# of it
+CLOSE = 0.01
 HELD = 1 << 27  # the most bytes of blocks' results that wait to be taken
 _device = torch.device("cpu")
 _cores = 1
@@ -41,7 +46,8 @@ def on(device: torch.device, cores: int = 1) -> None:
 
 
 def mix(matrix: Tensor, rows: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """``matrix @ rows``, computed in float64: ``[m, n] · [n, width]`` gives ``[m, width]``.
+    """``matrix @ rows``, computed in float64: ``[m, n] · [n, width]`` gives ``[m,
+    width]``.
 
     dtype: of the result; by default that of ``rows``.
     """
@@ -49,19 +55,22 @@ def mix(matrix: Tensor, rows: Tensor, dtype: torch.dtype | None = None) -> Tenso
 
 
 def combine(matrix: Tensor, rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """``mix`` in a fixed order: a row of the result has the same bits whatever other rows ``matrix`` has.
+    """``mix`` in a fixed order: a row of the result has the same bits whatever other
+    rows ``matrix`` has.
 
-    They are the same on every device, too. A library's product may add in another order where the matrices
-    have another shape, but is some four times as fast.
+    They are the same on every device, too. A library's product may add in another order
+    where the matrices have another shape, but is some four times as fast.
     """
     return _product(_in_order, matrix, rows, dtype)
 
 
 def by_lane(matrix: Tensor, rows: Tensor) -> Tensor:
-    """``matrix @ rows`` in their own type, where each row of ``matrix`` is a lane's in local training.
+    """``matrix @ rows`` in their own type, where each row of ``matrix`` is a lane's in
+    local training.
 
-    On a CPU it is computed row by row, so that a lane's bits do not depend on the lanes beside it. On a GPU,
-    where the same bits are promised for the same lanes only, it is one product, which reads ``rows`` once.
+    On a CPU it is computed row by row, so that a lane's bits do not depend on the lanes
+    beside it. On a GPU, where the same bits are promised for the same lanes only, it is
+    one product, which reads ``rows`` once.
     """
     return (
         matrix @ rows if matrix.is_cuda else torch.stack([row @ rows for row in matrix])
@@ -69,7 +78,9 @@ def by_lane(matrix: Tensor, rows: Tensor) -> Tensor:
 
 
 def average(weights: Tensor, rows: Tensor) -> Tensor:
-    """The weighted mean ``[width]`` of ``rows`` [n, width]; the weights [n] must sum to one."""
+    """The weighted mean ``[width]`` of ``rows`` [n, width]; the weights [n] must sum to
+    one.
+    """
     return mix(weights[None], rows)[0]
 
 
@@ -79,7 +90,8 @@ def picked(rows: Tensor, positions: Tensor) -> Tensor:
 
 
 def replaced(rows: Tensor, positions: Tensor, new: Tensor) -> Tensor:
-    """A copy of ``rows`` [M, width] with ``new`` [n, width] at the ascending ``positions`` [n].
+    """A copy of ``rows`` [M, width] with ``new`` [n, width] at the ascending
+    ``positions`` [n].
 
     If these are all of the rows, it is ``new`` itself.
     """
@@ -96,10 +108,11 @@ def repeated(row: Tensor, count: int) -> Tensor:
 
 
 def distances(rows: Tensor, others: Tensor) -> Tensor:
-    """Euclidean distances ``[m, n]``, float64, from ``rows`` [m, width] to ``others`` [n, width].
+    """Euclidean distances ``[m, n]``, float64, from ``rows`` [m, width] to ``others``
+    [n, width].
 
-    They are computed from differences: the Gram expansion ‖a‖² + ‖b‖² − 2ab loses every digit for nearly
-    equal models (methods-1.md §2).
+    They are computed from differences: the Gram expansion ‖a‖² + ‖b‖² − 2ab loses every
+    digit for nearly equal models (methods-1.md §2).
     """
     return total(
         lambda left, right: _block_distances(left, right).square(), rows, others
@@ -107,11 +120,13 @@ def distances(rows: Tensor, others: Tensor) -> Tensor:
 
 
 def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """``distances(rows[first], rows[second])`` for positions [m] and [n], without copies of whole rows.
+    """``distances(rows[first], rows[second])`` for positions [m] and [n], without
+    copies of whole rows.
 
-    They follow from products, which take half the time of differences: ‖a − b‖² = ‖a‖² + ‖b‖² − 2ab, where a
-    and b are counted from the mean of all rows in question. Pairs that are close together, measured by these
-    a and b, are computed from differences all the same.
+    They follow from products, which take half the time of differences: ‖a − b‖² = ‖a‖²
+    + ‖b‖² − 2ab, where a and b are counted from the mean of all rows in question. Pairs
+    that are close together, measured by these a and b, are computed from differences
+    all the same.
     """
     chosen, place = torch.unique(torch.cat([first, second]), return_inverse=True)
 
@@ -137,8 +152,10 @@ def distances_within(rows: Tensor, first: Tensor, second: Tensor) -> Tensor:
 def total(part: Callable[..., Tensor], *matrices: Tensor) -> Tensor:
     """The sum of ``part(*blocks)`` over blocks of columns.
 
-    part: it may run in several threads at once, and so changes nothing that is not its own.
-    matrices: ``[n, width]``, or rows ``[width]``, of each of which ``part`` gets the same columns.
+    part: it may run in several threads at once, and so changes nothing that is not its
+        own.
+    matrices: ``[n, width]``, or rows ``[width]``, of each of which ``part`` gets the
+        same columns.
     """
     device = _where(matrices[0])
     cuts = blocks(
@@ -164,7 +181,8 @@ def _product(
 ) -> Tensor:
     """``multiply(matrix, rows)`` of matrices in float64, rounded once to ``dtype``."""
     device = _where(rows)
-    # Doubled where they are worked on: half as much travels, and the host converts nothing.
+    # Doubled where they are worked on: half as much travels, and the host converts
+    # nothing.
     matrix, found = matrix.to(device).double(), _empty(rows, len(matrix), dtype)
 
     def work(columns: slice) -> None:
@@ -185,10 +203,12 @@ def _product(
 def on_all_cores(
     work: Callable[[slice], Found], cuts: Iterator[slice], device: torch.device
 ) -> Iterator[Found]:
-    """What ``work`` gives for each of the cuts, in their order; on a CPU several are under way at once.
+    """What ``work`` gives for each of the cuts, in their order; on a CPU several are
+    under way at once.
 
-    So many that their results take ``HELD`` bytes at most, if they are as large as the first one. In a thread
-    of its own ``work`` meets none of the caller's blocks such as ``torch.no_grad``.
+    So many that their results take ``HELD`` bytes at most, if they are as large as the
+    first one. In a thread of its own ``work`` meets none of the caller's blocks such as
+    ``torch.no_grad``.
     """
     at_once = 1
     for columns in islice(cuts, 1):
@@ -222,7 +242,8 @@ def on_all_cores(
 @cache
 def _pool(cores: int, threads: int) -> ThreadPoolExecutor:
     """What works on blocks, each by operations that take so many ``threads``."""
-    # A thread keeps the number that it begins with, and products of another one may have other bits.
+    # A thread keeps the number that it begins with, and products of another one may
+    # have other bits.
     return ThreadPoolExecutor(cores, "blocks", lambda: torch.set_num_threads(threads))
 
 
@@ -232,7 +253,8 @@ os.register_at_fork(
 
 
 def _in_order(matrix: Tensor, rows: Tensor) -> Tensor:
-    """``matrix @ rows``, of which every product is rounded and then added, in the order of ``rows``.
+    """``matrix @ rows``, of which every product is rounded and then added, in the order
+    of ``rows``.
 
     Not by ``addcmul``, which rounds both at once, but not in every place.
     """
@@ -244,7 +266,9 @@ def _in_order(matrix: Tensor, rows: Tensor) -> Tensor:
 
 
 def _block_distances(left: Tensor, right: Tensor) -> Tensor:
-    """Distances [m, n], float64, never by a matrix product, which would be the Gram expansion."""
+    """Distances [m, n], float64, never by a matrix product, which would be the Gram
+    expansion.
+    """
     return torch.cdist(
         left.double(), right.double(), compute_mode="donot_use_mm_for_euclid_dist"
     )
@@ -256,7 +280,9 @@ def _where(rows: Tensor) -> torch.device:
 
 
 def _empty(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor:
-    """``count`` rows of the width and device of ``like``, with any values; of its type or of ``dtype``."""
+    """``count`` rows of the width and device of ``like``, with any values; of its type
+    or of ``dtype``.
+    """
     shape, dtype = [count, like.shape[1]], dtype or like.dtype
     return (
         scratch.empty(shape, dtype)
@@ -268,7 +294,8 @@ def _empty(like: Tensor, count: int, dtype: torch.dtype | None = None) -> Tensor
 def blocks(
     width: int, rows: int, device: torch.device, floats: int | None = None
 ) -> Iterator[slice]:
-    """Cuts of ``width`` columns into blocks of so many rows that are as large as suits the device.
+    """Cuts of ``width`` columns into blocks of so many rows that are as large as suits
+    the device.
 
     A heartbeat is sent whenever another one is asked for.
 

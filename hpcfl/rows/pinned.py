@@ -1,4 +1,6 @@
-"""Rows between the host and a GPU by way of page-locked memory, which a GPU copies several times faster."""
+"""Rows between the host and a GPU by way of page-locked memory, which a GPU copies
+several times faster.
+"""
 
 from collections.abc import Sequence
 
@@ -16,8 +18,10 @@ def on_host(tensor: Tensor) -> Tensor:
 
 
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor on ``device``: from the CPU to a GPU by way of page-locked memory, for which the host does not
-    wait; one that lies there already, or in page-locked memory, directly."""
+    """A tensor on ``device``: from the CPU to a GPU by way of page-locked memory, for
+    which the host does not wait; one that lies there already, or in page-locked memory,
+    directly.
+    """
     if device.type == "cpu" or tensor.is_cuda or tensor.is_pinned():
         return tensor.to(device)
     staged = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(
@@ -27,7 +31,9 @@ def on_device(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def stacked(rows: Sequence[Tensor], device: torch.device) -> Tensor:
-    """Tensors ``[*shape]``, each on the CPU or on ``device``: a copy ``[n, *shape]`` on ``device``."""
+    """Tensors ``[*shape]``, each on the CPU or on ``device``: a copy ``[n, *shape]`` on
+    ``device``.
+    """
     if device.type == "cpu":
         return torch.stack([on_host(row) for row in rows])
     host = [row for row in rows if not row.is_cuda]

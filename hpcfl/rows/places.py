@@ -7,9 +7,10 @@ from torch import Tensor
 def put(whole: Tensor, places: slice | Tensor, rows: Tensor) -> None:
     """``whole[places] = rows``, in place, along the first dimension.
 
-    places: a slice, or indices [k] of which no two are the same. Which of several rows for one place comes
-    last would be a matter of chance on a GPU; torch's kernels without chance sort the indices first, and
-    take some thirty launches where this takes one.
+    places: a slice, or indices [k] of which no two are the same. Which of several rows
+    for one place comes last would be a matter of chance on a GPU; torch's kernels
+    without chance sort the indices first, and take some thirty launches where this
+    takes one.
     """
     if isinstance(places, slice):
         whole[places] = rows

@@ -1,8 +1,10 @@
-"""Keyed randomness: every draw is a function of a seed and a key, never of what was drawn before.
+"""Keyed randomness: every draw is a function of a seed and a key, never of what was
+drawn before.
 
-The key is a purpose and mostly the round and the client. There is no generator state to save: a resumed run,
-another number of ranks or another order of clients draws the same numbers. Philox is a counter-based
-generator, whose own key is a hash of the seed and the draw's key.
+The key is a purpose and mostly the round and the client. There is no generator state to
+save: a resumed run, another number of ranks or another order of clients draws the same
+numbers. Philox is a counter-based generator, whose own key is a hash of the seed and
+the draw's key.
 """
 
 from collections.abc import Iterator
@@ -21,7 +23,8 @@ PHILOX_WORDS = 4  # numbers of 64 bits that Philox draws for each value of its c
 class _Key(ISeedSequence):
     """Hands Philox its key, two words of 64 bits, as it is.
 
-    ``Philox(key=…)`` would do the same, but asks the system for entropy first and throws it away.
+    ``Philox(key=…)`` would do the same, but asks the system for entropy first and
+    throws it away.
     """
 
     def __init__(self, key: bytes):
@@ -38,13 +41,18 @@ def _digest(seed: int, key: tuple[int | str, ...]) -> bytes:
 
 
 def generator(seed: int, *key: int | str) -> np.random.Generator:
-    """A NumPy generator for one purpose, e.g. ``generator(seed, "shuffle", round, client)``."""
-    # NumPy documents that any ISeedSequence will do; its annotation has none but SeedSequence.
+    """A NumPy generator for one purpose, e.g. ``generator(seed, "shuffle", round,
+    client)``.
+    """
+    # NumPy documents that any ISeedSequence will do; its annotation has none but
+    # SeedSequence.
     return np.random.Generator(np.random.Philox(_Key(_digest(seed, key))))  # type: ignore[arg-type]
 
 
 def uniform(seed: int, *key: int | str, skip: int, count: int) -> np.ndarray:
-    """Uniform numbers in [0, 1) of ``generator(seed, *key)``, float64 [count], after the first ``skip``."""
+    """Uniform numbers in [0, 1) of ``generator(seed, *key)``, float64 [count], after
+    the first ``skip``.
+    """
     random = generator(seed, *key)
     cast(np.random.Philox, random.bit_generator).advance(skip // PHILOX_WORDS)
     random.random(skip % PHILOX_WORDS)
@@ -58,7 +66,8 @@ def permutation(size: int, seed: int, *key: int | str) -> np.ndarray:
 
 @contextmanager
 def seeded(seed: int, *key: int | str) -> Iterator[None]:
-    """A block in which torch's own generators are seeded by the key, for constructors of modules and dropout.
+    """A block in which torch's own generators are seeded by the key, for constructors
+    of modules and dropout.
 
     The CPU's is afterwards as it was; a GPU's, which nothing else draws from, is not.
     """

@@ -1,10 +1,12 @@
-"""Weighted sums Σ_i s_i·w_i of rows w_i, whose bits do not depend on how the rows are dealt to ranks.
+"""Weighted sums Σ_i s_i·w_i of rows w_i, whose bits do not depend on how the rows are
+dealt to ranks.
 
-Each rank adds up its own rows, and then the ranks' sums are added. A sum of floating-point numbers would
-depend on the order, and so on the number of ranks. Here every product s_i·w_i is first rounded to a whole
-number of units, and whole numbers in int64 add up to the same in any order. Each column has a unit of its
-own, a power of two: about 2^−51 of the largest product that there may be in the column on any rank, so that
-rounding loses no more than a sum in float64 does.
+Each rank adds up its own rows, and then the ranks' sums are added. A sum of
+floating-point numbers would depend on the order, and so on the number of ranks. Here
+every product s_i·w_i is first rounded to a whole number of units, and whole numbers in
+int64 add up to the same in any order. Each column has a unit of its
+own, a power of two: about 2^−51 of the largest product that there may be in the column
+    on any rank, so that rounding loses no more than a sum in float64 does.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,8 +16,11 @@ from torch import Tensor
 
 from hpcfl.rows import mixing, pinned
 
-PRODUCT_BITS = 51  # of a product in units; float64 has 53, of which rounding by an anchor takes two
-SUM_BITS = 62  # of a sum in units; int64 has 63 beside the sign, of which one is for what rounding adds
+# of a product in units; float64 has 53, of which rounding by an anchor takes two
+PRODUCT_BITS = 51
+# of a sum in units; int64 has 63 beside the sign, of which one is for what rounding
+# adds
+SUM_BITS = 62
 MANTISSA, BIAS = (
     52,
     1023,
@@ -23,14 +28,17 @@ MANTISSA, BIAS = (
 BLOCK_FLOATS = (
     1 << 19
 )  # of float64 in a block: 4 MB, as long pieces of rows matter more than a core's cache
-BLOCK_ROWS = 64  # and so many rows at most: of more the pieces would be short, which files suffer from most
+# and so many rows at most: of more the pieces would be short, which files suffer from
+# most
+BLOCK_ROWS = 64
 LOWEST = (
     -900
 )  # the exponent of a column of zeros; numbers below 2^LOWEST may be rounded to zero
 
 
 def mean(rows: Tensor, weights: Tensor) -> Tensor:
-    """The weighted mean ``[width]`` of ``rows`` [n, width], with the same bits as if ranks shared the rows.
+    """The weighted mean ``[width]`` of ``rows`` [n, width], with the same bits as if
+    ranks shared the rows.
 
     weights: whole numbers [n].
     """
@@ -40,16 +48,19 @@ def mean(rows: Tensor, weights: Tensor) -> Tensor:
 
 
 def magnitudes(rows: Tensor, weights: Tensor) -> Tensor:
-    """For each column the smallest e with |w| < 2^e for all rows that count, int16 ``[k, width]``.
+    """For each column the smallest e with |w| < 2^e for all rows that count, int16
+    ``[k, width]``.
 
-    rows: ``[n, width]``, the same for all k sums, or ``[n, k, width]``, rows of its own for each.
+    rows: ``[n, width]``, the same for all k sums, or ``[n, k, width]``, rows of its own
+        for each.
     weights: whole numbers [n, k]; a row with weight 0 does not count, and may hold NaN.
     """
     found = rows.new_zeros(weights.shape[1], rows.shape[-1])
     for number, columns, block, _ in _blocks(rows, weights):
         here = found[number, columns]
         torch.maximum(here, block.abs().amax(dim=0), out=here)
-    # float64 holds all of them, and its exponent is read off its bits, much faster than ``frexp`` computes it
+    # float64 holds all of them, and its exponent is read off its bits, much faster than
+    # ``frexp`` computes it
     exponents = (found.double().view(torch.int64) >> MANTISSA) - (BIAS - 1)
     return exponents.clamp_(min=LOWEST).to(torch.int16)
 
@@ -57,7 +68,8 @@ def magnitudes(rows: Tensor, weights: Tensor) -> Tensor:
 def units(magnitudes: Tensor, largest: float, total: float) -> Tensor:
     """The exponents of the columns' units, int16 ``[k, width]``.
 
-    magnitudes: the highest of all ranks ``[k, width]``. largest: the largest weight on any rank.
+    magnitudes: the highest of all ranks ``[k, width]``. largest: the largest weight on
+        any rank.
     total: the largest of the k sums of weights over all ranks.
     """
     return magnitudes + max(
@@ -78,14 +90,15 @@ def sums(rows: Tensor, weights: Tensor, units: Tensor) -> Tensor:
             scratch.numel() < block.numel()
         ):  # All blocks use it: new memory would cost more than the sums.
             scratch = scratch.new_empty(block.numel())
-        # A product that is added to 1.5·2^52 units is rounded to whole units, and the bits of the result,
-        # read as an integer, count these units.
+        # A product that is added to 1.5·2^52 units is rounded to whole units, and the
+        # bits of the result, read as an integer, count these units.
         anchor = _power(units[number, columns].long() + MANTISSA) + (
             1 << (MANTISSA - 1)
         )
         products = scratch[: block.numel()].view(block.shape).copy_(block)
-        # In one pass: whole numbers below 2^29 times float32 numbers are exact in float64, so it makes no
-        # difference whether the product is rounded before the anchor is added.
+        # In one pass: whole numbers below 2^29 times float32 numbers are exact in
+        # float64, so it makes no difference whether the product is rounded before the
+        # anchor is added.
         torch.addcmul(anchor.view(torch.float64), products, own[:, None], out=products)
         found[number, columns] += (
             products.view(torch.int64).sum(dim=0) - len(block) * anchor
@@ -96,10 +109,11 @@ def sums(rows: Tensor, weights: Tensor, units: Tensor) -> Tensor:
 def means(
     sums: Tensor, units: Tensor, totals: Sequence[float], dtype: torch.dtype
 ) -> Tensor:
-    """The means ``[k, width]`` of type ``dtype``: the sums of all ranks, divided by ``totals`` [k].
+    """The means ``[k, width]`` of type ``dtype``: the sums of all ranks, divided by
+    ``totals`` [k].
 
-    sums: in whole ``units``, int64 [k, width]. totals: the sums of all weights; where one is 0, so that no
-    row counts, the mean is NaN.
+    sums: in whole ``units``, int64 [k, width]. totals: the sums of all weights; where
+    one is 0, so that no row counts, the mean is NaN.
     """
     found = torch.empty(sums.shape, dtype=dtype, device=sums.device)
 
@@ -123,10 +137,11 @@ def _power(exponents: Tensor) -> Tensor:
 def _blocks(
     rows: Tensor, weights: Tensor
 ) -> Iterator[tuple[int, slice, Tensor, Tensor]]:
-    """Blocks of rows and columns of each of the k sums, of the rows that count: row after row as they lie.
+    """Blocks of rows and columns of each of the k sums, of the rows that count: row
+    after row as they lie.
 
-    Yields the number of the sum, the columns, the block [m, columns] of m rows that count in it, and their
-    weights [m], float64.
+    Yields the number of the sum, the columns, the block [m, columns] of m rows that
+    count in it, and their weights [m], float64.
     """
     for number, own in enumerate(weights.T):
         part = rows if rows.dim() == 2 else rows[:, number]

@@ -1,4 +1,6 @@
-"""A block of test samples with the clients' predictions of them, and counts that several scores need."""
+"""A block of test samples with the clients' predictions of them, and counts that
+several scores need.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,10 +11,12 @@ from torch import Tensor
 
 @dataclass
 class Block:
-    """b test samples of each of L clients; counts derived from them are computed once for all scores.
+    """b test samples of each of L clients; counts derived from them are computed once
+    for all scores.
 
-    logits: [L, b, outputs], at least as many outputs as classes. labels: int64 [L, b]. mask: bool [L, b],
-    False for samples that only fill up a shorter row and must not count. classes: how many there are.
+    logits: [L, b, outputs], at least as many outputs as classes. labels: int64 [L, b].
+    mask: bool [L, b], False for samples that only fill up a shorter row and must not
+    count. classes: how many there are.
     """
 
     logits: Tensor
@@ -51,7 +55,9 @@ class Block:
         return self._by_class(self.predicted, self.mask)
 
     def _by_class(self, chosen: Tensor, counted: Tensor) -> Tensor:
-        """How many samples have each class in ``chosen`` [L, b], of those that are ``counted`` [L, b]."""
+        """How many samples have each class in ``chosen`` [L, b], of those that are
+        ``counted`` [L, b].
+        """
         outputs = self.logits.shape[
             2
         ]  # a model may have, and so predict, more than there are classes

@@ -1,4 +1,6 @@
-"""What readers of results know of a score: its unit, which way is better, the names of its numbers."""
+"""What readers of results know of a score: its unit, which way is better, the names of
+its numbers.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,10 +12,12 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 @with_config(ConfigDict(extra="allow"))
 class Described(TypedDict):
-    """A score as the header of results describes it, so that readers need not import it.
+    """A score as the header of results describes it, so that readers need not import
+    it.
 
-    better: the direction of better numbers. recorded: for each summary over clients the name NAME under which
-    it is recorded as ``COLUMN/NAME``; the first is what the score's name alone stands for.
+    better: the direction of better numbers. recorded: for each summary over clients the
+    name NAME under which it is recorded as ``COLUMN/NAME``; the first is what the
+    score's name alone stands for.
     """
 
     unit: Annotated[str, Field(max_length=20)]
@@ -25,7 +29,8 @@ class Described(TypedDict):
 class Measure:
     """A summary of a score over clients, one number for each column and round.
 
-    score: its name. kind: of the summary, such as "mean". recorded: it is recorded as ``COLUMN/recorded``.
+    score: its name. kind: of the summary, such as "mean". recorded: it is recorded as
+        ``COLUMN/recorded``.
     unit, better: as in ``Described``.
     """
 
@@ -54,7 +59,9 @@ class Measure:
 
 
 def resolve(wanted: str, scores: Mapping[str, Described]) -> Measure | None:
-    """The measure meant by SCORE, SCORE/SUMMARY or the name of a recorded number; None if there is none."""
+    """The measure meant by SCORE, SCORE/SUMMARY or the name of a recorded number; None
+    if there is none.
+    """
     for score, described in scores.items():
         for place, (kind, recorded) in enumerate(described["recorded"].items()):
             if wanted in (f"{score}/{kind}", recorded) or (

@@ -1,4 +1,6 @@
-"""FedNH's accuracies of a client's model on a test set that all clients share (protocols.md E2)."""
+"""FedNH's accuracies of a client's model on a test set that all clients share
+(protocols.md E2).
+"""
 
 from abc import abstractmethod
 
@@ -9,10 +11,11 @@ from hpcfl.scores.base import Block, Score
 
 
 class Personalised(Score):
-    """Accuracy with the client's own weights α of classes: Σ_c α_c · correct_c / Σ_c α_c · tested_c.
+    """Accuracy with the client's own weights α of classes: Σ_c α_c · correct_c / Σ_c
+    α_c · tested_c.
 
-    NaN if all weights are zero. Dai et al., "Tackling data heterogeneity in federated learning with class
-    prototypes", AAAI 2023.
+    NaN if all weights are zero. Dai et al., "Tackling data heterogeneity in federated
+    learning with class prototypes", AAAI 2023.
     """
 
     by_default = True

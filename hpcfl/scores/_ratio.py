@@ -11,9 +11,11 @@ from hpcfl.scores.base import Numbers, Score
 
 
 class Ratio(Score):
-    """A sum over a client's test samples, divided by how many there are; NaN without any.
+    """A sum over a client's test samples, divided by how many there are; NaN without
+    any.
 
-    A subclass's ``sums`` are these two, [L, 2]. Both are recorded, as ``clients/COLUMN/PART`` and
+    A subclass's ``sums`` are these two, [L, 2]. Both are recorded, as
+    ``clients/COLUMN/PART`` and
     ``clients/COLUMN/total``. part: the name PART of the first.
     """
 

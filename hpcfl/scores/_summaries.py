@@ -10,11 +10,12 @@ KINDS = ("mean", "std", "worst_tenth")
 
 
 def summarised(kind: str, numbers: Numbers, better: str = "up") -> float:
-    """A summary of the clients' numbers [clients], without those that are NaN; NaN if all are.
+    """A summary of the clients' numbers [clients], without those that are NaN; NaN if
+    all are.
 
-    kind: one of KINDS. "mean" is the mean with equal weights, "std" the population standard deviation, and
-    "worst_tenth" the mean over the tenth of clients, at least one, with the lowest numbers, or with the
-    highest where ``better`` is "down".
+    kind: one of KINDS. "mean" is the mean with equal weights, "std" the population
+    standard deviation, and "worst_tenth" the mean over the tenth of clients, at least
+    one, with the lowest numbers, or with the highest where ``better`` is "down".
     """
     known = numbers[~np.isnan(numbers)]
     if not len(known):

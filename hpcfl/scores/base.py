@@ -1,8 +1,9 @@
-"""The contract of a score: what is measured of a model on test samples, and how clients are summarised.
+"""The contract of a score: what is measured of a model on test samples, and how clients
+are summarised.
 
-A *column* is a model that a method has scored, such as ``pre`` or ``global``; a *score* is what is measured
-of it. A score turns blocks of test samples into sums, these into one number of each client, and the clients'
-numbers into the round's.
+A *column* is a model that a method has scored, such as ``pre`` or ``global``; a *score*
+is what is measured of it. A score turns blocks of test samples into sums, these into
+one number of each client, and the clients' numbers into the round's.
 """
 
 from abc import ABC, abstractmethod
@@ -19,18 +20,20 @@ __all__ = ["Block", "Numbers", "Score"]
 
 
 class Score(ABC):
-    """Subclass it in one file with ``plugin = YourScore`` at its end; it must have ``sums`` and ``number``.
+    """Subclass it in one file with ``plugin = YourScore`` at its end; it must have
+    ``sums`` and ``number``.
 
-    It is made without arguments, keeps no state, and is recorded under the name that the experiment
-    calls it by: a built-in file's, or ``module:Class``. ``clients/COLUMN/NAME`` has each client's
-    number, ``COLUMN/NAME`` its mean over clients, ``COLUMN/NAME_std`` and ``COLUMN/NAME_worst_tenth``
-    further summaries.
+    It is made without arguments, keeps no state, and is recorded under the name that
+    the experiment
+    calls it by: a built-in file's, or ``module:Class``. ``clients/COLUMN/NAME`` has
+        each client's number, ``COLUMN/NAME`` its mean over clients, ``COLUMN/NAME_std``
+        and ``COLUMN/NAME_worst_tenth`` further summaries.
 
-    unit: "%" for numbers in [0, 1] that are shown times 100; any other short text, or "", for numbers shown
-    as they are.
+    unit: "%" for numbers in [0, 1] that are shown times 100; any other short text, or
+        "", for numbers shown as they are.
     better: the direction of better numbers, "up" or "down".
-    summaries: how clients are summarised, by ``_summaries.KINDS`` unless ``summary`` knows others; the first
-    is what the score's name alone stands for.
+    summaries: how clients are summarised, by ``_summaries.KINDS`` unless ``summary``
+        knows others; the first is what the score's name alone stands for.
     shared_test: whether it needs all clients tested on the same samples.
     by_default: whether it is computed unasked wherever what it needs is there.
     """
@@ -43,30 +46,39 @@ class Score(ABC):
 
     @abstractmethod
     def sums(self, block: Block) -> Tensor:
-        """What a block's samples contribute to each of its L clients' numbers, [L, width] of any width.
+        """What a block's samples contribute to each of its L clients' numbers, [L,
+        width] of any width.
 
-        The contributions of a client's blocks are added, in float64, so they must be sums over samples.
-        Samples that ``block.mask`` leaves out must not count, nor may one client's change another's.
+        The contributions of a client's blocks are added, in float64, so they must be
+        sums over samples. Samples that ``block.mask`` leaves out must not count, nor
+        may one client's change another's.
         """
 
     @abstractmethod
     def number(self, sums: Tensor, trained: Tensor) -> Tensor:
-        """Each client's number [n] from its ``sums`` [n, width] over all its test samples.
+        """Each client's number [n] from its ``sums`` [n, width] over all its test
+        samples.
 
-        trained: how many training samples of each class a client has, float64 [n, classes]. A client
-        without a number has NaN.
+        trained: how many training samples of each class a client has, float64 [n,
+        classes]. A client without a number has NaN.
         """
 
     def numbers(self, name: str, sums: Tensor, trained: Tensor) -> dict[str, Tensor]:
-        """What is recorded of each client, [n] by the name in ``clients/COLUMN/…``: its number."""
+        """What is recorded of each client, [n] by the name in ``clients/COLUMN/…``: its
+        number.
+        """
         return {name: self.number(sums, trained)}
 
     def of_clients(self, name: str, numbers: Mapping[str, Numbers]) -> Numbers:
-        """Each client's number [clients] from what ``numbers`` recorded of a column; NaN for who has none."""
+        """Each client's number [clients] from what ``numbers`` recorded of a column;
+        NaN for who has none.
+        """
         return numbers[name]
 
     def summary(self, name: str, numbers: Mapping[str, Numbers]) -> dict[str, float]:
-        """The round's summaries of a column by recorded name, from what ``numbers`` recorded of it."""
+        """The round's summaries of a column by recorded name, from what ``numbers``
+        recorded of it.
+        """
         own = self.of_clients(name, numbers)
         known = [kind for kind in self.summaries if kind in KINDS]
         return {

@@ -1,4 +1,5 @@
-"""PM(L): accuracy on a shared test set, each class weighted by its share of the client's training samples.
+"""PM(L): accuracy on a shared test set, each class weighted by its share of the
+client's training samples.
 
 From FedNH; protocols.md E2.
 """

@@ -1,1 +1,3 @@
-"""The folder of a run: checkpoints, metrics and lock, and how far the run in it has come."""
+"""The folder of a run: checkpoints, metrics and lock, and how far the run in it has
+come.
+"""

@@ -1,7 +1,8 @@
-"""Checkpoints: written while training goes on, committed by one rename, read back by any number of ranks.
+"""Checkpoints: written while training goes on, committed by one rename, read back by
+any number of ranks.
 
-Every rank writes data files (``shards.py``); the manifest that rank 0 publishes at the end makes them one
-checkpoint (``manifest.py``).
+Every rank writes data files (``shards.py``); the manifest that rank 0 publishes at the
+end makes them one checkpoint (``manifest.py``).
 """
 
 import time
@@ -22,16 +23,19 @@ from hpcfl.files.atomic import Damaged
 from hpcfl.storage import digest, manifest, shards
 from hpcfl.storage.clients import ClientStore, Row
 from hpcfl.storage.manifest import Manifest
+from hpcfl.storage.ownership import AnotherRun, left_out
 from hpcfl.storage.shards import Shard
 
 
 @dataclass(frozen=True)
 class Restored:
-    """The checkpoint that ``restore`` read; the clients' state is in their store already.
+    """The checkpoint that ``restore`` read; the clients' state is in their store
+    already.
 
-    round: it was written after this one. server: the server's state on rank 0, None elsewhere.
-    digest: of the run's whole state. meta: what ``start`` was given. best: the number of the best round whose
-    state is kept with it; None without one.
+    round: it was written after this one. server: the server's state on rank 0, None
+        elsewhere.
+    digest: of the run's whole state. meta: what ``start`` was given. best: the number
+        of the best round whose state is kept with it; None without one.
     """
 
     round: int
@@ -46,7 +50,8 @@ class Restored:
 class Best:
     """The state before the best round so far, as long as no tensor of it changes.
 
-    round: the state was that after this one. number: the best round's. server: as for ``Checkpoints.start``.
+    round: the state was that after this one. number: the best round's. server: as for
+        ``Checkpoints.start``.
     rows: as ``ClientStore.snapshot`` gives them.
     """
 
@@ -58,7 +63,9 @@ class Best:
 
 @dataclass(frozen=True)
 class Pending:
-    """A checkpoint that is being written; best: round and number of the best state that it has anew."""
+    """A checkpoint that is being written; best: round and number of the best state that
+    it has anew.
+    """
 
     round: int
     meta: dict[str, Any]
@@ -75,7 +82,9 @@ class Checkpoints:
     """The checkpoints of one run: ``start`` one, go on training, then ``finish`` it."""
 
     def __init__(self, folder: str | Path, communicator: Ranks, keep: int = 2) -> None:
-        """``folder`` is for this object alone, and made when it is needed; the last ``keep`` stay in it."""
+        """``folder`` is for this object alone, and made when it is needed; the last
+        ``keep`` stay in it.
+        """
         self.folder = Path(folder)
         self._communicator = communicator
         self._keep = keep
@@ -85,11 +94,13 @@ class Checkpoints:
         self._best: Manifest | None = (
             None  # rank 0: the best state that the newest of them has
         )
-        # files of the newest checkpoint by content: this rank's, or after ``restore`` all
+        # files of the newest checkpoint by content: this rank's, or after ``restore``
+        # all
         self._committed: dict[tuple[object, ...], Shard] = {}
         self._pending: Pending | None = None
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        # seconds for which the last checkpoint was written in the background: on rank 0 the slowest rank's
+        # seconds for which the last checkpoint was written in the background: on rank 0
+        # the slowest rank's
         self.written_in = 0.0
 
     def start(
@@ -100,11 +111,13 @@ class Checkpoints:
         meta: dict[str, Any],
         best: Best | None = None,
     ) -> None:
-        """Take the state as it is now, and begin to write this rank's part of it in the background.
+        """Take the state as it is now, and begin to write this rank's part of it in the
+        background.
 
-        server: tensors of any shape on any device on rank 0, None elsewhere. meta: JSON-able; rank 0's is
-        kept. best: in place of the best state that was given before. Raises RuntimeError while another
-        checkpoint is not finished.
+        server: tensors of any shape on any device on rank 0, None elsewhere. meta:
+            JSON-able; rank 0's is
+        kept. best: in place of the best state that was given before. Raises
+            RuntimeError while another checkpoint is not finished.
         """
         if self._pending:
             raise RuntimeError(
@@ -121,17 +134,18 @@ class Checkpoints:
         )
 
     def finish(self) -> str | None:
-        """Collective. Wait for all ranks' files and commit; returns the digest of the run.
+        """Collective. Wait for all ranks' files and commit; returns the digest of the
+        run.
 
-        It does nothing and returns None when nothing was started. What failed on any rank is raised on all;
-        the checkpoints before stay valid then.
+        It does nothing and returns None when nothing was started. What failed on any
+        rank is raised on all; the checkpoints before stay valid then.
         """
         if self._pending is None:
             return None
         pending, self._pending = self._pending, None
         with agreed(self._communicator):
             report = pending.report.result()
-        reports = self._communicator.collect(report)
+        reports = self._communicator.gather(report)
         self.written_in = max(one["seconds"] for one in reports or [report])
         with agreed(self._communicator):
             committed = None if reports is None else self._commit(pending, reports)
@@ -140,20 +154,22 @@ class Checkpoints:
             for part in report["states"]
             for shard in _shards(part["files"])
         }
-        run_digest: str | None = self._communicator.share(committed)
+        run_digest: str | None = self._communicator.bcast(committed)
         return run_digest
 
     def restore(self, clients: ClientStore) -> Restored | None:
-        """Collective. Read the newest intact checkpoint; None when there is no checkpoint yet.
+        """Collective. Read the newest intact checkpoint; None when there is no
+        checkpoint yet.
 
-        clients: where each rank puts the state of its own clients; a new store. Raises UserError when all
-        checkpoints are damaged, or the state does not fit ``clients``.
+        clients: where each rank puts the state of its own clients; a new store. Raises
+        UserError when all checkpoints are damaged, or the state does not fit
+        ``clients``.
         """
         with agreed(self._communicator):
             chosen, notes = (
                 self._choose() if self._communicator.is_server else (None, [])
             )
-        shared, notes = self._communicator.share([chosen and asdict(chosen), notes])
+        shared, notes = self._communicator.bcast([chosen and asdict(chosen), notes])
         if shared is None:
             return None
         newest = manifest.of_table(shared)
@@ -172,8 +188,8 @@ class Checkpoints:
     def _write(self, states: list[State]) -> dict[str, Any]:
         """In the background: write this rank's files of states.
 
-        Returns, JSON-able, the seconds that it took, and of each state the files' shards and the digest of
-        each of its clients.
+        Returns, JSON-able, the seconds that it took, and of each state the files'
+        shards and the digest of each of its clients.
         """
         begun = time.perf_counter()
         with atomic.explained(self.folder):
@@ -204,14 +220,17 @@ class Checkpoints:
         return known or shards.write_server(self.folder, state, server_digest)
 
     def _known(self, ids: list[int] | None, digests: list[str]) -> Shard | None:
-        """The file of the newest checkpoint with this very content, which need not be written again."""
+        """The file of the newest checkpoint with this very content, which need not be
+        written again.
+        """
         shard = self._committed.get(shards.content(ids, digests))
         return shard if shard and shard.present(self.folder) else None
 
     def _commit(self, pending: Pending, reports: list[dict[str, Any]]) -> str:
         """On rank 0: publish the manifest, then remove what no kept checkpoint needs.
 
-        reports: of all ranks, as ``_write`` returns them. Returns the digest of the run.
+        reports: of all ranks, as ``_write`` returns them. Returns the digest of the
+        run.
         """
         parts = list(
             zip(*(report["states"] for report in reports), strict=True)
@@ -221,7 +240,8 @@ class Checkpoints:
             self._best = _assembled(round, {"number": number}, parts[1], None)
         new = _assembled(pending.round, pending.meta, parts[0], self._best)
         new.write(self.folder)
-        # A checkpoint of this or a later round was damaged, or the run would not have come here again.
+        # A checkpoint of this or a later round was damaged, or the run would not have
+        # come here again.
         self._kept = [*(old for old in self._kept if old.round < new.round), new][
             -self._keep :
         ]
@@ -229,7 +249,9 @@ class Checkpoints:
         return new.digest
 
     def _clean(self) -> None:
-        """Remove temporaries, and files that no kept manifest lists; no rank is writing now."""
+        """Remove temporaries, and files that no kept manifest lists; no rank is writing
+        now.
+        """
         wanted = {old.name for old in self._kept}
         wanted |= {shard.name for old in self._kept for shard in old.all_files}
         with atomic.explained(self.folder):
@@ -241,7 +263,8 @@ class Checkpoints:
         atomic.remove_temporaries(self.folder)
 
     def _choose(self) -> tuple[Manifest | None, list[str]]:
-        """On rank 0: the newest checkpoint that is intact to the last byte, and a line for each damaged one.
+        """On rank 0: the newest checkpoint that is intact to the last byte, and a line
+        for each damaged one.
 
         (None, []) when there are none. Raises UserError when all are damaged.
         """
@@ -273,7 +296,9 @@ class Checkpoints:
         return None, notes
 
     def _read(self, chosen: Manifest, clients: ClientStore) -> dict[str, Tensor] | None:
-        """Put the state of this rank's clients into ``clients``; returns the server's on rank 0."""
+        """Put the state of this rank's clients into ``clients``; returns the server's
+        on rank 0.
+        """
         try:
             return state(self.folder, chosen, clients, self._communicator.is_server)
         except (Damaged, ValueError) as error:
@@ -291,9 +316,11 @@ class Checkpoints:
 def state(
     folder: Path, chosen: Manifest, clients: ClientStore, with_server: bool
 ) -> dict[str, Tensor] | None:
-    """Put a checkpoint's state of those clients that ``clients`` has into it; returns the server's if wanted.
+    """Put a checkpoint's state of those clients that ``clients`` has into it; returns
+    the server's if wanted.
 
-    To be called after ``Manifest.verify``. Raises Damaged, OSError, and ValueError where it does not fit.
+    To be called after ``Manifest.verify``. Raises Damaged, OSError, and ValueError
+    where it does not fit.
     """
     server, hosted = None, set(clients.ids)
     for shard in chosen.files:
@@ -304,40 +331,59 @@ def state(
     return server
 
 
-def states(folder: Path) -> dict[int, Manifest]:
-    """The states that are kept, by the round after which they were, best ones too.
+def states(folder: Path, run: str) -> dict[int, Manifest]:
+    """The states that are kept of a run, by the round after which they were, best ones
+    too.
 
     Their files are there; the content is not read.
     """
     found: dict[int, Manifest] = {}
-    for newest in _readable(manifest.newest_first(folder)):
+    for newest in _readable(manifest.newest_first(folder), run):
         for one in (newest, newest.best):
             if one is not None and all(shard.present(folder) for shard in one.files):
                 found.setdefault(one.round, one)
     return found
 
 
-def damaged(folder: Path) -> dict[str, str]:
-    """What is wrong with each checkpoint that cannot be read, by its manifest's name, newest first.
+def others(folder: Path, run: str | None) -> list[str]:
+    """A line for each checkpoint of another run. Raises RunFailure where the folder
+    cannot be listed.
+    """
+    lines = []
+    for path in manifest.newest_first(folder):
+        try:
+            manifest.read(path, run)
+        except AnotherRun as error:
+            lines.append(left_out(path, error))
+        except Damaged:
+            continue
+    return lines
+
+
+def damaged(folder: Path, run: str) -> dict[str, str]:
+    """What is wrong with each checkpoint of a run that cannot be read, by its
+    manifest's name, newest first.
 
     All files are read to know that.
     """
     found: dict[str, str] = {}
     for path in manifest.newest_first(folder):
         try:
-            manifest.read(path).verify(folder)
+            manifest.read(path, run).verify(folder)
         except Damaged as error:
-            found[path.name] = f"{path}: damaged checkpoint ({error})"
+            found[path.name] = left_out(path, error)
     return found
 
 
-def latest(folder: str | Path) -> Manifest | None:
-    """The newest checkpoint whose manifest is intact and whose own files are there, for looking only.
+def latest(folder: str | Path, run: str | None = None) -> Manifest | None:
+    """The newest checkpoint whose manifest is intact and whose own files are there, for
+    looking only.
 
-    The content of the files is not read. Raises RunFailure where the folder cannot be listed.
+    run: whose it must be, see ``ownership``. The content of the files is not read.
+    Raises RunFailure where the folder cannot be listed.
     """
     folder = Path(folder)
-    manifests = _readable(manifest.newest_first(folder))
+    manifests = _readable(manifest.newest_first(folder), run)
     return next(
         (one for one in manifests if all(shard.present(folder) for shard in one.files)),
         None,
@@ -345,7 +391,9 @@ def latest(folder: str | Path) -> Manifest | None:
 
 
 def intact(folder: Path) -> Manifest | None:
-    """The newest checkpoint that is intact to the last byte; all of it is read to know that."""
+    """The newest checkpoint that is intact to the last byte; all of it is read to know
+    that.
+    """
     for path in manifest.newest_first(folder):
         with suppress(Damaged):
             newest = manifest.read(path)
@@ -357,18 +405,22 @@ def intact(folder: Path) -> Manifest | None:
 def _read_clients(
     path: Path, ids: list[int], hosted: set[int], clients: ClientStore
 ) -> None:
-    """Put those of the clients ``ids`` in a file that are ``hosted`` here into their store."""
+    """Put those of the clients ``ids`` in a file that are ``hosted`` here into their
+    store.
+    """
     rows = [row for row, client in enumerate(ids) if client in hosted]
     if rows:
         clients.put([ids[row] for row in rows], shards.read(path, rows))
 
 
-def _readable(paths: Iterable[Path]) -> list[Manifest]:
-    """The manifests among ``paths`` that are intact in themselves, in the same order."""
+def _readable(paths: Iterable[Path], run: str | None = None) -> list[Manifest]:
+    """The manifests of a run among ``paths`` that are intact in themselves, in the same
+    order.
+    """
     manifests = []
     for path in paths:
         with suppress(Damaged):
-            manifests.append(manifest.read(path))
+            manifests.append(manifest.read(path, run))
     return manifests
 
 

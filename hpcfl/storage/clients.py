@@ -1,6 +1,7 @@
 """The private state of one rank's clients.
 
-What was put last lies where it was made, on a GPU, then in memory, and the rest in a file in $TMPDIR.
+What was put last lies where it was made, on a GPU, then in memory, and the rest in a
+file in $TMPDIR.
 """
 
 from collections import OrderedDict
@@ -20,9 +21,11 @@ CPU = torch.device("cpu")
 
 
 class Row:
-    """State of one client: tensors that nobody changes; a client whose state changes gets a new row.
+    """State of one client: tensors that nobody changes; a client whose state changes
+    gets a new row.
 
-    written: False for the template's row, which clients share whose state was never put.
+    written: False for the template's row, which clients share whose state was never
+    put.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], written: bool = True) -> None:
@@ -46,7 +49,9 @@ class Row:
 
     @property
     def as_it_lies(self) -> Mapping[str, Tensor]:
-        """The state, on a GPU where it was left there; read from the file if it was moved there."""
+        """The state, on a GPU where it was left there; read from the file if it was
+        moved there.
+        """
         memory, slot = (
             self._memory,
             self._slot,
@@ -81,7 +86,9 @@ class Row:
 
 @dataclass
 class Tier:
-    """Rows in one kind of memory, at most ``most`` bytes of them; ``down`` takes those put longest ago."""
+    """Rows in one kind of memory, at most ``most`` bytes of them; ``down`` takes those
+    put longest ago.
+    """
 
     most: float
     down: Callable[[int, Row], None]
@@ -105,7 +112,9 @@ class Tier:
 
 
 class ClientStore:
-    """Private state by client id. Clients whose state was never put share one row, the template."""
+    """Private state by client id. Clients whose state was never put share one row, the
+    template.
+    """
 
     def __init__(
         self,
@@ -117,8 +126,10 @@ class ClientStore:
         """A store in which each of ``ids`` has the state ``template``.
 
         template: the state of ONE client, name → tensor [*shape] on any device.
-        memory: the most bytes of rows in memory; those that were put longest ago go into a file in $TMPDIR.
-        gpu_memory: the most bytes of rows on a GPU; those that were put longest ago go to memory.
+        memory: the most bytes of rows in memory; those that were put longest ago go
+            into a file in $TMPDIR.
+        gpu_memory: the most bytes of rows on a GPU; those that were put longest ago go
+            to memory.
         """
         row = Row(
             {
@@ -129,9 +140,16 @@ class ClientStore:
         )
         self.template = row.tensors
         self._rows = dict.fromkeys(sorted(ids), row)
-        self._overflow = Overflow(self.template)
-        self._host = Tier(memory, lambda client, row: row.move(self._overflow))
-        self._gpu = Tier(gpu_memory, self._leave_gpu)
+        self._overflow = overflow = Overflow(self.template)
+        host = Tier(memory, lambda client, row: row.move(overflow))
+
+        def leave_gpu(client: int, row: Row) -> None:
+            row.leave_gpu()
+            host.put(client, row)
+
+        # No tier knows the store: in a cycle all state would outlive its run until
+        # Python next looks for cycles.
+        self._host, self._gpu = host, Tier(gpu_memory, leave_gpu)
 
     @property
     def ids(self) -> list[int]:
@@ -141,7 +159,8 @@ class ClientStore:
     def get(self, ids: Sequence[int], device: torch.device = CPU) -> dict[str, Tensor]:
         """Copies of the state of n clients, name → tensor [n, *shape] on ``device``.
 
-        Raises ValueError for clients of other ranks, RunFailure where the file cannot be read.
+        Raises ValueError for clients of other ranks, RunFailure where the file cannot
+        be read.
         """
         self._check_ids(ids)
         if not ids:
@@ -156,10 +175,11 @@ class ClientStore:
         }
 
     def put(self, ids: Sequence[int], state: Mapping[str, Tensor]) -> None:
-        """Replace the whole state of n clients; ``state`` as ``get`` returns it, on any device.
+        """Replace the whole state of n clients; ``state`` as ``get`` returns it, on any
+        device.
 
-        Raises ValueError for clients of other ranks and for state that is not like the template, RunFailure
-        where the file system is full.
+        Raises ValueError for clients of other ranks and for state that is not like the
+        template, RunFailure where the file system is full.
         """
         self._check_ids(ids)
         self._check_state(len(ids), state)
@@ -178,18 +198,18 @@ class ClientStore:
             self._host.drop(client)
             (self._gpu if row.on_gpu else self._host).put(client, row)
 
-    def _leave_gpu(self, client: int, row: Row) -> None:
-        row.leave_gpu()
-        self._host.put(client, row)
-
     def read_ahead(self, ids: Iterable[int]) -> None:
-        """Say that the state of those of ``ids`` that live on this rank will be asked for soon."""
+        """Say that the state of those of ``ids`` that live on this rank will be asked
+        for soon.
+        """
         for client in ids:
             if client in self._rows:
                 self._rows[client].read_ahead()
 
     def snapshot(self) -> dict[int, Row]:
-        """The rows of all clients as of now, by ascending id: later puts do not show, no tensor is copied."""
+        """The rows of all clients as of now, by ascending id: later puts do not show,
+        no tensor is copied.
+        """
         return dict(self._rows)
 
     def _check_ids(self, ids: Sequence[int]) -> None:
@@ -211,5 +231,7 @@ class ClientStore:
 
 
 def _private(tensor: Tensor) -> Tensor:
-    """A contiguous copy with its own storage: a view would keep the rows of all its neighbours alive."""
+    """A contiguous copy with its own storage: a view would keep the rows of all its
+    neighbours alive.
+    """
     return tensor.clone(memory_format=torch.contiguous_format)

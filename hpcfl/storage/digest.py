@@ -1,4 +1,6 @@
-"""Digests, which identify a state: SHA-256 over named tensors or over a whole run, hexadecimal."""
+"""Digests, which identify a state: SHA-256 over named tensors or over a whole run,
+hexadecimal.
+"""
 
 import hashlib
 import json
@@ -9,7 +11,9 @@ from torch import Tensor
 
 
 def of_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """The digest of CPU tensors: over each one's name, dtype, shape and bytes, sorted by name."""
+    """The digest of CPU tensors: over each one's name, dtype, shape and bytes, sorted
+    by name.
+    """
     digest = hashlib.sha256()
     for name in sorted(tensors):
         array = tensors[name].numpy()
@@ -19,7 +23,9 @@ def of_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 
 def of_run(server: str, clients: Mapping[int, str]) -> str:
-    """The digest of a run: over the server's digest and then the clients' by id, as 32 bytes each."""
+    """The digest of a run: over the server's digest and then the clients' by id, as 32
+    bytes each.
+    """
     digest = hashlib.sha256(bytes.fromhex(server))
     for client in sorted(clients):
         digest.update(bytes.fromhex(clients[client]))

@@ -1,13 +1,36 @@
 """The JSON in a run's folder, as far as readers rely on it; it may have further keys."""
 
-from typing import Any, NotRequired
+from typing import Annotated, Any, NotRequired
 
-from pydantic import ConfigDict, NonNegativeInt, PositiveInt, with_config
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    NonNegativeInt,
+    PositiveInt,
+    StringConstraints,
+    with_config,
+)
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from hpcfl.scores._described import Described
 
 _OPEN = ConfigDict(extra="allow")
+LONGEST = 255  # bytes of a file's name on nearly all file systems
+
+
+def _fits(name: str) -> str:
+    """The name. Raises ValueError for one that is too long for a file."""
+    if len(name.encode()) > LONGEST:
+        raise ValueError("too long for the name of a file")
+    return name
+
+
+# The name of a file in a folder, so that nobody's name leads out of it.
+FileName = Annotated[
+    str,
+    StringConstraints(pattern=r"^[^/\x00]*[^/\x00.][^/\x00]*$"),
+    AfterValidator(_fits),
+]
 
 
 @with_config(_OPEN)
@@ -44,9 +67,12 @@ class Configuration(TypedDict):
 
 
 class RunFile(TypedDict):
-    """``run.json``: which run the folder belongs to, as ``Config.identity`` and ``Config.resolved``."""
+    """``run.json``: which run the folder belongs to.
 
-    identity: dict[str, Any]
+    format: of this file and all that lie beside it. config: ``Config.resolved``.
+    """
+
+    format: int
     config: Configuration
 
 
@@ -54,7 +80,8 @@ class RunFile(TypedDict):
 class Start(TypedDict):
     """One time that a run was begun or continued.
 
-    after: rounds that were done. time: in words. failure: why the attempt before this one failed.
+    after: rounds that were done. time: in words. failure: why the attempt before this
+    one failed.
     """
 
     after: NonNegativeInt
@@ -66,14 +93,19 @@ class Start(TypedDict):
 
 @with_config(_OPEN)
 class Header(TypedDict, total=False):
-    """The header of a file of results; that of rounds which are not merged yet lacks most entries.
+    """The header of a file of results; that of rounds which are not merged yet lacks
+    most entries.
 
-    primary: the column that is the method's result unless the configuration names another.
-    scores: by name. completed: see ``Results``. starts: how often the run was begun and continued.
+    run: which run wrote the file, its fingerprint.
+    primary: the column that is the method's result unless the configuration names
+        another.
+    scores: by name. completed: see ``Results``. starts: how often the run was begun and
+        continued.
     ranks, command: of the last of these, the latter as the words of ``sys.argv``.
     clients: what the data call them, if anything, by number.
     """
 
+    run: str
     config: Configuration
     primary: str
     scores: dict[str, Described]

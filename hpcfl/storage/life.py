@@ -1,22 +1,23 @@
-"""How far the run in a folder has come, from what lies on the disk, for everyone who asks.
+"""How far the run in a folder has come, from what lies on the disk, for everyone who
+asks.
 
-``run``, ``show``, ``status``, ``table``, ``submit`` and Python all look here, so that they cannot disagree.
-Each step of a run ends with a file that is published whole, by rename: the run has come as far as the last
-of these that is there.
+``run``, ``show``, ``status``, ``table``, ``submit`` and Python all look here, so that
+they cannot disagree. Each step of a run ends with a file that is published whole, by
+rename: the run has come as far as the last of these that is there.
 
     claimed    ``run.json``: the folder belongs to an experiment
     prepared   ``partition.h5``: everything was built and checked, round 1 may begin
-    playing    a round in the metrics or in a checkpoint
-    played     the checkpoint of the last round, R
-    finished   the scores of the state after the last aggregation, round R + 1, in the merged metrics
+        playing    a round in the metrics or in a checkpoint played     the checkpoint
+        of the last round, R finished   the scores of the state after the last
+        aggregation, round R + 1, in the merged metrics
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 
 from hpcfl.storage import lock, run_folder
-from hpcfl.storage.checkpoint import latest
+from hpcfl.storage.checkpoint import latest, others
 from hpcfl.storage.manifest import newest_first
 from hpcfl.storage.results import Results
 
@@ -40,10 +41,12 @@ class Life:
     asked: its number of rounds R; None where nothing says so.
     done: rounds in the newest checkpoint that can be read, 0 without one.
     digest: of the state in that checkpoint; None without one.
-    completed: the numbers of rounds after which the run was scored, several where it was prolonged.
+    completed: the numbers of rounds after which the run was scored, several where it
+        was prolonged.
     held: whether a process has the folder now.
     failure: why the last attempt failed; None if it did not, or the run is finished.
-    lost: whether there are checkpoints, but none that can be read.
+    lost: whether there are checkpoints of the run, but none that can be read.
+    others: a line for each checkpoint of another run.
     """
 
     stage: Stage
@@ -54,6 +57,7 @@ class Life:
     held: bool
     failure: str | None
     lost: bool = False
+    others: list[str] = field(default_factory=list)
 
     @property
     def finished(self) -> bool:
@@ -61,19 +65,26 @@ class Life:
 
     @property
     def state(self) -> str:
-        """One word: the stage of a run that is finished or at work, else failed, stopped or empty."""
+        """One word: the stage of a run that is finished or at work, else failed,
+        stopped or empty.
+        """
         if self.finished or self.held:
             return self.stage.name.lower()
         return "failed" if self.failure else "stopped" if self.stage else "empty"
 
 
-def look(folder: Path, asked: int | None, results: Results) -> Life:
+def look(
+    folder: Path, asked: int | None, results: Results, run: str | None = None
+) -> Life:
     """What a folder says of its run; nothing is changed.
 
-    asked: the run's number of rounds, None where nothing says so. results: what ``results.read`` gave.
-    Raises RunFailure where the checkpoints cannot be listed.
+    asked: the run's number of rounds, None where nothing says so. results: what
+    ``results.read`` gave. run: its fingerprint, None where nothing says so. Raises
+    RunFailure where the checkpoints cannot be listed.
     """
-    checkpoint = latest(folder / run_folder.CHECKPOINTS)
+    checkpoints = folder / run_folder.CHECKPOINTS
+    checkpoint = latest(checkpoints, run)
+    of_others = others(checkpoints, run)
     done = checkpoint.round if checkpoint else 0
     stage = _stage(folder, asked, done, results)
     return Life(
@@ -84,7 +95,8 @@ def look(folder: Path, asked: int | None, results: Results) -> Life:
         results.completed,
         lock.held(folder),
         None if stage == Stage.FINISHED else run_folder.failure(folder),
-        checkpoint is None and bool(newest_first(folder / run_folder.CHECKPOINTS)),
+        checkpoint is None and len(newest_first(checkpoints)) > len(of_others),
+        of_others,
     )
 
 

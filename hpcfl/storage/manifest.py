@@ -1,4 +1,6 @@
-"""The manifest of a checkpoint, which lists its files: once it is published the checkpoint counts."""
+"""The manifest of a checkpoint, which lists its files: once it is published the
+checkpoint counts.
+"""
 
 import hashlib
 import json
@@ -12,9 +14,10 @@ from typing_extensions import TypedDict  # pydantic needs this one before Python
 
 from hpcfl.files import atomic, foreign
 from hpcfl.files.atomic import Damaged
+from hpcfl.storage import ownership
 from hpcfl.storage.shards import Sha256, Shard
 
-FORMAT = 1
+FORMAT = 2
 PATTERN = "manifest-*.json"
 LIMIT = 64 << 20  # bytes, enough for 700,000 clients with state
 
@@ -30,9 +33,10 @@ class Document(TypedDict):
 class Manifest:
     """A committed checkpoint: the state after ``round``.
 
-    digest: of the run's whole state. meta: what ``Checkpoints.start`` was given. files: the server's one, and
-    any number of clients'. best: the state before the best round so far, where that is kept. Raises
-    ValueError for what cannot be a manifest.
+    digest: of the run's whole state. meta: what ``Checkpoints.start`` was given, under
+    ``run`` the run's fingerprint. files: the server's one, and any number of clients'.
+    best: the state before the best round so far, where that is kept. Raises ValueError
+    for what cannot be a manifest.
     """
 
     round: Annotated[int, Field(ge=0, lt=10**8)]
@@ -69,7 +73,9 @@ class Manifest:
         atomic.write(folder / self.name, json.dumps(document, indent=1).encode())
 
     def verify(self, folder: Path) -> None:
-        """Read its own files in ``folder``. Raises Damaged for one that is missing or not as written."""
+        """Read its own files in ``folder``. Raises Damaged for one that is missing or
+        not as written.
+        """
         for shard in self.files:
             shard.verify(folder)
 
@@ -79,8 +85,11 @@ def name_after(round: int) -> str:
     return f"manifest-{round:08d}.json"
 
 
-def read(path: Path) -> Manifest:
-    """The manifest in a file, which is intact; whether its files are is for ``verify``. Raises Damaged."""
+def read(path: Path, run: str | None = None) -> Manifest:
+    """The manifest in a file, which is intact; whether its files are is for ``verify``.
+
+    run: whose it must be, see ``ownership``. Raises Damaged.
+    """
     try:
         document = foreign.read_json(path, Document, LIMIT)
         body = document["manifest"]
@@ -95,11 +104,14 @@ def read(path: Path) -> Manifest:
         raise Damaged("not a complete manifest") from error
     if manifest.name != path.name:
         raise Damaged(f"it is that of round {manifest.round}")
+    ownership.check(manifest.meta.get("run"), run)
     return manifest
 
 
 def of_table(table: dict[str, Any]) -> Manifest:
-    """The manifest of which ``asdict`` made this. Raises ValueError, KeyError or TypeError for others."""
+    """The manifest of which ``asdict`` made this. Raises ValueError, KeyError or
+    TypeError for others.
+    """
     best = table.get("best")
     return Manifest(
         **{
@@ -111,7 +123,9 @@ def of_table(table: dict[str, Any]) -> Manifest:
 
 
 def newest_first(folder: Path) -> list[Path]:
-    """The paths of the manifests in a folder, damaged ones too; none without it. Raises RunFailure."""
+    """The paths of the manifests in a folder, damaged ones too; none without it. Raises
+    RunFailure.
+    """
     with atomic.explained(folder):
         return sorted(folder.glob(PATTERN), reverse=True)
 

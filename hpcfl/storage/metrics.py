@@ -1,10 +1,13 @@
-"""Writing the results of a run: a small file per round, merged into ``metrics.h5`` at checkpoints.
+"""Writing the results of a run: a small file per round, merged into ``metrics.h5`` at
+checkpoints.
 
-Several short rounds share a file. What was merged lies on the disk twice, and the files of rounds stay until
+Several short rounds share a file. What was merged lies on the disk twice, and the files
+of rounds stay until
 both copies are there: one damaged file loses nothing.
 
-Every file is published by rename and never changed afterwards, so a reader can keep any of them open for ever
-and never meets half a round, and the writer never waits for a reader.
+Every file is published by rename and never changed afterwards, so a reader can keep any
+of them open for ever and never meets half a round, and the writer never waits for a
+reader.
 """
 
 import time
@@ -33,17 +36,23 @@ class MetricsWriter:
         static: dict[str, np.ndarray],
         every: float = 0.0,
     ) -> None:
-        """Open a run's results for writing; rounds that ``folder`` holds already stay in it.
+        """Open a run's results for writing; rounds that ``folder`` holds already stay
+        in it.
 
         header: JSON-able entries. static: arrays that belong to no round, by name.
-        every: seconds between files of rounds, at least, since writing one takes as long as a short round.
+        every: seconds between files of rounds, at least, since writing one takes as
+            long as a short round.
 
-        ``notes`` then has a line for each damaged file, which was set aside as ``*.damaged``.
-        Raises RunFailure.
+        ``notes`` then has a line for each damaged file, which was set aside as
+        ``*.damaged``. Raises RunFailure.
         """
         self.folder = Path(folder)
         self.notes: list[str] = []
         self._header, self._static = header, static
+        # what the file of a round says beside its numbers: whose they are
+        self._named = (
+            {results.RUN: header[results.RUN]} if results.RUN in header else {}
+        )
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._every, self._published = (
             every,
@@ -62,10 +71,11 @@ class MetricsWriter:
     def record(
         self, round: int, values: Mapping[str, float | int | np.ndarray]
     ) -> None:
-        """Take one round, in place of what was recorded for it before, and publish it if it is time.
+        """Take one round, in place of what was recorded for it before, and publish it
+        if it is time.
 
-        values: scalars or arrays by name, a path such as ``clients/pre/correct``; of the same shape in every
-        round. Raises ValueError for another shape, RunFailure.
+        values: scalars or arrays by name, a path such as ``clients/pre/correct``; of
+        the same shape in every round. Raises ValueError for another shape, RunFailure.
         """
         self._take(round, values)
         if time.monotonic() - self._published >= self._every:
@@ -74,7 +84,8 @@ class MetricsWriter:
     def conclude(
         self, round: int, values: Mapping[str, float | int | np.ndarray]
     ) -> None:
-        """Take the last round, as ``record`` does, and merge: readers see it only together with all others.
+        """Take the last round, as ``record`` does, and merge: readers see it only
+        together with all others.
 
         Raises ValueError, RunFailure.
         """
@@ -87,21 +98,25 @@ class MetricsWriter:
             return
         rounds, values = results.merge(self._waiting)
         name = "-".join(f"{round:08d}" for round in sorted({rounds[0], rounds[-1]}))
-        # A crash of the node may take this file, but then the rounds after the checkpoint are computed
-        # again anyway.
+        # A crash of the node may take this file, but then the rounds after the
+        # checkpoint are computed again anyway.
         atomic.write(
             self.folder / results.ROUNDS / f"{name}.h5",
-            results.encode(Results(rounds=rounds, values=values), packed=True),
+            results.encode(Results(self._named, {}, rounds, values), packed=True),
             durable=False,
         )
         self._waiting, self._published = [], time.monotonic()
 
     def merge(self) -> None:
-        """Merge all rounds into ``metrics.h5`` and its copy, safe on the disk when this returns.
+        """Merge all rounds into ``metrics.h5`` and its copy, safe on the disk when this
+        returns.
 
-        To be called before the checkpoint of the same round is committed, because a run that goes on from it
-        does not repeat earlier rounds. Raises RunFailure.
+        To be called before the checkpoint of the same round is committed, because a run
+        that goes on from it does not repeat earlier rounds. Raises RunFailure.
         """
+        with atomic.explained(self.folder / results.ROUNDS):
+            # not made again: the rounds in it are lost where it vanished
+            (self.folder / results.ROUNDS).stat()
         paths = results.listed(self.folder)
         parts = [
             *self._merged(),
@@ -127,8 +142,8 @@ class MetricsWriter:
     def _merged(self) -> list[Results]:
         """What was merged so far; of a round in several parts the last one counts.
 
-        An earlier process may have been killed between the two files, so both are read. Once this process
-        has merged, the copy is needed only where the file is damaged.
+        An earlier process may have been killed between the two files, so both are read.
+        Once this process has merged, the copy is needed only where the file is damaged.
         """
         if self._has_merged and (newest := self._load(self.folder / results.MERGED)):
             return [newest]
@@ -139,7 +154,8 @@ class MetricsWriter:
         ]
 
     def _one_round(self, name: str, value: float | int | np.ndarray) -> np.ndarray:
-        """The value as an array of one round, [1, ...]; integers as int64, which can say -1 for missing.
+        """The value as an array of one round, [1, ...]; integers as int64, which can
+        say -1 for missing.
 
         Raises ValueError for another shape than the name had before.
         """
@@ -151,7 +167,9 @@ class MetricsWriter:
         return (array if array.dtype.kind == "f" else array.astype(np.int64))[None]
 
     def _load(self, path: Path) -> Results | None:
-        """What a file holds; None where it is missing, or damaged: then it is noted and set aside."""
+        """What a file holds; None where it is missing, or damaged: then it is noted and
+        set aside.
+        """
         try:
             part = results.load_or_note(path, self.notes)
         except FileNotFoundError:

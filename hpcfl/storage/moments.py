@@ -1,6 +1,8 @@
-"""Where a run's result is read: in the best round, in the last one, and as the mean of the last tenth.
+"""Where a run's result is read: in the best round, in the last one, and as the mean of
+the last tenth.
 
-The best of many rounds of a noisy number is better than what a user would get; the others are not.
+The best of many rounds of a noisy number is better than what a user would get; the
+others are not.
 """
 
 from collections.abc import Callable
@@ -24,7 +26,9 @@ CLIENTS = "clients"  # COLUMN/clients: how many clients the column's numbers are
 
 @dataclass(frozen=True)
 class Moments:
-    """Positions among a run's rounds: the best, the last that has the number, and those of the last tenth."""
+    """Positions among a run's rounds: the best, the last that has the number, and those
+    of the last tenth.
+    """
 
     best: int
     last: int
@@ -37,10 +41,13 @@ def moments(
     rank: Callable[[float], float],
     chosen: np.ndarray | None = None,
 ) -> Moments | None:
-    """The moments of ``numbers`` [T], NaN where ``rounds`` [T] have none; None where none has one.
+    """The moments of ``numbers`` [T], NaN where ``rounds`` [T] have none; None where
+    none has one.
 
-    rank: a value to order numbers by, higher for a better one; of equals the first is the best.
-    chosen: the numbers [T] by which the best round is chosen, if others, such as those of validation samples.
+    rank: a value to order numbers by, higher for a better one; of equals the first is
+        the best.
+    chosen: the numbers [T] by which the best round is chosen, if others, such as those
+        of validation samples.
     """
     chosen = numbers if chosen is None else chosen
     known = np.flatnonzero(np.isfinite(numbers))
@@ -56,10 +63,12 @@ def moments(
 def positions(
     rounds: np.ndarray, numbers: np.ndarray, best: int | None, at: str
 ) -> list[int]:
-    """The positions of the rounds at which ``numbers`` [T] of a run are read; none where it has none there.
+    """The positions of the rounds at which ``numbers`` [T] of a run are read; none
+    where it has none there.
 
-    best: the run's best round. at: "best", "last" or "tail". Where the best round has no such number, that of
-    the latest before it counts; the last round and the last tenth are those that have one.
+    best: the run's best round. at: "best", "last" or "tail". Where the best round has
+    no such number, that of the latest before it counts; the last round and the last
+    tenth are those that have one.
     """
     if best is None:
         return []
@@ -71,9 +80,11 @@ def positions(
 
 
 def of_clients(results: Results, column: str, score: str) -> np.ndarray | None:
-    """Each client's own number of a score in a column, [T, clients]; None where nothing was recorded of it.
+    """Each client's own number of a score in a column, [T, clients]; None where nothing
+    was recorded of it.
 
-    A user's own score is recorded under its name; of a built-in one the score says what it is made of.
+    A user's own score is recorded under its name; of a built-in one the score says what
+    it is made of.
     """
     prefix = f"clients/{column}/"
     numbers = {
@@ -89,7 +100,9 @@ def of_clients(results: Results, column: str, score: str) -> np.ndarray | None:
 
 
 def scores(results: Results) -> dict[str, Described]:
-    """The scores that the results say were computed; the built-in ones if they do not say."""
+    """The scores that the results say were computed; the built-in ones if they do not
+    say.
+    """
     return results.header.get("scores") or measures.describe(measures.built_in())
 
 
@@ -110,7 +123,9 @@ def counts(evaluation: dict[str, Any], results: Results) -> tuple[str, Measure]:
 
 
 def outcome(results: Results) -> dict[str, Any]:
-    """The header entry ``outcome``, the number that counts at its moments; {} where nothing is known."""
+    """The header entry ``outcome``, the number that counts at its moments; {} where
+    nothing is known.
+    """
     if "config" not in results.header:
         return {}
     column, measure = counts(results.header["config"]["evaluation"], results)

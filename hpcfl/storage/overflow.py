@@ -1,4 +1,6 @@
-"""Rows of private state in a file without a name: whatever ends the process, nothing stays on the disk."""
+"""Rows of private state in a file without a name: whatever ends the process, nothing
+stays on the disk.
+"""
 
 import os
 import tempfile
@@ -15,7 +17,9 @@ from hpcfl.files import atomic
 
 @dataclass(eq=False)
 class Slot:
-    """One row's place in the file, used for another row when nobody holds this object any more."""
+    """One row's place in the file, used for another row when nobody holds this object
+    any more.
+    """
 
     overflow: "Overflow"
     offset: int
@@ -46,7 +50,9 @@ class Slot:
 
 
 class Overflow:
-    """A file in $TMPDIR, made for the first row; rows have the tensors of ``template``, other values."""
+    """A file in $TMPDIR, made for the first row; rows have the tensors of ``template``,
+    other values.
+    """
 
     def __init__(self, template: Mapping[str, Tensor]) -> None:
         self.template = template
@@ -62,14 +68,15 @@ class Overflow:
     def descriptor(self) -> int:
         """The open file."""
         if self._file is None:
-            self._file = cast(
-                BinaryIO, tempfile.TemporaryFile(prefix="hpcfl-", buffering=0)
-            )  # noqa: SIM115
+            file = tempfile.TemporaryFile(prefix="hpcfl-", buffering=0)  # noqa: SIM115
+            self._file = cast(BinaryIO, file)
             weakref.finalize(self, self._file.close)
         return self._file.fileno()
 
     def write(self, row: Mapping[str, Tensor]) -> Slot:
-        """Store a row, contiguous CPU tensors by name. Raises RunFailure where the file system is full."""
+        """Store a row, contiguous CPU tensors by name. Raises RunFailure where the file
+        system is full.
+        """
         offset = self._free.pop() if self._free else self._end
         position = offset
         with atomic.explained(self.place):
@@ -94,5 +101,7 @@ class Overflow:
 
 
 def _aligned(size: int) -> int:
-    """``size`` rounded up to a multiple of 16 bytes, the strictest alignment of any dtype."""
+    """``size`` rounded up to a multiple of 16 bytes, the strictest alignment of any
+    dtype.
+    """
     return -(-size // 16) * 16

@@ -13,7 +13,9 @@ PACKAGES = ("numpy", "torch", "torchvision", "mpi4py", "h5py", "pydantic")
 
 
 def versions() -> dict[str, str]:
-    """The versions of hpcfl, Python and PACKAGES by name, "none" for a package that is not installed."""
+    """The versions of hpcfl, Python and PACKAGES by name, "none" for a package that is
+    not installed.
+    """
     versions = {"hpcfl": hpcfl.__version__, "python": platform.python_version()}
     for package in PACKAGES:
         try:
@@ -35,7 +37,9 @@ def processor() -> str:
 
 
 def commit() -> str | None:
-    """The commit of the source tree that runs, with '+' if it has changes; None outside a git repository."""
+    """The commit of the source tree that runs, with '+' if it has changes; None outside
+    a git repository.
+    """
     here = Path(__file__).parent
     try:
         answer = subprocess.run(

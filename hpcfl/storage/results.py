@@ -1,4 +1,6 @@
-"""The results of a run: what they are, how they lie in HDF5 files, and how those are merged and read."""
+"""The results of a run: what they are, how they lie in HDF5 files, and how those are
+merged and read.
+"""
 
 import json
 from collections.abc import Sequence
@@ -12,15 +14,20 @@ import numpy as np
 from hpcfl.errors import UserError
 from hpcfl.files import foreign, hdf5
 from hpcfl.files.atomic import Damaged
-from hpcfl.storage import results_form
+from hpcfl.storage import ownership, results_form
+from hpcfl.storage.ownership import AnotherRun, left_out
 
 KIND = "metrics"
 MERGED = "metrics.h5"
 COPY = "metrics-copy.h5"  # the same, so that damage to one of them loses nothing
-# The value that marks round R + 1, the scoring after the last aggregation: 1 there, 0 in played rounds.
+# The value that marks round R + 1, the scoring after the last aggregation: 1 there, 0
+# in played rounds.
 FINAL = "final"
+RUN = "run"  # the header entry that names the run, see ``ownership``
 COMPLETED = "completed"  # the header entry with ``Results.completed``
-PACKED = "packed"  # the group of packed datasets (see ``encode``), and the attribute that names their values
+# the group of packed datasets (see ``encode``), and the attribute that names their
+# values
+PACKED = "packed"
 ROUNDS = "rounds"  # folder of the rounds that are not merged yet, one file each
 ATTEMPTS = 100  # a reader loses a race against merging at most once per checkpoint
 
@@ -30,9 +37,10 @@ class Results:
     """What a run recorded, or a part of it: T rounds.
 
     header: JSON-able entries. static: arrays that belong to no round, by name.
-    values: arrays [T, ...] by name; NaN (floats) or -1 (integers) in rounds that lack the value.
-    completed: the numbers of rounds R after which the run was scored as round R + 1, ascending; several when
-    it was prolonged later.
+    values: arrays [T, ...] by name; NaN (floats) or -1 (integers) in rounds that lack
+        the value.
+    completed: the numbers of rounds R after which the run was scored as round R + 1,
+        ascending; several when it was prolonged later.
     """
 
     header: dict[str, Any] = field(default_factory=dict)
@@ -48,24 +56,46 @@ class Results:
 
     @property
     def played(self) -> np.ndarray:
-        """Which of the rounds were played, bool [T]; the others are scorings after a last aggregation."""
+        """Which of the rounds were played, bool [T]; the others are scorings after a
+        last aggregation.
+        """
         played: np.ndarray = self.values.get(FINAL, np.zeros(len(self.rounds))) != 1
         return played
 
 
-def read(folder: str | Path) -> Results:
-    """The results in a run's folder, also while the run is writing. Raises UserError where there are none."""
+def read(folder: str | Path, run: str | None = None) -> Results:
+    """The results in a run's folder, also while the run is writing.
+
+    run: whose they must be; without it all are of the run that the first of them names.
+    Raises UserError where there are none.
+    """
     folder = Path(folder)
     for _ in range(ATTEMPTS):
         try:
-            return _read_once(folder)
+            return _read_once(folder, run)
         except FileNotFoundError:
-            continue  # a round was merged after it was listed, so it is in the merged file now
+            # a round was merged after it was listed, so it is in the merged file now
+            continue
     raise UserError(f"{folder}: the results keep changing while they are read")
 
 
+def others(folder: Path, run: str) -> list[str]:
+    """A line for each file of results in a folder that is of another run."""
+    lines = []
+    for path in (folder / MERGED, folder / COPY, *listed(folder)):
+        try:
+            ownership.check(load(path).header.get(RUN), run)
+        except AnotherRun as error:
+            lines.append(left_out(path, error))
+        except (FileNotFoundError, Damaged):
+            continue
+    return lines
+
+
 def completed(folder: Path) -> list[int]:
-    """The numbers of rounds after which the run in a folder was scored; none where nothing can be read."""
+    """The numbers of rounds after which the run in a folder was scored; none where
+    nothing can be read.
+    """
     try:
         return read(folder).completed
     except UserError:
@@ -73,10 +103,11 @@ def completed(folder: Path) -> list[int]:
 
 
 def encode(results: Results, packed: bool = False) -> bytes:
-    """The bytes of a file; every header entry is a JSON text in an attribute of the root group.
+    """The bytes of a file; every header entry is a JSON text in an attribute of the
+    root group.
 
-    packed: whether values of the same type and shape lie in one dataset, for files that are merged soon:
-    HDF5 takes longer for a dataset than for its numbers.
+    packed: whether values of the same type and shape lie in one dataset, for files that
+    are merged soon: HDF5 takes longer for a dataset than for its numbers.
     """
     attributes = {
         name: json.dumps(value)
@@ -119,8 +150,8 @@ def load(path: Path) -> Results:
 def merge(parts: Sequence[Results]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The rounds [T], ascending, and the values of all parts.
 
-    A round in several parts is taken whole from the last of them. Raises UserError for parts that cannot be
-    of one run.
+    A round in several parts is taken whole from the last of them. Raises UserError for
+    parts that cannot be of one run.
     """
     owners = {
         int(number): (part, row)
@@ -128,7 +159,8 @@ def merge(parts: Sequence[Results]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         for row, number in enumerate(part.rounds)
     }
     rounds = np.array(sorted(owners), np.int64)
-    # by id of a part: positions in ``rounds`` of the rounds taken from it, and their rows in it
+    # by id of a part: positions in ``rounds`` of the rounds taken from it, and their
+    # rows in it
     sources: dict[int, tuple[list[int], list[int]]] = {}
     for position, number in enumerate(rounds.tolist()):
         part, row = owners[number]
@@ -136,13 +168,17 @@ def merge(parts: Sequence[Results]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         positions.append(position)
         rows.append(row)
     chosen = [(part, *sources[id(part)]) for part in parts if id(part) in sources]
-    results_form.check_together(len(rounds), [part.values for part, _, _ in chosen])
+    results_form.check_together(
+        len(rounds), [(part.static, part.values) for part in parts]
+    )
     names = sorted({name for part, _, _ in chosen for name in part.values})
     return rounds, {name: _merged_values(name, len(rounds), chosen) for name in names}
 
 
 def scored_after(parts: Sequence[Results]) -> list[int]:
-    """``Results.completed`` of all parts together: what they say of it, and what their rounds show."""
+    """``Results.completed`` of all parts together: what they say of it, and what their
+    rounds show.
+    """
     known = {number for part in parts for number in part.completed}
     return sorted(
         known
@@ -158,7 +194,9 @@ def listed(folder: Path) -> list[Path]:
 def _merged_values(
     name: str, length: int, chosen: list[tuple[Results, list[int], list[int]]]
 ) -> np.ndarray:
-    """The array [length, ...] of a name from ``chosen``: parts, positions in the array, rows in the part."""
+    """The array [length, ...] of a name from ``chosen``: parts, positions in the array,
+    rows in the part.
+    """
     arrays = [part.values[name] for part, _, _ in chosen if name in part.values]
     dtype = np.result_type(*arrays)
     merged = np.full(
@@ -170,12 +208,20 @@ def _merged_values(
     return merged
 
 
-def _read_once(folder: Path) -> Results:
-    """The results in a folder. Raises FileNotFoundError where a file is merged just now."""
-    # The list comes first, so that a round that is in none of the listed files is in the merged one.
+def _read_once(folder: Path, run: str | None) -> Results:
+    """The results in a folder. Raises FileNotFoundError where a file is merged just
+    now.
+    """
+    # The list comes first, so that a round that is in none of the listed files is in
+    # the merged one.
     paths, notes = listed(folder), list[str]()
-    merged = load_merged(folder, notes)
-    parts = [part for path in paths if (part := load_or_note(path, notes))]
+    merged = load_merged(folder, notes, run)
+    parts: list[Results] = []
+    for path in paths:
+        first = merged or (parts[0] if parts else Results())
+        part = load_or_note(path, notes, run or first.header.get(RUN))
+        if part is not None:
+            parts.append(part)
     if merged is None and not parts:
         raise UserError("; ".join([f"{folder}: no results here", *notes]))
     merged = merged or Results()
@@ -190,30 +236,44 @@ def _read_once(folder: Path) -> Results:
     )
 
 
-def load_merged(folder: Path, notes: list[str]) -> Results | None:
-    """What was merged so far, from the file or else from its copy; None without either.
+def load_merged(
+    folder: Path, notes: list[str], run: str | None = None
+) -> Results | None:
+    """What was merged so far: of the file and its copy the one that knows more rounds;
+    None without either.
 
-    notes: gets one more line for each of them that is damaged.
+    run: whose they must be. notes: gets one more line for each that is damaged or of
+    another run.
     """
-    for name in (MERGED, COPY):
-        with suppress(FileNotFoundError):
-            if merged := load_or_note(folder / name, notes):
-                if notes and notes[-1].startswith(f"{folder / MERGED}: "):
-                    notes[-1] += "; its copy counts"
-                return merged
-    return None
+    merged = from_copy = None
+    with suppress(FileNotFoundError):
+        merged = load_or_note(folder / MERGED, notes, run)
+    with suppress(FileNotFoundError):
+        run = run or (merged.header.get(RUN) if merged else None)
+        from_copy = load_or_note(folder / COPY, notes, run)
+    if merged is None and from_copy is not None and notes:
+        notes[-1] += "; its copy counts"
+    if merged is None or from_copy is None:
+        return merged or from_copy
+    # A writer that was killed between the two files leaves the copy ahead.
+    return from_copy if len(from_copy.rounds) > len(merged.rounds) else merged
 
 
-def load_or_note(path: Path, notes: list[str]) -> Results | None:
-    """The results in a file, or None and one more line in ``notes`` when it is damaged.
+def load_or_note(
+    path: Path, notes: list[str], run: str | None = None
+) -> Results | None:
+    """The results in a file; or None and one more line in ``notes`` when it is damaged,
+    or not of ``run``.
 
     Raises FileNotFoundError.
     """
     try:
-        return load(path)
+        part = load(path)
+        ownership.check(part.header.get(RUN), run)
     except Damaged as error:
-        notes.append(f"{path}: damaged, left out ({error})")
+        notes.append(left_out(path, error))
         return None
+    return part
 
 
 def _below(prefix: str, datasets: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

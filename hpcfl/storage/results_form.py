@@ -19,7 +19,8 @@ COUNTS = (
     "train_counts",
     "test_counts",
 )  # static arrays: samples of the partition, [clients, classes]
-CLIENTS = "clients/"  # such values have numbers for each client, all others one number for each round
+# such values have numbers for each client, all others one number for each round
+CLIENTS = "clients/"
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -29,7 +30,9 @@ class Alike(RootModel[list[list[str]]]):
 
 
 def header(attributes: Mapping[str, str]) -> dict[str, Any]:
-    """The header from the JSON text of each entry. Raises Damaged where it does not fit ``forms.Header``."""
+    """The header from the JSON text of each entry. Raises Damaged where it does not fit
+    ``forms.Header``.
+    """
     return dict(
         foreign.checked(
             {name: foreign.parsed(text) for name, text in attributes.items()}, Header
@@ -40,7 +43,8 @@ def header(attributes: Mapping[str, str]) -> dict[str, Any]:
 def unpacked(datasets: Arrays, names: str, packed: str) -> dict[str, np.ndarray]:
     """All datasets by name, and the values that ``packed/0``, ``packed/1`` … hold.
 
-    names: a JSON text, the names of the values in each of these. Raises KeyError, ValueError, Damaged.
+    names: a JSON text, the names of the values in each of these. Raises KeyError,
+    ValueError, Damaged.
     """
     result = dict(datasets)
     for i, alike in enumerate(foreign.checked(foreign.parsed(names), Alike).root):
@@ -52,16 +56,17 @@ def unpacked(datasets: Arrays, names: str, packed: str) -> dict[str, np.ndarray]
 
 
 def check(rounds: np.ndarray, static: Arrays, values: Arrays) -> None:
-    """Raises Damaged unless rounds are int64 [T], ascending, values [T, …], COUNTS [clients, classes]."""
+    """Raises Damaged unless rounds are int64 [T], ascending, values [T] or, of clients,
+    [T, clients], and COUNTS [clients, classes], of as many clients in all of them.
+    """
     ascending = (
         rounds.ndim == 1 and (rounds[1:] > rounds[:-1]).all()
     )  # not by differences, which overflow
     if rounds.dtype != np.int64 or not ascending or (rounds < 0).any():
         raise Damaged("its rounds are not a list of ascending numbers")
     for name, array in values.items():
-        if array.shape[:1] != rounds.shape or (
-            array.ndim > 1 and not name.startswith(CLIENTS)
-        ):
+        dimensions = 2 if name.startswith(CLIENTS) else 1
+        if array.shape[:1] != rounds.shape or array.ndim != dimensions:
             raise Damaged(
                 f"values {name!r} have shape {array.shape}, there are {len(rounds)} rounds"
             )
@@ -74,19 +79,33 @@ def check(rounds: np.ndarray, static: Arrays, values: Arrays) -> None:
             or not counts.any()
         ):
             raise Damaged(f"{name!r} are not counts of clients × classes")
+    if len(_clients(static, values)) > 1:
+        raise Damaged("its arrays are of different numbers of clients")
 
 
-def check_together(length: int, parts: Sequence[Arrays]) -> None:
-    """Raises UserError unless the values of several files can be of one run of ``length`` rounds."""
+def check_together(length: int, parts: Sequence[tuple[Arrays, Arrays]]) -> None:
+    """Raises UserError unless several files can be of one run of ``length`` rounds.
+
+    parts: of each file the static arrays and the values, which ``check`` has seen.
+    """
     shapes: dict[str, tuple[int, ...]] = {}
-    for part in parts:
-        for name, array in part.items():
-            if shapes.setdefault(name, array.shape[1:]) != array.shape[1:]:
-                raise UserError(
-                    f"results that are not of one run: values {name!r} have shape {shapes[name]} "
-                    f"in one file, {array.shape[1:]} in another"
-                )
+    for _, values in parts:
+        for name, array in values.items():
+            shapes.setdefault(name, array.shape[1:])
+    clients = sorted({count for part in parts for count in _clients(*part)})
+    if len(clients) > 1:
+        raise UserError(
+            f"results that are not of one run: one file is of {clients[0]} clients, another of "
+            f"{clients[1]}"
+        )
     if (size := 8 * length * sum(map(math.prod, shapes.values()))) > LIMIT:
         raise UserError(
             f"results of {size:,} bytes, more than the {LIMIT:,} that a run may have"
         )
+
+
+def _clients(static: Arrays, values: Arrays) -> set[int]:
+    """The numbers of clients that arrays are of; one, or none where none says."""
+    return {len(static[name]) for name in COUNTS if name in static} | {
+        array.shape[1] for name, array in values.items() if name.startswith(CLIENTS)
+    }

@@ -1,7 +1,9 @@
-"""The folder of one run: which run it belongs to, whether it may be used, and starting it over.
+"""The folder of one run: which run it belongs to, whether it may be used, and starting
+it over.
 
-In it lie ``run.json`` (the identity and the resolved configuration), ``partition.h5``, ``metrics.h5`` with
-its copy and ``rounds/``, ``checkpoints/``, ``.lock`` and ``failure.txt``. ``life.py`` says how far a run is.
+In it lie ``run.json`` (the identity and the resolved configuration), ``partition.h5``,
+``metrics.h5`` with its copy and ``rounds/``, ``checkpoints/``, ``.lock`` and
+``failure.txt``. ``life.py`` says how far a run is.
 """
 
 import json
@@ -14,7 +16,7 @@ from typing import Any
 
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import protocols
-from hpcfl.experiment.config import Config
+from hpcfl.experiment.config import Config, identity
 from hpcfl.files import atomic, foreign
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import checkpoint, results
@@ -24,6 +26,7 @@ from hpcfl.storage.lock import FolderLock
 from hpcfl.storage.manifest import Manifest
 
 RUN = "run.json"
+FORMAT = 2  # of a run's folder, all of its files together
 PARTITION = "partition.h5"
 FAILURE = "failure.txt"  # why the last attempt failed
 REASON_BYTES = 1 << 16  # most that is read of that file
@@ -40,7 +43,8 @@ EVIDENCE = (
 )
 FILES = (RUN, PARTITION, results.MERGED, results.COPY, FAILURE)
 FOLDERS = (results.ROUNDS, CHECKPOINTS)
-NO_RESULTS = (LOCK, "jobs")  # what else may lie in a folder before its first run
+JOBS = "jobs"  # what was submitted, see ``cluster/submission_folder.py``
+NO_RESULTS = (LOCK, JOBS)  # what else may lie in a folder before its first run
 
 
 def is_run(folder: Path) -> bool:
@@ -49,11 +53,13 @@ def is_run(folder: Path) -> bool:
 
 
 def examine(folder: Path, config: Config, fresh: bool) -> bool:
-    """Whether the run of ``config`` is complete in the folder, its last state intact to the last byte.
+    """Whether the run of ``config`` is complete in the folder, its last state intact to
+    the last byte.
 
-    Nothing is changed. With ``fresh`` the answer is False, whatever run is there. Raises UserError if the
-    folder cannot be read, holds something else than a run, belongs to another configuration, or has a run
-    that cannot end after ``config.rounds`` rounds.
+    Nothing is changed. With ``fresh`` the answer is False, whatever run is there.
+    Raises UserError if the folder cannot be read, holds something else than a run,
+    belongs to another configuration, or has a run that cannot end after
+    ``config.rounds`` rounds.
     """
     _refuse_strangers(folder)
     if fresh:
@@ -64,7 +70,8 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
             "--fresh to move all aside"
         )
     newest = _newest(folder)
-    _refuse_another(folder, config, newest)
+    _refuse_another(folder, config)
+    _refuse_others(folder, config.fingerprint())
     done, completed = newest.round if newest else 0, results.completed(folder)
     if is_finished(config.rounds, done, completed):
         whole = checkpoint.intact(folder / CHECKPOINTS)
@@ -83,35 +90,25 @@ def examine(folder: Path, config: Config, fresh: bool) -> bool:
     return False
 
 
-def as_begun(folder: Path, config: Config) -> Config:
-    """The configuration as the run in the folder began, where it says nothing of the partition's seed.
-
-    Runs that began before that seed followed the experiment's so go on with the partition that they have.
-    """
-    try:
-        begun = read(folder)
-    except UserError:
-        begun = None
-    seed = protocols.flat(begun["identity"]).get("partition.seed") if begun else None
-    if "seed" in config.partition.model_fields_set or type(seed) is not int:
-        return config
-    return config.model_copy(
-        update={"partition": config.partition.model_copy(update={"seed": seed})}
-    )
-
-
 def is_finished(rounds: int, done: int, completed: list[int]) -> bool:
     """Whether a run of so many ``rounds`` was played and scored to the end.
 
-    done: the rounds in its newest checkpoint, 0 without one. completed: as in ``Results``. A run that was
-    scored but has only an earlier checkpoint left is not finished, for it can make its last state again; one
-    that has none left is, because the scores are what counts.
+    done: the rounds in its newest checkpoint, 0 without one. completed: as in
+    ``Results``. A run that was scored but has only an earlier checkpoint left is not
+    finished, for it can make its last state again; one that has none left is, because
+    the scores are what counts.
     """
     return rounds in completed and not 0 < done < rounds
 
 
+class AnotherFormat(UserError):
+    """A folder was written by a version of hpcfl whose files this one does not read."""
+
+
 class Claim:
-    """A folder that this process has locked for its run. Nothing in it changes before ``begin``."""
+    """A folder that this process has locked for its run. Nothing in it changes before
+    ``begin``.
+    """
 
     def __init__(
         self, folder: Path, config: Config, fresh: bool, lock: FolderLock
@@ -124,7 +121,8 @@ class Claim:
         self.failure = failure(
             folder
         )  # why the attempt before this one failed, which ``begin`` forgets
-        self._config, self._fresh, self._lock = config, fresh, lock
+        self.fresh = fresh  # whether what lies in the folder is to be moved aside
+        self._config, self._lock = config, lock
         self._is_new = not any((folder / name).exists() for name in EVIDENCE)
         try:
             read(folder)
@@ -132,10 +130,11 @@ class Claim:
             self.note = str(error)
 
     def begin(self) -> None:
-        """Write ``run.json``: the folder is this run's now. With ``fresh`` the old one is moved aside first.
+        """Write ``run.json``: the folder is this run's now. With ``fresh`` the old one
+        is moved aside first.
 
-        Raises UserError if a new folder cannot be written, and then leaves nothing in it; RunFailure if one
-        with a run cannot.
+        Raises UserError if a new folder cannot be written, and then leaves nothing in
+        it; RunFailure if one with a run cannot.
         """
         try:
             self._begin()
@@ -150,15 +149,13 @@ class Claim:
             ) from error
 
     def _begin(self) -> None:
-        if self._fresh and not self._is_new:
+        if self.fresh and not self._is_new:
             with atomic.explained(self.folder):
                 self.folder.rename(_aside(self.folder))
                 self.folder.mkdir()
             self._lock.relock()
-        text = json.dumps(
-            {"identity": self._config.identity(), "config": self._config.resolved()},
-            indent=1,
-        ).encode()
+        table = {"format": FORMAT, "config": self._config.resolved()}
+        text = json.dumps(table, indent=1).encode()
         if _content(self.folder / RUN) != text:
             atomic.write(self.folder / RUN, text)
         with atomic.explained(self.folder):
@@ -172,9 +169,9 @@ class Claim:
 def claim(folder: Path, config: Config, fresh: bool) -> Iterator[Claim | None]:
     """The folder, made where missing, is this process's own inside the block.
 
-    Yields None where the run is complete by now. What fails inside the block after ``Claim.begin`` is written
-    to ``failure.txt``. Raises what ``examine`` raises, and UserError if the folder is in use or cannot be
-    written.
+    Yields None where the run is complete by now. What fails inside the block after
+    ``Claim.begin`` is written to ``failure.txt``. Raises what ``examine`` raises, and
+    UserError if the folder is in use or cannot be written.
     """
     examine(folder, config, fresh)
     with ExitStack() as locks:
@@ -198,9 +195,18 @@ def claim(folder: Path, config: Config, fresh: bool) -> Iterator[Claim | None]:
 
 
 def read(folder: Path) -> RunFile | None:
-    """The ``run.json`` of a folder; None where there is none. Raises UserError if it is damaged."""
+    """The ``run.json`` of a folder; None where there is none. Raises UserError if it is
+    damaged, AnotherFormat if another version of hpcfl wrote it.
+    """
     try:
-        return foreign.read_json(folder / RUN, RunFile)
+        table = foreign.read_json(folder / RUN, dict[str, Any])
+        if isinstance(table.get("format"), int) and table["format"] != FORMAT:
+            raise AnotherFormat(
+                f"{folder}: was written by another version of hpcfl, in format "
+                f"{table['format']} where this one has {FORMAT}; look at it with that "
+                "version, or choose another --out, or --fresh to move it aside"
+            )
+        return foreign.checked(table, RunFile)
     except FileNotFoundError:
         return None
     except Damaged as error:
@@ -211,7 +217,9 @@ def read(folder: Path) -> RunFile | None:
 
 
 def failure(folder: Path) -> str | None:
-    """Why the last attempt to run in the folder failed; None if it did not, or left no reason."""
+    """Why the last attempt to run in the folder failed; None if it did not, or left no
+    reason.
+    """
     try:
         return (
             foreign.read_bytes(folder / FAILURE, REASON_BYTES)
@@ -223,6 +231,8 @@ def failure(folder: Path) -> str | None:
 
 
 def _keep_failure(path: Path, error: Exception) -> None:
+    if not (path.parent / RUN).exists():  # the folder was moved away under the run
+        return
     with suppress(RunFailure):  # what failed may be the disk itself
         atomic.write(
             path, (" ".join(str(error).split()) or type(error).__name__).encode()
@@ -246,10 +256,10 @@ def _refuse_strangers(folder: Path) -> None:
         raise UserError(
             f"{folder}: cannot be read ({error.strerror}); choose another --out"
         ) from None
-    if links := [name for name in FOLDERS if (folder / name).is_symlink()]:
+    if links := [name for name in (*FOLDERS, JOBS) if (folder / name).is_symlink()]:
         raise UserError(
-            f"{folder / links[0]}: is a link, and files would be removed where it leads; "
-            "choose another --out"
+            f"{folder / links[0]}: is a link, and files would be written and removed "
+            "where it leads; choose another --out"
         )
     if any(name in EVIDENCE for name in entries):
         return
@@ -264,30 +274,33 @@ def _refuse_strangers(folder: Path) -> None:
         )
 
 
-def _refuse_another(folder: Path, config: Config, newest: Manifest | None) -> None:
-    """Refuse a folder with the run of another configuration. Raises UserError.
-
-    ``run.json`` tells, or where that is missing or damaged the ``newest`` checkpoint.
-    """
+def _refuse_another(folder: Path, config: Config) -> None:
+    """Refuse a folder whose ``run.json`` is of another configuration. Raises UserError."""
     try:
         run_file = read(folder)
+    except AnotherFormat:
+        raise
     except UserError:
-        run_file = None
-    if run_file is not None:
-        begun, asked = (
-            protocols.flat(run_file["identity"]),
-            protocols.flat(config.identity()),
-        )
-        if differences := _differences(begun, asked):
-            raise UserError(
-                f"{folder}: belongs to another configuration ({'; '.join(differences)}); "
-                "choose another --out or name, or --fresh to move it aside"
-            )
-    elif newest is not None and newest.meta.get("fingerprint") != config.fingerprint():
+        return
+    if run_file is None:
+        return
+    begun = protocols.flat(identity(run_file["config"]))
+    asked = protocols.flat(identity(config.resolved()))
+    if differences := _differences(begun, asked):
         raise UserError(
-            f"{folder}: belongs to another configuration ({RUN} is missing or damaged, and its "
-            "checkpoint says so); choose another --out or name, or --fresh to move it aside"
+            f"{folder}: belongs to another configuration ({'; '.join(differences)}); "
+            "choose another --out or name, or --fresh to move it aside"
         )
+
+
+def _refuse_others(folder: Path, run: str) -> None:
+    """Refuse a folder in which files of another run lie, which this one would remove.
+
+    run: the fingerprint of the run that is asked for. Raises UserError.
+    """
+    checkpoints = checkpoint.others(folder / CHECKPOINTS, run)
+    for line in [*checkpoints, *results.others(folder, run)]:
+        raise UserError(f"{line}, or choose another --out, or --fresh to start over")
 
 
 def _newest(folder: Path) -> Manifest | None:

@@ -5,25 +5,28 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-SHARE = 0.02  # the most of a run's time that goes into checkpoints that are scheduled automatically
+# the most of a run's time that goes into checkpoints that are scheduled automatically
+SHARE = 0.02
 
 
 class Schedule:
-    """When a checkpoint is due: every so many rounds, or with "auto" as often as SHARE allows.
+    """When a checkpoint is due: every so many rounds, or with "auto" as often as SHARE
+    allows.
 
-    That is when the last checkpoint cost at most SHARE of the time since it was finished. Its cost is the
-    time that training waited for it, and all the time of writing it beside training, though only a part of
-    that slows training down.
+    That is when the last checkpoint cost at most SHARE of the time since it was
+    finished. Its cost is the time that training waited for it, and all the time of
+    writing it beside training, though only a part of that slows training down.
 
-    A checkpoint changes no numbers, so neither does its moment: every rank asks its own clock, and a
-    checkpoint is begun where one of them says so.
+    A checkpoint changes no numbers, so neither does its moment: every rank asks its own
+    clock, and a checkpoint is begun where one of them says so.
     """
 
     def __init__(
         self, every: int | Literal["auto"], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._every, self._clock = every, clock
-        # seconds that the last checkpoint cost; at first 0, so that one comes after the first round and tells
+        # seconds that the last checkpoint cost; at first 0, so that one comes after the
+        # first round and tells
         self._cost = 0.0
         self._waited = (
             0.0  # seconds that training has waited for the checkpoint that is under way

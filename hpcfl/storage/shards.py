@@ -1,7 +1,9 @@
-"""The data files of a checkpoint: one HDF5 file for the server and one for each group of clients.
+"""The data files of a checkpoint: one HDF5 file for the server and one for each group
+of clients.
 
-A file is named by the SHA-256 of its bytes. So two files of one name are the same file, whoever wrote them
-and with whatever number of ranks, and a file that an older checkpoint needs is never overwritten by another.
+A file is named by the SHA-256 of its bytes. So two files of one name are the same file,
+whoever wrote them and with whatever number of ranks, and a file that an older
+checkpoint needs is never overwritten by another.
 """
 
 import hashlib
@@ -21,8 +23,8 @@ from hpcfl.files import atomic, foreign, hdf5
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage.clients import Row
 
-# The most in a group. Every group is a file, and written again when one of its clients changed: larger groups
-# make fewer files, smaller ones write less that did not change.
+# The most in a group. Every group is a file, and written again when one of its clients
+# changed: larger groups make fewer files, smaller ones write less that did not change.
 GROUP_CLIENTS = 64
 GROUP_BYTES = 64 << 20
 
@@ -33,8 +35,8 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 class Shard:
     """One data file: the server's state, or that of some clients.
 
-    ids: of the clients, ascending; None for the server. digests: of the server's state, or of each client's.
-    Raises ValueError for what cannot be a shard.
+    ids: of the clients, ascending; None for the server. digests: of the server's state,
+    or of each client's. Raises ValueError for what cannot be a shard.
     """
 
     name: str
@@ -52,7 +54,9 @@ class Shard:
 
     @property
     def content(self) -> tuple[object, ...]:
-        """A key for the state that the file holds; shards of equal content can stand for each other."""
+        """A key for the state that the file holds; shards of equal content can stand
+        for each other.
+        """
         return content(self.ids, self.digests)
 
     def present(self, folder: Path) -> bool:
@@ -63,7 +67,9 @@ class Shard:
             return False
 
     def verify(self, folder: Path) -> None:
-        """Read the file. Raises Damaged unless it has the SHA-256 that it was written with."""
+        """Read the file. Raises Damaged unless it has the SHA-256 that it was written
+        with.
+        """
         try:
             with foreign.opened(folder / self.name) as file:
                 right = (
@@ -79,15 +85,18 @@ class Shard:
 
 
 def content(ids: Sequence[int] | None, digests: Sequence[str]) -> tuple[object, ...]:
-    """``Shard.content`` of clients' or, where ``ids`` is None, the server's ``digests``."""
+    """``Shard.content`` of clients' or, where ``ids`` is None, the server's
+    ``digests``.
+    """
     return (None if ids is None else tuple(ids), *digests)
 
 
 def groups(rows: Mapping[int, Row]) -> Iterator[list[int]]:
-    """The ids of a rank's clients, ascending, in groups of bounded size; one group is for one file.
+    """The ids of a rank's clients, ascending, in groups of bounded size; one group is
+    for one file.
 
-    Clients whose state was never put are left out. They count for where groups begin and end, so that other
-    groups stay as they are when the state of one is put.
+    Clients whose state was never put are left out. They count for where groups begin
+    and end, so that other groups stay as they are when the state of one is put.
     """
     ids = sorted(rows)
     size = rows[ids[0]].size if ids else 0
@@ -100,7 +109,9 @@ def groups(rows: Mapping[int, Row]) -> Iterator[list[int]]:
 
 
 def write_clients(folder: Path, ids: list[int], rows: Mapping[int, Row]) -> Shard:
-    """Write the state of n clients: datasets [n, *shape] by tensor, and ``ids`` [n]. Raises RunFailure."""
+    """Write the state of n clients: datasets [n, *shape] by tensor, and ``ids`` [n].
+    Raises RunFailure.
+    """
     tensors = [
         rows[client].tensors for client in ids
     ]  # once each: they may come from a GPU or a file
@@ -118,7 +129,9 @@ def write_clients(folder: Path, ids: list[int], rows: Mapping[int, Row]) -> Shar
 
 
 def write_server(folder: Path, state: Mapping[str, Tensor], digest: str) -> Shard:
-    """Write the server's state, CPU tensors of any shape; ``digest``: of it. Raises RunFailure."""
+    """Write the server's state, CPU tensors of any shape; ``digest``: of it. Raises
+    RunFailure.
+    """
     return _write(
         folder,
         "server",

@@ -1,4 +1,6 @@
-"""The folder of a sweep: below it the runs of its cells, in it the names of all, also of those not begun."""
+"""The folder of a sweep: below it the runs of its cells, in it the names of all, also
+of those not begun.
+"""
 
 import json
 from collections.abc import Sequence
@@ -7,19 +9,24 @@ from pathlib import Path
 from hpcfl.files import atomic, foreign
 from hpcfl.files.atomic import Damaged
 from hpcfl.storage import run_folder
+from hpcfl.storage.forms import FileName
 
 CELLS = "sweep.json"
 
 
 def record(folder: Path, cells: Sequence[str]) -> None:
-    """Write the names of a sweep's cells into its folder, which is made where missing. Raises RunFailure."""
+    """Write the names of a sweep's cells into its folder, which is made where missing.
+    Raises RunFailure.
+    """
     with atomic.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
     atomic.write(folder / CELLS, json.dumps(list(cells), indent=1).encode())
 
 
 def there(folder: Path) -> list[str]:
-    """The names of the runs that lie in the folder, but for those that ``--fresh`` moved aside."""
+    """The names of the runs that lie in the folder, but for those that ``--fresh``
+    moved aside.
+    """
     return sorted(
         entry.name
         for entry in folder.iterdir()
@@ -28,12 +35,10 @@ def there(folder: Path) -> list[str]:
 
 
 def cells(folder: Path) -> list[str]:
-    """The names of the sweep's cells; none where there is no sweep, or that cannot be read."""
+    """The names of the sweep's cells; none where there is no sweep, or that cannot be
+    read.
+    """
     try:
-        return [
-            name
-            for name in foreign.read_json(folder / CELLS, list[str])
-            if Path(name).name == name
-        ]
+        return foreign.read_json(folder / CELLS, list[FileName])
     except (FileNotFoundError, Damaged):
         return []

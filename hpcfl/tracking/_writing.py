@@ -1,4 +1,6 @@
-"""The trackers of a run, in a thread of their own: the run never waits for them, nor fails with them."""
+"""The trackers of a run, in a thread of their own: the run never waits for them, nor
+fails with them.
+"""
 
 import threading
 import time
@@ -36,7 +38,8 @@ def check(names: Iterable[str]) -> None:
 
 
 class Tracking:
-    """Context manager: inside the block ``round`` hands a round's numbers to all trackers.
+    """Context manager: inside the block ``round`` hands a round's numbers to all
+    trackers.
 
     notes: lines that nobody has read yet, on trackers that failed.
     """
@@ -50,8 +53,8 @@ class Tracking:
     ) -> None:
         """Nothing is begun yet.
 
-        names: of the trackers; each has a folder of its name in ``folder``. history: rounds that were played
-        before, ascending, with their values.
+        names: of the trackers; each has a folder of its name in ``folder``. history:
+        rounds that were played before, ascending, with their values.
         """
         self.notes: list[str] = []
         self._folder, self._config = folder, config
@@ -93,10 +96,17 @@ class Tracking:
             queue.put((round, values))
 
     def _follow(self, name: str, queue: Queue) -> None:
-        """What a tracker's thread does: it writes whatever comes, until None does or the tracker fails."""
+        """What a tracker's thread does: it writes whatever comes, until None does or
+        the tracker fails.
+        """
         try:
             kind: type[Tracker] = plugins.find(PACKAGE, "runtime.track", name)
-            tracker = kind(self._folder / name, self._config)
+            folder = self._folder / name
+            if folder.is_symlink():
+                raise OSError(
+                    f"{folder} is a link, and it would write where that leads"
+                )
+            tracker = kind(folder, self._config)
             while (item := queue.get()) is not None:
                 round, values = item
                 tracker.write(

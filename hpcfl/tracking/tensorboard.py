@@ -1,4 +1,6 @@
-"""TensorBoard: a file of events below the run's folder; ``tensorboard --logdir runs`` shows it."""
+"""TensorBoard: a file of events below the run's folder; ``tensorboard --logdir runs``
+shows it.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,1 +1,3 @@
-"""The models of a run, taken out of its folder again: as plain modules of torch, and as files."""
+"""The models of a run, taken out of its folder again: as plain modules of torch, and as
+files.
+"""

@@ -1,8 +1,11 @@
-"""A round that was played, looked at again: from the state before it, with every model kept that it scores.
+"""A round that was played, looked at again: from the state before it, with every model
+kept that it scores.
 
-What a client's model is, only its method says, and it says so where it scores. So nothing is asked of a
-method for this: the round's own hooks run once more, for the clients that are wanted, and do what they did
-in the run, to the last bit where processor, GPU and libraries are the same.
+What a client's model is, only its method says, and it says so where it scores. So
+nothing is asked of a
+method for this: the round's own hooks run once more, for the clients that are wanted,
+    and do what they did in the run, to the last bit where processor, GPU and libraries
+    are the same.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -12,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from hpcfl import trial
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
+from hpcfl.experiment.config import fingerprint
 from hpcfl.files.atomic import Damaged
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.losses import Predict, Tensors
 from hpcfl.methods.base import State
-from hpcfl.preparation.prepare import Prepared, prepare
+from hpcfl.preparation.prepare import Prepared, prepare, refuse_other_frozen
 from hpcfl.rounds.federation import Federation
 from hpcfl.storage import checkpoint
 from hpcfl.storage.checkpoint import Checkpoints
@@ -29,15 +35,21 @@ from hpcfl.storage.manifest import Manifest
 from hpcfl.storage.run_folder import CHECKPOINTS
 from hpcfl.trained import experiment
 
-TOGETHER = 64  # clients that are looked at at once, so that not all models of a run are in memory
+# clients that are looked at at once, so that not all models of a run are in memory
+TOGETHER = 64
+
+# Decorates what a user may call inside ``torch.no_grad`` or ``torch.inference_mode``, as
+# one does around predictions: a round that is played again trains, and what is kept for
+# the next call must not be of the kind that no gradient can go through.
+with_gradients = torch.inference_mode(False)  # which ends ``torch.no_grad`` too
 
 
 @dataclass(frozen=True)
 class Kept:
     """A column's models, as ``fleet.score`` was given them, of n clients.
 
-    rows: [n, P], or [P] if it is the same for all. buffers: [n, B]. predict, variables: as for
-    ``fleet.score``.
+    rows: [n, P], or [P] if it is the same for all. buffers: [n, B]. predict, variables:
+    as for ``fleet.score``.
     """
 
     rows: Tensor
@@ -48,7 +60,9 @@ class Kept:
 
 @dataclass
 class Keeper(Fleet):
-    """A fleet that keeps, by column, the models that are scored; what they score is recorded already."""
+    """A fleet that keeps, by column, the models that are scored; what they score is
+    recorded already.
+    """
 
     kept: dict[str, Kept] = field(default_factory=dict)
 
@@ -76,25 +90,42 @@ class Again:
     ) -> None:
         """Nothing is read yet; arguments as for ``experiment.again``."""
         self.folder, self.checkpoints = folder, folder / CHECKPOINTS
+        self.run = fingerprint(table)
         self._table, self._own = table, own
         self._states: dict[
             int, tuple[Manifest | None, State]
         ] = {}  # by round: that before it, on the server
 
     @cached_property
+    @with_gradients
     def prepared(self) -> Prepared:
-        """What a single process with all clients has before round 1. Raises UserError."""
-        return prepare(
-            experiment.again(self.folder, self._table, self._own), OneProcess()
-        )
+        """What a single process with all clients has before round 1. Raises UserError.
+
+        It is tried as it was before the run, which had one lane if it cannot be
+        batched.
+        """
+        alone = OneProcess()
+        again = experiment.again(self.folder, self._table, self._own)
+        prepared = trial.run(prepare(again, alone), alone)
+        newest = checkpoint.latest(self.checkpoints)
+        if newest is not None:
+            refuse_other_frozen(prepared, newest.meta, self.folder)
+        return prepared
 
     @property
     def rounds(self) -> set[int]:
-        """The numbers of the rounds before which the state is kept; the last may be yet to come."""
-        return {1, *(done + 1 for done in checkpoint.states(self.checkpoints))}
+        """The numbers of the rounds before which the state is kept; the last may be yet
+        to come.
+        """
+        return {
+            1,
+            *(done + 1 for done in checkpoint.states(self.checkpoints, self.run)),
+        }
 
     def digest(self, round: int) -> str | None:
-        """The digest of the whole state before a round; None before the first. Raises UserError."""
+        """The digest of the whole state before a round; None before the first. Raises
+        UserError.
+        """
         found, _ = self._before(round)
         return found.digest if found else None
 
@@ -102,6 +133,7 @@ class Again:
         """The server's state before a round. Raises UserError."""
         return self._before(round)[1]
 
+    @with_gradients
     def play(
         self,
         round: int,
@@ -109,10 +141,11 @@ class Again:
         clients: Sequence[int],
         fleets: Callable[..., Keeper] = Keeper,
     ) -> Iterator[tuple[list[int], Keeper]]:
-        """What a round scores: ids of some of the ``clients``, and their fleet with what it keeps.
+        """What a round scores: ids of some of the ``clients``, and their fleet with
+        what it keeps.
 
-        clients: ascending. final: whether the round is the scoring after the last aggregation. fleets: makes
-        a fleet of what one is made of. Raises UserError.
+        clients: ascending. final: whether the round is the scoring after the last
+        aggregation. fleets: makes a fleet of what one is made of. Raises UserError.
         """
         self._refuse_strangers(clients)
         for start in range(0, len(clients), TOGETHER):
@@ -147,7 +180,9 @@ class Again:
             )
 
     def _refuse_strangers(self, clients: Sequence[int]) -> None:
-        """Raises UserError where one of the clients has no model because the run was not trained with it."""
+        """Raises UserError where one of the clients has no model because the run was
+        not trained with it.
+        """
         known, newcomers = self.prepared.setup.clients, self.prepared.newcomer_ids
         for stranger in [client for client in clients if not 0 <= client < known]:
             why = (
@@ -159,10 +194,13 @@ class Again:
                 f"{self.folder}: {why}; the clients with models are 0 … {known - 1}"
             )
 
+    @with_gradients
     def _before(self, round: int) -> tuple[Manifest | None, State]:
-        """The checkpoint before a round, None before the first, and the server's state in it."""
+        """The checkpoint before a round, None before the first, and the server's state
+        in it.
+        """
         if round not in self._states:
-            found = checkpoint.states(self.checkpoints).get(round - 1)
+            found = checkpoint.states(self.checkpoints, self.run).get(round - 1)
             try:
                 if found is not None:
                     found.verify(self.checkpoints)

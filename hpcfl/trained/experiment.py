@@ -5,13 +5,16 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from hpcfl.data.partition import Split
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 from hpcfl.experiment.config import Config
+from hpcfl.storage import ownership
 from hpcfl.storage.run_folder import PARTITION, RUN
 
-# The keys that may name a user's own code, without which models cannot be made again. The partition is read
-# from the folder, and other scores than the accuracy are not computed again.
+# The keys that may name a user's own code, without which models cannot be made again.
+# The partition is read from the folder, and other scores than the accuracy are not
+# computed again.
 PLUGINS = (("method", "name"), ("model", "name"), ("data", "dataset"))
 
 
@@ -23,7 +26,9 @@ def own_code(table: Mapping[str, Any]) -> list[str]:
 
 
 def named(value: Any) -> set[str]:
-    """The texts in a nested table that may name a user's own plugin, also those in a sweep's lists."""
+    """The texts in a nested table that may name a user's own plugin, also those in a
+    sweep's lists.
+    """
     if isinstance(value, str):
         return {value} if ":" in value else set()
     inner = (
@@ -37,10 +42,11 @@ def named(value: Any) -> set[str]:
 
 
 def again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> Config:
-    """The experiment of the run in a folder, whose resolved configuration is ``table``, on this machine.
+    """The experiment of the run in a folder, whose resolved configuration is ``table``,
+    on this machine.
 
-    own: the user's own plugins that may be imported; looking at a folder runs no code that only the folder
-    names. Raises UserError.
+    own: the user's own plugins that may be imported; looking at a folder runs no code
+    that only the folder names. Raises UserError.
     """
     if foreign := [name for name in own_code(table) if name not in own]:
         raise UserError(
@@ -48,9 +54,11 @@ def again(folder: Path, table: Mapping[str, Any], own: Collection[str]) -> Confi
             f"you name it: {' '.join(f'--own {name}' for name in foreign)}, from Python "
             f"hpcfl.load(…, own={foreign})"
         )
+    partition = folder / PARTITION
+    ownership.require(partition, Split.load(partition).run, config.fingerprint(table))
     wanted: dict[str, Any] = {**deepcopy(dict(table)), "protocol": None}
     drawn = {key: table["partition"][key] for key in ("clients", "seed")}
-    wanted["partition"] = {"scheme": "iid", "file": str(folder / PARTITION), **drawn}
+    wanted["partition"] = {"scheme": "iid", "file": str(partition), **drawn}
     for key in ("scores", "metric"):
         wanted["evaluation"].pop(key, None)
     if wanted["runtime"]["device"] != "cpu":

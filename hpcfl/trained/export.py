@@ -1,9 +1,11 @@
 """Models of a run as files that are used without hpcfl.
 
-For each model ``NAME.safetensors``, its tensors under the names that they have in the module, and
-``NAME.json``, what the model is and how good it was. Beside them a program for each kind of model, such as
-``client.pt2``: the module's forward as ``torch.export`` writes it down, into which the tensors of any model
-of the kind can be loaded. So whatever a method predicts by is in the files as well.
+For each model ``NAME.safetensors``, its tensors under the names that they have in the
+module, and ``NAME.json``, what the model is and how good it was. Beside them a program
+for each kind of model, such as
+``client.pt2``: the module's forward as ``torch.export`` writes it down, into which the
+    tensors of any model of the kind can be loaded. So whatever a method predicts by is
+    in the files as well.
 """
 
 import io
@@ -18,22 +20,24 @@ from torch import nn
 from hpcfl import __version__
 from hpcfl.errors import UserError
 from hpcfl.experiment import blame, plugins
-from hpcfl.files import atomic
+from hpcfl.files import atomic, destination
 from hpcfl.storage import digest
 from hpcfl.trained.models import Models, Trained, predicted
 from hpcfl.trained.module import PREDICTION, Predicting
 
 
 def export(models: Models, chosen: Iterable[Trained], out: Path) -> list[str]:
-    """Write models into the folder ``out``, which is made; returns a line for each, and for what is left out.
+    """Write models into the folder ``out``, which is made; returns a line for each, and
+    for what is left out.
 
-    Where one of them cannot be had, nothing is written. Raises UserError then, and where the folder holds
-    something; RunFailure where it cannot be written.
+    Where one of them cannot be had, nothing is written. Raises UserError then, and
+    where the folder holds something; RunFailure where it cannot be written.
     """
+    destination.check_folder(out)
     with atomic.explained(out):
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        if out.exists() and any(out.iterdir()):
             raise UserError(f"{out}: is there already; choose another --out")
-    with atomic.together(out) as folder:
+    with atomic.whole_folder(out) as folder:
         return _written(models, chosen, folder)
 
 
@@ -68,7 +72,9 @@ def _written(models: Models, chosen: Iterable[Trained], folder: Path) -> list[st
 
 
 def _line(one: Trained, accuracy: float) -> str:
-    """What was exported, for the user; with a warning where it is not what the run recorded."""
+    """What was exported, for the user; with a warning where it is not what the run
+    recorded.
+    """
     of_round = f"{one.name}: {one.moment or 'never scored'}, round {one.round}, {100 * accuracy:.2f} %"
     if one.recorded is None or one.recorded == accuracy:
         return of_round
@@ -79,7 +85,9 @@ def _line(one: Trained, accuracy: float) -> str:
 
 
 def _program(module: nn.Module, x: torch.Tensor) -> tuple[bytes, str]:
-    """The module's forward for any number of samples like ``x`` [n, *shape], or b"" and why there is none."""
+    """The module's forward for any number of samples like ``x`` [n, *shape], or b"" and
+    why there is none.
+    """
     example = torch.cat([x[:1], x[:1]])  # torch takes a dimension of 1 for a constant
     content = io.BytesIO()
     try:

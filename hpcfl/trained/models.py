@@ -28,10 +28,13 @@ GLOBAL = "global"  # the column of the one model that all clients received
 class Trained:
     """One model of a run.
 
-    name: "client 7", "global", "class 3" … module: in evaluation mode; its forward is the prediction that was
-    scored. moment: the column as which it was; None for a model of the server that nobody scores. round: that
-    in which it was. digest: of the run's whole state before that round; None before the first. recorded: its
-    accuracy then, in [0, 1]; None without one. clients: on whose test samples that is.
+    name: "client 7", "global", "class 3" … module: in evaluation mode; its forward is
+        the prediction that was
+    scored. moment: the column as which it was; None for a model of the server that
+        nobody scores. round: that
+    in which it was. digest: of the run's whole state before that round; None before the
+        first. recorded: its accuracy then, in [0, 1]; None without one. clients: on
+        whose test samples that is.
     """
 
     name: str
@@ -58,8 +61,8 @@ class Models:
     ) -> None:
         """Nothing is read yet.
 
-        table: the resolved configuration. counts: the column that counts. best: its best round. own: as for
-        ``experiment.again``.
+        table: the resolved configuration. counts: the column that counts. best: its
+        best round. own: as for ``experiment.again``.
         """
         self.again = Again(folder, table, own)
         self.table = table
@@ -74,7 +77,9 @@ class Models:
     def one(
         self, who: int | str, moment: str | None = None, at: At = "last"
     ) -> Trained:
-        """The model of a client by its id, or one of the server's by its name. Raises UserError."""
+        """The model of a client by its id, or one of the server's by its name. Raises
+        UserError.
+        """
         if isinstance(who, str):
             return self.of_server([who], at)[0]
         found = list(self.of_clients([who], moment, at))
@@ -90,9 +95,10 @@ class Models:
     ) -> Iterator[Trained]:
         """The models of those of the ``clients`` that have one.
 
-        moment: the column as which it was scored, ``pre``, ``post`` …; by default the one that counts.
-        at: "last" or "best", of the rounds in which the column was scored, or a round's number. Raises
-        UserError.
+        moment: the column as which it was scored, ``pre``, ``post`` …; by default the
+            one that counts.
+        at: "last" or "best", of the rounds in which the column was scored, or a round's
+            number. Raises UserError.
         """
         column = moment or self._counts
         round = self._round(column, at)
@@ -111,7 +117,8 @@ class Models:
                 )
 
     def of_server(self, names: Sequence[str] = (), at: At = "last") -> list[Trained]:
-        """The server's models: the global one, and class or cluster models; by default all.
+        """The server's models: the global one, and class or cluster models; by default
+        all.
 
         Raises UserError where there is none, or none of a name.
         """
@@ -138,7 +145,9 @@ class Models:
         ]
 
     def samples(self, clients: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """The test samples of some clients, x [n, *shape] as a model takes them, and y [n]."""
+        """The test samples of some clients, x [n, *shape] as a model takes them, and y
+        [n].
+        """
         samples = self.again.prepared.resources.samples
         x, y = samples.take(
             np.concatenate([samples.test[client] for client in clients])
@@ -146,7 +155,8 @@ class Models:
         return x.cpu(), y.cpu()
 
     def taken(self, x: Any) -> Tensor:
-        """Samples [n, *shape] of the data set's kind, an array or tensor, as a model takes them.
+        """Samples [n, *shape] of the data set's kind, an array or tensor, as a model
+        takes them.
 
         Token ids may be of any length. Raises UserError for another shape.
         """
@@ -209,7 +219,9 @@ class Models:
         return int(wanted)
 
     def _newest(self) -> int:
-        """The last round before which there is a state. Raises UserError where a finished run lost it."""
+        """The last round before which there is a state. Raises UserError where a
+        finished run lost it.
+        """
         newest = (
             int(self._results.rounds.max())
             if self._finished
@@ -219,12 +231,14 @@ class Models:
         return newest
 
     def _refuse_unkept(self, round: int) -> None:
-        """Raises UserError where the state before a round is not there: what took it, or what keeps it."""
+        """Raises UserError where the state before a round is not there: what took it,
+        or what keeps it.
+        """
         kept = self.again.rounds
         if round in kept:
             return
         only = f"only that before {', '.join(map(str, sorted(kept)))}"
-        lost = damaged(self.again.checkpoints)
+        lost = damaged(self.again.checkpoints, self.again.run)
         why = lost.get(name_after(round - 1)) or next(
             (one for one in lost.values() if kept == {1}), None
         )
@@ -307,7 +321,9 @@ class Models:
         )
 
     def _refuse_own_statistics(self, name: str) -> None:
-        """Raises UserError where each client has batch-norm statistics of its own, and the server none."""
+        """Raises UserError where each client has batch-norm statistics of its own, and
+        the server none.
+        """
         prepared = self.again.prepared
         if (
             prepared.resources.buffers.width

@@ -1,4 +1,6 @@
-"""A client's model as a plain module of torch, whose forward is the prediction that was scored."""
+"""A client's model as a plain module of torch, whose forward is the prediction that was
+scored.
+"""
 
 from collections.abc import Callable
 
@@ -6,16 +8,20 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl.fleet.losses import Lane, Predict, Tensors
+from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
+from hpcfl.trained.again import with_gradients
 
-PREDICTION = "prediction"  # the child that holds what a method's own prediction reads beside the model
+# the child that holds what a method's own prediction reads beside the model
+PREDICTION = "prediction"
 
 
 class Predicting(nn.Module):
-    """A model whose forward is a method's own prediction, such as FedProto's by the nearest prototype.
+    """A model whose forward is a method's own prediction, such as FedProto's by the
+    nearest prototype.
 
-    It has the model's children, parameters and buffers under their names, and where the prediction reads
-    variables the further child ``prediction``, whose buffers they are.
+    It has the model's children, parameters and buffers under their names, and where the
+    prediction reads variables the further child ``prediction``, whose buffers they are.
     """
 
     def __init__(self, model: nn.Module, predict: Predict, variables: Tensors) -> None:
@@ -25,7 +31,8 @@ class Predicting(nn.Module):
             for name, tensor in variables.items():
                 known.register_buffer(name, tensor)
             model.add_module(PREDICTION, known)
-        # the model's own dictionaries, so that what is loaded into or moved in one of the two is so in both
+        # the model's own dictionaries, so that what is loaded into or moved in one of
+        # the two is so in both
         self._parameters, self._buffers, self._modules = (
             model._parameters,
             model._buffers,
@@ -44,6 +51,7 @@ class Predicting(nn.Module):
         )
 
 
+@with_gradients
 def module(
     build: Callable[[], nn.Module],
     parameters: Layout,
@@ -55,8 +63,9 @@ def module(
 ) -> nn.Module:
     """The model of one client on the CPU, in evaluation mode.
 
-    build: makes one with fresh numbers. row: its parameters [P]. statistics: its buffers [B]. predict: how it
-    predicts, if not by its forward. variables: what that reads, one client's tensors by name.
+    build: makes one with fresh numbers, and those that are frozen. row: its parameters [P]. statistics: its
+    buffers [B]. predict: how it predicts, if not by its forward. variables: what that
+    reads, one client's tensors by name.
     """
     with torch.random.fork_rng(devices=[]):  # what ``build`` draws is nobody else's
         model = build()
@@ -64,6 +73,7 @@ def module(
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             tensor.copy_(given[name][0])
+    model = constants.whole(model)
     if predict is not None:
         known = {
             name: tensor.cpu().clone() for name, tensor in (variables or {}).items()

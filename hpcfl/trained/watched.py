@@ -1,4 +1,6 @@
-"""A round that is played again with somebody watching: after every mini-batch of the clients' training."""
+"""A round that is played again with somebody watching: after every mini-batch of the
+clients' training.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,7 +1,8 @@
-"""The experiment tried on two samples of one client before round 1, to find mistakes in a user's own code.
+"""The experiment tried on two samples of one client before round 1, to find mistakes in
+a user's own code.
 
-Nothing is written. All that a trial changes is made for it and thrown away, and random numbers are keyed: a
-run computes the same with and without it.
+Nothing is written. All that a trial changes is made for it and thrown away, and random
+numbers are keyed: a run computes the same with and without it.
 """
 
 import traceback
@@ -27,6 +28,8 @@ class Verdict:
     unbatched: str = (
         ""  # one line: what runs for one client but cannot be batched over several
     )
+    # operators that were called and give clients side by side other bits on a CPU
+    dependent: tuple[str, ...] = ()
 
 
 class Elsewhere(Exception):
@@ -36,7 +39,8 @@ class Elsewhere(Exception):
 def run(prepared: Prepared, communicator: Communicator) -> Prepared:
     """Try the experiment and return it as it can run. Collective.
 
-    If clients cannot be batched and ``runtime.lanes`` is "auto", that is with one lane and a note. Raises
+    If clients cannot be batched and ``runtime.lanes`` is "auto", that is with one lane
+    and a note. Another note says what gives clients side by side other bits. Raises
     UserError for a mistake on any rank, with the same line on all ranks.
     """
     verdict, cause = judge(prepared)
@@ -51,14 +55,18 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
         )
         note = f"{unbatched}; they train one after the other, as with runtime.lanes = 1"
         return replace(prepared, resources=resources, notes=[*prepared.notes, note])
+    dependent = sorted({name for verdict in verdicts for name in verdict.dependent})
+    if dependent:
+        note = diagnosis.of_dependent(dependent, prepared.config.runtime.lanes)
+        return replace(prepared, notes=[*prepared.notes, note])
     return prepared
 
 
 def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
     """This rank's verdict, and the exception behind a mistake.
 
-    What fails with several lanes but not with one cannot be batched. That is a mistake, too, if the user has
-    set the number of lanes.
+    What fails with several lanes but not with one cannot be batched. That is a mistake,
+    too, if the user has set the number of lanes.
     """
     resources = prepared.resources
     wrong_score = measuring.diagnose(
@@ -67,10 +75,12 @@ def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
     if wrong_score is not None:
         return _mistaken(*wrong_score)
     lanes = resources.kernel.widest
-    failure = attempt(prepared, lanes) if prepared.store.ids else None
-    if failure is None:
+    if not prepared.store.ids:
         return Verdict(), None
-    alone = failure if lanes == 1 else attempt(prepared, 1)
+    failure, dependent = attempt(prepared, lanes)
+    if failure is None:
+        return Verdict(dependent=tuple(sorted(dependent))), None
+    alone = failure if lanes == 1 else attempt(prepared, 1)[0]
     if alone is None and prepared.config.runtime.lanes == "auto":
         return Verdict(unbatched=diagnosis.of_unbatched(failure)), None
     return _mistaken(
@@ -89,8 +99,10 @@ def _mistaken(
     return Verdict(line, "".join(traceback.format_exception(cause))), cause
 
 
-def attempt(prepared: Prepared, lanes: int) -> Failure | None:
-    """How the trial fails with at most ``lanes`` lanes; None if it does not."""
+def attempt(prepared: Prepared, lanes: int) -> tuple[Failure | None, set[str]]:
+    """How the trial fails with at most ``lanes`` lanes, None if it does not, and what
+    ``imitation.play`` returns.
+    """
     device = prepared.resources.device
     with (
         torch.random.fork_rng([device] if device.type == "cuda" else []),
@@ -98,7 +110,6 @@ def attempt(prepared: Prepared, lanes: int) -> Failure | None:
     ):
         warnings.simplefilter("ignore")
         try:
-            imitation.play(prepared, lanes)
+            return None, imitation.play(prepared, lanes)
         except Failure as failure:
-            return failure
-    return None
+            return failure, set()

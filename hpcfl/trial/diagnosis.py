@@ -1,4 +1,6 @@
-"""What failed in a trial, as one line: where in the user's code, and what was wrong there."""
+"""What failed in a trial, as one line: where in the user's code, and what was wrong
+there.
+"""
 
 import numpy as np
 import torch
@@ -12,15 +14,18 @@ from hpcfl.trial.imitation import SAMPLES
 
 
 def of_mistake(prepared: Prepared, failure: Failure) -> Diagnosis:
-    """What is wrong with the model, if that fails by itself; else with the hook that failed."""
+    """What is wrong with the model, if that fails by itself; else with the hook that
+    failed.
+    """
     return of_model(prepared) or of_hook(prepared, failure)
 
 
 def of_hook(prepared: Prepared, failure: Failure) -> Diagnosis:
     """What is wrong in a hook of the method.
 
-    It is placed at the innermost line of the user's code that the exception went through; without any, where
-    the hook, the method or the model is defined, the first of these that is the user's.
+    It is placed at the innermost line of the user's code that the exception went
+    through; without any, where the hook, the method or the model is defined, the first
+    of these that is the user's.
     """
     error, method = failure.__cause__, type(prepared.config.method)
     assert error is not None
@@ -37,7 +42,9 @@ def of_hook(prepared: Prepared, failure: Failure) -> Diagnosis:
 
 
 def of_model(prepared: Prepared) -> Diagnosis | None:
-    """What is wrong with the model's output for two samples in evaluation mode; None if nothing is."""
+    """What is wrong with the model's output for two samples in evaluation mode; None if
+    nothing is.
+    """
     samples, classes = prepared.resources.samples, prepared.setup.classes
     x, _ = samples.take(np.arange(min(SAMPLES, len(samples.y))))
     try:
@@ -64,7 +71,9 @@ def of_model(prepared: Prepared) -> Diagnosis | None:
 
 
 def of_lanes(failure: Failure) -> Diagnosis:
-    """What keeps clients from training side by side, and what to do about it; it works with one lane."""
+    """What keeps clients from training side by side, and what to do about it; it works
+    with one lane.
+    """
     return f"{of_unbatched(failure)}; set runtime.lanes = 1", failure.__cause__
 
 
@@ -74,6 +83,22 @@ def of_unbatched(failure: Failure) -> str:
     assert error is not None
     said = blame.said(error).partition(". ")[0]
     return f"{blame.line_of(error) or 'model or method'}: cannot be batched over clients ({said})"
+
+
+def of_dependent(operators: list[str], lanes: int | str) -> str:
+    """What a user should know where ``operators`` give clients side by side other bits,
+    with this ``runtime.lanes``.
+    """
+    names = ", ".join(operators)
+    if lanes == "auto":
+        return (
+            f"{names} give a client other last bits beside others; what calls them runs "
+            "for one client after the other"
+        )
+    return (
+        f"runtime.lanes = {lanes}: {names} give a client other last bits beside others, so "
+        "that results depend on the number of ranks; with 'auto' they do not"
+    )
 
 
 def _model_plugin(prepared: Prepared) -> object:

@@ -7,12 +7,16 @@ Diagnosis = tuple[str, BaseException | None]  # a line, and the exception behind
 
 
 class Failure(Exception):
-    """A hook of the method or a function of a score failed: the text is its name, the ``__cause__`` why."""
+    """A hook of the method or a function of a score failed: the text is its name, the
+    ``__cause__`` why.
+    """
 
 
 @contextmanager
 def trying(name: str) -> Iterator[None]:
-    """Inside the block every exception becomes the Failure of the hook or function ``name``."""
+    """Inside the block every exception becomes the Failure of the hook or function
+    ``name``.
+    """
     try:
         yield
     except Exception as error:

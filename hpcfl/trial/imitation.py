@@ -1,9 +1,10 @@
-"""A round of the method on an imitated federation, in which one client with two samples takes part.
+"""A round of the method on an imitated federation, in which one client with two samples
+takes part.
 
 Where there will be newcomers, another such client joins after it.
 
-Model, loss, kernel and messages are the real ones. Where the server aggregates, the client's message stands
-for those of all clients.
+Model, loss, kernel and messages are the real ones. Where the server aggregates, the
+client's message stands for those of all clients.
 """
 
 import math
@@ -45,15 +46,16 @@ class Enough(Exception):
     """Ends a long computation on the server, which has worked so far."""
 
 
-# Failures on the server's side that are no mistakes: here all clients' messages are equal, which may be too
-# odd for a method. torch documents LinAlgError in this place, but its annotations do not count it as public.
+# Failures on the server's side that are no mistakes: here all clients' messages are
+# equal, which may be too odd for a method. torch documents LinAlgError in this place,
+# but its annotations do not count it as public.
 EXCUSED = (
     ValueError,
     ArithmeticError,
     AssertionError,
     Enough,
-    torch.linalg.LinAlgError,
-)  # type: ignore[attr-defined]
+    torch.linalg.LinAlgError,  # type: ignore[attr-defined]
+)
 
 
 class BriefFleet(Fleet):
@@ -63,12 +65,25 @@ class BriefFleet(Fleet):
         return min(super()._epochs(epochs), 1)
 
 
-def play(prepared: Prepared, lanes: int) -> None:
+def play(prepared: Prepared, lanes: int) -> set[str]:
     """Play a round and the final scoring with at most ``lanes`` lanes. Raises Failure.
 
-    What may fail on the server only because the federation is imitated is passed over.
+    Returns the operators that were called and give a lane bits that depend on the lanes
+    beside.
     """
     small = imitate(prepared, lanes)
+    _play(prepared, small)
+    head = small.resources.head
+    of_heads = head.kernel.dependent if head else set()
+    return {*small.resources.kernel.dependent, *of_heads}
+
+
+def _play(prepared: Prepared, small: Prepared) -> None:
+    """Play a round and the final scoring of ``small``, which imitates ``prepared``.
+
+    What may fail on the server only because the federation is imitated is passed over.
+    Raises Failure.
+    """
     last = prepared.config.rounds + 1
     everyone = replace(
         small.cohort(np.arange(small.setup.clients), 1), beat=impatient()
@@ -109,7 +124,9 @@ def play(prepared: Prepared, lanes: int) -> None:
 
 
 def imitate(prepared: Prepared, lanes: int) -> Prepared:
-    """The experiment with one client of two samples, and a kernel and store of its own. Raises Failure."""
+    """The experiment with one client of two samples, and a kernel and store of its own.
+    Raises Failure.
+    """
     real, method = prepared.resources, prepared.method
     clients = min(
         prepared.setup.clients, max(FEWEST, FLOATS // prepared.setup.layout.width)
@@ -172,7 +189,9 @@ def sent(
     ids: np.ndarray = CLIENT,
     hook: str = "send",
 ) -> Inbox:
-    """What the server sends to the client by its ``hook``, as it arrives there. Raises Failure."""
+    """What the server sends to the client by its ``hook``, as it arrives there. Raises
+    Failure.
+    """
     with trying(hook):
         message = checked(
             hook, getattr(small.method, hook)(server, small.audience(ids, round))
@@ -183,7 +202,8 @@ def sent(
 
 
 def client_side(small: Prepared, inbox: Inbox) -> tuple[Message, State]:
-    """What the client sends after training, and as it arrives on the server; it also observes.
+    """What the client sends after training, and as it arrives on the server; it also
+    observes.
 
     Raises Failure.
     """
@@ -215,7 +235,9 @@ def brief(full: Fleet) -> Fleet:
 
 
 def checked(sender: str, message: Any) -> Message:
-    """The message of one client that the hook ``sender`` returned. Raises TypeError if it cannot travel."""
+    """The message of one client that the hook ``sender`` returned. Raises TypeError if
+    it cannot travel.
+    """
     if not isinstance(message, Mapping):
         raise TypeError(
             f"it returns a {type(message).__name__}; expected a dictionary of tensors by name"
@@ -243,7 +265,9 @@ def checked(sender: str, message: Any) -> Message:
 
 
 def check_score(small: Prepared, columns: set[str]) -> None:
-    """Raise UserError if ``evaluation.score`` is none of the ``columns`` that a round records."""
+    """Raise UserError if ``evaluation.score`` is none of the ``columns`` that a round
+    records.
+    """
     wanted, method = small.config.evaluation.score, small.method
     if wanted not in {
         "method",

@@ -1,4 +1,6 @@
-"""The scores tried on made-up logits before round 1, so that mistakes in a user's own score show early."""
+"""The scores tried on made-up logits before round 1, so that mistakes in a user's own
+score show early.
+"""
 
 from collections.abc import Mapping
 
@@ -21,7 +23,9 @@ CLIENTS, SAMPLES, SPARE = (
 def diagnose(
     scores: Mapping[str, Score], classes: int, device: torch.device
 ) -> Diagnosis | None:
-    """What is wrong with the first score that fails, or with names that clash; None if nothing is."""
+    """What is wrong with the first score that fails, or with names that clash; None if
+    nothing is.
+    """
     for name, score in scores.items():
         try:
             check(name, score, classes, device)
@@ -52,7 +56,9 @@ def clash(scores: Mapping[str, Score]) -> Diagnosis | None:
 
 
 def check(name: str, score: Score, classes: int, device: torch.device) -> None:
-    """Compute sums, numbers and summary of a made-up block. Raises Failure if one fails or is malformed."""
+    """Compute sums, numbers and summary of a made-up block. Raises Failure if one fails
+    or is malformed.
+    """
     block = made_up(classes, device)
     with trying("sums"):
         check_additive(score, block, checked_sums(score.sums(block)))
@@ -83,7 +89,9 @@ def numbers(name: str, score: Score, block: Block) -> dict[str, Tensor]:
 
 
 def made_up(classes: int, device: torch.device | str = "cpu") -> Block:
-    """A block of CLIENTS × SAMPLES random logits that are partly right, the same in every trial."""
+    """A block of CLIENTS × SAMPLES random logits that are partly right, the same in
+    every trial.
+    """
     generator = randomness.generator(0, "made-up block")
     labels = torch.from_numpy(generator.integers(classes, size=(CLIENTS, SAMPLES)))
     logits = torch.from_numpy(
@@ -95,7 +103,8 @@ def made_up(classes: int, device: torch.device | str = "cpu") -> Block:
 
 
 def check_additive(score: Score, block: Block, whole: Tensor) -> None:
-    """Raise TypeError unless sums add up over blocks, heed the mask, and are each client's own.
+    """Raise TypeError unless sums add up over blocks, heed the mask, and are each
+    client's own.
 
     whole: the score's sums of the whole block, ``[CLIENTS, width]``.
     """
@@ -142,7 +151,9 @@ def part(block: Block, clients: slice, samples: slice) -> Block:
 
 
 def checked_sums(sums: Tensor) -> Tensor:
-    """What ``Score.sums`` returned. Raises TypeError if it is not a row for each client."""
+    """What ``Score.sums`` returned. Raises TypeError if it is not a row for each
+    client.
+    """
     if not isinstance(sums, Tensor) or sums.dim() != 2 or len(sums) != CLIENTS:
         raise TypeError(
             f"it returns {shown(sums)} for {CLIENTS} clients; expected [{CLIENTS}, width]"
@@ -151,7 +162,9 @@ def checked_sums(sums: Tensor) -> Tensor:
 
 
 def checked_numbers(values: Tensor) -> np.ndarray:
-    """What ``Score.numbers`` has under a name. Raises TypeError if it is not a number for each client."""
+    """What ``Score.numbers`` has under a name. Raises TypeError if it is not a number
+    for each client.
+    """
     if not isinstance(values, Tensor) or values.shape != (CLIENTS,):
         raise TypeError(
             f"it returns {shown(values)} for {CLIENTS} clients; expected [{CLIENTS}]"

@@ -1,63 +1,93 @@
-"""The table of all methods from finished runs: ``python launch/benchmark/write.py RUNS OUT``.
+"""The tables of all methods: ``python launch/benchmark/write.py RUNS OUT``.
 
-RUNS has folders of some of ``SETTINGS``, made by the file of that name beside this one. Written are
-``OUT/runs.csv``, a line for each run with its digest, and ``OUT/SETTING.md``, the tables; those of settings
-that RUNS has no folder of stay as they are. A method that lacks a seed is left out of a table, and named.
+RUNS has folders of some of ``SETTINGS``, made by the file of that name beside this one;
+their finished runs replace the setting's lines in ``OUT/runs.csv``, a line for each run
+with its digest. Lines of settings that RUNS has no folder of stay as they are.
+``OUT/SETTING.md``, the tables, are made of ``OUT/runs.csv`` and nothing else. A method
+that lacks a seed is left out of a table, and named.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas
 
-from hpcfl.report import pairing, summary
+from hpcfl.report import summary
 from hpcfl.report.summary import Run
 from hpcfl.storage.moments import moments
 
+# what a setting is, and its local epochs in a round
 SETTINGS = {
-    "dirichlet": "20 clients, Dirichlet 0.1, everybody takes part",
-    "two-classes": "40 clients with two classes each, DiversiFed's protocol, everybody takes part",
-    "hundred": "100 clients, Dirichlet 0.3, ten take part in a round",
+    "dirichlet": ("20 clients, Dirichlet 0.1, everybody takes part", 1),
+    "two-classes": (
+        "40 clients with two classes each, DiversiFed's protocol, everybody takes part",
+        10,
+    ),
+    "hundred": ("100 clients, Dirichlet 0.3, ten take part in a round", 5),
 }
 SEEDS = [1, 2, 3]
-AT = "tail"  # all numbers are means of the last tenth of the rounds, but for the best round's
-PERCENT = ("accuracy", "spread", "worst tenth", "best", "drift")
+# The passes with a gradient, be it of a part of the model, that a client's defaults
+# make over its training samples in a round: so many times the local epochs, and so many
+# more. All other methods make the local epochs.
+PASSES = {
+    "apfl": (2, 0),
+    "ditto": (1, 2),
+    "fedala": (1, 0.8),  # blending weights, on 80 % of the samples
+    "fedavg-c": (1, 10),
+    "fedfomo": (0.8, 0),  # 20 % of the samples are held out
+    "fedprox-c": (1, 10),
+    "fedrep": (1, 5),  # the head
+    "per-fedavg": (2, 0),
+    "pfedme": (5, 0),
+}
+PERCENT = (
+    "accuracy",
+    "deviation",
+    "ahead deviation",
+    "spread",
+    "worst tenth",
+    "best",
+)
+# what clients train between a model's arrival and its scoring in a column that others
+# have without
+BEFORE = {
+    ("fedavg-c", "pre"): "10 epochs",
+    ("fedprox-c", "pre"): "10 epochs",
+    ("fedala", "pre"): "blending",
+    ("per-fedavg", "pre"): "one step",
+    ("fedbabu", "tuned"): "5 epochs",
+}
 
 
 def main(runs: Path, out: Path) -> None:
-    """Write the table of each setting that was run, and the list of all runs."""
+    """Write the list of all runs, and of it the table of each setting."""
     out.mkdir(parents=True, exist_ok=True)
-    listed, frames = out / "runs.csv", []
-    before = (
-        pandas.read_csv(listed, dtype=str, keep_default_na=False)
-        if listed.exists()
-        else None
-    )
-    for setting, what in SETTINGS.items():
-        if not (runs / setting).is_dir():
-            if before is not None:
-                frames.append(before[before["setting"] == setting])
-            continue
-        finished = [
-            run for run in summary.load_all(runs / setting) if run.summary.finished
-        ]
-        frame = pandas.DataFrame([row(run) for run in finished])
-        frame.insert(0, "setting", setting)
-        frames.append(frame)
-        (out / f"{setting}.md").write_text(
-            page(what, finished, frame), encoding="utf-8"
-        )
-    pandas.concat(frames).to_csv(listed, index=False)
+    listed = out / "runs.csv"
+    frames = {}
+    if listed.exists():
+        before = pandas.read_csv(listed, dtype=str, keep_default_na=False)
+        frames = dict(list(before.groupby("setting")))
+    for setting in SETTINGS:
+        if (runs / setting).is_dir():
+            found = summary.load_all(runs / setting)
+            rows = [row(run) for run in found if run.summary.finished]
+            frames[setting] = pandas.DataFrame(rows)
+            frames[setting].insert(0, "setting", setting)
+    ordered = [frames[setting] for setting in SETTINGS if setting in frames]
+    pandas.concat(ordered).to_csv(listed, index=False)
+    for setting, text in pages(listed).items():
+        (out / f"{setting}.md").write_text(text, encoding="utf-8")
 
 
 def row(run: Run) -> dict[str, Any]:
-    """What is kept of a run. Accuracies are in [0, 1], floats those of one client in a round.
+    """What is kept of a run. Accuracies are in [0, 1], floats those of one client in a
+    round.
 
-    Seconds are the lowest tenth of the rounds': the runs have a shared machine, and rounds that are scored or
-    wait for others say nothing of a method.
+    Seconds are the lowest tenth of the rounds': the runs have a shared machine, and
+    rounds that are scored or wait for others say nothing of a method.
     """
     numbers = {
         name: run.results.values[f"{run.score}/{name}"].astype(float)
@@ -95,87 +125,75 @@ def row(run: Run) -> dict[str, Any]:
     }
 
 
-def page(what: str, finished: Sequence[Run], frame: pandas.DataFrame) -> str:
+def pages(listed: Path) -> dict[str, str]:
+    """The tables in Markdown of the runs in the file ``listed``, by setting."""
+    runs = pandas.read_csv(listed)
+    return {
+        str(setting): page(str(setting), frame)
+        for setting, frame in runs.groupby("setting")
+    }
+
+
+def page(setting: str, frame: pandas.DataFrame) -> str:
     """A setting's table in Markdown, the best method first."""
-    complete = [
-        name for name, own in frame.groupby("method") if sorted(own["seed"]) == SEEDS
-    ]
+    what, epochs = SETTINGS[setting]
+    seeds = frame.groupby("method")["seed"].apply(sorted)
+    complete = [name for name, own in seeds.items() if own == SEEDS]
+    lacking = sorted(set(seeds.index) - set(complete))
     if len(complete) < 2:
         return f"# {what}\n\nNot finished with all seeds.\n"
     frame = frame[frame["method"].isin(complete)].copy()
     frame["rank"] = frame.groupby("seed")["accuracy"].rank(ascending=False)
     frame["floats"] /= frame[frame["method"] == "fedavg"]["floats"].mean()
-    by_name = {
-        name: sorted(
-            (run for run in finished if run.summary.method == name),
-            key=lambda run: run.config["seed"],
-        )
-        for name in complete
-    }
-    found = pairing.compared(by_name, "", finished[0].measure, AT)
-    beaten = {name: len(found.above(name)) for name in complete}
-    beats = {
-        name: sum(name in found.above(other) for other in complete) for name in complete
-    }
-    mean = (
-        frame.groupby("method")
-        .mean(numeric_only=True)
-        .sort_values("accuracy", ascending=False)
-    )
-    deviation = frame.groupby("method")["accuracy"].std(ddof=0)
-    mean["seconds"] = frame.groupby("method")["seconds"].min()
-    columns = frame.groupby("method")["column"].first()
+    local = frame[frame["method"] == "local"].set_index("seed")["accuracy"]
+    frame["ahead"] = frame["accuracy"] - frame["seed"].map(local)
+    by_method = frame.groupby("method")
+    mean = by_method.mean(numeric_only=True)
+    mean["deviation"] = by_method["accuracy"].std(ddof=0)
+    mean["ahead deviation"] = by_method["ahead"].std()
+    mean["seconds"] = by_method["seconds"].min()
+    columns = by_method["column"].first()
     lines = [
-        cells(
-            str(name), columns[name], of_one, deviation[name], beats[name], beaten[name]
-        )
-        for name, of_one in mean.iterrows()
+        cells(str(name), columns[name], epochs, numbers)
+        for name, numbers in mean.sort_values("accuracy", ascending=False).iterrows()
     ]
     heading = list(lines[0])
-    rule = ["---" if name in ("method", "column") else "---:" for name in heading]
-    lacking = sorted({run.summary.method for run in finished} - set(complete))
+    rule = ["---" if name in ("method", "read") else "---:" for name in heading]
     table = [heading, rule, *(line.values() for line in lines)]
     text = [
         f"# {what}",
         "",
         *(f"| {' | '.join(line)} |" for line in table),
         "",
-        pairing.note(by_name, "", finished[0].measure, AT, "Over all"),
+        "What the columns say, and what they do not, is in [README.md](README.md).",
         "",
     ]
-    return "\n".join(
-        text
-        + (
-            [f"Not finished with all seeds: {', '.join(lacking)}.", ""]
-            if lacking
-            else []
-        )
-    )
+    if lacking:
+        text += [f"Not finished with all seeds: {', '.join(lacking)}.", ""]
+    return "\n".join(text)
 
 
 def cells(
-    name: str,
-    column: str,
-    mean: Mapping[str, float],
-    deviation: float,
-    beats: int,
-    beaten: int,
+    name: str, column: str, epochs: int, numbers: Mapping[str, float]
 ) -> dict[str, str]:
     """A line of a table, by heading."""
-    percent = {key: f"{100 * mean[key]:.2f}" for key in PERCENT}
+    percent = {key: f"{100 * numbers[key]:.2f}" for key in PERCENT}
+    signed = {key: f"{100 * numbers[key]:+.2f}" for key in ("ahead", "drift")}
+    times, more = PASSES.get(name, (1, 0))
+    trained = BEFORE.get((name, column))
     return {
         "method": name,
-        "column": column,
-        "accuracy, %": f"{percent['accuracy']} ± {100 * deviation:.2f}",
-        "rank": f"{mean['rank']:.1f}",
-        "better than": str(beats),
-        "worse than": str(beaten),
+        "read": f"{column}, after {trained}" if trained else column,
+        "passes": f"{times * epochs + more:g}",
+        "accuracy, %": f"{percent['accuracy']} ± {percent['deviation']}",
+        "− Local": f"{signed['ahead']} ± {percent['ahead deviation']}",
+        "rank": f"{numbers['rank']:.1f}",
         "spread": percent["spread"],
         "worst tenth": percent["worst tenth"],
         "best round": percent["best"],
-        "drift": f"{100 * mean['drift']:+.2f}".replace("+nan", "–"),
-        "floats": f"{mean['floats']:.2f}",
-        "seconds": f"{mean['seconds']:.2f}",
+        "drift": signed["drift"].replace("+nan", "–"),
+        "floats": f"{numbers['floats']:.2f}",
+        "seconds": f"{numbers['seconds']:.2f}",
     }
 
 

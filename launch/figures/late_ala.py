@@ -7,7 +7,9 @@ from hpcfl.methods.fedala import FedALA
 
 
 class Late(FedALA):
-    """From round ``begins`` on clients blend the received model with their own; before, they train it."""
+    """From round ``begins`` on clients blend the received model with their own; before,
+    they train it.
+    """
 
     begins: PositiveInt = 2
     activation: Activation = "own"  # so that the weights converge when it begins

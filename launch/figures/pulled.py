@@ -1,4 +1,6 @@
-"""DiversiFed's first experiment: every client's model is pulled to all others, or pushed away from them."""
+"""DiversiFed's first experiment: every client's model is pulled to all others, or
+pushed away from them.
+"""
 
 import torch
 from pydantic import Field
@@ -7,7 +9,8 @@ from hpcfl.methods.base import Method
 
 
 class Pulled(Method):
-    """Clients minimise L(w_i) + λ Σ_j ‖w_i − w_j‖₂ over the models w_j that the others sent last.
+    """Clients minimise L(w_i) + λ Σ_j ‖w_i − w_j‖₂ over the models w_j that the others
+    sent last.
 
     Server: ``models`` [M, P]. Client: ``model`` [P]. Down M·P, up P.
     """

@@ -1,10 +1,10 @@
 """The yardstick: FedAvg as an expert would write it for just this experiment, run as
 ``mpiexec -n CORES python by_hand.py``.
 
-One process per core with one thread, clients split by size, the whole normalised data in a tensor
-(channels_last with the weights for convolutions), batches are index slices, pooling before the
-ReLU (in ``hpcfl.models.cnn``), one Allreduce a round, no scoring. On a GPU: the same loop with everything
-on the device.
+One process per core with one thread, clients split by size, the whole normalised data
+in a tensor (channels_last with the weights for convolutions), batches are index slices,
+pooling before the ReLU (in ``hpcfl.models.cnn``), one Allreduce a round, no scoring. On
+a GPU: the same loop with everything on the device.
 """
 
 import argparse
@@ -49,7 +49,9 @@ def one_round(
     mine: list[int],
     world: MPI.Comm,
 ) -> list[torch.Tensor]:
-    """Train this rank's clients one after the other and average all models by their samples."""
+    """Train this rank's clients one after the other and average all models by their
+    samples.
+    """
     parameters, size = list(model.parameters()), workload.batch_size
     total = sum(len(part) for part in workload.train)
     fewest = (

@@ -1,7 +1,8 @@
-"""Messages through ``hpcfl.communication.exchange`` against bare ``Scatterv``/``Gatherv`` of as many bytes.
+"""Messages through ``hpcfl.communication.exchange`` against bare
+``Scatterv``/``Gatherv`` of as many bytes.
 
-Run as ``mpiexec -n 3 python exchange_speed.py``. Alternating runs; prints JSON: seconds of each kind, per
-repetition, on rank 0.
+Run as ``mpiexec -n 3 python exchange_speed.py``. Alternating runs; prints JSON: seconds
+of each kind, per repetition, on rank 0.
 """
 
 import json

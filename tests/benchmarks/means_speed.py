@@ -1,8 +1,9 @@
-"""The mean of all clients' models as ranks add it up, against gathering all models and averaging them.
+"""The mean of all clients' models as ranks add it up, against gathering all models and
+averaging them.
 
-``mpiexec -n 3 python tests/benchmarks/means_speed.py`` prints JSON: seconds on rank 0 of each kind,
-which alternate in one run; what each moved to rank 0 in bytes; how much rank 0's memory grew at its height;
-and in how many columns the two means differ.
+``mpiexec -n 3 python tests/benchmarks/means_speed.py`` prints JSON: seconds on rank 0
+of each kind, which alternate in one run; what each moved to rank 0 in bytes; how much
+rank 0's memory grew at its height; and in how many columns the two means differ.
 """
 
 import json
@@ -58,7 +59,7 @@ def main() -> None:
     found, moved, memory = {}, {}, dict[str, float]()
     for repeat in range(REPEATS + 1):
         for name, kind in kinds.items():
-            communicator.agree(0)
+            communicator.allreduce_max(0)
             before, begun = communicator.bytes_received, time.perf_counter()
             if repeat:
                 kind()

@@ -1,4 +1,6 @@
-"""The rows of one GPU: rounds against an expert's loop, early and steady, and what a run promises there."""
+"""The rows of one GPU: rounds against an expert's loop, early and steady, and what a
+run promises there.
+"""
 
 import statistics
 import sys
@@ -31,7 +33,9 @@ def rounds(bench, name: str) -> dict[str, float]:
 
 
 def methods(bench, name: str) -> dict[str, float]:
-    """How far each method's final state is from the CPU's, as a share of a tensor's largest number."""
+    """How far each method's final state is from the CPU's, as a share of a tensor's
+    largest number.
+    """
     import on_gpu
 
     found: dict[str, float] = {}

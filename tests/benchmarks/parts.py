@@ -1,8 +1,8 @@
-"""What single parts cost: ``python tests/benchmarks/parts.py`` prints a line for each, into
-``results/benchmarks/parts.txt`` too.
+"""What single parts cost: ``python tests/benchmarks/parts.py`` prints a line for each,
+into ``results/benchmarks/parts.txt`` too.
 
-One process with one thread; medians. Data sets are looked for in $HPCFL_DATA. The lines explain rows of the
-table beside it.
+One process with one thread; medians. Data sets are looked for in $HPCFL_DATA. The lines
+explain rows of the table beside it.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,7 +21,8 @@ from hpcfl.storage import results
 from hpcfl.storage.results import Results
 
 OUT = Path(__file__).parents[2] / "results" / "benchmarks" / "parts.txt"
-EPOCHS = 20  # of a step's measurement, so that what an epoch costs beside its steps does not count
+# of a step's measurement, so that what an epoch costs beside its steps does not count
+EPOCHS = 20
 DIGITS = {"data": {"dataset": "digits"}, "model": {"name": "mlp", "hidden": [32]}}
 MNIST = {"data": {"dataset": "mnist"}, "model": {"name": "cnn"}}
 

@@ -1,8 +1,9 @@
-"""PFLlib (Zhang et al., JMLR 2025, github.com/TsingZ0/PFLlib) on a workload, by its own command line.
+"""PFLlib (Zhang et al., JMLR 2025, github.com/TsingZ0/PFLlib) on a workload, by its own
+command line.
 
-It runs from a copy of a checkout's folder ``system``, in one process with torch's default threads, as its
-users start it. Nothing is scored but its round 0, which is not counted; round 1 is not either, because
-FedALA learns its first weights there.
+It runs from a copy of a checkout's folder ``system``, in one process with torch's
+default threads, as its users start it. Nothing is scored but its round 0, which is not
+counted; round 1 is not either, because FedALA learns its first weights there.
 """
 
 import os
@@ -16,7 +17,8 @@ from pathlib import Path
 import numpy as np
 from workloads import load
 
-DATA = "MNIST-of-the-benchmark"  # PFLlib knows by the name what the CNN's first layer has to be
+# PFLlib knows by the name what the CNN's first layer has to be
+DATA = "MNIST-of-the-benchmark"
 # How its servers print a round's seconds, APPLE's without words.
 ROUND = re.compile(r"-{25}.*?\s([0-9.]+(?:e-?[0-9]+)?)")
 

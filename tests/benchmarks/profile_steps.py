@@ -1,9 +1,10 @@
-"""What a round of the methods in the benchmarks consists of: ``python tests/benchmarks/profile_steps.py``
-writes ``results/benchmarks/profile-steps.txt``.
+"""What a round of the methods in the benchmarks consists of: ``python
+tests/benchmarks/profile_steps.py`` writes ``results/benchmarks/profile-steps.txt``.
 
-One process with one thread trains two of W1's clients, without scoring, by one method after the other,
-several times. A mini-batch's gradients are told apart from what a method does beside them; both in parts of
-FedAvg's round, so that they add up to what the table has. Data sets are looked for in $HPCFL_DATA.
+One process with one thread trains two of W1's clients, without scoring, by one method
+after the other, several times. A mini-batch's gradients are told apart from what a
+method does beside them; both in parts of FedAvg's round, so that they add up to what
+the table has. Data sets are looked for in $HPCFL_DATA.
 """
 
 import statistics
@@ -98,7 +99,9 @@ def experiment(folder: Path, method: str) -> Prepared:
 
 
 def play(prepared: Prepared, ids: np.ndarray, round: int) -> float:
-    """The seconds that the clients ``ids`` take for a round; what comes of it is dropped."""
+    """The seconds that the clients ``ids`` take for a round; what comes of it is
+    dropped.
+    """
     alone, resources = OneProcess(), prepared.resources
     message = prepared.method.send(prepared.server, prepared.audience(ids, round))
     inbox, _ = exchange.send(alone, prepared.placement, ids, message, resources.device)

@@ -1,8 +1,9 @@
-"""The yardstick: FedAvg as the usual libraries run it, in one process, as ``python reference.py``.
+"""The yardstick: FedAvg as the usual libraries run it, in one process, as ``python
+reference.py``.
 
-One client after the other, a ``DataLoader`` of its own with batch 10 (training with the workload's batch
-size), torch's default threads; with ``--score`` the start model and the trained model of every client on its
-test samples, by the same loader.
+One client after the other, a ``DataLoader`` of its own with batch 10 (training with the
+workload's batch size), torch's default threads; with ``--score`` the start model and
+the trained model of every client on its test samples, by the same loader.
 """
 
 import argparse

@@ -1,10 +1,11 @@
-"""Seconds per round against two yardsticks: ``python tests/benchmarks/rounds.py [--quick] [--only W1 …]
-[--device cuda] [--pfllib FOLDER]``.
+"""Seconds per round against two yardsticks: ``python tests/benchmarks/rounds.py
+[--quick] [--only W1 …] [--device cuda] [--pfllib FOLDER]``.
 
-Contenders of a row run in turn, several times, so that a noisy neighbour meets all of them (but once against
-PFLlib, which takes minutes); compared are the medians of all their rounds. Writes
-``results/benchmarks/DEVICE.json`` (rows not run stay as they were) and the table in the README beside it.
-Data sets are looked for in $HPCFL_DATA. The row "PFLlib" is measured where --pfllib names a checkout of it.
+Contenders of a row run in turn, several times, so that a noisy neighbour meets all of
+them (but once against PFLlib, which takes minutes); compared are the medians of all
+their rounds. Writes ``results/benchmarks/DEVICE.json`` (rows not run stay as they were)
+and the table in the README beside it. Data sets are looked for in $HPCFL_DATA. The row
+"PFLlib" is measured where --pfllib names a checkout of it.
 """
 
 import argparse
@@ -39,7 +40,9 @@ UNSCORED = [f"evaluation.every={workloads.NEVER}"]
 
 
 class Bench:
-    """Runs contenders in a scratch folder. ``rounds`` timed rounds a run, ``repeats`` runs of each."""
+    """Runs contenders in a scratch folder. ``rounds`` timed rounds a run, ``repeats``
+    runs of each.
+    """
 
     def __init__(self, scratch: Path, options: argparse.Namespace):
         self.scratch, self.device, self.cores = scratch, options.device, options.cores
@@ -66,8 +69,9 @@ class Bench:
     def hpcfl(
         self, name: str, rounds: int, *overrides: str, ranks: int | None = None
     ) -> dict[str, object]:
-        """``hpcfl bench`` of a workload, by default with a worker for each core (one GPU: one worker)
-        and the server."""
+        """``hpcfl bench`` of a workload, by default with a worker for each core (one
+        GPU: one worker) and the server.
+        """
         folder, ranks = (
             self.folder(name),
             ranks or (self.cores if self.device == "cpu" else 1) + 1,
@@ -177,7 +181,9 @@ def methods(bench: Bench, name: str) -> dict[str, float]:
 
 
 def steps(bench: Bench, name: str) -> dict[str, float]:
-    """Methods that do their own steps: Ditto with one personal epoch, pFedMe with five steps a batch."""
+    """Methods that do their own steps: Ditto with one personal epoch, pFedMe with five
+    steps a batch.
+    """
     return against_fedavg(bench, name, STEPS, OF_STEPS)
 
 
@@ -197,12 +203,16 @@ def against_fedavg(
 
 
 def activation(bench: Bench, name: str) -> dict[str, float]:
-    """FedALA's first activation, to convergence, is in round 2, the first after the one that warms up."""
+    """FedALA's first activation, to convergence, is in round 2, the first after the one
+    that warms up.
+    """
     return against_fedavg(bench, name, ("fedavg", "fedala"), {}, rounds=1)
 
 
 def against_pfllib(bench: Bench, name: str) -> dict[str, float]:
-    """Each method once after the other in hpcfl and in PFLlib, which takes minutes for some."""
+    """Each method once after the other in hpcfl and in PFLlib, which takes minutes for
+    some.
+    """
     if bench.pfllib is None:
         raise RuntimeError("tell where a checkout of PFLlib lies, --pfllib FOLDER")
     folder, found = bench.scratch / "PFLlib", {}
@@ -271,10 +281,11 @@ def scaling(bench: Bench, name: str) -> dict[str, float]:
 
 
 def few(bench: Bench, name: str) -> dict[str, float]:
-    """100 stateful clients a round, all there are or 1 % of 10,000, 20 MB of state in memory: seconds,
-    a worker's MB.
+    """100 stateful clients a round, all there are or 1 % of 10,000, 20 MB of state in
+    memory: seconds, a worker's MB.
 
-    Ditto's clients keep a whole model and work the same in their first round as in any other.
+    Ditto's clients keep a whole model and work the same in their first round as in any
+    other.
     """
     found = {}
     for clients in (100, 10_000):

@@ -1,10 +1,12 @@
-"""What many clients in a round cost the server, measured with FedAvg on tiny data with real models.
+"""What many clients in a round cost the server, measured with FedAvg on tiny data with
+real models.
 
-``python tests/benchmarks/scale.py`` writes ``results/benchmarks/scale.json`` and the table in ``scale.md``
-beside it.
+``python tests/benchmarks/scale.py`` writes ``results/benchmarks/scale.json`` and the
+table in ``scale.md`` beside it.
 
-``--only MODEL CLIENTS RANKS`` measures one cell. Each cell is ``hpcfl bench`` of one round after one that
-warms up; every client trains on two random images, 3×32×32, so that it is the models that cost something.
+``--only MODEL CLIENTS RANKS`` measures one cell. Each cell is ``hpcfl bench`` of one
+round after one that warms up; every client trains on two random images, 3×32×32, so
+that it is the models that cost something.
 """
 
 import argparse

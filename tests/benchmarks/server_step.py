@@ -1,10 +1,10 @@
-"""The server's step of a method on given clients' models: ``python server_step.py FOLDER MEGABYTES
-METHOD …``.
+"""The server's step of a method on given clients' models: ``python server_step.py
+FOLDER MEGABYTES METHOD …``.
 
-Prints JSON: seconds of ``aggregate``, ``send`` and what makes the clients' rows of what is sent, which a
-mixture leaves to the clients' rank, of each method, and of copying all models once, which is the memory's
-speed; then with ``runtime.memory`` MEGABYTES the seconds again and the memory, in MB, that steps and
-a checkpoint take beside files.
+Prints JSON: seconds of ``aggregate``, ``send`` and what makes the clients' rows of what
+is sent, which a mixture leaves to the clients' rank, of each method, and of copying all
+models once, which is the memory's speed; then with ``runtime.memory`` MEGABYTES the
+seconds again and the memory, in MB, that steps and a checkpoint take beside files.
 """
 
 import json

@@ -1,5 +1,6 @@
-"""The tables of ``results/benchmarks/README.md`` and, in short, of the project's README from the
-measured values."""
+"""The tables of ``results/benchmarks/README.md`` and, in short, of the project's README
+from the measured values.
+"""
 
 import json
 from collections.abc import Callable
@@ -15,7 +16,9 @@ Values = dict[str, float]
 
 @dataclass(frozen=True)
 class Target:
-    """A line of the table: ``ratio`` of a row's values and the bound that it should keep."""
+    """A line of the table: ``ratio`` of a row's values and the bound that it should
+    keep.
+    """
 
     row: str
     what: str
@@ -234,9 +237,17 @@ def render(results: dict[str, dict]) -> str:
             for found in results.values()
         }
     )
+    rows_of: dict[str, list[str]] = {}
+    for row, found in results.items():
+        rows_of.setdefault(found["commit"], []).append(row)
+    commits = [
+        f"{commit[:7]}{'+' if commit.endswith('+') else ''} ({', '.join(rows)})"
+        for commit, rows in rows_of.items()
+    ]
     head = [
         "",
         f"Measured on: {'; '.join(machines)}.",
+        f"Commits, + with changes that were not committed: {'; '.join(commits)}.",
         "",
         "| row | target | ratio | medians, seconds a round | noise |",
         "|---|---|---|---|---|",

@@ -1,5 +1,6 @@
-"""What is measured: experiments as ``hpcfl`` reads them, and the same data, partition and model for
-the two yardsticks."""
+"""What is measured: experiments as ``hpcfl`` reads them, and the same data, partition
+and model for the two yardsticks.
+"""
 
 import argparse
 from collections.abc import Callable
@@ -95,7 +96,8 @@ EXPERIMENTS = {
     **{f"scaling-{clients}": SCALING.format(clients) for clients in (20, 100, 1000)},
     **{f"few-{clients}": SCALING.format(clients) for clients in (100, 10_000)},
 }
-# All that 10,000 clients can have of 70,000 samples are seven: five to train on, two to test.
+# All that 10,000 clients can have of 70,000 samples are seven: five to train on, two to
+# test.
 SAMPLES_OF_A_CLIENT = {
     "W2": 300,
     **{f"scaling-{clients}": 70 for clients in (20, 100, 1000)},

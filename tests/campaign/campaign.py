@@ -1,5 +1,6 @@
-"""Random faults at any moment and place: whatever strikes, the job ends in time, all commands tell the same
-about it, and in the end each run has the digest and every number of an undisturbed one.
+"""Random faults at any moment and place: whatever strikes, the job ends in time, all
+commands tell the same about it, and in the end each run has the digest and every number
+of an undisturbed one.
 
     python tests/campaign/campaign.py --faults 100 --seed 1 --report results/campaign
     python tests/campaign/campaign.py --only 1/17
@@ -37,7 +38,9 @@ def stage(
     ranks: int = 5,
     faults: int = 3,
 ) -> Iterator[Stage]:
-    """A zygote, and a small disk where one can be mounted; kinds that are not possible here are left out."""
+    """A zygote, and a small disk where one can be mounted; kinds that are not possible
+    here are left out.
+    """
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         folder.chmod(0o755)
@@ -53,7 +56,9 @@ def stage(
 
 
 def others_reach(module: ModuleType) -> bool:
-    """Whether other users may read where a module lies: some are imported only when they are needed."""
+    """Whether other users may read where a module lies: some are imported only when
+    they are needed.
+    """
     return all(
         folder.stat().st_mode & 0o005 == 0o005
         for folder in Path(str(module.__file__)).parents

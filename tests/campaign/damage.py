@@ -1,4 +1,6 @@
-"""Damaged files: one file of a run at rest in some state is changed, and the same command is given again."""
+"""Damaged files: one file of a run at rest in some state is changed, and the same
+command is given again.
+"""
 
 import random
 import time

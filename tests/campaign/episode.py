@@ -7,21 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import around
 import damage
 import faults
 import judge
 import scene
+import strangers
 from scene import Scene, Undisturbed
 from zygote import Zygote
 
-KINDS = {**faults.ALL, **damage.ALL}
+KINDS = {**faults.ALL, **damage.ALL, **strangers.ALL, **around.ALL}
 NEEDS_RANKS = ("kill -9 of mpiexec", "SIGSTOP of a rank")
 NEEDS_ROOT = ("full disk", "another user")
 
 
 @dataclass
 class Event:
-    """One fault: what was done to which run when, how the job ended, and what is wrong with that.
+    """One fault: what was done to which run when, how the job ended, and what is wrong
+    with that.
 
     ``seed`` replays the episode with all its faults.
     """
@@ -49,7 +52,9 @@ class Stage:
     _known: dict[str, tuple[Path, Undisturbed]] = field(default_factory=dict)
 
     def play(self, seed: str) -> list[Event]:
-        """The episode of a seed "campaign/number": numbers deal the kinds, so that all come equally often."""
+        """The episode of a seed "campaign/number": numbers deal the kinds, so that all
+        come equally often.
+        """
         chance = random.Random(seed)
         method = chance.choice(self.methods)
         file, undisturbed = self._experiment(method)
@@ -63,7 +68,8 @@ class Stage:
             self._strike(stage, seed, kind) for kind in (*before, self._dealt(seed))
         ]
         events[-1].wrong += [f"in the end: {line}" for line in judge.complete(stage)]
-        shutil.rmtree(place)
+        for folder in self.disk.glob(f"{place.name}*"):
+            shutil.rmtree(folder)
         return events
 
     def _strike(self, stage: Scene, seed: str, kind: str) -> Event:
@@ -72,7 +78,8 @@ class Stage:
         stage.done.append(kind)
         if lost and outcome.code == 2:  # refused before the fault could strike
             outcome.wrong = judge.unchanged(before, stage.stamp())
-        # A run that was stopped before it wrote anything is told about as it was before.
+        # A run that was stopped before it wrote anything is told about as it was
+        # before.
         began = outcome.code != 75 or stage.stamp() != before
         wrong = outcome.wrong + judge.story(stage, outcome.code if began else None)
         if "Traceback" in outcome.said:

@@ -1,4 +1,6 @@
-"""Faults that a run must survive. Each starts the run of a scene, strikes it, and says how that ended."""
+"""Faults that a run must survive. Each starts the run of a scene, strikes it, and says
+how that ended.
+"""
 
 import errno
 import os
@@ -28,7 +30,9 @@ BLOCK = 1 << 16  # bytes
 
 @dataclass
 class Outcome:
-    """How a struck job ended: None for the code of one that was still there after the grace time."""
+    """How a struck job ended: None for the code of one that was still there after the
+    grace time.
+    """
 
     moment: str
     detail: str
@@ -42,7 +46,9 @@ Fault = Callable[[Scene], Outcome]
 
 
 def from_inside(scene: Scene, act: str, number: int = 0) -> Outcome:
-    """A rank dies or fails at its n-th operation, of the whole run or since the last checkpoint."""
+    """A rank dies or fails at its n-th operation, of the whole run or since the last
+    checkpoint.
+    """
     ranks = scene.ranks()
     strike = Strike("", scene.chance.randrange(max(1, ranks)), act=act, errno=number)
     last = scene.chance.random() < 0.2
@@ -98,7 +104,9 @@ def kill_job(scene: Scene) -> Outcome:
 
 
 def ask_to_stop(scene: Scene, number: signal.Signals, times: int) -> Outcome:
-    """A signal to what was started, to one rank, or to all, as launchers and batch systems send them."""
+    """A signal to what was started, to one rank, or to all, as launchers and batch
+    systems send them.
+    """
     job, moment = _reach(scene, scene.ranks(), connected=True)
     pids = list(job.pids().values())
     targets = scene.chance.choice([[job.process.pid], pids, pids[:1], pids[-1:]])
@@ -120,9 +128,10 @@ def ask_to_stop(scene: Scene, number: signal.Signals, times: int) -> Outcome:
 
 
 def freeze_rank(scene: Scene) -> Outcome:
-    """Whatever MPI has connected must be noticed when it falls silent, until all ranks have taken leave
-    of each other; one that is stopped on its way out, when nobody is left to notice, goes on later and
-    has lost nothing."""
+    """Whatever MPI has connected must be noticed when it falls silent, until all ranks
+    have taken leave of each other; one that is stopped on its way out, when nobody is
+    left to notice, goes on later and has lost nothing.
+    """
     job, moment = _reach(
         scene, scene.chance.randint(2, max(2, scene.most_ranks)), connected=True
     )
@@ -183,7 +192,9 @@ def start_twice(scene: Scene) -> Outcome:
 
 
 def forbid(scene: Scene) -> Outcome:
-    """Somebody else, who may not write or not even read in the folder, tries to run in it."""
+    """Somebody else, who may not write or not even read in the folder, tries to run in
+    it.
+    """
     state = at_rest(scene)
     mode = scene.chance.choice([0o755, 0o700])
     scene.folder.mkdir(exist_ok=True)
@@ -220,7 +231,9 @@ def refuse(
 
 
 def at_rest(scene: Scene) -> str:
-    """Leave the run in some state with no process of it alive, killed at an operation or finished: which."""
+    """Leave the run in some state with no process of it alive, killed at an operation
+    or finished: which.
+    """
     if scene.done and scene.chance.random() < 0.5:
         return "as left"
     if scene.chance.random() < 0.3:
@@ -231,7 +244,9 @@ def at_rest(scene: Scene) -> str:
 
 
 def _reach(scene: Scene, ranks: int, connected: bool = False) -> tuple[Job, str]:
-    """Start the run and wait for a moment; with ``connected`` one at which MPI has started."""
+    """Start the run and wait for a moment; with ``connected`` one at which MPI has
+    started.
+    """
     moment = scene.chance.choice(MOMENTS)
     job = scene.start(ranks, _telling(scene, moment))
     reached = (job.connected if connected else job.begun)() and (

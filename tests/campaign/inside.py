@@ -1,9 +1,10 @@
-"""What happens inside a process of a job that is to be struck: it counts its own input/output operations
-below the results folder, and at one of them it dies, fails, or tells the campaign that the moment has come.
+"""What happens inside a process of a job that is to be struck: it counts its own
+input/output operations below the results folder, and at one of them it dies, fails, or
+tells the campaign that the moment has come.
 
-An operation is: opening for writing, writing, syncing, renaming, removing, making a folder, cutting a file.
-``HPCFL_JOB`` names a folder where the process says what it has come to; ``HPCFL_STRIKE`` is a ``Strike``
-in JSON.
+An operation is: opening for writing, writing, syncing, renaming, removing, making a
+folder, cutting a file. ``HPCFL_JOB`` names a folder where the process says what it has
+come to; ``HPCFL_STRIKE`` is a ``Strike`` in JSON.
 """
 
 import atexit
@@ -35,11 +36,12 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 @dataclass
 class Strike:
-    """What is to happen in the process of ``rank`` at its operation ``number`` below ``folder``, counted from
-    the moment when a file whose name contains ``after`` is renamed into place.
+    """What is to happen in the process of ``rank`` at its operation ``number`` below
+    ``folder``, counted from the moment when a file whose name contains ``after`` is
+    renamed into place.
 
-    act: "kill", "fail" with ``errno``, or "tell". limit: bytes that a file may have. user: whose rights to
-    take.
+    act: "kill", "fail" with ``errno``, or "tell". limit: bytes that a file may have.
+    user: whose rights to take. output: "full" or "closed", for standard output.
     """
 
     folder: str
@@ -50,6 +52,7 @@ class Strike:
     errno: int = 0
     limit: int | None = None
     user: int | None = None
+    output: str = ""
 
 
 class Operations:
@@ -63,7 +66,9 @@ class Operations:
     def happens(
         self, path: Any, half: Callable[[], Any] = lambda: None, renames: bool = False
     ) -> None:
-        """Before an operation on ``path``; ``half`` carries out the part that a kill or an error leaves."""
+        """Before an operation on ``path``; ``half`` carries out the part that a kill or
+        an error leaves.
+        """
         path = os.fsdecode(path)
         if not path.startswith(self._strike.folder):
             return
@@ -105,6 +110,10 @@ def prepare() -> None:
         os.setresgid(strike.user, strike.user, strike.user)
         os.setresuid(strike.user, strike.user, strike.user)
     tell_connected(place / f"connected-{rank}")
+    if strike.output == "full":
+        os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+    elif strike.output == "closed":
+        os.close(1)
 
 
 def watch(operations: Operations) -> None:
@@ -153,7 +162,9 @@ def watch(operations: Operations) -> None:
 
 
 def tell_connected(path: Path) -> None:
-    """Let the campaign know when MPI has started: from here on a silent rank must be noticed."""
+    """Let the campaign know when MPI has started: from here on a silent rank must be
+    noticed.
+    """
     from hpcfl.communication import mpi
 
     connect = mpi.connect

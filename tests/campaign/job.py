@@ -23,7 +23,9 @@ PAUSE = 0.002  # seconds between two looks
 
 
 class Job:
-    """``hpcfl ARGUMENTS`` on so many ranks, 0 without mpiexec. ``strike`` tells what happens inside of it."""
+    """``hpcfl ARGUMENTS`` on so many ranks, 0 without mpiexec. ``strike`` tells what
+    happens inside of it.
+    """
 
     def __init__(
         self,
@@ -77,7 +79,9 @@ class Job:
         }
 
     def operations(self) -> int:
-        """How many input/output operations there were, of a job that has ended by itself."""
+        """How many input/output operations there were, of a job that has ended by
+        itself.
+        """
         return int((self._place / "operations").read_text())
 
     def begun(self) -> bool:
@@ -91,11 +95,15 @@ class Job:
         )
 
     def struck(self) -> bool:
-        """Wait until the operation that was to be told of is reached; False if the job ended before."""
+        """Wait until the operation that was to be told of is reached; False if the job
+        ended before.
+        """
         return self._wait((self._place / "struck").exists)
 
     def end(self, patience: float) -> int | None:
-        """The exit code, None for a job that is still there after ``patience`` seconds and is killed then."""
+        """The exit code, None for a job that is still there after ``patience`` seconds
+        and is killed then.
+        """
         try:
             return self.process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -104,8 +112,9 @@ class Job:
             self.kill()
 
     def left_alone(self, pid: int, patience: float) -> bool:
-        """Whether the other ranks have all left for good, and the job waits for this one; False
-        if it ends before."""
+        """Whether the other ranks have all left for good, and the job waits for this
+        one; False if it ends before.
+        """
         deadline, since = time.monotonic() + patience, time.monotonic()
         while self.process.poll() is None and time.monotonic() < deadline:
             if any(_alive(other) for other in self.pids().values() if other != pid):

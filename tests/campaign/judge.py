@@ -1,4 +1,6 @@
-"""Lines about what is wrong: with how a run ended, with what commands tell about it, with what it came to."""
+"""Lines about what is wrong: with how a run ended, with what commands tell about it,
+with what it came to.
+"""
 
 import json
 import re
@@ -15,12 +17,16 @@ SHOWN = 300  # characters of an output
 
 
 def killed(code: int | None) -> list[str]:
-    """A killed job ends, and with no code that stands for another end; 0 where the kill came too late."""
+    """A killed job ends, and with no code that stands for another end; 0 where the kill
+    came too late.
+    """
     return [] if code not in (None, 2, 75) else [f"killed, it ended with code {code}"]
 
 
 def failed(code: int | None, said: str, reason: str) -> list[str]:
-    """A failure ends the job with 1, or 2 before it began, and says why; 0 where it did not matter."""
+    """A failure ends the job with 1, or 2 before it began, and says why; 0 where it did
+    not matter.
+    """
     if code == 0:
         return []
     if code not in (1, 2):
@@ -31,7 +37,9 @@ def failed(code: int | None, said: str, reason: str) -> list[str]:
 def stopped(
     code: int | None, number: signal.Signals, times: int, early: bool, ranks: int
 ) -> list[str]:
-    """A first signal ends with 75, the second at once; 0 where it came too late, death where too early."""
+    """A first signal ends with 75, the second at once; 0 where it came too late, death
+    where too early.
+    """
     allowed = {0, 75} | ({1, 255} if times > 1 else set())  # mpiexec says 255
     allowed |= {-number, int(number), 128 + number} if early else set()
     if number == signal.SIGINT and times > 1:
@@ -67,8 +75,9 @@ def unchanged(before: dict, after: dict) -> list[str]:
 
 
 def twice(scene: Scene, codes: list[int | None], jobs: list[Job]) -> list[str]:
-    """One of two starts wins; the other is refused or finds the run complete. Both are where
-    no state is left."""
+    """One of two starts wins; the other is refused or finds the run complete. Both are
+    where no state is left.
+    """
     if 0 not in codes and not scene.lost():
         said = " / ".join(job.err[-SHOWN:] for job in jobs)
         return [f"neither of two starts came through: {codes}: {said}"]
@@ -81,8 +90,8 @@ def twice(scene: Scene, codes: list[int | None], jobs: list[Job]) -> list[str]:
 
 
 def story(scene: Scene, code: int | None) -> list[str]:
-    """``show``, ``status``, ``table``, the disk, and the ``code`` of a run that has just ended tell the same,
-    and change nothing.
+    """``show``, ``status``, ``table``, the disk, and the ``code`` of a run that has
+    just ended tell the same, and change nothing.
     """
     before, wrong, folder = scene.stamp(), [], str(scene.folder)
     looks = {
@@ -129,7 +138,9 @@ def _agreed(
 
 
 def continued(scene: Scene, code: int | None, job: Job, before: dict) -> list[str]:
-    """The same command again ends with 0; or with 2 and without a change, where no state is left."""
+    """The same command again ends with 0; or with 2 and without a change, where no
+    state is left.
+    """
     if code == 0:
         return ["a traceback"] if "Traceback" in job.said else []
     if scene.manifests():
@@ -140,7 +151,9 @@ def continued(scene: Scene, code: int | None, job: Job, before: dict) -> list[st
 
 
 def complete(scene: Scene) -> list[str]:
-    """The same command, on other ranks, brings the run to its end; once more it finds it complete."""
+    """The same command, on other ranks, brings the run to its end; once more it finds
+    it complete.
+    """
     before = scene.stamp()
     job = scene.start(scene.ranks())
     code = job.end(FINISH)
@@ -208,7 +221,9 @@ def _differences(expected: Results, found: Results, rows: np.ndarray) -> list[st
 
 
 def lossy(scene: Scene) -> bool:
-    """Whether so much was damaged that metrics may be lost; one copy is not enough for that."""
+    """Whether so much was damaged that metrics may be lost; one copy is not enough for
+    that.
+    """
     return sum(what in ("metrics", "rounds") for what in scene.damaged) > 1
 
 

@@ -1,4 +1,6 @@
-"""The report of a campaign run in one or several parts: tables in README.md, everything in events.json."""
+"""The report of a campaign run in one or several parts: tables in README.md, everything
+in events.json.
+"""
 
 import json
 import os
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from episode import Event
+from faults import LATE
 
 from hpcfl.storage import provenance
 
@@ -44,10 +47,14 @@ def markdown(parts: list[dict[str, Any]]) -> str:
     methods = ", ".join(
         f"{name} {times}×" for name, times in sorted(_count(events, "method").items())
     )
+    late = sum(event["moment"] == LATE for event in events)
     lines = [
         f"# {len(events)} random faults, {len(wrong)} of them with a wrong outcome",
         "",
         PROMISE,
+        "",
+        f"Of these faults {late} came too late, when the run had ended; {len(events) - late} are left. "
+        "Only the commits below were put to them.",
         "",
         *_table(events),
         "",

@@ -1,7 +1,10 @@
-"""One run that faults strike: its file, its folder, the undisturbed run it must equal, its commands."""
+"""One run that faults strike: its file, its folder, the undisturbed run it must equal,
+its commands.
+"""
 
 import hashlib
 import random
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -17,7 +20,9 @@ from hpcfl.storage import manifest, results
 from hpcfl.storage.manifest import Manifest
 from hpcfl.storage.results import Results
 
-HANG_AFTER = 15  # seconds of silence; runtime.hang_after. A first step took 8 on a machine with a load of 7.
+# seconds of silence; runtime.hang_after. A first step took 8 on a machine with a load
+# of 7.
+HANG_AFTER = 15
 FINISH = 120.0  # seconds that an undisturbed run may take on a loaded machine
 ROUNDS = 5
 EXPERIMENT = """
@@ -48,16 +53,29 @@ hang_after = {hang_after}
 
 @dataclass(frozen=True)
 class Undisturbed:
-    """What a run comes to when nothing happens to it, and how many input/output operations that takes."""
+    """What a run comes to when nothing happens to it, and how many input/output
+    operations that takes.
+
+    other: the folder of a run that differs in its seed alone.
+    """
 
     digest: str
     results: Results
     operations: int
+    other: Path
+
+    @cached_property
+    def others_digest(self) -> str:
+        """The digest of the other run."""
+        [newest, *_] = manifest.newest_first(self.other / "checkpoints")
+        return manifest.read(newest).digest
 
 
 @dataclass
 class Scene:
-    """A run; ``place`` holds its folder and nothing else. ``done``: the faults that have struck it so far."""
+    """A run; ``place`` holds its folder and nothing else. ``done``: the faults that
+    have struck it so far.
+    """
 
     zygote: Zygote
     file: Path
@@ -71,6 +89,12 @@ class Scene:
     @cached_property
     def folder(self) -> Path:
         return self.place / "run"
+
+    def elsewhere(self) -> Path:
+        """A new folder on the same file system that is not below ``place``."""
+        beside = self.place.with_name(f"{self.place.name}-elsewhere")
+        beside.mkdir(exist_ok=True)
+        return Path(tempfile.mkdtemp(dir=beside))
 
     def ranks(self) -> int:
         """How many to start with, mostly one, which is quick; 0 is without mpiexec."""
@@ -91,8 +115,12 @@ class Scene:
 
     def look(self, *command: str, user: int | None = None) -> tuple[int | None, Job]:
         """A command that only looks: its exit code and the job that has ended."""
-        job = Job(self.zygote, 0, [*command], Strike(str(self.folder), user=user))
+        job = self.begin(*command, user=user)
         return job.end(FINISH), job
+
+    def begin(self, *command: str, user: int | None = None) -> Job:
+        """A command that only looks, which is under way when this returns."""
+        return Job(self.zygote, 0, [*command], Strike(str(self.folder), user=user))
 
     def manifests(self) -> list[tuple[Path, Manifest]]:
         """The checkpoints that are intact to the last byte, newest first."""
@@ -107,7 +135,9 @@ class Scene:
         return found
 
     def lost(self) -> bool:
-        """Whether no state is left to go on from, so that a start is refused until there is a fresh one."""
+        """Whether no state is left to go on from, so that a start is refused until
+        there is a fresh one.
+        """
         return bool(self.damaged) and not self.manifests()
 
     def _complete(self) -> list[Manifest]:
@@ -117,7 +147,7 @@ class Scene:
             with suppress(Damaged, OSError):
                 one = manifest.read(path)
                 if all(
-                    (folder / shard.name).stat().st_size == shard.size
+                    (folder / shard.name).lstat().st_size == shard.size
                     for shard in one.files
                 ):
                     found.append(one)
@@ -131,13 +161,16 @@ class Scene:
             return Results()
 
     def finished(self) -> bool:
-        """Whether round R + 1 is on the disk, and the state that it scored is there as far as one can see
-        without reading it all."""
+        """Whether round R + 1 is on the disk, and the state that it scored is there as
+        far as one can see without reading it all.
+        """
         newest = max((one.round for one in self._complete()), default=0)
         return ROUNDS + 1 in self.recorded().rounds and not 0 < newest < ROUNDS
 
     def stamp(self) -> dict[str, tuple[object, ...]]:
-        """Everything below ``place``: names, kinds, rights, contents, and the times of files."""
+        """Everything below ``place``: names, kinds, rights, contents, and the times of
+        files.
+        """
         return {
             str(path.relative_to(self.place)): _stamp(path)
             for path in sorted(self.place.rglob("*"))
@@ -156,7 +189,9 @@ def _stamp(path: Path) -> tuple[object, ...]:
 
 
 def write(folder: Path, method: str, number: int) -> Path:
-    """The experiment file of a method; the number varies what is trained, scored and saved."""
+    """The experiment file of a method; the number varies what is trained, scored and
+    saved.
+    """
     file = folder / f"{method}.toml"
     varied = {
         "fraction": (1.0, 0.6)[number % 2],
@@ -170,10 +205,18 @@ def write(folder: Path, method: str, number: int) -> Path:
 
 
 def undisturbed(zygote: Zygote, file: Path, place: Path) -> Undisturbed:
-    """Run it in this folder, alone."""
-    folder = place / "run"
-    job = Job(zygote, 0, ["run", str(file), "--out", str(folder)], Strike(str(folder)))
+    """Run it in this folder, alone, and then with another seed."""
+    folder, other = place / "run", place / "other"
+    job = _alone(zygote, file, folder)
+    _alone(zygote, file, other, "--set", "seed=9")
+    newest = manifest.read(manifest.newest_first(folder / "checkpoints")[0])
+    return Undisturbed(newest.digest, results.read(folder), job.operations(), other)
+
+
+def _alone(zygote: Zygote, file: Path, folder: Path, *options: str) -> Job:
+    """The job, which has ended."""
+    arguments = ["run", str(file), "--out", str(folder), *options]
+    job = Job(zygote, 0, arguments, Strike(str(folder)))
     if job.end(FINISH):
         raise RuntimeError(f"{file.stem}: does not run even undisturbed: {job.said}")
-    newest = manifest.read(manifest.newest_first(folder / "checkpoints")[0])
-    return Undisturbed(newest.digest, results.read(folder), job.operations())
+    return job

@@ -1,4 +1,6 @@
-"""The campaign in short: one fault of every kind that is possible here, each in a run of its own."""
+"""The campaign in short: one fault of every kind that is possible here, each in a run
+of its own.
+"""
 
 import campaign
 import pytest
@@ -8,6 +10,7 @@ pytestmark = [pytest.mark.mpi, pytest.mark.slow]
 
 
 @pytest.mark.skipif(not MPIEXEC.exists(), reason="no mpiexec beside this Python")
+@pytest.mark.timeout(1800)
 def test_one_fault_of_every_kind():
     with campaign.stage(["fedavg", "ditto"], ranks=3, faults=1) as on:
         events = campaign.run(

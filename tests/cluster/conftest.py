@@ -72,9 +72,10 @@ class Cluster:
     def experiment(
         self, pause: float = 0.0, every: int | str = 1, sweep: str = "", since: int = 3
     ) -> str:
-        """An experiment file of 20 rounds; ``pause``: seconds of a round in which nothing is computed,
-        ``since`` a round until ``hurry``: so many that a slow machine does not get to round 20 before what
-        a test does to the run."""
+        """An experiment file of 20 rounds; ``pause``: seconds of a round in which
+        nothing is computed, ``since`` a round until ``hurry``: so many that a slow
+        machine does not get to round 20 before what a test does to the run.
+        """
         self.write("slow", "")
         text = EXPERIMENT.format(
             pause=f"pause = {pause}\nsince = {since}" if pause else "",
@@ -108,15 +109,18 @@ class Cluster:
         )
 
     def submit(self, out: str = "out") -> list[str]:
-        """The ids of the jobs, in the order of their cells those too that were in the queue."""
+        """The ids of the jobs, in the order of their cells those too that were in the
+        queue.
+        """
         output = self.hpcfl("submit", "e.toml", "--profile", "bed", "--out", out)
         return [
             line.rpartition(" ")[2] for line in output.splitlines() if " job " in line
         ]
 
     def state(self, job: str) -> str:
-        """Slurm's word for it, e.g. PENDING; requeued jobs, which Slurm holds back for two minutes,
-        are let go at once."""
+        """Slurm's word for it, e.g. PENDING; requeued jobs, which Slurm holds back for
+        two minutes, are let go at once.
+        """
         state = (
             self.run(
                 "squeue",
@@ -162,7 +166,9 @@ class Cluster:
         assert self.state(job) == end, self.log()
 
     def ended(self, job: str) -> bool:
-        """Whether it has, for good: a job that is being requeued passes through such a state."""
+        """Whether it has, for good: a job that is being requeued passes through such a
+        state.
+        """
         if self.state(job) not in ENDS:
             return False
         time.sleep(2)
@@ -208,8 +214,9 @@ class Cluster:
 
 @pytest.fixture(scope="session")
 def testbed(zygote: Zygote) -> Iterator[dict[str, str]]:
-    """The environment in which Slurm's commands find the test Slurm, and Python processes are forked from the
-    zygote, those of its jobs too."""
+    """The environment in which Slurm's commands find the test Slurm, and Python
+    processes are forked from the zygote, those of its jobs too.
+    """
     os.environ["PATH"] += os.pathsep + "/usr/sbin"
     if any(shutil.which(program) is None for program in PROGRAMS):
         installed = subprocess.run(

@@ -1,4 +1,6 @@
-"""Methods for jobs: copied beside the experiment file and named there as 'methods_for_jobs:Slow'."""
+"""Methods for jobs: copied beside the experiment file and named there as
+'methods_for_jobs:Slow'.
+"""
 
 import time
 from pathlib import Path
@@ -9,8 +11,9 @@ from hpcfl.methods.fedavg import FedAvg
 
 
 class Slow(FedAvg):
-    """FedAvg with a pause before each aggregation, from round ``since`` on, while a file ``slow`` lies in the
-    working folder; it raises where one ``broken-SEED`` does."""
+    """FedAvg with a pause before each aggregation, from round ``since`` on, while a
+    file ``slow`` lies in the working folder; it raises where one ``broken-SEED`` does.
+    """
 
     pause: float = Field(0.0, description="seconds")
     since: int = 3

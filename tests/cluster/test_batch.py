@@ -64,7 +64,8 @@ def test_options_of_a_gpu_job():
         ),
         (
             Profile(mpi="pmix", gpus_per_node=4),
-            "srun --mpi=pmix --wait=10 --kill-on-bad-exit=0 --cpus-per-task=1 --cpu-bind=cores --gpu-bind=none",
+            "srun --mpi=pmix --wait=10 --kill-on-bad-exit=0 --cpus-per-task=1"
+            " --cpu-bind=cores --gpu-bind=none",
         ),
         (Profile(mpi="mpiexec", nodes=2, ranks_per_node=4), "mpiexec -n 8"),
         (Profile(cluster="local"), "mpiexec -n 2"),
@@ -78,7 +79,9 @@ def test_what_starts_the_ranks(profile, line):
 
 @pytest.mark.parametrize("name", ODD)
 def test_odd_names_reach_the_command_unchanged(name, tmp_path):
-    """The script is run, with its command replaced by one that writes down its arguments."""
+    """The script is run, with its command replaced by one that writes down its
+    arguments.
+    """
     seen = tmp_path / "seen"
     words = [
         "python",

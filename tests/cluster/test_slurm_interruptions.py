@@ -1,4 +1,6 @@
-"""Runs in a real Slurm, interrupted in every way Slurm knows, and always finished with the same bits."""
+"""Runs in a real Slurm, interrupted in every way Slurm knows, and always finished with
+the same bits.
+"""
 
 import os
 import re
@@ -23,7 +25,9 @@ def in_round_three(cluster):
 
 
 def test_time_limit_hit_twice(cluster, undisturbed):
-    """A limit of two minutes, of which Slurm warns at once: every start gets only some seconds."""
+    """A limit of two minutes, of which Slurm warns at once: every start gets only some
+    seconds.
+    """
     cluster.experiment(pause=5, every="auto", since=1)
     # On a slow machine many starts come to nothing.
     cluster.profile(time="0:02:00", warning=115, ranks_per_node=1, max_requeues=20)
@@ -77,7 +81,9 @@ def test_plain_batch_script(cluster, undisturbed):
 
 
 def test_without_scontrol_jobs_follow_each_other(cluster, undisturbed):
-    """A task of an array is told to stop, then the job that follows it, which is no task."""
+    """A task of an array is told to stop, then the job that follows it, which is no
+    task.
+    """
     (cluster.folder / "bin").mkdir()
     for program in ("sbatch", "squeue", "srun"):
         (cluster.folder / "bin" / program).symlink_to(shutil.which(program))

@@ -1,5 +1,6 @@
 """States of cells, from folders as runs leave them and a queue that is given."""
 
+import errno
 import json
 import shutil
 from pathlib import Path
@@ -13,7 +14,8 @@ from hpcfl.commands.experiments import run_table
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RunFailure, UserError
-from hpcfl.experiment.config import parse
+from hpcfl.experiment.config import fingerprint, parse
+from hpcfl.files import output
 from hpcfl.storage import results
 from hpcfl.storage.lock import FolderLock
 from hpcfl.storage.metrics import MetricsWriter
@@ -115,10 +117,10 @@ def test_running_while_its_folder_is_locked(sweep, queue):
     (sweep / "seed=1").mkdir()
     with FolderLock(sweep / "seed=1"):
         assert states(sweep)[1] == ("seed=1", "starting", "requeued 1 time")
-        MetricsWriter(sweep / "seed=1", {}, {}).record(1, {"final": 0})
-        (sweep / "seed=1" / "run.json").write_bytes(
-            (sweep / "seed=0" / "run.json").read_bytes()
-        )
+        described = (sweep / "seed=0" / "run.json").read_bytes()
+        (sweep / "seed=1" / "run.json").write_bytes(described)
+        header = {"run": fingerprint(json.loads(described)["config"])}
+        MetricsWriter(sweep / "seed=1", header, {}).record(1, {"final": 0})
         assert states(sweep)[1] == ("seed=1", "running", "requeued 1 time")
     assert states(sweep)[1][1] == "running"  # so the queue says
 
@@ -204,6 +206,19 @@ def test_a_single_run_and_a_folder_without_any(sweep, tmp_path):
         status.look(tmp_path / "nowhere")
 
 
+def test_of_very_many_cells_the_first_are_shown(sweep, monkeypatch, capsys):
+    monkeypatch.setattr(status, "SHOWN", 1)
+    status.show(sweep, watch=False)
+    shown = capsys.readouterr().out
+    assert "… and 1 more\n1 finished, 1 waiting" in shown and "seed=1" not in shown
+
+
+def test_watching_ends_when_nobody_can_see_it(sweep, queue, monkeypatch):
+    queue("RUNNING", "None", 0)
+    monkeypatch.setattr(output, "failure", lambda: OSError(errno.EPIPE, "gone"))
+    status.show(sweep, watch=True)
+
+
 def test_watching_ends_when_nothing_is_under_way(sweep, capsys):
     status.show(sweep, watch=True)
     assert "1 finished, 1 waiting" in capsys.readouterr().out
@@ -212,9 +227,10 @@ def test_watching_ends_when_nothing_is_under_way(sweep, capsys):
 def test_watching_while_a_job_runs(sweep, queue, monkeypatch, capsys):
     """It finishes between two looks."""
     queue("RUNNING", "None", 0)
-    finish = lambda seconds: run(
-        parse(TABLE | {"seed": 1}), sweep / "seed=1", OneProcess()
-    )  # noqa: E731
+
+    def finish(seconds):
+        run(parse(TABLE | {"seed": 1}), sweep / "seed=1", OneProcess())
+
     monkeypatch.setattr(status, "time", SimpleNamespace(sleep=finish))
     status.show(sweep, watch=True)
     assert capsys.readouterr().out.endswith("\n2 finished\n")
@@ -222,8 +238,9 @@ def test_watching_while_a_job_runs(sweep, queue, monkeypatch, capsys):
 
 @pytest.mark.slow
 def test_cells_of_a_sweep_go_on_after_a_failure(tmp_path, no_figures, capsys):
-    """The third cell runs although the second diverges; it is tried again the next time, the
-    others are not."""
+    """The third cell runs although the second diverges; it is tried again the next
+    time, the others are not.
+    """
     table = {**TABLE, "sweep": {"method.name": ["fedavg", "tiny:Diverges", "local"]}}
     for _ in range(2):
         with pytest.raises(

@@ -1,4 +1,6 @@
-"""Submission without Slurm's help: profiles that run here, what is printed, what is left in the folder."""
+"""Submission without Slurm's help: profiles that run here, what is printed, what is
+left in the folder.
+"""
 
 import json
 import shlex
@@ -29,7 +31,9 @@ seed = [0, 1]
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """The current folder, with an experiment file and the profiles ``local``, ``debug`` and ``slurm``."""
+    """The current folder, with an experiment file and the profiles ``local``, ``debug``
+    and ``slurm``.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     (tmp_path / "e.toml").write_text(EXPERIMENT)
@@ -46,7 +50,9 @@ def here(tmp_path, monkeypatch):
 
 @pytest.fixture
 def forked(zygote, monkeypatch):
-    """Ranks are forked from the zygote; not submitit's own processes, whose numbers it has to know."""
+    """Ranks are forked from the zygote; not submitit's own processes, whose numbers it
+    has to know.
+    """
     monkeypatch.setenv("PATH", zygote.path)
     monkeypatch.setattr(
         submission, "sys", SimpleNamespace(executable=str(zygote.python))

@@ -23,7 +23,9 @@ DEAF = "trap '' USR1; touch started; sleep 30"
 
 @pytest.fixture
 def slurm(tmp_path, monkeypatch):
-    """``slurm(scontrol="exit 0", …)``: commands that note how they were called and then do this."""
+    """``slurm(scontrol="exit 0", …)``: commands that note how they were called and then
+    do this.
+    """
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin:/bin")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
@@ -85,7 +87,9 @@ def supervise(
     warning: float = 60,
     max_requeues: int = 1,
 ):
-    """Exit code and what the supervisor said; ``send``: a signal once the ranks have started."""
+    """Exit code and what the supervisor said; ``send``: a signal once the ranks have
+    started.
+    """
     process = run_supervisor(folder, ranks, warning, max_requeues)
     if send is not None:
         while not (folder / "started").exists():

@@ -1,5 +1,6 @@
-"""Two hosts with a network between them: namespaces on this machine, joined by a virtual cable,
-MPI over TCP."""
+"""Two hosts with a network between them: namespaces on this machine, joined by a
+virtual cable, MPI over TCP.
+"""
 
 import json
 import os
@@ -46,8 +47,9 @@ hang_after = {HANG_AFTER}
 class Network:
     """Namespaces ``name``0 and ``name``1 with the addresses 10.213.0.1 and 10.213.0.2.
 
-    programs: a folder with ``enter``, which is called like ssh, and with a ``python`` that is forked from the
-    zygote of the namespace that it is called in. folder: where the experiment is.
+    programs: a folder with ``enter``, which is called like ssh, and with a ``python``
+    that is forked from the zygote of the namespace that it is called in. folder: where
+    the experiment is.
     """
 
     name: str

@@ -1,12 +1,15 @@
-import json
+import gc
+import os
 import sys
 
 import pytest
 import tiny
 
-from hpcfl.commands.experiments import check_file, make_plan, run_file
+import hpcfl
+from hpcfl.commands.experiments import check_file, run_file
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config
+from hpcfl.errors import UserError
+from hpcfl.fleet import replay
 
 SWEEP = """
 rounds = 1
@@ -46,21 +49,35 @@ def test_a_sweep_that_lost_cells_says_that_they_count(tmp_path, capsys, monkeypa
     )
 
 
-@pytest.mark.parametrize(
-    ("begun", "asked", "seed"),
-    [({"seed": 1}, {}, 1), ({}, {}, 4), ({"seed": 1}, {"seed": 7}, 7), (None, {}, 4)],
-)
-def test_a_run_goes_on_with_the_partition_that_it_began_with(
-    tmp_path, begun, asked, seed
-):
-    """Runs from before the partition's seed followed the experiment's, which is 3, have 1 in run.json."""
-    if begun is not None:
-        old = config.parse(tiny.table("fedavg", partition=begun))
-        text = json.dumps({"identity": old.identity(), "config": old.resolved()})
-        (tmp_path / "run.json").write_text(text)
-    plan = make_plan(tiny.table("fedavg", partition=asked), "f.toml", tmp_path)
-    assert plan.cells[0].config.partition.seed == seed
-    anew = make_plan(
-        tiny.table("fedavg", partition=asked), "f.toml", tmp_path, fresh=True
-    )
-    assert anew.cells[0].config.partition.seed == asked.get("seed", 4)
+def test_what_a_later_cell_lacks_shows_before_the_first_begins(tmp_path):
+    file = tmp_path / "grid.toml"
+    file.write_text(SWEEP + 'data.dataset = ["digits", "digitz"]\n')
+    with pytest.raises(UserError, match=r"data\.dataset = 'digitz' is unknown"):
+        run_file(file, [], tmp_path / "out", False, OneProcess())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("out", ["d/" * 1500, os.fsdecode(b"caf\xe9"), "x" * 300])
+def test_a_folder_that_cannot_be_used_shows_before_anything_begins(tmp_path, out):
+    file = tmp_path / "grid.toml"
+    file.write_text(SWEEP)
+    with pytest.raises(UserError, match="choose another --out"):
+        run_file(file, [], tmp_path / out, False, OneProcess())
+    assert os.listdir(tmp_path) == ["grid.toml"]
+
+
+@pytest.mark.slow
+def test_runs_in_one_process_leave_nothing_behind(tmp_path, monkeypatch):
+    """By all objects there are, while Python does not look for cycles by itself."""
+    monkeypatch.setattr(replay, "OFTEN", 1)
+    table = tiny.table("fedavg")
+    gc.disable()
+    try:
+        left = []
+        for number in range(5):
+            hpcfl.run({**table, "name": "again"}, out=tmp_path / str(number))
+            left.append(len(gc.get_objects()))
+    finally:
+        gc.enable()
+    # a run draws two figures of thousands of objects; the first ones fill caches
+    assert max(left[2:]) - min(left[2:]) < 100

@@ -1,5 +1,6 @@
-"""Messages reach the right clients and come back in client order; simulated ranks share nothing
-but what they send."""
+"""Messages reach the right clients and come back in client order; simulated ranks share
+nothing but what they send.
+"""
 
 import numpy as np
 import pytest

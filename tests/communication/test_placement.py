@@ -11,8 +11,8 @@ def test_alone_everything_is_on_rank_0():
 
 
 def test_largest_first_to_the_least_loaded_worker():
-    # 9 → rank 1; 7 → rank 2; 6 → rank 2 has 7, rank 1 has 9: rank 2 (13); 5 → rank 1 (14); 4 → rank 2 (17);
-    # 1 → rank 1 (15)
+    # 9 → rank 1; 7 → rank 2; 6 → rank 2 has 7, rank 1 has 9: rank 2 (13); 5 → rank 1
+    # (14); 4 → rank 2 (17); 1 → rank 1 (15)
     assert place([5, 9, 4, 7, 1, 6], 3).owner.tolist() == [1, 1, 2, 2, 1, 2]
 
 
@@ -24,7 +24,8 @@ def test_of_equal_clients_those_of_one_kind_live_together():
     # Without kinds: 5 → rank 1, 5 → rank 2, then the 2s → 1, 2, 1, 2, and 1 → rank 1.
     costs, kinds = [2, 5, 2, 5, 2, 2, 1], ["b", "a", "a", "a", "b", "a", "a"]
     assert place(costs, 3).owner.tolist() == [1, 1, 2, 2, 1, 2, 1]
-    # The 2s of kind a, clients 2 and 5, go to rank 1, those of kind b, clients 0 and 4, to rank 2.
+    # The 2s of kind a, clients 2 and 5, go to rank 1, those of kind b, clients 0 and 4,
+    # to rank 2.
     assert place(costs, 3, kinds).owner.tolist() == [2, 1, 1, 2, 2, 1, 1]
 
 

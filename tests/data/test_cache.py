@@ -1,4 +1,6 @@
-"""The cache of decoded data where somebody else may have put things, and where other ranks are busy."""
+"""The cache of decoded data where somebody else may have put things, and where other
+ranks are busy.
+"""
 
 import fcntl
 import os
@@ -16,8 +18,9 @@ RECORD = np.dtype([("image", "u1", (2,)), ("label", "i8")])
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    """``kept()``: three records from the cache in ``tmp_path/data``, and how many of them were
-    decoded now."""
+    """``kept()``: three records from the cache in ``tmp_path/data``, and how many of
+    them were decoded now.
+    """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user"))
     (tmp_path / "data").mkdir()
     decoded = []
@@ -92,8 +95,9 @@ def test_a_cache_of_something_else_is_written_anew(kept, tmp_path, array):
 
 
 def test_a_rank_that_waits_or_decodes_is_alive(kept, tmp_path, monkeypatch):
-    """Another rank has the lock until this one has said three times that it is alive; then each
-    entry is a sign."""
+    """Another rank has the lock until this one has said three times that it is alive;
+    then each entry is a sign.
+    """
     lock = os.open(tmp_path / "data" / f".{NAME}.lock", os.O_RDWR | os.O_CREAT)
     fcntl.flock(lock, fcntl.LOCK_EX)
     beats = []

@@ -37,8 +37,9 @@ def write(folder, contents):
 
 @pytest.fixture
 def tiny_mnist(tmp_path, monkeypatch):
-    """Five training and three test images 1×2×3 in MNIST's format under tmp_path; returns
-    (images, labels)."""
+    """Five training and three test images 1×2×3 in MNIST's format under tmp_path;
+    returns (images, labels).
+    """
     images = np.arange(48, dtype=np.uint8).reshape(8, 2, 3)
     labels = np.array([3, 1, 4, 1, 5, 9, 2, 6], dtype=np.uint8)
     parts = [images[:5], labels[:5], images[5:], labels[5:]]
@@ -52,7 +53,9 @@ def tiny_mnist(tmp_path, monkeypatch):
 
 @pytest.fixture
 def tiny_cifar(tmp_path, monkeypatch):
-    """Two training batches and a test batch of two images each in CIFAR's format under tmp_path."""
+    """Two training batches and a test batch of two images each in CIFAR's format under
+    tmp_path.
+    """
     images = np.random.default_rng(0).integers(0, 256, (6, 3 * 32 * 32), dtype=np.uint8)
     files = ("data_batch_1", "data_batch_2", "test_batch")
     contents = {
@@ -276,8 +279,9 @@ def test_unknown_names_get_the_nearest():
 
 
 class FakeArchive:
-    """Stands for a class of torchvision.datasets; fetches ``contents`` where they are absent,
-    as MNIST's does."""
+    """Stands for a class of torchvision.datasets; fetches ``contents`` where they are
+    absent, as MNIST's does.
+    """
 
     contents: dict[str, bytes] = {}  # noqa: RUF012 - set by the test
     error: Exception | None = None
@@ -352,3 +356,45 @@ def test_loading_does_not_import_torchvision():
         [sys.executable, "-c", f"{code}; assert 'torchvision' not in sys.modules"],
         check=True,
     )
+
+
+def test_a_part_of_the_samples_for_a_quick_try():
+    """The spiral has 6 classes of 3,000 training and 100 test points: of 300 of them
+    each class has 50, and of the test points a sixtieth, 10, of each class 1 or 2.
+    """
+    whole = datasets.load(config.Data(dataset="spiral"))
+    part = datasets.load(config.Data(dataset="spiral", samples=300))
+    assert (len(part.y), part.official_test, part.classes) == (310, 10, 6)
+    assert np.bincount(part.y[:300]).tolist() == [50] * 6
+    assert set(np.bincount(part.y[300:]).tolist()) == {1, 2}
+    places = [torch.where((whole.x == x).all(dim=1))[0].item() for x in part.x]
+    assert places == sorted(set(places)) and places[299] < 18_000 <= places[300]
+    assert whole.y[places].equal(part.y)
+    again = datasets.load(config.Data(dataset="spiral", samples=300))
+    assert again.x.equal(part.x)
+    assert part.notes == (
+        "data.samples = 300: only these of 18,000 samples are used, and 10 of 600 test samples",
+    )
+
+
+def test_a_part_of_samples_without_an_official_split():
+    part = datasets.load(config.Data(samples=200))
+    assert (len(part.y), part.official_test) == (200, 0)
+    assert part.notes == ("data.samples = 200: only these of 1,797 samples are used",)
+    with pytest.raises(
+        UserError, match=r"data.samples = 1797: 'digits' has 1797 train"
+    ):
+        datasets.load(config.Data(samples=1797))
+
+
+def test_a_part_of_the_samples_is_another_run():
+    table = {"method": {"name": "fedavg"}}
+    whole = config.parse(table)
+    part = config.parse({**table, "data": {"samples": 200}})
+    assert whole.fingerprint() != part.fingerprint()
+    with pytest.raises(
+        UserError, match=r"each client has samples of its own; a smaller"
+    ):
+        config.parse(
+            {**table, "data": {"samples": 9}, "partition": {"scheme": "by-client"}}
+        )

@@ -1,4 +1,6 @@
-"""Data sets that name their clients: npz with owners, a folder for each client, LEAF's JSON."""
+"""Data sets that name their clients: npz with owners, a folder for each client, LEAF's
+JSON.
+"""
 
 import json
 import os
@@ -13,7 +15,10 @@ from hpcfl.data.sources import leaf
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
-PLAY = "To be, or not to be, that is the question: Whether 'tis nobler in the mind to su"  # 80 letters
+# 80 letters
+PLAY = (
+    "To be, or not to be, that is the question: Whether 'tis nobler in the mind to su"
+)
 
 
 def load(dataset, path):

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import subprocess
 
 import numpy as np
 import pytest
@@ -21,8 +22,9 @@ def load(name, root, **keys):
 
 @pytest.fixture
 def tiny_images(tmp_path, monkeypatch):
-    """Two classes of three training images and four validation images; the colour of an image
-    is its number."""
+    """Two classes of three training images and four validation images; the colour of an
+    image is its number.
+    """
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "data" / tiny_imagenet.FOLDER
     words = ["n02", "n01"]  # not in alphabetical order
@@ -561,3 +563,21 @@ def test_statistics_of_the_data_set_normalise_by_channel(tiny_images):
         data.x / 255 - torch.tensor([0.485, 0.456, 0.406])[:, None, None]
     ) / torch.tensor([0.229, 0.224, 0.225])[:, None, None]
     torch.testing.assert_close(data.normalise(data.x), expected)
+
+
+def test_a_csv_file_is_told_what_it_is_and_how_it_becomes_an_npz_file(tmp_path):
+    """The command of the message makes a file that is read."""
+    file = tmp_path / "it's mine.csv"
+    file.write_text("a,b,class\n0.5,1,0\n2,3.5,1\n4,5,1\n")
+    with pytest.raises(
+        UserError, match=r"mine.csv: is a CSV file, where a .npz"
+    ) as told:
+        datasets.load(config.Data(dataset="npz", file=str(file)))
+    assert "\n" not in str(told.value)
+    command = str(told.value).partition(" of it: ")[2]
+    assert command.startswith("python -c ")
+    subprocess.run(command, shell=True, check=True)
+    made = str(file.with_suffix(".npz"))
+    data = datasets.load(config.Data(dataset="npz", file=made))
+    assert data.x.tolist() == [[0.5, 1], [2, 3.5], [4, 5]]
+    assert data.y.tolist() == [0, 1, 1]

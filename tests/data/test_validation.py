@@ -1,4 +1,6 @@
-"""Samples held out for validation: disjoint, stratified, drawn by the seed and the client."""
+"""Samples held out for validation: disjoint, stratified, drawn by the seed and the
+client.
+"""
 
 import numpy as np
 import pytest

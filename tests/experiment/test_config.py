@@ -1,4 +1,6 @@
-"""Bad input: one line that names file, key, value and what is allowed; exit 2; nothing written."""
+"""Bad input: one line that names file, key, value and what is allowed; exit 2; nothing
+written.
+"""
 
 import os
 import subprocess
@@ -121,8 +123,9 @@ WRONG = {
 
 @pytest.fixture
 def run(tmp_path, monkeypatch, capsys):
-    """``run(*arguments)`` of GOOD in an empty folder: the exit code, what was said, and what
-    was left there."""
+    """``run(*arguments)`` of GOOD in an empty folder: the exit code, what was said, and
+    what was left there.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "good.toml").write_text("rounds = 2\n" + GOOD)
 
@@ -150,6 +153,56 @@ def test_the_file_is_named(run):
     assert run("--set", "trainig.lr=1")[1].startswith(
         "hpcfl: good.toml: unknown section"
     )
+
+
+def test_all_mistakes_are_told_at_once_each_on_its_own_line(run):
+    """Also those about two sections, about sections of plugins that are unknown, and
+    unknown sections; a value that depends on a wrong one is none.
+    """
+    overrides = {
+        "trainig.lr=1": "unknown section 'trainig'; did you mean 'training'?",
+        "training.lr=-1.0": "training.lr = -1.0: must be greater than 0",
+        "training.schedule=stepp": "training.schedule = 'stepp': must be 'constant'",
+        "training.milestones=[1]": None,
+        "method.name=fedavgg": "method.name = 'fedavgg' is unknown; did you mean",
+        "model.hidden=[0, 0]": "model.hidden.0 = 0: must be greater than 0",
+        "partition.clients=0": "partition.clients = 0: must be greater than 0",
+        "partition.betta=1.0": "unknown key 'partition.betta'; did you mean 'beta'?",
+        "evaluation.metric=acuracy": "evaluation.metric = 'acuracy' is unknown; did",
+        "protocol=fedalla": "protocol = 'fedalla' is unknown; did you mean 'fedala'?",
+        "rounds=0": "rounds = 0: must be greater than 0",
+    }
+    code, said, left = run(*(word for one in overrides for word in ("--set", one)))
+    expected = [text for text in overrides.values() if text]
+    lines = said.splitlines()
+    assert code == 2 and not left and len(lines) == len(expected)
+    for text in expected:
+        assert any(line.startswith(f"hpcfl: good.toml: {text}") for line in lines), text
+    assert (
+        run("--set", "participation.stragglers=0.5", "--set", "seed=-1")[1].count(
+            "hpcfl: good.toml: "
+        )
+        == 2
+    )
+
+
+def test_a_folder_that_is_taken_hides_no_mistake(run, tmp_path, no_figures):
+    """The folder is that of another seed; more clients than samples show only when the
+    data are read.
+    """
+    assert run("--set", "rounds=1", "--out", "taken")[0] == 0
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    code, said, _ = run(
+        *("--out", "taken", "--set", "seed=5", "--set", "partition.clients=2000")
+    )
+    lines = said.splitlines()
+    assert code == 2 and len(lines) == 2
+    assert lines[0].startswith("hpcfl: taken: belongs to another configuration (")
+    assert lines[1].startswith("hpcfl: partition.clients = 2000: there are only 1797")
+    assert run("--out", "taken", "--set", "seed=5")[1].count("\n") == 1
+    assert before == {
+        path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()
+    }
 
 
 @pytest.mark.parametrize(
@@ -306,7 +359,9 @@ def test_a_world_that_is_not_the_launchers(run, monkeypatch, name, value):
 
 
 def test_slurms_tasks_outside_a_step_do_not_count(run, no_figures, monkeypatch):
-    """A batch script that runs the command without srun is one process, whatever the job was given."""
+    """A batch script that runs the command without srun is one process, whatever the
+    job was given.
+    """
     monkeypatch.setenv("SLURM_NTASKS", "4")
     monkeypatch.delenv("SLURM_PROCID", raising=False)
     assert run("--set", "rounds=1", "--set", "training.batch_size=500")[0] == 0

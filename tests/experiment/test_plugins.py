@@ -1,4 +1,6 @@
-"""What a configuration names is found; what is wrong with a user's module is one line that says where."""
+"""What a configuration names is found; what is wrong with a user's module is one line
+that says where.
+"""
 
 import sys
 
@@ -12,7 +14,9 @@ METHODS = "hpcfl.methods"
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
-    """``own(name, text)``: a module of a user in the current folder, forgotten after the test."""
+    """``own(name, text)``: a module of a user in the current folder, forgotten after
+    the test.
+    """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
 

@@ -326,7 +326,9 @@ def cells():
 
 
 def reported():
-    """The accuracies in results/reported.csv; their settings are written as ``--set`` takes them."""
+    """The accuracies in results/reported.csv; their settings are written as ``--set``
+    takes them.
+    """
     with open(ROOT / "results" / "reported.csv", newline="") as file:
         return [row for row in csv.DictReader(file) if row["metric"] in ACCURACIES]
 

@@ -79,6 +79,24 @@ def test_cells_do_not_share_what_they_set():
     assert [cell.config.training.lr for cell in cells] == [0.1, 0.2]
 
 
+def test_mistakes_of_all_cells_are_told_at_once_and_each_once():
+    table = tiny.table(
+        "fedavg",
+        training={"lr": -1.0},
+        sweep={"training.epochs": [0, 1], "method.name": ["fedavg", "fedprocs"]},
+    )
+    with pytest.raises(UserError) as told:
+        expand(table, "f.toml")
+    starts = [
+        "f.toml [sweep] epochs=0,fedavg: training.epochs = 0: must be greater than 0",
+        "f.toml [sweep] epochs=0,fedavg: training.lr = -1.0: must be greater than 0",
+        "f.toml [sweep] epochs=0,fedprocs: method.name = 'fedprocs' is unknown",
+    ]
+    assert len(told.value.args) == 3
+    for line, start in zip(sorted(told.value.args), starts, strict=True):
+        assert line.startswith(start)
+
+
 def test_names_are_safe_as_folders():
     assert names(model={"hidden": [[4], [4, 8]]}) == ["hidden=_4_", "hidden=_4_8_"]
 

@@ -1,5 +1,8 @@
 import errno
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -62,18 +65,88 @@ def test_removes_only_temporaries(tmp_path):
 
 
 @pytest.mark.parametrize("made", [False, True])
-def test_files_that_belong_together_are_all_there_or_none(tmp_path, made):
+def test_a_folder_is_whole_or_not_there(tmp_path, monkeypatch, made):
     folder = tmp_path / "new" / "out"
     if made:
         folder.mkdir(parents=True)
-    with pytest.raises(ValueError, match="second"), atomic.together(folder) as place:
+
+    def unchanged():
+        return not list(tmp_path.rglob(".*")) and not (
+            any(folder.iterdir()) if made else folder.exists()
+        )
+
+    with (
+        pytest.raises(ValueError, match="second"),
+        atomic.whole_folder(folder) as place,
+    ):
         atomic.write(place / "first", b"1")
         raise ValueError("second")
-    left = [path for path in tmp_path.rglob("*") if path not in (folder, folder.parent)]
-    assert not left and folder.exists() == made
-    with atomic.together(folder) as place:
-        atomic.write(place / "first", b"1")
+    assert unchanged()
+
+    def full(self, target):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", full)
+        with (
+            pytest.raises(RunFailure, match="No space"),
+            atomic.whole_folder(folder) as place,
+        ):
+            for name in ("first", "second"):
+                atomic.write(place / name, b"1")
+    assert unchanged()
+    with atomic.whole_folder(folder) as place:
+        for name in ("first", "second"):
+            atomic.write(place / name, b"1")
         assert not (folder / "first").exists()
-    assert [path.name for path in folder.iterdir()] == ["first"] and not list(
-        tmp_path.rglob(".*")
-    )
+    assert sorted(os.listdir(folder)) == ["first", "second"]
+    assert not list(tmp_path.rglob(".*"))
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from hpcfl.files import atomic
+with atomic.whole_folder(Path(sys.argv[1])) as place:
+    (place / "first").write_text("half")
+    print("begun", flush=True)
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def half_done(tmp_path):
+    """A process that is writing the folder ``out``, and is killed when its input ends."""
+    with subprocess.Popen(
+        [sys.executable, "-c", KILLED, tmp_path / "out"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    ) as process:
+        assert process.stdout.readline() == b"begun\n"
+        yield process
+        process.kill()
+
+
+def test_what_a_killed_writer_of_a_folder_left_is_in_nobodys_way(tmp_path, half_done):
+    [rest] = tmp_path.iterdir()
+    atomic.remove_temporaries(tmp_path)
+    assert list(tmp_path.iterdir()) == [rest]  # somebody is writing it
+    half_done.stdin.close()
+    half_done.wait()
+    with atomic.whole_folder(tmp_path / "other"):
+        pass
+    assert rest.exists()  # of another folder
+    atomic.remove_temporaries(tmp_path)
+    assert os.listdir(tmp_path) == ["other"]
+
+
+def test_the_next_that_writes_a_folder_removes_what_a_killed_one_left(
+    tmp_path, half_done
+):
+    half_done.stdin.close()
+    half_done.wait()
+    with atomic.whole_folder(tmp_path / "out") as place:
+        atomic.write(place / "whole", b"1")
+    assert os.listdir(tmp_path) == ["out"] and os.listdir(tmp_path / "out") == ["whole"]

@@ -82,7 +82,7 @@ def test_hashing_shows_that_the_rank_is_alive(tmp_path, monkeypatch):
 
 
 def test_a_description_of_a_run_comes_back(tmp_path):
-    there = {"identity": {"seed": 0}, "config": CONFIG}
+    there = {"format": 2, "config": CONFIG}
     (tmp_path / "run.json").write_text(json.dumps(there))
     assert foreign.read_json(tmp_path / "run.json", RunFile) == there
 
@@ -97,9 +97,9 @@ def test_a_description_of_a_run_comes_back(tmp_path):
         b'"\xff"',
         b"[" * 100_000,
         b'{"a":' * 400 + b"1" + b"}" * 400,
-        b'{"identity": {}}',
-        json.dumps({"identity": [], "config": CONFIG}).encode(),
-        json.dumps({"identity": {}, "config": []}).encode(),
+        b'{"format": 2}',
+        json.dumps({"format": [], "config": CONFIG}).encode(),
+        json.dumps({"format": 2, "config": []}).encode(),
     ],
 )
 def test_what_is_no_description_is_one_line(tmp_path, text):
@@ -129,7 +129,7 @@ def test_what_is_no_description_is_one_line(tmp_path, text):
 )
 def test_every_wrong_value_of_a_configuration_is_one_line(tmp_path, key, value):
     (tmp_path / "run.json").write_text(
-        json.dumps({"identity": {}, "config": CONFIG | {key: value}})
+        json.dumps({"format": 2, "config": CONFIG | {key: value}})
     )
     with pytest.raises(Damaged) as caught:
         foreign.read_json(tmp_path / "run.json", RunFile)

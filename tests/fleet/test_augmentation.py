@@ -53,7 +53,9 @@ def test_draws_are_uniform():
 
 @pytest.fixture
 def samples():
-    """``samples(augment)``: twenty images, sixteen to train on and four to test on, of one client."""
+    """``samples(augment)``: twenty images, sixteen to train on and four to test on, of
+    one client.
+    """
     x = torch.randint(
         1,
         256,

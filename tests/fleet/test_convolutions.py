@@ -18,7 +18,9 @@ LAYERS = {
 
 
 def gradients(layer, named, x):
-    """The outputs of lanes, and their gradients with respect to the lanes' weights and inputs."""
+    """The outputs of lanes, and their gradients with respect to the lanes' weights and
+    inputs.
+    """
     leaves = [tensor.clone().requires_grad_() for tensor in (x, *named.values())]
     out = vmap(
         lambda x, *given: functional_call(

@@ -14,7 +14,9 @@ HEAD = {"params": ("head",), "epochs": 3}
 
 
 class Convolutional(nn.Module):
-    """A convolution with batch norm over the five features as a 1×5 image, and what a test puts between."""
+    """A convolution with batch norm over the five features as a 1×5 image, and what a
+    test puts between.
+    """
 
     def __init__(self, between):
         super().__init__()
@@ -124,7 +126,9 @@ def test_convolutions_with_batch_norm_stand_still(make_fleet, rows_of, lanes, ru
 
 
 def test_features_take_no_more_memory_than_they_may(make_fleet, rows_of, runs):
-    """A sample's are twelve numbers. The clients train by number of samples: 20, 11, 11 and 8."""
+    """A sample's are twelve numbers. The clients train by number of samples: 20, 11, 11
+    and 8.
+    """
     plenty, little = (fleet_of(make_fleet, "plain") for _ in range(2))
     rows = rows_of(plenty)
     expected = plenty.train(rows, **HEAD)
@@ -170,6 +174,25 @@ def test_what_moves_or_varies_below_the_head_runs_each_time(
     )
 
 
+@pytest.mark.parametrize("lanes", [1, "auto"])
+def test_layers_that_the_model_freezes_run_once_in_every_training(
+    make_fleet, lanes, runs
+):
+    """With all below the head frozen, "all" is the head."""
+    model = {"name": "tiny:head_only"}
+    once, each = (
+        make_fleet(COUNTS, lanes=lanes, model=model, epochs=3) for _ in range(2)
+    )
+    for fleet in (once, each):
+        row = to_row(fleet.resources.buffers, fleet.setup.build())
+        fleet.state["buffers.model"] = row.repeat(len(COUNTS), 1)
+    rows = once.setup.initial()
+    one, other = once.train(rows), without(each).train(rows)
+    assert sum(runs) == sum(map(sum, COUNTS))
+    torch.testing.assert_close(one, other)
+    assert not torch.equal(one[0], rows)
+
+
 def reads_samples(model, batch, lane):
     return functional.cross_entropy(model(batch.x + 0.1 * batch.x.sign()), batch.y)
 
@@ -193,7 +216,9 @@ def asks_another_model(model, batch, lane):
 def test_where_features_do_not_stand_for_samples_the_layers_run_each_time(
     make_fleet, rows_of, model, loss, runs
 ):
-    """The same bits as ever; another model is the client's own here, so that only asking for it tells."""
+    """The same bits as ever; another model is the client's own here, so that only
+    asking for it tells.
+    """
     ended = []
     for change in (lambda fleet: fleet, without):
         fleet = change(fleet_of(make_fleet, model, lanes=1))
@@ -214,7 +239,9 @@ def test_a_loss_at_fault_says_so_itself(make_fleet, rows_of):
 
 
 def test_how_far_a_run_has_come_does_not_decide(make_fleet, rows_of, monkeypatch):
-    """The trial is of the initial model; a resumed run must decide as the run before it did."""
+    """The trial is of the initial model; a resumed run must decide as the run before it
+    did.
+    """
     tried, same = [], frozen._same
     monkeypatch.setattr(
         frozen,

@@ -1,5 +1,6 @@
-"""The stacked kernel against the serial one, which is ordinary torch, and against itself with
-other lanes beside."""
+"""The stacked kernel against the serial one, which is ordinary torch, and against
+itself with other lanes beside.
+"""
 
 import pytest
 import torch
@@ -97,8 +98,9 @@ def test_clients_beside_do_not_change_a_bit(make_fleet, rows_of, lanes):
 def test_a_product_does_not_depend_on_where_a_lane_lies_in_memory(
     outputs, inputs, batch
 ):
-    """Sizes of which the lanes of one tensor lie differently to the processor's vectors: forward and both
-    backward products."""
+    """Sizes of which the lanes of one tensor lie differently to the processor's
+    vectors: forward and both backward products.
+    """
     weights, x, gradients = (
         torch.randn(20, outputs, inputs),
         torch.randn(20, batch, inputs),
@@ -130,7 +132,9 @@ def test_a_product_does_not_depend_on_where_a_lane_lies_in_memory(
     ],
 )
 def test_optimisers_are_torchs(make_fleet, rows_of, optimizer, keys):
-    """Five full-batch steps in float64 on each client beside torch.optim on that client alone."""
+    """Five full-batch steps in float64 on each client beside torch.optim on that client
+    alone.
+    """
     fleet = make_fleet(
         dtype=torch.float64, batch_size=100, optimizer=optimizer, lr=0.05, **keys
     )

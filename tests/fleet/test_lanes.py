@@ -1,5 +1,6 @@
-"""Lanes side by side against one at a time: the same parameters to rounding, and bit for bit among
-stacked lanes."""
+"""Lanes side by side against one at a time: the same parameters to rounding, and bit
+for bit among stacked lanes.
+"""
 
 import pytest
 import torch
@@ -158,8 +159,9 @@ def test_running_statistics_are_each_clients_own(make_fleet, rows_of):
 def test_no_lane_is_computed_for_a_client_that_has_finished(
     make_fleet, rows_of, monkeypatch, lanes
 ):
-    """By what the kernel is given: as many lanes and samples as clients have mini-batches and
-    samples left."""
+    """By what the kernel is given: as many lanes and samples as clients have
+    mini-batches and samples left.
+    """
     fleet = make_fleet(
         [[8, 0, 0, 0], [4, 0, 0, 0], [5, 0, 0, 0]], lanes=lanes
     )  # batches of 4

@@ -21,8 +21,9 @@ PARAMETERS = 8 * 6 + 6 + 6 * 3 + 3
     ],
 )
 def test_a_lane_by_hand(training, rows):
-    """The backward pass of 8-6-3 needs x [500, 8], relu(h) [500, 6], log-softmax [500, 3], the labels and
-    their total weight."""
+    """The backward pass of 8-6-3 needs x [500, 8], relu(h) [500, 6], log-softmax [500,
+    3], the labels and their total weight.
+    """
     model, x = MLP((8,), 3, hidden=(6,)), torch.zeros(1, 8)
     saved = 4 * 500 * (8 + 6 + 3) + 8 * 500 + 4
     assert lane_bytes(model, x, training) == rows * 4 * PARAMETERS + 2 * saved
@@ -54,7 +55,9 @@ def test_lanes_fill_the_memory_and_one_always_trains():
 
 
 def test_rows_of_clients_whose_turn_is_later_take_room():
-    """Two rows of each, and its private state twice; of a thousand nothing but one lane may be left."""
+    """Two rows of each, and its private state twice; of a thousand nothing but one lane
+    may be left.
+    """
     model, x, training = (
         MLP((8,), 3, hidden=(6,)),
         torch.zeros(1, 8),

@@ -2,7 +2,6 @@
 
 import pytest
 
-from hpcfl.experiment import config
 from hpcfl.experiment.sections import Training
 from hpcfl.fleet.rates import factor
 
@@ -40,16 +39,3 @@ def test_both_rates_of_a_method_follow_it(federate):
         )
         decayed = federate(name, rounds=2, training={"lr": 0.1, "lr_decay": 0.1})
         assert second.digest == decayed.digest != first.digest
-
-
-def test_a_run_with_these_keys_left_out_is_the_same_run_as_before_they_came():
-    identity = config.parse({"method": {"name": "fedavg"}}).identity()
-    assert (
-        not {"schedule", "milestones", "warmup", "plain_lr"}
-        & identity["training"].keys()
-    )
-    assert identity["participation"].keys() == {"fraction"}
-    given = config.parse(
-        {"method": {"name": "fedavg"}, "training": {"warmup": 3}}
-    ).identity()
-    assert given["training"]["warmup"] == 3

@@ -84,7 +84,9 @@ def test_a_model_of_two_names_is_scored_once(make_fleet, rows_of, monkeypatch):
 def test_clients_are_scored_in_lockstep_and_as_one_by_one(
     make_fleet, rows_of, monkeypatch
 ):
-    """Test sets of 40, 40, 60, 40 and 80 samples: two whole blocks, then the rests of 8, 8, 8 and 16."""
+    """Test sets of 40, 40, 60, 40 and 80 samples: two whole blocks, then the rests of
+    8, 8, 8 and 16.
+    """
     monkeypatch.setattr(scoring, "BLOCK", 32)
     found = []
     for lanes in ("auto", 1):

@@ -1,5 +1,6 @@
-"""Nothing inside an epoch asks the device for a value: on a GPU the host would stand still until
-all before is done."""
+"""Nothing inside an epoch asks the device for a value: on a GPU the host would stand
+still until all before is done.
+"""
 
 import pytest
 import torch

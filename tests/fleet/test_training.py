@@ -1,4 +1,6 @@
-"""Local training: real batches, the right clients, what is keyed and what stays as it is."""
+"""Local training: real batches, the right clients, what is keyed and what stays as it
+is.
+"""
 
 import re
 import tempfile
@@ -22,7 +24,9 @@ every_kernel = pytest.mark.parametrize("lanes", [1, 2, "auto"])
 
 
 def batch_size(model, batch, lane):
-    """The number of samples as a loss, so that the mean of a client's losses tells its batches."""
+    """The number of samples as a loss, so that the mean of a client's losses tells its
+    batches.
+    """
     return batch.x.shape[0] + 0 * sum(p.sum() for p in model.parameters())
 
 
@@ -325,7 +329,9 @@ def test_a_rate_of_plain_steps_is_not_the_optimisers(make_fleet, rows_of):
 
 
 def test_what_a_model_draws_is_keyed_by_client(federate):
-    """It trains one client after the other, whoever else is there and whatever was drawn before."""
+    """It trains one client after the other, whoever else is there and whatever was
+    drawn before.
+    """
 
     def first(others, share):
         played = federate(

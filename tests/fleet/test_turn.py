@@ -1,5 +1,6 @@
-"""What the fleet offers methods beyond plain training: steps of their own, other models in a loss, losses
-of models, draws."""
+"""What the fleet offers methods beyond plain training: steps of their own, other models
+in a loss, losses of models, draws.
+"""
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ every_lanes = pytest.mark.parametrize("lanes", [1, 3, "auto"])
 
 @every_lanes
 def test_batches_of_a_step_are_disjoint_and_never_empty(make_fleet, rows_of, lanes):
-    """Batches of 4, two a step: 21 samples are steps of 4 + 4, 4 + 4 and 3 + 2; 9 are 4 + 4, the last
-    one is left out."""
+    """Batches of 4, two a step: 21 samples are steps of 4 + 4, 4 + 4 and 3 + 2; 9 are 4
+    + 4, the last one is left out.
+    """
     fleet = make_fleet([[21, 0, 0, 0], [4, 5, 0, 0], [1, 0, 0, 0]], lanes=lanes)
     seen = []
 
@@ -53,7 +55,9 @@ def differentiates(turn):
 @every_lanes
 @pytest.mark.parametrize("then", [reads, moves, descends, differentiates])
 def test_a_gradient_elsewhere_leaves_the_models(make_fleet, rows_of, lanes, then):
-    """What comes next sees them as they were, and so does the next step; of unequal clients."""
+    """What comes next sees them as they were, and so does the next step; of unequal
+    clients.
+    """
     found = []
     for elsewhere in (False, True):
         fleet, seen = (
@@ -228,8 +232,8 @@ def test_another_model_inside_a_loss(make_fleet, rows_of, lanes):
 
 @every_lanes
 def test_another_model_inside_a_loss_has_its_own_batch_norm(make_fleet, rows_of, lanes):
-    """By a model that is not trained: the loss is the difference between what it gives and what the teacher
-    gives.
+    """By a model that is not trained: the loss is the difference between what it gives
+    and what the teacher gives.
     """
     fleet = make_fleet(
         lanes=lanes, batch_size=100, model={"name": "tiny:normalised", "hidden": 6}
@@ -331,7 +335,9 @@ def test_uniform_draws_are_each_clients_own(make_fleet):
 def test_a_step_knows_its_index_and_draws_what_the_fleet_would(
     make_fleet, rows_of, lanes
 ):
-    """Whatever runs beside: 9, 2 and 5 samples in batches of 4 are 3, 1 and 2 steps an epoch."""
+    """Whatever runs beside: 9, 2 and 5 samples in batches of 4 are 3, 1 and 2 steps an
+    epoch.
+    """
     fleet, seen = (
         make_fleet([[9, 0, 0, 0], [2, 0, 0, 0], [3, 2, 0, 0]], lanes=lanes),
         {0: [], 1: [], 2: []},
@@ -372,7 +378,9 @@ def test_draws_of_one_purpose_have_one_shape(make_fleet, rows_of):
 
 
 def test_class_means_over_draws(make_fleet, rows_of):
-    """Of a class with no more samples than a draw takes, every draw is the class; of larger ones a sample."""
+    """Of a class with no more samples than a draw takes, every draw is the class; of
+    larger ones a sample.
+    """
     fleet = make_fleet([[3, 12, 0, 0]])
     rows = rows_of(fleet)
     exact = fleet.class_means(rows, lambda model, x, lane: model.features(x))
@@ -426,7 +434,9 @@ def test_descend_on_free_tensors():
 
 
 def test_fit_trains_a_fresh_model_on_tensors(make_fleet):
-    """As torch's own SGD does on one full batch, from parameters keyed by seed and round."""
+    """As torch's own SGD does on one full batch, from parameters keyed by seed and
+    round.
+    """
     x, y = (
         torch.randn(12, 5, generator=torch.Generator().manual_seed(0)),
         torch.arange(12) % 3,

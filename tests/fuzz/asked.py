@@ -1,4 +1,6 @@
-"""Commands in this process, and what every answer must look like whatever the input was."""
+"""Commands in this process, and what every answer must look like whatever the input
+was.
+"""
 
 import hashlib
 import io
@@ -29,7 +31,9 @@ every = 1
 
 
 def answer(*arguments: object, codes: tuple[int, ...] = (0, 2)) -> int:
-    """The exit code of a command, one of ``codes``; if it is not 0 there is one line about it."""
+    """The exit code of a command, one of ``codes``; if it is not 0 there is one line
+    about it.
+    """
     out, err = io.StringIO(), io.StringIO()
     # At the end of a StopRequest signals are handled as before.
     with redirect_stdout(out), redirect_stderr(err), StopRequest(lambda: None):
@@ -38,7 +42,9 @@ def answer(*arguments: object, codes: tuple[int, ...] = (0, 2)) -> int:
     assert code in codes, said
     assert "Traceback" not in said
     assert "\x1b" not in said
-    assert code == 0 or len(err.getvalue().strip().splitlines()) == 1, said
+    if code != 0:  # a line for each mistake
+        lines = err.getvalue().strip().splitlines()
+        assert lines and all(line.startswith("hpcfl: ") for line in lines), said
     return code
 
 

@@ -1,4 +1,6 @@
-"""How much is tried: the same few examples every time, or many new ones with HPCFL_FUZZ=long."""
+"""How much is tried: the same few examples every time, or many new ones with
+HPCFL_FUZZ=long.
+"""
 
 import os
 

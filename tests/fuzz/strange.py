@@ -1,4 +1,6 @@
-"""Strategies: values that no key expects, bytes that are not quite right, arrays of another kind."""
+"""Strategies: values that no key expects, bytes that are not quite right, arrays of
+another kind.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -71,18 +73,18 @@ def changed(draw: Callable[[Any], Any], value: Any) -> Any:
 def array(draw: Callable[[Any], Any], old: np.ndarray) -> np.ndarray:
     """Another array in place of ``old``: other values, type, or shape."""
     return draw(st.sampled_from(CHANGES))(
-        old, draw(st.sampled_from([-1, 1, 10**9, 2**63 - 1]))
+        old, draw(st.sampled_from([-1, 1, 10**9, 2**63 - 1, 1e308, np.inf]))
     )
 
 
-def _one_value(old: np.ndarray, value: int) -> np.ndarray:
+def _one_value(old: np.ndarray, value: float) -> np.ndarray:
     new = np.array(old, copy=True)
-    if new.size and new.dtype.kind in "iuf":
+    if new.size and new.dtype.kind in ("f" if isinstance(value, float) else "iuf"):
         new.flat[new.size // 2] = value
     return new
 
 
-CHANGES: list[Callable[[np.ndarray, int], np.ndarray]] = [
+CHANGES: list[Callable[[np.ndarray, float], np.ndarray]] = [
     _one_value,
     lambda old, _: old.astype(np.float64) / 2 if old.dtype.kind in "biuf" else old,
     lambda old, _: old[None],

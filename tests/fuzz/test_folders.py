@@ -1,4 +1,6 @@
-"""Folders of results with changed files: commands answer, and what only looks or refuses changes nothing."""
+"""Folders of results with changed files: commands answer, and what only looks or
+refuses changes nothing.
+"""
 
 import json
 import shutil
@@ -50,8 +52,8 @@ def test_the_same_command_again(finished, data):
     with _copy(finished) as place:
         _mutate(data.draw, place / "run")
         command = ("run", place / "file.toml", "--out", place / "run")
-        # A folder in the place of a file of a checkpoint shows when that file is written again,
-        # and fails the run.
+        # A folder in the place of a file of a checkpoint shows when that file is
+        # written again, and fails the run.
         blocked = any(
             path.is_dir() for path in (place / "run" / "checkpoints").iterdir()
         )
@@ -60,9 +62,10 @@ def test_the_same_command_again(finished, data):
         if code == 2:
             assert asked.stamp(place) == before
         if code != 0:
-            # A folder whose lock leads elsewhere is nobody's to move aside.
-            locked_elsewhere = (place / "run" / ".lock").is_symlink()
-            assert asked.answer(*command, "--fresh") == (2 if locked_elsewhere else 0)
+            # A folder whose lock leads elsewhere, or is none, is nobody's to move aside.
+            lock = place / "run" / ".lock"
+            no_lock = lock.is_symlink() or lock.is_dir()
+            assert asked.answer(*command, "--fresh") == (2 if no_lock else 0)
 
 
 @contextmanager

@@ -1,4 +1,6 @@
-"""Partition files with the right seal and a wrong content: used, or refused in one line."""
+"""Partition files with the right seal and a wrong content: used, or refused in one
+line.
+"""
 
 import json
 

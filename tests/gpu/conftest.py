@@ -1,4 +1,6 @@
-"""Tests on a GPU: skipped where there is none, but for those that pytest starts on the simulated one."""
+"""Tests on a GPU: skipped where there is none, but for those that pytest starts on the
+simulated one.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""What a GPU run promises: the CPU's state but for rounding, the same bits again, lanes that fit."""
+"""What a GPU run promises: the CPU's state but for rounding, the same bits again, lanes
+that fit.
+"""
 
 import on_gpu
 import pytest

@@ -52,8 +52,8 @@ SHORT = {
     "cfl": {"quiet_rounds": 0, "eps1": 10.0, "eps2": 0.0},
     "creff": {"features_each": 5, "match_steps": 3, "head_epochs": 3},
 }
-# Noise, validation samples, or which samples share a step, are keyed by the client's number; APPLE's
-# state names clients.
+# Noise, validation samples, or which samples share a step, are keyed by the client's
+# number; APPLE's state names clients.
 NUMBERED = {"per-fedavg", "partialfed", "fedfomo", "apple"}
 COUNTS = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 6], [3, 0, 5, 10]]
 
@@ -108,7 +108,9 @@ def uploads(name, setup, server, rows):
 
 
 def received(algorithm, message):
-    """The models that come down, ``[…, P]``, or of methods that share a body the bodies."""
+    """The models that come down, ``[…, P]``, or of methods that share a body the
+    bodies.
+    """
     message = {
         field: getattr(value, "tensor", value) for field, value in message.items()
     }
@@ -124,7 +126,9 @@ def received(algorithm, message):
 
 @pytest.mark.parametrize("name", MIXING)
 def test_16_1_identical_models_are_a_fixed_point_of_the_mixing(federate, arrived, name):
-    """Also rows of A sum to one: models that are all the same vector c stay c whatever its size."""
+    """Also rows of A sum to one: models that are all the same vector c stay c whatever
+    its size.
+    """
     played = federate(method(name), rounds=1)
     setup, algorithm = played.prepared.setup, played.prepared.method
     everyone = played.prepared.cohort(np.arange(setup.clients), 2)
@@ -148,12 +152,15 @@ def test_16_1_identical_models_are_a_fixed_point_of_the_mixing(federate, arrived
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in NUMBERED])
 def test_16_3_renumbering_clients_permutes_results_only(federate, name):
-    """With one full batch an epoch; batches are shuffled by the client's number, which changes
-    the order of sums."""
+    """With one full batch an epoch; batches are shuffled by the client's number, which
+    changes the order of sums.
+    """
     order = [2, 0, 3, 1]
     whole = {"training": {"batch_size": 100}}
     first = federate(method(name), COUNTS, **whole)
     other = federate(method(name), [COUNTS[client] for client in order], **whole)
+    # what it computes of a client has the same bits beside any others
+    assert not first.prepared.resources.kernel.dependent
     for column in ("clients/pre/loss", "clients/post/loss"):
         np.testing.assert_allclose(
             other.values[column], first.values[column][:, order], rtol=1e-4
@@ -217,8 +224,9 @@ def test_16_4_no_nan_with_true_class_distributions(federate, case, layers):
 
 @every_method
 def test_columns_count_the_same_clients_whatever_the_method(federate, name):
-    """``pre`` is of everyone who is asked, also after the last round; ``post`` of those who trained
-    in the round."""
+    """``pre`` is of everyone who is asked, also after the last round; ``post`` of those
+    who trained in the round.
+    """
     values = federate(method(name), rounds=3, participation={"fraction": 0.3}).values
     trained = np.isfinite(values["clients/diverged"])
     assert 0 < trained[:-1].sum() < trained[:-1].size and not trained[-1].any()
@@ -293,8 +301,9 @@ def test_a_method_counts_the_score_before_or_after_local_training_as_its_paper()
     "name", ["per-fedavg", "pfedme", "ditto", "partialfed", "fedrod"]
 )
 def test_plain_steps_have_their_own_learning_rate_under_adam(federate, name):
-    """A rate that suits Adam is none for them: with ``plain_lr`` they go another way, and without it
-    they have ``lr``."""
+    """A rate that suits Adam is none for them: with ``plain_lr`` they go another way,
+    and without it they have ``lr``.
+    """
     own = {"partialfed": {"warmup": 0}, "fedrod": {"order": "separate"}}.get(name, {})
     adam = {"optimizer": "adam", "lr": 0.001}
     digests = [

@@ -8,7 +8,8 @@ from hpcfl.methods.apfl import APFL
 
 
 def test_a_step_by_hand(make_fleet):
-    """F = ½(y − 0.9)² in each of P parameters, w = 0, v = 2, α = 0.5, so v̄ = 1 and g = 0.1 everywhere.
+    """F = ½(y − 0.9)² in each of P parameters, w = 0, v = 2, α = 0.5, so v̄ = 1 and g =
+    0.1 everywhere.
 
     η = 0.001: w ← 0 + 0.001·0.9; v ← 2 − 0.001·0.5·0.1; α ← 0.5 − 0.001·P·(2 − 0)·0.1.
     """

@@ -219,7 +219,9 @@ def test_apple_9_relations_begin_at_the_shares_of_samples_and_cores_alike(federa
 
 
 def test_apple_4_mixes_anew_for_every_mini_batch_by_hand(make_fleet):
-    """F = ½‖w‖², so ∇F = w = a₀C₀ + a₁C₁, over two batches with η₁ = 0.1, η₂ = 0.1/P and μ = 0."""
+    """F = ½‖w‖², so ∇F = w = a₀C₀ + a₁C₁, over two batches with η₁ = 0.1, η₂ = 0.1/P
+    and μ = 0.
+    """
     fleet = make_fleet(
         [[8, 0, 0, 0], [8, 0, 0, 0]], lanes=1, lr=0.1, dtype=torch.float64
     )

@@ -1,4 +1,6 @@
-"""CFL: methods-1.md §12. Splits of a cluster by the cosine similarities of its clients' updates Δ_i."""
+"""CFL: methods-1.md §12. Splits of a cluster by the cosine similarities of its clients'
+updates Δ_i.
+"""
 
 from itertools import combinations
 
@@ -40,7 +42,8 @@ def test_cfl_10_opposite_groups_are_separated_and_averaged_apart(cohort):
     state = server()
     method().aggregate(state, cohort(COUNTS), {"model": OPPOSITE})
     assert state["cluster"].tolist() == [0, 1, 1, 0]
-    # Samples weigh 4 and 6, 2 and 4: (4·(1, .1) + 6·(1, 0))/10 and (2·(−1, .1) + 4·(−1, −.1))/6.
+    # Samples weigh 4 and 6, 2 and 4: (4·(1, .1) + 6·(1, 0))/10 and (2·(−1, .1) + 4·(−1,
+    # −.1))/6.
     torch.testing.assert_close(
         state["models"], torch.tensor([[1.0, 0.04], [-1.0, -0.2 / 6]])
     )
@@ -123,8 +126,9 @@ def largest_across(similarity, group):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_cfl_9_the_cut_minimises_the_largest_similarity_across_it(seed):
-    """By brute force over all bipartitions; complete linkage, as in the codes, misses it in about
-    half of all cases."""
+    """By brute force over all bipartitions; complete linkage, as in the codes, misses
+    it in about half of all cases.
+    """
     updates = torch.randn(
         6, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     )
@@ -157,7 +161,9 @@ def test_cfl_9_complete_linkage_differs():
 
 
 def test_cfl_4_updates_are_differences_to_the_clusters_own_model(cohort):
-    """Uploads that all point away from 0 the same way, and opposite ways from the cluster's model."""
+    """Uploads that all point away from 0 the same way, and opposite ways from the
+    cluster's model.
+    """
     state = server() | {"models": torch.tensor([[50.0, 50.0]])}
     method().aggregate(state, cohort(COUNTS), {"model": OPPOSITE + 50})
     assert state["cluster"].tolist() == [0, 1, 1, 0]

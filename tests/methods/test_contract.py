@@ -19,8 +19,8 @@ class Weighs(FedAvg):
 
 
 def test_an_audience_has_no_weights():
-    """In scored rounds it is everybody: a message made with weights would depend on how often a run is
-    scored.
+    """In scored rounds it is everybody: a message made with weights would depend on how
+    often a run is scored.
     """
     prepared = prepare(config.parse(table("test_contract:Weighs")), OneProcess())
     with pytest.raises(UserError, match="'Audience' object has no attribute 'weights'"):

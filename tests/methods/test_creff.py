@@ -52,7 +52,8 @@ def test_creff_10a_the_batch_behind_a_gradient_matches_it(biased):
         *([wanted[:, size:].square().sum(dim=1)] * biased),
     ]
     squares = torch.cat([part.flatten() for part in squares])
-    # a scaled gradient points the same way; what is left is the guard beside each row's squares
+    # a scaled gradient points the same way; what is left is the guard beside each row's
+    # squares
     for scale in (1, 10):
         guard = (1e-6 / (scale * squares + 1e-6)).sum()
         assert mismatch(
@@ -84,7 +85,9 @@ def test_creff_10c_features_of_absent_classes_are_unchanged(federate):
 
 
 def test_creff_4_clients_send_the_gradients_of_their_classes(make_fleet, rows_of):
-    """Few samples, so a draw is all of a class: against autograd on the received body under h̃."""
+    """Few samples, so a draw is all of a class: against autograd on the received body
+    under h̃.
+    """
     counts = [[3, 2, 0, 0], [0, 1, 4, 2]]
     fleet = make_fleet(counts)
     model, retrained = rows_of(fleet)[0], rows_of(fleet, 8)[0]
@@ -113,7 +116,9 @@ def test_creff_4_clients_send_the_gradients_of_their_classes(make_fleet, rows_of
 
 
 def test_creff_5_averages_a_class_over_the_clients_that_hold_it(federate, monkeypatch):
-    """Unweighted, and only over owners: the goal of class c is Σ_i G_ic over owners / owners."""
+    """Unweighted, and only over owners: the goal of class c is Σ_i G_ic over owners /
+    owners.
+    """
     goals = []
     monkeypatch.setattr(
         creff, "mismatch", lambda *given: goals.append(given) or mismatch(*given)
@@ -149,7 +154,9 @@ def test_creff_matching_brings_features_nearer(federate, monkeypatch):
 
 
 def test_creff_fresh_head_learns_the_synthetic_features(make_fleet):
-    """Well separated features: the retrained head tells them apart, and is another one in another round."""
+    """Well separated features: the retrained head tells them apart, and is another one
+    in another round.
+    """
     fleet, beats = make_fleet(), []
     setup = fleet.setup
     method = CReFF(name="creff", features_each=10, head_epochs=20, head_lr=0.1)
@@ -205,7 +212,9 @@ class BiasFree(nn.Module):
 def test_creff_9_a_model_without_a_bias_has_none_in_the_fresh_head(
     federate, monkeypatch
 ):
-    """FedNH's code retrains one with a bias and then drops it; gradients are of the weights alone too."""
+    """FedNH's code retrains one with a bias and then drops it; gradients are of the
+    weights alone too.
+    """
     built, fit = [], creff.synthetic.fit
     monkeypatch.setattr(
         creff.synthetic,

@@ -1,4 +1,6 @@
-"""cwFedAvg: methods-1.md §5. π̂ [M, K] class distributions, p [M] data shares, Q [K, M], A = Π·Q."""
+"""cwFedAvg: methods-1.md §5. π̂ [M, K] class distributions, p [M] data shares, Q [K,
+M], A = Π·Q.
+"""
 
 import math
 from dataclasses import replace
@@ -54,8 +56,9 @@ def mixing_matrix(receivers, shares, p):
 
 
 def loop(pi, receivers, p, models):
-    """The paper's two steps, one client and one class at a time, in float64 (methods-1.md §5, item 5
-    with its pitfalls)."""
+    """The paper's two steps, one client and one class at a time, in float64
+    (methods-1.md §5, item 5 with its pitfalls).
+    """
     clients, classes = len(pi), len(pi[0])
     mass = [sum(p[m] * pi[m][j] for m in range(clients)) for j in range(classes)]
     of_class = {
@@ -120,8 +123,9 @@ def received(cw, message, clients):
 
 
 def test_cwfedavg_5_by_hand():
-    # N = (2, 2), π_1 = (1, 0), π_2 = (½, ½): π̄ = (¾, ¼), so Q = [[½/¾, ¼/¾], [0, 1]] = [[⅔, ⅓], [0, 1]].
-    # Client 1 starts from G_1 = ⅔w_1 + ⅓w_2, client 2 from ½G_1 + ½G_2 = ⅓w_1 + ⅔w_2.
+    # N = (2, 2), π_1 = (1, 0), π_2 = (½, ½): π̄ = (¾, ¼), so Q = [[½/¾, ¼/¾], [0, 1]] =
+    # [[⅔, ⅓], [0, 1]]. Client 1 starts from G_1 = ⅔w_1 + ⅓w_2, client 2 from ½G_1 +
+    # ½G_2 = ⅓w_1 + ⅔w_2.
     pi, p = (
         torch.tensor([[1, 0], [0.5, 0.5]]).double(),
         torch.tensor([0.5, 0.5]).double(),
@@ -256,7 +260,8 @@ def test_cwfedavg_5_a_class_that_nobody_holds_is_left_out():
     present[:, 2] = 0
     shares = class_weights(present / present.sum(1, keepdim=True), p)
     assert (shares[2] == 0).all()
-    # a receiver that holds class 2 gets what its other classes say; one that holds nothing else, the average
+    # a receiver that holds class 2 gets what its other classes say; one that holds
+    # nothing else, the average
     receivers = torch.cat([pi[:1], one_hot(torch.tensor([2]), K).double()])
     a = mixing_matrix(receivers, shares, p)
     others = receivers[0].clone()
@@ -340,7 +345,9 @@ MANY = 4 * K + 1  # clients, of whose models class models are made
 
 
 def many(setup, absent=None):
-    """Counts of so many clients, of which none has the class ``absent``, and their models [n, 64]."""
+    """Counts of so many clients, of which none has the class ``absent``, and their
+    models [n, 64].
+    """
     counts = np.random.default_rng(0).integers(1, 20, (MANY, K))
     if absent is not None:
         counts[:, absent] = 0
@@ -416,8 +423,9 @@ def test_cwfedavg_equal_models_of_many_clients_stay_what_they_are(cohort, setup)
 
 
 def test_cwfedavg_runs_alike_with_class_models_and_without(federate, monkeypatch):
-    """Newcomers too, who get an even mix. A number may be rounded the other way only where it lies just
-    between two of float32."""
+    """Newcomers too, who get an even mix. A number may be rounded the other way only
+    where it lies just between two of float32.
+    """
     counts = [*(tiny.FEW * 4)[:MANY], [2, 0, 1, 0]]
     sections = {
         "partition": {"clients": MANY},
@@ -518,7 +526,9 @@ def test_cwfedavg_regulariser_at_its_optimum_is_finite():
 
 
 def test_cwfedavg_9_distributions_count_training_samples_only(federate):
-    """Every client is tested on 20 samples of each class it holds, which would even out its counts."""
+    """Every client is tested on 20 samples of each class it holds, which would even out
+    its counts.
+    """
     played = federate({"name": "cwfedavg", "distribution": "true"}, rounds=1)
     counts = torch.tensor(tiny.COUNTS).double()
     torch.testing.assert_close(

@@ -55,7 +55,9 @@ def test_ditto_10c_without_gradient_the_distance_shrinks_by_one_minus_eta_lambda
 
 
 def test_ditto_9_is_pulled_to_the_received_model_not_to_the_trained_one(federate):
-    """In round 1 v = w, so the first personal step feels no proximal term whatever λ is."""
+    """In round 1 v = w, so the first personal step feels no proximal term whatever λ
+    is.
+    """
     one = {"rounds": 1, "training": WHOLE}
     weak, strong = (
         {"name": "ditto", "personal_epochs": 1, "lam": lam} for lam in (0.0, 5.0)
@@ -81,8 +83,9 @@ def test_ditto_4_personal_steps_are_plain(federate):
 
 
 def test_ditto_4_clips_the_personal_gradient_and_not_the_pull(make_fleet):
-    """F = Σw, whose gradient has the norm √P: clipped at 1 each of P entries is 1/√P, and
-    λ(v − w) = 2·(3 − 1) is added to it. One batch, η = 0.1."""
+    """F = Σw, whose gradient has the norm √P: clipped at 1 each of P entries is 1/√P,
+    and λ(v − w) = 2·(3 − 1) is added to it. One batch, η = 0.1.
+    """
     ends = {}
     for clip in (None, 1.0):
         fleet = make_fleet([[4, 0, 0, 0]], lr=0.1, lanes=1, clip=clip)
@@ -97,6 +100,20 @@ def test_ditto_4_clips_the_personal_gradient_and_not_the_pull(make_fleet):
     torch.testing.assert_close(
         ends[1.0], torch.full((1, width), 3 - 0.1 * (width**-0.5 + 4))
     )
+
+
+def test_stragglers_do_a_share_of_the_personal_epochs_too(make_fleet):
+    """Of E epochs 1 + ⌊E/2⌋ for a share of a half: 2 of 2, and 3 personal ones of 5."""
+    ends = []
+    for personal_epochs, pace in ((5, np.array([0.5])), (3, None)):
+        fleet = make_fleet([[4, 3, 0, 0]], epochs=2)
+        fleet.pace = pace
+        initial = fleet.setup.initial()
+        fleet.state["personal"] = initial[None]
+        ditto = Ditto(name="ditto", personal_epochs=personal_epochs)
+        trained = ditto.fit(fleet, initial, {"model": initial})
+        ends.append((trained, fleet.state["personal"]))
+    assert all(map(torch.equal, *ends))
 
 
 def test_ditto_9_scores_personal_models_of_all_clients(federate):

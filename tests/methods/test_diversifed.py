@@ -31,9 +31,9 @@ def diversity(own, others, tau):
 
 
 def test_diversifed_5_by_hand():
-    # On a line: w = 0, 1, 3 and τ = α = 1. Client 0: D = (1, 3), s = (e/(e+e³), e³/(e+e³)) = (0.1192,
-    # 0.8808), n = 2: β_01 = (½ − 0.1192)/1 = 0.3808, β_02 = (½ − 0.8808)/3 = −0.1269; z_0 = 0.3808·1
-    # − 0.1269·3 = 0.0000 (they cancel).
+    # On a line: w = 0, 1, 3 and τ = α = 1. Client 0: D = (1, 3), s = (e/(e+e³),
+    # e³/(e+e³)) = (0.1192, 0.8808), n = 2: β_01 = (½ − 0.1192)/1 = 0.3808, β_02 = (½ −
+    # 0.8808)/3 = −0.1269; z_0 = 0.3808·1 − 0.1269·3 = 0.0000 (they cancel).
     a, beta, _ = full(torch.tensor([[0.0], [1.0], [3.0]]).double())
     s = math.e / (math.e + math.e**3)
     assert beta[0].tolist() == pytest.approx([0, 0.5 - s, (s - 0.5) / 3])
@@ -146,8 +146,9 @@ def test_diversifed_4_first_round_has_no_anchor(federate):
 
 
 def test_diversifed_9_trains_from_its_own_model_towards_the_anchor(federate):
-    """Full batches: w ← w − γ(∇F + (λ/α)(w − z)); one epoch's first step knows no F here, since lr·∇F
-    is compared away."""
+    """Full batches: w ← w − γ(∇F + (λ/α)(w − z)); one epoch's first step knows no F
+    here, since lr·∇F is compared away.
+    """
     whole = {"batch_size": 100, "lr": 0.1}
     first = federate("diversifed", rounds=1, training=whole)
     free = federate({"name": "diversifed", "lam": 0.0}, rounds=2, training=whole)

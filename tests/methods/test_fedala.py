@@ -1,5 +1,6 @@
-"""FedALA and adaptive local aggregation: methods-1.md §6. v own old model, g received, Ω weights,
-ŵ = v + Ω⊙(g − v)."""
+"""FedALA and adaptive local aggregation: methods-1.md §6. v own old model, g received,
+Ω weights, ŵ = v + Ω⊙(g − v).
+"""
 
 import numpy as np
 import pytest
@@ -14,7 +15,9 @@ FEW = [[8, 3, 0, 0], [0, 9, 2, 0]]
 
 @pytest.fixture
 def activated(make_fleet, rows_of):
-    """A fleet whose clients have trained before: state with v, Ω, rounds; and a received model g ``[P]``."""
+    """A fleet whose clients have trained before: state with v, Ω, rounds; and a
+    received model g ``[P]``.
+    """
 
     def make(counts=FEW, rounds=2, omega=0.5, layers=1, **keys):
         fleet = make_fleet(
@@ -68,11 +71,12 @@ def test_ala_10_gradient_of_the_weights_against_finite_differences(activated):
 
 
 def test_ala_4_one_step_by_hand(make_fleet):
-    """A linear model of zeros as v and g = 1 in the biases: everything by hand for one sample.
+    """A linear model of zeros as v and g = 1 in the biases: everything by hand for one
+    sample.
 
-    Ω = ½, so the biases are ½ and all weights 0: the logits are equal, p = ¼ each, h = p − e_y for
-    the biases. With η = 1 and Δ = 1, Ω of the biases becomes ½ − (p − e_y) = ¼, and for class y
-    ½ + ¾ → clipped to 1.
+    Ω = ½, so the biases are ½ and all weights 0: the logits are equal, p = ¼ each, h =
+    p − e_y for the biases. With η = 1 and Δ = 1, Ω of the biases becomes ½ − (p − e_y)
+    = ¼, and for class y ½ + ¾ → clipped to 1.
     """
     fleet = make_fleet([[0, 0, 1, 0]], hidden=(), batch_size=100, round=3)
     width = fleet.layout.width
@@ -88,6 +92,19 @@ def test_ala_4_one_step_by_hand(make_fleet):
     torch.testing.assert_close(fleet.state["ala.weights"][0, -4:], expected)
     torch.testing.assert_close(blended[0, -4:], expected)
     assert (fleet.state["ala.weights"][0, :-4] == 0.5).all()  # Δ = 0 there
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_ala_ends_when_it_has_converged_for_stragglers_too(activated, rounds):
+    """In a first activation, of many epochs, and in later ones."""
+    found = []
+    for pace in (None, np.zeros(len(FEW))):
+        fleet, g, _ = activated(rounds=rounds)
+        fleet.pace = pace
+        blended = AdaptiveLocalAggregation(most_epochs=30).adapt(fleet, g)
+        found.append((blended, fleet.state["ala.weights"]))
+        assert fleet.pace is pace
+    assert all(map(torch.equal, *found))
 
 
 def test_fedala_10_eta_zero_is_fedavg(federate):
@@ -141,8 +158,9 @@ def test_ala_10_nothing_moves_where_the_models_agree(activated):
 
 
 def epochs_of(fleet, g, share=1.0, **keys):
-    """In how many mini-batches each client's blending weights learnt; one batch is one epoch
-    unless it is said."""
+    """In how many mini-batches each client's blending weights learnt; one batch is one
+    epoch unless it is said.
+    """
     count = torch.zeros(len(fleet.ids))
     original = Fleet.train_by
 
@@ -174,8 +192,9 @@ def test_ala_9_first_activation_ends_by_itself_after_eleven_epochs_or_more(activ
 
 
 def alone(fleet, g, upper, client, ended):
-    """Ω of one client and its losses, learnt by plain gradient descent with η = 5 until ``ended``
-    of the losses."""
+    """Ω of one client and its losses, learnt by plain gradient descent with η = 5 until
+    ``ended`` of the losses.
+    """
     v, omega, losses = (
         fleet.state["model"][client],
         torch.full((upper.stop - upper.start,), 0.5, dtype=torch.float64),
@@ -231,8 +250,10 @@ def test_ala_9_is_off_in_the_first_round_and_later_runs_one_epoch(
 
 
 def test_ala_9_counts_the_federations_rounds_or_a_clients_own(activated):
-    """Clients that took part never, once and five times: Algorithm 1 has all of them converge in round 2 and
-    learn for one epoch in round 3, in rounds of their own they copy, converge, and learn for one."""
+    """Clients that took part never, once and five times: Algorithm 1 has all of them
+    converge in round 2 and learn for one epoch in round 3, in rounds of their own they
+    copy, converge, and learn for one.
+    """
     three = [*FEW, [1, 0, 6, 6]]
     for round, activation, expected in (
         (2, "round", [11, 11, 11]),
@@ -264,8 +285,9 @@ def test_fedala_7_takes_its_activation_from_the_file(federate):
 def test_ala_9_batch_norm_takes_each_batchs_statistics_and_forgets_them(
     activated, lanes
 ):
-    """Ω moves along the gradient of the model in training mode, as in the authors' code, also where
-    batch norm lies in layers that are copied."""
+    """Ω moves along the gradient of the model in training mode, as in the authors'
+    code, also where batch norm lies in layers that are copied.
+    """
     fleet, g, upper = activated(
         dtype=torch.float32, lanes=lanes, model={"name": "tiny:normalised"}
     )
@@ -345,8 +367,9 @@ def test_ala_6_learns_by_cross_entropy_whatever_the_objective(activated):
 
 
 def test_ala_9_records_the_last_batchs_loss_of_an_epoch(activated):
-    """A threshold between the deviations of the last batches' losses and of the epochs' means decides
-    after 11 epochs."""
+    """A threshold between the deviations of the last batches' losses and of the epochs'
+    means decides after 11 epochs.
+    """
     losses, original = [], Fleet.train_by
 
     def noting(self, step, *rest, **how):
@@ -380,8 +403,10 @@ def test_ala_9_records_the_last_batchs_loss_of_an_epoch(activated):
 def test_ala_9_learns_from_a_random_subset_that_stays_for_the_phase(
     activated, monkeypatch
 ):
-    """Not from a slice of neighbours, as the reference code; 20 of 40 samples, another half
-    in another round. Their features are computed once, so that all epochs see the same ones."""
+    """Not from a slice of neighbours, as the reference code; 20 of 40 samples, another
+    half in another round. Their features are computed once, so that all epochs see the
+    same ones.
+    """
     pools, run_once = [], frozen.run_once
     monkeypatch.setattr(
         frozen,

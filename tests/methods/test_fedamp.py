@@ -1,4 +1,6 @@
-"""FedAMP: methods-1.md §9. ξ_ij = (α/σ) exp(−D²/σ), u_i = (1 − Σ_j ξ_ij) w_i + Σ_j ξ_ij w_j."""
+"""FedAMP: methods-1.md §9. ξ_ij = (α/σ) exp(−D²/σ), u_i = (1 − Σ_j ξ_ij) w_i + Σ_j ξ_ij
+w_j.
+"""
 
 import math
 
@@ -30,8 +32,8 @@ def draw(clients=6, width=12):
 
 
 def test_fedamp_5_by_hand(cohort):
-    # On a line: w = 0, 1, 3 with α = ½, σ = 2: ξ = ¼ e^(−D²/2), so ξ_01 = ¼e^(−½), ξ_02 = ¼e^(−4.5),
-    # ξ_12 = ¼e^(−2).
+    # On a line: w = 0, 1, 3 with α = ½, σ = 2: ξ = ¼ e^(−D²/2), so ξ_01 = ¼e^(−½), ξ_02
+    # = ¼e^(−4.5), ξ_12 = ¼e^(−2).
     near, far, middle = (0.25 * math.exp(-x) for x in (0.5, 4.5, 2.0))
     server = {
         "models": torch.tensor([[0.0], [1.0], [3.0]]),

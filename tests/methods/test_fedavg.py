@@ -13,7 +13,9 @@ from hpcfl.methods.fedavg import FedAvg
 
 @pytest.fixture
 def aggregated(arrived, cohort):
-    """``aggregated(counts, rows)``: the server's model after uploads [n, P] of clients with these counts."""
+    """``aggregated(counts, rows)``: the server's model after uploads [n, P] of clients
+    with these counts.
+    """
 
     def make(counts, rows, **keys):
         method, server = (

@@ -49,9 +49,25 @@ def test_c_9_a_fine_tuned_model_that_is_only_scored_leaves_the_method_as_it_is(
     )
 
 
+@pytest.mark.parametrize("uploaded", [True, False])
+def test_stragglers_tune_less_for_their_work_and_not_for_a_score(federate, uploaded):
+    method = {"name": "fedavg-c", "tune_epochs": 4, "tuned_upload": uploaded}
+    pre, slow = (
+        federate(
+            method,
+            rounds=1,
+            training={"epochs": 4},
+            participation={"stragglers": share},
+        ).values["clients/pre/loss"][0]
+        for share in (0.0, 1.0)
+    )
+    assert np.array_equal(pre, slow) != uploaded
+
+
 def test_pre_is_the_fine_tuned_model(federate):
-    """Two fine-tuning epochs of FedAvg-C in round 1 are two epochs of Local from the same start, but
-    for the shuffles."""
+    """Two fine-tuning epochs of FedAvg-C in round 1 are two epochs of Local from the
+    same start, but for the shuffles.
+    """
     whole = {"batch_size": 100}
     tuned = federate({"name": "fedavg-c", "tune_epochs": 2}, rounds=1, training=whole)
     alone = federate("local", rounds=1, training={**whole, "epochs": 2})
@@ -89,7 +105,9 @@ def test_epochs_add_up_and_the_proximal_term_acts_in_both_phases(
 
 
 def test_fine_tuning_by_hand(federate):
-    """One client, full batches: tune_epochs + epochs steps of gradient descent a round, all uploaded."""
+    """One client, full batches: tune_epochs + epochs steps of gradient descent a round,
+    all uploaded.
+    """
     one = [[6, 3, 2, 1]]
     tuned = federate(
         {"name": "fedavg-c", "tune_epochs": 2},

@@ -8,7 +8,9 @@ from hpcfl.methods.fedbabu import FedBABU
 
 
 def test_fedbabu_10a_the_head_never_changes(federate, monkeypatch):
-    """10c as well: weight decay and momentum would move a head that is only frozen by a step of 0."""
+    """10c as well: weight decay and momentum would move a head that is only frozen by a
+    step of 0.
+    """
     training = {"momentum": 0.9, "weight_decay": 0.1}
     played, calls = phases(
         federate, monkeypatch, method="fedbabu", rounds=3, training=training

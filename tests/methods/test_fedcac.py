@@ -63,8 +63,8 @@ def test_fedcac_10c_equal_mask_sizes_overlap_by_what_they_share():
 
 
 def test_fedcac_9_overlap_of_unequal_sizes_may_be_asymmetric_and_negative():
-    # m_1 has 1, m_2 has 4, none shared: O_12 = 1 − 5/2 = −1.5, O_21 = 1 − 5/8; an empty mask overlaps
-    # with nothing
+    # m_1 has 1, m_2 has 4, none shared: O_12 = 1 − 5/2 = −1.5, O_21 = 1 − 5/8; an empty
+    # mask overlaps with nothing
     masks = torch.tensor([[1, 0, 0, 0, 0], [0, 1, 1, 1, 1], [0, 0, 0, 0, 0]]).bool()
     found = overlaps(masks)
     assert found[0, 1] == -1.5 and found[1, 0] == 0.375
@@ -108,7 +108,8 @@ class Net(nn.Module):
 @pytest.mark.parametrize(
     ("share", "expected"),
     [
-        # s = |(after − before)·after| is 0, 2, 6, 12 in the first tensor and 0.01, 0.03 in the second
+        # s = |(after − before)·after| is 0, 2, 6, 12 in the first tensor and 0.01, 0.03
+        # in the second
         (0.5, [0, 0, 1, 1, 0, 1]),
         (0.3, [0, 0, 0, 1, 0, 0]),
         (1.0, [0, 1, 1, 1, 1, 1]),
@@ -118,7 +119,8 @@ class Net(nn.Module):
 def test_fedcac_4_marks_the_most_sensitive_entries_of_each_tensor(share, expected):
     before = torch.tensor([[1.0, 1.0, 1.0, 1.0, 0.0, 0.2]])
     after = torch.tensor([[1.0, 2.0, 3.0, 4.0, 0.1, 0.3]])
-    # share 1: the smallest of the first tensor is 0, so the smallest above 1e-20 takes its place
+    # share 1: the smallest of the first tensor is 0, so the smallest above 1e-20 takes
+    # its place
     assert critical(
         layout.of_parameters(Net()), before, after, share
     ).int().tolist() == [expected]
@@ -130,15 +132,16 @@ def test_fedcac_4_marks_nothing_where_nothing_moved():
 
 
 def test_fedcac_9_first_round_mixes_uploads_not_initial_weights(cohort):
-    # everybody alike: group means 2 for marked entries, the global mean 2 elsewhere; never the initial 0
+    # everybody alike: group means 2 for marked entries, the global mean 2 elsewhere;
+    # never the initial 0
     models = torch.tensor([[1.0, 1.0], [3.0, 3.0]])
     masks = torch.tensor([[True, False], [True, False]])
     assert aggregated(cohort, models, masks).tolist() == [[2.0, 2.0], [2.0, 2.0]]
 
 
 def test_fedcac_5_by_hand(cohort):
-    # masks 1 and 2 agree, 3 shares nothing: O = [[·,1,0],[1,·,0],[0,0,·]], mean ⅓, t/β = ½: bound ⅔.
-    # Groups {1,2}, {1,2}, {3}
+    # masks 1 and 2 agree, 3 shares nothing: O = [[·,1,0],[1,·,0],[0,0,·]], mean ⅓, t/β
+    # = ½: bound ⅔. Groups {1,2}, {1,2}, {3}
     models = torch.tensor([[1.0, 1.0, 1.0], [3.0, 3.0, 3.0], [11.0, 11.0, 11.0]])
     masks = torch.tensor([[1, 0, 0], [1, 0, 0], [0, 0, 1]]).bool()
     expected = [[2.0, 5.0, 5.0], [2.0, 5.0, 5.0], [5.0, 5.0, 11.0]]

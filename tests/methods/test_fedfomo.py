@@ -15,7 +15,9 @@ def method(**keys):
 
 
 def judged(fleet, losses):
-    """The fleet, to which the models whose first parameters are the keys have these losses."""
+    """The fleet, to which the models whose first parameters are the keys have these
+    losses.
+    """
 
     def loss_of(models, on="train", model="model"):
         assert on == "validation"
@@ -39,7 +41,9 @@ def constant(fleet, *values):
 
 @pytest.fixture
 def one(make_fleet):
-    """One client with base 0 and own model 2 that receives the models 1 and 4 of clients 1 and 2; √P = r."""
+    """One client with base 0 and own model 2 that receives the models 1 and 4 of
+    clients 1 and 2; √P = r.
+    """
 
     def make(losses):
         fleet = judged(make_fleet([[4, 4, 0, 0]]), losses)
@@ -54,8 +58,8 @@ def one(make_fleet):
 
 
 def test_fedfomo_4_by_hand(one):
-    # Distances from the base are r, 4r and 2r (own). ω = (1 − 0.5)/r, (1 − 2)/4r, (1 − 0.6)/2r:
-    # positive 0.5 and 0.2.
+    # Distances from the base are r, 4r and 2r (own). ω = (1 − 0.5)/r, (1 − 2)/4r, (1 −
+    # 0.6)/2r: positive 0.5 and 0.2.
     fleet, inbox = one({0: 1.0, 1: 0.5, 4: 2.0, 2: 0.6})
     opened = method().opened(fleet, inbox)
     start, omega = opened["start"], opened["omega"]
@@ -90,7 +94,9 @@ def test_fedfomo_10_a_constant_on_all_losses_changes_nothing():
 
 
 def test_fedfomo_10_weights_lie_in_the_simplex(federate):
-    """The start model of round 2 lies between the candidates, the uploads of round 1, in every coordinate."""
+    """The start model of round 2 lies between the candidates, the uploads of round 1,
+    in every coordinate.
+    """
     bases = federate("fedfomo", rounds=2).clients["base"]
     uploads = federate("fedfomo", rounds=1).server["models"]
     assert ((bases <= uploads.amax(0) + 1e-6) & (bases >= uploads.amin(0) - 1e-6)).all()
@@ -101,7 +107,9 @@ def test_fedfomo_10_weights_lie_in_the_simplex(federate):
     "keys", [{"received": 0, "validation": 0.0}, {"validation": 0.0}]
 )
 def test_fedfomo_10_the_candidate_itself_alone_is_local(federate, keys):
-    """Also without validation samples: every loss is then 0 and no model better than another."""
+    """Also without validation samples: every loss is then 0 and no model better than
+    another.
+    """
     assert torch.equal(
         federate({"name": "fedfomo", **keys}).clients["model"],
         federate("local").clients["model"],
@@ -174,7 +182,9 @@ def test_fedfomo_4_round_1_only_trains(cohort):
 def test_fedfomo_9_validation_loss_is_a_mean_over_samples_in_evaluation_mode(
     make_fleet, rows_of, monkeypatch
 ):
-    """Ten samples in blocks of four; batch norm in training mode would take each block's own statistics."""
+    """Ten samples in blocks of four; batch norm in training mode would take each
+    block's own statistics.
+    """
     monkeypatch.setattr(scoring, "BLOCK", 4)
     fleet = make_fleet([[7, 3, 0, 0]], model={"name": "tiny:normalised", "hidden": 6})
     samples, rows, kept = (

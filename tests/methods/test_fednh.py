@@ -1,4 +1,6 @@
-"""FedNH: methods-1.md §8. V [K, d] prototypes, unit rows; f unit features; logits s·V f."""
+"""FedNH: methods-1.md §8. V [K, d] prototypes, unit rows; f unit features; logits s·V
+f.
+"""
 
 import math
 
@@ -20,9 +22,10 @@ def prototypes(played):
 
 
 def test_fednh_5_prototypes_by_hand():
-    # d = 2, ρ = ½, V_0 = (1, 0). Clients: N_0 = (1, 3), unit means (0, 1) and (1, 0): Σ = (3, 1),
-    # normalised (3, 1)/√10. ½(1, 0) + ½(3, 1)/√10 = (0.9743, 0.1581), normalised. Class 1 is held by nobody:
-    # V_1 stays, not even normalised anew. The mean that arrives is Σ/4.
+    # d = 2, ρ = ½, V_0 = (1, 0). Clients: N_0 = (1, 3), unit means (0, 1) and (1, 0): Σ
+    # = (3, 1), normalised (3, 1)/√10. ½(1, 0) + ½(3, 1)/√10 = (0.9743, 0.1581),
+    # normalised. Class 1 is held by nobody: V_1 stays, not even normalised anew. The
+    # mean that arrives is Σ/4.
     old = torch.tensor([[1.0, 0.0], [0.6, 0.9]])
     means = torch.tensor([[0.75, 0.25], [torch.nan, torch.nan]]).double()
     moved = FedNH(name="fednh", rho=0.5).moved(
@@ -68,7 +71,9 @@ def test_fednh_10_initial_prototypes_are_orthonormal_where_they_fit(federate):
 
 @pytest.mark.parametrize("width", [1, 2, 3, 5])
 def test_fednh_2_more_classes_than_features_are_spread_as_far_as_they_can(width):
-    """K = d + 1 unit vectors are farthest apart as a simplex, at distance √(2K/(K − 1))."""
+    """K = d + 1 unit vectors are farthest apart as a simplex, at distance √(2K/(K −
+    1)).
+    """
     classes = width + 1
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -162,7 +167,9 @@ def test_fednh_features_are_unit(make_fleet):
 
 
 def test_fednh_4_prototypes_are_taken_in_evaluation_mode(make_fleet):
-    """Batch norm would otherwise see the pass's own statistics and move its running ones."""
+    """Batch norm would otherwise see the pass's own statistics and move its running
+    ones.
+    """
     fleet = make_fleet(model={"name": "tiny:normalised", "hidden": 6})
     row, kept = fleet.setup.initial(), fleet.state["buffers.model"].clone()
     means = fleet.class_means(row, normalised_features)
@@ -186,8 +193,9 @@ def test_fednh_4_prototypes_are_taken_in_evaluation_mode(make_fleet):
 def test_fednh_4_prototypes_and_creffs_gradients_are_of_augmented_images(
     make_fleet, monkeypatch, name
 ):
-    """As in the reference code (protocols.md C): the pass over a class's samples varies them
-    as training does."""
+    """As in the reference code (protocols.md C): the pass over a class's samples varies
+    them as training does.
+    """
     fleet = make_fleet()
     varied = []
     monkeypatch.setattr(

@@ -49,7 +49,9 @@ def test_fedper_10c_heads_stay_private(federate):
 
 
 def test_fedper_body_is_the_average_of_those_who_trained_with_their_heads(federate):
-    """Round 1 starts where FedAvg's does, so its bodies and heads are those of FedAvg's local models."""
+    """Round 1 starts where FedAvg's does, so its bodies and heads are those of FedAvg's
+    local models.
+    """
     played, average = federate("fedper", rounds=1), federate("fedavg", rounds=1)
     body = played.prepared.setup.layout.columns("body")
     assert torch.equal(played.server["model"][body], average.server["model"][body])

@@ -42,8 +42,8 @@ def test_fedphp_10c_equal_features_have_no_discrepancy(widths):
 
 
 def test_fedphp_4_discrepancy_by_hand():
-    # one sample each at distance 2: the mean squared distance is 4, so k(x, y) = Σ_f exp(−4/4f)
-    # and k(x, x) = 5
+    # one sample each at distance 2: the mean squared distance is 4, so k(x, y) = Σ_f
+    # exp(−4/4f) and k(x, x) = 5
     across = sum(math.exp(-1 / factor) for factor in (0.25, 0.5, 1, 2, 4))
     value = discrepancy(torch.tensor([[0.0]]), torch.tensor([[2.0]]))
     assert value.item() == pytest.approx(10 - 2 * across, rel=1e-6)
@@ -54,7 +54,9 @@ def test_fedphp_4_discrepancy_by_hand():
 
 
 def test_fedphp_4_widths_are_constants():
-    """∂/∂x of 10 − 2Σ exp(−d²/w) at d = 2 with w = 4f held fixed: −2Σ exp(−1/f)·(−2d/w)·∂d/∂x, ∂d/∂x = −1."""
+    """∂/∂x of 10 − 2Σ exp(−d²/w) at d = 2 with w = 4f held fixed: −2Σ
+    exp(−1/f)·(−2d/w)·∂d/∂x, ∂d/∂x = −1.
+    """
     own = torch.tensor([[0.0]], dtype=torch.float64, requires_grad=True)
     discrepancy(own, torch.tensor([[2.0]], dtype=torch.float64)).backward()
     expected = -2 * sum(
@@ -64,8 +66,8 @@ def test_fedphp_4_widths_are_constants():
 
 
 def test_fedphp_9_momentum_counts_participations(make_fleet):
-    """T = 3 rounds, ρ = 1, μ = 0.9: m = 0 at first, then 0.9/3, 1.8/3, and never above μ;
-    PFLlib's: μ·(round − 1)/T.
+    """T = 3 rounds, ρ = 1, μ = 0.9: m = 0 at first, then 0.9/3, 1.8/3, and never above
+    μ; PFLlib's: μ·(round − 1)/T.
 
     A client is expected in ⌊ρT⌋ rounds, at least one.
     """
@@ -91,8 +93,9 @@ def test_fedphp_9_momentum_counts_participations(make_fleet):
 
 
 def test_fedphp_4_inherits_by_hand(federate):
-    """λ = 0, one client: θ_r is the server's model after round r, q_1 = θ_1, q_2 = 0.45·q_1 + 0.55·θ_2
-    at μ = 0.9, T = 2."""
+    """λ = 0, one client: θ_r is the server's model after round r, q_1 = θ_1, q_2 =
+    0.45·q_1 + 0.55·θ_2 at μ = 0.9, T = 2.
+    """
     free = {"name": "fedphp", "lam": 0.0}
     first, second = (federate(free, ONE, rounds=rounds) for rounds in (1, 2))
     assert torch.equal(first.clients["inherited"][0], first.server["model"])
@@ -119,8 +122,9 @@ def test_fedphp_scores_the_inherited_model_of_all_clients(federate):
 
 
 def test_fedphp_is_supervised_by_the_inherited_model(make_fleet, rows_of):
-    """The teacher's weights matter to the loss, its gradient is not followed, and head and body
-    train on the whole."""
+    """The teacher's weights matter to the loss, its gradient is not followed, and head
+    and body train on the whole.
+    """
     method = FedPHP(name="fedphp", lam=0.5)
     ends = []
     for seed in (5, 6):
@@ -161,7 +165,8 @@ def test_fedphp_4_inherits_batch_norm_statistics_like_parameters(federate):
     assert torch.equal(
         first.clients["buffers.inherited"], first.clients["buffers.model"]
     )
-    # the supervised training of both runs is the same in round 1, since m depends on T in round 2 only
+    # the supervised training of both runs is the same in round 1, since m depends on T
+    # in round 2 only
     expected = (
         0.45 * first.clients["buffers.model"] + 0.55 * second.clients["buffers.model"]
     )

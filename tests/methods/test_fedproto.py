@@ -27,7 +27,8 @@ def prototypes(classes=3, width=2):
 
 @pytest.fixture
 def aggregate(arrived, cohort):
-    """``aggregate(server, counts, means)``: the server's step after clients with these counts sent ``means``.
+    """``aggregate(server, counts, means)``: the server's step after clients with these
+    counts sent ``means``.
 
     means: of their classes [n, K·d].
     """
@@ -60,7 +61,8 @@ def test_fedproto_4_no_term_in_round_1(federate):
 def test_fedproto_4_loss_by_hand():
     model, x, y = MLP((5,), 3, hidden=(4,)), torch.randn(3, 5), torch.tensor([0, 2, 2])
     lane = Lane(prototypes=torch.randn(3, 4), present=torch.tensor([True, True, False]))
-    # Only the first sample's class has a prototype; the mean is over 3 samples and 4 coordinates.
+    # Only the first sample's class has a prototype; the mean is over 3 samples and 4
+    # coordinates.
     expected = cross_entropy(model(x), y) + 0.5 * (
         model.features(x)[0] - lane.prototypes[0]
     ).square().sum() / (3 * 4)
@@ -103,8 +105,9 @@ def test_fedproto_9_a_class_missing_from_a_round_keeps_its_prototype(aggregate):
 
 
 def test_fedproto_10_a_class_of_one_client_has_that_clients_mean(federate):
-    """Only client 0 holds class 0: its prototype is the mean over its training samples under
-    its final model."""
+    """Only client 0 holds class 0: its prototype is the mean over its training samples
+    under its final model.
+    """
     played = federate(
         {"name": "fedproto"}, [[8, 3, 0, 0], [0, 9, 2, 0], [0, 1, 6, 0]], rounds=1
     )
@@ -156,7 +159,9 @@ def test_fedproto_9_before_the_first_exchange_the_classifier_predicts():
 
 
 def test_fedproto_9_prototypes_come_from_the_trained_model(make_fleet, rows_of):
-    """One extra pass after training; accumulating features while the model moves gives others."""
+    """One extra pass after training; accumulating features while the model moves gives
+    others.
+    """
     fleet = make_fleet()
     fleet.state["model"] = rows_of(fleet)
     inbox = {
@@ -177,8 +182,9 @@ def test_fedproto_floats(federate):
 
 
 def test_fedproto_8_prototypes_and_the_classifier_are_both_scored(federate):
-    """After the first exchange they predict differently; the last ``pre`` is by the prototypes of the
-    last aggregation."""
+    """After the first exchange they predict differently; the last ``pre`` is by the
+    prototypes of the last aggregation.
+    """
     values = federate("fedproto", rounds=2).values
     pre, post, classifier = (
         values[f"clients/{name}/loss"] for name in ("pre", "post", "classifier")

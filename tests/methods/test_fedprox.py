@@ -49,7 +49,8 @@ def test_fedprox_10_first_step_is_fedavgs(federate):
 
 @pytest.mark.slow
 def test_fedprox_10_larger_mu_stays_nearer_on_a_quadratic(make_fleet):
-    # F(w) = ½‖w − 1‖² and anchor 0: the minimum of F + (μ/2)‖w‖² is 1/(1 + μ) in every coordinate
+    # F(w) = ½‖w − 1‖² and anchor 0: the minimum of F + (μ/2)‖w‖² is 1/(1 + μ) in every
+    # coordinate
     fleet = make_fleet([[4, 0, 0, 0]], lr=0.1, lanes=1)
     fleet.loss = lambda model, batch, lane: sum(
         (p - 1).square().sum() / 2 for p in model.parameters()
@@ -65,7 +66,8 @@ def test_fedprox_10_larger_mu_stays_nearer_on_a_quadratic(make_fleet):
 
 
 def test_proximal_step_by_hand(make_fleet):
-    # w = 2, anchor 0.5, F(w) = ½w², μ = 3, γ = 0.1: w − γ(w + μ(w − 0.5)) = 2 − 0.1(2 + 4.5) = 1.35
+    # w = 2, anchor 0.5, F(w) = ½w², μ = 3, γ = 0.1: w − γ(w + μ(w − 0.5)) = 2 − 0.1(2 +
+    # 4.5) = 1.35
     fleet = make_fleet([[1, 0, 0, 0]], lr=0.1, lanes=1)
     fleet.loss = lambda model, batch, lane: sum(
         p.square().sum() / 2 for p in model.parameters()
@@ -80,8 +82,10 @@ def test_proximal_step_by_hand(make_fleet):
 def test_fedprox_9_the_recorded_data_loss_is_without_the_proximal_term(
     make_fleet, rows_of
 ):
-    """Two full-batch epochs: the loss of the last one, at the model after the first step, however
-    strong the proximal term is; the training loss has it as it is at the end, (3/2)‖w‖²."""
+    """Two full-batch epochs: the loss of the last one, at the model after the first
+    step, however strong the proximal term is; the training loss has it as it is at the
+    end, (3/2)‖w‖².
+    """
 
     def trained(epochs):
         fleet = make_fleet(dtype=torch.float64, batch_size=100)

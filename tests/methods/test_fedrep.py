@@ -24,7 +24,9 @@ class Normed(nn.Module):
 
 
 def phases(federate, monkeypatch, **sections):
-    """What every call of ``train`` and ``train_by`` started from and ended with, in a federation."""
+    """What every call of ``train`` and ``train_by`` started from and ended with, in a
+    federation.
+    """
     calls, original = [], Fleet._trained
 
     def trained(self, rows, *how):
@@ -89,8 +91,9 @@ def test_fedrep_9_batch_norm_of_the_body_stands_still_in_the_head_phase(make_fle
 
 
 def test_fedrep_ala_blends_the_upper_layer_of_the_body(federate, monkeypatch):
-    """The interior columns between lower body and head: the own head and the received lower body
-    stay as they are."""
+    """The interior columns between lower body and head: the own head and the received
+    lower body stay as they are.
+    """
     played, calls = phases(
         federate,
         monkeypatch,
@@ -115,7 +118,9 @@ def test_fedrep_ala_blends_the_upper_layer_of_the_body(federate, monkeypatch):
 def test_fedrep_9_epochs_are_not_split_between_the_phases_and_nobody_trains_at_the_end(
     federate, monkeypatch, make_fleet
 ):
-    """τ epochs on the head and then all of the experiment's on the body; two phases in each of the rounds."""
+    """τ epochs on the head and then all of the experiment's on the body; two phases in
+    each of the rounds.
+    """
     assert len(phases(federate, monkeypatch, method="fedrep", rounds=2)[1]) == 4
     fleet = make_fleet([[8, 0, 0, 0]], batch_size=4, epochs=3)
     FedRep(name="fedrep", head_epochs=2).fit(fleet, fleet.setup.initial(), {})

@@ -102,7 +102,9 @@ def test_fedrod_9_distributions_have_a_floor_and_no_infinity():
 
 @pytest.mark.parametrize("method", [LINEAR, HYPER])
 def test_fedrod_both_orders_walk_the_same_shared_model(federate, method):
-    """The personal head moves nothing else, so body and generic head are the same together and separate."""
+    """The personal head moves nothing else, so body and generic head are the same
+    together and separate.
+    """
     together, separate = (
         federate({**method, "order": order}, rounds=2)
         for order in ("together", "separate")
@@ -153,8 +155,9 @@ def test_fedrod_8_scores_both_heads_and_the_generic_one(federate, method):
 
 
 def test_fedrod_4_separate_personal_steps_are_plain(federate, monkeypatch):
-    """One full batch: r ← r − η∇(ii) at the body and generic head just trained, without decay,
-    clipping or momentum."""
+    """One full batch: r ← r − η∇(ii) at the body and generic head just trained, without
+    decay, clipping or momentum.
+    """
     training = {
         "batch_size": 100,
         "lr": 0.1,

@@ -1,5 +1,6 @@
-"""FedUV: methods-1.md §14. V how far predictions' standard deviations stay below 1/√K, U the closeness
-of features."""
+"""FedUV: methods-1.md §14. V how far predictions' standard deviations stay below 1/√K,
+U the closeness of features.
+"""
 
 import math
 
@@ -41,15 +42,16 @@ def test_feduv_10_one_hot_predictions_of_each_class_once_have_no_gap():
 
 
 def test_feduv_4_variance_by_hand():
-    # Two samples, two classes: a column (0.9, 0.5) has the unbiased standard deviation 0.4/√2;
-    # 1/√2 − 0.4/√2 = 0.6/√2.
+    # Two samples, two classes: a column (0.9, 0.5) has the unbiased standard deviation
+    # 0.4/√2; 1/√2 − 0.4/√2 = 0.6/√2.
     assert float(
         variance_gap(torch.tensor([[0.9, 0.1], [0.5, 0.5]]).double())
     ) == pytest.approx(0.6 / math.sqrt(2))
 
 
 def test_feduv_4_uniformity_by_hand():
-    # Points 0, 1, 3 on a line: squared distances 1, 9, 4, their median 4: (e^−¼ + e^−9/4 + e^−1)/3.
+    # Points 0, 1, 3 on a line: squared distances 1, 9, 4, their median 4: (e^−¼ +
+    # e^−9/4 + e^−1)/3.
     expected = (math.exp(-0.25) + math.exp(-2.25) + math.exp(-1)) / 3
     assert float(
         closeness(torch.tensor([[0.0], [1.0], [3.0]]).double(), detach=False)

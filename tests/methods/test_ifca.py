@@ -1,5 +1,6 @@
-"""IFCA: methods-1.md §13. k cluster models; a client trains the one with the least loss on its
-training data."""
+"""IFCA: methods-1.md §13. k cluster models; a client trains the one with the least loss
+on its training data.
+"""
 
 from types import SimpleNamespace
 
@@ -58,8 +59,9 @@ def test_ifca_10_relabelling_permutes_results(make_fleet, rows_of, cohort, arriv
 
 
 def test_ifca_9_chooses_by_the_training_data(make_fleet, rows_of):
-    """The authors' code scores the model that is best on test labels. Losses here are by a loop over each
-    client's samples."""
+    """The authors' code scores the model that is best on test labels. Losses here are
+    by a loop over each client's samples.
+    """
     fleet, module = make_fleet(), make_fleet().setup.build()
     models = torch.cat([rows_of(fleet, seed) for seed in range(6)])
     samples = fleet.resources.samples

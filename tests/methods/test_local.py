@@ -7,7 +7,9 @@ from hpcfl.methods.local import Local
 
 
 def softmax_step(x, y, weight, bias, lr, steps):
-    """Full-batch gradient descent on softmax regression, by hand in float64: ∇W = (1/N) Σ (p − e_y) xᵀ."""
+    """Full-batch gradient descent on softmax regression, by hand in float64: ∇W = (1/N)
+    Σ (p − e_y) xᵀ.
+    """
     for _ in range(steps):
         logits = x @ weight.T + bias
         error = np.exp(logits - logits.max(1, keepdims=True))

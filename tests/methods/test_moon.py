@@ -1,9 +1,13 @@
 """MOON: Li et al., CVPR 2021, equation (3)."""
 
+import tiny
 import torch
 
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.experiment import config
 from hpcfl.fleet.losses import Batch, Lane
 from hpcfl.methods.moon import Moon
+from hpcfl.preparation.prepare import prepare
 
 
 def test_without_weight_it_is_fedavg(federate):
@@ -56,3 +60,13 @@ def test_a_client_remembers_its_model_of_its_last_round(federate):
     alone = federate("moon", [[6, 3, 2, 1]], rounds=2)
     torch.testing.assert_close(alone.clients["last"][0], alone.server["model"])
     assert len(one.clients["last"].unique(dim=0)) == 5
+
+
+def test_a_strength_that_belongs_to_a_projection_head_is_noted():
+    def notes(**keys):
+        table = tiny.table({"name": "moon", **keys})
+        return prepare(config.parse(table), OneProcess()).notes
+
+    (note,) = notes()
+    assert note.startswith("moon: μ = 5 was tuned with the paper's projection head")
+    assert notes(mu=5.0) == notes(mu=0.1) == []

@@ -1,11 +1,24 @@
-"""Options of the common base, class-wise aggregation and adaptive local aggregation of methods other than
-their own; defaults."""
+"""Options of the common base, class-wise aggregation and adaptive local aggregation of
+methods other than their own; defaults.
+"""
+
+import inspect
+import re
+from pathlib import Path
 
 import pytest
+import tiny
 import torch
 
+import hpcfl
+from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
-from hpcfl.experiment import config
+from hpcfl.experiment import config, plugins
+from hpcfl.methods._classwise import ClassWise
+from hpcfl.methods._options import leaving_out
+from hpcfl.methods.cwfedavg import CwFedAvg
+from hpcfl.methods.fedavg import FedAvg
+from hpcfl.preparation.prepare import prepare
 
 MIXED = [
     "fedprox",
@@ -83,6 +96,134 @@ def test_methods_that_do_not_average_a_whole_model_have_no_such_option(federate,
         federate({"name": name, "aggregation": "class-wise"})
 
 
+def refused(own: dict[str, str] | str, **sections) -> str:
+    """What is said of an experiment with this method that cannot be prepared."""
+    with pytest.raises(UserError) as error:
+        prepare(config.parse(tiny.table(own, **sections)), OneProcess())
+    return str(error.value)
+
+
+def test_the_guides_momentum_is_refused_class_wise(tmp_path, monkeypatch):
+    """Its ``aggregate`` leaves out what clients' mixes are made of, so that they would get
+    the initial output layer for ever.
+    """
+    guide = (Path(hpcfl.__file__).parent / "GUIDE.md").read_text(encoding="utf-8")
+    (source,) = re.findall(
+        r"^```python\n# my_server\.py\n(.*?)^```$", guide, re.M | re.S
+    )
+    (tmp_path / "guides_server.py").write_text(source, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    own = {"name": "guides_server:Momentum"}
+    line = source[: source.index("def reply")].count("\n") + 1
+    assert refused(own | {"aggregation": "class-wise"}) == (
+        f"guides_server.py:{line}: method.aggregation = 'class-wise' has no effect: Momentum.reply "
+        "replaces the hook that it needs; leave the key out, or call super().reply(…) there, "
+        "or write keeps = ('aggregation',) in Momentum if its hooks do what the key asks for"
+    )
+    prepare(config.parse(tiny.table(own | {"ala": True})), OneProcess())
+
+
+class Forgetful(FedAvg):
+    """Does not call ``super().keep``, which keeps the models that ALA blends."""
+
+    def keep(self, fleet, trained):
+        pass
+
+
+class Declared(Forgetful):
+    """Has a hook that does ALA's work in its own way, and says so."""
+
+    keeps = ("ala",)
+
+    def keep(self, fleet, trained):
+        fleet.state["model"] = trained
+
+
+class Heir(Declared):
+    """Calls the hook that does the work."""
+
+    def keep(self, fleet, trained):
+        super().keep(fleet, trained)
+
+
+class Knowing(FedAvg):
+    """Trains by itself, with what the options' loss reads."""
+
+    def fit(self, fleet, rows, inbox, **how):
+        return fleet.train(rows, variables=self.known(fleet, rows), **how)
+
+
+class Variation(CwFedAvg):
+    """Weighs clients in class models in its own way."""
+
+    def aggregate(self, server, cohort, uplink):
+        server["model"] = uplink["model"]
+        ClassWise().aggregate(server, cohort, uplink)
+
+
+class Whole(FedAvg):
+    """Plays a round by itself, and calls all hooks that ALA lives in."""
+
+    def update(self, fleet, inbox):
+        trained = fleet.train(self.start(fleet, inbox))
+        self.keep(fleet, trained)
+        return self.reply(fleet, inbox, trained)
+
+
+class Elsewhere(FedAvg):
+    """What it trains is not called ``model``, so no statistics of it travel."""
+
+    models = ("other",)
+
+    def fit(self, fleet, rows, inbox, **how):
+        return super().fit(fleet, rows, inbox, model="other", **how)
+
+
+@pytest.mark.parametrize("kind", ["Declared", "Heir", "Whole"])
+def test_hooks_that_do_what_an_option_needs_may_have_it(federate, short_ala, kind):
+    blended = federate({"name": f"{__name__}:{kind}", "ala": True}, rounds=3)
+    assert (blended.clients["ala.weights"] < 1).any()
+
+
+def test_a_training_of_ones_own_that_knows_what_options_read_is_class_wise(federate):
+    own, known = (
+        federate({"name": name, "aggregation": "class-wise"}).digest
+        for name in (f"{__name__}:Knowing", "fedavg")
+    )
+    assert own == known
+
+
+def test_hooks_that_leave_an_option_out_are_named():
+    here = Path(__file__).name
+    line = inspect.getsourcelines(Forgetful.keep)[1]
+    forgetful = refused({"name": f"{__name__}:Forgetful", "ala": True})
+    assert (
+        f"{here}:{line}: method.ala = True has no effect: Forgetful.keep replaces"
+        in forgetful
+    )
+    whole = refused({"name": f"{__name__}:Whole", "aggregation": "class-wise"})
+    assert (
+        "Whole.update replaces" in whole
+    )  # it does without ``fit`` and what that knows
+    elsewhere = refused(f"{__name__}:Elsewhere", training={"buffers": "average"})
+    assert "Elsewhere.models = ('other',) has no 'model', whose statistics" in elsewhere
+
+
+def test_what_a_method_has_by_default_is_its_own_affair(federate):
+    """A variation of cwFedAvg may replace the very hook that does the work."""
+    name = f"{__name__}:Variation"
+    assert "uploads" in federate(name, rounds=1).server
+    assert "Variation.aggregate" in refused({"name": name, "aggregation": "average"})
+
+
+@pytest.mark.parametrize("name", plugins.names("hpcfl.methods"))
+def test_built_in_methods_keep_every_option_that_they_have(name):
+    kind = plugins.find("hpcfl.methods", "method.name", name)
+    for option, hooks in kind.option_hooks.items():
+        for hook, parts in hooks.items():
+            assert leaving_out(kind, option, hook, parts) is None, (option, hook)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
@@ -98,7 +239,9 @@ def test_methods_that_do_not_average_a_whole_model_have_no_such_option(federate,
     ],
 )
 def test_ala_blends_before_training(federate, short_ala, name):
-    """Some of the methods that have the option; each starts from a blend from its second round on."""
+    """Some of the methods that have the option; each starts from a blend from its
+    second round on.
+    """
     plain, blended = (
         federate({"name": name, "ala": ala}, rounds=3) for ala in (False, True)
     )
@@ -121,8 +264,8 @@ def test_ala_as_an_option_is_fedalas(federate, short_ala):
     assert not torch.equal(option.server["model"], other.server["model"])
 
 
-# hyperparameters that the papers print, and what is chosen where codes differ: items 7 and 9 of
-# methods-1.md, -2.md
+# hyperparameters that the papers print, and what is chosen where codes differ: items 7
+# and 9 of methods-1.md, -2.md
 PRINTED = {
     "fedprox": {"mu": 0.001},
     "fedprox-c": {"mu": 0.001},
@@ -178,6 +321,15 @@ PRINTED = {
     "fedadam": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
     "fedyogi": {"beta1": 0.9, "beta2": 0.99, "tau": 1e-3},
 }
+
+
+@pytest.mark.parametrize("name", ["apfl", "fedbn", "fedadam", "fedyogi"])
+def test_that_clients_weigh_otherwise_than_in_the_paper_is_said(name):
+    kind = plugins.find("hpcfl.methods", "method.name", name)
+    assert kind(name=name).weights == "samples"
+    assert kind(name=name, weights="uniform").weights == "uniform"
+    said = inspect.getmodule(kind).__doc__
+    assert "by samples" in said and "paper" in said
 
 
 @pytest.mark.parametrize("name", PRINTED)

@@ -12,7 +12,9 @@ FAR = 1e4  # a logit so large that the draw is exact
 
 
 class Loads(PartialFed):
-    """PartialFed whose strategy begins with certainty: ``own`` = 1 keeps, 0 loads the shared model."""
+    """PartialFed whose strategy begins with certainty: ``own`` = 1 keeps, 0 loads the
+    shared model.
+    """
 
     own: int = 0
 
@@ -69,7 +71,9 @@ def test_partialfed_4_loading_everything_once_a_round_trains_as_fedavg(federate)
 
 
 def test_partialfed_4_composes_once_a_round(make_fleet, rows_of):
-    """θ_i ← u_0 w + u_1 θ_i with one draw for each layer, and from there on plain training."""
+    """θ_i ← u_0 w + u_1 θ_i with one draw for each layer, and from there on plain
+    training.
+    """
     fleet = make_fleet()
     shared, own = rows_of(fleet, 1), rows_of(fleet, 2)
     fleet.state = {"model": own.clone(), "strategy": torch.zeros(5, 2, 2)}
@@ -144,8 +148,8 @@ def test_partialfed_4_strategy_follows_the_gradient(make_fleet, rows_of):
 
 
 def test_partialfed_4_draws_anew_in_every_batch(make_fleet, rows_of, monkeypatch):
-    """Ten samples are three batches an epoch: the steps of two epochs are counted from 0 to 5, with noise of
-    their own.
+    """Ten samples are three batches an epoch: the steps of two epochs are counted from
+    0 to 5, with noise of their own.
     """
     fleet, counted, draws = make_fleet([[10, 0, 0, 0]], epochs=2), [], []
     monkeypatch.setattr(
@@ -169,8 +173,9 @@ def test_partialfed_4_draws_anew_in_every_batch(make_fleet, rows_of, monkeypatch
 
 
 def test_partialfed_9_strategy_accumulates(federate):
-    """Draws are never written over what is learned: with η_a = 0 the strategy stays 0, with η_a > 0
-    it moves a little."""
+    """Draws are never written over what is learned: with η_a = 0 the strategy stays 0,
+    with η_a > 0 it moves a little.
+    """
     assert (
         federate(method(strategy_lr=0.0, strategy_share=0.5)).clients["strategy"] == 0
     ).all()
@@ -231,15 +236,17 @@ def test_partialfed_9_layers_hold_weight_and_bias(make_fleet):
 
 
 def test_partialfed_9_survives_a_cold_draw(federate):
-    """Far into a run the temperature rests on its floor, and all stays finite: logits over 1e-40
-    would not be."""
+    """Far into a run the temperature rests on its floor, and all stays finite: logits
+    over 1e-40 would not be.
+    """
     played = federate(method(temperature=5.0, decay=1e-20), rounds=3)
     assert all(tensor.isfinite().all() for tensor in played.clients.values())
 
 
 def test_partialfed_8_scores_each_layer_as_the_strategy_prefers_it(federate):
-    """Where all is loaded that is the shared model, where all is kept the client's own, before and
-    after training."""
+    """Where all is loaded that is the shared model, where all is kept the client's own,
+    before and after training.
+    """
     certain = {"name": "test_partialfed:Loads", "warmup": 0, "strategy_share": 0.0}
     loads, keeps = (federate({**certain, "own": own}).values for own in (0, 1))
     local = federate("local").values

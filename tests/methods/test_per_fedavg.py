@@ -27,7 +27,8 @@ def test_per_fedavg_10a_alpha_zero_is_sgd_on_the_second_batches(make_fleet, rows
 )
 @pytest.mark.parametrize("delta", [1e-3, 0.5])
 def test_per_fedavg_10b_on_a_quadratic(make_fleet, variant, power, delta):
-    # f = ½aθ²: g = a(1 − αa)θ and c = a·g, so a step is θ(1 − βa(1 − αa)) or θ(1 − βa(1 − αa)²)
+    # f = ½aθ²: g = a(1 − αa)θ and c = a·g, so a step is θ(1 − βa(1 − αa)) or θ(1 − βa(1
+    # − αa)²)
     a, alpha, beta = 2.0, 0.1, 0.3
     fleet = make_fleet([[3, 0, 0, 0]], lanes=1, dtype=torch.float64)
     fleet.loss = quadratic(a)
@@ -42,7 +43,9 @@ def test_per_fedavg_10b_on_a_quadratic(make_fleet, variant, power, delta):
 
 
 def test_per_fedavg_5_hessian_free_survives_a_tiny_gradient(make_fleet):
-    """δg with δ = 1e-3 would vanish beside θ in float32; and no gradient at all is no step."""
+    """δg with δ = 1e-3 would vanish beside θ in float32; and no gradient at all is no
+    step.
+    """
     for scale, start in ((1e-8, 5.0), (0.0, 5.0)):
         fleet = make_fleet([[3, 0, 0, 0]], lanes=1)
         fleet.loss = quadratic(scale)
@@ -72,7 +75,9 @@ def test_per_fedavg_10c_evaluation_leaves_no_trace(federate):
 
 
 def test_per_fedavg_9_is_scored_after_one_full_step_on_training_data(federate):
-    """With whole batches that is FedAvg's local model of round 1; the clients' test data play no part."""
+    """With whole batches that is FedAvg's local model of round 1; the clients' test
+    data play no part.
+    """
     whole = {"rounds": 1, "training": {"batch_size": 100}}
     personal, average = (
         federate({"name": "per-fedavg", "alpha": 0.1}, **whole).values,

@@ -29,7 +29,8 @@ def test_pfedme_10b_eta_lambda_one_makes_w_theta_after_every_batch(federate):
 
 
 def test_pfedme_10c_many_inner_steps_reach_the_proximal_point(make_fleet):
-    # f = ½a(θ − c)², a = 3, c = 2, λ = 5, w = −1: θ = (ac + λw)/(a + λ) = (6 − 5)/8 = 0.125
+    # f = ½a(θ − c)², a = 3, c = 2, λ = 5, w = −1: θ = (ac + λw)/(a + λ) = (6 − 5)/8 =
+    # 0.125
     fleet = make_fleet([[4, 0, 0, 0]], lanes=1, lr=0.01)
     fleet.loss = quadratic(3.0, 2.0)
     fleet.state = {"personal": torch.zeros(1, fleet.layout.width)}
@@ -42,9 +43,9 @@ def test_pfedme_10c_many_inner_steps_reach_the_proximal_point(make_fleet):
 
 
 def test_pfedme_4_by_hand(make_fleet):
-    # f = ½·4·θ², w = 2, K = 2, η_p = 0.01, λ = 15, μ = 1, η = 0.02:
-    # θ₁ = 2 − 0.01(8 + 0 + 2) = 1.9;  θ₂ = 1.9 − 0.01(7.6 + 15(1.9 − 2) + 1.9) = 1.9 − 0.08 = 1.82;
-    # w = 2 − 0.3·0.18 = 1.946
+    # f = ½·4·θ², w = 2, K = 2, η_p = 0.01, λ = 15, μ = 1, η = 0.02: θ₁ = 2 − 0.01(8 + 0
+    # + 2) = 1.9;  θ₂ = 1.9 − 0.01(7.6 + 15(1.9 − 2) + 1.9) = 1.9 − 0.08 = 1.82; w = 2 −
+    # 0.3·0.18 = 1.946
     fleet = make_fleet([[3, 0, 0, 0]], lanes=1, lr=0.02)
     fleet.loss = quadratic(4.0)
     fleet.state = {"personal": torch.zeros(1, fleet.layout.width)}
@@ -56,9 +57,9 @@ def test_pfedme_4_by_hand(make_fleet):
 
 
 def test_pfedme_4_theta_starts_at_w_and_goes_on_from_batch_to_batch(make_fleet):
-    # two batches of f = ½θ², K = 1, η_p = 0.1, λ = 1, η = 0.5, w = 1:
-    # θ = 1 − 0.1 = 0.9, w = 1 − 0.5·0.1 = 0.95;  θ = 0.9 − 0.1(0.9 + (0.9 − 0.95)) = 0.815,
-    # w = 0.95 − 0.5·0.135 = 0.8825
+    # two batches of f = ½θ², K = 1, η_p = 0.1, λ = 1, η = 0.5, w = 1: θ = 1 − 0.1 =
+    # 0.9, w = 1 − 0.5·0.1 = 0.95;  θ = 0.9 − 0.1(0.9 + (0.9 − 0.95)) = 0.815, w = 0.95
+    # − 0.5·0.135 = 0.8825
     fleet = make_fleet([[8, 0, 0, 0]], lanes=1, lr=0.5)
     fleet.loss = quadratic(1.0)
     fleet.state["personal"] = torch.full((1, fleet.layout.width), 77.0)

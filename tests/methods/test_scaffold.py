@@ -11,9 +11,10 @@ ONE = [[6, 3, 2, 1]]
 def test_two_local_trainings_by_hand(make_fleet):
     """F = ½(y − 1)² in each parameter, η = 0.1, two steps from x = 0.
 
-    All controls 0: y = 0.1, then 0.19; c_i⁺ = (0 − 0.19)/(2·0.1) = −0.95, the mean of the gradients −1 and
-    −0.9. With c = −0.5 the correction is −0.5 + 0.95 = 0.45: y = −0.1·(−1 + 0.45) = 0.055, then
-    0.055 − 0.1·(−0.945 + 0.45) = 0.1045; c_i⁺ = −0.95 + 0.5 − 0.1045/0.2 = −0.9725, a change of −0.0225.
+    All controls 0: y = 0.1, then 0.19; c_i⁺ = (0 − 0.19)/(2·0.1) = −0.95, the mean of
+    the gradients −1 and −0.9. With c = −0.5 the correction is −0.5 + 0.95 = 0.45: y =
+    −0.1·(−1 + 0.45) = 0.055, then 0.055 − 0.1·(−0.945 + 0.45) = 0.1045; c_i⁺ = −0.95 +
+    0.5 − 0.1045/0.2 = −0.9725, a change of −0.0225.
     """
     fleet = make_fleet([[4, 0, 0, 0]], lr=0.1, epochs=2, lanes=1)
     fleet.loss = lambda model, batch, lane: sum(
@@ -68,7 +69,9 @@ def test_a_single_clients_control_is_the_servers(federate):
 
 
 def test_the_servers_control_is_the_mean_of_the_clients(federate):
-    """With uniform weights also where only some take part: both move by the same changes."""
+    """With uniform weights also where only some take part: both move by the same
+    changes.
+    """
     played = federate("scaffold", participation={"fraction": 0.6})
     torch.testing.assert_close(
         played.server["control"], played.clients["control"].mean(dim=0)

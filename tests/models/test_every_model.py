@@ -43,7 +43,9 @@ every_method = pytest.mark.parametrize(
 
 @pytest.fixture(scope="module")
 def own_data(tmp_path_factory):
-    """``own_data(shape)``: a file of 36 random samples: images, tokens of a vocabulary of 500, or points."""
+    """``own_data(shape)``: a file of 36 random samples: images, tokens of a vocabulary
+    of 500, or points.
+    """
     folder, generator = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
 
     def make(shape):
@@ -69,7 +71,9 @@ def own_data(tmp_path_factory):
 
 @pytest.fixture
 def play(tmp_path, own_data):
-    """``play(model, shape, method, …)``: one round with all clients; the federation and what was recorded."""
+    """``play(model, shape, method, …)``: one round with all clients; the federation and
+    what was recorded.
+    """
 
     def run(model, shape, method=METHODS[0], batch_size=5, buffers="local", **runtime):
         table = {

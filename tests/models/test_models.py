@@ -1,5 +1,6 @@
-"""What all built-in models promise, and the counts that the papers print or that follow from
-their architectures."""
+"""What all built-in models promise, and the counts that the papers print or that follow
+from their architectures.
+"""
 
 import pytest
 import torch

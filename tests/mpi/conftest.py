@@ -55,7 +55,9 @@ def chance() -> random.Random:
 
 @pytest.fixture
 def alone():
-    """``alone(file, folder)`` runs an experiment in this process, which saves starting one; the exit code."""
+    """``alone(file, folder)`` runs an experiment in this process, which saves starting
+    one; the exit code.
+    """
     return lambda file, folder: command(
         ["run", file, "--out", str(folder)], OneProcess()
     )

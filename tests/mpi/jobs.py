@@ -1,7 +1,9 @@
 """Real jobs: the command under mpiexec, on the tiny data.
 
-Its processes are forked from a zygote, which saves the seconds that each would spend on imports. They are
-found by a mark in their environment, the ranks by what they say of themselves."""
+Its processes are forked from a zygote, which saves the seconds that each would spend on
+imports. They are found by a mark in their environment, the ranks by what they say of
+themselves.
+"""
 
 import os
 import signal
@@ -84,9 +86,13 @@ class Job:
         """Kill what is left."""
         self.signal(signal.SIGKILL, self.pids())
         self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
 
     def pids(self) -> list[int]:
-        """All processes of the job with its mark; one that was forked dies with the one that asked for it."""
+        """All processes of the job with its mark; one that was forked dies with the one
+        that asked for it.
+        """
         mark, marked = f"HPCFL_JOB={self._place}".encode(), []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):

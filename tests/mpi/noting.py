@@ -1,4 +1,6 @@
-"""The command, noting the code that each rank leaves with: mpiexec tells only one for all."""
+"""The command, noting the code that each rank leaves with: mpiexec tells only one for
+all.
+"""
 
 import os
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The command, with a worker that stops when it should send its numbers, by a blocking call."""
+"""The command, with a worker that stops when it should send its numbers, by a blocking
+call.
+"""
 
 import os
 import signal
@@ -8,11 +10,11 @@ from hpcfl.communication import mpi
 
 
 def stop(self, *given):
-    with self._blocking():
+    with self._exchange():
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
 mpi.WIDE_BYTES = 1
 if os.environ["PMI_RANK"] == "1":
-    mpi.World.gather = stop
+    mpi.World.gather_rows = stop
 main()

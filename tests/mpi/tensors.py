@@ -1,12 +1,13 @@
-"""The command, with tensors handed to MPI as they are, which it does in earnest with those
-in a GPU's memory."""
+"""The command, with tensors handed to MPI as they are, which it does in earnest with
+those in a GPU's memory.
+"""
 
 import os
 
 import torch
 
 from hpcfl.__main__ import main
-from hpcfl.communication import exchange, mpi, texts
+from hpcfl.communication import exchange, mpi
 
 assert callable(exchange._array) and callable(
     exchange._landing
@@ -16,7 +17,6 @@ assert mpi.PIECE_BYTES
 mpi.PIECE_BYTES = 64  # every sum has several pieces
 assert callable(mpi.reaches_gpus)
 mpi.reaches_gpus = lambda kinds: True  # so that they take the ways of those, too
-texts.HEAD_BYTES, texts.ROOM = 16, 8  # every text has a rest
 exchange._array = lambda tensor, takes_gpu: tensor.detach().contiguous()
 exchange._landing = lambda device, takes_gpu: (
     lambda shape, dtype: torch.empty(shape, dtype=getattr(torch, dtype))

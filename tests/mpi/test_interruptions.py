@@ -1,5 +1,6 @@
-"""Killed or signalled at random moments, then resumed by the same command, perhaps with other ranks:
-the same bits."""
+"""Killed or signalled at random moments, then resumed by the same command, perhaps with
+other ranks: the same bits.
+"""
 
 import signal
 import time

@@ -1,5 +1,6 @@
-"""The same bits for any number of ranks, with all clients a round and half of them; every method on real
-data with half of them, resumed too."""
+"""The same bits for any number of ranks, with all clients a round and half of them;
+every method on real data with half of them, resumed too.
+"""
 
 from pathlib import Path
 
@@ -49,10 +50,7 @@ METHODS = {
     "creff": "method.head_epochs = 2\nmethod.match_steps = 2\nmethod.features_each = 10",
 }
 NEWCOMERS = "newcomers.clients = 3\nnewcomers.epochs = 1"
-TENSORS, LATE, LATE_SERVER = (
-    str(Path(__file__).with_name(f"{name}.py"))
-    for name in ("tensors", "late", "late_server")
-)
+TENSORS = str(Path(__file__).with_name("tensors.py"))
 # kinds of messages and of private state
 KINDS = ["fedavg", "cwfedavg", "fedala", "fednh", "ifca"]
 
@@ -80,6 +78,7 @@ def test_every_method_is_tested():
     assert sorted(METHODS) == plugins.names("hpcfl.methods")
 
 
+@pytest.mark.timeout(1800)
 def test_every_method_on_digits_with_three_ranks_and_resumed(start, alone, tmp_path):
     file = tmp_path / "experiment.toml"
     file.write_text(DIGITS + grid(METHODS, (0.5,), NEWCOMERS))
@@ -100,6 +99,33 @@ def test_every_method_on_digits_with_three_ranks_and_resumed(start, alone, tmp_p
     compare(tmp_path / "1", tmp_path / "3", len(METHODS))
 
 
+@pytest.mark.timeout(1800)
+def test_every_kind_of_layer_with_any_number_of_ranks_and_resumed(
+    start, alone, tmp_path
+):
+    text = jobs.EXPERIMENT.format(rounds=3)
+    for key, other in {
+        'name = "mlp"\nhidden = [8]': 'name = "tiny:layered"',
+        "batch_size = 4": "batch_size = 5",
+        "every = 2": "every = 1",
+    }.items():
+        assert key in text
+        text = text.replace(key, other)
+    file = tmp_path / "experiment.toml"
+    kinds = f"[sweep]\nmodel.kind = {list(tiny.LAYERED)}\n"
+    file.write_text(f'{text}[method]\nname = "fedavg"\n{kinds}')
+    assert alone(str(file), tmp_path / "1") == 0
+    for ranks in (2, 3, 5):
+        code, output = start(ranks, file, "--out", tmp_path / str(ranks)).wait()
+        assert code == 0, output
+        compare(tmp_path / "1", tmp_path / str(ranks), len(tiny.LAYERED))
+    for cell in cells(tmp_path / "5"):  # as if killed before it was there
+        (tmp_path / "5" / cell / "checkpoints" / "manifest-00000003.json").unlink()
+    code, output = start(3, file, "--out", tmp_path / "5").wait()
+    assert code == 0 and "continues after round 2" in output, output
+    compare(tmp_path / "1", tmp_path / "5", len(tiny.LAYERED))
+
+
 @pytest.mark.parametrize(("ranks", "fraction"), [(5, 1.0), (7, 0.5)])
 def test_kinds_of_messages_and_state_with_any_number_of_ranks(
     start, alone, experiment, tmp_path, ranks, fraction
@@ -112,9 +138,44 @@ def test_kinds_of_messages_and_state_with_any_number_of_ranks(
     compare(tmp_path / "1", tmp_path / "ranks", len(KINDS))
 
 
+def with_model(file, model):
+    """The experiment file, of which all models are others."""
+    path = Path(file)
+    mlp = 'name = "mlp"\nhidden = [8]'
+    path.write_text(path.read_text().replace(mlp, f'name = "{model}"'))
+    return file
+
+
+def test_frozen_parameters_are_the_same_on_all_ranks(
+    start, alone, experiment, tmp_path
+):
+    methods = ["fedavg", "fedrep", "apfl"]
+    file = with_model(experiment(grid(methods, (0.5,))), "tiny:lora")
+    assert alone(file, tmp_path / "1") == 0
+    code, output = start(3, file, "--out", tmp_path / "3").wait()
+    assert code == 0, output
+    compare(tmp_path / "1", tmp_path / "3", len(methods))
+    for cell in cells(tmp_path / "3"):  # as if killed before they were there
+        checkpoints = sorted((tmp_path / "3" / cell / "checkpoints").glob("manifest-*"))
+        checkpoints[-1].unlink()
+    code, output = start(2, file, "--out", tmp_path / "3").wait()
+    assert code == 0 and output.count("continues after round 2") == len(methods), output
+    compare(tmp_path / "1", tmp_path / "3", len(methods))
+
+
+def test_other_frozen_parameters_on_one_rank_are_refused(start, experiment, tmp_path):
+    text = '[method]\nname = "fedavg"\n'
+    file = with_model(experiment(text), "tiny:lora_by_rank")
+    code, output = start(3, file, "--out", tmp_path / "out").wait()
+    assert code == 2 and "frozen parameters on rank 1 are not those on rank 0" in output
+    assert not (tmp_path / "out" / "run.json").exists()
+
+
 def test_class_models_travel_where_they_are_fewer_bytes(start, experiment, tmp_path):
-    """In the first round rows travel. Then four models in float64 to each rank, which are as many bytes as
-    eight: less than the 20 clients' rows for one worker and two, but not for three."""
+    """In the first round rows travel. Then four models in float64 to each rank, which
+    are as many bytes as eight: less than the 20 clients' rows for one worker and two,
+    but not for three.
+    """
     file = experiment("[method]\nname = 'cwfedavg'\nlayers = 'all'\n", 2)
     many = [
         file,
@@ -149,7 +210,9 @@ def test_class_models_travel_where_they_are_fewer_bytes(start, experiment, tmp_p
 
 
 def test_a_client_that_is_left_out_counts_nowhere(start, experiment, tmp_path):
-    """That holds for the means that ranks add up, too, where one rank has nothing left to add."""
+    """That holds for the means that ranks add up, too, where one rank has nothing left
+    to add.
+    """
     file = experiment("[method]\nname = 'tiny:Diverges'\nclient = 3\nsince = 2\n", 3)
     arguments = [file, "--set", "training.on_divergence=exclude", "--out"]
     codes = [
@@ -160,39 +223,6 @@ def test_a_client_that_is_left_out_counts_nowhere(start, experiment, tmp_path):
     assert digest is not None
     for ranks in (3, 6):
         same(results.read(tmp_path / "0"), results.read(tmp_path / str(ranks)))
-
-
-def test_rows_travel_while_other_ranks_train(start, alone, experiment, tmp_path):
-    file = experiment("[method]\nname = 'fedamp'\n", 2)
-    assert alone(file, tmp_path / "1") == 0
-    code, output = start(
-        3,
-        file,
-        "--out",
-        tmp_path / "3",
-        program=(LATE,),
-        ARRIVED=str(tmp_path / "arrived"),
-    ).wait()
-    assert code == 0 and (tmp_path / "arrived").exists(), output
-    assert jobs.digest(tmp_path / "3") == jobs.digest(tmp_path / "1")
-
-
-def test_rows_that_come_early_after_a_round_of_means_are_those_of_their_own_round(
-    start, alone, experiment, tmp_path
-):
-    """FedAvg's means, then FedAMP's rows, in one job."""
-    file = experiment(grid(["fedavg", "fedamp"], (1.0,)), 2)
-    assert alone(file, tmp_path / "1") == 0
-    code, output = start(
-        3,
-        file,
-        "--out",
-        tmp_path / "3",
-        program=(LATE_SERVER,),
-        EARLY=str(tmp_path / "early"),
-    ).wait()
-    assert code == 0 and (tmp_path / "early").exists(), output
-    compare(tmp_path / "1", tmp_path / "3", 2)
 
 
 def test_rows_of_a_client_that_is_left_out_are_not_waited_for(

@@ -1,4 +1,6 @@
-"""The command without the modules that reports need, as on a compute node with only what training needs."""
+"""The command without the modules that reports need, as on a compute node with only
+what training needs.
+"""
 
 import sys
 

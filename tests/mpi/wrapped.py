@@ -1,5 +1,6 @@
-"""The command inside another process, as scripts that bind ranks to cores start it; that one stays
-a little longer."""
+"""The command inside another process, as scripts that bind ranks to cores start it;
+that one stays a little longer.
+"""
 
 import subprocess
 import sys

@@ -8,6 +8,7 @@ import pytest
 
 from hpcfl.experiment import config
 from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.run_folder import FORMAT
 
 COUNTS = np.array([[8, 0, 1], [0, 4, 0]])
 
@@ -36,8 +37,9 @@ def recorded(
 
 @pytest.fixture
 def make_run(tmp_path: Path):
-    """``make_run(name, method, rounds=…)``: a run's folder, three rounds played and then the start
-    models scored."""
+    """``make_run(name, method, rounds=…)``: a run's folder, three rounds played and
+    then the start models scored.
+    """
 
     def make(
         name: str = "run",
@@ -54,7 +56,13 @@ def make_run(tmp_path: Path):
             {"rounds": rounds, "method": {"name": method}, "evaluation": evaluation}
         ).resolved()
         writer = MetricsWriter(
-            folder, {"config": resolved, "primary": primary}, {"train_counts": COUNTS}
+            folder,
+            {
+                "run": config.fingerprint(resolved),
+                "config": resolved,
+                "primary": primary,
+            },
+            {"train_counts": COUNTS},
         )
         writer.record(1, recorded(0.25 * scale, 0.5 * scale, seconds=100.0))
         best = {
@@ -74,7 +82,7 @@ def make_run(tmp_path: Path):
             )
             writer.merge()
         (folder / "run.json").write_text(
-            json.dumps({"identity": {}, "config": resolved})
+            json.dumps({"format": FORMAT, "config": resolved})
         )
         return folder
 

@@ -1,4 +1,6 @@
-"""Which runs are repetitions of one experiment, which the same run twice, and which stand apart."""
+"""Which runs are repetitions of one experiment, which the same run twice, and which
+stand apart.
+"""
 
 from dataclasses import replace
 
@@ -78,17 +80,6 @@ def test_other_files_of_the_partition_are_other_runs():
         "other.h5",
     )
     assert arrange([one, other]).rows == ["fedavg file=one.h5", "fedavg file=other.h5"]
-
-
-def test_a_run_from_before_a_key_counts_as_one_with_its_default():
-    older, newer, other = run(), run(seed=1), run(seed=2)
-    newer.config["training"] = {"schedule": "constant", "milestones": []}
-    assert arrange([older, newer]).rows == ["fedavg"]
-    other.config["training"] = {"schedule": "cosine"}
-    assert arrange([older, newer, other]).rows == [
-        "fedavg schedule=constant",
-        "fedavg schedule=cosine",
-    ]
 
 
 def test_keys_that_end_alike_are_not_mixed_up():

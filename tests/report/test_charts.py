@@ -44,7 +44,9 @@ def test_an_exact_axis_ends_where_it_is_told_and_rounds_are_whole():
 
 
 def test_lines_and_bands():
-    """Means 20 and 40 with a deviation of 10 on an axis from 10 to 50, upside down as SVG is."""
+    """Means 20 and 40 with a deviation of 10 on an axis from 10 to 50, upside down as
+    SVG is.
+    """
     of_rows = {"a": curve(20, 40, std=10), "b": curve(30, 30, runs=1)}
     found = charts.curves("rounds", "round", of_rows, LOOKS, ".1f")
     assert (found.y.low, found.y.high) == (10, 50)

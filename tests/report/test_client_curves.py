@@ -17,7 +17,9 @@ def heights(letters):
 
 
 def test_two_letters_are_a_height_on_the_axis():
-    """The axis goes from 0 to 100, so that 25 is a quarter of 4094, and 75 three quarters."""
+    """The axis goes from 0 to 100, so that 25 is a quarter of 4094, and 75 three
+    quarters.
+    """
     rounds, numbers = (
         np.array([1, 3, 5]),
         np.array([[0.0, 25.0], [100.0, NAN], [75.0, 0.0]]),

@@ -8,7 +8,9 @@ from hpcfl.report import costs
 
 
 def test_means_without_the_first_round_and_the_sum_of_all():
-    """Rounds take 0.1, 0.2, 0.3 s: 0.25 without the first, 0.6 in all; of two runs one knows no bytes."""
+    """Rounds take 0.1, 0.2, 0.3 s: 0.25 without the first, 0.6 in all; of two runs one
+    knows no bytes.
+    """
     one, other = run(), run(seed=1)
     one.results.values["bytes_up"] = np.array([9e6, 1e6, 3e6])
     headings, rows = costs.table({"fedavg": [one, other]})

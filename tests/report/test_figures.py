@@ -1,4 +1,11 @@
-"""Files of figures: those that a run draws at its end, and what is said of those that are asked for."""
+"""Files of figures: those that a run draws at its end, and what is said of those that
+are asked for.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +108,33 @@ def test_without_matplotlib_it_says_so(make_run, monkeypatch, capsys):
         "figures need matplotlib, which is not installed here: pip install matplotlib"
     )
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_settings_of_matplotlib_in_the_current_folder_are_not_read(make_run, tmp_path):
+    """Its own process, as matplotlib reads them once, when it is imported."""
+    folder = make_run()
+    plot = [sys.executable, "-m", "hpcfl", "plot", folder, "--out"]
+    paths = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    for name in ("with", "without"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "with" / "matplotlibrc").write_text(
+        "text.usetex: True\nfont.size: 40\nnonsense\n"
+    )
+    for name in ("with", "without"):
+        done = subprocess.run(
+            [*plot, "figure.png"],
+            cwd=tmp_path / name,
+            env=paths,
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+    one, other = (
+        (tmp_path / name / "figure.png").read_bytes() for name in ("with", "without")
+    )
+    assert one == other
 
 
 def test_a_kind_of_ones_own(make_run, tmp_path, monkeypatch, capsys):

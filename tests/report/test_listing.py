@@ -54,6 +54,10 @@ def test_one_data_set_and_one_score(capsys):
     listing.show("scores", "macro-f1")  # as a configuration takes it, too
     shown = " ".join(capsys.readouterr().out.split())
     assert "hpcfl data download mnist --root DIR" in shown
+    assert (
+        "looked for below data.root, else below $HPCFL_DATA: "
+        "MNIST/raw/train-images-idx3-ubyte MNIST/raw/train-labels-idx1-ubyte "
+    ) in shown
     assert "unit: % better: up" in shown
 
 
@@ -62,6 +66,87 @@ def test_what_is_not_there():
         UserError, match=r"'fedvag' is none of hpcfl's methods; did you mean 'fedavg'\?"
     ):
         listing.show("methods", "fedvag")
+
+
+OWN = """
+from pydantic import Field
+from hpcfl.methods.fedprox import FedProx
+
+class Pulled(FedProx):
+    \"\"\"FedProx with a key
+    of its own.
+
+    No more is shown.
+    \"\"\"
+
+    reference = "Nobody, 2020"
+    strength: float = Field(0.5, ge=0, description="how much")
+
+class Needy(FedProx):
+    strength: float
+
+class Raises(FedProx):
+    def loss(self, model, batch, lane):
+        return 1 / 0
+"""
+
+
+@pytest.fixture
+def shown_of(tmp_path, monkeypatch, capsys):
+    """What is shown of a class of a user's own module."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.delitem(sys.modules, "listed_method", raising=False)
+    (tmp_path / "listed_method.py").write_text(OWN)
+
+    def shown(name):
+        listing.show("methods", f"listed_method:{name}")
+        return [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+
+    return shown
+
+
+def test_a_method_of_ones_own(shown_of):
+    shown = shown_of("Pulled")
+    assert (
+        shown[0]
+        == "listed_method:Pulled (Nobody, 2020): FedProx with a key of its own."
+    )
+    assert shown[2].startswith("Models that travel in a round: 1.00 down, 1.00 up. ")
+    assert "strength 0.5 number ≥ 0 how much" in shown
+    assert "mu 0.001 number ≥ 0 strength μ of the proximal term; 0 is FedAvg" in shown
+
+
+@pytest.mark.parametrize("name", ["Needy", "Raises"])
+def test_a_method_of_ones_own_that_cannot_be_played_is_shown_without_traffic(
+    shown_of, name
+):
+    shown = shown_of(name)
+    assert shown[1] == "Its result is read in the column pre."
+    assert shown[2].startswith(
+        "The models that travel are not counted: by its name alone"
+    )
+    assert ("strength – number" in shown) == (name == "Needy")
+
+
+def test_a_class_that_ones_own_module_lacks(shown_of):
+    with pytest.raises(UserError, match="'listed_method' has no 'Pull'; did you mean"):
+        shown_of("Pull")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "expected"),
+    [
+        ("models", "tiny:normalised", "hidden"),
+        ("partitions", "tiny:Counts", "training samples by client and class"),
+        ("scores", "own_scores:Surprise", "unit: bits"),
+        ("datasets", "tiny:blobs", "files: built in"),
+    ],
+)
+def test_others_of_ones_own(capsys, kind, name, expected):
+    listing.show(kind, name)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith(name) and expected in shown
 
 
 @pytest.mark.parametrize(

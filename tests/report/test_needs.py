@@ -1,4 +1,8 @@
-"""Numbers by hand: the linear classifier on digits has 64·10 + 10 = 650 parameters, 2,600 bytes."""
+"""Numbers by hand: the linear classifier on digits has 64·10 + 10 = 650 parameters,
+2,600 bytes.
+"""
+
+import tiny
 
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
@@ -40,6 +44,19 @@ def test_private_state_and_the_optimisers():
     assert (
         needs.of_rank(prepared("fedavg", optimizer="adam"), OneProcess()).lanes
         == 4 * 4 * 2600
+    )
+
+
+def test_what_is_frozen_is_in_memory_once_and_in_no_row():
+    """LoRA by hand: 68 floats are trained, 5·6 + 6 + 6·5 + 5 = 71 frozen."""
+    table = tiny.table("fedavg", model={"name": "tiny:lora"})
+    found = prepare(config.parse(table), OneProcess())
+    of_rank = needs.of_rank(found, OneProcess())
+    assert of_rank.rows == 2 * 5 * 4 * 68
+    assert of_rank.lanes == 5 * 2 * 4 * 68 + 4 * 71
+    assert (
+        needs.parameters_text(found.setup.layout)
+        == "68 parameters are trained, 71 are frozen: they do not travel"
     )
 
 

@@ -1,5 +1,6 @@
-"""The page of a report: what stands on it, that nothing in a run's folder becomes markup or script, and how
-it is in a real browser, on a phone and on a desk."""
+"""The page of a report: what stands on it, that nothing in a run's folder becomes
+markup or script, and how it is in a real browser, on a phone and on a desk.
+"""
 
 import json
 import re
@@ -19,26 +20,11 @@ from hpcfl.report import page, summary, sweep_table, table_formats
 from hpcfl.report.style import looks
 from hpcfl.report.sweep_table import Reading
 
-STARTS = [
-    {
-        "after": 0,
-        "time": "2026-01-01 00:00:00 UTC",
-        "ranks": 3,
-        "commit": "abc",
-        "failure": None,
-    },
-    {
-        "after": 7,
-        "time": "2026-01-02 00:00:00 UTC",
-        "ranks": 1,
-        "commit": "abc",
-        "failure": "no space",
-    },
-]
-
 
 class Outline(HTMLParser):
-    """The structure of a page: tags with the names of their attributes, and the texts of elements by tag."""
+    """The structure of a page: tags with the names of their attributes, and the texts
+    of elements by tag.
+    """
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -64,7 +50,9 @@ class Outline(HTMLParser):
 
 @pytest.fixture
 def sweep(tmp_path):
-    """Two methods with two seeds each, and a third that failed and was continued before."""
+    """Two methods with two seeds each, and a third that failed and was continued
+    before.
+    """
     for seed in (0, 1):
         for method in ("fedavg", "ditto"):
             made_up.folder(tmp_path / "sweep" / f"{method},seed={seed}", method, seed)
@@ -73,7 +61,7 @@ def sweep(tmp_path):
         "local",
         0,
         finished=False,
-        header={"starts": STARTS},
+        header={"starts": made_up.STARTS},
     )
     (failed / "failure.txt").write_text("client 3 diverged")
     return tmp_path / "sweep"
@@ -124,6 +112,34 @@ def test_the_page_says_what_the_commands_say(sweep):
     assert [*(str(count or "") for count in counts), str(counts.sum())] in rows(
         cells, len(counts) + 1
     )
+
+
+def test_numbers_of_held_out_samples_stand_beside_those_of_test_samples(sweep):
+    runs = [run for run in summary.load_all(sweep) if run.summary.finished]
+    held_out = []
+    for run in runs:
+        values = {
+            f"validation/{name}": numbers / 2
+            for name, numbers in run.results.values.items()
+            if name.startswith(f"{run.score}/")
+        }
+        results = replace(run.results, values={**run.results.values, **values})
+        chosen = replace(run.summary, best_by="validation")
+        held_out.append(replace(run, results=results, summary=chosen))
+    found = Outline(page.render(held_out, "t", []))
+    headings = [text for text in found.texts["th"] if text.startswith("digits dir")]
+    assert headings == [
+        f"digits dirichlet, {name}"
+        for name in ("best round", "validation", "last tenth")
+    ]
+    grid = sweep_table.make(held_out, reading=Reading("validation"))
+    for row in grid.entries:
+        assert table_formats.cell(row[0], grid, "±") in found.texts["td"]
+    captions = " ".join(found.texts["caption"] + found.texts["figcaption"])
+    assert captions.count("best round by validation samples") == 3
+    plain = Outline(page.render(runs, "t", []))
+    assert "digits dirichlet, validation" not in plain.texts["th"]
+    assert "best round by test samples" in " ".join(plain.texts["caption"])
 
 
 def test_the_same_runs_make_the_same_page_and_a_run_counts_once(sweep):
@@ -181,62 +197,21 @@ HOSTILE = (
 )
 
 
-def spoilt(tmp_path: Path, text: str) -> Path:
-    """A sweep's folder in which everything that can be a text is ``text``."""
-    for seed in (0, 1):
-        for method in ("fedavg", "ditto"):
-            name = f"{text.replace('/', '∕')} {method} {seed}"
-            run = made_up.folder(tmp_path / "sweep" / name, method, seed)
-            config = json.loads((run / "run.json").read_text())
-            config["config"]["method"]["name"] = f"{text} {method}"
-            config["config"]["method"][text] = text
-            config["config"]["data"]["dataset"] = config["config"]["partition"][
-                "seed"
-            ] = text
-            (run / "run.json").write_text(json.dumps(config))
-            results = made_up.results.read(run)
-            scores = {
-                text: {
-                    "unit": "%",
-                    "better": "up",
-                    "recorded": {"weighted": "weighted", text: "std"},
-                }
-            }
-            starts = [
-                {**start, "time": text, "commit": text, "failure": text}
-                for start in STARTS
-            ]
-            header = {
-                **results.header,
-                "commit": f"{text} {method}",
-                "versions": {text: text},
-                "command": [text],
-                "processor": text,
-                "gpus": [text],
-                "scores": scores,
-                "starts": starts,
-            }
-            (run / "metrics.h5").write_bytes(
-                made_up.results.encode(replace(results, header=header))
-            )
-    failed = made_up.folder(tmp_path / "sweep" / "failed", "local", 0, finished=False)
-    (failed / "failure.txt").write_text(text)
-    return tmp_path / "sweep"
-
-
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
     """The page of a folder that belongs to an enemy."""
     folder = tmp_path_factory.mktemp("hostile")
-    page.write([spoilt(folder, HOSTILE)], folder / "report.html")
+    page.write([made_up.spoilt(folder, HOSTILE)], folder / "report.html")
     return folder / "report.html"
 
 
 def test_what_a_folder_says_never_becomes_markup(hostile, tmp_path):
-    """The page has the same elements with the same attributes as where all texts are harmless."""
+    """The page has the same elements with the same attributes as where all texts are
+    harmless.
+    """
     html = hostile.read_text(encoding="utf-8")
     found = Outline(html)
-    assert found.tags == Outline(written(spoilt(tmp_path, "plain"))).tags
+    assert found.tags == Outline(written(made_up.spoilt(tmp_path, "plain"))).tags
     assert "{{ 7 * 7 }}" in found.texts["h2"][2]
     assert all(letter.isprintable() or letter == "\n" for letter in html)
 

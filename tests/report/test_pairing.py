@@ -1,4 +1,6 @@
-"""Rows against each UNSCORED on invented runs of six clients: as many pairs are enough for two rows."""
+"""Rows against each UNSCORED on invented runs of six clients: as many pairs are enough
+for two rows.
+"""
 
 from types import SimpleNamespace
 
@@ -37,7 +39,9 @@ STEPS = np.array([0.01, 0.02, 0.03, 0.04, 0.05, 0.06])
 
 
 def test_each_moment_reads_its_rounds():
-    """Twenty rounds, of which the third is the best and the last two are the last tenth."""
+    """Twenty rounds, of which the third is the best and the last two are the last
+    tenth.
+    """
     rounds = np.array([LOW] * 20) + np.arange(20)[:, None] / 1000
     rounds[2] += 0.3
     made = run(rounds)
@@ -50,7 +54,9 @@ def test_each_moment_reads_its_rounds():
 
 
 def test_a_score_that_is_a_mean_over_samples_is_read_as_one():
-    """The loss is recorded as a client's sum over its 20 samples; the best round is the accuracy's."""
+    """The loss is recorded as a client's sum over its 20 samples; the best round is the
+    accuracy's.
+    """
     made = run([LOW, LOW + STEPS, LOW])
     made.results.values["clients/pre/loss"] = np.array([LOW, 2 * LOW, 3 * LOW]) * 20
     made.results.values["pre/loss"] = np.array([1.0, 2.0, 3.0])
@@ -77,13 +83,16 @@ def test_a_row_that_is_better_on_every_client_is_best_and_one_like_it_is_named()
     line = note(
         {"low": [run([LOW])], "mixed": [run([mixed])]}, "", ACCURACY, "last", "iid"
     )
-    # ranks 1 + 3 + 5 = 9 against 12: 27 of the 64 choices of signs give a sum of at most 9
+    # ranks 1 + 3 + 5 = 9 against 12: 27 of the 64 choices of signs give a sum of at
+    # most 9
     assert line.startswith("iid: low cannot be told from mixed (p = 0.84) (")
 
 
 @pytest.mark.slow
 def test_seeds_are_pairs_too():
-    """Twelve pairs are enough for three rows; six, whose p is 2/64, are not with Holm's factor of 3."""
+    """Twelve pairs are enough for three rows; six, whose p is 2/64, are not with Holm's
+    factor of 3.
+    """
     rows = {
         name: [run([LOW + size * STEPS])] * 2
         for name, size in (("a", 0), ("b", 1), ("c", 2))

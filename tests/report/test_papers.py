@@ -1,4 +1,6 @@
-"""What is printed after every file of the papers, with results made up: nothing is trained."""
+"""What is printed after every file of the papers, with results made up: nothing is
+trained.
+"""
 
 from pathlib import Path
 
@@ -27,7 +29,9 @@ DONE = Life(Stage.FINISHED, 3, 3, None, [], False, None)
 
 
 def made_up(cell: sweep.Cell, number: int) -> Run:
-    """A finished run of three rounds, its columns those of its method: no ``global`` where there is none."""
+    """A finished run of three rounds, its columns those of its method: no ``global``
+    where there is none.
+    """
     method = type(cell.config.method)
     columns = {"pre", "post", method.primary} | (
         {"global"} if method.family == "one global model" else set()
@@ -65,7 +69,7 @@ def test_every_file_of_the_papers_ends_with_its_tables(path):
     runs = [made_up(cell, number) for number, cell in enumerate(cells)]
     assert tables.table(tables.best_first(runs)).row_count == len(
         runs
-    ) and tables.caption(runs)
+    ) and tables.explanation(runs)
     for reading in (
         *map(Reading, ("", *ASKED.get(path.stem, ()))),
         Reading(at="last"),

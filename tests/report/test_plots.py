@@ -1,6 +1,9 @@
-"""What is drawn: means and bands over seeds, costs, clients' own numbers; methods can be told apart."""
+"""What is drawn: means and bands over seeds, costs, clients' own numbers; methods can
+be told apart.
+"""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,13 +17,16 @@ from hpcfl.report.series import AXES
 from hpcfl.report.style import CLASSES, COLOURS, looks, of_class
 from hpcfl.report.summary import load_all
 from hpcfl.storage.metrics import MetricsWriter
+from hpcfl.storage.run_folder import FORMAT
 
 OWN = np.array([0.2, 0.4, 0.9])  # of three clients with ten test samples each
 
 
 @pytest.fixture
 def runs(tmp_path):
-    """``runs(method=[numbers by seed])``: runs of two rounds; a number is added in round 2."""
+    """``runs(method=[numbers by seed])``: runs of two rounds; a number is added in
+    round 2.
+    """
 
     def make(
         finished: bool = True,
@@ -44,7 +50,11 @@ def runs(tmp_path):
                 )
                 writer = MetricsWriter(
                     folder,
-                    {"config": resolved, "primary": "pre"},
+                    {
+                        "run": config.fingerprint(resolved),
+                        "config": resolved,
+                        "primary": "pre",
+                    },
                     {"train_counts": counts, "test_counts": counts},
                 )
                 for round, own in ((1, OWN), (2, OWN + number)):
@@ -66,7 +76,7 @@ def runs(tmp_path):
                     )
                     writer.merge()
                 (folder / "run.json").write_text(
-                    json.dumps({"identity": {}, "config": resolved})
+                    json.dumps({"format": FORMAT, "config": resolved})
                 )
         return load_all(tmp_path)
 
@@ -96,6 +106,31 @@ def test_models_before_training_cost_what_the_rounds_before_did(runs):
     del found[0].results.values["floats_down"]
     with pytest.raises(UserError, match="--x floats: was not recorded"):
         curves.plugin(found, Sheet(7), x="floats")
+
+
+def test_held_out_samples_of_each_methods_own_models(runs):
+    found = runs(ditto=[0.1], fedavg=[0.0])
+    found[0] = replace(found[0], score="post")
+    numbers = {"pre": [0.5, 0.6], "post": [0.7, 0.8]}
+    for run in found:
+        of_run = np.array([*numbers[run.score], np.nan])
+        run.results.values[f"validation/{run.score}/{run.metric}"] = of_run
+    figure = curves.plugin(found, Sheet(7), metric="validation", x="seconds")
+    assert line(figure, 0) == [[2, 70], [4, 80]]  # after training: with the round's own
+    assert line(figure, 1) == [[0, 50], [2, 60]]
+    assert " ".join(figure.axes[0].get_ylabel().split()) == (
+        "validation accuracy (%), each method's own models"
+    )
+
+
+def test_it_is_said_which_samples_chose_the_best_rounds(runs):
+    found = runs(fedavg=[0.0, 0.02])
+    sheet = Sheet(7)
+    clients.plugin(found, sheet)
+    curves.plugin(found, sheet, x="seed")
+    assert [
+        "best of the rounds, by test samples" in note for note in sheet.notes
+    ].count(True) == 2
 
 
 def test_a_score_over_a_key(runs):

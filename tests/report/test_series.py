@@ -1,4 +1,6 @@
-"""Means over repetitions along rounds, seconds and floats, and the points that a line needs."""
+"""Means over repetitions along rounds, seconds and floats, and the points that a line
+needs.
+"""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -52,7 +54,9 @@ def test_the_mean_is_over_the_same_seeds_in_every_round():
 
 
 def test_what_was_spent_until_the_models_were_there():
-    """Rounds take 0.1, 0.2, 0.3 s; 30 floats go down, and 10 and 20 up from those who take part."""
+    """Rounds take 0.1, 0.2, 0.3 s; 30 floats go down, and 10 and 20 up from those who
+    take part.
+    """
     before = run()
     after = replace(before, score="post")
     after.results.values["post/weighted"] = np.full(3, 0.5)

@@ -5,10 +5,11 @@ from hpcfl.report.significance import compare, holm
 
 
 def test_holm_by_hand():
-    """Four tests, ascending 0.01, 0.02, 0.03, 0.4 times 4, 3, 2, 1: 0.04, 0.06, 0.06, 0.4.
+    """Four tests, ascending 0.01, 0.02, 0.03, 0.4 times 4, 3, 2, 1: 0.04, 0.06, 0.06,
+    0.4.
 
-    The third would be 2·0.03 = 0.06, no less than the one before it. The order given does not matter, and no
-    value exceeds 1.
+    The third would be 2·0.03 = 0.06, no less than the one before it. The order given
+    does not matter, and no value exceeds 1.
     """
     assert holm(np.array([0.03, 0.4, 0.01, 0.02])).tolist() == pytest.approx(
         [0.06, 0.4, 0.04, 0.06]
@@ -20,7 +21,9 @@ def test_holm_by_hand():
 
 
 def test_two_methods_by_hand():
-    """Six clients, all better: of the 2⁶ ways to deal out the signs, two are as extreme: p = 2/64."""
+    """Six clients, all better: of the 2⁶ ways to deal out the signs, two are as
+    extreme: p = 2/64.
+    """
     better = np.array([0.9, 0.8, 0.7, 0.65, 0.6, 0.5])
     found = compare(
         {"a": better, "b": better - np.array([0.01, 0.02, 0.03, 0.04, 0.05, 0.06])}

@@ -6,6 +6,7 @@ import pytest
 from hpcfl.cluster import status
 from hpcfl.errors import UserError
 from hpcfl.report import summary
+from hpcfl.storage import results as recorded
 from hpcfl.storage.metrics import MetricsWriter
 
 
@@ -140,6 +141,7 @@ def test_a_sweep_is_its_runs_without_those_moved_aside(make_run, tmp_path):
         "notes",
         "scores",
         "best_by",
+        "best_validation",
         "newcomers",
     }
     assert json.loads(json.dumps(found, allow_nan=False)) == found
@@ -156,7 +158,9 @@ def test_a_damaged_file_of_metrics_is_noted_and_its_copy_shown(make_run):
 def test_rounds_without_metrics_are_noted_every_time(make_run):
     folder = make_run(finished=False)
     (folder / "rounds" / "00000002.h5").write_bytes(b"damaged")
-    MetricsWriter(folder, {}, {})
+    MetricsWriter(
+        folder, {"run": recorded.load(folder / "metrics.h5").header["run"]}, {}
+    )
     for _ in range(2):
         found = summary.load(folder).summary
         assert found.notes == [
@@ -177,7 +181,7 @@ def test_a_run_prints_as_three_lines(make_run):
     assert lines[0].endswith("run: fedavg on digits")
     assert lines[1:] == [
         "finished, 3 of 3 rounds",
-        "best pre/weighted 0.7500 in round 2",
+        "best pre/weighted 0.7500 in round 2, chosen on test samples",
     ]
 
 

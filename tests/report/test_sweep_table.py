@@ -9,6 +9,7 @@ from made_up import run, seeds
 
 from hpcfl.errors import UserError
 from hpcfl.report import sweep_table, table_formats
+from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
 
 
@@ -20,7 +21,9 @@ def entry(
 
 
 def test_mean_and_standard_deviation_over_seeds():
-    """0.5, 0.6, 0.7: mean 60 %, standard deviation √(0.02/3), 8.16 %, of the population, 10 % of a sample."""
+    """0.5, 0.6, 0.7: mean 60 %, standard deviation √(0.02/3), 8.16 %, of the
+    population, 10 % of a sample.
+    """
     runs = [*seeds("fedavg", 0.5, 0.6, 0.7), *seeds("local", 0.5, 0.5, 0.65)]
     grid = sweep_table.make(runs)
     assert (grid.rows, grid.columns) == (["fedavg", "local"], ["digits iid"])
@@ -146,7 +149,9 @@ def test_metrics(metric, at, expected):
 
 
 def test_the_tail_is_the_mean_of_the_last_tenth_of_the_rounds():
-    """Of 21 rounds the last three, 19 to 21, as a tenth of 21 is 2.1; the best is in round 5."""
+    """Of 21 rounds the last three, 19 to 21, as a tenth of 21 is 2.1; the best is in
+    round 5.
+    """
     long = run(
         accuracy=tuple(0.9 if round == 5 else round / 100 for round in range(1, 22))
     )
@@ -187,6 +192,73 @@ def test_numbers_of_different_clients_in_one_table_are_warned_of():
     )  # an older version's results
 
 
+def held_out(method: str, column: str, *numbers: float, **keys: object) -> Run:
+    """A run of three rounds with training samples held out; their numbers choose the
+    best round, and those of test samples there are 0.1, 0.2 and 0.3.
+    """
+    one = run(method, accuracy=(0.1, 0.2, 0.3), **keys)
+    on_test = {f"{column}/weighted": np.array([0.1, 0.2, 0.3])}
+    one.results.values.update(on_test)
+    one.results.values[f"validation/{column}/weighted"] = np.array(numbers)
+    best = int(np.argmax(numbers))
+    chosen = {
+        "round": best + 1,
+        "pre": 0.1,
+        column: on_test[f"{column}/weighted"][best],
+    }
+    summary = replace(one.summary, best=chosen, best_by="validation")
+    return replace(one, score=column, summary=summary)
+
+
+def test_validation_is_each_methods_own_column_on_held_out_samples():
+    """FedAvg counts before training, and is best on held-out samples in round 2; Ditto
+    counts after it, and is best in round 1, where its test number is lowest.
+    """
+    runs = [
+        held_out("fedavg", "pre", 0.5, 0.8, 0.6),
+        held_out("ditto", "post", 0.7, 0.4, 0.3),
+    ]
+    grid = sweep_table.make(runs, reading=Reading("validation"))
+    assert entry(grid, 0)[0] == 80 and entry(grid, 1)[0] == 70
+    assert grid.notes == [
+        "each method's own models: before local training (fedavg), after it (ditto); "
+        "--metric validation/post/weighted is of the same for all"
+    ]
+    grid = sweep_table.make(runs, reading=Reading())
+    assert entry(grid, 0)[0] == 20 and entry(grid, 1)[0] == 10
+    assert "at each run's best round by validation samples" in table_formats.markdown(
+        grid
+    )
+    with pytest.raises(
+        UserError, match=r"holds out no training samples.*validation = 0"
+    ):
+        sweep_table.make([run()], reading=Reading("validation"))
+
+
+def test_of_runs_whose_best_rounds_are_chosen_otherwise_a_note_says_so():
+    grid = sweep_table.make([run("a"), held_out("b", "pre", 0.5, 0.4, 0.3)])
+    assert (
+        "best rounds are chosen on test samples (a) and on validation samples (b)"
+        in (grid.notes)
+    )
+    assert "best round by test or validation samples" in table_formats.title(grid)
+    last = sweep_table.make(
+        [run("a"), held_out("b", "pre", 0.5, 0.4, 0.3)], reading=Reading(at="last")
+    )
+    assert not any("chosen" in note for note in last.notes)
+    assert last.entries[0][0].best_by == ""
+
+
+def test_values_of_a_key_are_in_order():
+    """As they come: the first method has no run at 0.01."""
+    rates = {"fedavg": ("0.03", "0.1", "1e-05"), "local": ("0.01", "0.03", "10.0")}
+    runs = [run(method, lr=float(rate)) for method, of in rates.items() for rate in of]
+    ordered = [f"lr={rate}" for rate in ("1e-05", "0.01", "0.03", "0.1", "10.0")]
+    assert sweep_table.make(runs, ["method"], ["method.lr"]).columns == ordered
+    grid = sweep_table.make(runs, ["method.lr"], ["method"])
+    assert grid.rows == ordered and grid.columns == ["fedavg", "local"]
+
+
 @pytest.mark.parametrize(
     ("metric", "complaint"),
     [
@@ -197,6 +269,22 @@ def test_numbers_of_different_clients_in_one_table_are_warned_of():
 def test_unknown_metrics(metric, complaint):
     with pytest.raises(UserError, match=complaint):
         sweep_table.make([run()], reading=Reading(metric))
+
+
+def test_of_many_names_the_nearest_five_are_told():
+    one = run()
+    more = {f"recorded/x{i}": np.zeros(3) for i in range(40)}
+    one.results.values.update(more)
+    with pytest.raises(UserError) as told:
+        sweep_table.make([one], reading=Reading("pre/weighed"))
+    said = str(told.value)
+    names = said.partition(" nearest of ")[2].partition(": ")[2].split(", ")
+    assert "did you mean 'pre/weighted'?" in said
+    assert len(names) == 5 and names[0] == "pre/weighted" and "pre/mean" in names
+    with pytest.raises(UserError) as told:
+        sweep_table.make([run()], rows=["method.nme"])
+    assert "did you mean 'method.name'? nearest of" in str(told.value)
+    assert str(told.value).count(",") == 4
 
 
 def test_what_differs_becomes_rows_and_never_a_mean():
@@ -241,7 +329,9 @@ def test_unfinished_runs_are_left_out_and_named():
 
 
 def test_a_number_that_the_best_round_lacks_is_that_of_the_latest_round_before():
-    """The state after the last aggregation is often the best, and has no number after training."""
+    """The state after the last aggregation is often the best, and has no number after
+    training.
+    """
     one = run(accuracy=(0.5, 0.6, 0.9))
     one.results.values["post/mean"] = np.array([0.3, 0.7, np.nan])
     other = run("local", accuracy=(0.9, 0.6, 0.5))
@@ -281,8 +371,8 @@ def grid():
 
 
 TITLE = (
-    "weighted in % at each run's best round, of 5 clients, mean ± population standard deviation over "
-    "2 seeds"
+    "weighted in % at each run's best round by test samples, of 5 clients, mean ± population standard "
+    "deviation over 2 seeds"
 )
 
 
@@ -324,12 +414,12 @@ def test_latex(grid):
 def test_csv(grid):
     lines = table_formats.long_csv(grid).splitlines()
     assert (
-        lines[0] == "row,column,metric,at,mean,std,runs,clients"
-        and lines[2] == "a|b_c,digits iid,weighted,best,70.0,nan,1,5"
+        lines[0] == "row,column,metric,at,mean,std,runs,clients,best_by"
+        and lines[2] == "a|b_c,digits iid,weighted,best,70.0,nan,1,5,test"
     )
-    assert [float(one) for one in lines[1].split(",")[4:]] == pytest.approx(
-        [55, 5, 2, 5]
-    )
+    *numbers, best_by = lines[1].split(",")[4:]
+    assert [float(one) for one in numbers] == pytest.approx([55, 5, 2, 5])
+    assert best_by == "test"
 
 
 def test_what_is_missing_is_a_dash_in_every_format_and_never_bold():

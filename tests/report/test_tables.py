@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from hpcfl.report import tables
@@ -40,6 +42,42 @@ def test_a_line_before_and_a_line_after_training(make_run, capsys):
         "↑",
     ]
     assert max(map(len, lines)) <= 80
+
+
+def test_the_legend_has_three_lines_and_says_more_when_asked(make_run, capsys):
+    folder = make_run("fedavg")
+    tables.show(folder)
+    said = capsys.readouterr().out
+    legend = said[said.index("accuracy in %") : said.index("state:")].splitlines()
+    assert len(legend) <= 3 and max(map(len, legend)) <= 80
+    assert "its best round is chosen on test samples" in " ".join(legend)
+    tables.show(folder, explain=True)
+    assert "floats: to and from a client in a round" in capsys.readouterr().out
+
+
+def test_the_state_is_said_to_be_a_checksum(make_run, capsys):
+    folder = make_run("fedavg")
+    run = tables.load_all(folder)[0]
+    tables.show(folder, [replace(run, summary=replace(run.summary, digest="abc"))])
+    assert "state: abc (checksum of all models)" in capsys.readouterr().out
+
+
+def test_numbers_of_held_out_samples_have_a_line(make_run, capsys):
+    folder = make_run("fedavg")
+    [run] = tables.load_all(folder)
+    assert "validation" not in tables.legend([run])
+    run.results.values.update(
+        {
+            f"validation/{name}": values / 2
+            for name, values in run.results.values.items()
+            if name.startswith("pre/")
+        }
+    )
+    tables.show(folder, [run])
+    said = capsys.readouterr().out
+    [line] = [line.split() for line in said.splitlines() if "validation " in line][:1]
+    assert line[:2] == ["validation", "37.50"]
+    assert "(validation: on held-out ones)" in " ".join(said.split())
 
 
 def test_beside_the_best_stand_the_last_round_and_the_last_tenth(make_run, capsys):

@@ -1,4 +1,6 @@
-"""Escape sequences, markup and whatever breaks a table reach the reader as the letters they are."""
+"""Escape sequences, markup and whatever breaks a table reach the reader as the letters
+they are.
+"""
 
 import csv
 import io
@@ -74,7 +76,7 @@ def test_columns_that_belong_together_may_be_missing(make_run, capsys):
 
 @pytest.fixture
 def grid():
-    entry = sweep_table.Entry(50.0, 1.0, 2, "5")
+    entry = sweep_table.Entry(50.0, 1.0, 2, "5", "test")
     return sweep_table.Grid(
         "weighted",
         "best",

@@ -1,5 +1,6 @@
-"""P = 64·64 + 64 + 64·10 + 10 = 4,810 floats, of which the body has 4,160; K = 10 classes, d = 64;
-20 clients."""
+"""P = 64·64 + 64 + 64·10 + 10 = 4,810 floats, of which the body has 4,160; K = 10
+classes, d = 64; 20 clients.
+"""
 
 import pytest
 
@@ -36,7 +37,8 @@ def test_every_method_of_fedalas_table_agrees_with_it():
     for method in traffic.FEDALA_TABLE_3:
         counted = traffic.of(method)
         assert counted.paper is not None
-        # FedFomo's clients also tell the server whose models they want, M floats that the paper leaves out.
+        # FedFomo's clients also tell the server whose models they want, M floats that
+        # the paper leaves out.
         assert counted.down + counted.up == pytest.approx(counted.paper[1], rel=1e-3), (
             method
         )

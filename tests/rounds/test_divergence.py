@@ -1,5 +1,6 @@
-"""Clients whose numbers are NaN: named with their round, or left out of it with their private
-state rolled back."""
+"""Clients whose numbers are NaN: named with their round, or left out of it with their
+private state rolled back.
+"""
 
 import numpy as np
 import pytest

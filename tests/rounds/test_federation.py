@@ -1,4 +1,6 @@
-"""Who takes part in a round (protocols.md E2), and what begins anew in each (methods-1.md §2)."""
+"""Who takes part in a round (protocols.md E2), and what begins anew in each
+(methods-1.md §2).
+"""
 
 from types import SimpleNamespace
 
@@ -43,7 +45,9 @@ def test_e2_a_cohort_has_the_floor_of_its_share_but_one_client_at_least(
 
 
 def test_e2_cohorts_are_uniform_and_follow_seed_and_round():
-    """FedNH's loop for FedBABU keys them by the round alone, so that repeated runs share one schedule."""
+    """FedNH's loop for FedBABU keys them by the round alone, so that repeated runs
+    share one schedule.
+    """
     half = {"participation": {"fraction": 0.25}}
     drawn = cohorts(2000, **half)
     counts = np.bincount(np.concatenate(drawn), minlength=20)
@@ -134,8 +138,9 @@ def test_stragglers_train_less_and_count_all_the_same(federate):
 
 @pytest.mark.parametrize("optimizer", [{"momentum": 0.9}, {"optimizer": "adam"}])
 def test_the_state_of_optimisers_is_reset_every_round(federate, optimizer):
-    """With one full batch a round momentum never acts, and Adam's every step has the length
-    of its first, lr."""
+    """With one full batch a round momentum never acts, and Adam's every step has the
+    length of its first, lr.
+    """
     whole = {"batch_size": 100, "lr": 0.01}
     played = federate("local", rounds=4, training={**whole, **optimizer})
     moved = (

@@ -1,4 +1,6 @@
-"""Clients that were never trained with: scored after the last round, before and after their own training."""
+"""Clients that were never trained with: scored after the last round, before and after
+their own training.
+"""
 
 import numpy as np
 import pytest
@@ -45,14 +47,17 @@ def newcomers(played, column, number="correct"):
     return values[-1, 3:]
 
 
-def test_fedavg_by_hand(federate):
-    """A newcomer begins with the global model, and one epoch of one full batch is one step on its samples."""
+@pytest.mark.parametrize("warmup", [0, 5])
+def test_fedavg_by_hand(federate, warmup):
+    """A newcomer begins with the global model, and one epoch of one full batch is one
+    step on its samples, with the whole learning rate whatever the others' warm-up.
+    """
     played = federate(
         "fedavg",
         COUNTS,
         rounds=2,
         model={"hidden": []},
-        **sections(1, training={"batch_size": 100, "lr": 0.2}),
+        **sections(1, training={"batch_size": 100, "lr": 0.2, "warmup": warmup}),
     )
     samples, layout = played.prepared.resources.samples, played.prepared.setup.layout
     start = layout.split(played.server["model"].double())
@@ -85,7 +90,9 @@ def test_fedavg_by_hand(federate):
 
 
 def test_without_epochs_they_are_only_scored(federate):
-    """Before training a newcomer has the numbers of any client with the same samples: of the global model."""
+    """Before training a newcomer has the numbers of any client with the same samples:
+    of the global model.
+    """
     played = federate("fedavg", [*TRAINED, *TRAINED[:2]], **sections(0))
     assert "newcomers/after/weighted" not in played.values
     np.testing.assert_array_equal(
@@ -219,9 +226,3 @@ def test_they_stand_in_tables_and_frames(played, monkeypatch, capsys):
         [found.folder], reading=sweep_table.Reading("newcomers/after/weighted", "last")
     )
     assert f"{100 * after:.2f}" in capsys.readouterr().out
-
-
-def test_runs_from_before_go_on():
-    """Without newcomers a run's identity is what it was before there were any."""
-    assert "newcomers" not in config.parse(tiny.table("fedavg")).identity()
-    assert "newcomers" in config.parse(tiny.table("fedavg", **sections(0))).identity()

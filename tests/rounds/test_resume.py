@@ -1,4 +1,6 @@
-"""A run that goes on where it stood: damaged checkpoints, more rounds, another configuration, --fresh."""
+"""A run that goes on where it stood: damaged checkpoints, more rounds, another
+configuration, --fresh.
+"""
 
 import json
 
@@ -9,6 +11,7 @@ from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
+from hpcfl.report import summary
 from hpcfl.storage import results
 from hpcfl.storage.checkpoint import latest
 
@@ -113,3 +116,29 @@ def test_where_and_how_fast_it_runs_is_not_the_runs_identity(tmp_path, sections)
     assert latest(tmp_path / "run" / "checkpoints").digest == play(
         tmp_path / "calm", rounds=4
     )
+
+
+@pytest.mark.parametrize("method", ["fedrep", "apfl"])
+def test_a_model_that_freezes_some_parameters_goes_on_with_them(tmp_path, method):
+    lora = {"model": {"name": "tiny:lora"}}
+    expected = play(tmp_path / "calm", method, **lora)
+    play(tmp_path / "run", method, rounds=4, **lora)
+    (tmp_path / "run" / "checkpoints" / "manifest-00000004.json").unlink()
+    assert play(tmp_path / "run", method, **lora) == expected
+
+
+def test_other_frozen_parameters_than_at_the_beginning_are_refused(
+    tmp_path, monkeypatch
+):
+    """Nothing is written, and no model is taken out of the folder with them."""
+    folder, lora = tmp_path / "run", {"model": {"name": "tiny:lora"}}
+    play(folder, "fedavg", rounds=4, **lora)
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    monkeypatch.setattr(tiny, "WEIGHTS", [6])
+    words = "the frozen parameters of model.name = 'tiny:lora' are not those that the"
+    with pytest.raises(UserError, match=words):
+        play(folder, "fedavg", **lora)
+    after = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    assert {path: after[path] for path in before} == before
+    with pytest.raises(UserError, match=words):
+        summary.load(folder, {"tiny:lora", "tiny:blobs"}).model(client=0)

@@ -4,11 +4,14 @@ import numpy as np
 import pytest
 import tiny
 
+from hpcfl.api import load, load_all
+from hpcfl.commands.experiments import run_table
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config, measures
 from hpcfl.preparation.prepare import prepare
-from hpcfl.report import tables
+from hpcfl.report import sweep_table, tables
+from hpcfl.report.sweep_table import Reading
 from hpcfl.storage.checkpoint import latest
 
 HELD_OUT = {"lr": 0.5, "validation": 0.25}
@@ -59,7 +62,8 @@ def test_the_best_round_is_the_best_on_them_and_its_numbers_are_of_test_samples(
     )
     assert (
         run.summary.best_by == "validation"
-        and "by validation samples" in tables.caption([run])
+        and run.summary.best_validation == pytest.approx(chosen[best])
+        and "chosen on validation samples" in tables.legend([run]).replace("\n", " ")
     )
     assert run.results.values["clients/validation/pre/total"][0].tolist() == [
         3,
@@ -83,7 +87,47 @@ def test_test_samples_decide_where_they_are_asked_to(played):
         run.summary.best["pre"] == run.accuracy("pre").min()
         and run.summary.best_by == "test"
     )
-    assert "by test samples" in tables.caption([run])
+    assert "chosen on test samples" in tables.legend([run]).replace("\n", " ")
+    assert run.summary.best_validation != run.summary.best["pre"]
+
+
+@pytest.mark.slow
+def test_rates_are_chosen_in_one_table_that_no_test_sample_decides(
+    tmp_path, no_figures, capsys
+):
+    """Ditto's models count after local training, FedAvg's before it."""
+    rates = [0.5, 0.01, 0.1]
+    table = tiny.table(
+        "ditto",
+        rounds=2,
+        training=HELD_OUT,
+        sweep={"method.name": ["ditto", "fedavg"], "training.lr": rates},
+    )
+    run_table(table, "s3", tmp_path / "rates", False, OneProcess())
+    capsys.readouterr()
+    rows, columns = ["training.lr"], ["method"]
+    sweep_table.show(
+        [tmp_path / "rates"], rows, columns, Reading("validation"), "markdown"
+    )
+    said = capsys.readouterr().out
+    found = load_all(tmp_path / "rates")
+    assert "validation in % at each run's best round by validation samples" in said
+    lines = [line for line in said.splitlines() if line.startswith("| lr")]
+    assert [line.split(" | ")[0] for line in lines] == [
+        "| lr=0.01",
+        "| lr=0.1",
+        "| lr=0.5",
+    ]
+    for method, of_method in found.groupby("method.name"):
+        run = load(of_method.index[0])
+        chosen = of_method.loc[of_method["best_validation"].idxmax()]
+        series = load(chosen.name).results.values[f"validation/{run.score}/weighted"]
+        assert chosen["best_validation"] == np.nanmax(series)
+        assert set(of_method["best_by"]) == {"validation"}
+        place = ["ditto", "fedavg"].index(method)
+        [best] = [line for line in lines if "**" in line.split(" | ")[place + 1]]
+        assert f"lr={chosen['training.lr']} " in best
+        assert f"**{100 * chosen['best_validation']:.2f}**" in best
 
 
 def test_a_client_with_one_sample_trains_on_it_and_has_nothing_to_choose_on(federate):
@@ -94,18 +138,9 @@ def test_a_client_with_one_sample_trains_on_it_and_has_nothing_to_choose_on(fede
     assert np.isfinite(values["validation/pre/loss"]).all()
 
 
-def test_by_default_nothing_is_held_out_and_a_run_is_the_one_that_it_was():
+def test_by_default_nothing_is_held_out():
     first = config.parse(tiny.table("fedavg"))
     assert measures.best_by(first.resolved()) == "test"
-    identity = first.identity()
-    assert (
-        "validation" not in identity["training"]
-        and "best_by" not in identity["evaluation"]
-    )
-    assert (
-        "validation"
-        in config.parse(tiny.table("fedavg", training=HELD_OUT)).identity()["training"]
-    )
     with pytest.raises(
         UserError, match=r"nothing is held out to choose on; set training.validation"
     ):

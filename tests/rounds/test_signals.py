@@ -1,5 +1,6 @@
-"""Stop signals: the first is noted, an echo ignored, a second ends at once; early ones are
-kept for the run."""
+"""Stop signals: the first is noted, an echo ignored, a second ends at once; early ones
+are kept for the run.
+"""
 
 import os
 import signal

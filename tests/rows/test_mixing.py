@@ -42,7 +42,9 @@ def test_combine_adds_products_in_order(monkeypatch, block):
 
 @pytest.fixture
 def cores(monkeypatch):
-    """``cores(number)``: so many blocks of 100 columns of nine rows are worked on at once."""
+    """``cores(number)``: so many blocks of 100 columns of nine rows are worked on at
+    once.
+    """
     monkeypatch.setattr(mixing, "BLOCK_FLOATS", 900)
     yield lambda number: mixing.on(torch.device("cpu"), number)
     mixing.on(torch.device("cpu"))
@@ -254,7 +256,9 @@ def test_distances_within_are_those_of_the_chosen_rows(monkeypatch, block, secon
 
 
 def test_distances_within_keep_the_digits_of_pairs_that_are_close():
-    """Two models far from the others and 2^−10 apart, a twin of one, and others that are not close."""
+    """Two models far from the others and 2^−10 apart, a twin of one, and others that
+    are not close.
+    """
     rows = torch.randn(6, 10_000)
     rows[3:] = 1000
     rows[4, 3] += 2**-10

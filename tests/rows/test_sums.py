@@ -1,4 +1,6 @@
-"""Weighted sums in whole units: the same bits however rows are dealt to ranks, and as exact as float64."""
+"""Weighted sums in whole units: the same bits however rows are dealt to ranks, and as
+exact as float64.
+"""
 
 from fractions import Fraction
 
@@ -75,7 +77,8 @@ def test_equal_rows_are_their_mean_and_so_is_one(size):
 def test_a_tie_goes_to_the_even_neighbour_in_any_order():
     """Means weighted by samples often lie in the middle between two float32 numbers.
 
-    A product with weights that were rounded to float64 leaves such a column's last bit to its own errors.
+    A product with weights that were rounded to float64 leaves such a column's last bit
+    to its own errors.
     """
     step = 2.0**-23
     rows = torch.tensor([[1.0, 1 + step], [1 + step, 1 + 2 * step]])

@@ -1,4 +1,6 @@
-"""Every built-in score on predictions that can be counted on one's fingers, and against scikit-learn."""
+"""Every built-in score on predictions that can be counted on one's fingers, and against
+scikit-learn.
+"""
 
 import math
 
@@ -15,8 +17,9 @@ CLASSES = 4
 
 
 def block_of(*clients, classes=CLASSES, outputs=None, spare=0):
-    """A block of clients given as (labels, predictions) of the same length; ``spare`` samples more
-    that must not count."""
+    """A block of clients given as (labels, predictions) of the same length; ``spare``
+    samples more that must not count.
+    """
     labels, predicted = torch.tensor(clients).transpose(0, 1)
     labels, predicted = (
         torch.nn.functional.pad(part, (0, spare)) for part in (labels, predicted)
@@ -38,7 +41,8 @@ def number(name, block, trained=None):
     return score.number(score.sums(block).double(), trained).tolist()
 
 
-# Labels 0 0 0 1 1 2, predicted 0 0 1 1 3 2. By class: correct 2 1 1 0, tested 3 2 1 0, predicted 2 2 1 1.
+# Labels 0 0 0 1 1 2, predicted 0 0 1 1 3 2. By class: correct 2 1 1 0, tested 3 2 1 0,
+# predicted 2 2 1 1.
 LABELS, PREDICTED = [0, 0, 0, 1, 1, 2], [0, 0, 1, 1, 3, 2]
 BY_HAND = {
     "accuracy": 4 / 6,
@@ -50,7 +54,9 @@ BY_HAND = {
 
 
 def test_every_score_of_single_samples_has_a_value_by_hand():
-    """The personalised ones weigh by what a client trained on; theirs are in test_personalised.py."""
+    """The personalised ones weigh by what a client trained on; theirs are in
+    test_personalised.py.
+    """
     assert sorted(BY_HAND) == sorted(set(measures.built_in()) - {"pm_v", "pm_l"})
 
 

@@ -1,5 +1,6 @@
-"""A score of a user's own is one class in one file: it is recorded, counts, and is shown like
-a built-in one."""
+"""A score of a user's own is one class in one file: it is recorded, counts, and is
+shown like a built-in one.
+"""
 
 import json
 import math
@@ -169,8 +170,9 @@ def test_status_shows_it(folder, unimportable, capsys, monkeypatch):
 
 @pytest.fixture
 def call(tmp_path, monkeypatch, capfd):
-    """``call(command, "key=value", …)`` on the experiment in an empty folder: code, lines of stdout,
-    lines of stderr."""
+    """``call(command, "key=value", …)`` on the experiment in an empty folder: code,
+    lines of stdout, lines of stderr.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.toml").write_text(EXPERIMENT)
 

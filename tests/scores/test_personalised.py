@@ -1,4 +1,6 @@
-"""FedNH's personalised accuracies on a test set that all clients share: protocols.md E2."""
+"""FedNH's personalised accuracies on a test set that all clients share: protocols.md
+E2.
+"""
 
 import pytest
 import torch
@@ -32,7 +34,9 @@ def test_e2_personalised_accuracies_are_the_papers():
 
 @pytest.fixture
 def spiral(tmp_path):
-    """``spiral(method, …)``: two rounds on the spiral, tested globally; what was prepared and recorded."""
+    """``spiral(method, …)``: two rounds on the spiral, tested globally; what was
+    prepared and recorded.
+    """
 
     def run(method, scheme="dirichlet-min", **evaluated):
         table = {

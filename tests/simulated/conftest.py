@@ -1,7 +1,8 @@
 """Federations on the simulated GPU, and what it saw of them.
 
-The tests run where pytest was started with ``-p gpu.guard`` and this folder on PYTHONPATH;
-``test_simulated.py`` does that, and is all that an ordinary run of pytest finds here.
+The tests run where pytest was started with ``-p gpu.guard`` and this folder on
+PYTHONPATH; ``test_simulated.py`` does that, and is all that an ordinary run of pytest
+finds here.
 """
 
 import sys
@@ -27,7 +28,8 @@ if HERE:
 
 @dataclass
 class Epoch:
-    """What an epoch of local training made the device do. turns: its steps of lanes side by side.
+    """What an epoch of local training made the device do. turns: its steps of lanes
+    side by side.
 
     Launches while a graph is made are not counted: it is made once.
     """
@@ -42,7 +44,8 @@ class Epoch:
 class Seen:
     """A federation that was played, and what the device saw of it.
 
-    trainings: the host's waits in each training of lanes side by side, and of how many epochs it was.
+    trainings: the host's waits in each training of lanes side by side, and of how many
+    epochs it was.
     """
 
     played: object
@@ -64,7 +67,9 @@ def gpu():
 
 @pytest.fixture
 def on_gpu(federate, gpu, monkeypatch):
-    """``on_gpu(method, …)`` plays a federation there: its arguments are those of ``federate``."""
+    """``on_gpu(method, …)`` plays a federation there: its arguments are those of
+    ``federate``.
+    """
 
     def play(*arguments, **sections):
         seen = Seen(None, gpu)
@@ -132,5 +137,7 @@ def watched(seen, training):
 
 @pytest.fixture
 def samples(tmp_path):
-    """``samples(model)``: sections ``data`` and ``model`` for a model, on data made up for it."""
+    """``samples(model)``: sections ``data`` and ``model`` for a model, on data made up
+    for it.
+    """
     return lambda model: made_up(model, tmp_path)

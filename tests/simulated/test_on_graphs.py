@@ -1,4 +1,6 @@
-"""Steps as graphs: from the first rounds on, few launches each, and a wrong one is noticed."""
+"""Steps as graphs: from the first rounds on, few launches each, and a wrong one is
+noticed.
+"""
 
 import gc
 import weakref
@@ -14,8 +16,8 @@ from hpcfl.fleet.captures import Captures
 from hpcfl.fleet.graphs import Graphed, Update
 from hpcfl.fleet.homes import Homes
 
-# Of one step on plain SGD: copies of x and of y into the graph's places, the graph, the losses, and what a
-# training does once for few steps.
+# Of one step on plain SGD: copies of x and of y into the graph's places, the graph, the
+# losses, and what a training does once for few steps.
 LAUNCHES = 20
 ZEROED = 10  # more a step where a training of three steps begins with Adam's moments
 
@@ -32,10 +34,11 @@ ZEROED = 10  # more a step where a training of three steps begins with Adam's mo
 def test_steps_are_graphs_from_the_fourth_on(
     on_gpu, samples, model, training, kernels, beside
 ):
-    """Of four clients with as many samples; the tail of each epoch is a step of its own.
+    """Of four clients with as many samples; the tail of each epoch is a step of its
+    own.
 
-    kernels: the most in a graph; an addition at indices would be thirty. beside: the most of these that do
-    not belong to convolutions and products.
+    kernels: the most in a graph; an addition at indices would be thirty. beside: the
+    most of these that do not belong to convolutions and products.
     """
     seen = on_gpu(
         "fedprox",
@@ -65,8 +68,10 @@ def test_steps_are_graphs_from_the_fourth_on(
 
 
 def is_product(entry):
-    """A product, or what a convolution by products does beside it: patches are made, biases added, layouts
-    changed, and all that backwards. In these models only images of lanes have so many dimensions."""
+    """A product, or what a convolution by products does beside it: patches are made,
+    biases added, layouts changed, and all that backwards. In these models only images
+    of lanes have so many dimensions.
+    """
     name = name_of(entry.operation)
     return name in ("bmm", "unfold_backward") or (
         name in ("clone", "add", "sum") and entry.results[0].dim() >= 5
@@ -120,7 +125,9 @@ def test_what_a_function_changes_is_changed_by_its_graph(gpu):
 
 
 def test_what_has_a_home_is_not_copied_and_other_lanes_keep_theirs(gpu, monkeypatch):
-    """Nine lanes are computed as ten. A home for more lanes lies elsewhere, and the graph is made anew."""
+    """Nine lanes are computed as ten. A home for more lanes lies elsewhere, and the
+    graph is made anew.
+    """
     monkeypatch.setattr(graphs, "SOON", 0)
     monkeypatch.setattr(comparing, "is_due", lambda number: False)
     captures = Captures()
@@ -169,7 +176,9 @@ def test_a_number_that_changes_is_noticed(gpu):
 
 
 def stepping(gpu, factor):
-    """A step whose gradient alone has to do with ``factor``; call it with weights that are at home."""
+    """A step whose gradient alone has to do with ``factor``; call it with weights that
+    are at home.
+    """
     captures = Captures()
     homes = Homes(captures.forget)
     graphed = graphed_alone(
@@ -258,7 +267,9 @@ def arguments(lanes, seed):
 
 
 def test_a_graph_is_for_all_numbers_of_lanes_up_to_its_width(gpu):
-    """And reads from the places of the widest so far. What its other lanes hold does not matter."""
+    """And reads from the places of the widest so far. What its other lanes hold does
+    not matter.
+    """
     graphed, most = graphed_alone(product), 12
     for lanes in (12, 11, 10, 9, 12, 11, 10, 9, 12, 3, 3, 3, 3):
         given = arguments(lanes, seed=lanes)
@@ -300,7 +311,9 @@ def test_a_graph_keeps_the_function_whose_constants_it_reads(gpu, monkeypatch):
 def test_clients_that_run_out_one_by_one_share_few_graphs(
     on_gpu, federate, monkeypatch
 ):
-    """Of 24 clients one has 24 mini-batches, one 23, and so on: 1 to 8 lanes, then 10, 12, 14, 16, 20, 24."""
+    """Of 24 clients one has 24 mini-batches, one 23, and so on: 1 to 8 lanes, then 10,
+    12, 14, 16, 20, 24.
+    """
     monkeypatch.setattr(graphs, "SOON", 0)
     counts = [[full, full, 0, 0] for full in range(1, 25)]
     sections = {"rounds": 1, "training": {"batch_size": 2}}

@@ -1,4 +1,6 @@
-"""What lives on the device against the rule that says how many lanes fit, and a device that is too small."""
+"""What lives on the device against the rule that says how many lanes fit, and a device
+that is too small.
+"""
 
 import gc
 
@@ -112,7 +114,8 @@ def test_a_client_that_does_not_fit_alone_ends_the_run(gpu, federate, samples):
         "model": {"name": "mlp", "hidden": [3000]},
         "runtime": {"device": "cuda"},
     }
-    gpu.memory.capacity = 420_000  # the model, its copy for heads, the row that arrives, but none to train
+    # the model, its copy for heads, the row that arrives, but none to train
+    gpu.memory.capacity = 420_000
     with pytest.raises(RankFailure) as failure:
         federate("fedavg", EVEN, **sections)
     line = explain(failure.value)

@@ -1,4 +1,6 @@
-"""Private state of clients stays on the device where it fits, and crosses page-locked where it does not."""
+"""Private state of clients stays on the device where it fits, and crosses page-locked
+where it does not.
+"""
 
 import pytest
 import torch

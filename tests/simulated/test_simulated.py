@@ -1,4 +1,6 @@
-"""The tests on the simulated GPU, in a process of their own: the device has to be there before torch is."""
+"""The tests on the simulated GPU, in a process of their own: the device has to be there
+before torch is.
+"""
 
 import os
 import shutil
@@ -22,6 +24,7 @@ ON_A_GPU = [
 ]
 
 
+@pytest.mark.timeout(1800)
 def test_on_a_simulated_gpu():
     if shutil.which("g++") is None:
         pytest.skip("the simulated GPU needs a C++ compiler, g++, which is not there")

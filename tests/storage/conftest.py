@@ -17,7 +17,7 @@ class FakeCommunicator:
     def __init__(self, rank, size, board):
         self.rank, self.size, self.is_server, self.board = rank, size, rank == 0, board
 
-    def collect(self, value):
+    def gather(self, value):
         self.board.collected[self.rank] = json.loads(json.dumps(value))
         self.board.barrier.wait()
         result = list(self.board.collected) if self.is_server else None
@@ -25,9 +25,9 @@ class FakeCommunicator:
         return result
 
     def allgather(self, value):
-        return self.share(self.collect(value))
+        return self.bcast(self.gather(value))
 
-    def share(self, value):
+    def bcast(self, value):
         if self.is_server:
             self.board.shared = json.dumps(value)
         self.board.barrier.wait()
@@ -37,7 +37,9 @@ class FakeCommunicator:
 
 
 def _run(size, work):
-    """The results of ``work(communicator)`` of every rank; an exception counts as a result."""
+    """The results of ``work(communicator)`` of every rank; an exception counts as a
+    result.
+    """
     board = Board(size)
 
     def guarded(rank):

@@ -1,7 +1,8 @@
-"""Run by test_kill.py: for every folder named on standard input, fork a run that goes on until it is killed.
+"""Run by test_kill.py: for every folder named on standard input, fork a run that goes
+on until it is killed.
 
-Forking saves the import of torch for every kill. The run prints its process id and then each round
-it has committed.
+Forking saves the import of torch for every kill. The run prints its process id and then
+each round it has committed.
 """
 
 import os
@@ -20,17 +21,19 @@ TEMPLATE = {"row": torch.zeros(500)}
 class Alone:
     rank, size, is_server = 0, 1, True
 
-    def collect(self, value):
+    def gather(self, value):
         return [value]
 
-    allgather = collect
+    allgather = gather
 
-    def share(self, value):
+    def bcast(self, value):
         return value
 
 
 def state(round):
-    """Server and clients after ``round``: client c last wrote in the last round that c + 1 divides."""
+    """Server and clients after ``round``: client c last wrote in the last round that c
+    + 1 divides.
+    """
     rows = torch.stack(
         [
             torch.full((500,), float(round - round % (client + 1)))

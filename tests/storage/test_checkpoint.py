@@ -21,7 +21,9 @@ CLIENTS = 10
 
 
 def server_state(round):
-    """State whose shape changes; all dtypes, 0-d, zero-size, and names that HDF5 would take for paths."""
+    """State whose shape changes; all dtypes, 0-d, zero-size, and names that HDF5 would
+    take for paths.
+    """
     return {
         "model": torch.full((round + 1, 3), float("nan")),
         ".": torch.tensor(float(round)),
@@ -56,7 +58,9 @@ def hosted(communicator):
 
 
 def save(communicator, folder, rounds, writers=range(CLIENTS)):
-    """Checkpoints of these rounds, before each of which the ``writers`` put; the digests."""
+    """Checkpoints of these rounds, before each of which the ``writers`` put; the
+    digests.
+    """
     checkpoints, clients = (
         Checkpoints(folder, communicator),
         ClientStore(hosted(communicator), TEMPLATE),
@@ -212,7 +216,9 @@ def test_two_are_kept_and_nothing_else_stays(tmp_path, on_ranks):
 
 
 def damages(data):
-    """The file with an end cut off, with a bit flipped at its start, middle and end, empty, and gone."""
+    """The file with an end cut off, with a bit flipped at its start, middle and end,
+    empty, and gone.
+    """
     yield from (data[: len(data) // 2], data[:-1], b"", None, data + b"x")
     for place in (0, len(data) // 3, len(data) // 2, len(data) - 9):
         yield data[:place] + bytes([data[place] ^ 4]) + data[place + 1 :]
@@ -289,7 +295,9 @@ def test_a_damaged_checkpoint_does_not_count_among_the_kept(tmp_path, alone):
 
 
 def test_leftovers_of_another_attempt_do_not_hurt(tmp_path, on_ranks):
-    """An attempt that wrote its files and was killed before the commit, then one with other ranks."""
+    """An attempt that wrote its files and was killed before the commit, then one with
+    other ranks.
+    """
     on_ranks(1, lambda rank: save(rank, tmp_path, [1]))
     before = {name: (tmp_path / name).read_bytes() for name in os.listdir(tmp_path)}
 
@@ -362,7 +370,7 @@ def test_a_failed_commit_is_raised_on_all_and_the_next_one_works(
         )
         with pytest.raises(RunFailure, match="Read-only file system"):
             step(checkpoints, rank, clients, 1)
-        rank.share(broken.clear() if rank.is_server else None)
+        rank.bcast(broken.clear() if rank.is_server else None)
         return step(checkpoints, rank, clients, 2)
 
     monkeypatch.setattr(os, "replace", fail_for_manifests)
@@ -421,7 +429,7 @@ def test_files_that_one_rank_cannot_see_are_one_line(tmp_path, on_ranks, monkeyp
 
 
 def test_a_manifest_of_another_format_is_not_read(tmp_path, alone, monkeypatch):
-    monkeypatch.setattr("hpcfl.storage.manifest.FORMAT", 2)
+    monkeypatch.setattr("hpcfl.storage.manifest.FORMAT", 3)
     save(alone, tmp_path, [1])
     monkeypatch.undo()
     with pytest.raises(UserError, match="another version"):

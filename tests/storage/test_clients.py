@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import pytest
 import torch
 
@@ -166,3 +169,16 @@ def test_a_snapshot_keeps_its_rows_when_their_clients_write_again_and_places_are
         torch.equal(row.tensors["row"], torch.ones(4)) for row in snapshot.values()
     )
     assert store._overflow._end <= 5 * 16
+
+
+def test_the_state_goes_with_its_store():
+    """At once, and not when Python next looks for what refers to itself."""
+    store = ClientStore([0], {"row": torch.zeros(4)}, memory=16, gpu_memory=16)
+    store.put([0], {"row": torch.ones(1, 4)})
+    row = weakref.ref(store.snapshot()[0])
+    gc.disable()
+    try:
+        del store
+        assert row() is None
+    finally:
+        gc.enable()

@@ -1,4 +1,6 @@
-"""A real process that writes without pause is killed at random moments and started again."""
+"""A real process that writes without pause is killed at random moments and started
+again.
+"""
 
 import os
 import random
@@ -38,7 +40,9 @@ def writer():
 
 
 def run_and_kill(writer, folder, seconds):
-    """Let a run go on for so long; the last round that it said it committed, 0 for none."""
+    """Let a run go on for so long; the last round that it said it committed, 0 for
+    none.
+    """
     writer.stdin.write(f"{folder}\n".encode())
     process = int(writer.stdout.readline())
     time.sleep(seconds)

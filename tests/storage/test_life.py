@@ -1,6 +1,8 @@
-"""The life of a run, seen from outside: what is refused changes nothing, and whatever a fault
-left is continued."""
+"""The life of a run, seen from outside: what is refused changes nothing, and whatever a
+fault left is continued.
+"""
 
+import json
 import os
 import shutil
 import signal
@@ -158,8 +160,9 @@ def test_complete_at_the_number_it_began_with_after_it_was_prolonged(tmp_path):
 
 @pytest.mark.slow
 def test_asked_for_more_and_killed_at_once(tmp_path, monkeypatch):
-    """Before a further round is done, the run is still complete for what was asked at first, and goes
-    on for the rest."""
+    """Before a further round is done, the run is still complete for what was asked at
+    first, and goes on for the rest.
+    """
     play(tmp_path / "run")
     monkeypatch.setattr(
         Federation, "run", lambda *arguments: (_ for _ in ()).throw(KeyboardInterrupt)
@@ -191,14 +194,16 @@ def die_merging(patched, method):
     patched.setattr(MetricsWriter, "conclude", lambda self, round, values: die())
 
 
-def die_writing(patched, method, after=False):
-    """The writing of metrics.h5 with round R + 1 in it, before or after it is there under its name."""
+def die_writing(patched, method, name, after=False):
+    """The writing of the metrics or of their copy with round R + 1, before or after it
+    is there under its name.
+    """
     write, conclude = atomic.write, MetricsWriter.conclude
 
     def write_or_die(path, *arguments, **named):
-        if path.name != "metrics.h5" or after:
+        if path.name != name or after:
             write(path, *arguments, **named)
-        if path.name == "metrics.h5":
+        if path.name == name:
             die()
 
     def concluding(self, round, values):
@@ -215,14 +220,18 @@ def die_writing(patched, method, after=False):
     [
         (die_scoring, False),
         (die_merging, False),
-        (die_writing, False),
-        (partial(die_writing, after=True), True),
+        # The copy is written first; of the two the one with more rounds counts.
+        (partial(die_writing, name=results.COPY), False),
+        (partial(die_writing, name=results.MERGED), True),
+        (partial(die_writing, name=results.MERGED, after=True), True),
     ],
 )
 def test_killed_in_the_final_scoring_and_completed_by_the_same_command(
     tmp_path, monkeypatch, method, kill, finished
 ):
-    """Finished is what has merged round R + 1; whatever is killed before is completed by the same command."""
+    """Finished is what has merged round R + 1; whatever is killed before is completed
+    by the same command.
+    """
     with monkeypatch.context() as patched:
         kill(patched, method)
         with pytest.raises(KeyboardInterrupt):
@@ -436,3 +445,116 @@ def test_without_its_description_a_run_is_seen_by_all_who_look(tmp_path):
     assert [run.folder.name for run in summary.runs_below([tmp_path])[0]] == ["run"]
     assert [cell.name for cell in status.look(tmp_path)] == ["run"]
     assert not play(tmp_path / "run")
+
+
+OTHERS = {
+    "its checkpoints": ["checkpoints"],
+    "its metrics, the copy is ours": ["metrics.h5"],
+    "its copy, the metrics are ours": ["metrics-copy.h5"],
+    "its metrics and copy": ["metrics.h5", "metrics-copy.h5"],
+    "its metrics, copy and checkpoints": [
+        "metrics.h5",
+        "metrics-copy.h5",
+        "checkpoints",
+    ],
+    "a round of it": ["rounds/00000003.h5"],
+    "its partition": ["partition.h5"],
+    "its newest checkpoint beside ours": ["checkpoints/manifest-00000004.json"],
+    "all but run.json": ["checkpoints", "metrics.h5", "metrics-copy.h5", "rounds"],
+}
+
+
+@pytest.fixture(scope="module")
+def two_runs(tmp_path_factory):
+    """A run that is at rest, and another of the same shape that is further on."""
+    folder = tmp_path_factory.mktemp("two")
+    play(folder / "ours", "fedavg")
+    play(folder / "theirs", "fedavg", rounds=4, seed=7)
+    merged = results.read(folder / "theirs")
+    one = results.Results(
+        {"run": merged.header["run"]},
+        {},
+        merged.rounds[2:3],
+        {name: values[2:3] for name, values in merged.values.items()},
+    )
+    (folder / "theirs" / "rounds" / "00000003.h5").write_bytes(results.encode(one))
+    return folder
+
+
+def put(source: Path, target: Path) -> None:
+    if source.is_dir():
+        shutil.rmtree(target)
+        shutil.copytree(source, target)
+    else:
+        shutil.copyfile(source, target)
+        if source.parent.name == "checkpoints":  # with the files that it lists
+            for shard in source.parent.glob("*-*.h5"):
+                shutil.copyfile(shard, target.parent / shard.name)
+
+
+@pytest.mark.parametrize("which", OTHERS)
+def test_files_of_another_run_are_not_taken_for_this_ones(two_runs, tmp_path, which):
+    ours = tmp_path / "run"
+    shutil.copytree(two_runs / "ours", ours)
+    own = results.read(ours)
+    for name in OTHERS[which]:
+        put(two_runs / "theirs" / name, ours / name)
+    before = content(tmp_path)
+    whose = r"of another run \(fedavg on tiny:blobs, seed 7, [0-9a-f]{16}\), left out"
+    with pytest.raises(UserError, match=f"{whose}; move it out of this folder") as said:
+        play(ours, "fedavg", rounds=5)
+    assert len(str(said.value).splitlines()) == 1 and content(tmp_path) == before
+    shown = summary.load(ours)
+    for row, round in enumerate(shown.results.rounds.tolist()):
+        of_round = own.rounds.tolist().index(round)
+        for name, values in shown.results.values.items():
+            np.testing.assert_array_equal(values[row], own.values[name][of_round])
+    if which == "its partition":  # of which nothing is shown; its models are of it
+        with pytest.raises(UserError, match=whose):
+            summary.load(ours, ["tiny:blobs"]).models.one(0)
+    else:
+        assert any("of another run (fedavg on tiny:blobs" in n for n in shown.notes)
+
+
+def test_a_run_keeps_its_identity_where_it_is_prolonged_or_called_otherwise(tmp_path):
+    """Its files are its own whatever its name, its threads, its checkpoints."""
+    play(tmp_path / "run", "fedavg")
+    assert play(tmp_path / "run", "fedavg", rounds=5, name="b", runtime={"lanes": 2})
+    play(tmp_path / "calm", "fedavg", rounds=5)
+    same(tmp_path / "calm", tmp_path / "run")
+
+
+def test_of_metrics_and_their_copy_the_one_counts_that_knows_more_rounds(tmp_path):
+    play(tmp_path / "run", rounds=3)
+    metrics = tmp_path / "run" / "metrics.h5"
+    whole = results.load(metrics)
+    old = results.Results(
+        whole.header,
+        whole.static,
+        whole.rounds[:2],
+        {name: values[:2] for name, values in whole.values.items()},
+    )
+    metrics.write_bytes(results.encode(old))
+    shown = summary.load(tmp_path / "run").summary
+    assert shown.finished and shown.rounds == 3
+    assert not shown.notes  # as after a kill between the two: nothing is lost
+    assert not play(tmp_path / "run", rounds=3)
+    play(tmp_path / "run", rounds=4)
+    play(tmp_path / "calm", rounds=4)
+    for name in ("metrics.h5", "metrics-copy.h5"):
+        there = results.load(tmp_path / "run" / name)
+        assert there.rounds.tolist() == [1, 2, 3, 4, 5] and there.completed == [3, 4]
+    same(tmp_path / "calm", tmp_path / "run")
+
+
+def test_another_format_is_refused_in_one_line(tmp_path):
+    play(tmp_path / "run", "fedavg")
+    file = tmp_path / "run" / "run.json"
+    table = json.loads(file.read_text())
+    file.write_text(json.dumps(table | {"format": 3}))
+    before = content(tmp_path)
+    refused = r"written by another version of hpcfl, in format 3 where this one has 2"
+    for look in (play, summary.load):
+        with pytest.raises(UserError, match=refused):
+            look(tmp_path / "run")
+    assert content(tmp_path) == before

@@ -26,7 +26,7 @@ CLIENTS = {
     "digests": [A, B],
 }
 BODY = {
-    "format": 1,
+    "format": 2,
     "round": 2,
     "digest": A,
     "meta": {"rounds": 9},

@@ -48,7 +48,9 @@ def test_nothing_is_known_of_no_numbers():
 
 
 def test_the_metrics_say_what_came_out(tmp_path):
-    """Rounds 1 to 10 and the models after them, of five clients before and two after local training."""
+    """Rounds 1 to 10 and the models after them, of five clients before and two after
+    local training.
+    """
     header = {
         "config": {
             "name": "x",

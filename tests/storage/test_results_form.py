@@ -1,5 +1,6 @@
-"""Files of results with a right checksum and wrong content: one line each, before anything is
-computed from them."""
+"""Files of results with a right checksum and wrong content: one line each, before
+anything is computed from them.
+"""
 
 import json
 import os
@@ -70,6 +71,10 @@ def test_what_is_right_is_read(tmp_path):
         ("values/pre/weighted", np.array(1.0)),
         ("values/pre/weighted", np.zeros((3, 2))),
         ("values/clients/pre/correct", np.zeros((2, 3))),
+        ("values/clients/pre/correct", np.zeros(3)),
+        ("values/clients/pre/correct", np.zeros((3, 2, 1))),
+        ("values/clients/pre/correct", np.zeros((3, 0))),
+        ("values/clients/pre/total", np.zeros((3, 1))),
         ("partition/train_counts", np.zeros((2, 2))),
         ("partition/train_counts", np.array([1, 2])),
         ("partition/train_counts", np.array([[-1, 2]])),
@@ -172,23 +177,20 @@ def parts(folder, first, second):
 
 
 def test_files_of_different_runs_are_one_line(tmp_path):
-    parts(tmp_path, {"clients/a": np.zeros((2, 3))}, {"clients/a": np.zeros((1, 4))})
-    with pytest.raises(
-        UserError,
-        match=r"not of one run: values 'clients/a' have shape \(3,\) in one file, "
-        r"\(4,\) in another",
-    ):
-        results.read(tmp_path)
+    write(tmp_path, RIGHT, HEADER)  # of two clients
+    for name in ("a", "pre/correct"):
+        parts(tmp_path, {"b": np.zeros(2)}, {f"clients/{name}": np.zeros((1, 4))})
+        with pytest.raises(
+            UserError,
+            match="not of one run: one file is of 2 clients, another of 4",
+        ):
+            results.read(tmp_path)
 
 
 def test_small_files_do_not_make_huge_results(tmp_path, monkeypatch):
     monkeypatch.setattr("hpcfl.storage.results_form.LIMIT", 8 * 1001 * 1001)
-    parts(
-        tmp_path, {"clients/a": np.zeros((999, 1))}, {"clients/b": np.zeros((1, 1000))}
-    )
+    parts(tmp_path, {"a": np.zeros(999)}, {f"b{i}": np.zeros(1) for i in range(1000)})
     assert len(results.read(tmp_path).rounds) == 1000
-    parts(
-        tmp_path, {"clients/a": np.zeros((1000, 1))}, {"clients/b": np.zeros((1, 1001))}
-    )
+    parts(tmp_path, {"a": np.zeros(1000)}, {f"b{i}": np.zeros(1) for i in range(1001)})
     with pytest.raises(UserError, match="more than the 8,016,008 that a run may have"):
         results.read(tmp_path)

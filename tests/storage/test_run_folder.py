@@ -1,4 +1,6 @@
-"""Whose a results folder is; one that cannot be used is refused in one line before anything is touched."""
+"""Whose a results folder is; one that cannot be used is refused in one line before
+anything is touched.
+"""
 
 import os
 import tempfile
@@ -33,7 +35,7 @@ def test_a_new_folder_is_made_with_its_parents_and_says_whose_it_is(tmp_path):
     folder = tmp_path / "a path with spaces" / "run"
     assert run_folder.read(folder) is None
     assert claim(folder) == [".lock", "run.json"]
-    assert run_folder.read(folder)["identity"] == CONFIG.identity()
+    assert run_folder.read(folder)["config"] == CONFIG.resolved()
     assert claim(folder) == [".lock", "run.json"]
 
 
@@ -86,7 +88,7 @@ def test_a_file_in_the_folders_place(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["{", "[1]", "{}", '{"identity": 1, "config": {}}', "[" * 5000, None]
+    "text", ["{", "[1]", "{}", '{"format": 2, "config": {}}', "[" * 5000, None]
 )
 def test_a_damaged_or_deleted_description_is_made_again(tmp_path, text):
     claim(tmp_path / "run")
@@ -186,6 +188,15 @@ def test_a_lock_that_is_a_link_empties_no_other_file(tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
+@pytest.mark.parametrize("name", ["rounds", "checkpoints", "jobs"])
+def test_a_link_in_a_run_leads_nobody_elsewhere(tmp_path, name):
+    claim(tmp_path / "run")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run" / name).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=f"{name}: is a link.*; choose another --out"):
+        claim(tmp_path / "run")
+
+
 def test_a_folder_in_use(tmp_path, monkeypatch):
     monkeypatch.setattr("hpcfl.storage.lock.PATIENCE", 0.1)
     with (
@@ -208,7 +219,9 @@ def test_a_disk_that_is_full_from_the_start_is_bad_input(small_disk):
 
 @pytest.fixture
 def somebody():
-    """A folder of a user who is not root, who reads everything; the test runs with that user's rights."""
+    """A folder of a user who is not root, who reads everything; the test runs with that
+    user's rights.
+    """
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o777)
         before = os.geteuid()

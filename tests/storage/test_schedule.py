@@ -44,8 +44,9 @@ def test_cost_stays_below_two_per_cent():
 @pytest.mark.slow
 @pytest.mark.parametrize("seconds_a_round", [0.01, 1.0, 300.0])
 def test_share_of_a_long_run(seconds_a_round):
-    """Rounds of a few milliseconds to five minutes; a checkpoint costs 0.8 s, all of it in the
-    way of training."""
+    """Rounds of a few milliseconds to five minutes; a checkpoint costs 0.8 s, all of it
+    in the way of training.
+    """
     clock, long = Clock(), 20_000
     schedule, saved = Schedule("auto", clock), 0
     while clock.now < long:

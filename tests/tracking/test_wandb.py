@@ -14,7 +14,9 @@ BLOCK, WHOLE, LAST = 1 << 15, 1, 4
 
 
 def pieces(data):
-    """The records in a .wandb file, a log as of LevelDB: blocks of 32 KiB, pieces with headers of 7 bytes."""
+    """The records in a .wandb file, a log as of LevelDB: blocks of 32 KiB, pieces with
+    headers of 7 bytes.
+    """
     at, record = 7, b""  # after the file's own header
     while at + 7 <= len(data):
         if (left := BLOCK - at % BLOCK) < 7:

@@ -1,4 +1,6 @@
-"""Trackers off the run's way: what they are told, also after an interruption, and what they cannot break."""
+"""Trackers off the run's way: what they are told, also after an interruption, and what
+they cannot break.
+"""
 
 import threading
 import time
@@ -162,3 +164,16 @@ def test_a_tracker_is_not_part_of_a_runs_identity():
         for keys in ({"track": ["wandb"]}, {})
     )
     assert tracked.fingerprint() == plain.fingerprint()
+
+
+def test_a_tracker_writes_nothing_where_a_link_leads(tmp_path):
+    """TensorBoard's would remove the events that lie there, too."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "events.out.tfevents.1").write_text("another run's")
+    (tmp_path / "tensorboard").symlink_to(elsewhere)
+    with Tracking(["tensorboard"], tmp_path, {}) as tracking:
+        tracking.round(1, {"pre/weighted": 0.5})
+    assert [path.name for path in elsewhere.iterdir()] == ["events.out.tfevents.1"]
+    [note] = tracking.notes
+    assert "tensorboard failed and is left out" in note and "is a link" in note

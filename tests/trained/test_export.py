@@ -10,9 +10,11 @@ from safetensors.torch import load_file
 
 from hpcfl.commands.export import export
 from hpcfl.errors import UserError
+from hpcfl.rows import constants
 from hpcfl.trained.models import predicted
 
-OWN = ["tiny:blobs", "tiny:normalised", "tiny:Branching"]
+MODELS = ["normalised", "Branching", "head_only", "lora"]
+OWN = ["tiny:blobs", *(f"tiny:{name}" for name in MODELS)]
 
 
 def exported(run, out, *arguments):
@@ -27,7 +29,9 @@ def exported(run, out, *arguments):
 def test_exported_models_have_the_recorded_accuracy_in_every_method(
     played, tmp_path, name
 ):
-    """Of all columns, with batch norm and absent clients; of the one that counts also as files."""
+    """Of all columns, with batch norm and absent clients; of the one that counts also
+    as files.
+    """
     fraction = 1.0 if name == "apple" else 0.6
     run = played(
         method(name),
@@ -58,6 +62,33 @@ def test_exported_models_have_the_recorded_accuracy_in_every_method(
             int((model(x).argmax(1) == y).sum()) == about["correct"] == recorded[client]
         )
         assert about["accuracy"] == about["recorded"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("fedavg", "head_only"),
+        ("fedrod", "head_only"),
+        ("fedproto", "lora"),
+        ("fedrep", "lora"),
+    ],
+)
+def test_exported_models_have_what_is_frozen(played, tmp_path, name, model):
+    run = played(method(name), model={"name": f"tiny:{model}"})
+    known = exported(run, tmp_path / "out", None, False, None, "last")
+    for stem, about in known.items():
+        assert about["accuracy"] == about["recorded"]
+        module = torch.export.load(tmp_path / "out" / about["program"]).module()
+        module.load_state_dict(load_file(tmp_path / "out" / f"{stem}.safetensors"))
+        x, y = run.models.samples([int(stem.removeprefix("client-"))])
+        assert int((module(x).argmax(1) == y).sum()) == about["correct"]
+    one = run.model(client=0)
+    build = run.models.again.prepared.setup.build
+    frozen = constants.of(build())
+    assert frozen.keys() <= dict(one.named_parameters()).keys()
+    for key, value in frozen.items():
+        assert torch.equal(one.state_dict()[key], value)
 
 
 @pytest.mark.slow

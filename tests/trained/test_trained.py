@@ -2,6 +2,7 @@ import re
 
 import numpy as np
 import pytest
+import tiny
 import torch
 
 from hpcfl.errors import UserError
@@ -44,6 +45,21 @@ def test_a_model_is_plain_torch_and_predicts_what_was_scored(played):
             match=rf"have the shape \[n, 5\], .*{re.escape(str([*wrong.shape]))}",
         ):
             run.predict(1, wrong)
+
+
+@pytest.mark.parametrize("block", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_models_can_be_had_where_nothing_is_to_be_differentiated(played, lanes, block):
+    """``post`` is trained again for it; the module can be trained on outside the block."""
+    run = played("fedphp", runtime={"lanes": lanes})
+    with block():
+        model = run.model(client=1, moment="post")
+        assert torch.is_inference_mode_enabled() == (block is torch.inference_mode)
+        assert not torch.is_grad_enabled()
+        confusion = run.confusion(1, moment="post")
+    assert confusion.trace() == run.results.values["clients/post/correct"][-2, 1]
+    model(torch.zeros(2, 5)).sum().backward()
+    assert run.model(client=2, moment="post") is not None  # from what the block kept
 
 
 def test_a_few_clients_at_a_time_give_the_same_models(played, monkeypatch):
@@ -170,3 +186,40 @@ def test_with_more_checkpoints_there_are_models_of_more_rounds(played):
         UserError, match=r"'post' was not scored in round 4; evaluation.every = 1"
     ):
         run.model(2, "post", at=4)
+
+
+@pytest.mark.parametrize("kind", tiny.LAYERED)
+def test_a_model_alone_is_the_one_that_was_trained_beside_others(played, kind):
+    """Its loss, too, up to the rounding of products that are not batched."""
+    model = {"name": "tiny:layered", "kind": kind}
+    run = played("fedavg", model=model, training={"batch_size": 5, "epochs": 5})
+    losses = run.results.values["clients/post/loss"][-2]  # sums over samples
+    for client in range(5):
+        [one] = run.models.of_clients([client], "post")
+        assert accuracy(run, one) == one.recorded
+        x, y = run.models.samples([client])
+        with torch.no_grad():
+            loss = torch.nn.functional.cross_entropy(one.module(x), y).item()
+        assert loss == pytest.approx(losses[client] / len(y), rel=1e-6)
+
+
+class Recurrent(torch.nn.Module):
+    """Of which torch cannot compute several side by side."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.cells = torch.nn.GRU(5, 6, batch_first=True)
+        self.head = torch.nn.Linear(6, classes)
+
+    def forward(self, x):
+        return self.head(self.cells(x[:, None])[0][:, -1])
+
+
+def recurrent(shape, classes):
+    return Recurrent(classes)
+
+
+def test_a_model_that_cannot_be_batched_is_trained_again(played):
+    run = played("fedavg", model={"name": "test_trained:recurrent"})
+    [one] = run.models.of_clients([2], "post")
+    assert accuracy(run, one) == one.recorded

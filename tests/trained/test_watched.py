@@ -11,7 +11,9 @@ pytestmark = pytest.mark.slow  # each plays a run first
 
 
 def watch(run, round, client, **how):
-    """By phase what the trained columns are after each mini-batch of a round, and the fleet after it."""
+    """By phase what the trained columns are after each mini-batch of a round, and the
+    fleet after it.
+    """
     seen = {}
 
     def look(phase, turn):

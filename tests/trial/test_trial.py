@@ -1,5 +1,6 @@
-"""Mistakes in a user's own code are met before round 1: one line with file and line, code 2,
-nothing written."""
+"""Mistakes in a user's own code are met before round 1: one line with file and line,
+code 2, nothing written.
+"""
 
 import sys
 from pathlib import Path
@@ -42,8 +43,9 @@ def points_to(line: str, fragment: str) -> bool:
 
 @pytest.fixture
 def hpcfl(tmp_path, monkeypatch, capfd):
-    """``hpcfl(command, "key=value", …)`` on a file in an empty folder: code, lines of stdout,
-    lines of stderr."""
+    """``hpcfl(command, "key=value", …)`` on a file in an empty folder: code, lines of
+    stdout, lines of stderr.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "own.toml").write_text(EXPERIMENT)
 
@@ -104,7 +106,7 @@ MISTAKES = [
     ),
     (
         ["method.name=mistakes:OneRowOfAll"],
-        '"received": self.received',
+        "variables=received",
         "must be the clients, 1",
     ),
     (
@@ -279,6 +281,43 @@ def test_what_cannot_be_batched_runs_with_one_lane_and_a_note(
         )
 
 
+@pytest.mark.parametrize(
+    ("kind", "lanes", "words"),
+    [
+        (
+            "batch norm",
+            "auto",
+            "native_batch_norm, native_batch_norm_backward give a client other last bits "
+            "beside others; what calls them runs for one client after the other",
+        ),
+        (
+            "batch norm",
+            2,
+            "runtime.lanes = 2: native_batch_norm, native_batch_norm_backward give a "
+            "client other last bits beside others, so that results depend on the number "
+            "of ranks; with 'auto' they do not",
+        ),
+        (
+            "convolution",
+            4,
+            "runtime.lanes = 4: convolution, convolution_backward, native_batch_norm",
+        ),
+        ("batch norm", 1, None),
+        ("convolution", "auto", None),
+        ("attention", "auto", None),
+    ],
+)
+def test_a_note_says_what_depends_on_the_clients_beside(kind, lanes, words):
+    table = tiny.table(
+        "fedavg",
+        model={"name": "tiny:layered", "kind": kind},
+        runtime={"lanes": lanes},
+    )
+    notes = trial.run(prepare(config.parse(table), OneProcess()), OneProcess()).notes
+    found = [note for note in notes if "beside" in note]
+    assert [note[: len(words or "")] for note in found] == ([words] if words else [])
+
+
 class Two(OneProcess):
     """This rank, and another one whose client met an operation that cannot be batched."""
 
@@ -388,4 +427,6 @@ def test_built_in_methods_and_models_pass(tmp_path, method, sections):
         **sections,
     }
     prepared = prepare(config.parse(table), OneProcess())
-    assert trial.run(prepared, OneProcess()) is prepared
+    tried = trial.run(prepared, OneProcess())
+    # a note says of convolutions side by side that they depend on the ranks
+    assert tried is prepared or "lanes" in tried.notes[-1]

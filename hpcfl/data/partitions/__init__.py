@@ -1,4 +1,5 @@
 """Partition schemes, one file each, found by the file's name (``partition.scheme``).
 
-A file's ``plugin`` is a ``base.Scheme``: a section of the experiment file that can draw what it describes.
+A file's ``plugin`` is a ``base.Scheme``: a section of the experiment file that can draw
+what it describes.
 """

@@ -1,4 +1,5 @@
-"""Each class spread over the clients in Dirichlet proportions, balanced (protocols.md D2).
+"""Each class spread over the clients in Dirichlet proportions, balanced (protocols.md
+D2).
 
 Balanced: a client that already holds the mean number of samples takes no more.
 """
@@ -12,8 +13,8 @@ from hpcfl.errors import UserError
 
 CAP = 10_000  # attempts at a draw
 
-# (class, the numbers of its chunks, number of classes that each client holds so far [clients]) → the number
-# of the chunk that each client gets
+# (class, the numbers of its chunks, number of classes that each client holds so far
+# [clients]) → the number of the chunk that each client gets
 Rearrange = Callable[[int, list[int], np.ndarray], list[int]]
 
 
@@ -22,7 +23,8 @@ class Spread:
     """One draw; whose samples are whose is put together only if it is accepted.
 
     sizes: how many samples each client holds, int64 [clients].
-    chunks: of each class its shuffled samples, and where in them each client's begin and end [clients].
+    chunks: of each class its shuffled samples, and where in them each client's begin
+        and end [clients].
     """
 
     sizes: np.ndarray
@@ -55,8 +57,8 @@ def spread(
 ) -> Spread:
     """Spread each class over the clients with shares from Dir(``beta``).
 
-    pools: as ``by_class`` gives them. rearrange: changes who gets which chunk of a class. Raises UserError
-    where ``beta`` is too small for floating-point numbers.
+    pools: as ``by_class`` gives them. rearrange: changes who gets which chunk of a
+    class. Raises UserError where ``beta`` is too small for floating-point numbers.
     """
     total, chunks = sum(map(len, pools)), []
     sizes, held = np.zeros(clients, np.int64), np.zeros(clients, np.int64)
@@ -81,7 +83,8 @@ def shares_of(
 ) -> np.ndarray:
     """Each client's share of a class, float64 [clients], summing to one.
 
-    below_mean: bool [clients], whether a client holds less than the mean number; the others get nothing.
+    below_mean: bool [clients], whether a client holds less than the mean number; the
+    others get nothing.
     """
     for _ in range(CAP):
         shares = generator.dirichlet(np.full(len(below_mean), beta)) * below_mean

@@ -12,10 +12,11 @@ from hpcfl.rows import randomness
 
 
 class FixedScheme(Scheme):
-    """Training samples come from the official training split, test samples from the official test split.
+    """Training samples come from the official training split, test samples from the
+    official test split.
 
-    Data without a test split is cut at random, a share ``train`` of it for training. A client is tested on
-    the class distribution that it trains on.
+    Data without a test split is cut at random, a share ``train`` of it for training. A
+    client is tested on the class distribution that it trains on.
     """
 
     train_samples: PositiveInt = Field(
@@ -54,19 +55,22 @@ class FixedScheme(Scheme):
     def deal(
         self, part: str, pool: np.ndarray, labels: np.ndarray, classes: int, each: int
     ) -> list[np.ndarray]:
-        """The ``each`` samples that every client gets from ``pool``, int64 [clients][each].
+        """The ``each`` samples that every client gets from ``pool``, int64
+        [clients][each].
 
-        part: "train" or "test"; what both have in common, such as a client's class distribution, is drawn
-        with the same key of ``randomness``. pool: indices of samples. labels: theirs. Raises UserError where
-        there are too few.
+        part: "train" or "test"; what both have in common, such as a client's class
+        distribution, is drawn with the same key of ``randomness``. pool: indices of
+        samples. labels: theirs. Raises UserError where there are too few.
         """
 
     def pick(
         self, pool: np.ndarray, count: int, generator: np.random.Generator, **what: Any
     ) -> np.ndarray:
-        """``count`` samples of ``pool``: with replacement only if it is too small and ``replacement`` is on.
+        """``count`` samples of ``pool``: with replacement only if it is too small and
+        ``replacement`` is on.
 
-        what: names in the message whose samples these are. Raises UserError where the pool is too small.
+        what: names in the message whose samples these are. Raises UserError where the
+        pool is too small.
         """
         short = count > len(pool)
         if short and (not self.replacement or not len(pool)):
@@ -80,14 +84,17 @@ class FixedScheme(Scheme):
 
 
 class SharedScheme(FixedScheme):
-    """Each client draws for itself, so clients may share samples; a scheme says how much of each class."""
+    """Each client draws for itself, so clients may share samples; a scheme says how
+    much of each class.
+    """
 
     @abstractmethod
     def shares(self, classes: int, generator: np.random.Generator) -> np.ndarray:
         """One client's class distribution, float64 [classes], summing to one."""
 
     def counts(self, shares: np.ndarray, samples: int) -> np.ndarray:
-        """How many of a client's ``samples`` each class gets by its ``shares``, int64 [classes].
+        """How many of a client's ``samples`` each class gets by its ``shares``, int64
+        [classes].
 
         All are rounded down; the classes with the largest remainders get one more.
         """

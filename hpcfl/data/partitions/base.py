@@ -1,9 +1,12 @@
-"""What every partition scheme is: a validated section of the experiment file with a method ``draw``.
+"""What every partition scheme is: a validated section of the experiment file with a
+method ``draw``.
 
-Most schemes deal out the official training and test samples merged, and each client's part is then cut at
-random into training and test samples: these extend ``MergedScheme`` and write ``assign``. A scheme that keeps
-the official splits apart, or tests all clients on the same samples, extends ``Scheme`` and writes ``draw``.
-One that needs more of a data set than its labels overrides ``of`` as well.
+Most schemes deal out the official training and test samples merged, and each client's
+part is then cut at
+random into training and test samples: these extend ``MergedScheme`` and write
+    ``assign``. A scheme that keeps the official splits apart, or tests all clients on
+    the same samples, extends ``Scheme`` and writes ``draw``. One that needs more of a
+    data set than its labels overrides ``of`` as well.
 """
 
 import math
@@ -23,9 +26,11 @@ _BATCH = 10  # the test samples of PFLlib's smallest client fill one batch
 
 @dataclass(frozen=True)
 class Draw:
-    """A drawn partition: for each client the indices of its training and test samples, int64.
+    """A drawn partition: for each client the indices of its training and test samples,
+    int64.
 
-    attempts: how often it was drawn until it was accepted. notes: one line each for what a user should know.
+    attempts: how often it was drawn until it was accepted. notes: one line each for
+        what a user should know.
     names: what the data call the clients, if anything.
     """
 
@@ -51,25 +56,31 @@ class Assignment:
 class Scheme(Partition):
     """A partition scheme; each adds its own keys as fields.
 
-    exclusive: no sample goes to two clients, but all clients may have the same test set.
+    exclusive: no sample goes to two clients, but all clients may have the same test
+    set.
     """
 
     exclusive: ClassVar[bool] = False
 
     def of(self, dataset: Dataset) -> Draw:
-        """Spread the samples of a data set over the clients. Raises UserError where it cannot be done."""
+        """Spread the samples of a data set over the clients. Raises UserError where it
+        cannot be done.
+        """
         return self.draw(dataset.y.numpy(), dataset.classes, dataset.official_test)
 
     @abstractmethod
     def draw(self, labels: np.ndarray, classes: int, official_test: int) -> Draw:
         """Spread samples with ``labels`` over the clients.
 
-        labels: int64 [samples], whose last ``official_test`` are the official test split. Random numbers come
-        from ``randomness.generator(self.seed, …)``. Raises UserError where it cannot be done.
+        labels: int64 [samples], whose last ``official_test`` are the official test
+        split. Random numbers come from ``randomness.generator(self.seed, …)``. Raises
+        UserError where it cannot be done.
         """
 
     def cut(self, client: int, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """A client's ``samples`` cut at random into those it trains on, a share ``train``, and the rest."""
+        """A client's ``samples`` cut at random into those it trains on, a share
+        ``train``, and the rest.
+        """
         order = samples[
             randomness.permutation(len(samples), self.seed, "split", client)
         ]
@@ -78,9 +89,11 @@ class Scheme(Partition):
 
 
 class MergedScheme(Scheme):
-    """Deals out all samples, official training and test split merged, then splits each client's at random.
+    """Deals out all samples, official training and test split merged, then splits each
+    client's at random.
 
-    ``partition.train`` is the share of a client's samples that it trains on, 0.75 by default.
+    ``partition.train`` is the share of a client's samples that it trains on, 0.75 by
+    default.
     """
 
     exclusive = True
@@ -91,7 +104,8 @@ class MergedScheme(Scheme):
     ) -> Assignment:
         """Give each client its samples; no sample goes to two clients.
 
-        labels: int64 [samples] in [0, classes). Raises UserError where it cannot be done.
+        labels: int64 [samples] in [0, classes). Raises UserError where it cannot be
+        done.
         """
 
     def of(self, dataset: Dataset) -> Draw:
@@ -127,5 +141,7 @@ class MergedScheme(Scheme):
         )
 
     def least_samples(self, samples: int) -> int:
-        """PFLlib's lower bound for a client's samples, ⌊min(10 / test share, N / 2M)⌋ of N ``samples``."""
+        """PFLlib's lower bound for a client's samples, ⌊min(10 / test share, N / 2M)⌋
+        of N ``samples``.
+        """
         return math.floor(min(_BATCH / (1 - self.train), samples / (2 * self.clients)))

@@ -1,8 +1,10 @@
-"""Natural clients: each holds the samples that the data, or a file of lists, say are its own.
+"""Natural clients: each holds the samples that the data, or a file of lists, say are
+its own.
 
-A writer's digits or a role's lines, for example. Client numbers follow the order in which the data name the
-clients. Where the data keep test samples apart, these are a client's test samples; else they are cut as in
-other schemes, a share ``train`` for training.
+A writer's digits or a role's lines, for example. Client numbers follow the order in
+which the data name the clients. Where the data keep test samples apart, these are a
+client's test samples; else they are cut as in other schemes, a share ``train`` for
+training.
 """
 
 from dataclasses import replace
@@ -55,9 +57,11 @@ class ByClient(Scheme):
         )
 
     def _drawn(self, held: list[Held], where: str) -> Draw:
-        """As many clients as are asked for: all, or some that are drawn at random, with the seed.
+        """As many clients as are asked for: all, or some that are drawn at random, with
+        the seed.
 
-        where: what names the clients, for errors. Raises UserError where it names too few.
+        where: what names the clients, for errors. Raises UserError where it names too
+        few.
         """
         if len(held) < self.clients:
             raise UserError(
@@ -87,7 +91,9 @@ class ByClient(Scheme):
     def _parts(
         self, number: int, one: Held, where: str
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The training and the test samples of a natural client, which is client ``number`` of the run."""
+        """The training and the test samples of a natural client, which is client
+        ``number`` of the run.
+        """
         train, test = (
             self.cut(number, one.train) if one.test is None else (one.train, one.test)
         )
@@ -100,7 +106,9 @@ class ByClient(Scheme):
 
 
 def _refuse_impossible(held: list[Held], samples: int, where: str) -> None:
-    """Raises UserError for a client with a number that is no sample's, or with a sample in both its lists."""
+    """Raises UserError for a client with a number that is no sample's, or with a sample
+    in both its lists.
+    """
     for one in held:
         tests = one.train[:0] if one.test is None else one.test
         listed = np.concatenate([one.train, tests])
@@ -116,7 +124,9 @@ def _refuse_impossible(held: list[Held], samples: int, where: str) -> None:
 
 
 def _uneven(held: list[Held], samples: int, where: str) -> list[str]:
-    """Notes on samples of the data set that several of the natural clients hold, and on those of nobody."""
+    """Notes on samples of the data set that several of the natural clients hold, and on
+    those of nobody.
+    """
     listed = np.concatenate(
         [part for one in held for part in (one.train, one.test) if part is not None]
     )

@@ -1,7 +1,9 @@
-"""DiversiFed's Dirichlet partition: each client draws its own class distribution; clients may share samples.
+"""DiversiFed's Dirichlet partition: each client draws its own class distribution;
+clients may share samples.
 
-Wu et al., "The Diversity Bonus" (protocols.md D4). The paper prints q ~ Dir(αp) with a prior p. With
-p = 1/K a constant classifier would beat its own baseline, so here q ~ Dir(α·1), as in the public code.
+Wu et al., "The Diversity Bonus" (protocols.md D4). The paper prints q ~ Dir(αp) with a
+prior p. With p = 1/K a constant classifier would beat its own baseline, so here q ~
+Dir(α·1), as in the public code.
 """
 
 from typing import Literal

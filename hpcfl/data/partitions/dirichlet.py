@@ -1,4 +1,6 @@
-"""Each class spread over the clients in Dirichlet proportions, as PFLlib draws it (protocols.md D2)."""
+"""Each class spread over the clients in Dirichlet proportions, as PFLlib draws it
+(protocols.md D2).
+"""
 
 import numpy as np
 from pydantic import Field
@@ -23,8 +25,8 @@ class Dirichlet(MergedScheme):
             2, self.least_samples(len(labels))
         )  # one sample on each side of the split
         pools = by_class(labels, classes)
-        # Small data sets need many attempts: with 1,797 digits, 20 clients and beta 0.1 one in a thousand
-        # is accepted.
+        # Small data sets need many attempts: with 1,797 digits, 20 clients and beta 0.1
+        # one in a thousand is accepted.
         for attempt in range(1, CAP + 1):
             drawn = spread(pools, self.clients, self.beta, generator)
             if (smallest := drawn.sizes.min()) >= least:

@@ -1,9 +1,11 @@
-"""FedNH's Dirichlet partition: ``dirichlet``'s balanced spread, with a least number of samples and classes.
+"""FedNH's Dirichlet partition: ``dirichlet``'s balanced spread, with a least number of
+samples and classes.
 
-Dai et al., AAAI 2023 (protocols.md D3). Only the official training split is dealt out; every client is tested
-on the whole official test split. From the third class on, a client that holds at most one class so far swaps
-its chunk with that of the last client, the next such client with the last but one, and so on. After three
-attempts the last draw counts, with a note.
+Dai et al., AAAI 2023 (protocols.md D3). Only the official training split is dealt out;
+every client is tested on the whole official test split. From the third class on, a
+client that holds at most one class so far swaps its chunk with that of the last client,
+the next such client with the last but one, and so on. After three attempts the last
+draw counts, with a note.
 """
 
 import numpy as np
@@ -65,7 +67,8 @@ class DirichletMin(Scheme):
 
 
 def swap(k: int, chunks: list[int], held: np.ndarray) -> list[int]:
-    """The chunks of class ``k`` after clients with at most one class have swapped theirs with the last ones'.
+    """The chunks of class ``k`` after clients with at most one class have swapped
+    theirs with the last ones'.
 
     chunks: their numbers, in the order of the clients that get them.
 

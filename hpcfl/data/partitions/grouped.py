@@ -1,8 +1,10 @@
-"""DiversiFed's practical partition: groups of clients with dominant classes; no sample goes to two clients.
+"""DiversiFed's practical partition: groups of clients with dominant classes; no sample
+goes to two clients.
 
-Wu et al., "The Diversity Bonus", Table III (protocols.md D6). Classes fall into as many neighbouring blocks
-as there are groups. A client draws the dominant share of its samples uniformly from its group's block and the
-rest uniformly from all other classes' samples.
+Wu et al., "The Diversity Bonus", Table III (protocols.md D6). Classes fall into as many
+neighbouring blocks as there are groups. A client draws the dominant share of its
+samples uniformly from its group's block and the rest uniformly from all other classes'
+samples.
 """
 
 import numpy as np
@@ -37,7 +39,8 @@ class Grouped(FixedScheme):
         blocks = np.array_split(np.arange(classes), len(self.groups))
         group_of = np.repeat(np.arange(len(self.groups)), self.groups)
         own = round(self.dominant * each)
-        # what is not handed out yet; with replacement, once too little is left, all may be drawn again
+        # what is not handed out yet; with replacement, once too little is left, all may
+        # be drawn again
         left = np.ones(len(pool), bool)
         drawn = []
         for client, group in enumerate(group_of):
@@ -61,7 +64,9 @@ class Grouped(FixedScheme):
         generator: np.random.Generator,
         client: int,
     ) -> np.ndarray:
-        """``count`` positions of the pool where ``wanted``, of those that are ``left`` if they suffice."""
+        """``count`` positions of the pool where ``wanted``, of those that are ``left``
+        if they suffice.
+        """
         unused = np.flatnonzero(wanted & left)
         enough = len(unused) >= count or not self.replacement
         return self.pick(

@@ -1,4 +1,5 @@
-"""Identically distributed clients: the samples in random order, dealt out in nearly equal shares.
+"""Identically distributed clients: the samples in random order, dealt out in nearly
+equal shares.
 
 The numbers of two clients' samples differ by at most one.
 """

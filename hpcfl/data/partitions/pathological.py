@@ -1,6 +1,8 @@
-"""A few classes for each client, as PFLlib, FedALA and cwFedAvg have it (protocols.md D1).
+"""A few classes for each client, as PFLlib, FedALA and cwFedAvg have it (protocols.md
+D1).
 
-Clients take classes in index order, so they fall into blocks that hold the same classes.
+Clients take classes in index order, so they fall into blocks that hold the same
+classes.
 """
 
 import math
@@ -50,7 +52,9 @@ class Pathological(MergedScheme):
         )
 
     def _notes(self, chunks: list[list[np.ndarray]], unused: list[str]) -> list[str]:
-        """What a user should know of classes that nobody holds, and of clients that hold too few."""
+        """What a user should know of classes that nobody holds, and of clients that
+        hold too few.
+        """
         notes = [f"no client holds {', '.join(unused)}"] if unused else []
         short = [
             client
@@ -68,9 +72,11 @@ class Pathological(MergedScheme):
 def _sizes(
     k: int, samples: int, takers: int, least: float, generator: np.random.Generator
 ) -> np.ndarray:
-    """How many samples of class ``k`` each of the ``takers`` but the last gets, int64 [takers − 1].
+    """How many samples of class ``k`` each of the ``takers`` but the last gets, int64
+    [takers − 1].
 
-    They are uniform in [max(a/10, least), a), a being the mean. Raises UserError where there are too few.
+    They are uniform in [max(a/10, least), a), a being the mean. Raises UserError where
+    there are too few.
     """
     mean = samples / takers
     low, high = (

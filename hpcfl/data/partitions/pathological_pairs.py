@@ -1,7 +1,9 @@
-"""DiversiFed's pathological partition: each client draws a few classes; clients may share samples.
+"""DiversiFed's pathological partition: each client draws a few classes; clients may
+share samples.
 
-Wu et al., "The Diversity Bonus" (protocols.md D5). The classes of a client have equal numbers of samples. The
-paper gives two classes to a client for every data set. A class may remain unused.
+Wu et al., "The Diversity Bonus" (protocols.md D5). The classes of a client have equal
+numbers of samples. The paper gives two classes to a client for every data set. A class
+may remain unused.
 """
 
 import numpy as np

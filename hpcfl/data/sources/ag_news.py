@@ -1,8 +1,10 @@
-"""AG News (Zhang et al., NeurIPS 2015): 120,000 + 7,600 news items in 4 classes, 200 token ids each.
+"""AG News (Zhang et al., NeurIPS 2015): 120,000 + 7,600 news items in 4 classes, 200
+token ids each.
 
-Encoded as at FedALA's time (protocols.md C): title and description of an item, cut into the tokens of
-torchtext's "basic_english"; a vocabulary of the merged files ordered by frequency, ties alphabetically; 0 for
-unknown words and padding; cut or padded on the right. The test file alone is enough to run, with a note.
+Encoded as at FedALA's time (protocols.md C): title and description of an item, cut into
+the tokens of torchtext's "basic_english"; a vocabulary of the merged files ordered by
+frequency, ties alphabetically; 0 for unknown words and padding; cut or padded on the
+right. The test file alone is enough to run, with a note.
 """
 
 import csv
@@ -26,12 +28,16 @@ _TOKEN = re.compile(r"['.,()!?]|[^\s'.,()!?]+")  # these marks are tokens of the
 
 
 def tokens(text: str) -> list[str]:
-    """The tokens of a text: lower case without double quotes, cut at blanks and punctuation."""
+    """The tokens of a text: lower case without double quotes, cut at blanks and
+    punctuation.
+    """
     return _TOKEN.findall(_BREAKS.sub(" ", text.lower().replace('"', "")))
 
 
 def encode(texts: list[list[str]]) -> tuple[np.ndarray, int]:
-    """The token ids of tokenised ``texts``, int32 [texts, 200], and how many different ones there are."""
+    """The token ids of tokenised ``texts``, int32 [texts, 200], and how many different
+    ones there are.
+    """
     frequencies = Counter(word for text in texts for word in text)
     ordered = sorted(frequencies, key=lambda word: (-frequencies[word], word))
     numbers = {word: position for position, word in enumerate(ordered, start=1)}
@@ -43,7 +49,9 @@ def encode(texts: list[list[str]]) -> tuple[np.ndarray, int]:
 
 
 class CsvFiles(CheckedFiles):
-    """Two csv files, the training file listed first, with rows of class (1 … 4), title, description."""
+    """Two csv files, the training file listed first, with rows of class (1 … 4), title,
+    description.
+    """
 
     def read(self, name: str, root: Path) -> Dataset:
         train, test = self.checksums

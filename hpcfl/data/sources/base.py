@@ -17,22 +17,30 @@ MOST_BYTES = 1 << 30  # of a file; the largest, PathMNIST's, has 206 MB
 class Source(ABC):
     """One data set.
 
-    built_in: it needs no files of the user. own_file: it reads ``data.file``, a user's own file or
-    folder.
+    built_in: it needs no files of the user. own_file: it reads ``data.file``, a user's
+    own file or folder.
     """
 
     built_in = False
     own_file = False
 
+    @property
+    def looked_for(self) -> list[str]:
+        """The files that are read, by their paths below ``data.root``."""
+        return []
+
     @abstractmethod
     def read(self, name: str, root: Path) -> Dataset:
-        """The data set, called ``name``, from the files under ``root`` (with ``own_file``: from that).
+        """The data set, called ``name``, from the files under ``root`` (with
+        ``own_file``: from that).
 
         Raises UserError for missing or damaged files.
         """
 
     def download(self, name: str, root: Path) -> None:
-        """Fetch the files into ``root``. Raises UserError if that fails or there is nothing to fetch."""
+        """Fetch the files into ``root``. Raises UserError if that fails or there is
+        nothing to fetch.
+        """
         raise UserError(
             f"'{name}' is not downloaded: "
             f"{'it is built in' if self.built_in else 'bring your own files'}"
@@ -43,17 +51,22 @@ class Source(ABC):
 class CheckedFiles(Source):
     """Files whose MD5 is known, read only if it is right.
 
-    archive: what fetches them, a class in ``torchvision.datasets`` or the address of a folder. folder: where
-    they lie under the root, the same as torchvision's if it has them. checksums: file name → MD5,
-    hexadecimal, in reading order.
+    archive: what fetches them, a class in ``torchvision.datasets`` or the address of a
+    folder. folder: where they lie under the root, the same as torchvision's if it has
+    them. checksums: file name → MD5, hexadecimal, in reading order.
     """
 
     archive: str
     folder: str
     checksums: Mapping[str, str]
 
+    @property
+    def looked_for(self) -> list[str]:
+        return [str(Path(self.folder) / file) for file in self.checksums]
+
     def content(self, name: str, root: Path, file: str) -> bytes:
-        """The bytes of one file, checked: what is parsed is what was checked, which matters for pickles.
+        """The bytes of one file, checked: what is parsed is what was checked, which
+        matters for pickles.
 
         Raises UserError where it is missing, cannot be read or has another checksum.
         """
@@ -101,7 +114,9 @@ class CheckedFiles(Source):
 
     @staticmethod
     def _discard_damaged(path: Path, checksum: str) -> None:
-        """Delete a damaged file, because torchvision fetches MNIST's only if they are absent."""
+        """Delete a damaged file, because torchvision fetches MNIST's only if they are
+        absent.
+        """
         if path.exists() and _md5(path.read_bytes()) != checksum:
             path.unlink()
 

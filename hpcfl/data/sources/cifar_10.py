@@ -1,4 +1,6 @@
-"""CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 images 3×32×32, 10 classes, in pickled batches."""
+"""CIFAR-10 (Krizhevsky 2009): 50,000 + 10,000 images 3×32×32, 10 classes, in pickled
+batches.
+"""
 
 import io
 import pickle
@@ -23,7 +25,9 @@ ARRAYS = {
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes arrays, lists, dictionaries, strings and numbers, which is all that the batches hold."""
+    """Makes arrays, lists, dictionaries, strings and numbers, which is all that the
+    batches hold.
+    """
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ARRAYS:
@@ -35,7 +39,8 @@ class _Unpickler(pickle.Unpickler):
 class PickledBatches(CheckedFiles):
     """CIFAR's Python version: training batches, the test batch last.
 
-    labels: under which key a batch has its labels. statistics: mean and std, as of ``Dataset``.
+    labels: under which key a batch has its labels. statistics: mean and std, as of
+    ``Dataset``.
     """
 
     labels: str

@@ -1,4 +1,6 @@
-"""CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 images 3×32×32, 100 fine classes, in pickled batches."""
+"""CIFAR-100 (Krizhevsky 2009): 50,000 + 10,000 images 3×32×32, 100 fine classes, in
+pickled batches.
+"""
 
 from hpcfl.data.sources.cifar_10 import PickledBatches
 

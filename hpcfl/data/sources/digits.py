@@ -1,4 +1,6 @@
-"""Handwritten digits bundled with scikit-learn: 1,797 images 1×8×8, values 0 … 16, 10 classes."""
+"""Handwritten digits bundled with scikit-learn: 1,797 images 1×8×8, values 0 … 16, 10
+classes.
+"""
 
 import importlib.util
 from pathlib import Path
@@ -14,7 +16,8 @@ class Digits(Source):
     built_in = True
 
     def read(self, name: str, root: Path) -> Dataset:
-        # from the file, because to import scikit-learn takes longer than the first rounds of a small run
+        # from the file, because to import scikit-learn takes longer than the first
+        # rounds of a small run
         package = importlib.util.find_spec("sklearn")
         assert package is not None and package.origin is not None
         rows = np.loadtxt(

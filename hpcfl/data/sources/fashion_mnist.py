@@ -1,4 +1,6 @@
-"""Fashion-MNIST (Xiao et al. 2017): 60,000 + 10,000 images 1×28×28, 10 classes, in IDX files."""
+"""Fashion-MNIST (Xiao et al. 2017): 60,000 + 10,000 images 1×28×28, 10 classes, in IDX
+files.
+"""
 
 from hpcfl.data.sources.mnist import IdxFiles
 

@@ -1,10 +1,13 @@
-"""LEAF's clients (Caldas et al., arXiv 1812.01097): a folder (``data.file``) with JSON in train/ and test/.
+"""LEAF's clients (Caldas et al., arXiv 1812.01097): a folder (``data.file``) with JSON
+in train/ and test/.
 
-A file holds ``users``, and for each user ``user_data[user]["x"]`` and ``["y"]``. Lists of numbers are taken
-as they are; 784 of them, as of FEMNIST, are an image 1×28×28 of values 0 … 1, scaled as the built-in images.
-Texts are Shakespeare's: 80 letters and the letter after them, numbered by LEAF's alphabet of 80 letters. Such
-a sample is 80 token ids, 1 for the first letter, 0 for one that is not in the alphabet; its class is the next
-letter's number from 0. ``partition.scheme = "by-client"`` tests users on their samples in test/.
+A file holds ``users``, and for each user ``user_data[user]["x"]`` and ``["y"]``. Lists
+of numbers are taken as they are; 784 of them, as of FEMNIST, are an image 1×28×28 of
+values 0 … 1, scaled as the built-in images. Texts are Shakespeare's: 80 letters and the
+letter after them, numbered by LEAF's alphabet of 80 letters. Such a sample is 80 token
+ids, 1 for the first letter, 0 for one that is not in the alphabet; its class is the
+next letter's number from 0. ``partition.scheme = "by-client"`` tests users on their
+samples in test/.
 """
 
 from pathlib import Path
@@ -81,7 +84,9 @@ class Leaf(Source):
 
 
 def _paths(folder: Path, required: bool) -> list[Path]:
-    """The JSON files in a folder, in the order of names. Raises UserError where ``required`` and none."""
+    """The JSON files in a folder, in the order of names. Raises UserError where
+    ``required`` and none.
+    """
     paths = sorted(folder.glob("*.json"))
     if len(paths) > MOST_FILES or (required and not paths):
         raise UserError(
@@ -92,7 +97,9 @@ def _paths(folder: Path, required: bool) -> list[Path]:
 
 
 def _users(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
-    """Each user's name, x [n, …] and y [n] in a file. Raises UserError where it is none of LEAF's."""
+    """Each user's name, x [n, …] and y [n] in a file. Raises UserError where it is none
+    of LEAF's.
+    """
     try:
         content = _Content.model_validate_json(regular.read_bytes(path, MOST_BYTES))
         heartbeat.beat()
@@ -141,7 +148,9 @@ def _numbered(user: str, samples: _Samples) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _letters(texts: list[Any]) -> np.ndarray:
-    """The numbers of all letters in the alphabet, int64 [texts, letters]; −1 for others."""
+    """The numbers of all letters in the alphabet, int64 [texts, letters]; −1 for
+    others.
+    """
     codes = np.array(texts, f"U{len(texts[0])}").view(np.uint32).reshape(len(texts), -1)
     table = np.full(128, -1, np.int64)
     table[[ord(letter) for letter in LETTERS]] = np.arange(len(LETTERS))

@@ -10,7 +10,9 @@ from hpcfl.data.sources.base import CheckedFiles
 
 
 class IdxFiles(CheckedFiles):
-    """Four uncompressed IDX files, listed as train images, train labels, test images, test labels."""
+    """Four uncompressed IDX files, listed as train images, train labels, test images,
+    test labels.
+    """
 
     def read(self, name: str, root: Path) -> Dataset:
         train_x, train_y, test_x, test_y = (
@@ -28,7 +30,8 @@ class IdxFiles(CheckedFiles):
 def _array(content: bytes) -> np.ndarray:
     """The uint8 array in an IDX file, [items, …].
 
-    Its bytes are two zeros, the type, the number of dimensions, their sizes (four each, big endian), data.
+    Its bytes are two zeros, the type, the number of dimensions, their sizes (four each,
+    big endian), data.
     """
     dimensions = content[3]
     sizes = np.frombuffer(content, ">u4", count=dimensions, offset=4)

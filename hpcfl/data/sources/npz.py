@@ -1,12 +1,15 @@
-"""Your own data: a .npz file (``data.file``) with samples ``x`` [n, …] and class numbers ``y`` [n], 0, 1, …
+"""Your own data: a .npz file (``data.file``) with samples ``x`` [n, …] and class
+numbers ``y`` [n], 0, 1, …
 
-uint8 samples are images [n, channels, height, width] or values 0 … 255, scaled as the built-in images;
-floats are taken as they are; other integers are token ids [n, positions], 0 for padding. An integer
-``classes`` in the file says how many classes there are, for data in which the last ones do not occur; without
-it there is one more than the greatest class number. An array ``client`` [n] of numbers or names says whose
+uint8 samples are images [n, channels, height, width] or values 0 … 255, scaled as the
+built-in images; floats are taken as they are; other integers are token ids [n,
+positions], 0 for padding. An integer ``classes`` in the file says how many classes
+there are, for data in which the last ones do not occur; without it there is one more
+than the greatest class number. An array ``client`` [n] of numbers or names says whose
 each sample is, for ``partition.scheme = "by-client"``.
 """
 
+import shlex
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -54,7 +57,8 @@ class OwnFile(Source):
 
 
 def made(path: Path, arrays: dict[str, np.ndarray], **more: Any) -> Dataset:
-    """The data set of the ``arrays`` x, y and perhaps ``classes`` that were read from ``path``.
+    """The data set of the ``arrays`` x, y and perhaps ``classes`` that were read from
+    ``path``.
 
     more: further fields of it. Raises UserError where the arrays cannot be used.
     """
@@ -74,7 +78,8 @@ def made(path: Path, arrays: dict[str, np.ndarray], **more: Any) -> Dataset:
 
 
 def arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays ``x``, ``y`` and, if they are there, ``classes`` and ``client``, of a .npz file.
+    """The arrays ``x``, ``y`` and, if they are there, ``classes`` and ``client``, of a
+    .npz file.
 
     Raises UserError for anything else.
     """
@@ -88,7 +93,9 @@ def _taken(content: NpzFile) -> dict[str, np.ndarray]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[NpzFile]:
-    """A .npz file with x and y; what cannot be read inside the block raises UserError, too."""
+    """A .npz file with x and y; what cannot be read inside the block raises UserError,
+    too.
+    """
     try:
         with regular.opened(path) as file:
             _refuse_bombs(file)
@@ -108,16 +115,33 @@ def _opened(path: Path) -> Iterator[NpzFile]:
     except (
         Exception
     ) as error:  # numpy and zipfile raise many kinds for what is not a whole .npz
+        if path.suffix.lower() == ".csv":
+            raise UserError(_of_csv(path)) from None
         raise UserError(
             f"{path}: cannot be read as a .npz file without pickled objects "
             f"({atomic.reason(error)})"
         ) from None
 
 
+def _of_csv(path: Path) -> str:
+    """What to tell of a CSV file: that it is one, and how a .npz file is made of it."""
+    made = path.with_suffix(".npz")
+    code = (
+        f"import numpy as np; t = np.loadtxt({str(path)!r}, delimiter=',', skiprows=1); "
+        f"np.savez({str(made)!r}, x=t[:, :-1].astype('float32'), y=t[:, -1].astype(int))"
+    )
+    return (
+        f"{path}: is a CSV file, where a .npz file is wanted; with one line of headings and the class "
+        f"number, 0, 1, …, in the last column this makes {made} of it: "
+        f"python -c {shlex.quote(code)}"
+    )
+
+
 def _refuse_bombs(file: BinaryIO) -> None:
     """Raises ValueError for an array that would fill the memory from next to nothing.
 
-    The sizes that a file declares can be trusted, because no more than that is ever unpacked.
+    The sizes that a file declares can be trusted, because no more than that is ever
+    unpacked.
     """
     for entry in zipfile.ZipFile(file).infolist():
         if entry.file_size > max(UNPACKED, RATIO * entry.compress_size):

@@ -1,7 +1,8 @@
-"""Your own clients: a folder (``data.file``) with a folder for each, named like the client, with .npz files.
+"""Your own clients: a folder (``data.file``) with a folder for each, named like the
+client, with .npz files.
 
-A client's folder holds ``data.npz``, or ``train.npz`` and ``test.npz``, all of them as for ``npz``. The
-clients' order is that of their names.
+A client's folder holds ``data.npz``, or ``train.npz`` and ``test.npz``, all of them as
+for ``npz``. The clients' order is that of their names.
 """
 
 from pathlib import Path
@@ -41,7 +42,9 @@ class ClientFolders(Source):
 
 
 def _folders(root: Path) -> list[Path]:
-    """The clients' folders in the order of names. Raises UserError where there are none."""
+    """The clients' folders in the order of names. Raises UserError where there are
+    none.
+    """
     try:
         folders = sorted(
             path
@@ -77,7 +80,9 @@ def _arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _joined(root: Path, parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The samples of all clients in a row. Raises UserError where those of two cannot lie in one array."""
+    """The samples of all clients in a row. Raises UserError where those of two cannot
+    lie in one array.
+    """
     for key in ("x", "y"):
         kinds = {f"{one[key].dtype} {['n', *one[key].shape[1:]]}" for one in parts}
         if len(kinds) > 1:

@@ -1,4 +1,5 @@
-"""PathMNIST (Yang et al., MedMNIST, 2023): 89,996 + 7,180 tissue images 3×28×28, 9 classes, in an npz file.
+"""PathMNIST (Yang et al., MedMNIST, 2023): 89,996 + 7,180 tissue images 3×28×28, 9
+classes, in an npz file.
 
 Its validation part of 10,004 images is left out.
 """
@@ -14,7 +15,9 @@ from hpcfl.data.sources.base import CheckedFiles
 
 
 class MedMnist(CheckedFiles):
-    """One npz file with ``train_images`` [n, 28, 28, 3] and ``train_labels`` [n, 1], and so for ``test``."""
+    """One npz file with ``train_images`` [n, 28, 28, 3] and ``train_labels`` [n, 1],
+    and so for ``test``.
+    """
 
     def read(self, name: str, root: Path) -> Dataset:
         [file] = self.checksums

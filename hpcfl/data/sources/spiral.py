@@ -1,8 +1,9 @@
-"""FedNH's spiral (protocols.md B7): 6 arms in the plane, 3,000 training and 100 test points each; generated.
+"""FedNH's spiral (protocols.md B7): 6 arms in the plane, 3,000 training and 100 test
+points each; generated.
 
-The angles are those of the reference code: class k runs from 2πk/6 to 2π(k+1)/6 while the radius grows
-from 1 to 10, plus uniform noise. The formula printed in the paper gives class 0 no sweep and noise
-that mixes the arms.
+The angles are those of the reference code: class k runs from 2πk/6 to 2π(k+1)/6 while
+the radius grows from 1 to 10, plus uniform noise. The formula printed in the paper
+gives class 0 no sweep and noise that mixes the arms.
 """
 
 from collections.abc import Sequence

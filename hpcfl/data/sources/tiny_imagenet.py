@@ -1,8 +1,9 @@
-"""Tiny-ImageNet (Stanford CS231n): 100,000 + 10,000 images 3×64×64, 200 classes, as JPEG files.
+"""Tiny-ImageNet (Stanford CS231n): 100,000 + 10,000 images 3×64×64, 200 classes, as
+JPEG files.
 
-Read from its original folders. FedALA and cwFedAvg deal out the training folder alone. The validation folder,
-labelled by its ``val_annotations.txt`` because its folder names say nothing, is the official test split of
-the schemes that keep the splits apart.
+Read from its original folders. FedALA and cwFedAvg deal out the training folder alone.
+The validation folder, labelled by its ``val_annotations.txt`` because its folder names
+say nothing, is the official test split of the schemes that keep the splits apart.
 """
 
 import re
@@ -36,6 +37,18 @@ Entry = tuple[Path, int, bool]  # image, class, whether it is a validation image
 
 
 class TinyImageNet(Source):
+    @property
+    def looked_for(self) -> list[str]:
+        return [
+            f"{FOLDER}/{file}"
+            for file in (
+                "wnids.txt",
+                "train/WORDNET-ID/images/*.JPEG",
+                "val/val_annotations.txt",
+                "val/images/*.JPEG",
+            )
+        ]
+
     def read(self, name: str, root: Path) -> Dataset:
         folder = root / FOLDER
         if not (folder / "wnids.txt").is_file():
@@ -86,7 +99,9 @@ def _classes(folder: Path) -> dict[str, int]:
 
 
 def _entries(folder: Path) -> list[Entry]:
-    """Training images by class and name, then the validation images in the order of their annotations."""
+    """Training images by class and name, then the validation images in the order of
+    their annotations.
+    """
     classes = _classes(folder)
     train = [
         (path, number, False)
@@ -110,7 +125,8 @@ def _entries(folder: Path) -> list[Entry]:
 def _rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
     """The first columns of each line of a text file with tabulators, [lines][columns].
 
-    columns: the patterns that they must match. wanted: what these are, for the message. Raises UserError.
+    columns: the patterns that they must match. wanted: what these are, for the message.
+    Raises UserError.
     """
     try:
         lines = regular.read_bytes(path, MOST_BYTES).decode().splitlines()
@@ -127,7 +143,8 @@ def _rows(path: Path, wanted: str, columns: list[str]) -> list[list[str]]:
 def _decode(entry: Entry) -> tuple[np.ndarray, int, bool]:
     """The record of an image; a grey one becomes coloured.
 
-    Raises UserError for a file that is no such image; one of another size is refused before it is decoded.
+    Raises UserError for a file that is no such image; one of another size is refused
+    before it is decoded.
     """
     from PIL import Image  # needed here only
 

@@ -1,4 +1,6 @@
-"""Each client's own number of a score, by method and by data: what three kinds of figures show."""
+"""Each client's own number of a score, by method and by data: what three kinds of
+figures show.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,9 +10,10 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.plots._lines import method_of
-from hpcfl.report.plots.base import LINE, Sheet, literal
-from hpcfl.report.reading import named, of_clients, refuse_unknown
+from hpcfl.report.plots._lines import method_of, moment
+from hpcfl.report.plots.base import LINE, Sheet
+from hpcfl.report.reading import named, of_clients, read_at, refuse_unknown
+from hpcfl.report.series import drawable
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
 
@@ -21,7 +24,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """The clients of one method: ``numbers`` [repetitions, clients] as shown, NaN for those without one."""
+    """The clients of one method: ``numbers`` [repetitions, clients] as shown, NaN for
+    those without one.
+    """
 
     label: str
     method: str
@@ -38,7 +43,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """By the label of their data the rows, the best one first; what their numbers measure."""
+    """By the label of their data the rows, the best one first; what their numbers
+    measure.
+    """
 
     panels: dict[str, list[Row]]
     measure: Measure
@@ -50,11 +57,17 @@ class Rows:
         """How many rows the longest panel has."""
         return max(map(len, self.panels.values()))
 
+    def moment(self, at: str) -> str:
+        """In which of the rounds the numbers are read, where ``at`` was asked for."""
+        return moment(self.runs, read_at(self.metric, at))
+
 
 def rows(
     runs: list[Run], sheet: Sheet, metric: str, at: str, group: Sequence[str]
 ) -> Rows:
-    """The finished runs' rows; what was left out joins the sheet's notes. Raises UserError."""
+    """The finished runs' rows; what was left out joins the sheet's notes. Raises
+    UserError.
+    """
     metric = metric or runs[0].metric
     arranged = arrange(runs, group, options="--group")
     refuse_unknown(arranged.runs, metric)
@@ -66,7 +79,9 @@ def rows(
     panels: dict[str, list[Row]] = {}
     for (row, column), found in arranged.repetitions.items():
         numbers = [
-            measure.factor * of_clients(run, named(run, metric).column, measure, at)
+            drawable(
+                measure.factor * of_clients(run, named(run, metric).column, measure, at)
+            )
             for run in found
         ]
         panels.setdefault(column, []).append(
@@ -92,7 +107,9 @@ def rows(
 def paper(
     sheet: Sheet, found: Rows, shared: bool = True
 ) -> "tuple[Figure, list[Axes]]":
-    """Panels with a line of text for each row, the first on top; ``shared``: with one x axis for all."""
+    """Panels with a line of text for each row, the first on top; ``shared``: with one x
+    axis for all.
+    """
     figure, places = sheet.panels(
         len(found.panels), height=0.75 + found.longest * 1.15 * LINE, sharex=shared
     )
@@ -101,6 +118,8 @@ def paper(
             title=sheet.title(title) if len(found.panels) > 1 else "",
             ylim=(len(of_panel) - 0.4, -0.6),
         )
-        place.set_yticks(range(len(of_panel)), [literal(row.label) for row in of_panel])
+        place.set_yticks(
+            range(len(of_panel)), [sheet.beside(row.label) for row in of_panel]
+        )
         place.grid(False, axis="y")
     return figure, places

@@ -1,4 +1,6 @@
-"""Lines with a band: means and standard deviations over the repetitions of an experiment, drawn as curves."""
+"""Lines with a band: means and standard deviations over the repetitions of an
+experiment, drawn as curves.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from hpcfl.experiment.measures import VALIDATION
 from hpcfl.report.plots.base import Sheet
 from hpcfl.report.reading import named
 from hpcfl.report.style import looks
@@ -22,7 +25,9 @@ MOMENTS = {"pre": "before local training", "post": "after local training"}
 
 @dataclass(frozen=True)
 class Line:
-    """One line: at ``x`` [T] the mean and the population's standard deviation over ``runs`` repetitions."""
+    """One line: at ``x`` [T] the mean and the population's standard deviation over
+    ``runs`` repetitions.
+    """
 
     label: str
     method: str
@@ -51,8 +56,9 @@ def draw(
 ) -> "Figure":
     """Lines in panels by title, with one legend for all.
 
-    measure: of the numbers on the y axis, which says which line is best: it is first in the legend. shared:
-    whether all panels have the same y axis. axes: ``xlabel`` and ``ylabel``.
+    measure: of the numbers on the y axis, which says which line is best: it is first in
+    the legend. shared: whether all panels have the same y axis. axes: ``xlabel`` and
+    ``ylabel``.
     """
     crowded = max(map(len, panels.values())) > MANY
     figure, places = sheet.panels(
@@ -99,7 +105,9 @@ def draw(
 
 
 def scored(runs: Sequence[Run], metric: str) -> str:
-    """What numbers are, for an axis: ``test accuracy (%), before local training``."""
+    """What numbers are, for an axis: ``test accuracy (%), before local training``, or
+    of held-out samples ``validation accuracy …``.
+    """
     found = [named(run, metric) for run in runs]
     measure = found[0].measure
     if measure is None:
@@ -110,14 +118,26 @@ def scored(runs: Sequence[Run], metric: str) -> str:
         if measure.kind in ("weighted", "mean")
         else f", {measure.kind.replace('_', ' ')}"
     )
-    columns = {name.column for name in found}
-    moment = MOMENTS.get(found[0].column, found[0].column)
+    columns = {name.column.removeprefix(VALIDATION) for name in found}
+    column = next(iter(columns))
+    moment = MOMENTS.get(column, column)
     moment = moment if len(columns) == 1 else "each method's own models"
-    return f"test {measure.score}{unit}{kind}, {moment}"
+    samples = "validation" if found[0].column.startswith(VALIDATION) else "test"
+    return f"{samples} {measure.score}{unit}{kind}, {moment}"
+
+
+def moment(runs: Sequence[Run], at: str) -> str:
+    """In which of the rounds numbers are read, for the command: ``best of the rounds,
+    by test samples``.
+    """
+    best_by = " or ".join(sorted({run.summary.best_by for run in runs}))
+    return f"{at} of the rounds" + (f", by {best_by} samples" if at == "best" else "")
 
 
 def repeated(lines: Sequence[Line]) -> str:
-    """Of how many runs lines are, for the command: ``mean ± standard deviation over 3 seeds``."""
+    """Of how many runs lines are, for the command: ``mean ± standard deviation over 3
+    seeds``.
+    """
     counts = sorted({line.runs for line in lines})
     seeds = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     return (

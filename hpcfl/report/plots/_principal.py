@@ -1,4 +1,6 @@
-"""The plane in which points in many dimensions differ most: that of their two principal components."""
+"""The plane in which points in many dimensions differ most: that of their two principal
+components.
+"""
 
 from typing import NamedTuple
 
@@ -6,7 +8,9 @@ import numpy as np
 
 
 class Plane(NamedTuple):
-    """Points [n, 2] in the plane, the shares [2] of their variance along it, its two directions [P, 2]."""
+    """Points [n, 2] in the plane, the shares [2] of their variance along it, its two
+    directions [P, 2].
+    """
 
     points: np.ndarray
     shares: np.ndarray
@@ -23,7 +27,9 @@ class Plane(NamedTuple):
 
 
 def principal(rows: np.ndarray) -> Plane:
-    """The plane of rows [n, P], which are at least two and have two numbers each or more."""
+    """The plane of rows [n, P], which are at least two and have two numbers each or
+    more.
+    """
     centred = (rows - rows.mean(axis=0)).astype(float)
     left, sizes, right = np.linalg.svd(centred, full_matrices=False)
     return Plane(

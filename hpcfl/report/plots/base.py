@@ -1,8 +1,10 @@
-"""What every kind of figure is made on: a sheet of a given width, with panels and a legend below them.
+"""What every kind of figure is made on: a sheet of a given width, with panels and a
+legend below them.
 
-A kind is a function ``plugin(runs, sheet, *, …)`` that returns a figure of matplotlib. Its further keyword
-parameters are the options of ``hpcfl plot`` that mean something to it. It is called while the house's style
-is set, and imports matplotlib where it needs more of it: many machines that train have none.
+A kind is a function ``plugin(runs, sheet, *, …)`` that returns a figure of matplotlib.
+Its further keyword parameters are the options of ``hpcfl plot`` that mean something to
+it. It is called while the house's style is set, and imports matplotlib where it needs
+more of it: many machines that train have none.
 """
 
 from collections.abc import Sequence
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NARROWEST = 2.4  # inches of a panel in which a curve is drawn
+LONGEST, LINES = 100, 4  # letters of a text, lines of a title
 LETTER, LINE = 0.55 * SMALL / 72, 1.55 * SMALL / 72  # inches of small text
 
 
@@ -38,10 +41,11 @@ class Sheet:
     def panels(
         self, count: int, most: int = 0, height: float = 0.0, **shared: Any
     ) -> "tuple[Figure, list[Axes]]":
-        """A figure with ``count`` panels, at most ``most`` beside each other, by default as many as fit.
+        """A figure with ``count`` panels, at most ``most`` beside each other, by
+        default as many as fit.
 
-        height: inches of a row of panels; by default 0.68 of a panel's width, at most 3. shared: ``sharex``,
-        ``sharey``.
+        height: inches of a row of panels; by default 0.68 of a panel's width, at most
+        3. shared: ``sharex``, ``sharey``.
         """
         from matplotlib.figure import (
             Figure,
@@ -64,22 +68,32 @@ class Sheet:
         """What stands beside a y axis, likewise."""
         return self._filled(text, self._row - 0.5)
 
+    def beside(self, text: object) -> str:
+        """What stands beside a row, at most half as wide as the sheet."""
+        return literal(text, int(self.width / 2 / LETTER))
+
     def _filled(self, text: object, inches: float) -> str:
         letters = max(8, int(inches * SMALL / TEXT / LETTER))
-        return fill(literal(text), letters, break_long_words=False)
+        shown = _cut(text, LINES * letters)
+        longest = max(map(len, shown.split()), default=0)
+        # a word is broken only where it would take all the room of what is drawn
+        return _escaped(fill(shown, letters, break_long_words=longest > 2 * letters))
 
     def legend(
         self, figure: "Figure", handles: Sequence[Any], labels: Sequence[str]
     ) -> None:
-        """A legend below the panels, in as many columns as fit; the figure grows by its height."""
-        longest = max(map(len, labels)) * LETTER + 0.5
+        """A legend below the panels, in as many columns as fit; the figure grows by its
+        height.
+        """
+        texts = [literal(label, int((self.width - 0.5) / LETTER)) for label in labels]
+        longest = max(map(len, texts)) * LETTER + 0.5
         columns = max(1, min(len(labels), int(self.width / longest)))
         rows = ceil(len(labels) / columns)
         figure.set_figheight(figure.get_figheight() + rows * LINE + 0.1)
         # matplotlib leaves out lines whose label begins with "_"
         figure.legend(
             handles,
-            [literal(label).lstrip("_") for label in labels],
+            [text.lstrip("_") for text in texts],
             ncols=columns,
             loc="outside lower center",
             handlelength=2.8,
@@ -90,9 +104,19 @@ class Sheet:
         )
 
 
-def literal(text: object) -> str:
-    """A text that matplotlib shows letter by letter: '$' would begin a formula."""
-    return plain(text).replace("$", r"\$")
+def literal(text: object, most: int = LONGEST) -> str:
+    """A text that matplotlib shows letter by letter, the first ``most`` of them."""
+    return _escaped(_cut(text, most))
+
+
+def _cut(text: object, most: int) -> str:
+    letters = plain(text)
+    return letters if len(letters) <= most else f"{letters[: most - 1]}…"
+
+
+def _escaped(letters: str) -> str:
+    """The letters for matplotlib, for which '$' would begin a formula."""
+    return letters.replace("$", r"\$")
 
 
 def whole_numbers(axis: "Axis", most: int = 8) -> None:

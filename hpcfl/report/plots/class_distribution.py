@@ -1,7 +1,9 @@
-"""How a client's estimates of its class distribution move while it trains for the first time.
+"""How a client's estimates of its class distribution move while it trains for the first
+time.
 
-After every mini-batch of round 1, which is played again for this client, the estimates are the norms of the
-output layer's rows divided by their sum (cwFedAvg, Figures 2 and 5).
+After every mini-batch of round 1, which is played again for this client, the estimates
+are the norms of the output layer's rows divided by their sum (cwFedAvg, Figures 2 and
+5).
 """
 
 from functools import partial
@@ -16,6 +18,7 @@ from hpcfl.report import style
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots._lines import method_of
 from hpcfl.report.plots.base import Sheet, literal
+from hpcfl.report.reading import counts_of
 from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
 from hpcfl.trained.watched import Watched
@@ -26,7 +29,9 @@ if TYPE_CHECKING:
 
 
 def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
-    """A panel for each run, a line a class; and the last estimates beside the true shares."""
+    """A panel for each run, a line a class; and the last estimates beside the true
+    shares.
+    """
     arranged = arrange(runs)
     labels = [row for row, _ in arranged.places]
     count = len(arranged.runs) + 1
@@ -77,7 +82,7 @@ def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
         ylim=(0, largest),
     )
     _legend(sheet, figure, panels)
-    samples = int(arranged.runs[0].results.static["train_counts"][client].sum())
+    samples = int(counts_of(arranged.runs[0], "train")[client].sum())
     sheet.notes.append(
         f"client {client}, with {samples:,} training samples; round 1 was played again for it"
     )
@@ -121,6 +126,6 @@ def estimates(run: Run, client: int) -> np.ndarray:
 
 def shares(run: Run, client: int) -> np.ndarray:
     """The share of each class in a client's training samples, [classes]."""
-    counts = run.results.static["train_counts"][client]
+    counts = counts_of(run, "train")[client]
     found: np.ndarray = counts / counts.sum()
     return found

@@ -1,7 +1,8 @@
-"""Each client's score: a dot a client, and a box from the first to the third quarter of them with the median.
+"""Each client's score: a dot a client, and a box from the first to the third quarter of
+them with the median.
 
-Clients of all repetitions stand side by side, because with a partition of its own for each seed client 7 is
-somebody else in each.
+Clients of all repetitions stand side by side, because with a partition of its own for
+each seed client 7 is somebody else in each.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,6 @@ import numpy as np
 
 from hpcfl.report.plots import _clients, _lines
 from hpcfl.report.plots.base import Sheet, literal
-from hpcfl.report.reading import read_at
 from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
 
@@ -65,7 +65,7 @@ def plugin(
                 linewidth=1.4,
             )
     sheet.notes.append(
-        f"a dot is a client's own number, {read_at(found.metric, at)} of the rounds; a box "
+        f"a dot is a client's own number, {found.moment(at)}; a box "
         "has the middle half of the clients and the median; rows by their mean"
     )
     return figure

@@ -1,4 +1,6 @@
-"""A score over rounds, over the seconds or floats that they cost, or over a key of the configuration."""
+"""A score over rounds, over the seconds or floats that they cost, or over a key of the
+configuration.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -18,8 +20,8 @@ from hpcfl.report.arrangement import (
 from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import Line
 from hpcfl.report.plots.base import Sheet, literal, whole_numbers
-from hpcfl.report.reading import named, refuse_unknown, series, value
-from hpcfl.report.series import AXES, over
+from hpcfl.report.reading import named, read_at, refuse_unknown, series, value
+from hpcfl.report.series import AXES, drawable, over
 from hpcfl.report.summary import Run
 
 if TYPE_CHECKING:
@@ -38,10 +40,11 @@ def plugin(
     group: Sequence[str] = (),
     base: float | None = None,
 ) -> "Figure":
-    """A line for each method, or other ``group``; a panel for each data set and partition.
+    """A line for each method, or other ``group``; a panel for each data set and
+    partition.
 
-    at: of a key on the x axis, where the score is read in a run. base: a value of this key; what is drawn is
-    the gain over the run of the same seed that has it.
+    at: of a key on the x axis, where the score is read in a run. base: a value of this
+    key; what is drawn is the gain over the run of the same seed that has it.
     """
     if x in AXES and (at or base is not None):
         given = f"--at {at}" if at else f"--base {base:g}"
@@ -73,6 +76,8 @@ def plugin(
     if not any(len(line.x) for line in lines):
         raise UserError(f"--metric {metric}: no round has it in all repetitions")
     sheet.notes += [*arranged.notes, _lines.repeated(lines)]
+    if x not in AXES:
+        sheet.notes.append(_lines.moment(arranged.runs, read_at(metric, at or "best")))
     figure = _lines.draw(
         sheet,
         panels if len(panels) > 1 else {"": lines},
@@ -125,7 +130,8 @@ def over_cost(
 def against(
     arranged: Arrangement, metric: str, key: str, at: str, base: float | None = None
 ) -> dict[str, list[Line]]:
-    """The lines of what came out over the values of a key, by the label of what else the data are.
+    """The lines of what came out over the values of a key, by the label of what else
+    the data are.
 
     base: as for ``plugin``.
     """
@@ -159,8 +165,8 @@ def against(
                 row,
                 methods[row],
                 np.array(keys, float),
-                np.array([np.mean(found[one]) for one in keys]),
-                np.array([np.std(found[one]) for one in keys]),
+                drawable(np.array([np.mean(found[one]) for one in keys])),
+                drawable(np.array([np.std(found[one]) for one in keys])),
                 max(map(len, found.values())),
             )
         )
@@ -170,7 +176,9 @@ def against(
 def _gains(
     of_seeds: Mapping[float, Mapping[str, float]], key: str, base: float | None
 ) -> Mapping[float, Mapping[str, float]]:
-    """Numbers by value and seeds, less those of the ``base``, where one is asked for. Raises UserError."""
+    """Numbers by value and seeds, less those of the ``base``, where one is asked for.
+    Raises UserError.
+    """
     if base is None:
         return of_seeds
     if any(

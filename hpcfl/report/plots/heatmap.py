@@ -1,7 +1,8 @@
-"""Which client does well with which method: a row for each method, a column for each client.
+"""Which client does well with which method: a row for each method, a column for each
+client.
 
-Repetitions with the same partition are averaged; clients of other partitions are others and stand beside
-them, behind a gap.
+Repetitions with the same partition are averaged; clients of other partitions are others
+and stand beside them, behind a gap.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from hpcfl.report.arrangement import called, setting_of
 from hpcfl.report.plots import _clients, _lines
 from hpcfl.report.plots._clients import Row
 from hpcfl.report.plots.base import LETTER, Sheet, literal
-from hpcfl.report.reading import read_at
+from hpcfl.report.reading import counts_of
 from hpcfl.report.style import PALE
 from hpcfl.report.summary import Run
 
@@ -52,18 +53,20 @@ def plugin(
     figure.colorbar(image, ax=places, pad=0.01, aspect=30)
     figure.suptitle(literal(_lines.scored(found.runs, found.metric)))
     sheet.notes.append(
-        f"rows by their mean; a column is a client, {read_at(found.metric, at)} of the rounds"
+        f"rows by their mean; a column is a client, {found.moment(at)}"
         + "".join(f"; {said(of_panel)}" for of_panel in found.panels.values())
     )
     return figure
 
 
 def partitions(rows: Sequence[Row]) -> dict[str, np.ndarray]:
-    """The different partitions of the rows' runs: by the names of their repetitions the test samples."""
+    """The different partitions of the rows' runs: by the names of their repetitions the
+    test samples.
+    """
     runs = [run for row in rows for run in row.runs]
     found: list[tuple[np.ndarray, dict[str, None]]] = []
     for run, name in zip(runs, called(list(map(setting_of, runs))), strict=True):
-        counts = run.results.static["test_counts"]
+        counts = counts_of(run, "test")
         if not any(np.array_equal(counts, known) for known, _ in found):
             found.append((counts, {}))
         next(names for known, names in found if np.array_equal(counts, known))[name] = (
@@ -90,7 +93,7 @@ def cells(rows: Sequence[Row]) -> np.ndarray:
             same = [
                 numbers
                 for run, numbers in zip(row.runs, row.numbers, strict=True)
-                if np.array_equal(run.results.static["test_counts"], counts)
+                if np.array_equal(counts_of(run, "test"), counts)
             ]
             line += [np.nan] if line else []
             line += np.mean(same, axis=0).tolist() if same else [np.nan] * len(counts)
@@ -99,7 +102,9 @@ def cells(rows: Sequence[Row]) -> np.ndarray:
 
 
 def _name_clients(place: "Axes", of: dict[str, np.ndarray], most: int) -> None:
-    """Clients' numbers below the columns of ``cells``, about ``most``, and above them partitions' names."""
+    """Clients' numbers below the columns of ``cells``, about ``most``, and above them
+    partitions' names.
+    """
     sizes = [len(counts) for counts in of.values()]
     starts = list(accumulate([size + 1 for size in sizes], initial=0))[:-1]
     step = next(

@@ -1,4 +1,5 @@
-"""How far apart the clients' models end that DiversiFed pulls together, and those that it pushes apart.
+"""How far apart the clients' models end that DiversiFed pulls together, and those that
+it pushes apart.
 
 After the last aggregation, over the temperature τ (DiversiFed, Figure 7).
 """
@@ -51,7 +52,8 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
 
 
 def distances(run: Run) -> tuple[float, float]:
-    """The mean distance of two clients' models of which one is pulled to, or pushed from, the other.
+    """The mean distance of two clients' models of which one is pulled to, or pushed
+    from, the other.
 
     Raises UserError for a method without such forces.
     """

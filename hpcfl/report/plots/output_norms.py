@@ -1,7 +1,8 @@
-"""How large the rows of the output layer are: what a model says of the classes that it was trained on.
+"""How large the rows of the output layer are: what a model says of the classes that it
+was trained on.
 
-Heatmaps of the norms, by client or class model and by class, beside the clients' samples (cwFedAvg, Figures
-4, 6 and 7).
+Heatmaps of the norms, by client or class model and by class, beside the clients'
+samples (cwFedAvg, Figures 4, 6 and 7).
 """
 
 from collections.abc import Iterable
@@ -12,6 +13,7 @@ import torch
 
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots.base import Sheet, whole_numbers
+from hpcfl.report.reading import counts_of
 from hpcfl.report.summary import Run
 from hpcfl.trained.models import Trained
 
@@ -25,12 +27,11 @@ FEW = 4  # runs, of which more is shown than of many
 def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
     """The samples first, then each run's models.
 
-    Of at most ``FEW`` runs also the trained models, where all clients start from one, and the class models.
+    Of at most ``FEW`` runs also the trained models, where all clients start from one,
+    and the class models.
     """
     arranged = arrange(runs)
-    panels: dict[str, np.ndarray] = {
-        "training samples": runs[0].results.static["train_counts"]
-    }
+    panels: dict[str, np.ndarray] = {"training samples": counts_of(runs[0], "train")}
     for run, (label, _) in zip(arranged.runs, arranged.places, strict=True):
         panels |= {
             f"{label}{what}": table
@@ -54,7 +55,9 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
 
 
 def of_run(run: Run, whole: bool) -> dict[str, np.ndarray]:
-    """A run's panels [models, classes] by what they are of; of the clients' models alone unless ``whole``."""
+    """A run's panels [models, classes] by what they are of; of the clients' models
+    alone unless ``whole``.
+    """
     everyone = run.models.everyone
     judged = norms(run, run.models.of_clients(everyone))
     panels = {"": judged}

@@ -20,7 +20,9 @@ HIGHEST = 5.0  # inches of all classes
 
 
 def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
-    """A panel for each data set and scheme; of several partitions the first, with its name."""
+    """A panel for each data set and scheme; of several partitions the first, with its
+    name.
+    """
     arranged = arrange(runs, unfinished=True)
     panels: dict[str, np.ndarray] = {}
     for column in arranged.columns:
@@ -51,7 +53,9 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
 
 
 def bubbles(sheet: Sheet, panels: dict[str, np.ndarray]) -> "Figure":
-    """Counts ``[clients, classes]`` by title; the circles of all panels have the same scale."""
+    """Counts ``[clients, classes]`` by title; the circles of all panels have the same
+    scale.
+    """
     widest = max(counts.shape[0] for counts in panels.values())
     most = max(1, min(int(sheet.width / NARROWEST), int(sheet.width / (0.09 * widest))))
     across = min(len(panels), most)
@@ -101,6 +105,8 @@ def _draw(place: "Axes", counts: np.ndarray, scale: float) -> None:
 
 
 def legend_sizes(most: int) -> list[int]:
-    """Up to three sizes at most ``most``, ascending: every other one of 1, 2, 5, 10, 20, …"""
+    """Up to three sizes at most ``most``, ascending: every other one of 1, 2, 5, 10,
+    20, …
+    """
     sizes = [step * 10**power for power in range(len(str(most))) for step in (1, 2, 5)]
     return [size for size in sizes if size <= most][::-2][:3][::-1]

@@ -1,4 +1,5 @@
-"""How alike a global model takes classes to be: cosines between the rows of its output layer.
+"""How alike a global model takes classes to be: cosines between the rows of its output
+layer.
 
 Classes of CIFAR-100 are sorted by super-class, which frames show (FedNH, Figure 3).
 """
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-# Krizhevsky 2009: by class of CIFAR-100 its super-class, as the data set's ``coarse_labels`` say
+# Krizhevsky 2009: by class of CIFAR-100 its super-class, as the data set's
+# ``coarse_labels`` say
 SUPER_CLASSES = np.array(
     [
         4,
@@ -159,7 +161,9 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
 
 
 def cosines(run: Run) -> np.ndarray:
-    """Cosines [classes, classes] of the rows of the global model's output layer; NaN of a row and itself."""
+    """Cosines [classes, classes] of the rows of the global model's output layer; NaN of
+    a row and itself.
+    """
     head = f"{run.models.again.prepared.setup.layout.head_name}.weight"
     rows = functional.normalize(run.model("global").state_dict()[head].double(), dim=1)
     table: np.ndarray = (rows @ rows.T).fill_diagonal_(torch.nan).numpy()

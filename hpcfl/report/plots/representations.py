@@ -1,10 +1,12 @@
-"""What a network makes of the samples: the plane of its features, with the head's rows as rays.
+"""What a network makes of the samples: the plane of its features, with the head's rows
+as rays.
 
-A dot is a test sample, a colour a class. Of more than two features it is the plane of their two principal
-components, in which rays are the rows' parts. Where the head looks at angles only, as FedNH's does, a
-sample's distance from the centre means nothing, and in two dimensions each class lies on a ring of its own.
-One network for each run, of client 0, and of another client where one is asked for (FedNH, Figures 1 and 2,
-on the spiral, whose network has two features).
+A dot is a test sample, a colour a class. Of more than two features it is the plane of
+their two principal components, in which rays are the rows' parts. Where the head looks
+at angles only, as FedNH's does, a sample's distance from the centre means nothing, and
+in two dimensions each class lies on a ring of its own. One network for each run, of
+client 0, and of another client where one is asked for (FedNH, Figures 1 and 2, on the
+spiral, whose network has two features).
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,7 +29,9 @@ if TYPE_CHECKING:
 
 
 class Drawn(NamedTuple):
-    """Samples' features [n, 2] with their classes [n], the head's rows [classes, 2], and the axes' labels."""
+    """Samples' features [n, 2] with their classes [n], the head's rows [classes, 2],
+    and the axes' labels.
+    """
 
     points: np.ndarray
     labels: np.ndarray

@@ -7,7 +7,6 @@ import numpy as np
 
 from hpcfl.report.plots import _clients, _lines
 from hpcfl.report.plots.base import Sheet, literal
-from hpcfl.report.reading import read_at
 from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
 from hpcfl.scores._summaries import summarised
@@ -24,7 +23,9 @@ def plugin(
     at: str = "best",
     group: Sequence[str] = (),
 ) -> "Figure":
-    """A row for each method, or other ``group``, the best mean on top; each number is a mean over seeds."""
+    """A row for each method, or other ``group``, the best mean on top; each number is a
+    mean over seeds.
+    """
     found = _clients.rows(runs, sheet, metric, at, group)
     figure, places = _clients.paper(sheet, found)
     better = found.measure.better
@@ -62,13 +63,15 @@ def plugin(
             )
     sheet.notes.append(
         "from the worst tenth of the clients over the mean (its mark) to the best tenth, "
-        f"{read_at(found.metric, at)} of the rounds, mean over seeds"
+        f"{found.moment(at)}, mean over seeds"
     )
     return figure
 
 
 def spread(numbers: Sequence[np.ndarray], better: str) -> tuple[float, float, float]:
-    """The mean over repetitions of the worst tenth, of the mean and of the best tenth of ``numbers``."""
+    """The mean over repetitions of the worst tenth, of the mean and of the best tenth
+    of ``numbers``.
+    """
     opposite = "down" if better == "up" else "up"
     summaries = [
         (

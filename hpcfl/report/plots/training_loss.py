@@ -1,6 +1,8 @@
-"""The training loss of the models that local training starts from and ends with, over rounds.
+"""The training loss of the models that local training starts from and ends with, over
+rounds.
 
-It is the mean over all clients' training samples, of the rounds whose state is kept (FedALA, Figure 5).
+It is the mean over all clients' training samples, of the rounds whose state is kept
+(FedALA, Figure 5).
 """
 
 from typing import TYPE_CHECKING
@@ -13,16 +15,18 @@ from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import MOMENTS, Line
 from hpcfl.report.plots.base import Sheet, whole_numbers
-from hpcfl.report.summary import Run, ranges
+from hpcfl.report.summary import Run, ranges, stretches
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
-    """Two lines for each method, before and after local training: means over seeds, with a band.
+    """Two lines for each method, before and after local training: means over seeds,
+    with a band.
 
-    Rounds whose state is not kept in all repetitions are left out, and no line goes over them.
+    Rounds whose state is not kept in all repetitions are left out, and no line goes
+    over them.
     """
     arranged = arrange(runs)
     panels: dict[str, list[Line]] = {}
@@ -31,15 +35,23 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
         played = [set(run.results.rounds[run.results.played].tolist()) for run in found]
         rounds = set.intersection(*played, *(run.models.again.rounds for run in found))
         missing |= set.union(*played) - rounds
+        # the round after each is NaN where it is missing, and ends a line there
+        drawn = sorted(rounds | {round + 1 for round in rounds})[:-1]
         for moment, text in MOMENTS.items():
-            losses = np.full((len(found), max(rounds)), np.nan)
-            for round in rounds:
-                losses[:, round - 1] = [loss(run, moment, round) for run in found]
+            losses = np.array(
+                [
+                    [
+                        loss(run, moment, round) if round in rounds else np.nan
+                        for round in drawn
+                    ]
+                    for run in found
+                ]
+            )
             panels.setdefault(column, []).append(
                 Line(
                     f"{row}, {text}",
                     _lines.method_of(found[0]),
-                    np.arange(1.0, max(rounds) + 1),
+                    np.array(drawn, float),
                     losses.mean(axis=0),
                     losses.std(axis=0),
                     len(found),
@@ -60,18 +72,20 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
     if missing:
         most = max(run.config["rounds"] for run in arranged.runs)
         sheet.notes.append(
-            f"without {ranges(sorted(missing))}, whose state is not kept: checkpoint.every = "
+            f"without {ranges(stretches(sorted(missing)))}, whose state is not kept: checkpoint.every = "
             f"1 and checkpoint.keep = {most} before a run keep all"
         )
-        for drawn in (line for axes in figure.axes for line in axes.lines):
-            drawn.set_markevery(
+        for curve in (line for axes in figure.axes for line in axes.lines):
+            curve.set_markevery(
                 1
             )  # a round between two that are missing is a mark alone
     return figure
 
 
 def loss(run: Run, column: str, round: int) -> float:
-    """The mean cross-entropy of the clients' models of a round on their own training samples."""
+    """The mean cross-entropy of the clients' models of a round on their own training
+    samples.
+    """
     samples, total, count = run.models.again.prepared.resources.samples, 0.0, 0
     for one in run.models.of_clients(run.models.everyone, column, round):
         x, y = samples.take(samples.train[one.clients[0]])

@@ -1,7 +1,8 @@
-"""Where a client's models go: in the plane of their two principal components, from round to round.
+"""Where a client's models go: in the plane of their two principal components, from
+round to round.
 
-A circle is the model with which a round of local training starts, a square the one with which it ends, over
-the rounds whose state is kept (FedALA, Figure 4).
+A circle is the model with which a round of local training starts, a square the one with
+which it ends, over the rounds whose state is kept (FedALA, Figure 4).
 """
 
 from typing import TYPE_CHECKING
@@ -67,7 +68,8 @@ def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
 
 
 def models(run: Run, client: int) -> np.ndarray:
-    """The client's models [2·rounds, P] before and after local training, round by round.
+    """The client's models [2·rounds, P] before and after local training, round by
+    round.
 
     Raises UserError where fewer than two rounds are kept in which it took part.
     """

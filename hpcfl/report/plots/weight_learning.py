@@ -1,7 +1,8 @@
-"""The loss of one client while FedALA learns its blending weights, epoch by epoch, round by round.
+"""The loss of one client while FedALA learns its blending weights, epoch by epoch,
+round by round.
 
-Each round whose state is kept is played again for this client, with at least six such epochs, as in FedALA,
-Figure 3; ``checkpoint.keep`` says how many rounds there are.
+Each round whose state is kept is played again for this client, with at least six such
+epochs, as in FedALA, Figure 3; ``checkpoint.keep`` says how many rounds there are.
 """
 
 from functools import partial
@@ -28,7 +29,9 @@ FEWEST = 6  # epochs in a round
 
 
 def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
-    """A panel for each run, the rounds one after the other; a line between two rounds' epochs."""
+    """A panel for each run, the rounds one after the other; a line between two rounds'
+    epochs.
+    """
     arranged = arrange(runs)
     figure, panels = sheet.panels(len(arranged.runs), height=2.2)
     titles = [" ".join(place) for place in arranged.places]
@@ -66,7 +69,8 @@ def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
 def losses(run: Run, client: int) -> dict[int, np.ndarray]:
     """By round the mean loss of a client's mini-batches in each epoch, [epochs].
 
-    Raises UserError for a method that blends nothing, or a run that keeps no round in which it does.
+    Raises UserError for a method that blends nothing, or a run that keeps no round in
+    which it does.
     """
     again, found = run.models.again, dict[int, np.ndarray]()
     method = again.prepared.method

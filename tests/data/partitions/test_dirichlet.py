@@ -38,8 +38,9 @@ def test_d2_a_client_at_the_mean_gets_no_more():
 
 
 def test_d2_the_last_client_gets_the_rest_of_rounding(monkeypatch):
-    """Even where its share is 0: cuts are the floors of cumulated shares, here 2.5, 5 and 9.99…
-    of ten samples."""
+    """Even where its share is 0: cuts are the floors of cumulated shares, here 2.5, 5
+    and 9.99… of ten samples.
+    """
     shares = np.array([0.25, 0.25, 0.4999999, 0.0])
     monkeypatch.setattr(_dirichlet, "shares_of", lambda *given: shares)
     drawn = _dirichlet.spread([np.arange(10)], 4, 0.1, np.random.default_rng(0))

@@ -1,5 +1,6 @@
-"""DiversiFed's partitions and their edge cases, protocols.md D4 to D7: client-dirichlet, pathological-pairs
-and grouped."""
+"""DiversiFed's partitions and their edge cases, protocols.md D4 to D7:
+client-dirichlet, pathological-pairs and grouped.
+"""
 
 import numpy as np
 import pytest
@@ -163,8 +164,9 @@ def test_data_without_an_official_test_split_is_cut_at_random():
 
 
 def test_d4_replacement_is_for_classes_that_are_too_small_alone():
-    """A pool that suffices gives different samples also where replacement is on; a smaller one
-    repeats some."""
+    """A pool that suffices gives different samples also where replacement is on; a
+    smaller one repeats some.
+    """
     scheme = client_dirichlet(clients=1, replacement=True)
     generator = np.random.default_rng(0)
     assert len(set(scheme.pick(np.arange(20), 8, generator))) == 8
@@ -174,7 +176,9 @@ def test_d4_replacement_is_for_classes_that_are_too_small_alone():
 
 
 def test_d6_what_is_not_dominant_comes_in_proportion_to_the_pool():
-    """Classes 3 to 8 for the first group: one with twice the samples is drawn twice as often."""
+    """Classes 3 to 8 for the first group: one with twice the samples is drawn twice as
+    often.
+    """
     sizes = np.array([9000] * 8 + [18_000])
     labels = np.concatenate(
         [np.repeat(np.arange(9), sizes), np.repeat(np.arange(9), 700)]

@@ -58,8 +58,9 @@ def test_d1_ag_news_has_two_blocks_of_ten():
 
 
 def test_d1_a_small_class_is_dealt_out_by_the_least_of_a_client():
-    """40 samples of class 0 for 4 clients: a tenth of the mean is 1, but a client's least is ⌊min(40,
-    N/2M)⌋/10 = 4."""
+    """40 samples of class 0 for 4 clients: a tenth of the mean is 1, but a client's
+    least is ⌊min(40, N/2M)⌋/10 = 4.
+    """
     labels = np.repeat(np.arange(10), [40, *[600] * 9])
     sizes = []
     for seed in range(50):

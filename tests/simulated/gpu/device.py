@@ -60,7 +60,9 @@ class GPU(TorchDispatchMode):
     def capture(
         self, tape: Tape, pool=None, stream=None, capture_error_mode="global"
     ) -> Iterator[None]:
-        """``torch.cuda.graph``. What may end a capture now and then on a GPU is always refused here."""
+        """``torch.cuda.graph``. What may end a capture now and then on a GPU is always
+        refused here.
+        """
         self.wait("the begin of a capture")
         if stream is None or capture_error_mode == "global":
             raise IllegalInCapture(
@@ -140,7 +142,9 @@ class GPU(TorchDispatchMode):
         return made
 
     def _on_host(self, operation, args, kwargs):
-        """As it is, but for page-locked memory, which a machine without a GPU does not have."""
+        """As it is, but for page-locked memory, which a machine without a GPU does not
+        have.
+        """
         if not kwargs.get("pin_memory"):
             return operation(*args, **kwargs)
         made = operation(*args, **{**kwargs, "pin_memory": False})
@@ -170,7 +174,9 @@ class GPU(TorchDispatchMode):
             self.wait(why)
 
     def _check_index(self, operation, args, hosts) -> None:
-        """An index may lie on the CPU, and is copied; what it takes from and what it puts there may not."""
+        """An index may lie on the CPU, and is copied; what it takes from and what it
+        puts there may not.
+        """
         puts = args[2:3] if len(args) > 2 else ()
         if not isinstance(args[0], OnGPU) or any(
             put is host and put.dim() for put in puts for host in hosts
@@ -180,7 +186,9 @@ class GPU(TorchDispatchMode):
             self._crossed(host, to_gpu=True, waits=True)
 
     def _launched(self, operation, args, inner, inner_keywords, result) -> None:
-        """Write down what the device was given to do, on the tape of the graph under way if there is one."""
+        """Write down what the device was given to do, on the tape of the graph under
+        way if there is one.
+        """
         kernels = operations.kernels(operation, args)
         if self._captured is not None:
             if not operations.launches_nothing(operation):
@@ -197,7 +205,9 @@ class GPU(TorchDispatchMode):
                 self.ledger.unordered[f"{name} at {where}"] += 1
 
     def _returned(self, operation, args, kwargs, result):
-        """The result as tensors on the device: of an operation in place, the very tensors it was given."""
+        """The result as tensors on the device: of an operation in place, the very
+        tensors it was given.
+        """
         schema = operation._schema
         if not schema.is_mutable:
             return each(self.show, result)
@@ -287,8 +297,9 @@ class GPU(TorchDispatchMode):
             raise IllegalInCapture(f"{what} while a graph is captured, at {line()}")
 
     def _recorded(self, tracer, operation, args, kwargs):
-        """While ``make_fx`` records: its own mode comes next, then the tensors. What is made from nothing
-        would never get to a tensor: it is made on the CPU, shown as the device's, and recorded as made there.
+        """While ``make_fx`` records: its own mode comes next, then the tensors. What is
+        made from nothing would never get to a tensor: it is made on the CPU, shown as
+        the device's, and recorded as made there.
         """
         asked = kwargs.get("device")
         if (

@@ -1,6 +1,8 @@
-"""A plugin of pytest, ``-p gpu.guard``: compiles ``guard.cpp`` against the installed torch and loads it.
+"""A plugin of pytest, ``-p gpu.guard``: compiles ``guard.cpp`` against the installed
+torch and loads it.
 
-torch asks once, while it is imported, whether there is CUDA. A plugin comes before the tests' own imports.
+torch asks once, while it is imported, whether there is CUDA. A plugin comes before the
+tests' own imports.
 """
 
 import ctypes

@@ -11,8 +11,9 @@ PACKAGE = hpcfl.__path__[0] + "/"
 
 @dataclass(frozen=True)
 class Copy:
-    """Between the host and the device. pinned: the host's side is page-locked. converts: the host changes the
-    type first."""
+    """Between the host and the device. pinned: the host's side is page-locked.
+    converts: the host changes the type first.
+    """
 
     to_gpu: bool
     shape: tuple[int, ...]
@@ -25,8 +26,9 @@ class Copy:
 
 @dataclass
 class Ledger:
-    """launches: kernels outside graphs, by operation. waits: of the host, by reason and line. unordered: sums
-    whose order the device decides, by operation and line."""
+    """launches: kernels outside graphs, by operation. waits: of the host, by reason and
+    line. unordered: sums whose order the device decides, by operation and line.
+    """
 
     launches: Counter = field(default_factory=Counter)
     lines: Counter = field(default_factory=Counter)  # of launches

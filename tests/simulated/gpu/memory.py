@@ -9,7 +9,9 @@ import torch
 
 @dataclass(eq=False)
 class Pool:
-    """What graphs compute in: set aside at the most that one of them needed, as long as one of them lives."""
+    """What graphs compute in: set aside at the most that one of them needed, as long as
+    one of them lives.
+    """
 
     now: int = 0
     most: int = 0
@@ -52,7 +54,9 @@ class Memory:
         return found
 
     def hold(self, tensor, line: str) -> None:
-        """A tensor on the device exists from now on. Raises as CUDA does where it is one too many."""
+        """A tensor on the device exists from now on. Raises as CUDA does where it is
+        one too many.
+        """
         storage = tensor.values.untyped_storage()
         key = storage.data_ptr()
         if not key:

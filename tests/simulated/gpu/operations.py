@@ -1,5 +1,7 @@
-"""What the host should know of an operation of torch before a GPU runs it: whether the host waits for the
-result, whether it draws random numbers, and how many kernels it launches."""
+"""What the host should know of an operation of torch before a GPU runs it: whether the
+host waits for the result, whether it draws random numbers, and how many kernels it
+launches.
+"""
 
 from functools import cache
 
@@ -45,7 +47,8 @@ NO_KERNEL = {
     "is_pinned",
     "_has_compatible_shallow_copy_type",
 }
-# What writes or adds at indices, which the deterministic kernels sort first; the number is a guess.
+# What writes or adds at indices, which the deterministic kernels sort first; the number
+# is a guess.
 AT_INDICES = {
     "scatter_add",
     "scatter_add_",
@@ -67,7 +70,8 @@ SEVERAL = {
     "sort": 3,
     "topk": 2,
 }
-# sums in an order that atomic additions decide, unless torch is asked for its deterministic kernels
+# sums in an order that atomic additions decide, unless torch is asked for its
+# deterministic kernels
 UNORDERED = {
     "scatter_add",
     "scatter_add_",
@@ -116,7 +120,9 @@ def takes_host_scalars(operation) -> bool:
 
 
 def why_it_waits(operation, args) -> str | None:
-    """What the host reads off the device before it goes on; None where it goes on at once."""
+    """What the host reads off the device before it goes on; None where it goes on at
+    once.
+    """
     if operation in ASKING:
         return name_of(operation)
     if operation in INDEXING and any(
@@ -128,7 +134,9 @@ def why_it_waits(operation, args) -> str | None:
 
 
 def kernels(operation, args) -> int:
-    """An estimate from torch's sources: one, but for what is listed and for lists of tensors."""
+    """An estimate from torch's sources: one, but for what is listed and for lists of
+    tensors.
+    """
     if launches_nothing(operation):
         return 0
     name = name_of(operation)
@@ -140,7 +148,9 @@ def kernels(operation, args) -> int:
 
 
 def _of_lists(args) -> int:
-    """One launch for many chunks where all lists lie alike in memory, else one for every tensor."""
+    """One launch for many chunks where all lists lie alike in memory, else one for
+    every tensor.
+    """
     lists = [
         arg
         for arg in args

@@ -13,7 +13,9 @@ from gpu.tensor import host_tensor
 
 @contextmanager
 def cuda(gpu) -> Iterator[None]:
-    """``torch.cuda`` and ``torch.tensor``, which does not ask the dispatcher, as if ``gpu`` were there."""
+    """``torch.cuda`` and ``torch.tensor``, which does not ask the dispatcher, as if
+    ``gpu`` were there.
+    """
     stream = SimpleNamespace(
         wait_stream=lambda other: None,
         synchronize=lambda: gpu.wait("stream.synchronize"),

@@ -36,8 +36,9 @@ class Tape:
         return self.memory
 
     def note(self, operation, args, kwargs, result, kernels: int) -> None:
-        """One more operation. Its tensors are shown anew: an operation such as ``unsqueeze_`` may still give
-        those at hand another shape."""
+        """One more operation. Its tensors are shown anew: an operation such as
+        ``unsqueeze_`` may still give those at hand another shape.
+        """
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             args, kwargs, results = each(
                 _shown_anew, (args, kwargs, tensors_in(result))
@@ -45,7 +46,9 @@ class Tape:
         self._entries.append(Entry(operation, args, kwargs, results, kernels))
 
     def keep(self, tensors: list[Tensor]) -> None:
-        """What may be written to while the graph is captured, which on a GPU runs nothing."""
+        """What may be written to while the graph is captured, which on a GPU runs
+        nothing.
+        """
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             self._before += [(tensor.detach(), tensor.clone()) for tensor in tensors]
 
@@ -72,7 +75,9 @@ class Tape:
                         place.copy_(value)
 
     def spoil(self) -> None:
-        """What another graph of the pool may do meanwhile: results that no tensor outside shows are lost."""
+        """What another graph of the pool may do meanwhile: results that no tensor
+        outside shows are lost.
+        """
         with torch._C._DisableTorchDispatch(), torch.no_grad():
             for entry in self._entries:
                 for place in entry.results:

@@ -2,6 +2,7 @@
 
 import torch
 from torch import Tensor
+from torch.fx.experimental import proxy_tensor
 
 CUDA = torch.device("cuda", 0)
 host_tensor = (
@@ -10,7 +11,8 @@ host_tensor = (
 
 
 class OnGPU(Tensor):
-    """Says that it lies on ``cuda:0``; ``values`` has its numbers, a tensor on the CPU of the same strides.
+    """Says that it lies on ``cuda:0``; ``values`` has its numbers, a tensor on the CPU
+    of the same strides.
 
     ``gpu`` is the device that runs what is asked of it.
     """
@@ -54,7 +56,9 @@ class OnGPU(Tensor):
         return self.cpu().tolist()
 
     def new_tensor(self, data, *, dtype=None, device=CUDA):
-        """Like ``torch.tensor`` in ``runtime.py``: torch would make it past the dispatcher."""
+        """Like ``torch.tensor`` in ``runtime.py``: torch would make it past the
+        dispatcher.
+        """
         return host_tensor(data, dtype=dtype or self.dtype).to(device)
 
     @property
@@ -68,8 +72,14 @@ class OnGPU(Tensor):
         self.values = other.values
 
 
+# A recording takes tensors of these types that are no arguments, such as what a model
+# freezes, for constants; of another type it would lose what is made of them.
+proxy_tensor.HANDLED_TYPES = (*proxy_tensor.HANDLED_TYPES, OnGPU)
+
+
 def each(function, value):
-    """What an operation gets or gives, with ``function`` of all in it that is no list, tuple or dictionary.
+    """What an operation gets or gives, with ``function`` of all in it that is no list,
+    tuple or dictionary.
 
     torch's own pytrees take as long as the operations.
     """

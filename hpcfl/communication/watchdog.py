@@ -1,0 +1,111 @@
+"""Signs of life between ranks, and the end of a job in which one shows none.
+
+Rank 0 and the workers send each other heartbeats while they work and while they wait.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+TAG = 77  # of heartbeats, the only messages between two ranks that have one
+LONGEST_PAUSE = 5.0  # seconds between two heartbeats of a rank that works
+# seconds of silence that count as a hang until ``allow`` says how many
+UNTIL_TOLD = 600.0
+NEVER = float("inf")
+
+
+class Watchdog:
+    """What this rank knows of the life of those that it hears from.
+
+    Rank 0 hears from all workers, a worker from rank 0.
+    """
+
+    def __init__(self, mpi: Any, give_up: Callable[[int | None, float], NoReturn]):
+        """Args:
+        mpi: the module ``mpi4py.MPI``.
+        give_up: ends the job. It is called with the rank that has been silent for
+            too long, or None where it is not known which, and the seconds allowed.
+        """
+        self._mpi, self._world = mpi, mpi.COMM_WORLD
+        self._give_up = give_up
+        size = self._world.size
+        self._peers = range(1, size) if self._world.rank == 0 else range(1)
+        self._last_beat = 0.0  # when this rank sent its last heartbeat
+        # requests of heartbeats that may still be under way
+        self._pending: list[Any] = []
+        # heartbeats so far, by the other rank
+        self._sent = [0] * size
+        self._received = [0] * size
+        self._blocked_since = NEVER  # when the main thread entered a blocking call
+        self.allow(UNTIL_TOLD)
+        threading.Thread(target=self._guard, daemon=True).start()
+
+    def allow(self, seconds: float) -> None:
+        """From now on the job ends when a rank is silent for so many seconds."""
+        self._allowed = seconds
+        self.heard_all()
+
+    def heard_all(self) -> None:
+        """Every rank has just shown that it is alive."""
+        self._heard = [time.monotonic()] * self._world.size
+
+    def beat(self) -> None:
+        """Send heartbeats, unless the last ones are young, and receive those of others."""
+        now = time.monotonic()
+        if now - self._last_beat < min(LONGEST_PAUSE, self._allowed / 10):
+            return
+        self._last_beat = now
+        self._pending = [request for request in self._pending if not request.Test()]
+        # As long as the last heartbeats were not received, no more are sent.
+        if not self._pending:
+            for peer in self._peers:
+                empty = [bytearray(1), self._mpi.BYTE]
+                self._pending.append(self._world.Isend(empty, dest=peer, tag=TAG))
+                self._sent[peer] += 1
+        self._listen()
+
+    def _listen(self) -> None:
+        """Receive the heartbeats that have arrived."""
+        status = self._mpi.Status()
+        while self._world.Iprobe(tag=TAG, status=status):
+            empty = [bytearray(1), self._mpi.BYTE]
+            self._world.Recv(empty, source=status.source, tag=TAG)
+            self._heard[status.source] = time.monotonic()
+            self._received[status.source] += 1
+
+    def check(self) -> None:
+        """Called now and then by a rank that waits: ends the job if another is silent."""
+        self.beat()
+        now = time.monotonic()
+        for peer in self._peers:
+            if now - self._heard[peer] > self._allowed:
+                self._give_up(peer, self._allowed)
+
+    @contextmanager
+    def blocking(self) -> Iterator[None]:
+        """A block of blocking calls, which end the job when they take too long."""
+        self._blocked_since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._blocked_since = NEVER
+
+    def _guard(self) -> None:
+        """End the job when a blocking call takes too long; runs in a thread of its own.
+
+        A rank that is inside a blocking call cannot look who is silent.
+        """
+        while time.monotonic() - self._blocked_since < self._allowed:
+            time.sleep(min(1.0, self._allowed / 10))
+        self._give_up(None, self._allowed)
+
+    def receive_all(self) -> None:
+        """Collective. Receive the heartbeats that are under way: MPI must not be
+        finalised with a message between two ranks.
+        """
+        expected = self._world.alltoall(self._sent)
+        while self._received != expected:
+            self._listen()
+        self._mpi.Request.Waitall(self._pending)

@@ -1,0 +1,69 @@
+"""Where a user wants something written: looked at before any work is done for it.
+
+What is wrong shows here, in one line, and nothing has changed yet.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from hpcfl.errors import UserError
+from hpcfl.files.atomic import reason
+
+LONGEST_NAME = 255  # bytes, as file systems have it
+LONGEST_PATH = 4096 - 400  # bytes: what Linux takes, less the names of what lies below
+DEEPEST = 100  # folders above it
+
+
+def check_folder(path: Path) -> None:
+    """Raise UserError where no folder can be at ``path``, as far as one can see.
+
+    A link to a folder is as good as the folder.
+    """
+    _check(path)
+    if os.path.lexists(path) and not path.is_dir():
+        raise UserError(f"{path}: {_kind(path)}, not a folder; choose another --out")
+
+
+def check_file(path: Path) -> None:
+    """Raise UserError where no file can be put at ``path``, in place of what is there.
+
+    What is no regular file is not replaced, and a link is not followed.
+    """
+    _check(path)
+    if os.path.lexists(path) and (path.is_symlink() or not path.is_file()):
+        raise UserError(f"{path}: {_kind(path)}, not a file; choose another --out")
+
+
+def _check(path: Path) -> None:
+    """What is true of files and folders. Raises UserError."""
+    written = os.fsencode(path)
+    try:
+        written.decode()
+    except UnicodeDecodeError:
+        raise UserError(
+            f"{written!a}: is not UTF-8, and could be shown nowhere; choose "
+            "another --out"
+        ) from None
+    longest = max(len(os.fsencode(name)) for name in (path.name, *path.parts))
+    if longest > LONGEST_NAME or len(written) > LONGEST_PATH:
+        raise UserError(f"{path}: is too long a path; choose another --out")
+    if len(path.parts) > DEEPEST:
+        raise UserError(
+            f"{path}: lies in more than {DEEPEST} folders; choose another --out"
+        )
+    try:
+        above = next(one for one in path.absolute().parents if os.path.lexists(one))
+        if not stat.S_ISDIR(above.stat().st_mode):
+            raise NotADirectoryError(f"{above} is {_kind(above)}, not a folder")
+    except OSError as error:
+        raise UserError(f"{path}: {reason(error)}; choose another --out") from None
+
+
+def _kind(path: Path) -> str:
+    """What is at a path, in words."""
+    if path.is_symlink():
+        return "a link" if path.exists() else "a link that leads nowhere"
+    if path.is_dir():
+        return "a folder"
+    return "a file" if path.is_file() else "a device or pipe"

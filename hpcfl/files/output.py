@@ -1,0 +1,93 @@
+"""Standard output and error that never end a command: a full disk or a reader that is
+gone takes lines, and no result.
+"""
+
+import errno
+import io
+import os
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TextIO
+
+from hpcfl.errors import RunFailure
+from hpcfl.files import atomic
+
+NOTE = "output.txt"  # in a run's folder: that its output could not be written
+
+
+class Unfailing(io.FileIO):
+    """A descriptor that takes what is written to it, and drops what cannot be written.
+
+    failure: why the first could not be, None as long as all could.
+    """
+
+    failure: OSError | None = None
+
+    def write(self, data: object) -> int:
+        try:
+            return super().write(data)  # type: ignore[arg-type]
+        except OSError as error:
+            self.failure = self.failure or error
+            return memoryview(data).nbytes  # type: ignore[arg-type]
+
+
+_below_stdout: list[Unfailing] = []  # the one, once ``guard`` was called
+
+
+def guard() -> None:
+    """From now on nothing that is printed raises an exception.
+
+    To be called before a file is opened: one that took the number of a closed stream
+    would get all that is printed.
+    """
+    closed = [number for number in range(3) if not _is_open(number)]
+    for _ in closed:
+        # takes the lowest free number
+        os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    out, err = (Unfailing(number, "w", closefd=False) for number in (1, 2))
+    if out.fileno() in closed:
+        out.failure = OSError(errno.EBADF, os.strerror(errno.EBADF))
+    sys.stdout, sys.stderr = _text(out, sys.stdout), _text(err, sys.stderr)
+    _below_stdout[:] = [out]
+
+
+def failure() -> OSError | None:
+    """Why standard output could not be written so far; None if it could."""
+    if not _below_stdout:
+        return None
+    sys.stdout.flush()
+    return _below_stdout[0].failure
+
+
+def keep_note(folder: Path) -> None:
+    """Say in a folder that standard output could not be written, if so."""
+    if error := failure():
+        now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        line = f"{now}: standard output could not be written: {atomic.reason(error)}\n"
+        with suppress(RunFailure):  # the disk may be the one that is full
+            atomic.write(folder / NOTE, line.encode())
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
+
+
+def _text(raw: Unfailing, like: TextIO | None) -> TextIO:
+    """A stream of text above ``raw``, as the one that Python had made, None where that
+    was closed.
+
+    Letters that it cannot encode, such as those of a path that is no text, are escaped.
+    """
+    return io.TextIOWrapper(
+        io.BufferedWriter(raw),
+        encoding=like.encoding if like else None,
+        errors="backslashreplace",
+        line_buffering=getattr(like, "line_buffering", False)
+        or getattr(like, "write_through", False),
+    )

@@ -1,0 +1,79 @@
+"""Parameters that a model freezes: they lie in no row, and nothing ever moves them.
+
+A model says so as everywhere in torch, by ``requires_grad_(False)`` when it is made.
+They are constants of an experiment: all models of all clients and ranks have one set of
+values, which follows from the configuration and from what the user's module reads.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import Parameter
+
+
+class WithConstants(nn.Module):
+    """Joins the class of a model that has constants: they are none of its parameters.
+
+    So ``parameters()`` is what a row holds, for everybody who asks, such as a loss.
+    ``state_dict`` and ``to`` have the constants as well.
+
+    constants: their names, those of tied ones too.
+    """
+
+    constants: ClassVar[frozenset[str]] = frozenset()
+
+    def named_parameters(
+        self, prefix: str = "", *arguments: Any, **keywords: Any
+    ) -> Iterator[tuple[str, Parameter]]:
+        for name, parameter in super().named_parameters(prefix, *arguments, **keywords):
+            if name.removeprefix(f"{prefix}.") not in self.constants:
+                yield name, parameter
+
+
+def frozen(module: nn.Module) -> dict[str, Tensor]:
+    """Copies of the parameters that a module has frozen, by name; tied ones once."""
+    return {
+        name: parameter.detach().clone()
+        for name, parameter in module.named_parameters()
+        if not parameter.requires_grad
+    }
+
+
+@torch.no_grad()
+def hold(module: nn.Module, values: Mapping[str, Tensor]) -> nn.Module:
+    """The same module: what it has frozen are constants from now on, with ``values``.
+
+    values: by name, as ``frozen`` gives them; without any nothing changes.
+    """
+    if not values:
+        return module
+    parameters = dict(module.named_parameters())
+    for name, value in values.items():
+        parameters[name].copy_(value)
+    names = [
+        name
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+        if not parameter.requires_grad
+    ]
+    plain = type(module)
+    module.__class__ = type(
+        plain.__name__, (WithConstants, plain), {"constants": frozenset(names)}
+    )
+    return module
+
+
+def of(module: nn.Module) -> dict[str, Tensor]:
+    """The constants of a module by name; tied ones once."""
+    if not isinstance(module, WithConstants):
+        return {}
+    everything = nn.Module.named_parameters(module)
+    return {name: value for name, value in everything if name in module.constants}
+
+
+def whole(module: nn.Module) -> nn.Module:
+    """The same module, whose constants are frozen parameters again as any other."""
+    if isinstance(module, WithConstants):
+        module.__class__ = type(module).__bases__[1]
+    return module

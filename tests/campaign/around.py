@@ -1,0 +1,87 @@
+"""What happens around a run: nobody can read what it prints, somebody makes a page of
+it, its folder gets another name.
+"""
+
+import errno
+import os
+import tempfile
+import time
+from functools import partial
+from pathlib import Path
+
+import judge
+from faults import GRACE, LATE, Fault, Outcome, _ended, _reach, _telling
+from inside import Strike
+from scene import Scene
+
+from hpcfl.files import output
+from hpcfl.storage import run_folder
+
+OPERATION = "operation"  # a moment, as in ``faults.MOMENTS``
+
+
+def lose_output(scene: Scene, to: str) -> Outcome:
+    """Nothing that the ranks print can be written: the run goes on, and says so in its
+    folder.
+    """
+    before, begun = scene.stamp(), time.monotonic()
+    job = scene.start(scene.ranks(), Strike("", output=to))
+    outcome = _ended(job, "all along", f"{job.ranks} ranks", begun)
+    outcome.wrong += judge.continued(scene, outcome.code, job, before)
+    played = outcome.code == 0 and scene.stamp() != before
+    if played and not (scene.folder / output.NOTE).exists():
+        outcome.wrong.append("no note that its output could not be written")
+    return outcome
+
+
+def make_page(scene: Scene) -> Outcome:
+    """A report is made while the run goes on; one of the two may be killed meanwhile."""
+    struck = scene.chance.choice(["nobody", "the run", "the report"])
+    page = Path(tempfile.mkdtemp(dir=scene.zygote.folder)) / "report.html"
+    before = scene.stamp()
+    job, moment = _reach(scene, scene.ranks())
+    begun = time.monotonic()
+    report = scene.begin("report", str(scene.folder), "--out", str(page))
+    if struck != "nobody":
+        time.sleep(scene.chance.uniform(0, 0.5))
+        (job if struck == "the run" else report).kill()
+    told = report.end(GRACE)
+    outcome = _ended(job, moment, f"killed: {struck}", begun)
+    if struck == "the run":
+        outcome.wrong += judge.killed(outcome.code)
+    else:
+        outcome.wrong += judge.continued(scene, outcome.code, job, before)
+    if struck != "the report":
+        outcome.wrong += [f"report: {line}" for line in judge.looked(told, report)]
+    if page.exists() and not page.read_text().rstrip().endswith("</html>"):
+        outcome.wrong.append("half a page")
+    return outcome
+
+
+def move_away(scene: Scene) -> Outcome:
+    """The folder gets another name while the run goes on, and its own again when the
+    run has ended.
+    """
+    job, moved = (
+        scene.start(scene.ranks(), _telling(scene, OPERATION)),
+        scene.place / "moved",
+    )
+    reached, begun = job.struck(), time.monotonic()
+    if not reached or not (scene.folder / run_folder.RUN).exists():
+        return _ended(job, LATE, "not moved", begun)
+    scene.folder.rename(moved)
+    outcome = _ended(job, OPERATION, "moved", begun)
+    outcome.wrong += judge.failed(outcome.code, outcome.said, os.strerror(errno.ENOENT))
+    if scene.folder.exists():
+        outcome.wrong.append(f"made again: {sorted(os.listdir(scene.folder))}")
+    else:
+        moved.rename(scene.folder)
+    return outcome
+
+
+ALL: dict[str, Fault] = {
+    "output on a full disk": partial(lose_output, to="full"),
+    "closed output": partial(lose_output, to="closed"),
+    "a page under way": make_page,
+    "folder renamed": move_away,
+}

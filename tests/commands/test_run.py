@@ -1,0 +1,69 @@
+"""A run whose folder does not stay as it is: it fails soon, in one line, and makes
+nothing in its place.
+"""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import tiny
+
+from hpcfl.commands.run import run
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import RankFailure, RunFailure
+from hpcfl.experiment import config
+from hpcfl.report import summary
+from hpcfl.storage import metrics
+
+
+def rename(folder: Path) -> None:
+    folder.rename(folder.with_name("moved"))
+
+
+def replace(folder: Path) -> None:
+    rename(folder)
+    folder.mkdir()
+
+
+def lose_rounds(folder: Path) -> None:
+    shutil.rmtree(folder / "rounds")
+
+
+def play(folder: Path, every: int, strike=None) -> None:
+    def on_round(name: str, round: int, values: dict) -> None:
+        if strike and round == 2:
+            strike(folder)
+
+    table = tiny.table("ditto", rounds=6, checkpoint={"every": every})
+    run(config.parse(table), folder, OneProcess(), on_round=on_round)
+
+
+@pytest.mark.parametrize("every", [1, 3, 100])
+@pytest.mark.parametrize("strike", [rename, replace, shutil.rmtree, lose_rounds])
+def test_a_folder_that_vanishes_is_a_failure(tmp_path, capsys, strike, every):
+    folder = tmp_path / "run"
+    with pytest.raises(RankFailure) as caught:
+        play(folder, every, strike)
+    assert isinstance(caught.value.__cause__, RunFailure)
+    assert str(caught.value).endswith(": No such file or directory")
+    if strike is replace:
+        assert list(folder.iterdir()) == []
+    else:
+        assert folder.exists() == (strike is lose_rounds)
+
+
+@pytest.mark.parametrize("strike", [rename, lose_rounds])
+def test_what_is_left_of_it_goes_on(tmp_path, monkeypatch, strike):
+    """To the numbers of a run that nobody touched, each round once."""
+    monkeypatch.setattr("hpcfl.commands.run.PUBLISH_EVERY", 0.0)
+    with pytest.raises(RankFailure):
+        play(tmp_path / "run", 3, strike)
+    left = tmp_path / ("moved" if strike is rename else "run")
+    play(left, 3)
+    play(tmp_path / "undisturbed", 3)
+    found, expected = metrics.read(left), metrics.read(tmp_path / "undisturbed")
+    assert found.rounds.tolist() == expected.rounds.tolist()
+    one, other = (
+        summary.load(place).summary for place in (left, tmp_path / "undisturbed")
+    )
+    assert (one.digest, one.best) == (other.digest, other.best)

@@ -1,0 +1,170 @@
+"""Folders whose files are whole and sealed, and say what no run does: every command that
+looks answers soon, in one line where it refuses, and warns of nothing.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import asked
+import made_up
+import numpy as np
+import pytest
+
+from hpcfl.storage import results
+from hpcfl.storage.manifest import Manifest
+from hpcfl.storage.results import Results
+from hpcfl.storage.shards import Shard
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
+NONE = "0" * 64  # a digest of nothing
+LOOKS = (
+    ["show"],
+    ["show", "--json"],
+    ["status"],
+    ["table"],
+    ["table", "--test"],
+    ["table", "--format", "clients"],
+    ["report", "--out", "report.html"],
+    ["plot", "--out", "curves.png"],
+    ["plot", "--x", "seconds", "--out", "seconds.png"],
+    ["plot", "--x", "floats", "--out", "floats.png"],
+    ["plot", "--kind", "clients", "--out", "clients.png"],
+    ["plot", "--kind", "spread", "--out", "spread.png"],
+    ["plot", "--kind", "heatmap", "--out", "heatmap.png"],
+    ["plot", "--kind", "partition", "--out", "partition.png"],
+)
+
+
+@pytest.fixture
+def look(tmp_path, monkeypatch):
+    """``look(folder)``: every command that looks at it, each with an answer."""
+    monkeypatch.chdir(tmp_path)
+
+    def at(folder: Path) -> None:
+        for command, *options in LOOKS:
+            asked.answer(command, folder, *options)
+
+    return at
+
+
+def forged(path: Path, change: Callable[[Results], Results]) -> Path:
+    """A finished run's folder with other results."""
+    folder = made_up.folder(path, rounds=4, clients=5)
+    file = folder / results.MERGED
+    file.write_bytes(results.encode(change(results.load(file))))
+    return folder
+
+
+@pytest.mark.parametrize("last", [40_000, 2**62])
+def test_a_round_of_any_number(tmp_path, look, last):
+    def change(old: Results) -> Results:
+        return replace(old, rounds=np.array([1, 2, 3, 4, last]))
+
+    look(forged(tmp_path / "run", change))
+
+
+def test_rounds_with_many_gaps(tmp_path, look):
+    def change(old: Results) -> Results:
+        rounds = np.arange(1, 40_001, 2)
+        values = {
+            name: np.resize(of, (20_000, *of.shape[1:]))
+            for name, of in old.values.items()
+        }
+        return replace(old, rounds=rounds, values=values)
+
+    look(forged(tmp_path / "run", change))
+
+
+def test_a_checkpoint_of_a_round_of_any_number(tmp_path, look):
+    folder = made_up.folder(tmp_path / "run", rounds=4, clients=5)
+    checkpoints = folder / "checkpoints"
+    checkpoints.mkdir()
+    server = Shard(f"server-{NONE}.h5", NONE, 5, None, [NONE])
+    (checkpoints / server.name).write_bytes(b"state")
+    Manifest(99_999_999, NONE, {}, [server]).write(checkpoints)
+    look(folder)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "seconds/round",
+        "seconds/score",
+        "floats_down",
+        "clients/floats_up",
+        "clients/pre/correct",
+        "clients/pre/total",
+        "pre/weighted",
+        "pre/std",
+        "pre/clients",
+    ],
+)
+def test_numbers_that_no_run_has(tmp_path, look, name):
+    def change(old: Results) -> Results:
+        some = np.array(old.values[name], float)
+        some[0] = -1e308
+        some[1] = np.inf
+        some[2:] = 1e308
+        return replace(old, values={**old.values, name: some})
+
+    look(forged(tmp_path / "run", change))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [lambda old: old[:, 0], lambda old: old[:, :2], lambda old: old[:, :, None]],
+)
+def test_clients_of_another_shape(tmp_path, look, wrong):
+    name = "clients/pre/total"
+
+    def change(old: Results) -> Results:
+        return replace(old, values={**old.values, name: wrong(old.values[name])})
+
+    look(forged(tmp_path / "run", change))
+
+
+@pytest.mark.parametrize(
+    "name", ["clients/pre/total", "test_counts", "train_counts", "seconds/round"]
+)
+def test_numbers_that_are_missing(tmp_path, look, name):
+    def change(old: Results) -> Results:
+        static = {one: array for one, array in old.static.items() if one != name}
+        values = {one: array for one, array in old.values.items() if one != name}
+        return replace(old, static=static, values=values)
+
+    look(forged(tmp_path / "run", change))
+
+
+@pytest.mark.parametrize(
+    "text", [r"$\frac{", r"\$a$ {\bf %_^#&~ $", "名前 \u202e", "m" * 200]
+)
+def test_names_that_are_formulas_or_in_other_scripts(tmp_path, look, text):
+    look(made_up.spoilt(tmp_path, text))
+
+
+def test_a_name_of_any_length(tmp_path, look):
+    folder = made_up.folder(tmp_path / "run", rounds=4, clients=5)
+    described = json.loads((folder / "run.json").read_text())
+    described["config"]["method"]["name"] = "m" * 200_000
+    (folder / "run.json").write_text(json.dumps(described))
+    look(folder)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["a\ud800b"],
+        ["a\0b"],
+        ["x" * 300],
+        ["é" * 200],
+        ["..", "a/b", ""],
+        range(60_000),
+    ],
+)
+def test_cells_of_any_name(tmp_path, look, names):
+    made_up.folder(tmp_path / "sweep" / "begun", rounds=4, clients=5)
+    cells = [str(name) for name in names]
+    (tmp_path / "sweep" / "sweep.json").write_text(json.dumps(cells))
+    look(tmp_path / "sweep")

@@ -1,0 +1,201 @@
+"""Models that freeze some of their parameters, in every method: alone and in lanes."""
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from methods.test_all_methods import METHODS, method
+
+from hpcfl import trial
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment import config
+from hpcfl.methods.fedavg import FedAvg
+from hpcfl.preparation.prepare import prepare
+from hpcfl.rows import constants
+
+# Every method has these three, but for those that are refused; a few have the others.
+MODELS = ["head_only", "bias_only", "lora"]
+NOTHING_SHARED = "body is frozen .*, so nothing would be shared"
+NOTHING_OWN = "head is frozen .*, so nothing would be a client's own"
+REFUSED = {
+    ("fedper", "head_only"): NOTHING_SHARED,
+    ("fedrep", "head_only"): NOTHING_SHARED,
+    ("fedbabu", "head_only"): NOTHING_SHARED,
+    ("fedper", "body_only"): NOTHING_OWN,
+    ("fedrep", "body_only"): NOTHING_OWN,
+    **{
+        (
+            name,
+            model,
+        ): f"{name} needs a model whose output layer 'head' is trained whole"
+        for name in ("fedrod", "fednh", "creff", "cwfedavg")
+        for model in ("body_only", "bias_alone")
+    },
+}
+OTHERS = [
+    (name, model)
+    for name in ("fedavg", "fedbabu", "fedala", "partialfed")
+    for model in ("body_only", "bias_alone")
+]
+PLAYED = [
+    case
+    for case in [*((name, model) for name in METHODS for model in MODELS), *OTHERS]
+    if case not in REFUSED
+]
+
+
+def named(model, **keys):
+    return {"name": f"tiny:{model}", **keys}
+
+
+def constants_of(prepared):
+    return constants.of(prepared.resources.kernel.module)
+
+
+@pytest.mark.parametrize("case", REFUSED, ids="-".join)
+def test_a_method_that_needs_what_is_frozen_says_so(case):
+    name, model = case
+    with pytest.raises(UserError, match=REFUSED[case]):
+        prepare(
+            config.parse(tiny.table(method(name), model=named(model))), OneProcess()
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "model"), PLAYED)
+def test_what_is_frozen_never_moves(federate, name, model):
+    """Nor do the statistics of a batch norm that is frozen; lanes are like one by one."""
+    ended = [
+        federate(method(name), rounds=2, model=named(model), runtime={"lanes": lanes})
+        for lanes in (1, 2, 5)
+    ]
+    begun = prepare(
+        config.parse(tiny.table(method(name), model=named(model))), OneProcess()
+    )
+    initial = constants_of(begun)
+    assert initial
+    for played in ended:
+        for key, value in constants_of(played.prepared).items():
+            assert torch.equal(value, initial[key])
+        assert np.isfinite(played.values["pre/weighted"]).all()
+        if model == "head_only":
+            own = played.clients["buffers.model"]
+            before = begun.store.template["buffers.model"]
+            assert torch.equal(own, before.expand_as(own))
+    serial, two, all_at_once = ended
+    assert two.digest == all_at_once.digest
+    for column in ("clients/pre/loss", "clients/post/loss"):
+        np.testing.assert_allclose(
+            two.values[column], serial.values[column], rtol=2e-3, atol=2e-4
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_a_frozen_layer_is_a_layer_that_torch_does_not_know(federate, name):
+    """The same bits as of a model whose frozen numbers are no parameters at all."""
+    ended = [
+        federate(
+            method(name),
+            rounds=2,
+            model=named("lora", unknown=unknown),
+            runtime={"lanes": 1},
+        )
+        for unknown in (False, True)
+    ]
+    assert ended[0].prepared.setup.layout.frozen and ended[0].digest == ended[1].digest
+    for floats in ("clients/floats_up", "floats_down"):
+        np.testing.assert_array_equal(*(one.values[floats] for one in ended))
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_a_client_trains_as_by_torchs_own_optimiser(make_fleet, lanes):
+    """One full batch, so that the order of samples does not matter."""
+    fleet = make_fleet(lanes=lanes, model=named("lora"), batch_size=100, epochs=3)
+    rows = fleet.setup.initial()
+    trained = fleet.train(rows)
+    samples = fleet.resources.samples
+    for client in range(len(fleet.ids)):
+        model = fleet.setup.build()
+        for name, tensor in fleet.layout.split(rows).items():
+            model.get_parameter(name).data.copy_(tensor)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        x, y = samples.take(samples.train[client])
+        for _ in range(3):
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(model(x), y).backward()
+            optimiser.step()
+        for name, tensor in fleet.layout.split(trained[client]).items():
+            torch.testing.assert_close(tensor, model.get_parameter(name).data)
+
+
+@pytest.mark.parametrize("lanes", [1, 3, "auto"])
+def test_a_step_that_runs_often_is_recorded_with_the_constants(make_fleet, lanes):
+    """More than a hundred steps of one shape; without recordings it is the same."""
+    ended = []
+    for epochs in (60, 60):
+        fleet = make_fleet(
+            [[8, 8, 8, 8]] * 3, lanes=lanes, model=named("lora"), epochs=epochs
+        )
+        if ended and lanes != 1:
+            fleet.resources.kernel._recordings._replay = False
+        ended.append(fleet.train(fleet.setup.initial()))
+    assert torch.equal(*ended)
+
+
+class Pulled(FedAvg):
+    """README's method of one's own, whose loss reads all parameters of its model."""
+
+    def fit(self, fleet, rows, inbox, **how):
+        received = fleet.rows(self.received(fleet, inbox))
+        return fleet.train(rows, variables={"received": received}, **how)
+
+    def loss(self, model, batch, lane):
+        weights = torch.cat([parameter.flatten() for parameter in model.parameters()])
+        pull = 0.05 * (weights - lane.received).square().sum()
+        return super().loss(model, batch, lane) + lane.regulariser(pull)
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_a_loss_that_reads_all_parameters_reads_those_of_a_row(federate, lanes):
+    """It is FedProx with μ = 0.1, up to rounding."""
+    own, built_in = (
+        federate(method, rounds=2, model=named("lora"), runtime={"lanes": lanes})
+        for method in (
+            {"name": "methods.test_frozen_parameters:Pulled"},
+            {"name": "fedprox", "mu": 0.1},
+        )
+    )
+    torch.testing.assert_close(own.server["model"], built_in.server["model"])
+
+
+class HeadAlone(FedAvg):
+    """A method of one's own that trains the head alone."""
+
+    def fit(self, fleet, rows, inbox, **how):
+        return fleet.train(rows, params=("head",), **how)
+
+
+def test_a_method_that_trains_nothing_but_what_is_frozen_says_so_before_round_1():
+    method = {"name": "methods.test_frozen_parameters:HeadAlone"}
+    prepared = prepare(
+        config.parse(tiny.table(method, model=named("body_only"))), OneProcess()
+    )
+    with pytest.raises(
+        UserError, match="trains head alone, of which the model freezes"
+    ):
+        trial.run(prepared, OneProcess())
+
+
+def test_a_model_that_freezes_everything_is_refused(federate):
+    with pytest.raises(UserError, match=r"tiny:all_frozen.*there is nothing to train"):
+        federate("fedavg", model=named("all_frozen"))
+
+
+def test_only_what_is_trained_travels_and_is_kept(federate):
+    """Corrections of rank 2, 5 → 6 and 6 → 5, and a head 5 → 4: 2·22 + 24 floats."""
+    played = federate("fedavg", rounds=1, model=named("lora"))
+    assert played.server["model"].shape == (2 * (2 * 5 + 6 * 2) + 24,)
+    assert (played.values["clients/floats_up"][0] == 68).all()
+    assert played.values["floats_down"][0] == 68
