@@ -4,6 +4,7 @@ import contextlib
 import io
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,8 @@ from hpcfl.experiment import config
 from hpcfl.experiment.config import Training
 from hpcfl.fleet import Fleet
 from hpcfl.fleet.setup import Setup
-from hpcfl.methods._ala import AdaptiveLocalAggregation, Blending
 from hpcfl.methods.base import Cohort
+from hpcfl.methods.options.ala import Blending
 from hpcfl.preparation.prepare import prepare
 from hpcfl.report import figures, summary
 from hpcfl.report.summary import Run
@@ -78,10 +79,11 @@ def short_ala(monkeypatch):
     """The first adaptive local aggregation ends after few epochs instead of when its
     loss stands still.
     """
+    settings = Blending.adaptive_aggregation
     monkeypatch.setattr(
         Blending,
         "adaptive_aggregation",
-        lambda self: AdaptiveLocalAggregation(most_epochs=5),
+        lambda self: replace(settings(self), most_epochs=5),
     )
 
 

@@ -39,17 +39,17 @@ class FreeLoss(FedAvg):
 
 
 class UnknownVariable(FedAvg):
-    def fit(self, fleet, rows, inbox, **how):
-        return fleet.train(rows, variables={"received": fleet.rows(rows)}, **how)
+    def fit(self, fleet, rows, inbox):
+        return fleet.train(rows, variables={"received": fleet.rows(rows)})
 
     def loss(self, model, batch, lane):
         return super().loss(model, batch, lane) + lane.recieved.sum()
 
 
 class OneRowOfAll(FedAvg):
-    def fit(self, fleet, rows, inbox, **how):
+    def fit(self, fleet, rows, inbox):
         received = {"received": self.received(fleet, inbox)}
-        return fleet.train(rows, variables=received, **how)
+        return fleet.train(rows, variables=received)
 
 
 class MeanUpload(FedAvg):

@@ -2,6 +2,7 @@
 has.
 """
 
+import importlib
 import inspect
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -78,15 +79,19 @@ def partition_class(table: dict[str, Any]) -> type[Partition]:
 
 
 def method_class(table: dict[str, Any]) -> type[MethodSection]:
-    """The class of the method that the section ``[method]`` names. Raises UserError."""
+    """The class of the method that the section ``[method]`` names, with its options.
+
+    Raises UserError.
+    """
     if "name" not in table:
         raise UserError(
             f"'method.name' is missing; allowed: {', '.join(plugins.names('hpcfl.methods'))}"
         )
-    method: type[MethodSection] = plugins.find(
-        "hpcfl.methods", "method.name", table["name"]
-    )
-    return method
+    method = plugins.find("hpcfl.methods", "method.name", table["name"])
+    # by name, as the method itself, which lies above this room
+    options = importlib.import_module("hpcfl.methods.options")
+    wrapped: type[MethodSection] = options.wrapped(method, table)
+    return wrapped
 
 
 def fields(section: str, given: dict[str, Any]) -> Mapping[str, Any]:

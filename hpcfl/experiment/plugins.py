@@ -53,7 +53,7 @@ def names(package: str) -> list[str]:
     files = (
         module.name
         for module in pkgutil.iter_modules(folders)
-        if not module.name.startswith("_")
+        if not (module.ispkg or module.name.startswith("_"))
     )
     return sorted(
         name if package in AS_FILES else name.replace("_", "-")

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from hpcfl.communication.message import Inbox, Message
 from hpcfl.fleet import Fleet
-from hpcfl.methods._ala import Blending
-from hpcfl.methods.base import Audience, Cohort, Setup, State
+from hpcfl.methods.base import Audience, Cohort, Method, Setup, State
 from hpcfl.rows import mixing
 
 
-class Anchored(Blending):
+class Anchored(Method):
     """Server: ``models`` [M, P], each client's last upload; ``uploaded``, bool [M], who
     sent one last round.
 
@@ -30,7 +29,6 @@ class Anchored(Blending):
 
     primary: ClassVar[str] = "post"
     family: ClassVar[str] = "mixed on the server"
-    keeps: ClassVar[tuple[str, ...]] = ("ala",)
     no_newcomers: ClassVar[str] = (
         "because what the server mixes for a client begins with what that client "
         "uploaded"
@@ -56,7 +54,7 @@ class Anchored(Blending):
         }
 
     def client_state(self, setup: Setup) -> State:
-        return {"model": setup.initial()} | super().client_state(setup)
+        return {**super().client_state(setup), "model": setup.initial()}
 
     def send(self, server: State, audience: Audience) -> Message:
         senders = server["uploaded"].nonzero()[:, 0]
@@ -74,13 +72,8 @@ class Anchored(Blending):
         return {"anchor": mixing.mix(matrix, models)}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The clients' own models ``[n, P]``; with ``ala`` blended with the anchor."""
-        own = fleet.state["model"]
-        return (
-            self.adaptive_aggregation().adapt(fleet, inbox.get("anchor", own))
-            if self.ala
-            else own
-        )
+        """The clients' own models ``[n, P]``."""
+        return fleet.state["model"]
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)

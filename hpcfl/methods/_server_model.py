@@ -2,29 +2,28 @@
 theirs.
 """
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from torch import Tensor
 
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.fleet import Fleet
-from hpcfl.methods._ala import Blending
-from hpcfl.methods.base import Audience, ClientModel, Cohort, Setup, State
+from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State
+
+Proximal = tuple[float, Tensor]
 
 
-class ServerModel(Blending):
-    """A method overrides what it does otherwise: ``received``, ``start``, ``known``,
-    ``fit``, ``keep`` …
+class ServerModel(Method):
+    """A method overrides what it does otherwise: ``received``, ``start``,
+    ``loss_variables``, ``proximal_term``, ``fit``, ``keep`` …
 
-    Server: ``model`` [P]. Client: nothing (with ``ala`` the state of
-    ``AdaptiveLocalAggregation``). Down P, up P.
+    Server: ``model`` [P]. Client: nothing. Down P, up P.
 
     inherited: names of private models [P] for which a newcomer takes the model that it
     receives.
     """
 
     inherited: ClassVar[tuple[str, ...]] = ()
-    keeps: ClassVar[tuple[str, ...]] = ("ala",)
 
     def server_state(self, setup: Setup) -> State:
         return {"model": setup.initial()}
@@ -38,47 +37,33 @@ class ServerModel(Blending):
         return model
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
-        """The model that came down, ``[P]`` or ``[n, P]``; with ``ala`` blended with
-        each client's own.
-        """
-        received = self.received(fleet, inbox)
-        return (
-            self.adaptive_aggregation().adapt(fleet, received) if self.ala else received
-        )
+        """The model that came down, ``[P]`` or ``[n, P]``."""
+        return self.received(fleet, inbox)
 
-    def known(self, fleet: Fleet, rows: Tensor) -> State:
-        """What an option of the objective reads as ``lane.NAME``: tensors [n, …] by
-        name.
-
-        rows: what training starts from, which tells their type and device.
-        """
+    def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
+        """What ``loss`` reads of a client as ``lane.NAME``: tensors [n, …] by name."""
         return {}
 
-    def fit(
-        self,
-        fleet: Fleet,
-        rows: Tensor,
-        inbox: Inbox,
-        *,
-        variables: State | None = None,
-        **how: Any,
-    ) -> Tensor:
+    def proximal_term(self, fleet: Fleet, inbox: Inbox) -> Proximal | None:
+        """The proximal term that local training minimises beside the loss: its strength
+        and the models [P] or [n, P] that clients are pulled to.
+        """
+        return None
+
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         """One local training from ``rows`` as this method does it: the trained rows [n,
         P].
-
-        ``variables``, beside those that are ``known``, and ``how`` go to
-        ``fleet.train``.
         """
         return fleet.train(
-            rows, variables={**self.known(fleet, rows), **(variables or {})}, **how
+            rows,
+            variables=self.loss_variables(fleet, inbox),
+            proximal=self.proximal_term(fleet, inbox),
         )
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
         """Assign in ``fleet.state`` what clients remember of their ``trained`` models
         [n, P].
         """
-        if self.ala:
-            fleet.state["model"] = trained
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         inbox = self.opened(fleet, inbox)

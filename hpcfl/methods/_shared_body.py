@@ -10,7 +10,6 @@ from torch import Tensor
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.fleet import Fleet
-from hpcfl.methods._ala import AdaptiveLocalAggregation
 from hpcfl.methods.base import Audience, ClientModel, Cohort, State
 from hpcfl.methods.fedavg import ServerModel
 from hpcfl.rows.layout import Group, Layout
@@ -66,11 +65,6 @@ class SharedBody(ServerModel):
                 trained[:, : self.private(fleet.layout).start], self.shares(fleet)
             )
         }
-
-    def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
-        return AdaptiveLocalAggregation(
-            layers="neck"
-        )  # the upper layer of the body (methods-1.md §6)
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         initial = server["model"][self.private(cohort.layout)]

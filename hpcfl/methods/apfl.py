@@ -16,8 +16,6 @@ written. The paper averages the w_i uniformly; here they weigh by samples, as Fe
 so that a comparison shows the method alone. ``weights = "uniform"`` is the paper's.
 """
 
-from typing import Any
-
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -53,7 +51,7 @@ class APFL(ServerModel):
             "alpha": torch.full((1,), self.alpha),
         }
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         rate = fleet.learning_rate
 
         def step(turn: Turn) -> None:
@@ -79,7 +77,6 @@ class APFL(ServerModel):
                 "personal": fleet.state["personal"],
                 "alpha": fleet.state["alpha"],
             },
-            **how,
         )
         fleet.state["personal"], fleet.state["alpha"] = (
             after["personal"],

@@ -36,8 +36,6 @@ from hpcfl.methods._clients import Cohort as Cohort
 from hpcfl.rows.layout import Group
 
 State = dict[str, Tensor]
-# by option and hook that does a part of its work: the hooks that this hook is made of
-OptionHooks = Mapping[str, Mapping[str, tuple[str, ...]]]
 # the upper layers that a method treats in its own way: all, the output layer, or the
 # upper n
 Layers = Literal["all", "output"] | PositiveInt
@@ -78,11 +76,8 @@ class Method(MethodSection, ABC):
         cannot be prolonged.
     no_newcomers: why a client that never took part gets no model from this method; ""
         where it does.
-    option_hooks: of keys that derived classes inherit, the hooks that do their work, and
-        the hooks that such a hook is made of, all of which one that replaces it may call
-        instead (see ``_options``).
-    keeps: those of these keys whose work a class's own hooks do; it counts for that
-        class alone.
+    keeps: keys of options whose work a class's own hooks do (see ``options``); it counts
+        for that class alone.
     trains: groups of columns that a model may not freeze altogether, and what would
         come of it, which ends the sentence "all of it is frozen, so …".
     """
@@ -96,7 +91,6 @@ class Method(MethodSection, ABC):
     family: ClassVar[str] = ""
     models: ClassVar[tuple[str, ...]] = ("model",)
     no_newcomers: ClassVar[str] = ""
-    option_hooks: ClassVar[OptionHooks] = {}
     keeps: ClassVar[tuple[str, ...]] = ()
     trains: ClassVar[Mapping[Group, str]] = {}
 

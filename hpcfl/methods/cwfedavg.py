@@ -2,7 +2,7 @@
 class distribution.
 
 Lee & Choi, "Class-wise federated averaging" (arXiv 2406.07800 v1; ICCV 2025); the
-server's step is in ``_classwise``. The class distribution π̂_i of a client is the true
+server's step is in ``options/class_wise.py``. The class distribution π̂_i of a client is the true
 one, π_i, or is estimated from the norms of the rows of its output layer. The weight
 distribution regulariser (WDR) λ‖π_i − π̂_i(w)‖₂ makes these norms follow the true one.
 
@@ -17,9 +17,9 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from hpcfl.methods._classwise import ClassWise
 from hpcfl.methods.base import Layers
 from hpcfl.methods.fedavg import FedAvg
+from hpcfl.methods.options.class_wise import ClassWise
 
 
 class CwFedAvg(FedAvg):
@@ -51,11 +51,10 @@ class CwFedAvg(FedAvg):
         True, description="use λ/2, as the reference code does for the reported λ"
     )
 
-    def class_wise(self) -> ClassWise | None:
+    def class_wise(self) -> ClassWise:
+        """How models are aggregated by class, for ``ClassWiseAggregation``."""
         strength = self.wdr / 2 if self.wdr_half else self.wdr
-        return super().class_wise() and ClassWise(
-            self.distribution, self.layers, strength
-        )
+        return ClassWise(self.distribution, self.layers, strength)
 
 
 plugin = CwFedAvg

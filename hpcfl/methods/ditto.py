@@ -13,7 +13,7 @@ models' steps on the same mini-batch; here v_i has shuffles of its own. PFLlib r
 the larger of both models' accuracies.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
@@ -51,8 +51,8 @@ class Ditto(FedAvg):
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "personal": setup.initial()}
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
-        trained = super().fit(fleet, rows, inbox, **how)
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+        trained = super().fit(fleet, rows, inbox)
         anchor = (
             fleet.rows(self.received(fleet, inbox))
             if self.anchor == "received"

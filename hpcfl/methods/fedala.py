@@ -1,7 +1,8 @@
 """FedALA: FedAvg whose clients blend the global model with their own, element by
 element, before they train.
 
-Zhang et al., AAAI 2023, Algorithm 1; how they blend is told in ``_ala``. Deviations
+Zhang et al., AAAI 2023, Algorithm 1; how they blend is told in ``options/ala.py``.
+Deviations
 from the reference code (methods-1.md §6, item 9): the threshold is the paper's 0.01,
 and the epochs of a first activation are capped; the share of the samples that learns Ω
 is a random subset, not a contiguous slice; only clients that take part keep what ALA
@@ -10,9 +11,9 @@ makes, where the code overwrites everybody's model.
 
 from pydantic import Field, PositiveInt
 
-from hpcfl.methods._ala import Activation, AdaptiveLocalAggregation
 from hpcfl.methods.base import Layers
 from hpcfl.methods.fedavg import FedAvg
+from hpcfl.methods.options.ala import Activation, AdaptiveLocalAggregation
 
 
 class FedALA(FedAvg):
@@ -45,6 +46,7 @@ class FedALA(FedAvg):
     )
 
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
+        """How clients blend, for ``BlendedStart``."""
         return AdaptiveLocalAggregation(
             self.eta,
             self.share,

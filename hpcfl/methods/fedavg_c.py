@@ -32,7 +32,13 @@ class FedAvgC(FedAvg):
 
     def tuned(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         """The models ``[n, P]`` after fine-tuning from ``rows``."""
-        return self.fit(fleet, rows, inbox, phase="tune", epochs=self.tune_epochs)
+        return fleet.train(
+            rows,
+            epochs=self.tune_epochs,
+            phase="tune",
+            variables=self.loss_variables(fleet, inbox),
+            proximal=self.proximal_term(fleet, inbox),
+        )
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         start = super().start(fleet, inbox)

@@ -9,7 +9,7 @@ each client's last local model instead, as here with ``tune_from = "local"``.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
@@ -46,8 +46,8 @@ class FedBABU(SharedBody):
         if self.tune_from == "local":
             fleet.state["local"] = trained
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
-        return fleet.train(rows, params=("body",), **how)
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+        return fleet.train(rows, params=("body",))
 
     def join(self, fleet: Fleet, inbox: Inbox) -> None:
         """Newcomers fine-tune body and head, as everybody does in the end."""

@@ -114,17 +114,12 @@ class FedPHP(FedAvg):
         lane.regulariser(supervision - self.lam * fit)
         return (1 - self.lam) * fit + supervision
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
-        return super().fit(
-            fleet,
-            rows,
-            inbox,
-            variables={
-                "inherited": fleet.state["inherited"],
-                "statistics": fleet.buffers("inherited"),
-            },
-            **how,
-        )
+    def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
+        return {
+            **super().loss_variables(fleet, inbox),
+            "inherited": fleet.state["inherited"],
+            "statistics": fleet.buffers("inherited"),
+        }
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
         super().keep(fleet, trained)

@@ -6,8 +6,6 @@ local solutions are left out, as in every comparison of the four papers; its str
 are ``participation.stragglers``.
 """
 
-from typing import Any
-
 from pydantic import Field
 from torch import Tensor
 
@@ -24,10 +22,8 @@ class FedProx(FedAvg):
         0.001, ge=0, description="strength μ of the proximal term; 0 is FedAvg"
     )
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
-        return super().fit(
-            fleet, rows, inbox, proximal=(self.mu, self.received(fleet, inbox)), **how
-        )
+    def proximal_term(self, fleet: Fleet, inbox: Inbox) -> tuple[float, Tensor]:
+        return self.mu, self.received(fleet, inbox)
 
 
 plugin = FedProx

@@ -8,8 +8,6 @@ Each phase has a fresh optimiser. The authors' code instead splits one number of
 between the phases, and trains all clients once more at the end.
 """
 
-from typing import Any
-
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
@@ -32,11 +30,11 @@ class FedRep(FedPer):
         "(FedALA 5, FedNH 10)",
     )
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         fitted = fleet.train(
             rows, params=("head",), epochs=self.head_epochs, phase="head"
         )
-        return fleet.train(fitted, params=("body",), **how)
+        return fleet.train(fitted, params=("body",))
 
 
 plugin = FedRep

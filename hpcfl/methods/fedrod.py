@@ -132,17 +132,16 @@ class FedRoD(FedPer):
         )
         return logits
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         variables = {"distribution": floored_distribution(fleet.counts).to(rows)}
         if self.order == "together":
-            return fleet.train(rows, variables=variables, **how)
+            return fleet.train(rows, variables=variables)
         rate = fleet.learning_rate
         generic = fleet.train(
             rows,
             params=("body", "head"),
             loss=self.generic_loss,
             variables=variables,
-            **how,
         )
         trained, _ = fleet.train_by(
             lambda turn: turn.move(lambda rows, gradient: rows.sub_(rate * gradient)),

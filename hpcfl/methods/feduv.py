@@ -85,7 +85,7 @@ class FedUV(FedAvg):
 
     def adapt(self, model: nn.Module) -> nn.Module:
         head_of(model, self.name)
-        return model
+        return super().adapt(model)
 
     def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
         if not (self.lam or self.mu) or len(batch.y) < 2:

@@ -75,17 +75,12 @@ class Moon(FedAvg):
         total: Tensor = fit + lane.regulariser(self.mu * contrast)
         return total
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
-        return super().fit(
-            fleet,
-            rows,
-            inbox,
-            variables={
-                "received": fleet.rows(self.received(fleet, inbox)),
-                "last": fleet.state["last"],
-            },
-            **how,
-        )
+    def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
+        return {
+            **super().loss_variables(fleet, inbox),
+            "received": fleet.rows(self.received(fleet, inbox)),
+            "last": fleet.state["last"],
+        }
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
         super().keep(fleet, trained)

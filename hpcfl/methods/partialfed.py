@@ -16,7 +16,7 @@ T decays each round, down to a floor because the draw overflows as T → 0. The 
 PFLlib removed overwrites what it learns with each draw; here a_i accumulates.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field, NonNegativeInt
@@ -44,7 +44,6 @@ class PartialFed(FedAvg):
     inherited = ("model",)
     family = "personal beside global"
     reference = "Sun et al., NeurIPS 2021"
-    keeps = ("ala",)
     unheeded = ("optimizer", "momentum", "weight_decay", "clip")
     draw: Literal["round", "batch"] = Field(
         "round", description="load before local training, or anew in every mini-batch"
@@ -73,11 +72,12 @@ class PartialFed(FedAvg):
         }
 
     def keep(self, fleet: Fleet, trained: Tensor) -> None:
+        super().keep(fleet, trained)
         fleet.state["model"] = trained
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         if not self.adaptive(fleet):
-            return super().fit(fleet, rows, inbox, **how)
+            return super().fit(fleet, rows, inbox)
         rate, layers = fleet.learning_rate, len(fleet.layout.layers)
         strategy_rate = rate if self.strategy_lr is None else self.strategy_lr
         temperature = max(
@@ -118,12 +118,11 @@ class PartialFed(FedAvg):
             step,
             own,
             variables={
-                **self.known(fleet, own),
+                **self.loss_variables(fleet, inbox),
                 "shared": shared,
                 "strategy": strategy,
                 "offset": fleet.uniform("strategy batches"),
             },
-            **how,
         )
         fleet.state["strategy"] = after["strategy"]
         return trained

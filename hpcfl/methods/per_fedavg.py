@@ -15,7 +15,7 @@ relative to ‖g‖, because δg underflows where the gradient is tiny.
 """
 
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -47,7 +47,7 @@ class PerFedAvg(FedAvg):
         1e-3, gt=0, description="length δ of the difference, relative to max(1, ‖θ‖)"
     )
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         batches = 2 if self.variant == "first-order" else 3
         inner, beta = (
             self.adapting(fleet),
@@ -67,14 +67,12 @@ class PerFedAvg(FedAvg):
             bent = self._alpha(fleet) * self.curvature(turn, theta, direction)
             turn.write(theta - beta * (direction - bent))
 
-        epochs = batches * how.pop("epochs", fleet.setup.training.epochs)
         trained, _ = fleet.train_by(
             step,
             rows,
             batches=batches,
-            epochs=epochs,
-            variables=self.known(fleet, rows),
-            **how,
+            epochs=batches * fleet.setup.training.epochs,
+            variables=self.loss_variables(fleet, inbox),
         )
         return trained
 

@@ -12,8 +12,6 @@ with w_i, so that w_i is what is scored, and all clients train though only a coh
 averaged. Here θ, which is scored, is a row of its own, and only the cohort trains.
 """
 
-from typing import Any
-
 import torch
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
@@ -78,7 +76,7 @@ class PFedMe(ServerModel):
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "personal": setup.initial()}
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox, **how: Any) -> Tensor:
+    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         rate = fleet.learning_rate * self.lam
 
         def descend(theta: Tensor, gradient: Tensor, local: Tensor) -> None:
@@ -100,7 +98,7 @@ class PFedMe(ServerModel):
             turn.variables["local"] = torch.lerp(local, turn.rows(), rate)
 
         fleet.state["personal"], after = fleet.train_by(
-            step, rows, variables={"local": fleet.rows(rows)}, **how
+            step, rows, variables={"local": fleet.rows(rows)}
         )
         return after["local"]
 

@@ -34,9 +34,9 @@ from hpcfl.fleet.modules import convolves
 from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.setup import INITIAL, Setup
 from hpcfl.fleet.stopwatch import Stopwatch
-from hpcfl.methods._averaged_buffers import AveragedBuffers
-from hpcfl.methods._options import refuse_without_effect
 from hpcfl.methods.base import Audience, Cohort, Method, State
+from hpcfl.methods.options import refuse_without_effect
+from hpcfl.methods.options.averaged_buffers import AveragedBuffers
 from hpcfl.preparation.device import Device, choose_device, found
 from hpcfl.rows import constants, layout, mixing, randomness
 from hpcfl.scores._described import Measure

@@ -107,9 +107,11 @@ def _entry(kind: str, name: str, plugin: Any, text: str | None) -> Entry:
 
 
 def _method(name: str, plugin: Any) -> Entry:
+    from hpcfl.methods import options
     from hpcfl.report import traffic
 
-    own = {key: schema for key, schema in _properties(plugin).items() if key != "name"}
+    own = _properties(options.wrapped(plugin, {}))
+    own.pop("name")
     try:
         counted = asdict(traffic.of(name))
     except UserError:  # it needs keys or a model of its own

@@ -2,8 +2,8 @@
 
 from pydantic import PositiveInt
 
-from hpcfl.methods._ala import Activation
 from hpcfl.methods.fedala import FedALA
+from hpcfl.methods.options.ala import Activation
 
 
 class Late(FedALA):

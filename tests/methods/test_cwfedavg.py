@@ -19,15 +19,14 @@ from hpcfl.communication.placement import place
 from hpcfl.errors import UserError
 from hpcfl.experiment.config import parse
 from hpcfl.fleet.losses import Batch, Lane
-from hpcfl.methods import _classwise
-from hpcfl.methods._classwise import (
+from hpcfl.methods.options import class_wise
+from hpcfl.methods.options.class_wise import (
     class_models,
     class_weights,
     factors,
     norm_distribution,
     true_distribution,
 )
-from hpcfl.methods.cwfedavg import CwFedAvg
 from hpcfl.models.mlp import MLP
 from hpcfl.rows import mixing
 
@@ -78,7 +77,7 @@ def loop(pi, receivers, p, models):
 
 
 def method(**keys):
-    return CwFedAvg(name="cwfedavg", **keys)
+    return parse({"method": {"name": "cwfedavg", **keys}}).method
 
 
 @pytest.fixture
@@ -402,7 +401,7 @@ def test_cwfedavg_a_client_of_absent_classes_alone_gets_the_average_of_all(
         cohort(setup.counts, setup.layout),
     )
     server = server_after(cw, cohort, models, setup)
-    message = _classwise.ClassWise("true", "all").send(
+    message = class_wise.ClassWise("true", "all").send(
         server, torch.eye(K).double()[[2]]
     )
     assert torch.equal(
@@ -434,7 +433,7 @@ def test_cwfedavg_runs_alike_with_class_models_and_without(federate, monkeypatch
     }
     keys = {"name": "cwfedavg", "layers": "all", "distribution": "true"}
     with_models = federate(keys, counts, **sections)
-    monkeypatch.setattr(_classwise, "MANY", MANY)
+    monkeypatch.setattr(class_wise, "MANY", MANY)
     without = federate(keys, counts, **sections)
     torch.testing.assert_close(
         with_models.server["model"], without.server["model"], rtol=1e-6, atol=1e-7

@@ -8,7 +8,7 @@ import tiny
 import torch
 
 from hpcfl.fleet import Fleet, frozen
-from hpcfl.methods._ala import AdaptiveLocalAggregation
+from hpcfl.methods.options.ala import AdaptiveLocalAggregation
 
 FEW = [[8, 3, 0, 0], [0, 9, 2, 0]]
 

@@ -88,7 +88,7 @@ def test_epochs_add_up_and_the_proximal_term_acts_in_both_phases(
 
     def train(self, rows, **how):
         trained.append(
-            (how.get("phase"), how.get("epochs"), how.get("proximal", (None,))[0])
+            (how.get("phase"), how.get("epochs"), (how["proximal"] or (None,))[0])
         )
         return original(self, rows, **how)
 

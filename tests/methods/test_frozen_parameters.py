@@ -147,9 +147,9 @@ def test_a_step_that_runs_often_is_recorded_with_the_constants(make_fleet, lanes
 class Pulled(FedAvg):
     """README's method of one's own, whose loss reads all parameters of its model."""
 
-    def fit(self, fleet, rows, inbox, **how):
+    def fit(self, fleet, rows, inbox):
         received = fleet.rows(self.received(fleet, inbox))
-        return fleet.train(rows, variables={"received": received}, **how)
+        return fleet.train(rows, variables={"received": received})
 
     def loss(self, model, batch, lane):
         weights = torch.cat([parameter.flatten() for parameter in model.parameters()])
@@ -173,8 +173,8 @@ def test_a_loss_that_reads_all_parameters_reads_those_of_a_row(federate, lanes):
 class HeadAlone(FedAvg):
     """A method of one's own that trains the head alone."""
 
-    def fit(self, fleet, rows, inbox, **how):
-        return fleet.train(rows, params=("head",), **how)
+    def fit(self, fleet, rows, inbox):
+        return fleet.train(rows, params=("head",))
 
 
 def test_a_method_that_trains_nothing_but_what_is_frozen_says_so_before_round_1():

@@ -5,6 +5,7 @@ methods other than their own; defaults.
 import inspect
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -14,10 +15,13 @@ import hpcfl
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config, plugins
-from hpcfl.methods._classwise import ClassWise
-from hpcfl.methods._options import leaving_out
 from hpcfl.methods.cwfedavg import CwFedAvg
 from hpcfl.methods.fedavg import FedAvg
+from hpcfl.methods.fedprox import FedProx
+from hpcfl.methods.options import OPTIONS, hooks_of, leaving_out
+from hpcfl.methods.options.ala import BlendedStart
+from hpcfl.methods.options.averaged_buffers import AveragedBuffers
+from hpcfl.methods.options.class_wise import ClassWise
 from hpcfl.preparation.prepare import prepare
 
 MIXED = [
@@ -149,8 +153,8 @@ class Heir(Declared):
 class Knowing(FedAvg):
     """Trains by itself, with what the options' loss reads."""
 
-    def fit(self, fleet, rows, inbox, **how):
-        return fleet.train(rows, variables=self.known(fleet, rows), **how)
+    def fit(self, fleet, rows, inbox):
+        return fleet.train(rows, variables=self.loss_variables(fleet, inbox))
 
 
 class Variation(CwFedAvg):
@@ -175,8 +179,8 @@ class Elsewhere(FedAvg):
 
     models = ("other",)
 
-    def fit(self, fleet, rows, inbox, **how):
-        return super().fit(fleet, rows, inbox, model="other", **how)
+    def fit(self, fleet, rows, inbox):
+        return fleet.train(rows, model="other")
 
 
 @pytest.mark.parametrize("kind", ["Declared", "Heir", "Whole"])
@@ -218,10 +222,43 @@ def test_what_a_method_has_by_default_is_its_own_affair(federate):
 
 @pytest.mark.parametrize("name", plugins.names("hpcfl.methods"))
 def test_built_in_methods_keep_every_option_that_they_have(name):
-    kind = plugins.find("hpcfl.methods", "method.name", name)
-    for option, hooks in kind.option_hooks.items():
-        for hook, parts in hooks.items():
-            assert leaving_out(kind, option, hook, parts) is None, (option, hook)
+    method = plugins.find("hpcfl.methods", "method.name", name)
+    for option in OPTIONS:
+        if issubclass(method, option.base):
+            for hook in hooks_of(option):
+                assert leaving_out(method, option, hook) is None, (option.key, hook)
+
+
+def test_the_hooks_that_an_option_needs_are_read_off_its_wrapper():
+    """Those that it has, and those that call them."""
+    needed = {option.wrapper.__name__: hooks_of(option) for option in OPTIONS}
+    assert needed["BlendedStart"] == ["client_state", "start", "keep", "update"]
+    assert needed["BlendedAnchor"] == ["client_state", "start", "update"]
+    assert set(needed["ClassWiseAggregation"]) == {
+        "server_state",
+        "send",
+        "greet",
+        "received",
+        "start",
+        "objective",
+        "loss_variables",
+        "fit",
+        "reply",
+        "update",
+        "aggregate",
+    }
+
+
+def test_a_method_without_options_has_none_of_their_hooks():
+    """Also its name, its file and its documentation are those of the method itself."""
+    plain = config.parse({"method": {"name": "fedprox"}}).method
+    blended = config.parse({"method": {"name": "fedprox", "ala": True}}).method
+    wrappers = {option.wrapper for option in OPTIONS}
+    assert not wrappers & set(type(plain).__mro__)
+    assert wrappers & set(type(blended).__mro__) == {BlendedStart}
+    for kind in (type(plain), type(blended)):
+        assert (kind.__name__, kind.__module__) == ("FedProx", FedProx.__module__)
+        assert kind.__doc__ == FedProx.__doc__
 
 
 @pytest.mark.slow
@@ -336,3 +373,29 @@ def test_that_clients_weigh_otherwise_than_in_the_paper_is_said(name):
 def test_a_method_by_its_name_alone_is_the_papers(name):
     chosen = config.parse({"method": {"name": name}}).method
     assert {key: getattr(chosen, key) for key in PRINTED[name]} == PRINTED[name]
+
+
+class Newer:
+    """A method with hooks that its wrapper has never heard of."""
+
+    rounds = 3
+
+    def invite(self, server, audience):
+        return {"word": server["word"]}
+
+    def leave(self, fleet, inbox):
+        return inbox
+
+
+def test_averaged_buffers_wrap_hooks_that_come_later():
+    """What is sent to clients has the averages, and a hook that gets an inbox gets it
+    without them; counters, the second number, stay the client's.
+    """
+    kept = {"buffers": torch.zeros(1, 2)}
+    fleet = SimpleNamespace(state=dict(kept))
+    wrapper = AveragedBuffers(Newer(), kept, torch.tensor([True, False]))
+    message = wrapper.invite({"word": 5, "buffers": torch.ones(2)}, None)
+    assert message["word"] == 5
+    assert wrapper.leave(fleet, message) == {"word": 5}
+    assert torch.equal(fleet.state["buffers"], torch.tensor([[1.0, 0.0]]))
+    assert wrapper.rounds == 3

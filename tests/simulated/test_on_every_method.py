@@ -2,6 +2,8 @@
 what it costs.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import tiny
@@ -11,7 +13,7 @@ from on_gpu import COUNTS, PLAYED
 from hpcfl.experiment import plugins
 from hpcfl.fleet import comparing, convolutions, graphs, scoring
 from hpcfl.fleet.turn import Turn
-from hpcfl.methods._ala import AdaptiveLocalAggregation, Blending
+from hpcfl.methods.options.ala import Blending
 
 # Batch norm over convolutions differs in its last bits on the simulated GPU, and why
 # was not found. In batches of two samples training would make much of that, so there is
@@ -49,10 +51,11 @@ def test_a_method_ends_as_on_the_cpu(
     monkeypatch.setattr(
         comparing, "is_due", lambda number: False
     )  # test_on_graphs.py compares
+    settings = Blending.adaptive_aggregation
     monkeypatch.setattr(
         Blending,
         "adaptive_aggregation",
-        lambda self: AdaptiveLocalAggregation(most_epochs=2),
+        lambda self: replace(settings(self), most_epochs=2),
     )
     monkeypatch.setattr(convolutions, "BY_PRODUCTS", {"cpu", "cuda"})
     if apart:

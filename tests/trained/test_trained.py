@@ -6,7 +6,7 @@ import tiny
 import torch
 
 from hpcfl.errors import UserError
-from hpcfl.methods._classwise import class_models
+from hpcfl.methods.options.class_wise import class_models
 from hpcfl.report import summary
 from hpcfl.trained import again
 from hpcfl.trained.models import predicted

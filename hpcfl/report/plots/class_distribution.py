@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hpcfl.fleet import Turn
-from hpcfl.methods._classwise import norm_distribution
+from hpcfl.methods.options.class_wise import norm_distribution
 from hpcfl.report import style
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots._lines import method_of

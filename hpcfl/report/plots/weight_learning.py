@@ -13,7 +13,7 @@ import numpy as np
 
 from hpcfl.errors import UserError
 from hpcfl.fleet import Turn
-from hpcfl.methods._ala import Blending
+from hpcfl.methods.options.ala import Blending
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots._lines import method_of
 from hpcfl.report.plots.base import Sheet, whole_numbers
@@ -74,7 +74,7 @@ def losses(run: Run, client: int) -> dict[int, np.ndarray]:
     """
     again, found = run.models.again, dict[int, np.ndarray]()
     method = again.prepared.method
-    if not isinstance(method, Blending) or not method.ala:
+    if not isinstance(method, Blending):
         raise UserError(
             f"{run.folder}: {method.name} does not learn how to blend models"
         )

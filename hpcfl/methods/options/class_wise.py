@@ -7,20 +7,24 @@ model j is G_j = Σ_l q_lj w_l, q_lj = p_l π̂_lj / Σ_m p_m π̂_mj, and clien
 from Σ_j π̂_ij G_j; in matrices, from Π·G with G = Q·W. After a cohort of many more
 clients than classes G is made and sent, in float64, so that a start is rounded once.
 After a smaller cohort the starts are sent, (Π·Q)·W, for which no class model is made
-(``class_models`` makes them to be looked at). cwFedAvg does this; other methods by
-``aggregation = "class-wise"``, with the paper's settings for CIFAR-10.
+(``class_models`` makes them to be looked at). cwFedAvg does this; other methods whose
+server averages whole models by ``aggregation = "class-wise"``, which wraps them in
+``ClassWiseAggregation``, with the paper's settings for CIFAR-10.
 """
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from hpcfl.communication.message import Field as Sent
 from hpcfl.communication.message import Inbox, Message, Mixture
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import Cohort, Layers, Setup, State
+from hpcfl.fleet.losses import Batch
+from hpcfl.methods.base import Audience, Cohort, Layers, Method, Setup, State, head_of
+from hpcfl.methods.fedavg import FedAvg
 from hpcfl.models import parts
 from hpcfl.rows import mixing
 from hpcfl.rows.layout import Layout
@@ -136,15 +140,9 @@ class ClassWise:
             else mixed
         )
 
-    def variables(self, fleet: Fleet, rows: Tensor) -> State:
-        """The variables that ``penalty`` reads: ``distribution`` π [n, K], of the type
-        of ``rows``.
-        """
-        return {"distribution": true_distribution(fleet.counts).to(rows)}
-
     def penalty(self, model: nn.Module, lane: Any) -> Tensor | None:
         """The regulariser strength·‖π − π̂(w)‖₂ of one client, or None where there is
-        none.
+        none, as in a training without ``lane.distribution`` π [K].
 
         It makes the norms of the output layer's rows follow the true class distribution
         π.
@@ -198,3 +196,70 @@ class ClassWise:
         columns, lower = layout.columns("head.weight"), layout.width - models.shape[1]
         head = models[:, columns.start - lower : columns.stop - lower].double().cpu()
         return norm_distribution(head.view(*counts.shape, -1))
+
+
+class AggregationKey(Method):
+    """The key by which a method is wrapped."""
+
+    aggregation: Literal["average", "class-wise"] = Field(
+        "average",
+        description="class-wise: clients get cwFedAvg's mix (output layer, WDR with λ = 10), not the mean",
+    )
+
+
+class ClassWiseAggregation(AggregationKey, FedAvg):
+    """A method whose server averages whole models, and averages them by class as well.
+
+    Clients start from their mix of the class models instead of the mean.
+    """
+
+    def class_wise(self) -> ClassWise:
+        """How models are aggregated by class."""
+        return ClassWise()
+
+    def adapt(self, model: nn.Module) -> nn.Module:
+        head_of(model, self.name, trained=True)
+        return super().adapt(model)
+
+    def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        loss = super().objective(model, batch, lane)
+        penalty = self.class_wise().penalty(model, lane)
+        return loss if penalty is None else loss + lane.regulariser(penalty)
+
+    def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
+        """Adds the true class ``distribution`` π [n, K], which the regulariser reads."""
+        distribution = true_distribution(fleet.counts).float()
+        return {
+            **super().loss_variables(fleet, inbox),
+            "distribution": distribution.to(fleet.resources.device),
+        }
+
+    def server_state(self, setup: Setup) -> State:
+        state = super().server_state(setup)
+        return {**state, **self.class_wise().server_state(setup, state["model"])}
+
+    def send(self, server: State, audience: Audience) -> Message:
+        distributions = server["distributions"][audience.ids]
+        return self.class_wise().send(server, distributions)
+
+    def greet(self, server: State, audience: Audience) -> Message:
+        """To newcomers an even mix, as everybody's before their first round."""
+        clients, classes = len(audience.ids), audience.setup.classes
+        even = torch.full((clients, classes), 1 / classes).double()
+        return self.class_wise().send(server, even)
+
+    def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        return self.class_wise().received(inbox)
+
+    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        message = super().reply(fleet, inbox, trained)
+        return {**message, **self.class_wise().uplink(fleet, trained)}
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        super().aggregate(server, cohort, uplink)
+        self.class_wise().aggregate(server, cohort, uplink)
+
+    def server_models(self, server: State) -> State:
+        """The class models."""
+        models = enumerate(class_models(server))
+        return {f"class {label}": model for label, model in models}

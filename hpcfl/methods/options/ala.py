@@ -6,20 +6,25 @@ AAAI 2023, eqs 4–7. A client with a model v of its own that receives a model g
 the lower layers of g and starts the upper ones at v + Ω⊙(g − v). It learns the weights
 Ω, one in [0, 1] for each parameter, on its own samples before local training. Only the
 model that training starts from is replaced, so that other methods than FedALA can have
-it too (``ala = true``).
+it too (``ala = true``). ``BlendedStart`` wraps methods that start from the server's
+model, ``BlendedAnchor`` those that start from a client's own under an anchor.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
+from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet, Turn
 from hpcfl.fleet.losses import Batch
-from hpcfl.methods.base import Method, OptionHooks, Setup, State
+from hpcfl.methods._anchored import Anchored
+from hpcfl.methods._server_model import ServerModel
+from hpcfl.methods._shared_body import SharedBody
+from hpcfl.methods.base import Method, Setup, State
 from hpcfl.rows.layout import Group
 
 Activation = Literal["round", "own"]  # whose second round learns Ω until it converges
@@ -117,32 +122,48 @@ class AdaptiveLocalAggregation:
         return blended
 
 
-class Blending(Method):
-    """The base of methods with the option ``ala``; each says what is blended with a
-    client's own model.
-    """
+class BlendingKey(Method):
+    """The key by which a method is wrapped."""
 
-    option_hooks: ClassVar[OptionHooks] = {
-        "ala": {
-            "client_state": (),
-            "start": (),
-            "keep": (),
-            "update": ("start", "keep"),
-        }
-    }
-    keeps: ClassVar[tuple[str, ...]] = ("ala",)
     ala: bool = Field(
         False,
         description="blend own model and what comes down by FedALA's module (s = 0.8, p = 1) before training",
     )
 
+
+class Blending(BlendingKey):
+    """What both wrappers share."""
+
     def adaptive_aggregation(self) -> AdaptiveLocalAggregation:
-        """ALA with this method's settings."""
-        return AdaptiveLocalAggregation()
+        """ALA with the method's settings; of a shared body the upper layer is blended
+        (methods-1.md §6).
+        """
+        layers: Group = "neck" if isinstance(self, SharedBody) else 1
+        return AdaptiveLocalAggregation(layers=layers)
 
     def client_state(self, setup: Setup) -> State:
-        added = self.adaptive_aggregation().client_state(setup) if self.ala else {}
-        return {**super().client_state(setup), **added}
+        blending = self.adaptive_aggregation().client_state(setup)
+        return {**super().client_state(setup), **blending}
+
+
+class BlendedStart(Blending, ServerModel):
+    """A method whose clients start from the server's model, blended with their own."""
+
+    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        received = super().start(fleet, inbox)
+        return self.adaptive_aggregation().adapt(fleet, received)
+
+    def keep(self, fleet: Fleet, trained: Tensor) -> None:
+        super().keep(fleet, trained)
+        fleet.state["model"] = trained
+
+
+class BlendedAnchor(Blending, Anchored):
+    """A method whose clients start from their own model, blended with their anchor."""
+
+    def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
+        own = super().start(fleet, inbox)
+        return self.adaptive_aggregation().adapt(fleet, inbox.get("anchor", own))
 
 
 def cross_entropy(model: nn.Module, batch: Batch, lane: Any) -> Tensor:
