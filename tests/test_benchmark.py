@@ -106,7 +106,8 @@ def test_the_passes_of_a_round_are_those_of_the_methods_defaults(monkeypatch):
     assert defaults["pfedme"].inner_steps == write.PASSES["pfedme"][0]
 
 
-def test_the_launch_files_have_all_methods_and_the_same_seeds():
+def test_the_launch_files_have_the_same_seeds():
+    """Which methods they compare, each of them says itself."""
     for name in ("dirichlet", "two-classes", "hundred"):
         file = PROJECT / "launch" / "benchmark" / f"{name}.toml"
         cells = sweep.expand(config.read(file), str(file))
@@ -116,8 +117,7 @@ def test_the_launch_files_have_all_methods_and_the_same_seeds():
             (3, 3),
         }
         methods = {cell.config.method.name for cell in cells}
-        # APPLE diverges with a hundred clients, and FedBN is FedAvg without batch norm
-        assert set(plugins.names("hpcfl.methods")) - methods <= {"apple", "fedbn"}
+        assert len(methods) > 30 and methods <= set(plugins.names("hpcfl.methods"))
 
 
 def test_the_papers_numbers_stand_beside_those_of_runs(tmp_path):

@@ -25,7 +25,15 @@ from torch import Tensor
 
 from hpcfl.communication.message import Inbox, Message, Pool
 from hpcfl.fleet import Fleet, Turn
-from hpcfl.methods.base import Audience, ClientModel, Cohort, Method, Setup, State
+from hpcfl.methods.base import (
+    Audience,
+    ClientModel,
+    Cohort,
+    Method,
+    Setup,
+    State,
+    search,
+)
 from hpcfl.rows import mixing
 
 
@@ -42,19 +50,24 @@ class Apple(Method):
     reference = "Luo & Wu, IJCAI 2022"
     needs_rounds = True
     relation_lr: float = Field(
-        0.01, ge=0, description="learning rate η₂ of the relationships"
+        0.01,
+        ge=0,
+        description="learning rate η₂ of the relationships",
+        json_schema_extra=search([0.1, 0.05, 0.01, 0.005, 0.001], "FedALA"),
     )
     mu: float = Field(
         0.1,
         ge=0,
         description="strength μ of the penalty that draws relationships to the "
         "shares of samples",
+        json_schema_extra=search([1.0, 0.1, 0.01, 0.001], "FedALA"),
     )
     period: float = Field(
         0.2,
         ge=0,
         le=1,
         description="share L of the rounds in which that penalty fades out",
+        json_schema_extra=search([0.0, 0.2, 0.4, 0.6, 0.8, 1.0], "FedALA"),
     )
     times_clients: bool = Field(
         True,

@@ -16,7 +16,7 @@ averages over S.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -39,6 +39,17 @@ State = dict[str, Tensor]
 # the upper layers that a method treats in its own way: all, the output layer, or the
 # upper n
 Layers = Literal["all", "output"] | PositiveInt
+
+
+def search(values: Sequence[float], source: str) -> dict[str, Any]:
+    """What may be tried for a key where methods are tuned, as a part of its JSON schema:
+    ``Field(…, json_schema_extra=search([0.1, 1.0], "Li et al., 2021"))``.
+
+    Args:
+        values: those that are tried, in the order in which they are to be shown.
+        source: the paper or code that tried them.
+    """
+    return {"search": list(values), "source": source}
 
 
 def head_of(model: nn.Module, method: str, trained: bool = False) -> nn.Linear:
@@ -76,6 +87,8 @@ class Method(MethodSection, ABC):
         cannot be prolonged.
     no_newcomers: why a client that never took part gets no model from this method; ""
         where it does.
+    short: keys with which a few rounds are quick and still show all that the method
+        does, for the tests that every method has to pass.
     keeps: keys of options whose work a class's own hooks do (see ``options``); it counts
         for that class alone.
     trains: groups of columns that a model may not freeze altogether, and what would
@@ -91,6 +104,7 @@ class Method(MethodSection, ABC):
     family: ClassVar[str] = ""
     models: ClassVar[tuple[str, ...]] = ("model",)
     no_newcomers: ClassVar[str] = ""
+    short: ClassVar[Mapping[str, Any]] = {}
     keeps: ClassVar[tuple[str, ...]] = ()
     trains: ClassVar[Mapping[Group, str]] = {}
 

@@ -13,7 +13,8 @@ As the paper and unlike the codes (methods-1.md §12, item 9): that cut is singl
 linkage, theirs complete linkage, and averages are weighted by samples.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, NonNegativeInt
@@ -37,6 +38,7 @@ class CFL(ServerModel):
     """
 
     reference = "Sattler et al., TNNLS 2020"
+    short: ClassVar[Mapping[str, Any]] = {"quiet_rounds": 0, "eps1": 10.0, "eps2": 0.0}
     family = "clusters of clients"
     no_newcomers = "because its updates in the rounds of splitting would have said which cluster it is in"
     eps1: float = Field(

@@ -15,6 +15,9 @@ FedNH's, the head has a bias exactly where the model's has one. Classes that nob
 the cohort holds keep their features.
 """
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor, nn
@@ -40,6 +43,11 @@ class CReFF(ServerModel):
 
     family = "one global model"
     reference = "Shang et al., IJCAI 2022"
+    short: ClassVar[Mapping[str, Any]] = {
+        "features_each": 5,
+        "match_steps": 3,
+        "head_epochs": 3,
+    }
     features_each: PositiveInt = Field(
         100, description="synthetic features n_z of each class"
     )

@@ -13,7 +13,8 @@ divides 0/0; and with partial participation, where the code does not run, the sa
 formulas are taken over the cohort.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -31,6 +32,7 @@ class CwFedAvg(FedAvg):
 
     family = "mixed on the server"
     reference = "Lee & Choi, ICCV 2025"
+    short: ClassVar[Mapping[str, Any]] = {"layers": "all", "wdr": 1.0}
     aggregation: Literal["average", "class-wise"] = Field(
         "class-wise", description="average is FedAvg"
     )

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet
-from hpcfl.methods.base import ClientModel, Setup, State
+from hpcfl.methods.base import ClientModel, Setup, State, search
 from hpcfl.methods.fedavg import FedAvg
 
 
@@ -40,9 +40,12 @@ class Ditto(FedAvg):
         ge=0,
         description="strength λ of the proximal term (FedNH 0.75); "
         "0 is Local beside FedAvg",
+        json_schema_extra=search([0.0001, 0.001, 0.01, 0.1, 1.0, 10.0], "FedALA"),
     )
     personal_epochs: NonNegativeInt = Field(
-        2, description="epochs s on the personal model (FedNH 5)"
+        2,
+        description="epochs s on the personal model (FedNH 5)",
+        json_schema_extra=search(range(1, 11), "FedALA"),
     )
     anchor: Literal["received", "trained"] = Field(
         "received", description="the model that pulls: w, or the trained w_i"

@@ -16,6 +16,7 @@ from pydantic import Field
 from torch import Tensor
 
 from hpcfl.methods._anchored import Anchored
+from hpcfl.methods.base import search
 
 COINCIDE = (
     1e-12  # models that are closer exert no force: 0 is a subgradient of the norm at 0
@@ -56,9 +57,15 @@ class DiversiFed(Anchored):
         2.0,
         ge=0,
         description="strength λ of the proximal term (λ/2α)‖w − z‖²; 0 is Local",
+        json_schema_extra=search(
+            [0.0, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], "DiversiFed"
+        ),
     )
     tau: float = Field(
-        1.0, gt=0, description="temperature τ of the softmax over distances"
+        1.0,
+        gt=0,
+        description="temperature τ of the softmax over distances",
+        json_schema_extra=search([0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1], "DiversiFed"),
     )
 
     def strength(self) -> float:

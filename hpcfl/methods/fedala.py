@@ -9,9 +9,12 @@ is a random subset, not a contiguous slice; only clients that take part keep wha
 makes, where the code overwrites everybody's model.
 """
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from pydantic import Field, PositiveInt
 
-from hpcfl.methods.base import Layers
+from hpcfl.methods.base import Layers, search
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.methods.options.ala import Activation, AdaptiveLocalAggregation
 
@@ -23,13 +26,25 @@ class FedALA(FedAvg):
 
     family = "blended by clients"
     reference = "Zhang et al., AAAI 2023"
+    short: ClassVar[Mapping[str, Any]] = {"most_epochs": 12, "share": 1.0}
     ala: bool = Field(True, description="without it this is FedAvg")
-    eta: float = Field(1.0, ge=0, description="learning rate of the blending weights Ω")
+    eta: float = Field(
+        1.0,
+        ge=0,
+        description="learning rate of the blending weights Ω",
+        json_schema_extra=search([0.1, 1.0, 10.0], "FedALA"),
+    )
     share: float = Field(
-        0.8, gt=0, le=1, description="share s of the local data that learns Ω"
+        0.8,
+        gt=0,
+        le=1,
+        description="share s of the local data that learns Ω",
+        json_schema_extra=search([0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0], "FedALA"),
     )
     layers: Layers = Field(
-        1, description="the upper p layers that are blended; lower ones are copied"
+        1,
+        description="the upper p layers that are blended; lower ones are copied",
+        json_schema_extra=search([1, 2, 3], "FedALA"),
     )
     threshold: float = Field(
         0.01,

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from hpcfl.methods._anchored import Anchored
+from hpcfl.methods.base import search
 
 
 class FedAMP(Anchored):
@@ -23,13 +24,24 @@ class FedAMP(Anchored):
     """
 
     reference = "Huang et al., AAAI 2021"
-    alpha: float = Field(1000.0, ge=0, description="step size α of the server")
+    alpha: float = Field(
+        1000.0,
+        ge=0,
+        description="step size α of the server",
+        json_schema_extra=search([10000.0, 1000.0, 100.0, 10.0, 1.0, 0.1], "FedALA"),
+    )
     lam: float = Field(
         1.0,
         ge=0,
         description="strength λ of the proximal term (λ/2α)‖w − u‖²; 0 is Local",
+        json_schema_extra=search([100.0, 10.0, 1.0, 0.1, 0.01], "FedALA"),
     )
-    sigma: float = Field(0.1, gt=0, description="width σ of the attention exp(−D²/σ)")
+    sigma: float = Field(
+        0.1,
+        gt=0,
+        description="width σ of the attention exp(−D²/σ)",
+        json_schema_extra=search([1.0, 0.5, 0.1, 0.05, 0.01], "FedALA"),
+    )
     relative: bool = Field(
         False,
         description="σ times the median squared distance between uploads, instead of σ",

@@ -8,6 +8,9 @@ fine-tuning; its timings suggest about 14. A straggler does a part of both, so t
 ``pre`` is tuned less, unless the tuning is for the score alone.
 """
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
 
@@ -23,6 +26,7 @@ class FedAvgC(FedAvg):
     """
 
     reference = "baseline of Zhang et al., AAAI 2023"
+    short: ClassVar[Mapping[str, Any]] = {"tune_epochs": 1}
     tune_epochs: NonNegativeInt = Field(
         10, description="epochs of fine-tuning; 0 is the method without -C"
     )

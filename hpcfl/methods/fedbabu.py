@@ -9,7 +9,7 @@ each client's last local model instead, as here with ``tune_from = "local"``.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt
 from torch import Tensor
@@ -30,6 +30,7 @@ class FedBABU(SharedBody):
     primary = "tuned"
     trains: ClassVar[Mapping[Group, str]] = {"body": "nothing would be shared"}
     reference = "Oh et al., ICLR 2022"
+    short: ClassVar[Mapping[str, Any]] = {"tune_epochs": 1, "tune_from": "local"}
     tune_epochs: NonNegativeInt = Field(
         5, description="epochs of fine-tuning after the last round (FedNH 5, PFLlib 10)"
     )

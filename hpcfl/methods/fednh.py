@@ -13,7 +13,8 @@ starts at 1 and is averaged; the μ_ic are normalised before they are averaged, 
 weighted by class.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as functional
@@ -30,6 +31,7 @@ from hpcfl.methods.base import (
     Setup,
     State,
     head_of,
+    search,
 )
 from hpcfl.models import parts
 from hpcfl.models._heads import CosineHead
@@ -46,11 +48,16 @@ class FedNH(Method):
     family = "prototypes as head"
     primary = "post"
     reference = "Dai et al., AAAI 2023"
+    short: ClassVar[Mapping[str, Any]] = {"rho": 0.5}
     weights: Literal["samples", "uniform"] = Field(
         "uniform", description="weights of the clients' bodies"
     )
     rho: float = Field(
-        0.9, ge=0, le=1, description="share ρ of the old prototype that is kept"
+        0.9,
+        ge=0,
+        le=1,
+        description="share ρ of the old prototype that is kept",
+        json_schema_extra=search([0.1, 0.3, 0.5, 0.7, 0.9], "FedNH"),
     )
     scale: float = Field(
         1.0,

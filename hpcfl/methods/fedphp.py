@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet, at
 from hpcfl.fleet.losses import Batch
-from hpcfl.methods.base import ClientModel, Setup, State
+from hpcfl.methods.base import ClientModel, Setup, State, search
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.models import parts
 
@@ -78,13 +78,20 @@ class FedPHP(FedAvg):
     models: ClassVar[tuple[str, ...]] = ("model", "inherited")
     inherited: ClassVar[tuple[str, ...]] = ("inherited",)
     mu: float = Field(
-        0.9, ge=0, le=1, description="final weight μ of the past in the inherited model"
+        0.9,
+        ge=0,
+        le=1,
+        description="final weight μ of the past in the inherited model",
+        json_schema_extra=search(
+            [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0], "FedALA"
+        ),
     )
     lam: float = Field(
         0.01,
         ge=0,
         le=1,
         description="weight λ of the inherited model's supervision; 0 trains like FedAvg",
+        json_schema_extra=search([0.1, 0.05, 0.01, 0.005, 0.001], "FedALA"),
     )
     variant: Literal["original", "pfllib"] = Field(
         "original", description="schedule of m and widths of the kernel"

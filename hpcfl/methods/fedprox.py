@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet
+from hpcfl.methods.base import search
 from hpcfl.methods.fedavg import FedAvg
 
 
@@ -19,7 +20,10 @@ class FedProx(FedAvg):
 
     reference = "Li et al., MLSys 2020"
     mu: float = Field(
-        0.001, ge=0, description="strength μ of the proximal term; 0 is FedAvg"
+        0.001,
+        ge=0,
+        description="strength μ of the proximal term; 0 is FedAvg",
+        json_schema_extra=search([0.1, 0.01, 0.001, 0.0001], "FedALA"),
     )
 
     def proximal_term(self, fleet: Fleet, inbox: Inbox) -> tuple[float, Tensor]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet
+from hpcfl.methods.base import search
 from hpcfl.methods.fedper import FedPer
 
 
@@ -28,6 +29,7 @@ class FedRep(FedPer):
         5,
         description="epochs τ on the head before those on the body "
         "(FedALA 5, FedNH 10)",
+        json_schema_extra=search(range(1, 11), "FedALA"),
     )
 
     def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:

@@ -65,6 +65,7 @@ class FedRoD(FedPer):
         Mapping[Group, str]
     ] = {}  # the generic head is shared, whatever the body
     reference = "Chen & Chao, ICLR 2022"
+    short: ClassVar[Mapping[str, Any]] = {"personal": "hyper"}
     personal: Literal["linear", "hyper"] = Field(
         "linear", description="the personal head: a private layer, or a hypernetwork's"
     )

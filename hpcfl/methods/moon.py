@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet, at
 from hpcfl.fleet.losses import Batch
-from hpcfl.methods.base import Setup, State
+from hpcfl.methods.base import Setup, State, search
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.models import parts
 
@@ -37,7 +37,10 @@ class Moon(FedAvg):
 
     reference = "Li et al., CVPR 2021"
     mu: float = Field(
-        5.0, ge=0, description="weight μ of the contrast (1 CIFAR-100); 0 is FedAvg"
+        5.0,
+        ge=0,
+        description="weight μ of the contrast (1 CIFAR-100); 0 is FedAvg",
+        json_schema_extra=search([0.1, 1.0, 5.0, 10.0], "Li et al., CVPR 2021"),
     )
     tau: float = Field(0.5, gt=0, description="temperature τ of the contrast")
 

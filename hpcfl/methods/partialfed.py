@@ -16,7 +16,8 @@ T decays each round, down to a floor because the draw overflows as T → 0. The 
 PFLlib removed overwrites what it learns with each draw; here a_i accumulates.
 """
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, NonNegativeInt
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet, Turn
-from hpcfl.methods.base import ClientModel, Setup, State
+from hpcfl.methods.base import ClientModel, Setup, State, search
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.rows.layout import Layout
 
@@ -44,6 +45,7 @@ class PartialFed(FedAvg):
     inherited = ("model",)
     family = "personal beside global"
     reference = "Sun et al., NeurIPS 2021"
+    short: ClassVar[Mapping[str, Any]] = {"warmup": 1}
     unheeded = ("optimizer", "momentum", "weight_decay", "clip")
     draw: Literal["round", "batch"] = Field(
         "round", description="load before local training, or anew in every mini-batch"
@@ -58,7 +60,13 @@ class PartialFed(FedAvg):
         0.965, gt=0, le=1, description="factor of the temperature in each round"
     )
     strategy_share: float = Field(
-        0.2, ge=0, lt=1, description="share of batches that train the strategy"
+        0.2,
+        ge=0,
+        lt=1,
+        description="share of batches that train the strategy",
+        json_schema_extra=search(
+            [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9], "FedALA"
+        ),
     )
     strategy_lr: float | None = Field(
         None, ge=0, description="rate η_a of the strategy; default: plain_lr"

@@ -12,13 +12,16 @@ with w_i, so that w_i is what is scored, and all clients train though only a coh
 averaged. Here θ, which is scored, is a row of its own, and only the cohort trains.
 """
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import torch
 from pydantic import Field, PositiveInt, model_validator
 from torch import Tensor
 
 from hpcfl.communication.message import Inbox
 from hpcfl.fleet import Fleet, Turn
-from hpcfl.methods.base import ClientModel, Cohort, Setup, State
+from hpcfl.methods.base import ClientModel, Cohort, Setup, State, search
 from hpcfl.methods.fedavg import ServerModel
 
 
@@ -31,21 +34,33 @@ class PFedMe(ServerModel):
     inherited = ("personal",)
     family = "personal beside global"
     reference = "Dinh et al., NeurIPS 2020"
+    short: ClassVar[Mapping[str, Any]] = {"lam": 5.0}
     unheeded = ("optimizer", "momentum", "weight_decay", "clip")
     lam: float = Field(
         15.0,
         ge=0,
         description="strength λ of the proximal term between θ and w_i; "
         "0 never moves w_i",
+        json_schema_extra=search(
+            [0.0, 0.1, 1.0, 5.0, 10.0, 15.0, 20.0, 50.0], "FedALA"
+        ),
     )
     personal_lr: float = Field(
-        0.01, gt=0, description="learning rate η_p of θ (FedALA 0.01, the authors 0.09)"
+        0.01,
+        gt=0,
+        description="learning rate η_p of θ (FedALA 0.01, the authors 0.09)",
+        json_schema_extra=search([0.1, 0.01, 0.001, 0.0001], "FedALA"),
     )
-    inner_steps: PositiveInt = Field(5, description="steps K on θ for each mini-batch")
+    inner_steps: PositiveInt = Field(
+        5,
+        description="steps K on θ for each mini-batch",
+        json_schema_extra=search([1, 5, 10, 20], "FedALA"),
+    )
     beta: float = Field(
         1.0,
         ge=0,
         description="the server's step β; 1 is the average, more extrapolates",
+        json_schema_extra=search([0.1, 0.5, 0.9, 1.0], "FedALA"),
     )
     mu: float = Field(
         0.0,

@@ -2,8 +2,9 @@
 describe themselves.
 
 Reading that off the code means importing torch and playing a small round of every
-method, so it is kept in ``catalogue.json``. ``python -m hpcfl.report.catalogue`` writes
-that file anew; a test says when it is due.
+method, so it is kept in ``catalogue.json``. A file that is not in it yet is read when it
+is asked for. ``python -m hpcfl.report.catalogue`` writes ``catalogue.json`` and the
+tables of README anew; tests say when that is due.
 """
 
 import importlib
@@ -18,6 +19,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import blame, plugins
 
 STORED = Path(__file__).with_suffix(".json")
+README = Path(__file__).parents[2] / "README.md"  # only in a checkout
 Keys = dict[str, dict[str, Any]]  # JSON schemas by key
 Entry = dict[
     str, Any
@@ -37,6 +39,11 @@ NAMED_BY = {
     "scores": "evaluation.scores",
     "datasets": "data.dataset",
 }  # the key that names one in an experiment
+COMMAND = "written by python -m hpcfl.report.catalogue"
+TABLES = {
+    "datasets": "| name | |\n|---|---|",
+    "methods": "| name | paper | idea |\n|---|---|---|",
+}  # those of README, by kind: the lines above the first entry
 
 
 def entries(kind: str) -> list[Entry]:
@@ -51,12 +58,12 @@ def entries(kind: str) -> list[Entry]:
     * datasets: ``built_in``; ``files``, where its files come from; ``looked_for``,
       their paths below ``data.root``.
     """
-    stored: list[Entry] = json.loads(STORED.read_text(encoding="utf-8"))[kind]
-    if [entry["name"] for entry in stored] != plugins.names(
-        PACKAGES[kind]
-    ):  # a file has come or gone
-        return described(kind)
-    return stored
+    stored = json.loads(STORED.read_text(encoding="utf-8"))[kind]
+    by_name = {entry["name"]: entry for entry in stored}
+    return [
+        by_name[name] if name in by_name else _built_in(kind, name)
+        for name in plugins.names(PACKAGES[kind])
+    ]
 
 
 def described(kind: str) -> list[Entry]:
@@ -82,6 +89,26 @@ def text() -> str:
         )
         + "\n"
     )
+
+
+def with_tables(page: str, catalogue: dict[str, list[Entry]]) -> str:
+    """README with its tables of methods and data sets as ``catalogue`` has them."""
+    for kind, header in TABLES.items():
+        begin, end = f"<!-- {kind}: {COMMAND} -->\n", f"<!-- end of {kind} -->"
+        before, _, rest = page.partition(begin)
+        rows = [_row(kind, entry) for entry in catalogue[kind]]
+        table = "\n".join([header, *rows])
+        page = f"{before}{begin}\n{table}\n\n{end}{rest.partition(end)[2]}"
+    return page
+
+
+def _row(kind: str, entry: Entry) -> str:
+    """A line of a table; a method's description begins with its name and a colon."""
+    text = entry["description"].removesuffix(".")
+    if kind == "datasets":
+        return f"| `{entry['name']}` | {text} |"
+    idea = text.partition(": ")[2]
+    return f"| `{entry['name']}` | {entry['reference']} | {idea} |"
 
 
 def _built_in(kind: str, name: str) -> Entry:
@@ -180,4 +207,7 @@ def _untitled(properties: Keys) -> Keys:
 
 
 if __name__ == "__main__":
-    STORED.write_text(text(), encoding="utf-8")
+    content = text()
+    STORED.write_text(content, encoding="utf-8")
+    page = with_tables(README.read_text(encoding="utf-8"), json.loads(content))
+    README.write_text(page, encoding="utf-8")

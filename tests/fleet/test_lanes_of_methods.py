@@ -6,9 +6,10 @@ is enough for them here.
 import numpy as np
 import pytest
 import torch
+from every_method import NAMES, short
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.experiment import config, plugins
+from hpcfl.experiment import config
 from hpcfl.fleet import replay
 from hpcfl.preparation.prepare import prepare
 
@@ -28,15 +29,6 @@ LANES = [2, 7, 8]
 # Three steps, two, and one of fewer samples: every number of lanes and every size of a
 # batch is recorded.
 UNEQUAL = [[4, 3, 0, 1], [0, 6, 4, 2], [1, 0, 1, 0]]
-SHORT = {
-    "fedavg-c": {"tune_epochs": 1},
-    "fedprox-c": {"tune_epochs": 1},
-    "fedala": {"most_epochs": 3, "share": 1.0},
-    "cwfedavg": {"layers": "all", "wdr": 1.0},
-    "cfl": {"quiet_rounds": 0, "eps1": 10.0, "eps2": 0.0},
-    "creff": {"features_each": 5, "match_steps": 3, "head_epochs": 3},
-    "partialfed": {"warmup": 0},
-}
 # The paper's kernel is as wide as the mean distance of features: next to nothing in the
 # first round, where both models are still alike, which amplifies the rounding of single
 # precision by some amount that depends on the processor. PFLlib's has fixed widths.
@@ -93,7 +85,7 @@ def play(
     **training,
 ):
     played = federate(
-        {"name": name, **SHORT.get(name, {}), **(keys or {})},
+        short(name, **(keys or {})),
         counts,
         rounds=rounds,
         data={"dataset": data},
@@ -103,7 +95,7 @@ def play(
     return state(played)
 
 
-@pytest.mark.parametrize("name", plugins.names("hpcfl.methods"))
+@pytest.mark.parametrize("name", NAMES)
 def test_methods_in_double_precision(federate, double, name):
     serial = play(federate, name, 1, 2, "tiny:blobs64", momentum=0.5, clip=1.0)
     assert all(
@@ -115,7 +107,7 @@ def test_methods_in_double_precision(federate, double, name):
     assert apart(side_by_side, serial) < 1e-6
 
 
-@pytest.mark.parametrize("name", plugins.names("hpcfl.methods"))
+@pytest.mark.parametrize("name", NAMES)
 def test_methods_after_an_epoch_in_single_precision(federate, name):
     keys = SINGLE.get(name, {})
     serial = play(federate, name, 1, 1, keys=keys, lr=0.005)
@@ -123,7 +115,7 @@ def test_methods_after_an_epoch_in_single_precision(federate, name):
     assert apart(side_by_side, serial) < 1e-4
 
 
-@pytest.mark.parametrize("name", plugins.names("hpcfl.methods"))
+@pytest.mark.parametrize("name", NAMES)
 def test_methods_have_the_same_bits_recorded_and_not(federate, monkeypatch, name):
     found = []
     for often in (0, 10**9):

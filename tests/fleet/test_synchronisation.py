@@ -4,6 +4,7 @@ still until all before is done.
 
 import pytest
 import torch
+from every_method import NAMES, short
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hpcfl.fleet import training
@@ -60,33 +61,10 @@ def watched(monkeypatch):
     return asked, epochs
 
 
-METHODS = [
-    "fedavg",
-    {"name": "cwfedavg", "wdr": 1.0},
-    "fedprox",
-    {"name": "fedala", "most_epochs": 3},
-    "diversifed",
-    "fednh",
-    "fedproto",
-    "feduv",
-    "fedrep",
-    "ditto",
-    "pfedme",
-    "per-fedavg",
-    "partialfed",
-    "fedphp",
-    "apple",
-    "fedrod",
-    "scaffold",
-    "moon",
-    "apfl",
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS, ids=str)
-def test_no_method_waits_inside_an_epoch(federate, watched, method):
-    federate(method, rounds=2, runtime={"lanes": 8})
+@pytest.mark.parametrize("name", NAMES)
+def test_no_method_waits_inside_an_epoch(federate, watched, name):
+    federate(short(name), rounds=2, runtime={"lanes": 8})
     asked, epochs = watched
     assert asked == [] and len(epochs) > 1
 

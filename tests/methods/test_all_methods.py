@@ -3,65 +3,43 @@
 import numpy as np
 import pytest
 import torch
+from every_method import NAMES, kind, short
 
 from hpcfl.communication.message import Mean
-from hpcfl.experiment import plugins
+from hpcfl.methods.fedavg import ServerModel
 
 pytestmark = pytest.mark.slow
 
 BODIES = ["fedper", "fedrep", "fedrod", "fedbabu"]
 ROWS = ["diversifed", "fedamp", "cfl", "fedcac"]
-MIXING = [
-    *BODIES,
+SENDING_MORE = [
     "local",
-    "fedavg",
-    "fedprox",
-    "fedavg-c",
-    "fedprox-c",
     "cwfedavg",
-    "fedala",
-    "diversifed",
     "fednh",
-    "per-fedavg",
     "pfedme",
-    "ditto",
-    "fedphp",
-    "partialfed",
-    "fedamp",
-    "feduv",
-    "cfl",
     "ifca",
-    "fedcac",
     "creff",
     "scaffold",
-    "moon",
-    "apfl",
     "fedbn",
 ]
-METHODS = [*MIXING, "fedfomo", "apple", "fedproto", "fedadam", "fedyogi"]
-SHORT = {
-    "fedavg-c": {"tune_epochs": 1},
-    "fedprox-c": {"tune_epochs": 1},
-    "fedala": {"most_epochs": 12, "share": 1.0},
-    "cwfedavg": {"layers": "all", "wdr": 1.0},
-    "fednh": {"rho": 0.5},
-    "per-fedavg": {"variant": "hessian-free"},
-    "pfedme": {"lam": 5.0},
-    "partialfed": {"warmup": 1},
-    "fedrod": {"personal": "hyper"},
-    "cfl": {"quiet_rounds": 0, "eps1": 10.0, "eps2": 0.0},
-    "creff": {"features_each": 5, "match_steps": 3, "head_epochs": 3},
-}
+
+
+def averages(name):
+    """Whether the server averages whole models, and does nothing else."""
+    method = kind(name)
+    return issubclass(method, ServerModel) and all(
+        getattr(method, hook) is getattr(ServerModel, hook)
+        for hook in ("reply", "update", "aggregate")
+    )
+
+
+MIXING = sorted({*BODIES, *ROWS, *SENDING_MORE, *filter(averages, NAMES)})
 # Noise, validation samples, or which samples share a step, are keyed by the client's
 # number; APPLE's state names clients.
 NUMBERED = {"per-fedavg", "partialfed", "fedfomo", "apple"}
 COUNTS = [[8, 3, 0, 1], [0, 9, 2, 2], [1, 0, 6, 6], [3, 0, 5, 10]]
 
-every_method = pytest.mark.parametrize("name", METHODS)
-
-
-def method(name, **keys):
-    return {"name": name, **SHORT.get(name, {}), **keys}
+every_method = pytest.mark.parametrize("name", NAMES)
 
 
 def uploads(name, setup, server, rows):
@@ -129,7 +107,7 @@ def test_16_1_identical_models_are_a_fixed_point_of_the_mixing(federate, arrived
     """Also rows of A sum to one: models that are all the same vector c stay c whatever
     its size.
     """
-    played = federate(method(name), rounds=1)
+    played = federate(short(name), rounds=1)
     setup, algorithm = played.prepared.setup, played.prepared.method
     everyone = played.prepared.cohort(np.arange(setup.clients), 2)
     server = algorithm.server_state(setup)
@@ -150,15 +128,15 @@ def test_16_1_identical_models_are_a_fixed_point_of_the_mixing(federate, arrived
         torch.testing.assert_close(found, expected, rtol=2e-7, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in NUMBERED])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in NUMBERED])
 def test_16_3_renumbering_clients_permutes_results_only(federate, name):
     """With one full batch an epoch; batches are shuffled by the client's number, which
     changes the order of sums.
     """
     order = [2, 0, 3, 1]
     whole = {"training": {"batch_size": 100}}
-    first = federate(method(name), COUNTS, **whole)
-    other = federate(method(name), [COUNTS[client] for client in order], **whole)
+    first = federate(short(name), COUNTS, **whole)
+    other = federate(short(name), [COUNTS[client] for client in order], **whole)
     # what it computes of a client has the same bits beside any others
     assert not first.prepared.resources.kernel.dependent
     for column in ("clients/pre/loss", "clients/post/loss"):
@@ -200,7 +178,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_16_4_no_nan(federate, name, case):
     counts, sections = CASES[case]
-    played = federate(method(name), counts, **{"rounds": 2, **sections})
+    played = federate(short(name), counts, **{"rounds": 2, **sections})
     for tensor in (*played.server.values(), *played.clients.values()):
         assert tensor.double().isfinite().all()
     assert np.isfinite(played.values["pre/weighted"]).all()
@@ -227,7 +205,7 @@ def test_columns_count_the_same_clients_whatever_the_method(federate, name):
     """``pre`` is of everyone who is asked, also after the last round; ``post`` of those
     who trained in the round.
     """
-    values = federate(method(name), rounds=3, participation={"fraction": 0.3}).values
+    values = federate(short(name), rounds=3, participation={"fraction": 0.3}).values
     trained = np.isfinite(values["clients/diverged"])
     assert 0 < trained[:-1].sum() < trained[:-1].size and not trained[-1].any()
     losses = {
@@ -286,15 +264,12 @@ AFTER = {
 
 
 def test_a_method_counts_the_score_before_or_after_local_training_as_its_paper():
-    counted = {
-        name: plugins.find("hpcfl.methods", "method", name).primary for name in METHODS
-    }
-    assert counted == {
+    expected = {
         **dict.fromkeys(BEFORE, "pre"),
         **dict.fromkeys(AFTER, "post"),
         "fedbabu": "tuned",
     }
-    assert sorted(METHODS) == plugins.names("hpcfl.methods")
+    assert {name: kind(name).primary for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -316,7 +291,7 @@ def test_plain_steps_have_their_own_learning_rate_under_adam(federate, name):
 @every_method
 def test_lanes_do_not_change_a_bit(federate, name):
     digests = {
-        federate(method(name), rounds=2, runtime={"lanes": lanes}).digest
+        federate(short(name), rounds=2, runtime={"lanes": lanes}).digest
         for lanes in (2, 7, "auto")
     }
     assert len(digests) == 1

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from methods.test_all_methods import METHODS, method
+from every_method import NAMES, short
 
 from hpcfl import trial
 from hpcfl.communication.communicator import OneProcess
@@ -40,7 +40,7 @@ OTHERS = [
 ]
 PLAYED = [
     case
-    for case in [*((name, model) for name in METHODS for model in MODELS), *OTHERS]
+    for case in [*((name, model) for name in NAMES for model in MODELS), *OTHERS]
     if case not in REFUSED
 ]
 
@@ -57,9 +57,7 @@ def constants_of(prepared):
 def test_a_method_that_needs_what_is_frozen_says_so(case):
     name, model = case
     with pytest.raises(UserError, match=REFUSED[case]):
-        prepare(
-            config.parse(tiny.table(method(name), model=named(model))), OneProcess()
-        )
+        prepare(config.parse(tiny.table(short(name), model=named(model))), OneProcess())
 
 
 @pytest.mark.slow
@@ -67,11 +65,11 @@ def test_a_method_that_needs_what_is_frozen_says_so(case):
 def test_what_is_frozen_never_moves(federate, name, model):
     """Nor do the statistics of a batch norm that is frozen; lanes are like one by one."""
     ended = [
-        federate(method(name), rounds=2, model=named(model), runtime={"lanes": lanes})
+        federate(short(name), rounds=2, model=named(model), runtime={"lanes": lanes})
         for lanes in (1, 2, 5)
     ]
     begun = prepare(
-        config.parse(tiny.table(method(name), model=named(model))), OneProcess()
+        config.parse(tiny.table(short(name), model=named(model))), OneProcess()
     )
     initial = constants_of(begun)
     assert initial
@@ -92,12 +90,12 @@ def test_what_is_frozen_never_moves(federate, name, model):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_frozen_layer_is_a_layer_that_torch_does_not_know(federate, name):
     """The same bits as of a model whose frozen numbers are no parameters at all."""
     ended = [
         federate(
-            method(name),
+            short(name),
             rounds=2,
             model=named("lora", unknown=unknown),
             runtime={"lanes": 1},

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 import tiny
 import torch
+from every_method import NAMES, kind, short
 
 import hpcfl
 from hpcfl.communication.communicator import OneProcess
@@ -25,16 +26,9 @@ from hpcfl.methods.options.class_wise import ClassWise
 from hpcfl.preparation.prepare import prepare
 
 MIXED = [
-    "fedprox",
-    "fedavg-c",
-    "fedprox-c",
-    "fedala",
-    "feduv",
-    "per-fedavg",
-    "ditto",
-    "fedphp",
-    "partialfed",
-    "moon",
+    name
+    for name in NAMES
+    if issubclass(kind(name), FedAvg) and name not in ("fedavg", "cwfedavg")
 ]
 
 
@@ -61,16 +55,8 @@ def test_class_wise_fedprox_without_a_pull_is_cwfedavg(federate):
 
 @pytest.mark.parametrize("name", MIXED)
 def test_class_wise_aggregation_changes_the_start_models(federate, name):
-    short = (
-        {"tune_epochs": 1}
-        if name.endswith("-c")
-        else {"most_epochs": 12}
-        if name == "fedala"
-        else {}
-    )
     average, class_wise = (
-        federate({"name": name, "aggregation": how, **short})
-        for how in ("average", "class-wise")
+        federate(short(name, aggregation=how)) for how in ("average", "class-wise")
     )
     assert "uploads" in class_wise.server and "uploads" not in average.server
     assert not torch.equal(class_wise.server["model"], average.server["model"])
@@ -256,9 +242,9 @@ def test_a_method_without_options_has_none_of_their_hooks():
     wrappers = {option.wrapper for option in OPTIONS}
     assert not wrappers & set(type(plain).__mro__)
     assert wrappers & set(type(blended).__mro__) == {BlendedStart}
-    for kind in (type(plain), type(blended)):
-        assert (kind.__name__, kind.__module__) == ("FedProx", FedProx.__module__)
-        assert kind.__doc__ == FedProx.__doc__
+    for derived in (type(plain), type(blended)):
+        assert (derived.__name__, derived.__module__) == ("FedProx", FedProx.__module__)
+        assert derived.__doc__ == FedProx.__doc__
 
 
 @pytest.mark.slow

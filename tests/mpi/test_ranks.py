@@ -2,53 +2,19 @@
 every method on real data with half of them, resumed too.
 """
 
+import json
 from pathlib import Path
 
 import jobs
 import numpy as np
 import pytest
 import tiny
+from every_method import NAMES, kind, short
 
-from hpcfl.experiment import plugins
 from hpcfl.storage import results
 
 pytestmark = pytest.mark.mpi
 
-METHODS = {
-    "local": "",
-    "fedavg": "",
-    "fedprox": "",
-    "fedavg-c": "method.tune_epochs = 1",
-    "fedprox-c": "method.tune_epochs = 1",
-    "cwfedavg": "",
-    "fedala": "method.most_epochs = 12",
-    "diversifed": "",
-    "fednh": "",
-    "fedamp": "",
-    "fedfomo": "",
-    "ifca": "",
-    "feduv": "",
-    "fedproto": "",
-    "cfl": "method.quiet_rounds = 0\nmethod.eps1 = 10.0\nmethod.eps2 = 0.0",
-    "fedper": "",
-    "fedrep": "",
-    "fedbabu": "method.tune_from = 'local'",
-    "fedrod": "method.personal = 'hyper'",
-    "ditto": "",
-    "pfedme": "method.lam = 5.0",
-    "fedphp": "",
-    "partialfed": "method.warmup = 1",
-    "fedcac": "",
-    "per-fedavg": "",
-    "apple": "",
-    "scaffold": "",
-    "moon": "",
-    "apfl": "",
-    "fedbn": "",
-    "fedadam": "",
-    "fedyogi": "",
-    "creff": "method.head_epochs = 2\nmethod.match_steps = 2\nmethod.features_each = 10",
-}
 NEWCOMERS = "newcomers.clients = 3\nnewcomers.epochs = 1"
 TENSORS = str(Path(__file__).with_name("tensors.py"))
 # kinds of messages and of private state
@@ -74,18 +40,14 @@ every = 1
 """
 
 
-def test_every_method_is_tested():
-    assert sorted(METHODS) == plugins.names("hpcfl.methods")
-
-
 @pytest.mark.timeout(1800)
 def test_every_method_on_digits_with_three_ranks_and_resumed(start, alone, tmp_path):
     file = tmp_path / "experiment.toml"
-    file.write_text(DIGITS + grid(METHODS, (0.5,), NEWCOMERS))
+    file.write_text(DIGITS + grid(NAMES, (0.5,), NEWCOMERS))
     assert alone(str(file), tmp_path / "1") == 0
     code, output = start(3, file, "--out", tmp_path / "3").wait()
     assert code == 0, output
-    compare(tmp_path / "1", tmp_path / "3", len(METHODS))
+    compare(tmp_path / "1", tmp_path / "3", len(NAMES))
     for cell in cells(tmp_path / "3"):
         values = results.read(tmp_path / "3" / cell).values
         scores = [values[name] for name in values if name.endswith("/weighted")]
@@ -95,8 +57,8 @@ def test_every_method_on_digits_with_three_ranks_and_resumed(start, alone, tmp_p
         # as if killed before it was there
         (tmp_path / "3" / cell / "checkpoints" / "manifest-00000002.json").unlink()
     code, output = start(2, file, "--out", tmp_path / "3").wait()
-    assert code == 0 and output.count("continues after round 1") == len(METHODS), output
-    compare(tmp_path / "1", tmp_path / "3", len(METHODS))
+    assert code == 0 and output.count("continues after round 1") == len(NAMES), output
+    compare(tmp_path / "1", tmp_path / "3", len(NAMES))
 
 
 @pytest.mark.timeout(1800)
@@ -284,16 +246,15 @@ def grid(names, fractions=(1.0, 0.5), newcomers=""):
 
     newcomers: keys for those methods that have something for them.
     """
-    own = {
-        name: plugins.find("hpcfl.methods", "method.name", name).no_newcomers
-        for name in names
-    }
-    cases = "".join(
-        f"[[sweep.cases]]\nmethod.name = '{name}'\n{METHODS[name]}\n"
-        f"{'' if own[name] else newcomers}\n"
-        for name in names
-    )
-    return f"[sweep]\nparticipation.fraction = {list(fractions)}\n{cases}"
+    lines = [f"[sweep]\nparticipation.fraction = {list(fractions)}"]
+    for name in names:
+        lines.append("[[sweep.cases]]")
+        # a JSON string, number or truth value is one of TOML, too
+        for key, value in short(name).items():
+            lines.append(f"method.{key} = {json.dumps(value)}")
+        if not kind(name).no_newcomers:
+            lines.append(newcomers)
+    return "\n".join(lines)
 
 
 def cells(folder):

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from hpcfl.experiment import plugins
+from hpcfl.experiment import config, plugins
 from hpcfl.report import catalogue
 
 
@@ -25,6 +25,8 @@ def test_methods_have_keys_with_meanings():
         "minimum": 0,
         "type": "number",
         "description": "strength μ of the proximal term; 0 is FedAvg",
+        "search": [0.1, 0.01, 0.001, 0.0001],
+        "source": "FedALA",
     }
     assert listed["fedavg"]["reference"] == "McMahan et al., AISTATS 2017"
     assert "mu" not in listed["fedavg"]["keys"]
@@ -33,6 +35,21 @@ def test_methods_have_keys_with_meanings():
         for method in listed.values()
         for schema in method["keys"].values()
     )
+
+
+def test_what_may_be_searched_is_allowed_and_has_a_source():
+    """The default is among the values where the paper's own choice is."""
+    searched = 0
+    for method in catalogue.entries("methods"):
+        for key, schema in method["keys"].items():
+            if "search" not in schema:
+                continue
+            searched += 1
+            assert schema["default"] in schema["search"] and schema["source"]
+            for value in schema["search"]:
+                table = {"name": method["name"], key: value}
+                config.parse({"method": table})
+    assert searched > 20
 
 
 def test_a_new_file_is_listed_before_the_catalogue_is_written_anew(

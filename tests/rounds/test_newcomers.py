@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from every_method import NAMES, kind, short
 
 from hpcfl import trial
 from hpcfl.commands.run import run
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import RankFailure, UserError
-from hpcfl.experiment import config, plugins
+from hpcfl.experiment import config
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.preparation.prepare import prepare
 from hpcfl.report import sweep_table, tables
@@ -19,17 +20,7 @@ from hpcfl.storage import results
 
 TRAINED = [[8, 3, 0, 0], [0, 9, 2, 0], [1, 0, 6, 6]]
 COUNTS = [*TRAINED, [0, 5, 5, 0], [6, 0, 0, 6]]  # the last two are newcomers
-SHORT = {
-    "fedavg-c": {"tune_epochs": 1},
-    "fedprox-c": {"tune_epochs": 1},
-    "fedala": {"most_epochs": 12},
-    "cfl": {"quiet_rounds": 0},
-    "creff": {"features_each": 5, "match_steps": 3, "head_epochs": 3},
-}
-METHODS = plugins.names("hpcfl.methods")
-BARRED = [
-    name for name in METHODS if plugins.find("hpcfl.methods", "", name).no_newcomers
-]
+BARRED = [name for name in NAMES if kind(name).no_newcomers]
 
 
 def sections(epochs, **more):
@@ -102,10 +93,10 @@ def test_without_epochs_they_are_only_scored(federate):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in METHODS if name not in BARRED])
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in BARRED])
 def test_they_leave_no_trace_in_any_method(federate, name):
     """The state is that of a run without them, whose partition ends before them."""
-    method = {"name": name, **SHORT.get(name, {})}
+    method = short(name)
     alone = federate(method, TRAINED, rounds=1)
     with_them = federate(method, COUNTS, rounds=1, **sections(1))
     assert with_them.digest == alone.digest

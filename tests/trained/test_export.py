@@ -5,7 +5,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from methods.test_all_methods import METHODS, method
+from every_method import NAMES, short
 from safetensors.torch import load_file
 
 from hpcfl.commands.export import export
@@ -25,7 +25,7 @@ def exported(run, out, *arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", NAMES)
 def test_exported_models_have_the_recorded_accuracy_in_every_method(
     played, tmp_path, name
 ):
@@ -34,7 +34,7 @@ def test_exported_models_have_the_recorded_accuracy_in_every_method(
     """
     fraction = 1.0 if name == "apple" else 0.6
     run = played(
-        method(name),
+        short(name),
         model={"name": "tiny:normalised"},
         participation={"fraction": fraction},
     )
@@ -75,7 +75,7 @@ def test_exported_models_have_the_recorded_accuracy_in_every_method(
     ],
 )
 def test_exported_models_have_what_is_frozen(played, tmp_path, name, model):
-    run = played(method(name), model={"name": f"tiny:{model}"})
+    run = played(short(name), model={"name": f"tiny:{model}"})
     known = exported(run, tmp_path / "out", None, False, None, "last")
     for stem, about in known.items():
         assert about["accuracy"] == about["recorded"]
