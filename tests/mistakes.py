@@ -39,7 +39,7 @@ class FreeLoss(FedAvg):
 
 
 class UnknownVariable(FedAvg):
-    def fit(self, fleet, rows, inbox):
+    def local_train(self, fleet, rows, inbox):
         return fleet.train(rows, variables={"received": fleet.rows(rows)})
 
     def loss(self, model, batch, lane):
@@ -47,7 +47,7 @@ class UnknownVariable(FedAvg):
 
 
 class OneRowOfAll(FedAvg):
-    def fit(self, fleet, rows, inbox):
+    def local_train(self, fleet, rows, inbox):
         received = {"received": self.received(fleet, inbox)}
         return fleet.train(rows, variables=received)
 
@@ -77,7 +77,7 @@ class WrongState(FedAvg):
     def client_state(self, setup):
         return {"last": torch.zeros(3)}
 
-    def keep(self, fleet, trained):
+    def store_state(self, fleet, trained):
         fleet.state["last"] = trained
 
 
@@ -85,12 +85,12 @@ class NoRows(FedAvg):
     def client_state(self, setup):
         return {"last": torch.zeros(setup.layout.width)}
 
-    def keep(self, fleet, trained):
+    def store_state(self, fleet, trained):
         fleet.state["last"] = trained[0]
 
 
 class Counting(FedAvg):
-    def keep(self, fleet, trained):
+    def store_state(self, fleet, trained):
         self.calls = fleet.round
 
 
@@ -124,8 +124,8 @@ class Odd(FedAvg):
             raise ValueError("all messages are equal")
         super().aggregate(server, cohort, uplink)
 
-    def reply(self, fleet, inbox, trained):
-        return {**super().reply(fleet, inbox, trained), "rows": trained}
+    def upload(self, fleet, inbox, trained):
+        return {**super().upload(fleet, inbox, trained), "rows": trained}
 
 
 class Image(nn.Module):

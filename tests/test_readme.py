@@ -97,9 +97,14 @@ def test_the_guide_has_the_hooks_as_they_are_called():
     """By their arguments without a default, and what a derived method hands on."""
     chapter = GUIDE.partition("| hook |")[2].partition("\n\n")[0]
     hooks = re.findall(r"`(\w+)\((self, .*?)\)`", chapter)
-    assert {"start", "keep", "received", "fit", "send", "aggregate"} <= dict(
-        hooks
-    ).keys()
+    assert {
+        "start",
+        "store_state",
+        "received",
+        "local_train",
+        "send",
+        "aggregate",
+    } <= dict(hooks).keys()
     for name, arguments in hooks:
         parameters = inspect.signature(getattr(FedAvg, name)).parameters.values()
         assert arguments == ", ".join(

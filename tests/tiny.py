@@ -289,7 +289,7 @@ class Diverges(FedAvg):
     def client_state(self, setup):
         return {"rounds": torch.zeros(1)}
 
-    def fit(self, fleet, rows, inbox):
+    def local_train(self, fleet, rows, inbox):
         ill = torch.from_numpy(fleet.ids == self.client) | self.everyone
         factor = torch.where(ill & (fleet.round >= self.since), torch.nan, 1.0)
         fleet.state["rounds"] = fleet.state["rounds"] + 1
@@ -302,7 +302,7 @@ class Diverges(FedAvg):
 class DivergesInRows(Diverges):
     """The same, whose models travel to the server one by one."""
 
-    def reply(self, fleet, inbox, trained):
+    def upload(self, fleet, inbox, trained):
         return {"model": trained}
 
     def aggregate(self, server, cohort, uplink):
@@ -314,9 +314,9 @@ class Fades(FedAvg):
     the lane.
     """
 
-    def fit(self, fleet, rows, inbox):
+    def local_train(self, fleet, rows, inbox):
         ROUND[0] = fleet.round
-        return super().fit(fleet, rows, inbox)
+        return super().local_train(fleet, rows, inbox)
 
     def loss(self, model, batch, lane):
         return super().loss(model, batch, lane) / ROUND[0]
@@ -330,10 +330,10 @@ class Raises(FedAvg):
 
     client: int = 1
 
-    def fit(self, fleet, rows, inbox):
+    def local_train(self, fleet, rows, inbox):
         if fleet.round == 2 and self.client in fleet.ids:
             raise ZeroDivisionError("a bug in a method")
-        return super().fit(fleet, rows, inbox)
+        return super().local_train(fleet, rows, inbox)
 
 
 class Stops(FedAvg):
@@ -341,10 +341,10 @@ class Stops(FedAvg):
 
     client: int = 1
 
-    def fit(self, fleet, rows, inbox):
+    def local_train(self, fleet, rows, inbox):
         if fleet.round == 2 and self.client in fleet.ids:
             os.kill(os.getpid(), signal.SIGTERM)
-        return super().fit(fleet, rows, inbox)
+        return super().local_train(fleet, rows, inbox)
 
 
 class SlowEnd(FedAvg):

@@ -15,7 +15,7 @@ Proximal = tuple[float, Tensor]
 
 class ServerModel(Method):
     """A method overrides what it does otherwise: ``received``, ``start``,
-    ``loss_variables``, ``proximal_term``, ``fit``, ``keep`` …
+    ``loss_variables``, ``proximal_term``, ``local_train``, ``store_state`` …
 
     Server: ``model`` [P]. Client: nothing. Down P, up P.
 
@@ -50,7 +50,7 @@ class ServerModel(Method):
         """
         return None
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+    def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         """One local training from ``rows`` as this method does it: the trained rows [n,
         P].
         """
@@ -60,30 +60,30 @@ class ServerModel(Method):
             proximal=self.proximal_term(fleet, inbox),
         )
 
-    def keep(self, fleet: Fleet, trained: Tensor) -> None:
+    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
         """Assign in ``fleet.state`` what clients remember of their ``trained`` models
         [n, P].
         """
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        inbox = self.opened(fleet, inbox)
+        inbox = self.prepare(fleet, inbox)
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
-        trained = self.fit(fleet, start, inbox)
-        self.keep(fleet, trained)
+        trained = self.local_train(fleet, start, inbox)
+        self.store_state(fleet, trained)
         self.score(fleet, inbox, trained, trained=True)
-        return self.reply(fleet, inbox, trained)
+        return self.upload(fleet, inbox, trained)
 
-    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         """What goes up from clients whose training came to ``trained`` [n, P]."""
         return {"model": Mean(trained, self.shares(fleet))}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         server["model"] = uplink["model"]
 
-    def inherit(self, fleet: Fleet, inbox: Inbox) -> None:
+    def init_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
         if self.inherited:
-            received = fleet.rows(self.received(fleet, self.opened(fleet, inbox)))
+            received = fleet.rows(self.received(fleet, self.prepare(fleet, inbox)))
             fleet.state |= {name: received.clone() for name in self.inherited}
 
     def other_models(

@@ -59,7 +59,7 @@ class SharedBody(ServerModel):
             )
         }
 
-    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         return {
             "body": Mean(
                 trained[:, : self.private(fleet.layout).start], self.shares(fleet)

@@ -51,7 +51,7 @@ class APFL(ServerModel):
             "alpha": torch.full((1,), self.alpha),
         }
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+    def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         rate = fleet.learning_rate
 
         def step(turn: Turn) -> None:

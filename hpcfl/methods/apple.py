@@ -86,7 +86,7 @@ class Apple(Method):
         others = [everyone[everyone != client] for client in audience.ids.tolist()]
         return {"cores": Pool(server["cores"], torch.stack(others))}
 
-    def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+    def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """Adds ``ids`` [n] and ``itself``, bool [n, M], which marks each client among
         all.
         """
@@ -114,7 +114,7 @@ class Apple(Method):
         )
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        inbox = self.opened(fleet, inbox)
+        inbox = self.prepare(fleet, inbox)
         cores, target, rate = (
             inbox["cores"].rows,
             shares(fleet.setup).to(inbox["cores"].rows),

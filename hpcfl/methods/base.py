@@ -3,16 +3,65 @@ state.
 
 A method is a frozen pydantic section: its fields are its own keys in ``[method]``,
 typed, constrained and documented. It touches no MPI, no device, no data loader, no
-random number generator and no loop over mini-batches. All its state lies in two
-dictionaries of tensors, ``server`` on rank 0 and ``fleet.state`` with a first dimension
-for clients; these two are what a checkpoint holds.
+random number generator and no loop over mini-batches, so that the same file runs in one
+process and on many ranks. All its state lies in two dictionaries of tensors, ``server``
+on rank 0 and ``fleet.state`` with a first dimension for clients; these two are what a
+checkpoint holds.
 
-Each method's docstring says what lies in both ("Server: … Client: …") and how many
-floats travel to and from one client in a round ("Down …, up …"). Symbols: M clients in
-total, n in one call, S the cohort; K classes; P parameters, P_b of the body and P_h of
-the head; d the width of the features that enter the head; w the server's model, w_i a
-client's; F_i its mean loss, N_i its number of training samples, p_i its weight in
-averages over S.
+A complete method, whose server follows the mean of the clients' models by half::
+
+    # halfway.py
+    import torch
+
+    import hpcfl
+    from hpcfl.communication.message import Mean
+    from hpcfl.methods.base import Method
+
+
+    class Halfway(Method):
+        def server_state(self, setup):  # before round 1
+            return {"model": setup.initial()}
+
+        def send(self, server, audience):  # what comes down
+            return {"model": server["model"]}
+
+        def start(self, fleet, inbox):  # what clients start from
+            return inbox["model"]
+
+        def update(self, fleet, inbox):  # a round of all clients of a rank
+            start = self.start(fleet, inbox)
+            self.score(fleet, inbox, start)
+            trained = fleet.train(start)
+            self.score(fleet, inbox, trained, trained=True)
+            return {"model": Mean(trained, self.shares(fleet))}
+
+        def aggregate(self, server, cohort, uplink):  # what came up
+            server["model"] = torch.lerp(server["model"], uplink["model"], 0.5)
+
+
+    if __name__ == "__main__":
+        experiment = {
+            "rounds": 3,
+            "training": {"lr": 0.1, "epochs": 5},
+            "method": {"name": "halfway:Halfway"},
+        }
+        run = hpcfl.run(experiment, out="halfway")
+        for accuracy in run.accuracy("pre"):
+            print(f"{accuracy:.2f}")
+        # 0.09
+        # 0.21
+        # 0.32
+        # 0.45
+
+The last number is of the model that the third round made. Where clients start from the
+server's model ``ServerModel`` has ``update`` already, in smaller hooks.
+
+Each method's docstring says what lies in both dictionaries ("Server: … Client: …") and
+how many floats travel to and from one client in a round ("Down …, up …"). Symbols: M
+clients in total, n in one call, S the cohort; K classes; P parameters, P_b of the body
+and P_h of the head; d the width of the features that enter the head; w the server's
+model, w_i a client's; F_i its mean loss, N_i its number of training samples, p_i its
+weight in averages over S.
 """
 
 from abc import ABC, abstractmethod
@@ -56,9 +105,14 @@ def head_of(model: nn.Module, method: str, trained: bool = False) -> nn.Linear:
     """The output layer ``model.head``, an ``nn.Linear`` that is fed by
     ``model.features(x)``.
 
-    method: whose name the message has. trained: whether the method needs all of it to
-    be trained. Raises UserError where a user's module lacks either of the two, or has
-    frozen something of the head that has to be trained.
+    Args:
+        model: one client's module.
+        method: the name that an error has.
+        trained: whether the method needs all of the output layer to be trained.
+
+    Raises:
+        UserError: a user's module lacks one of the two, or has frozen something of the
+            head that has to be trained.
     """
     head = getattr(model, "head", None)
     if not isinstance(head, nn.Linear) or not hasattr(model, "features"):
@@ -66,7 +120,7 @@ def head_of(model: nn.Module, method: str, trained: bool = False) -> nn.Linear:
             f"{method} needs a model whose output layer is the nn.Linear 'head', fed by its "
             f"method 'features(x)'; {type(model).__name__} has none"
         )
-    if trained and not all(one.requires_grad for one in head.parameters()):
+    if trained and not all(parameter.requires_grad for parameter in head.parameters()):
         raise UserError(
             f"{method} needs a model whose output layer 'head' is trained whole; "
             f"{type(model).__name__} freezes some of it (requires_grad = False)"
@@ -78,21 +132,22 @@ class Method(MethodSection, ABC):
     """A federated learning method. Subclass it in one file, with ``plugin =
     YourMethod`` at its end.
 
-    primary: the column in which the method's result is read.
-    reference, family: the paper, and the kind of method it is, for the table of
-        methods.
-    models: those of a client's models that have batch-norm buffers of their own;
-        "model" is the one that local training starts from.
-    needs_rounds: what a round does depends on how many there will be, so a finished run
-        cannot be prolonged.
-    no_newcomers: why a client that never took part gets no model from this method; ""
-        where it does.
-    short: keys with which a few rounds are quick and still show all that the method
-        does, for the tests that every method has to pass.
-    keeps: keys of options whose work a class's own hooks do (see ``options``); it counts
-        for that class alone.
-    trains: groups of columns that a model may not freeze altogether, and what would
-        come of it, which ends the sentence "all of it is frozen, so …".
+    Attributes:
+        primary: the column in which the method's result is read.
+        reference: the paper, for the table of methods.
+        family: the kind of method it is, for the same table.
+        models: those of a client's models that have batch-norm buffers of their own;
+            "model" is the one that local training starts from.
+        needs_rounds: what a round does depends on how many there will be, so a finished
+            run cannot be prolonged.
+        no_newcomers: why a client that never took part gets no model from this method;
+            "" where it does.
+        short: keys with which a few rounds are quick and still show all that the method
+            does, for the tests that every method has to pass.
+        keeps: keys of options whose work a class's own hooks do (see ``options``); it
+            counts for that class alone.
+        trains: groups of columns that a model may not freeze altogether, and what would
+            come of it, which ends the sentence "all of it is frozen, so …".
     """
 
     weights: Literal["samples", "uniform"] = Field(
@@ -117,13 +172,7 @@ class Method(MethodSection, ABC):
             "server_state or client_state"
         )
 
-    def validation_share(self) -> float:
-        """The share of a client's training samples, in [0, 1), that is held out for
-        validation.
-
-        They are neither trained on nor counted.
-        """
-        return 0.0
+    # Before round 1
 
     def notes(self, setup: Setup) -> list[str]:
         """Lines that a user should read before the first round, such as one on a
@@ -131,37 +180,23 @@ class Method(MethodSection, ABC):
         """
         return []
 
+    def validation_share(self) -> float:
+        """The share of a client's training samples, in [0, 1), that is held out for
+        validation: neither trained on nor counted.
+        """
+        return 0.0
+
     def adapt(self, model: nn.Module) -> nn.Module:
         """The model of one client, changed as the method needs (a head of its own,
         further blocks).
         """
         return model
 
-    def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """The loss of ONE client on one mini-batch, a scalar; ``lane.NAME`` are
-        ``fleet.train``'s variables.
-
-        It may read its arguments and what does not change in a run, such as the
-        method's keys. Steps that run often are recorded and replayed, with the Python
-        numbers of the call that was recorded: whatever changes must be a variable.
-        Where a replay turns out not to give what the loss gives, a RunFailure says so
-        (see ``runtime.replay``). A term that is no fit of the data, such as a penalty,
-        goes through ``lane.regulariser(term)``, which gives it back: the recorded
-        ``data_loss`` is without it.
-        """
-        return functional.cross_entropy(model(batch.x), batch.y)
-
-    def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
-        """What ``fleet.train`` minimises by default: ``loss`` and what an option adds
-        to it.
-        """
-        return self.loss(model, batch, lane)
-
     def server_state(self, setup: Setup) -> State:
-        """The server's state before round 1, tensors by name. They may change their
-        shape later.
+        """The server's state before round 1, tensors by name.
 
-        A method with one model for all calls it ``model``.
+        They may change their shape later. A method with one model for all calls it
+        ``model``.
         """
         return {}
 
@@ -172,17 +207,79 @@ class Method(MethodSection, ABC):
         """
         return {}
 
+    # The loss
+
+    def loss(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        """The loss of ONE client on one mini-batch.
+
+        It may read its arguments and what does not change in a run, such as the
+        method's keys. Steps that run often are recorded and replayed, with the Python
+        numbers of the call that was recorded: whatever changes must be a variable.
+        Where a replay turns out not to give what the loss gives, a RunFailure says so
+        (see ``runtime.replay``).
+
+        Args:
+            model: the client's module.
+            batch: its samples ``batch.x`` and labels ``batch.y``.
+            lane: ``lane.NAME`` is the client's row of a variable that ``fleet.train``
+                was given. A term that is no fit of the data, such as a penalty, goes
+                through ``lane.regulariser(term)``, which gives it back: the recorded
+                ``data_loss`` is without it.
+
+        Returns:
+            A scalar.
+        """
+        return functional.cross_entropy(model(batch.x), batch.y)
+
+    def objective(self, model: nn.Module, batch: Batch, lane: Any) -> Tensor:
+        """What ``fleet.train`` minimises by default: ``loss`` and what an option adds
+        to it.
+        """
+        return self.loss(model, batch, lane)
+
+    # A round: the server sends, clients update, the server aggregates
+
     @abstractmethod
     def send(self, server: State, audience: Audience) -> Message:
-        """The message to the audience: ``[width]`` for all, or rows in the order of
-        ``audience.ids``.
+        """The message to the audience. Runs on rank 0; must not change ``server``.
 
-        Also a ``Pool`` of models, of which each client picks some, or a ``Mixture``, of
-        which each gets its own weighted sum. Runs on rank 0; must not change
-        ``server``.
+        Returns:
+            By name ``[width]`` for all or rows ``[n, width]`` in the order of
+            ``audience.ids``; also a ``Pool`` of models, of which each client picks
+            some, or a ``Mixture``, of which each gets its own weighted sum.
         """
 
-    def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+    @abstractmethod
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        """The clients' side of a round: score, train, score.
+
+        Args:
+            fleet: those of the cohort that live on this rank.
+            inbox: what ``send`` gave each name: [width], or the clients' rows [n,
+                width].
+
+        Returns:
+            What goes up: a row for each client, ``[n, width]``, or a ``Mean`` where the
+            server needs no more than that.
+        """
+
+    @abstractmethod
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        """Assign new tensors in ``server``, made of ``uplink``. Runs on rank 0.
+
+        The old ones must not change: in a single process clients may have kept what
+        they received.
+
+        Args:
+            server: the state as the last round left it.
+            cohort: the clients that did not diverge.
+            uplink: what they sent, rows [n, width] in the order of ``cohort.ids``; of a
+                ``Mean`` [width] or [k, width].
+        """
+
+    # What ``update`` is made of
+
+    def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """The inbox as the hooks below read it: what arrived, and what is computed from
         it once a call.
         """
@@ -197,16 +294,31 @@ class Method(MethodSection, ABC):
         is forgotten.
         """
 
+    def shares(self, fleet: Fleet) -> Tensor:
+        """How much each client counts in a ``Mean``, [n]: its samples, or 1, as the key
+        ``weights`` says.
+        """
+        if self.weights == "uniform":
+            return torch.ones_like(fleet.samples)
+        return fleet.samples
+
+    # What is scored
+
     def client_model(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
     ) -> ClientModel:
         """THE model that each client would use now, which is scored as ``pre`` or
         ``post``.
 
-        rows: with ``trained`` the result of this round's local training, else what
-        training starts from, or would start from in an observer. A method may train
-        here: all state, buffers included, is put back afterwards, and a ``phase`` of
-        its own keys the shuffles.
+        A method may train here: all state, buffers included, is put back afterwards,
+        and a ``phase`` of its own keys the shuffles.
+
+        Args:
+            fleet: clients of the cohort, or observers.
+            inbox: as ``prepare`` made it.
+            rows: with ``trained`` the result of this round's local training, else what
+                training starts from, or would start from in an observer.
+            trained: whether the round's local training is done.
         """
         return ClientModel(rows)
 
@@ -220,10 +332,9 @@ class Method(MethodSection, ABC):
 
     def server_models(self, server: State) -> State:
         """Models [P] that the server has or could make and that no column is about, by
-        name.
+        name, such as "class 3" or "cluster 0".
 
-        Such as "class 3" or "cluster 0": nobody scores them, they can be looked at
-        after the run.
+        Nobody scores them; they can be looked at after the run.
         """
         return {}
 
@@ -231,7 +342,7 @@ class Method(MethodSection, ABC):
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool = False
     ) -> None:
         """Score ``client_model`` as ``pre``, or as ``post`` if ``trained``, and
-        ``other_models``.
+        ``other_models``; arguments as for ``client_model``.
 
         Nothing is done in a round that is not scored. Who is counted is the same for
         every method: in ``pre`` the whole audience, in ``post`` those who trained.
@@ -239,61 +350,22 @@ class Method(MethodSection, ABC):
         if not fleet.scored:
             return
         with fleet.trial():
-            models = {
-                "post" if trained else "pre": self.client_model(
-                    fleet, inbox, rows, trained
-                ),
-                **self.other_models(fleet, inbox, rows, trained),
-            }
-            while models:  # what is one model under several columns is scored once
-                model = next(iter(models.values()))
-                columns = [
-                    column for column, other in models.items() if other.same(model)
-                ]
+            column = "post" if trained else "pre"
+            models = {column: self.client_model(fleet, inbox, rows, trained)}
+            models |= self.other_models(fleet, inbox, rows, trained)
+            for columns, model in _with_columns(models):
                 fleet.score(
                     columns, model.rows, model.predict, model.model, model.variables
                 )
-                models = {
-                    column: other
-                    for column, other in models.items()
-                    if column not in columns
-                }
-
-    def shares(self, fleet: Fleet) -> Tensor:
-        """How much each client counts in a ``Mean``, [n]: its samples, or 1, as the key
-        ``weights`` says.
-        """
-        return (
-            torch.ones_like(fleet.samples)
-            if self.weights == "uniform"
-            else fleet.samples
-        )
-
-    @abstractmethod
-    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        """The clients' side of a round: score, train, score; returns what goes up.
-
-        That is a row for each client, ``[n, width]``, or a ``Mean`` where the server
-        needs no more than that.
-        """
-
-    @abstractmethod
-    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        """Assign new tensors in ``server``, made of ``uplink``. Runs on rank 0.
-
-        The old ones must not change: in a single process clients may have kept what
-        they received.
-
-        cohort: the clients that did not diverge. uplink: what they sent, rows [n,
-        width] in the order of ``cohort.ids``; of a ``Mean`` [width] or [k, width].
-        """
 
     def observe(self, fleet: Fleet, inbox: Inbox) -> None:
         """Score observers, the clients outside the cohort; what happens to their state
         is forgotten.
         """
-        inbox = self.opened(fleet, inbox)
+        inbox = self.prepare(fleet, inbox)
         self.score(fleet, inbox, self.start(fleet, inbox))
+
+    # After the last round
 
     def finish(self, fleet: Fleet, inbox: Inbox) -> None:
         """Score clients after the last round, from one more ``send``; their state is
@@ -301,27 +373,41 @@ class Method(MethodSection, ABC):
         """
         self.observe(fleet, inbox)
 
-    def greet(self, server: State, audience: Audience) -> Message:
-        """The message to newcomers, after the last round: as ``send``, to clients that
-        never took part.
+    def send_to_newcomers(self, server: State, audience: Audience) -> Message:
+        """The message to newcomers, clients that never took part: as ``send``.
 
         Their ids follow those of the others, so nothing in ``server`` or
         ``audience.setup`` is about them.
         """
         return self.send(server, audience)
 
-    def join(self, fleet: Fleet, inbox: Inbox) -> None:
+    def init_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
+        """Assign in ``fleet.state`` what newcomers take over from what came down,
+        before ``train_newcomers``.
+        """
+
+    def train_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
         """The one round of newcomers, their round 1: score as ``pre``, train, score as
         ``post``.
 
-        Their state is the initial one, after ``inherit``, and is forgotten;
+        Their state is the initial one, after ``init_newcomers``, and is forgotten;
         ``training.epochs`` is what they have by ``newcomers.epochs``. By default it is
-        a round as everybody's, whose reply goes nowhere. Where they do not train,
+        a round as everybody's, of which nothing goes up. Where they do not train,
         ``observe`` is called instead.
         """
         self.update(fleet, inbox)
 
-    def inherit(self, fleet: Fleet, inbox: Inbox) -> None:
-        """Assign in ``fleet.state`` what newcomers take over from what came down,
-        before ``join``.
-        """
+
+def _with_columns(
+    models: Mapping[str, ClientModel],
+) -> list[tuple[list[str], ClientModel]]:
+    """Each model once, with all columns that it is scored as."""
+    scored: list[tuple[list[str], ClientModel]] = []
+    for column, model in models.items():
+        for columns, other in scored:
+            if other.same(model):
+                columns.append(column)
+                break
+        else:
+            scored.append(([column], model))
+    return scored

@@ -75,7 +75,7 @@ class CFL(ServerModel):
         models: Pool = inbox["models"]
         return models.rows[models.picks[:, 0]]
 
-    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         return {
             "model": trained
         }  # a row for each client: the server looks at the angles between updates

@@ -86,7 +86,7 @@ class CReFF(ServerModel):
     def send(self, server: State, audience: Audience) -> Message:
         return {**super().send(server, audience), "head": server["head"]}
 
-    def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+    def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """Adds ``rebalanced`` [P], the received body under the retrained head."""
         return {
             **inbox,
@@ -107,7 +107,7 @@ class CReFF(ServerModel):
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         # in evaluation mode, and before training moves the batch-norm buffers
-        rebalanced = self.opened(fleet, inbox)["rebalanced"]
+        rebalanced = self.prepare(fleet, inbox)["rebalanced"]
         gradients = fleet.head_gradients(rebalanced, draws=(DRAWS, self.class_batch))
         held = fleet.counts > 0
         sent = Mean(gradients, held.long(), floats=held.sum(dim=1) * gradients.shape[2])

@@ -54,8 +54,8 @@ class Ditto(FedAvg):
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "personal": setup.initial()}
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
-        trained = super().fit(fleet, rows, inbox)
+    def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+        trained = super().local_train(fleet, rows, inbox)
         anchor = (
             fleet.rows(self.received(fleet, inbox))
             if self.anchor == "received"

@@ -42,15 +42,15 @@ class FedBABU(SharedBody):
         local = {"local": setup.initial()} if self.tune_from == "local" else {}
         return {**super().client_state(setup), **local}
 
-    def keep(self, fleet: Fleet, trained: Tensor) -> None:
-        super().keep(fleet, trained)
+    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
+        super().store_state(fleet, trained)
         if self.tune_from == "local":
             fleet.state["local"] = trained
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+    def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         return fleet.train(rows, params=("body",))
 
-    def join(self, fleet: Fleet, inbox: Inbox) -> None:
+    def train_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
         """Newcomers fine-tune body and head, as everybody does in the end."""
         received = self.received(fleet, inbox)
         self.score(fleet, inbox, received)

@@ -67,11 +67,11 @@ class FedBN(ServerModel):
     ) -> dict[str, ClientModel]:
         return {} if trained else {"global": ClientModel(inbox["model"])}
 
-    def keep(self, fleet: Fleet, trained: Tensor) -> None:
-        super().keep(fleet, trained)
+    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
+        super().store_state(fleet, trained)
         fleet.state["norm"] = trained[:, fleet.layout.batch_norm.to(trained.device)]
 
-    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         width, own = fleet.layout.width, fleet.layout.batch_norm
         return {"model": Mean(trained, self.shares(fleet), floats=width - len(own))}
 

@@ -119,7 +119,7 @@ class FedCAC(ServerModel):
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "model": setup.initial()}
 
-    def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+    def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """Adds ``start`` [n, P], what training starts from: with ``ala`` it is not what
         came down.
         """
@@ -129,7 +129,7 @@ class FedCAC(ServerModel):
         start: Tensor = inbox["start"]
         return start
 
-    def keep(self, fleet: Fleet, trained: Tensor) -> None:
+    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
         fleet.state["model"] = trained
 
     def send(self, server: State, audience: Audience) -> Message:
@@ -139,10 +139,10 @@ class FedCAC(ServerModel):
         )
         return {"model": torch.where(masks, custom, server["model"], out=custom)}
 
-    def greet(self, server: State, audience: Audience) -> Message:
+    def send_to_newcomers(self, server: State, audience: Audience) -> Message:
         return {"model": server["model"]}  # newcomers have no mask yet
 
-    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         mask = critical(fleet.layout, inbox["start"], trained, self.tau)
         return {"model": trained, "mask": Sent(mask, floats=mask.shape[1] / 32)}
 

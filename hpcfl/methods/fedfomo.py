@@ -74,7 +74,7 @@ class FedFomo(Method):
     def send(self, server: State, audience: Audience) -> Message:
         return self.offered(server, audience, server["affinity"][audience.ids])
 
-    def greet(self, server: State, audience: Audience) -> Message:
+    def send_to_newcomers(self, server: State, audience: Audience) -> Message:
         return self.offered(
             server,
             audience,
@@ -101,7 +101,7 @@ class FedFomo(Method):
             "senders": Sent(senders, 0),
         }
 
-    def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+    def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """Adds ``start`` [n, P], what training starts from, and ``omega`` [n, M], 0 for
         unseen models.
         """
@@ -144,7 +144,7 @@ class FedFomo(Method):
         return start
 
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        inbox = self.opened(fleet, inbox)
+        inbox = self.prepare(fleet, inbox)
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
         trained = fleet.train(start)

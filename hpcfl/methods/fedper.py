@@ -44,8 +44,8 @@ class FedPer(SharedBody):
         head = fleet.state["head"]
         return torch.cat([inbox["body"].expand(len(head), -1), head], dim=1)
 
-    def keep(self, fleet: Fleet, trained: Tensor) -> None:
-        super().keep(fleet, trained)
+    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
+        super().store_state(fleet, trained)
         fleet.state["head"] = trained[:, self.private(fleet.layout)]
 
 

@@ -128,8 +128,8 @@ class FedPHP(FedAvg):
             "statistics": fleet.buffers("inherited"),
         }
 
-    def keep(self, fleet: Fleet, trained: Tensor) -> None:
-        super().keep(fleet, trained)
+    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
+        super().store_state(fleet, trained)
         kept = self.momentum(fleet)[:, None]
         fleet.state["inherited"] = torch.lerp(trained, fleet.state["inherited"], kept)
         fleet.keep_buffers(

@@ -110,9 +110,9 @@ class FedProto(Method):
         self.score(fleet, inbox, start)
         fleet.state["model"] = fleet.train(start, variables=self._known(fleet, inbox))
         self.score(fleet, inbox, fleet.state["model"], trained=True)
-        return self.reply(fleet, fleet.class_means(fleet.state["model"], features))
+        return self.upload(fleet, fleet.class_means(fleet.state["model"], features))
 
-    def reply(self, fleet: Fleet, means: Tensor) -> Message:
+    def upload(self, fleet: Fleet, means: Tensor) -> Message:
         """What goes up from clients with the class means ``means`` [n, K, d].
 
         In the mean of a class only the clients that hold it count.

@@ -32,7 +32,7 @@ class FedRep(FedPer):
         json_schema_extra=search(range(1, 11), "FedALA"),
     )
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+    def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         fitted = fleet.train(
             rows, params=("head",), epochs=self.head_epochs, phase="head"
         )

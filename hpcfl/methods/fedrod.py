@@ -133,7 +133,7 @@ class FedRoD(FedPer):
         )
         return logits
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+    def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         variables = {"distribution": floored_distribution(fleet.counts).to(rows)}
         if self.order == "together":
             return fleet.train(rows, variables=variables)

@@ -54,7 +54,7 @@ class IFCA(ServerModel):
             )
         }
 
-    def opened(self, fleet: Fleet, inbox: Inbox) -> Inbox:
+    def prepare(self, fleet: Fleet, inbox: Inbox) -> Inbox:
         """Adds ``cluster`` [n], which of the models each client chooses."""
         return {
             **inbox,
@@ -65,7 +65,7 @@ class IFCA(ServerModel):
         chosen: Tensor = inbox["models"].rows[inbox["cluster"]]
         return chosen
 
-    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         # a mean for each cluster, in which only those who chose it count
         chosen = functional.one_hot(inbox["cluster"].cpu(), self.clusters)
         return {

@@ -85,8 +85,8 @@ class Moon(FedAvg):
             "last": fleet.state["last"],
         }
 
-    def keep(self, fleet: Fleet, trained: Tensor) -> None:
-        super().keep(fleet, trained)
+    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
+        super().store_state(fleet, trained)
         fleet.state["last"] = trained
 
 

@@ -79,13 +79,13 @@ class PartialFed(FedAvg):
             "strategy": torch.zeros(len(setup.layout.layers), 2),
         }
 
-    def keep(self, fleet: Fleet, trained: Tensor) -> None:
-        super().keep(fleet, trained)
+    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
+        super().store_state(fleet, trained)
         fleet.state["model"] = trained
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+    def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         if not self.adaptive(fleet):
-            return super().fit(fleet, rows, inbox)
+            return super().local_train(fleet, rows, inbox)
         rate, layers = fleet.learning_rate, len(fleet.layout.layers)
         strategy_rate = rate if self.strategy_lr is None else self.strategy_lr
         temperature = max(

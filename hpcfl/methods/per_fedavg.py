@@ -48,7 +48,7 @@ class PerFedAvg(FedAvg):
         1e-3, gt=0, description="length δ of the difference, relative to max(1, ‖θ‖)"
     )
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+    def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         batches = 2 if self.variant == "first-order" else 3
         inner, beta = (
             self.adapting(fleet),

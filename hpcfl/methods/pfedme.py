@@ -91,7 +91,7 @@ class PFedMe(ServerModel):
     def client_state(self, setup: Setup) -> State:
         return {**super().client_state(setup), "personal": setup.initial()}
 
-    def fit(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+    def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
         rate = fleet.learning_rate * self.lam
 
         def descend(theta: Tensor, gradient: Tensor, local: Tensor) -> None:

@@ -56,10 +56,10 @@ class Scaffold(ServerModel):
             fleet, fleet.rows(start), fleet.rows(inbox["control"])
         )
         fleet.state["control"] = fleet.state["control"] + change
-        self.keep(fleet, trained)
+        self.store_state(fleet, trained)
         self.score(fleet, inbox, trained, trained=True)
         return {
-            **self.reply(fleet, inbox, trained),
+            **self.upload(fleet, inbox, trained),
             "control": Mean(change, self.shares(fleet)),
         }
 

@@ -34,6 +34,7 @@ from hpcfl.fleet.modules import convolves
 from hpcfl.fleet.samples import Samples
 from hpcfl.fleet.setup import INITIAL, Setup
 from hpcfl.fleet.stopwatch import Stopwatch
+from hpcfl.methods._renamed import refuse_old_hooks
 from hpcfl.methods.base import Audience, Cohort, Method, State
 from hpcfl.methods.options import refuse_without_effect
 from hpcfl.methods.options.averaged_buffers import AveragedBuffers
@@ -267,6 +268,7 @@ def _refuse(config: Config, method: Method, process: Process) -> None:
     """
     if process.is_server:
         check_trackers(config.runtime.track)
+    refuse_old_hooks(type(method))
     refuse_without_effect(method, config.training)
     if config.newcomers.clients and method.no_newcomers:
         raise UserError(

@@ -294,7 +294,7 @@ class Federation:
         with on_this_rank(f"round {round}, what the server sends"):
             known = self.prepared.audience(audience, round)
             message = (
-                (method.greet if new else method.send)(self.server, known)
+                (method.send_to_newcomers if new else method.send)(self.server, known)
                 if server
                 else None
             )
@@ -446,9 +446,9 @@ class Federation:
         fleet, method = self.prepared.new_fleet(), self.prepared.method
         with on_this_rank(f"after the last round, {_named(fleet.ids)}"):
             if len(fleet.ids):
-                method.inherit(fleet, inbox)
+                method.init_newcomers(fleet, inbox)
                 (
-                    method.join
+                    method.train_newcomers
                     if self.prepared.config.newcomers.epochs
                     else method.observe
                 )(fleet, inbox)

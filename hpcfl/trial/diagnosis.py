@@ -8,6 +8,7 @@ from torch import Tensor
 
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import blame, plugins
+from hpcfl.methods._renamed import hint
 from hpcfl.preparation.prepare import Prepared
 from hpcfl.trial.failure import Diagnosis, Failure, placed
 from hpcfl.trial.imitation import SAMPLES
@@ -36,7 +37,8 @@ def of_hook(prepared: Prepared, failure: Failure) -> Diagnosis:
         filter(None, map(blame.definition_of, suspects)), None
     )
     return placed(
-        f"method.name = '{prepared.method.name}' fails in '{failure}': {blame.said(error)}",
+        f"method.name = '{prepared.method.name}' fails in '{failure}': {blame.said(error)}"
+        + hint(error),
         place,
     ), error
 

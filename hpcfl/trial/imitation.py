@@ -36,7 +36,12 @@ FLOATS = (
 )  # the most in the models of all imitated clients: of large models there are fewer clients
 FEWEST = 2  # clients, however large the models
 CLIENT = np.array([0])  # the ids of the cohort
-SERVER_SIDE = ("server_state", "send", "aggregate", "greet")  # hooks that run on rank 0
+SERVER_SIDE = (
+    "server_state",
+    "send",
+    "aggregate",
+    "send_to_newcomers",
+)  # hooks that run on rank 0
 BEATS = (
     10  # heartbeats of one computation on the server, after which it counts as working
 )
@@ -102,7 +107,7 @@ def _play(prepared: Prepared, small: Prepared) -> None:
             small.method.aggregate(server, everyone, uploads)
         inbox = sent(small, server, last)
         greeting = (
-            sent(small, server, last, small.newcomer_ids, "greet")
+            sent(small, server, last, small.newcomer_ids, "send_to_newcomers")
             if small.newcomers.ids
             else {}
         )
@@ -117,10 +122,10 @@ def _play(prepared: Prepared, small: Prepared) -> None:
         small.method.finish(fleet(small, last), inbox)
     if small.newcomers.ids:
         newcomer = brief(small.new_fleet())
-        with trying("inherit"):
-            small.method.inherit(newcomer, greeting)
-        with trying("join"):
-            small.method.join(newcomer, greeting)
+        with trying("init_newcomers"):
+            small.method.init_newcomers(newcomer, greeting)
+        with trying("train_newcomers"):
+            small.method.train_newcomers(newcomer, greeting)
 
 
 def imitate(prepared: Prepared, lanes: int) -> Prepared:

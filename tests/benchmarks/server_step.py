@@ -73,7 +73,7 @@ def arrived(prepared: Prepared, models: torch.Tensor) -> State:
     everyone, method = np.arange(prepared.setup.clients), prepared.method
     message = {"model": models}
     if isinstance(method, ServerModel):
-        message = method.reply(prepared.fleet(everyone, 2, scored=False), {}, models)
+        message = method.upload(prepared.fleet(everyone, 2, scored=False), {}, models)
     return exchange.gather(
         OneProcess(), prepared.placement, everyone, message, [exchange.header(message)]
     )

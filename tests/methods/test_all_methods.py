@@ -29,7 +29,7 @@ def averages(name):
     method = kind(name)
     return issubclass(method, ServerModel) and all(
         getattr(method, hook) is getattr(ServerModel, hook)
-        for hook in ("reply", "update", "aggregate")
+        for hook in ("upload", "update", "aggregate")
     )
 
 

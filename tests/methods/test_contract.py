@@ -1,5 +1,10 @@
 """The contract of methods: what each of its parts gets and gives, whatever the method."""
 
+import re
+import subprocess
+import sys
+import textwrap
+
 import pytest
 from tiny import table
 
@@ -7,6 +12,7 @@ from hpcfl import trial
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.errors import UserError
 from hpcfl.experiment import config
+from hpcfl.methods import base
 from hpcfl.methods.fedavg import FedAvg
 from hpcfl.preparation.prepare import prepare
 
@@ -25,3 +31,16 @@ def test_an_audience_has_no_weights():
     prepared = prepare(config.parse(table("test_contract:Weighs")), OneProcess())
     with pytest.raises(UserError, match="'Audience' object has no attribute 'weights'"):
         trial.run(prepared, OneProcess())
+
+
+@pytest.mark.slow
+def test_the_example_of_the_contract_prints_what_it_says(tmp_path):
+    example = base.__doc__.partition("half::\n")[2].partition("\nThe last number")[0]
+    source = textwrap.dedent(example)
+    (tmp_path / "halfway.py").write_text(source, encoding="utf-8")
+    command = [sys.executable, "halfway.py"]
+    output = subprocess.run(
+        command, cwd=tmp_path, capture_output=True, text=True, check=True
+    ).stdout
+    expected = re.findall(r"# (\d\.\d\d)$", source, re.MULTILINE)
+    assert len(expected) == 4 and output.split()[-4:] == expected

@@ -111,7 +111,7 @@ def test_stragglers_do_a_share_of_the_personal_epochs_too(make_fleet):
         initial = fleet.setup.initial()
         fleet.state["personal"] = initial[None]
         ditto = Ditto(name="ditto", personal_epochs=personal_epochs)
-        trained = ditto.fit(fleet, initial, {"model": initial})
+        trained = ditto.local_train(fleet, initial, {"model": initial})
         ends.append((trained, fleet.state["personal"]))
     assert all(map(torch.equal, *ends))
 

@@ -23,7 +23,9 @@ def aggregated(arrived, cohort):
             {"model": torch.zeros(rows.shape[1])},
         )
         fleet = SimpleNamespace(samples=torch.tensor(counts).double().sum(dim=1))
-        method.aggregate(server, cohort(counts), arrived(method.reply(fleet, {}, rows)))
+        method.aggregate(
+            server, cohort(counts), arrived(method.upload(fleet, {}, rows))
+        )
         return server["model"]
 
     return make

@@ -193,12 +193,12 @@ def test_fedcac_4_what_moved_is_measured_from_the_blended_start(federate, monkey
             seen.append(before) or marks(layout, before, after, share)
         ),
     )
-    starts, fit = [], FedCAC.fit
+    starts, train = [], FedCAC.local_train
     monkeypatch.setattr(
         FedCAC,
-        "fit",
+        "local_train",
         lambda self, fleet, rows, inbox: (
-            starts.append(rows.clone()) or fit(self, fleet, rows, inbox)
+            starts.append(rows.clone()) or train(self, fleet, rows, inbox)
         ),
     )
     federate({"name": "fedcac", "ala": True}, rounds=3)

@@ -61,7 +61,7 @@ def test_fedfomo_4_by_hand(one):
     # Distances from the base are r, 4r and 2r (own). ω = (1 − 0.5)/r, (1 − 2)/4r, (1 −
     # 0.6)/2r: positive 0.5 and 0.2.
     fleet, inbox = one({0: 1.0, 1: 0.5, 4: 2.0, 2: 0.6})
-    opened = method().opened(fleet, inbox)
+    opened = method().prepare(fleet, inbox)
     start, omega = opened["start"], opened["omega"]
     r = fleet.layout.width**0.5
     assert omega[0].tolist() == pytest.approx([0.2 / r, 0.5 / r, -0.25 / r], rel=1e-4)
@@ -73,13 +73,13 @@ def test_fedfomo_4_by_hand(one):
 def test_fedfomo_10_without_a_better_candidate_the_own_model_stays(one):
     """The authors' code would go back to the base."""
     fleet, inbox = one({0: 1.0, 1: 1.5, 4: 2.0, 2: 1.0})
-    assert torch.equal(method().opened(fleet, inbox)["start"], fleet.state["model"])
+    assert torch.equal(method().prepare(fleet, inbox)["start"], fleet.state["model"])
 
 
 def test_fedfomo_10_own_model_is_a_candidate(one):
     fleet, inbox = one({0: 1.0, 1: 1.5, 4: 2.0, 2: 0.5})
-    assert torch.equal(method().opened(fleet, inbox)["start"], fleet.state["model"])
-    assert float(method().opened(fleet, inbox)["omega"][0, 0]) > 0
+    assert torch.equal(method().prepare(fleet, inbox)["start"], fleet.state["model"])
+    assert float(method().prepare(fleet, inbox)["omega"][0, 0]) > 0
 
 
 def test_fedfomo_10_a_constant_on_all_losses_changes_nothing():
@@ -206,7 +206,7 @@ def test_fedfomo_9_validation_loss_is_a_mean_over_samples_in_evaluation_mode(
 def test_fedfomo_16_1_identical_candidates_are_the_start(one):
     fleet, inbox = one({0: 1.0, 2: 0.5})
     inbox["models"] = Pool(constant(fleet, 2, 2), torch.tensor([[0, 1]]))
-    assert torch.equal(method().opened(fleet, inbox)["start"], fleet.state["model"])
+    assert torch.equal(method().prepare(fleet, inbox)["start"], fleet.state["model"])
 
 
 def test_fedfomo_8_the_trained_model_counts(federate):

@@ -132,7 +132,7 @@ def test_fedphp_is_supervised_by_the_inherited_model(make_fleet, rows_of):
         fleet.loss = method.loss
         fleet.state = {"inherited": rows_of(fleet, seed)}
         before = fleet.state["inherited"].clone()
-        ends.append(method.fit(fleet, rows_of(fleet), {}))
+        ends.append(method.local_train(fleet, rows_of(fleet), {}))
         assert torch.equal(fleet.state["inherited"], before)
     assert not torch.allclose(ends[0], ends[1])
 
@@ -192,7 +192,7 @@ def test_fedphp_4_the_inherited_models_statistics_make_its_features(
             "inherited": rows_of(fleet, 2),
             "buffers.inherited": fleet.buffers() + shift,
         }
-        ends.append(method.fit(fleet, rows_of(fleet), {}))
+        ends.append(method.local_train(fleet, rows_of(fleet), {}))
     assert not torch.allclose(*ends)
 
 

@@ -35,7 +35,7 @@ def aggregate(arrived, cohort):
 
     def step(server, counts, means, **keys):
         who = cohort(counts)
-        message = method(**keys).reply(
+        message = method(**keys).upload(
             SimpleNamespace(counts=who.counts), means.view(*who.counts.shape, -1)
         )
         method(**keys).aggregate(server, who, arrived(message))

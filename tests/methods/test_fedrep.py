@@ -92,7 +92,7 @@ def test_fedrep_9_batch_norm_of_the_body_stands_still_in_the_head_phase(make_fle
         )
         before = fleet.state["buffers.model"].clone()
         method = FedRep(name="fedrep", head_epochs=head_epochs)
-        method.fit(fleet, fleet.setup.initial(), {})
+        method.local_train(fleet, fleet.setup.initial(), {})
         after.append(fleet.state["buffers.model"])
     assert torch.equal(after[0], after[1])
     assert not torch.equal(after[0], before)
@@ -131,5 +131,5 @@ def test_fedrep_9_epochs_are_not_split_between_the_phases_and_nobody_trains_at_t
     """
     assert len(phases(federate, monkeypatch, method="fedrep", rounds=2)[1]) == 4
     fleet = make_fleet([[8, 0, 0, 0]], batch_size=4, epochs=3)
-    FedRep(name="fedrep", head_epochs=2).fit(fleet, fleet.setup.initial(), {})
+    FedRep(name="fedrep", head_epochs=2).local_train(fleet, fleet.setup.initial(), {})
     assert fleet.resources.lane_steps.computed == 2 * (2 + 3)

@@ -145,7 +145,7 @@ def test_a_step_that_runs_often_is_recorded_with_the_constants(make_fleet, lanes
 class Pulled(FedAvg):
     """README's method of one's own, whose loss reads all parameters of its model."""
 
-    def fit(self, fleet, rows, inbox):
+    def local_train(self, fleet, rows, inbox):
         received = fleet.rows(self.received(fleet, inbox))
         return fleet.train(rows, variables={"received": received})
 
@@ -171,7 +171,7 @@ def test_a_loss_that_reads_all_parameters_reads_those_of_a_row(federate, lanes):
 class HeadAlone(FedAvg):
     """A method of one's own that trains the head alone."""
 
-    def fit(self, fleet, rows, inbox):
+    def local_train(self, fleet, rows, inbox):
         return fleet.train(rows, params=("head",))
 
 

@@ -82,7 +82,7 @@ def test_ifca_9_chooses_by_the_training_data(make_fleet, rows_of):
 
     chosen = (
         method(clusters=len(models))
-        .opened(fleet, everyone(models, 5))["cluster"]
+        .prepare(fleet, everyone(models, 5))["cluster"]
         .tolist()
     )
     assert chosen == [best("train", client) for client in range(5)]
@@ -98,7 +98,7 @@ def test_ifca_5_a_cluster_is_the_weighted_mean_of_those_who_chose_it(cohort, arr
         torch.tensor([[1, 0], [0, 5], [1, 2]]),
         torch.tensor([[1.0], [2.0], [4.0]]),
     )
-    uplink = method(clusters=3).reply(
+    uplink = method(clusters=3).upload(
         SimpleNamespace(samples=counts.sum(dim=1)),
         {"cluster": torch.tensor([2, 0, 2])},
         trained,

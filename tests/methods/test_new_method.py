@@ -39,8 +39,8 @@ class Fresh(FedAvg):
         json_schema_extra=search([0.1, 0.2], "nobody"),
     )
 
-    def fit(self, fleet, rows, inbox):
-        return super().fit(fleet, rows, inbox).lerp(fleet.rows(rows), self.share)
+    def local_train(self, fleet, rows, inbox):
+        return super().local_train(fleet, rows, inbox).lerp(fleet.rows(rows), self.share)
 
 
 plugin = Fresh

@@ -104,19 +104,19 @@ def test_the_guides_momentum_is_refused_class_wise(tmp_path, monkeypatch):
     (tmp_path / "guides_server.py").write_text(source, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     own = {"name": "guides_server:Momentum"}
-    line = source[: source.index("def reply")].count("\n") + 1
+    line = source[: source.index("def upload")].count("\n") + 1
     assert refused(own | {"aggregation": "class-wise"}) == (
-        f"guides_server.py:{line}: method.aggregation = 'class-wise' has no effect: Momentum.reply "
-        "replaces the hook that it needs; leave the key out, or call super().reply(…) there, "
+        f"guides_server.py:{line}: method.aggregation = 'class-wise' has no effect: Momentum.upload "
+        "replaces the hook that it needs; leave the key out, or call super().upload(…) there, "
         "or write keeps = ('aggregation',) in Momentum if its hooks do what the key asks for"
     )
     prepare(config.parse(tiny.table(own | {"ala": True})), OneProcess())
 
 
 class Forgetful(FedAvg):
-    """Does not call ``super().keep``, which keeps the models that ALA blends."""
+    """Does not call ``super().store_state``, which keeps the models that ALA blends."""
 
-    def keep(self, fleet, trained):
+    def store_state(self, fleet, trained):
         pass
 
 
@@ -125,21 +125,21 @@ class Declared(Forgetful):
 
     keeps = ("ala",)
 
-    def keep(self, fleet, trained):
+    def store_state(self, fleet, trained):
         fleet.state["model"] = trained
 
 
 class Heir(Declared):
     """Calls the hook that does the work."""
 
-    def keep(self, fleet, trained):
-        super().keep(fleet, trained)
+    def store_state(self, fleet, trained):
+        super().store_state(fleet, trained)
 
 
 class Knowing(FedAvg):
     """Trains by itself, with what the options' loss reads."""
 
-    def fit(self, fleet, rows, inbox):
+    def local_train(self, fleet, rows, inbox):
         return fleet.train(rows, variables=self.loss_variables(fleet, inbox))
 
 
@@ -156,8 +156,8 @@ class Whole(FedAvg):
 
     def update(self, fleet, inbox):
         trained = fleet.train(self.start(fleet, inbox))
-        self.keep(fleet, trained)
-        return self.reply(fleet, inbox, trained)
+        self.store_state(fleet, trained)
+        return self.upload(fleet, inbox, trained)
 
 
 class Elsewhere(FedAvg):
@@ -165,7 +165,7 @@ class Elsewhere(FedAvg):
 
     models = ("other",)
 
-    def fit(self, fleet, rows, inbox):
+    def local_train(self, fleet, rows, inbox):
         return fleet.train(rows, model="other")
 
 
@@ -185,16 +185,16 @@ def test_a_training_of_ones_own_that_knows_what_options_read_is_class_wise(feder
 
 def test_hooks_that_leave_an_option_out_are_named():
     here = Path(__file__).name
-    line = inspect.getsourcelines(Forgetful.keep)[1]
+    line = inspect.getsourcelines(Forgetful.store_state)[1]
     forgetful = refused({"name": f"{__name__}:Forgetful", "ala": True})
     assert (
-        f"{here}:{line}: method.ala = True has no effect: Forgetful.keep replaces"
+        f"{here}:{line}: method.ala = True has no effect: Forgetful.store_state replaces"
         in forgetful
     )
     whole = refused({"name": f"{__name__}:Whole", "aggregation": "class-wise"})
     assert (
         "Whole.update replaces" in whole
-    )  # it does without ``fit`` and what that knows
+    )  # it does without ``local_train`` and what that knows
     elsewhere = refused(f"{__name__}:Elsewhere", training={"buffers": "average"})
     assert "Elsewhere.models = ('other',) has no 'model', whose statistics" in elsewhere
 
@@ -218,18 +218,18 @@ def test_built_in_methods_keep_every_option_that_they_have(name):
 def test_the_hooks_that_an_option_needs_are_read_off_its_wrapper():
     """Those that it has, and those that call them."""
     needed = {option.wrapper.__name__: hooks_of(option) for option in OPTIONS}
-    assert needed["BlendedStart"] == ["client_state", "start", "keep", "update"]
+    assert needed["BlendedStart"] == ["client_state", "start", "store_state", "update"]
     assert needed["BlendedAnchor"] == ["client_state", "start", "update"]
     assert set(needed["ClassWiseAggregation"]) == {
         "server_state",
         "send",
-        "greet",
+        "send_to_newcomers",
         "received",
         "start",
         "objective",
         "loss_variables",
-        "fit",
-        "reply",
+        "local_train",
+        "upload",
         "update",
         "aggregate",
     }

@@ -77,7 +77,7 @@ def test_partialfed_4_composes_once_a_round(make_fleet, rows_of):
     fleet = make_fleet()
     shared, own = rows_of(fleet, 1), rows_of(fleet, 2)
     fleet.state = {"model": own.clone(), "strategy": torch.zeros(5, 2, 2)}
-    trained = PartialFed(**method(strategy_share=0.0, temperature=0.7)).fit(
+    trained = PartialFed(**method(strategy_share=0.0, temperature=0.7)).local_train(
         fleet, shared, {}
     )
     noise = -(-fleet.uniform("first gumbel", 2, 2).log()).log()
@@ -89,7 +89,7 @@ def test_partialfed_4_composes_once_a_round(make_fleet, rows_of):
     )
     fleet = make_fleet()
     fleet.state = {"model": own.clone(), "strategy": torch.zeros(5, 2, 2)}
-    stays = PartialFed(**method(strategy_share=0.999, temperature=0.7)).fit(
+    stays = PartialFed(**method(strategy_share=0.999, temperature=0.7)).local_train(
         fleet, shared, {}
     )
     torch.testing.assert_close(stays, start)
@@ -100,7 +100,7 @@ def test_partialfed_10c_strategy_batches_leave_the_model_as_it_is(make_fleet, ro
     fleet = make_fleet()
     shared, own = rows_of(fleet, 1), rows_of(fleet, 2)
     fleet.state = {"model": own.clone(), "strategy": torch.zeros(5, 2, 2)}
-    trained = PartialFed(**method(strategy_share=0.999, draw="batch")).fit(
+    trained = PartialFed(**method(strategy_share=0.999, draw="batch")).local_train(
         fleet, shared, {}
     )
     assert torch.equal(trained, own)
@@ -116,7 +116,7 @@ def test_partialfed_4_strategy_follows_the_gradient(make_fleet, rows_of):
     fleet.state = {"model": own, "strategy": start}
     PartialFed(
         **method(strategy_share=0.999, strategy_lr=1.0, temperature=0.8, draw="batch")
-    ).fit(fleet, shared, {})
+    ).local_train(fleet, shared, {})
     noise = -(-fleet.uniform("gumbel", 1, layers, 2).log()).log()[:, 0].double()
 
     def objective(client, strategy):
@@ -164,7 +164,7 @@ def test_partialfed_4_draws_anew_in_every_batch(make_fleet, rows_of, monkeypatch
         partialfed, "gumbel", lambda inside: draws.append(inside) or gumbel(inside)
     )
     fleet.state = {"model": rows_of(fleet, 1), "strategy": torch.zeros(1, 2, 2)}
-    PartialFed(**method(draw="batch")).fit(fleet, rows_of(fleet, 2), {})
+    PartialFed(**method(draw="batch")).local_train(fleet, rows_of(fleet, 2), {})
     assert counted == [0, 1, 2, 3, 4, 5]
     assert (
         torch.equal(torch.cat(draws), fleet.uniform("gumbel", 6, 2, 2)[0])

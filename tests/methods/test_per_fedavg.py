@@ -10,7 +10,7 @@ from hpcfl.methods.per_fedavg import PerFedAvg
 
 def test_per_fedavg_10a_alpha_zero_is_sgd_on_the_second_batches(make_fleet, rows_of):
     fleet, plain = make_fleet(), make_fleet()
-    trained = PerFedAvg(name="per-fedavg", alpha=0.0, beta=0.2).fit(
+    trained = PerFedAvg(name="per-fedavg", alpha=0.0, beta=0.2).local_train(
         fleet, rows_of(fleet), {}
     )
     expected, _ = plain.train_by(
@@ -36,7 +36,9 @@ def test_per_fedavg_10b_on_a_quadratic(make_fleet, variant, power, delta):
         name="per-fedavg", variant=variant, alpha=alpha, beta=beta, delta=delta
     )
     steps = 2 if power == 1 else 3  # as many passes as batches in a step
-    trained = method.fit(fleet, torch.full((fleet.layout.width,), 5.0).double(), {})
+    trained = method.local_train(
+        fleet, torch.full((fleet.layout.width,), 5.0).double(), {}
+    )
     np.testing.assert_allclose(
         trained, 5 * (1 - beta * a * (1 - alpha * a) ** power) ** steps, rtol=1e-9
     )
@@ -55,7 +57,9 @@ def test_per_fedavg_5_hessian_free_survives_a_tiny_gradient(make_fleet):
             alpha=0.5 / max(scale, 1e-8),
             beta=0.1 / max(scale, 1e-8),
         )
-        trained = method.fit(fleet, torch.full((fleet.layout.width,), start), {})
+        trained = method.local_train(
+            fleet, torch.full((fleet.layout.width,), start), {}
+        )
         # αa = ½, βa = 0.1: a step is a factor 1 − 0.1·¼
         expected = start * (0.975**3 if scale else 1)
         np.testing.assert_allclose(trained, expected, rtol=1e-3)
@@ -95,14 +99,17 @@ def test_per_fedavg_9_is_scored_after_one_full_step_on_training_data(federate):
 def test_per_fedavg_9_takes_as_many_steps_as_fedavg(make_fleet, rows_of):
     for variant in ("first-order", "hessian-free"):
         fleet = make_fleet([[24, 0, 0, 0]])  # 6 batches of 4
-        PerFedAvg(name="per-fedavg", variant=variant).fit(fleet, rows_of(fleet), {})
+        PerFedAvg(name="per-fedavg", variant=variant).local_train(
+            fleet, rows_of(fleet), {}
+        )
         assert fleet.resources.lane_steps.computed == 6
 
 
 def test_per_fedavg_trains_clients_with_less_than_two_batches(make_fleet, rows_of):
     fleet = make_fleet([[2, 1, 0, 0]])
     assert not torch.equal(
-        PerFedAvg(name="per-fedavg").fit(fleet, rows_of(fleet), {}), rows_of(fleet)
+        PerFedAvg(name="per-fedavg").local_train(fleet, rows_of(fleet), {}),
+        rows_of(fleet),
     )
 
 

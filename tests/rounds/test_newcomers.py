@@ -163,7 +163,7 @@ def test_a_method_of_ones_own_is_tried_with_a_newcomer_before_round_1():
     prepared = prepare(config.parse(table), OneProcess())
     with pytest.raises(
         UserError,
-        match=r"test_newcomers\.py:\d+: .*Forgetful' fails in 'greet': IndexError",
+        match=r"test_newcomers\.py:\d+: .*Forgetful' fails in 'send_to_newcomers': IndexError",
     ):
         trial.run(prepared, OneProcess())
 
@@ -179,7 +179,7 @@ def test_their_scoring_is_done_again_after_a_kill(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(
             FedAvg,
-            "join",
+            "train_newcomers",
             lambda *_: 1 / (not list((tmp_path / "hit").glob("checkpoints/m*"))),
         )
         with pytest.raises(RankFailure, match="after the last round, clients 3, 4"):

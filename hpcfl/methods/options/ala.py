@@ -153,8 +153,8 @@ class BlendedStart(Blending, ServerModel):
         received = super().start(fleet, inbox)
         return self.adaptive_aggregation().adapt(fleet, received)
 
-    def keep(self, fleet: Fleet, trained: Tensor) -> None:
-        super().keep(fleet, trained)
+    def store_state(self, fleet: Fleet, trained: Tensor) -> None:
+        super().store_state(fleet, trained)
         fleet.state["model"] = trained
 
 

@@ -242,7 +242,7 @@ class ClassWiseAggregation(AggregationKey, FedAvg):
         distributions = server["distributions"][audience.ids]
         return self.class_wise().send(server, distributions)
 
-    def greet(self, server: State, audience: Audience) -> Message:
+    def send_to_newcomers(self, server: State, audience: Audience) -> Message:
         """To newcomers an even mix, as everybody's before their first round."""
         clients, classes = len(audience.ids), audience.setup.classes
         even = torch.full((clients, classes), 1 / classes).double()
@@ -251,8 +251,8 @@ class ClassWiseAggregation(AggregationKey, FedAvg):
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         return self.class_wise().received(inbox)
 
-    def reply(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
-        message = super().reply(fleet, inbox, trained)
+    def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
+        message = super().upload(fleet, inbox, trained)
         return {**message, **self.class_wise().uplink(fleet, trained)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
