@@ -115,8 +115,8 @@ class Config(Section):
             if getattr(training, key) != Training.model_fields[key].default
         ]:
             lines.append(
-                f"{', '.join(unheeded)}: no effect on the steps that {self.method.name} does "
-                "itself, which are plain ones"
+                f"{', '.join(unheeded)}: ignored, {self.method.name} takes plain SGD steps "
+                "of its own"
             )
         return lines
 

@@ -14,13 +14,13 @@ Proximal = tuple[float, Tensor]
 
 
 class ServerModel(Method):
-    """A method overrides what it does otherwise: ``received``, ``start``,
-    ``loss_variables``, ``proximal_term``, ``local_train``, ``store_state`` …
+    """The hooks of ``update``, of which a method overrides what it does otherwise.
 
     Server: ``model`` [P]. Client: nothing. Down P, up P.
 
-    inherited: names of private models [P] for which a newcomer takes the model that it
-    receives.
+    Attributes:
+        inherited: names of private models [P] for which a newcomer takes the model that
+            it receives.
     """
 
     inherited: ClassVar[tuple[str, ...]] = ()
@@ -31,6 +31,18 @@ class ServerModel(Method):
     def send(self, server: State, audience: Audience) -> Message:
         return {"model": server["model"]}
 
+    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
+        inbox = self.prepare(fleet, inbox)
+        start = self.start(fleet, inbox)
+        self.score(fleet, inbox, start)
+        trained = self.local_train(fleet, start, inbox)
+        self.store_state(fleet, trained)
+        self.score(fleet, inbox, trained, trained=True)
+        return self.upload(fleet, inbox, trained)
+
+    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
+        server["model"] = uplink["model"]
+
     def received(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The model that came down: ``[P]`` if it is the same for all, else ``[n, P]``."""
         model: Tensor = inbox["model"]
@@ -39,6 +51,23 @@ class ServerModel(Method):
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:
         """The model that came down, ``[P]`` or ``[n, P]``."""
         return self.received(fleet, inbox)
+
+    def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
+        """One local training as this method does it.
+
+        Args:
+            fleet: the clients that train, n.
+            rows: the models that they start from, [n, P] or [P].
+            inbox: as ``prepare`` made it.
+
+        Returns:
+            The trained models [n, P].
+        """
+        return fleet.train(
+            rows,
+            variables=self.loss_variables(fleet, inbox),
+            proximal=self.proximal_term(fleet, inbox),
+        )
 
     def loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
         """What ``loss`` reads of a client as ``lane.NAME``: tensors [n, …] by name."""
@@ -50,41 +79,14 @@ class ServerModel(Method):
         """
         return None
 
-    def local_train(self, fleet: Fleet, rows: Tensor, inbox: Inbox) -> Tensor:
-        """One local training from ``rows`` as this method does it: the trained rows [n,
-        P].
-        """
-        return fleet.train(
-            rows,
-            variables=self.loss_variables(fleet, inbox),
-            proximal=self.proximal_term(fleet, inbox),
-        )
-
     def store_state(self, fleet: Fleet, trained: Tensor) -> None:
         """Assign in ``fleet.state`` what clients remember of their ``trained`` models
         [n, P].
         """
 
-    def update(self, fleet: Fleet, inbox: Inbox) -> Message:
-        inbox = self.prepare(fleet, inbox)
-        start = self.start(fleet, inbox)
-        self.score(fleet, inbox, start)
-        trained = self.local_train(fleet, start, inbox)
-        self.store_state(fleet, trained)
-        self.score(fleet, inbox, trained, trained=True)
-        return self.upload(fleet, inbox, trained)
-
     def upload(self, fleet: Fleet, inbox: Inbox, trained: Tensor) -> Message:
         """What goes up from clients whose training came to ``trained`` [n, P]."""
         return {"model": Mean(trained, self.shares(fleet))}
-
-    def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        server["model"] = uplink["model"]
-
-    def init_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
-        if self.inherited:
-            received = fleet.rows(self.received(fleet, self.prepare(fleet, inbox)))
-            fleet.state |= {name: received.clone() for name in self.inherited}
 
     def other_models(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
@@ -93,6 +95,13 @@ class ServerModel(Method):
         the same.
         """
         received = self.received(fleet, inbox)
-        return (
-            {} if trained or received.dim() == 2 else {"global": ClientModel(received)}
-        )
+        if trained or received.dim() == 2:
+            return {}
+        return {"global": ClientModel(received)}
+
+    def init_newcomers(self, fleet: Fleet, inbox: Inbox) -> None:
+        if not self.inherited:
+            return
+        received = self.received(fleet, self.prepare(fleet, inbox))
+        for name in self.inherited:
+            fleet.state[name] = fleet.rows(received).clone()

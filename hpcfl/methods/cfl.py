@@ -85,11 +85,9 @@ class CFL(ServerModel):
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
         ids = torch.from_numpy(cohort.ids)
-        models, cluster, norms = (
-            list(server["models"]),
-            server["cluster"].clone(),
-            list(server["norms"]),
-        )
+        models = list(server["models"])
+        cluster = server["cluster"].clone()
+        norms = list(server["norms"])
         for c in range(len(models)):
             present = cluster[ids] == c
             if not present.any():
@@ -98,23 +96,20 @@ class CFL(ServerModel):
             lengths = products.diagonal().sqrt()  # ‖Δ_i‖, and last ‖mean Δ‖
             norms[c] = torch.stack([lengths[-1], lengths[:-1].max()])
             groups = [present]
-            if present.sum() == (cluster == c).sum() and self.splits(
-                norms[c], len(lengths) - 1, cohort.round
-            ):
-                second = torch.zeros_like(present).masked_scatter(
-                    present, bipartition(products[:-1, :-1], self.linkage)
-                )
+            is_complete = present.sum() == (cluster == c).sum()
+            if is_complete and self.splits(norms[c], len(lengths) - 1, cohort.round):
+                cut = bipartition(products[:-1, :-1], self.linkage)
+                second = torch.zeros_like(present).masked_scatter(present, cut)
                 groups = [present & ~second, second]
                 cluster[ids[second]] = len(models)
                 models.append(models[c])
                 norms.append(norms[c])
             for group, number in zip(groups, (c, len(models) - 1), strict=False):
-                models[number] = sums.mean(
-                    uplink["model"], torch.where(group, cohort.shares, 0)
-                )
-        server.update(
-            models=torch.stack(models), cluster=cluster, norms=torch.stack(norms)
-        )
+                shares = torch.where(group, cohort.shares, 0)
+                models[number] = sums.mean(uplink["model"], shares)
+        server["models"] = torch.stack(models)
+        server["cluster"] = cluster
+        server["norms"] = torch.stack(norms)
 
     def splits(self, norms: Tensor, size: int, round: int) -> bool:
         """Whether a cluster of ``size`` clients with ``norms`` ‖mean Δ‖, max ‖Δ_i‖ [2]

@@ -45,12 +45,10 @@ def critical(layout: Layout, before: Tensor, after: Tensor, share: float) -> Ten
         if count := int(share * size):
             part = sensitivity[:, start : start + size]
             threshold = part.kthvalue(size - count + 1, dim=1, keepdim=True).values
-            smallest = part.masked_fill(part <= SOMETHING, torch.inf).amin(
-                dim=1, keepdim=True
-            )
-            masks[:, start : start + size] = part >= torch.where(
-                threshold <= NOTHING, smallest, threshold
-            )
+            moved = part.masked_fill(part <= SOMETHING, torch.inf)
+            smallest = moved.amin(dim=1, keepdim=True)
+            threshold = torch.where(threshold <= NOTHING, smallest, threshold)
+            masks[:, start : start + size] = part >= threshold
     return masks
 
 
@@ -134,9 +132,8 @@ class FedCAC(ServerModel):
 
     def send(self, server: State, audience: Audience) -> Message:
         ids = torch.from_numpy(audience.ids)
-        masks, custom = (
-            mixing.picked(server[name], ids) for name in ("masks", "custom")
-        )
+        masks = mixing.picked(server["masks"], ids)
+        custom = mixing.picked(server["custom"], ids)
         return {"model": torch.where(masks, custom, server["model"], out=custom)}
 
     def send_to_newcomers(self, server: State, audience: Audience) -> Message:
@@ -147,16 +144,12 @@ class FedCAC(ServerModel):
         return {"model": trained, "mask": Sent(mask, floats=mask.shape[1] / 32)}
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        ids, models, masks = (
-            torch.from_numpy(cohort.ids),
-            uplink["model"],
-            uplink["mask"],
-        )
+        ids = torch.from_numpy(cohort.ids)
+        models, masks = uplink["model"], uplink["mask"]
         server["model"] = sums.mean(models, cohort.shares)
         matrix = groups(overlaps(masks), masks.any(dim=1), cohort.round / self.beta)
-        server["custom"] = mixing.replaced(
-            server["custom"], ids, mixing.mix(matrix, models)
-        )
+        custom = mixing.mix(matrix, models)
+        server["custom"] = mixing.replaced(server["custom"], ids, custom)
         server["masks"] = mixing.replaced(server["masks"], ids, masks)
 
 

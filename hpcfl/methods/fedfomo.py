@@ -87,14 +87,12 @@ class FedFomo(Method):
         if not len(senders) or self.received == 0:
             return {}
         receivers = torch.from_numpy(audience.ids)
-        most = (
-            len(senders) if self.received == "all" else min(self.received, len(senders))
-        )
-        ranked = (
-            affinity[:, senders]
-            .masked_fill(receivers[:, None] == senders, -torch.inf)
-            .sort(dim=1, descending=True, stable=True)
-        )
+        most = len(senders)
+        if self.received != "all":
+            most = min(self.received, most)
+        itself = receivers[:, None] == senders
+        of_others = affinity[:, senders].masked_fill(itself, -torch.inf)
+        ranked = of_others.sort(dim=1, descending=True, stable=True)
         picks = torch.where(ranked.values > -torch.inf, ranked.indices, -1)[:, :most]
         return {
             "models": Pool(mixing.picked(server["models"], senders), picks),
@@ -112,13 +110,9 @@ class FedFomo(Method):
         if "models" not in inbox:
             return {**inbox, "start": own, "omega": omega}
         pool, start = inbox["models"], own.clone()
-        losses = torch.cat(
-            [
-                fleet.loss_of(pool, "validation"),
-                fleet.loss_of(own, "validation")[:, None],
-            ],
-            dim=1,
-        )
+        pool_losses = fleet.loss_of(pool, "validation")
+        own_losses = fleet.loss_of(own, "validation")
+        losses = torch.cat([pool_losses, own_losses[:, None]], dim=1)
         base_losses = fleet.loss_of(base, "validation")
         # one by one: a client's bits must not depend on its neighbours
         for i, client in enumerate(fleet.ids.tolist()):
@@ -128,15 +122,14 @@ class FedFomo(Method):
             distances = mixing.distances(base[i : i + 1], candidates)[0]
             judged = torch.cat([received, received.new_ones(1)])
             useful = usefulness(base_losses[i], losses[i][judged], distances)
+            positive = useful.clamp(min=0)
             if (useful > 0).any():
-                start[i] = mixing.average(
-                    useful.clamp(min=0) / useful.clamp(min=0).sum(), candidates
-                )
+                start[i] = mixing.average(positive / positive.sum(), candidates)
             judged_ids = torch.cat(
                 [inbox["senders"][picks], picks.new_tensor([client])]
             )
-            here = judged_ids < omega.shape[1]  # all but a newcomer's own
-            omega[i, judged_ids[here]] = useful[here]
+            known = judged_ids < omega.shape[1]  # all but a newcomer's own
+            omega[i, judged_ids[known]] = useful[known]
         return {**inbox, "start": start, "omega": omega}
 
     def start(self, fleet: Fleet, inbox: Inbox) -> Tensor:

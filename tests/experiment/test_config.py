@@ -477,8 +477,7 @@ def test_keys_that_change_nothing_are_noted():
 def test_methods_with_plain_steps_note_what_these_take_no_heed_of(name):
     table = {"method": {"name": name}, "training": {"momentum": 0.9, "lr": 0.1}}
     assert config.parse(table).notes == [
-        f"training.momentum = 0.9: no effect on the steps that {name} does "
-        "itself, which are plain ones"
+        f"training.momentum = 0.9: ignored, {name} takes plain SGD steps of its own"
     ]
     assert config.parse({"method": {"name": name}, "training": {"lr": 0.1}}).notes == []
     assert config.parse({**table, "method": {"name": "fedavg"}}).notes == []

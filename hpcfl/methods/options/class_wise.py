@@ -37,10 +37,14 @@ MANY = 4
 
 
 def norm_distribution(head: Tensor) -> Tensor:
-    """π̂ [..., K] from output weights ``[..., K, d]`` without bias: row norms divided
-    by their sum.
+    """The class distribution π̂ that an output layer shows: the norms of its rows,
+    divided by their sum.
 
-    It is 1/K if all are zero.
+    Args:
+        head: output weights without bias, [..., K, d].
+
+    Returns:
+        π̂ [..., K]; 1/K if all weights are zero.
     """
     norms = (head.square().sum(dim=-1) + FLOOR).sqrt()
     return norms / norms.sum(dim=-1, keepdim=True)
@@ -53,10 +57,14 @@ def true_distribution(counts: Tensor) -> Tensor:
 
 
 def class_weights(distributions: Tensor, weights: Tensor) -> Tensor:
-    """Q [K, n], float64, of π̂ [n, K] and weights p [n]: the share q_lj of each client
-    l in class model j.
+    """The share q_lj of each client l in class model j.
 
-    The row of a class that nobody holds is zero.
+    Args:
+        distributions: the clients' π̂ [n, K].
+        weights: the clients' p [n].
+
+    Returns:
+        Q [K, n], float64. The row of a class that nobody holds is zero.
     """
     mass = weights[:, None] * distributions
     total = mass.sum(dim=0, keepdim=True)
@@ -66,20 +74,26 @@ def class_weights(distributions: Tensor, weights: Tensor) -> Tensor:
 def factors(
     distributions: Tensor, shares: Tensor, weights: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Π [m, K] and Q [K, n], float64, of the receivers' π̂ [m, K], ``shares`` Q [K, n]
-    and ``weights`` p [n].
+    """The two factors of the matrix A = Π·Q that mixes uploads for receivers.
 
     A receiver's π̂ counts over the classes that somebody holds. The model of any other
     class is the average by p, which is what a receiver gets that has none but such
     classes.
+
+    Args:
+        distributions: the receivers' π̂ [m, K].
+        shares: Q [K, n] of the uploads.
+        weights: p [n] of the uploads.
+
+    Returns:
+        Π [m, K] and Q [K, n], float64.
     """
     held = shares.sum(dim=1) > 0
     of_held = torch.where(held, distributions, 0)
     total = of_held.sum(dim=1, keepdim=True)
-    return (
-        torch.where(total > 0, of_held / total.clamp(min=1e-300), distributions),
-        torch.where(held[:, None], shares, weights),
-    )
+    mixes = torch.where(total > 0, of_held / total.clamp(min=1e-300), distributions)
+    class_shares = torch.where(held[:, None], shares, weights)
+    return mixes, class_shares
 
 
 def class_models(server: State) -> Tensor:
@@ -119,26 +133,24 @@ class ClassWise:
         """The message to clients whose class distributions π̂ are these, [n, K]."""
         mixes, shares = factors(distributions, server["shares"], server["weights"])
         uploads = server["uploads"]
-        classwise = (
-            Mixture(mixing.mix(shares, uploads, torch.float64), mixes, uploads.dtype)
-            if len(uploads) > MANY * len(shares)
-            else mixing.mix(mixes @ shares, uploads)
-        )
+        message: dict[str, Tensor | Mixture] = {}
+        if len(uploads) > MANY * len(shares):
+            models = mixing.mix(shares, uploads, torch.float64)
+            message["classwise"] = Mixture(models, mixes, uploads.dtype)
+        else:
+            message["classwise"] = mixing.mix(mixes @ shares, uploads)
         lower = server["model"][: len(server["model"]) - uploads.shape[1]]
-        return (
-            {"lower": lower, "classwise": classwise}
-            if len(lower)
-            else {"classwise": classwise}
-        )
+        if len(lower):
+            message["lower"] = lower
+        return message
 
     def received(self, inbox: Inbox) -> Tensor:
         """The models ``[n, P]`` that came down, each client's own."""
-        mixed = inbox["classwise"]
-        return (
-            torch.cat([inbox["lower"].expand(len(mixed), -1), mixed], dim=1)
-            if "lower" in inbox
-            else mixed
-        )
+        upper: Tensor = inbox["classwise"]
+        if "lower" not in inbox:
+            return upper
+        lower = inbox["lower"].expand(len(upper), -1)
+        return torch.cat([lower, upper], dim=1)
 
     def penalty(self, model: nn.Module, lane: Any) -> Tensor | None:
         """The regulariser strength·‖π − π̂(w)‖₂ of one client, or None where there is
@@ -165,20 +177,20 @@ class ClassWise:
         estimates = self.estimates(fleet.layout, fleet.counts, models)
         fleet.record("distribution_distance", (estimates - truth).norm(dim=1))
         start = fleet.layout.columns(self.layers).start
-        rows = Sent(
-            models[:, start:], floats=0
-        )  # the model, which they are a part of, is counted elsewhere
-        return {
-            "classwise": rows,
-            **({"distribution": truth.float()} if self.distribution == "true" else {}),
+        # They are a part of the model, which is counted elsewhere.
+        message: dict[str, Tensor | Sent] = {
+            "classwise": Sent(models[:, start:], floats=0)
         }
+        if self.distribution == "true":
+            message["distribution"] = truth.float()
+        return message
 
     def aggregate(self, server: State, cohort: Cohort, uplink: State) -> None:
-        estimates = (
-            uplink["distribution"].double()
-            if "distribution" in uplink
-            else self.estimates(cohort.layout, cohort.counts, uplink["classwise"])
-        )
+        if "distribution" in uplink:
+            estimates = uplink["distribution"].double()
+        else:
+            models = uplink["classwise"]
+            estimates = self.estimates(cohort.layout, cohort.counts, models)
         server["weights"] = cohort.weights
         server["shares"] = class_weights(estimates, cohort.weights)
         server["uploads"] = uplink["classwise"]
@@ -187,15 +199,21 @@ class ClassWise:
         )
 
     def estimates(self, layout: Layout, counts: Tensor, models: Tensor) -> Tensor:
-        """π̂ [n, K], float64 on the CPU, from the output layers of ``models``;
-        ``counts`` [n, K].
+        """The class distributions that models' output layers show.
 
-        models: rows [n, P], or their last columns, from the output layer's or earlier
-        ones on.
+        Args:
+            layout: where the output layer lies in a row.
+            counts: training samples [n, K], of which only the shape counts.
+            models: rows [n, P], or their last columns, from the output layer's or
+                earlier ones on.
+
+        Returns:
+            π̂ [n, K], float64 on the CPU.
         """
-        columns, lower = layout.columns("head.weight"), layout.width - models.shape[1]
-        head = models[:, columns.start - lower : columns.stop - lower].double().cpu()
-        return norm_distribution(head.view(*counts.shape, -1))
+        columns = layout.columns("head.weight")
+        lower = layout.width - models.shape[1]
+        head = models[:, columns.start - lower : columns.stop - lower]
+        return norm_distribution(head.double().cpu().view(*counts.shape, -1))
 
 
 class AggregationKey(Method):
