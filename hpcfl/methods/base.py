@@ -404,8 +404,8 @@ def _with_columns(
     """Each model once, with all columns that it is scored as."""
     scored: list[tuple[list[str], ClientModel]] = []
     for column, model in models.items():
-        for columns, other in scored:
-            if other.same(model):
+        for columns, listed in scored:
+            if listed.same(model):
                 columns.append(column)
                 break
         else:

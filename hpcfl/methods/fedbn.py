@@ -33,16 +33,16 @@ class FedBN(ServerModel):
     reference = "Li et al., ICLR 2021"
 
     def notes(self, setup: Setup) -> list[str]:
-        found = []
+        lines = []
         if not len(setup.layout.batch_norm):
-            found.append(
+            lines.append(
                 "fedbn: this model has no batch norm that is trained, so what follows is FedAvg"
             )
         if setup.training.buffers == "average":
-            found.append(
+            lines.append(
                 "fedbn: training.buffers = 'average' shares the statistics of batch norm"
             )
-        return found
+        return lines
 
     def client_state(self, setup: Setup) -> State:
         return {

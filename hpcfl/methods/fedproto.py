@@ -67,9 +67,8 @@ class FedProto(Method):
         if not self.lam:
             return super().loss(model, batch, lane)
         features = parts(model).features(batch.x)
-        away: Tensor = (features - lane.prototypes[batch.y]).square() * lane.present[
-            batch.y
-        ][:, None]
+        squares = (features - lane.prototypes[batch.y]).square()
+        away: Tensor = squares * lane.present[batch.y][:, None]
         pull: Tensor = lane.regulariser(self.lam * away.mean())
         return functional.cross_entropy(parts(model).head(features), batch.y) + pull
 
@@ -98,7 +97,7 @@ class FedProto(Method):
     def client_model(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
     ) -> ClientModel:
-        return ClientModel(rows, nearest, self._known(fleet, inbox))
+        return ClientModel(rows, nearest, self._loss_variables(fleet, inbox))
 
     def other_models(
         self, fleet: Fleet, inbox: Inbox, rows: Tensor, trained: bool
@@ -108,7 +107,9 @@ class FedProto(Method):
     def update(self, fleet: Fleet, inbox: Inbox) -> Message:
         start = self.start(fleet, inbox)
         self.score(fleet, inbox, start)
-        fleet.state["model"] = fleet.train(start, variables=self._known(fleet, inbox))
+        fleet.state["model"] = fleet.train(
+            start, variables=self._loss_variables(fleet, inbox)
+        )
         self.score(fleet, inbox, fleet.state["model"], trained=True)
         return self.upload(fleet, fleet.class_means(fleet.state["model"], features))
 
@@ -133,17 +134,15 @@ class FedProto(Method):
         )
         server["present"] = server["present"] | held
 
-    def _known(self, fleet: Fleet, inbox: Inbox) -> State:
+    def _loss_variables(self, fleet: Fleet, inbox: Inbox) -> State:
         """What a loss or a prediction reads of the prototypes: [n, K, d], and
         ``present`` [n, K].
         """
-        shape = (len(fleet.ids), fleet.setup.classes, -1)
-        present = inbox["present"].expand(len(fleet.ids), -1)
+        clients, classes = len(fleet.ids), fleet.setup.classes
+        prototypes = inbox["prototypes"].view(1, classes, -1)
         return {
-            "prototypes": inbox["prototypes"]
-            .view(1, fleet.setup.classes, -1)
-            .expand(shape),
-            "present": present,
+            "prototypes": prototypes.expand(clients, classes, -1),
+            "present": inbox["present"].expand(clients, -1),
         }
 
 
