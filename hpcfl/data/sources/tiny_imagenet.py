@@ -118,14 +118,15 @@ def _map_decoded(name: str, root: Path) -> np.ndarray | None:
     Raises UserError where the file is anything else.
     """
     path = root / FOLDER / DECODED
+    table: np.ndarray | None = None
     try:
         regular.opened(path).close()
         table = np.lib.format.open_memmap(path, mode="c")
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
-        table = np.empty(0)  # which is refused below
-    if table.dtype != RECORD or table.ndim != 1:
+        pass  # it is refused below
+    if table is None or table.dtype != RECORD or table.ndim != 1:
         raise UserError(
             f"{path}: damaged, or not what hpcfl writes; to write it again: "
             f"hpcfl data download {name} --root {root}"
