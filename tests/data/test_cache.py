@@ -108,6 +108,6 @@ def test_a_rank_that_waits_or_decodes_is_alive(kept, tmp_path, monkeypatch):
             os.close(lock)
 
     monkeypatch.setattr(cache, "PAUSE", 0.01)
-    monkeypatch.setattr(heartbeat, "_tell", beat)
+    monkeypatch.setattr(heartbeat, "_listener", beat)
     assert kept() == 3
     assert len(beats) >= 6 and set(beats) == {threading.main_thread()}
