@@ -25,7 +25,7 @@ from hpcfl.communication.communicator import (
     flush,
 )
 from hpcfl.communication.watchdog import Watchdog
-from hpcfl.files import heartbeat
+from hpcfl.files import heartbeat, output
 
 # environment variables, of which a launcher of MPI ranks sets at least one
 LAUNCHED_BY = (
@@ -72,10 +72,9 @@ class World(Communicator):
         lost = "a rank that this one exchanges with"
         if silent is not None:
             lost = self.ranks[silent]
-        print(
-            f"hpcfl: {lost} has been silent for {seconds:g} s (runtime.hang_after); "
-            "ending the job, the same command resumes it",
-            file=sys.stderr,
+        output.complain(
+            f"{lost} has been silent for {seconds:g} s (runtime.hang_after); "
+            "ending the job, the same command resumes it"
         )
         self.abort(1)
 
