@@ -120,7 +120,6 @@ class CReFF(ServerModel):
             ),
             self.features_lr,
             self.match_steps,
-            cohort.beat,
         )["features"]
         server["features"] = features.flatten(0, 1)
         server["head"] = self.retrained(cohort, server["features"])
@@ -145,7 +144,6 @@ class CReFF(ServerModel):
             training,
             setup.seed,
             cohort.round,
-            cohort.beat,
         )
 
 

@@ -15,7 +15,7 @@ from hpcfl.fleet.optimizers import moments
 from hpcfl.preparation.prepare import Prepared
 from hpcfl.report.text import literal
 from hpcfl.rows.layout import Layout
-from hpcfl.trial import measuring
+from hpcfl.trial import score_check
 
 FLOAT = 4  # bytes
 # float64 numbers of a client and round beside its scores: losses, floats sent,
@@ -99,8 +99,8 @@ def of_scores(prepared: Prepared) -> set[str]:
     return {
         part
         for name, score in prepared.resources.scores.items()
-        for part in measuring.numbers(
-            name, score, measuring.made_up(prepared.setup.classes)
+        for part in score_check.numbers(
+            name, score, score_check.made_up(prepared.setup.classes)
         )
     }
 
