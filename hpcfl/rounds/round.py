@@ -176,13 +176,17 @@ class Round:
         """Collective. Send to some clients what a hook of the method returns."""
         prepared, message = self.prepared, None
         if self.communicator.is_server:
-            audience = prepared.audience(ids, self.plan.number)
-            returned = getattr(prepared.method, hook)(self.server, audience)
-            message = checked(hook, returned, len(ids), downwards=True)
+            message = self.message(hook, ids)
         device = prepared.resources.device
         return exchange.send(
             self.communicator, prepared.placement, ids, message, device
         )
+
+    def message(self, hook: str, ids: np.ndarray) -> Message:
+        """What a hook of the method sends to some clients; on rank 0."""
+        audience = self.prepared.audience(ids, self.plan.number)
+        returned = getattr(self.prepared.method, hook)(self.server, audience)
+        return checked(hook, returned, len(ids), downwards=True)
 
     @stage("train", "local work", collective=False)
     def work(self, inbox: Inbox) -> LocalWork:

@@ -10,12 +10,13 @@ import math
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import torch
 
 from hpcfl.communication.communicator import OneProcess
-from hpcfl.communication.message import Mean
+from hpcfl.communication.message import Inbox, Mean, Message
 from hpcfl.communication.placement import Placement
 from hpcfl.errors import RankFailure, UserError
 from hpcfl.files import heartbeat
@@ -90,6 +91,43 @@ class DryRound(Round):
         everyone = np.arange(self.prepared.setup.clients)
         with heartbeat.heard_by(impatient()):
             super().aggregate(everyone, uploads)
+
+
+class WatchedRound(DryRound):
+    """A dry round that keeps the messages that travelled."""
+
+    sent: Message = MappingProxyType({})
+    returned: Message = MappingProxyType({})
+
+    def message(self, hook: str, ids: np.ndarray) -> Message:
+        self.sent = super().message(hook, ids)
+        return self.sent
+
+    def work(self, inbox: Inbox) -> LocalWork:
+        work = super().work(inbox)
+        self.returned = work.message
+        return work
+
+
+def watch(prepared: Prepared) -> WatchedRound:
+    """The second round of a small federation, the first whose messages build on those
+    of clients, with the server's state after it.
+
+    To be called on a rank that hosts clients. Raises RankFailure where something before
+    the server's step cannot run.
+    """
+    small = shrink(prepared, lanes=1)
+    server = small.method.server_state(small.setup)
+    for number in (1, 2):
+        plan = RoundPlan(number, np.array([0]), np.array(small.store.ids), scored=True)
+        round = WatchedRound(plan, OneProcess(), small, server, BriefFleet)
+        try:
+            round.play()
+        except RankFailure as failure:
+            # All messages are equal here, which may be too odd for the server.
+            if hook_of(failure.__cause__) not in SERVER_HOOKS:
+                raise
+    return round
 
 
 def impatient() -> Callable[[], None]:
