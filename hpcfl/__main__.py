@@ -36,10 +36,8 @@ def main() -> None:
             communicator.abort(130)
         from hpcfl.errors import explain
 
-        print(
-            f"hpcfl: {communicator.ranks[communicator.rank]} failed: {explain(error)}",
-            file=sys.stderr,
-        )
+        rank = communicator.ranks[communicator.rank]
+        output.complain(f"{rank} failed: {explain(error)}")
         communicator.abort(1)
     try:
         communicator.end(code)

@@ -16,8 +16,8 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.config import Config, read
 from hpcfl.report import summary
 from hpcfl.report.summary import Run
-from hpcfl.trained.again import with_gradients
 from hpcfl.trained.experiment import named
+from hpcfl.trained.replay import with_gradients
 
 if TYPE_CHECKING:
     import pandas

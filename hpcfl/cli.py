@@ -3,7 +3,6 @@
 import errno
 import json
 import shlex
-import sys
 import traceback
 from collections.abc import Callable
 from functools import wraps
@@ -64,7 +63,7 @@ def _say(communicator: Communicator, code: int, *texts: str) -> int:
     """Print each text on a line of its own, on rank 0; returns ``code``."""
     if communicator.is_server:
         for text in texts:
-            print(f"hpcfl: {plain(text)}", file=sys.stderr)
+            output.complain(plain(text))
     return code
 
 

@@ -1,9 +1,11 @@
 """The final digest of every method in two partitions, with all clients and with half of
 them: what no tidying may change.
 
-``python tests/digests.py`` prints them as JSON, ``mpiexec -n 3 python
-tests/digests.py`` those of three ranks, which are the same. The processor and the
-version of torch, on which the last bits depend, are printed with them.
+``python tests/digests.py`` says which differ from those in ``digests.json``, which
+``--write`` replaces; ``mpiexec -n 3 python tests/digests.py`` does it with three ranks,
+whose digests are the same. The last bits depend on the processor and on torch, so
+others than those in the file are not compared. A change that is meant to change what is
+computed writes the file anew and says why.
 """
 
 import contextlib
@@ -12,58 +14,111 @@ import json
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from hpcfl.communication.communicator import Communicator
 from hpcfl.communication.mpi import connect
 
+KEPT = Path(__file__).with_name("digests.json")
 EVEN = [[6, 6, 6, 6], [5, 5, 5, 5], [7, 6, 5, 4], [4, 5, 6, 7], [6, 5, 6, 5]]
-FRACTIONS = (1.0, 0.5)
 
 
-def digests(communicator: Communicator, folder: Path) -> dict[str, str]:
-    """``METHOD PARTITION FRACTION`` → digest, on every rank. Collective."""
+def cases() -> list[tuple[str, str, float]]:
+    """Method, partition and the fraction of clients that take part in a round."""
+    from hpcfl.experiment import plugins
+
+    return [
+        (method, partition, fraction)
+        for method in plugins.names("hpcfl.methods")
+        for partition in ("uneven", "even")
+        for fraction in (1.0, 0.5)
+        if fraction == 1.0 or method != "apple"  # which needs all clients
+    ]
+
+
+def digest_of(
+    case: tuple[str, str, float], folder: Path, communicator: Communicator
+) -> str:
+    """Play three rounds of a case in an empty ``folder``; the digest of all models, on
+    every rank. Collective.
+    """
     import tiny
 
     from hpcfl.commands.run import run
-    from hpcfl.experiment import config, plugins
+    from hpcfl.experiment import config
     from hpcfl.storage.checkpoint import latest
 
-    found = {}
-    for method in plugins.names("hpcfl.methods"):
-        for partition, counts in (("uneven", tiny.COUNTS), ("even", EVEN)):
-            for fraction in FRACTIONS if method != "apple" else FRACTIONS[:1]:
-                table = tiny.table(
-                    method,
-                    counts,
-                    participation={"fraction": fraction},
-                    checkpoint={"every": 3},
-                )
-                place = folder / f"{method}-{partition}-{fraction}"
-                with contextlib.redirect_stdout(io.StringIO()):
-                    run(config.parse(table), place, communicator)
-                newest = communicator.bcast(
-                    latest(place / "checkpoints").digest
-                    if communicator.is_server
-                    else None
-                )
-                found[f"{method} {partition} {fraction}"] = newest
-    return found
+    method, partition, fraction = case
+    table = tiny.table(
+        method,
+        EVEN if partition == "even" else tiny.COUNTS,
+        participation={"fraction": fraction},
+        checkpoint={"every": 3},
+    )
+    with contextlib.redirect_stdout(io.StringIO()):
+        run(config.parse(table), folder, communicator)
+    digest = latest(folder / "checkpoints").digest if communicator.is_server else None
+    return communicator.bcast(digest)
 
 
-def depends_on() -> dict[str, str]:
+def platform_of_digests() -> dict[str, Any]:
     """What the last bits depend on."""
     import torch
 
-    from hpcfl.storage import provenance
+    numbers = dict.fromkeys(("cpu family", "model", "model name"), "")
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            name, _, value = line.partition(":")
+            if name.strip() in numbers:
+                numbers[name.strip()] = value.strip()
+    vectors = torch.backends.cpu.get_cpu_capability()
+    return {**numbers, "vectors": vectors, "torch": torch.__version__}
 
-    return {"processor": provenance.processor(), "torch": torch.__version__}
+
+def name_of(case: tuple[str, str, float]) -> str:
+    """The key of a case in the file."""
+    return " ".join(map(str, case))
+
+
+def main(arguments: list[str]) -> int:
+    """Play all cases, then compare or write; the exit code."""
+    world = connect()
+    digests = {}
+    with TemporaryDirectory() as place:
+        folder = Path(world.bcast(place))
+        for number, case in enumerate(cases()):
+            digests[name_of(case)] = digest_of(case, folder / str(number), world)
+    code = 0
+    if world.is_server:
+        code = write(digests) if arguments == ["--write"] else compare(digests)
+    return world.bcast(code)
+
+
+def write(digests: dict[str, str]) -> int:
+    """Replace the file."""
+    content = {"platform": platform_of_digests(), "digests": digests}
+    KEPT.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    return 0
+
+
+def compare(digests: dict[str, str]) -> int:
+    """Print what differs from the file; 1 if anything does, 2 if nothing could be
+    compared.
+    """
+    kept = json.loads(KEPT.read_text(encoding="utf-8"))
+    if kept["platform"] != platform_of_digests():
+        print(f"not compared: this is {platform_of_digests()}, not {kept['platform']}")
+        return 2
+    different = sorted(
+        name
+        for name in digests.keys() | kept["digests"].keys()
+        if digests.get(name) != kept["digests"].get(name)
+    )
+    for name in different:
+        print(f"{name}: {digests.get(name)}, was {kept['digests'].get(name)}")
+    print(f"{len(digests)} digests, {len(different)} differ")
+    return 1 if different else 0
 
 
 if __name__ == "__main__":
-    world = connect()
-    with TemporaryDirectory() as place:
-        found = digests(world, Path(world.bcast(place)))
-    if world.is_server:
-        json.dump({**depends_on(), "digests": found}, sys.stdout, indent=1)
-        print()
-    world.end(0)
+    sys.exit(main(sys.argv[1:]))

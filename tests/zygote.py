@@ -218,7 +218,9 @@ def become(request: dict[str, Any], received: list[int]) -> None:
         # As where matplotlib is not installed: to draw the figures would take longer
         # than to play the rounds.
         sys.modules["matplotlib"] = None  # type: ignore[assignment]
-        rank = Path(os.environ["HPCFL_JOB"], f"rank-{os.environ.get('PMI_RANK', 0)}")
+        # as MPICH and Open MPI tell it
+        number = os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")
+        rank = Path(os.environ["HPCFL_JOB"], f"rank-{number or 0}")
         rank.with_suffix(".new").write_text(str(os.getpid()))
         rank.with_suffix(".new").rename(rank)
 

@@ -1,5 +1,7 @@
 """What the ranks of a job will need, computed before it is submitted."""
 
+from dataclasses import replace
+
 from hpcfl.communication.communicator import Process
 from hpcfl.experiment.config import Config
 from hpcfl.preparation.prepare import prepare
@@ -18,13 +20,9 @@ def show(config: Config, ranks: int) -> None:
     config = config.model_copy(update={"runtime": runtime})
     processes = [Process(rank, ranks) for rank in range(min(ranks, 2))]
     prepared = [prepare(config, process) for process in processes]
-    needs.show(
-        prepared[0],
-        [
-            vars(needs.of_rank(of_process, process))
-            for of_process, process in zip(prepared, processes, strict=True)
-        ],
-    )
+    server = needs.of_server(prepared[-1])
+    of_ranks = [needs.of_rank(of_process) for of_process in prepared]
+    needs.show(prepared[0], [replace(of_ranks[0], server=server), *of_ranks[1:]])
     if ranks > len(processes):
         print(f"ranks 2 to {ranks - 1}: at most as much as rank 1")
     for note in prepared[0].notes:

@@ -10,6 +10,7 @@ script that you write yourself can end with this command as well.
 
 import argparse
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -24,7 +25,6 @@ from typing import Any, NoReturn
 
 from hpcfl.cluster import slurm
 from hpcfl.cluster.submission_folder import Record
-from hpcfl.cluster.witness import Witness
 from hpcfl.errors import RunFailure
 from hpcfl.files import atomic, foreign, output
 from hpcfl.files.atomic import Damaged
@@ -32,6 +32,7 @@ from hpcfl.files.atomic import Damaged
 CONTINUE = 75  # exit code: stopped early, the same command continues
 RESERVE = 30.0  # seconds that requeueing itself may take
 TICK = 0.2  # seconds between two looks at the ranks
+REASON_BYTES = 10_000  # the most that is read of why the ranks failed
 REPEAT = 5.0  # seconds after which the warning is passed on again
 WARNINGS = (signal.SIGUSR2, signal.SIGTERM, signal.SIGXCPU)
 
@@ -63,18 +64,35 @@ class Supervisor:
     def _run(self) -> None:
         self._count_start()
         with _handling(self._warn):
-            witness = Witness(self.command)
-            code = self._watch(witness.process)
-            reason = "" if code is None else witness.reason()
+            code = self._watch(self._start())
             if code in (None, CONTINUE) or (code and self._warned is not None):
                 self._continue(code)
         if code:
-            why = f"{_ending(code)}: {reason}" if reason else _ending(code)
-            raise RunFailure(
-                f"{why}; submitted again it continues from round {progress(Path(self.folder))}"
-            )
+            done = progress(Path(self.folder))
+            why = f"{_ending(code)}{self._reason()}"
+            raise RunFailure(f"{why}; submitted again it continues from round {done}")
 
-    def _watch(self, process: "subprocess.Popen[str]") -> int | None:
+    @property
+    def _reason_file(self) -> Path:
+        """Where the ranks say why they failed."""
+        return Path(f"{self.record}.reason").absolute()
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        """Start the ranks. Raises RunFailure if there is no such program."""
+        self._reason_file.unlink(missing_ok=True)
+        environment = {**os.environ, output.REASON: str(self._reason_file)}
+        with atomic.explained(Path(self.command[0])):
+            return subprocess.Popen(self.command, env=environment)
+
+    def _reason(self) -> str:
+        """What the first rank that failed said of it, after a colon; "" if none did."""
+        try:
+            said = foreign.read_bytes(self._reason_file, REASON_BYTES)
+        except (FileNotFoundError, Damaged):
+            return ""
+        return f": {said.decode(errors='replace')}"
+
+    def _watch(self, process: "subprocess.Popen[bytes]") -> int | None:
         """Wait for the ranks and return their exit code; None if they are still there
         when the time is up.
 

@@ -191,7 +191,7 @@ def _play(
             if number == numbers[1]:
                 prepared.resources.lane_steps.clear()
             federation.play(number, request)
-        federation.record_round()
+        federation.record_last()
     return records, prepared.resources.lane_steps
 
 

@@ -157,7 +157,7 @@ def check_file(
     prepared = trial.run(prepared, communicator)
     from hpcfl.report import configuration, needs
 
-    ranks = communicator.gather(vars(needs.of_rank(prepared, communicator)))
+    ranks = needs.of_ranks(prepared, communicator)
     if ranks is not None:
         print(configuration.toml(cells[0].config))
         needs.show(prepared, ranks)

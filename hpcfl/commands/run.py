@@ -17,7 +17,7 @@ from hpcfl.data.partition import Split
 from hpcfl.errors import Interrupted, RunFailure, UserError
 from hpcfl.experiment import blame, measures
 from hpcfl.experiment.config import Config
-from hpcfl.files import heartbeat, output
+from hpcfl.files import output
 from hpcfl.preparation.prepare import (
     Prepared,
     prepare_together,
@@ -59,7 +59,6 @@ def run(
     all ranks.
     """
     communicator.watch(allowed_silence([config]))
-    heartbeat.to(communicator.beat)
     with StopRequest(lambda: communicator.abort(1)) as request, ExitStack() as stack:
         with agreed(communicator):
             check_world(communicator)

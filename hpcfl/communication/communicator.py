@@ -36,9 +36,6 @@ class Process:
     def is_server(self) -> bool:
         return self.rank == 0
 
-    def beat(self) -> None:
-        """Does nothing: nobody waits for a sign of life."""
-
 
 class Communicator(Process, ABC):
     """A process with everything it can do together with the other ranks of its job.
@@ -67,12 +64,6 @@ class Communicator(Process, ABC):
         """
         before, self.ranks = self.ranks, ranks
         return [rank for rank in ranks if rank not in before]
-
-    @abstractmethod
-    def beat(self) -> None:
-        """Show the others that this rank is alive; it costs little enough for every
-        mini-batch.
-        """
 
     @abstractmethod
     def watch(self, seconds: float) -> None:
@@ -183,9 +174,6 @@ class OneProcess(Communicator):
 
     def __init__(self) -> None:
         super().__init__(rank=0, size=1, local_rank=0, local_size=1)
-
-    def beat(self) -> None:
-        """Does nothing: nobody waits for a sign of life."""
 
     def watch(self, seconds: float) -> None:
         """Does nothing: there is no other rank that could be silent."""

@@ -25,6 +25,7 @@ from hpcfl.communication.communicator import (
     flush,
 )
 from hpcfl.communication.watchdog import Watchdog
+from hpcfl.files import heartbeat, output
 
 # environment variables, of which a launcher of MPI ranks sets at least one
 LAUNCHED_BY = (
@@ -61,22 +62,19 @@ class World(Communicator):
         self.takes_gpu = reaches_gpus(memory_kinds)
         self._open_blocks = 0  # of ``collective_block``
         self._watchdog = Watchdog(mpi, self._give_up)
+        heartbeat.to(self._watchdog.beat)
 
     def watch(self, seconds: float) -> None:
         self._watchdog.allow(seconds)
-
-    def beat(self) -> None:
-        self._watchdog.beat()
 
     def _give_up(self, silent: int | None, seconds: float) -> NoReturn:
         """Say which rank has been silent for so many seconds and end the job."""
         lost = "a rank that this one exchanges with"
         if silent is not None:
             lost = self.ranks[silent]
-        print(
-            f"hpcfl: {lost} has been silent for {seconds:g} s (runtime.hang_after); "
-            "ending the job, the same command resumes it",
-            file=sys.stderr,
+        output.complain(
+            f"{lost} has been silent for {seconds:g} s (runtime.hang_after); "
+            "ending the job, the same command resumes it"
         )
         self.abort(1)
 

@@ -1,26 +1,39 @@
-"""The heartbeat for long work that knows nothing of ranks, such as decoding a data set.
+"""The heartbeat of this rank, which everything that takes long gives now and then.
 
-It calls ``beat`` now and then, so that the other ranks do not take this one for lost.
+So that the other ranks do not take this one for dead. ``communication/watchdog.py``
+sends it on and ends the job in which a rank gives none.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 def _nobody() -> None:
     """In a process on its own no other rank waits."""
 
 
-_tell: Callable[[], None] = _nobody
+_listener: Callable[[], None] = _nobody
 
 
-def to(tell: Callable[[], None]) -> None:
-    """From now on ``beat`` calls ``tell``, which must be cheap enough for every entry
-    of a data set.
+def to(listener: Callable[[], None]) -> None:
+    """From now on ``beat`` calls a listener, which must be cheap enough for every
+    mini-batch.
     """
-    global _tell
-    _tell = tell
+    global _listener
+    _listener = listener
+
+
+@contextmanager
+def heard_by(listener: Callable[[], None]) -> Iterator[None]:
+    """Inside the block ``beat`` calls another listener."""
+    before = _listener
+    to(listener)
+    try:
+        yield
+    finally:
+        to(before)
 
 
 def beat() -> None:
     """Show that this rank is alive."""
-    _tell()
+    _listener()

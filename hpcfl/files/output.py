@@ -15,6 +15,8 @@ from hpcfl.errors import RunFailure
 from hpcfl.files import atomic
 
 NOTE = "output.txt"  # in a run's folder: that its output could not be written
+# Names the file in which the ranks of a supervised job say why they failed.
+REASON = "HPCFL_REASON"
 
 
 class Unfailing(io.FileIO):
@@ -59,6 +61,20 @@ def failure() -> OSError | None:
         return None
     sys.stdout.flush()
     return _below_stdout[0].failure
+
+
+def complain(text: str) -> None:
+    """Print why this rank ends, and tell the job's supervisor, if it has one.
+
+    The supervisor is told the first line of the first rank that complains: that is the
+    cause, and others fail because of it.
+    """
+    print(f"hpcfl: {text}", file=sys.stderr)
+    path = os.environ.get(REASON)
+    if path:
+        # another rank was faster, or the disk is full
+        with suppress(OSError), open(path, "x") as file:
+            file.write(text.partition("\n")[0])
 
 
 def keep_note(folder: Path) -> None:

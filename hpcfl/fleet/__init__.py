@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hpcfl.communication.message import Pool
 from hpcfl.errors import UserError
 from hpcfl.experiment.measures import VALIDATION
+from hpcfl.files import heartbeat
 from hpcfl.fleet import head_gradients, scoring, training
 from hpcfl.fleet.losses import Loss, Predict, Tensors
 from hpcfl.fleet.modules import Frozen, at
@@ -376,7 +377,7 @@ class Fleet:
                 )
             )
             order.extend(clients)
-            resources.beat()
+            heartbeat.beat()
 
         resources.side_by_side(
             scoring.by_blocks(pools[:1] if same_for_all else pools), together
@@ -450,7 +451,7 @@ class Fleet:
             )  # a chunk has a block at least
             means.append(sums / counts.clamp(min=1)[..., None])
             order.extend(clients)
-            resources.beat()
+            heartbeat.beat()
 
         resources.side_by_side(scoring.by_blocks(pools), together)
         return torch.cat(means).float()[

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hpcfl.files import heartbeat
 from hpcfl.fleet import scoring
 from hpcfl.fleet.kernels import choose
 from hpcfl.fleet.losses import Loss, Tensors, identity
@@ -125,7 +126,7 @@ def run_once(
         ):
             for lane, features in zip(part, output, strict=True):
                 blocks[chunk[lane]].append(features)
-        resources.beat()
+        heartbeat.beat()
 
     resources.side_by_side(scoring.by_blocks(pools), together)
     features = [torch.cat(blocks[i])[: len(pool)] for i, pool in enumerate(pools)]

@@ -58,7 +58,6 @@ class Resources:
 
     buffers: the layout of a model's batch-norm statistics, of width 0 without batch
         norm.
-    beat: the heartbeat, called once a mini-batch.
     scores: what is measured of every scored model, by name.
     head: what trains a head above frozen layers; None where the model has no
         ``features``.
@@ -69,7 +68,6 @@ class Resources:
     kernel: Kernel
     buffers: Layout
     device: torch.device
-    beat: Callable[[], None]
     stopwatch: Stopwatch
     scores: Mapping[str, Score] = field(default_factory=dict)
     lane_steps: LaneSteps = field(default_factory=LaneSteps)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hpcfl.data.datasets import Dataset
 from hpcfl.experiment.sections import Training
+from hpcfl.files import heartbeat
 from hpcfl.fleet import Fleet, Resources
 from hpcfl.fleet.kernels import choose
 from hpcfl.fleet.losses import Batch, Tensors
@@ -29,7 +30,6 @@ def fit(
     training: Training,
     seed: int,
     round: int,
-    beat: Callable[[], None],
 ) -> Tensor:
     """The row ``[P]`` of a fresh model, trained on the cross-entropy of ``x`` [samples,
     …], ``y`` [samples].
@@ -37,7 +37,7 @@ def fit(
     Its first parameters and the order of samples are keyed by (seed, round). The
     learning rate does not decay.
 
-    build: makes the model. training: how it is trained. beat: called once a mini-batch.
+    build: makes the model. training: how it is trained.
     """
     with randomness.seeded(seed, "synthetic", round):
         module = build()
@@ -66,7 +66,6 @@ def fit(
         choose(module.to(device), device, 1),
         of_buffers(module),
         device,
-        beat,
         Stopwatch(),
     )
     fleet = Fleet(
@@ -80,14 +79,13 @@ def descend(
     loss: Callable[[Tensors], Tensor],
     lr: float,
     steps: int,
-    beat: Callable[[], None],
 ) -> Tensors:
     """Plain gradient descent on tensors that belong to no model; returns them by name
     after ``steps`` steps.
 
     start: where it begins, by name; it does not change. loss: a function of such
         tensors.
-    lr: the learning rate. beat: called once a step.
+    lr: the learning rate.
     """
     current = {name: tensor.clone() for name, tensor in start.items()}
     for _ in range(steps):
@@ -97,7 +95,7 @@ def descend(
             name: (leaf - lr * gradient).detach()
             for (name, leaf), gradient in zip(leaves.items(), gradients, strict=True)
         }
-        beat()
+        heartbeat.beat()
     return current
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.files import scratch
+from hpcfl.files import heartbeat, scratch
 from hpcfl.fleet import frozen
 from hpcfl.fleet.losses import Lanes, Loss, Tensors, regularised, selection
 from hpcfl.fleet.modules import Frozen
@@ -438,7 +438,7 @@ class Chunk:
                     places.put(self.variables[name], lanes, value)
                     self.assigned.add(name)
             losses = turn.losses
-        self.resources.beat()
+        heartbeat.beat()
         return losses
 
 

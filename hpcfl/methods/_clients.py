@@ -2,7 +2,6 @@
 it hears from.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,14 +22,12 @@ class Audience:
     run is scored: so an audience has no weights. What is known of clients lies in
         ``setup``, such as their numbers of samples, ``setup.counts[ids]`` [n, classes].
 
-    round: from 1. beat: to be called now and then in a computation of many seconds, so
-    that other ranks do not take the server for dead.
+    round: from 1.
     """
 
     ids: np.ndarray
     setup: Setup
     round: int
-    beat: Callable[[], None] = lambda: None
 
     @property
     def layout(self) -> Layout:
@@ -42,7 +39,7 @@ class Cohort:
     """The clients whose messages arrived: ``ids`` [n] ascending, ``counts`` [n,
     classes] of training samples.
 
-    uniform: all weigh the same in averages. round, beat: as in ``Audience``.
+    uniform: all weigh the same in averages. round: as in ``Audience``.
     """
 
     ids: np.ndarray
@@ -50,7 +47,6 @@ class Cohort:
     setup: Setup
     round: int
     uniform: bool = False
-    beat: Callable[[], None] = lambda: None
 
     @property
     def layout(self) -> Layout:

@@ -128,7 +128,6 @@ class CReFF(ServerModel):
             ),
             self.features_lr,
             self.match_steps,
-            cohort.beat,
         )["features"]
         server["features"] = features.flatten(0, 1)
         server["head"] = self.retrained(cohort, server["features"])
@@ -153,7 +152,6 @@ class CReFF(ServerModel):
             training,
             setup.seed,
             cohort.round,
-            cohort.beat,
         )
 
 

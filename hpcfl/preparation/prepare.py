@@ -78,7 +78,7 @@ class Prepared:
         """What the method's server side knows of the clients ``ids`` [n] that it sends
         to.
         """
-        return Audience(ids, self.setup, round, self.resources.beat)
+        return Audience(ids, self.setup, round)
 
     def cohort(self, ids: np.ndarray, round: int) -> Cohort:
         """What the method's server side knows of the clients ``ids`` [n] that it hears
@@ -90,19 +90,24 @@ class Prepared:
             self.setup,
             round,
             self.method.weights == "uniform",
-            self.resources.beat,
         )
 
-    def fleet(self, ids: np.ndarray, round: int, scored: bool) -> Fleet:
+    def fleet(
+        self,
+        ids: np.ndarray,
+        round: int,
+        scored: bool,
+        fleet_type: Callable[..., Fleet] = Fleet,
+    ) -> Fleet:
         """Those of the clients ``ids`` that live on this rank, with copies of their
         private state.
         """
-        own = ids[np.isin(ids, self.store.ids)]
-        state = self.store.get(own.tolist(), self.resources.device)
-        return Fleet(
-            own,
+        local_ids = ids[np.isin(ids, self.store.ids)]
+        state = self.store.get(local_ids.tolist(), self.resources.device)
+        return fleet_type(
+            local_ids,
             state,
-            self.setup.counts[own],
+            self.setup.counts[local_ids],
             round,
             scored,
             self.method.objective,
@@ -116,7 +121,7 @@ class Prepared:
         """
         return np.arange(self.setup.clients, len(self.counts))
 
-    def new_fleet(self) -> Fleet:
+    def new_fleet(self, fleet_type: Callable[..., Fleet] = Fleet) -> Fleet:
         """The newcomers that live on this rank, in their own round 1, of
         ``newcomers.epochs`` epochs.
 
@@ -130,7 +135,7 @@ class Prepared:
         resources = replace(
             self.resources, setup=replace(self.setup, training=training)
         )
-        return Fleet(
+        return fleet_type(
             ids,
             self.newcomers.get(ids.tolist(), resources.device),
             self.counts[ids],
@@ -236,7 +241,6 @@ def prepare(config: Config, process: Process, seat: Device | None = None) -> Pre
         choose(*given),
         buffers,
         device,
-        process.beat,
         Stopwatch(),
         scores,
         head=head_kernel(*given, memory=1e6 * config.runtime.memory),

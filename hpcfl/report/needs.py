@@ -2,25 +2,37 @@
 from what is prepared.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
-from hpcfl.communication.communicator import Process
+from hpcfl.communication.communicator import Communicator
+from hpcfl.communication.message import (
+    Entry,
+    Field,
+    Mean,
+    Mixture,
+    Pool,
+    fields,
+)
+from hpcfl.experiment.config import Config
 from hpcfl.fleet.optimizers import moments
 from hpcfl.preparation.prepare import Prepared
 from hpcfl.report.text import literal
 from hpcfl.rows.layout import Layout
-from hpcfl.trial import measuring
+from hpcfl.trial import dry_round, score_check
 
+Sent = Tensor | Field | Pool | Mixture | Mean
 FLOAT = 4  # bytes
 # float64 numbers of a client and round beside its scores: losses, floats sent,
 # divergence
 NUMBERS = 4
+SUMS = 16  # bytes a number for the sums of all ranks: rank 0's own and what arrives
 COLUMNS = 2  # how many most methods score: pre and post
 
 
@@ -39,39 +51,102 @@ class RankNeeds:
     # models of the clients that train at the same time, with gradients and the
     # optimizer's state
     lanes: int
-    # state and messages of rank 0, as far as ``runtime.memory`` lets them lie in memory
-    server: int
+    # state and messages of rank 0, as far as ``runtime.memory`` lets them lie in memory;
+    # 0 on the other ranks
+    server: int = 0
 
 
-def of_rank(prepared: Prepared, process: Process) -> RankNeeds:
-    """This rank's needs in a round in which as many of its clients take part as ever
-    can.
+def of_ranks(prepared: Prepared, communicator: Communicator) -> list[RankNeeds] | None:
+    """Collective. The needs of all ranks, by rank; None on all but rank 0."""
+    needs = of_rank(prepared)
+    server = of_server(prepared) if prepared.store.ids else None
+    together = communicator.gather([vars(needs), server])
+    if together is None:
+        return None
+    ranks = [RankNeeds(**fields) for fields, _ in together]
+    told = [server for _, server in together if server is not None]
+    return [replace(ranks[0], server=told[0]), *ranks[1:]]
+
+
+def of_rank(prepared: Prepared) -> RankNeeds:
+    """This rank's needs, without the server's, in a round in which as many of its
+    clients take part as ever can.
     """
     config, resources = prepared.config, prepared.resources
     model = FLOAT * prepared.setup.layout.width
-    cohort = max(
-        1, int(config.participation.fraction * config.partition.clients + 1e-9)
-    )
-    own = len(prepared.store.ids)
-    participants = min(own, cohort)
-    # twice the cohort's models: what goes down and what comes up
-    server = (
-        sum(tensor.nbytes for tensor in prepared.server.values()) + 2 * cohort * model
-    )
+    hosted = len(prepared.store.ids)
+    participants = min(hosted, cohort_size(config))
     limit = int(config.runtime.memory * 1e6)
+    of_optimizer = len(moments(config.training))
+    lanes = min(participants, resources.kernel.widest)
     return RankNeeds(
-        clients=own,
+        clients=hosted,
         samples=resources.samples.x.nbytes + resources.samples.y.nbytes,
-        client_state=min(limit, own * client_bytes(prepared)),
+        client_state=min(limit, hosted * client_bytes(prepared)),
         # start and trained rows, and the state in use
-        rows=2 * participants * model + participants * client_bytes(prepared),
+        rows=participants * (2 * model + client_bytes(prepared)),
         # parameters, gradients and what the optimizer keeps; what is frozen is there once
-        lanes=min(participants, resources.kernel.widest)
-        * (2 + len(moments(config.training)))
-        * model
-        + FLOAT * prepared.setup.layout.frozen,
-        server=min(limit, server) if process.is_server else 0,
+        lanes=lanes * (2 + of_optimizer) * model + FLOAT * prepared.setup.layout.frozen,
     )
+
+
+def of_server(prepared: Prepared) -> int:
+    """Bytes of rank 0's state, messages and checkpoint, which lie in files beyond
+    ``runtime.memory``, and of two models: the first one's row and module.
+
+    The messages are those of a round of a small federation with the same model. What
+    has a row for each of its clients there has one for each of all clients here. To be
+    called on a rank that hosts clients.
+    """
+    config = prepared.config
+    round = dry_round.watch(prepared)
+    few, many = round.prepared.setup.clients, prepared.setup.clients
+    state = sum(
+        scaled(tensor.nbytes, len(tensor) if tensor.dim() else 0, few, many)
+        for tensor in round.server.values()
+    )
+    sent = sum(sent_bytes(entry, few, many) for entry in round.sent.values())
+    received = sum(
+        received_bytes(entry, cohort_size(config))
+        for entry in fields(round.returned).values()
+    )
+    # A checkpoint is written from a copy of the state, while the next round is played.
+    held = 2 * state + sent + received
+    first = 2 * FLOAT * prepared.setup.layout.width
+    return min(int(config.runtime.memory * 1e6), held) + first
+
+
+def scaled(size: int, rows: int, few: int, many: int) -> int:
+    """The bytes of a tensor with ``many`` clients, where it has ``size`` bytes and
+    ``rows`` rows with ``few``.
+    """
+    return size * many // few if rows == few else size
+
+
+def sent_bytes(entry: Sent, few: int, many: int) -> int:
+    """The bytes of an entry of the server's message to ``many`` clients, which was made
+    for some of ``few``.
+    """
+    if isinstance(entry, Pool | Mixture):
+        return scaled(entry.rows.nbytes, len(entry.rows), few, many)
+    tensor = entry if isinstance(entry, Tensor) else entry.tensor
+    shared = tensor.dim() == 1
+    return tensor.nbytes if shared else tensor[:1].nbytes * many
+
+
+def received_bytes(entry: Entry, senders: int) -> int:
+    """The bytes that rank 0 needs for what ``senders`` clients send, given the entry of
+    one of them.
+    """
+    if isinstance(entry, Mean):
+        numbers = entry.tensor[:1].numel()
+        return numbers * (SUMS + entry.tensor.itemsize)
+    return entry.tensor[:1].nbytes * senders
+
+
+def cohort_size(config: Config) -> int:
+    """How many clients take part in a round."""
+    return config.participation.count(config.partition.clients)
 
 
 def client_bytes(prepared: Prepared) -> int:
@@ -99,17 +174,15 @@ def of_scores(prepared: Prepared) -> set[str]:
     return {
         part
         for name, score in prepared.resources.scores.items()
-        for part in measuring.numbers(
-            name, score, measuring.made_up(prepared.setup.classes)
+        for part in score_check.numbers(
+            name, score, score_check.made_up(prepared.setup.classes)
         )
     }
 
 
-def show(prepared: Prepared, ranks: list[dict[str, Any]]) -> None:
-    """Print a table of all ranks' needs, and lines about the disk, the model and the
-    scores.
-
-    ranks: ``vars`` of each rank's RankNeeds, in rank order.
+def show(prepared: Prepared, ranks: Sequence[RankNeeds]) -> None:
+    """Print a table of the ranks' needs, by rank, and lines about the disk, the model
+    and the scores.
     """
     console = Console(highlight=False)
     table = Table(
@@ -128,10 +201,9 @@ def show(prepared: Prepared, ranks: list[dict[str, Any]]) -> None:
     for column in table.columns:
         column.justify = "right"
     for rank, needs in enumerate(ranks):
-        sizes = [size for name, size in needs.items() if name != "clients"]
-        table.add_row(
-            str(rank), str(needs["clients"]), *map(size_text, [*sizes, sum(sizes)])
-        )
+        sizes = [size for name, size in vars(needs).items() if name != "clients"]
+        texts = map(size_text, [*sizes, sum(sizes)])
+        table.add_row(str(rank), str(needs.clients), *texts)
     console.print(table)
     checkpoint, metrics = of_disk(prepared)
     kept = prepared.config.checkpoint.keep + 1  # with the one that is being written

@@ -233,7 +233,7 @@ class Run:
         trained = self.models.one(client, moment, at)
         x, y = self.models.samples(trained.clients)
         return confusion(
-            predicted(trained.module, x), y, self.models.again.prepared.setup.classes
+            predicted(trained.module, x), y, self.models.replay.prepared.setup.classes
         )
 
     @cached_property

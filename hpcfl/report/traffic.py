@@ -5,23 +5,21 @@ experiment.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import numpy as np
-import torch
-
 from hpcfl import trial
-from hpcfl.communication import exchange
 from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
-from hpcfl.preparation.prepare import prepare
-from hpcfl.rounds import record
+from hpcfl.preparation.prepare import Prepared, prepare
+from hpcfl.rounds.participation import select
+from hpcfl.rounds.round import Round
 
 CLIENTS = 20
 EXPERIMENT = {
     "data": {"dataset": "digits"},
     "partition": {"scheme": "iid", "clients": CLIENTS},
-    "rounds": 2,
+    "rounds": 3,
+    "evaluation": {"every": 3},
     "model": {"name": "mlp", "hidden": [64]},
-    "training": {"batch_size": 1000},
+    "training": {"batch_size": 1000, "on_divergence": "exclude"},
 }
 
 # Zhang et al., "FedALA", AAAI 2023, Table 3: parameters down and up for one client in
@@ -53,13 +51,13 @@ FEDALA_TABLE_3: dict[str, tuple[str, Callable[[float, int], float]]] = {
 class Traffic:
     """Floats that travel for one client in a round, in models Σ of the small
     experiment.
+
+    paper: the sum by FedALA's Table 3, formula and value, if it has the method.
     """
 
     down: float
     up: float
-    paper: (
-        tuple[str, float] | None
-    )  # the sum by FedALA's Table 3, if it has the method: formula and value
+    paper: tuple[str, float] | None
 
 
 def of(method: str) -> Traffic:
@@ -68,42 +66,23 @@ def of(method: str) -> Traffic:
 
     Raises UserError where a user's own method cannot be run in that experiment.
     """
-    communicator, cpu = OneProcess(), torch.device("cpu")
+    alone = OneProcess()
     experiment = config.parse({**EXPERIMENT, "method": {"name": method}})
-    prepared = trial.run(prepare(experiment, communicator), communicator)
-    everyone, server, layout = (
-        np.arange(CLIENTS),
-        prepared.server,
-        prepared.setup.layout,
-    )
-    for round in (1, 2):
-        message = prepared.method.send(server, prepared.audience(everyone, round))
-        inbox, down = exchange.send(
-            communicator, prepared.placement, everyone, message, cpu
-        )
-        fleet = prepared.fleet(everyone, round, scored=False)
-        message = prepared.method.update(fleet, inbox)
-        up = (
-            record.numbers(fleet, message, record.finite(fleet, message))
-            .values["floats_up"]
-            .mean()
-        )
-        prepared.store.put(everyone.tolist(), fleet.state)
-        uplink = exchange.gather(
-            communicator,
-            prepared.placement,
-            everyone,
-            message,
-            [exchange.header(message)],
-        )
-        prepared.method.aggregate(
-            server, prepared.cohort(everyone, round), uplink or {}
-        )
+    prepared = trial.run(prepare(experiment, alone), alone)
+    for number in (1, 2):
+        plan = select(experiment, number)
+        values = Round(plan, alone, prepared, prepared.server).play().values
+    model = prepared.setup.layout.width
+    up = float(values["clients/floats_up"].mean())
+    return Traffic(values["floats_down"] / model, up / model, _paper(method, prepared))
+
+
+def _paper(method: str, prepared: Prepared) -> tuple[str, float] | None:
+    """What FedALA's Table 3 says of a method: the formula, and its value here."""
+    if method not in FEDALA_TABLE_3:
+        return None
+    formula, value = FEDALA_TABLE_3[method]
+    layout = prepared.setup.layout
     body = layout.columns("body")
-    formula, value = FEDALA_TABLE_3.get(method, (None, None))
-    paper = (
-        None
-        if formula is None or value is None
-        else (formula, value((body.stop - body.start) / layout.width, CLIENTS - 1))
-    )
-    return Traffic(down / layout.width, float(up) / layout.width, paper)
+    body_share = (body.stop - body.start) / layout.width
+    return formula, value(body_share, CLIENTS - 1)

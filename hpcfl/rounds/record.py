@@ -137,6 +137,11 @@ class Gathered:
     headers: Sequence[dict[str, Any]]
     scores: Mapping[str, Score]
 
+    @property
+    def columns(self) -> list[str]:
+        """What was scored, on any rank."""
+        return _names(self.headers)[1]
+
     @cached_property
     def values(self) -> dict[str, Any]:
         """The round's numbers by name, on rank 0; {} elsewhere.

@@ -182,7 +182,7 @@ class ClientStore:
         template, RunFailure where the file system is full.
         """
         self._check_ids(ids)
-        self._check_state(len(ids), state)
+        self.check_state(len(ids), state)
         if not self.template:
             return  # nothing to keep, so nothing to store either
         stays = sum(tensor.nbytes for tensor in state.values()) <= self._gpu.most
@@ -216,7 +216,8 @@ class ClientStore:
         if foreign := [client for client in ids if client not in self._rows]:
             raise ValueError(f"clients {foreign[:5]} are not of this rank")
 
-    def _check_state(self, count: int, state: Mapping[str, Tensor]) -> None:
+    def check_state(self, count: int, state: Mapping[str, Tensor]) -> None:
+        """Raise ValueError for state of so many clients that is not like the template."""
         if state.keys() != self.template.keys():
             raise ValueError(
                 f"fleet.state has {sorted(state)}; expected {sorted(self.template)}"

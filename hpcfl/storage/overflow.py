@@ -39,14 +39,13 @@ class Slot:
         return row
 
     def read_ahead(self) -> None:
-        """Ask the system to have the row in its cache soon, where it takes such hints."""
-        if hasattr(os, "posix_fadvise"):
-            os.posix_fadvise(
-                self.overflow.descriptor,
-                self.offset,
-                self.overflow.size,
-                os.POSIX_FADV_WILLNEED,
-            )
+        """Ask the system to have the row in its cache soon."""
+        os.posix_fadvise(
+            self.overflow.descriptor,
+            self.offset,
+            self.overflow.size,
+            os.POSIX_FADV_WILLNEED,
+        )
 
 
 class Overflow:

@@ -103,7 +103,7 @@ def _program(module: nn.Module, x: torch.Tensor) -> tuple[bytes, str]:
 
 def _about(models: Models, one: Trained, program: str | None) -> dict[str, Any]:
     """What the JSON beside a model says of it."""
-    prepared = models.again.prepared
+    prepared = models.replay.prepared
     x, y = models.samples(one.clients)
     right = int((predicted(one.module, x) == y).sum())
     return {
@@ -144,7 +144,7 @@ def _prediction(module: nn.Module) -> str | dict[str, Any]:
 
 def _normalisation(models: Models) -> str | dict[str, Any]:
     """What makes of the data set's samples what the model takes."""
-    samples = models.again.prepared.resources.samples
+    samples = models.replay.prepared.resources.samples
     return (
         "token ids"
         if samples.tokens
@@ -154,7 +154,7 @@ def _normalisation(models: Models) -> str | dict[str, Any]:
 
 def _constructor(models: Models, module: nn.Module) -> dict[str, Any]:
     """What makes the module in hpcfl, and its parts, from which it can be written anew."""
-    experiment = models.again.prepared.config
+    experiment = models.replay.prepared.config
     made_by = plugins.find("hpcfl.models", "model.name", experiment.model.name)
     method = type(experiment.method)
     leaves = {

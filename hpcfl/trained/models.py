@@ -17,8 +17,9 @@ from hpcfl.storage.checkpoint import damaged
 from hpcfl.storage.manifest import name_after
 from hpcfl.storage.moments import AFTER, BEFORE, of_clients
 from hpcfl.storage.results import Results
-from hpcfl.trained.again import Again, Keeper
 from hpcfl.trained.module import module
+from hpcfl.trained.recorder import ModelRecorder
+from hpcfl.trained.replay import RoundReplay
 
 At = str | int  # "last", "best", or the number of a round
 GLOBAL = "global"  # the column of the one model that all clients received
@@ -64,7 +65,7 @@ class Models:
         table: the resolved configuration. counts: the column that counts. best: its
         best round. own: as for ``experiment.again``.
         """
-        self.again = Again(folder, table, own)
+        self.replay = RoundReplay(folder, table, own)
         self.table = table
         self._folder, self._results = folder, results
         self._counts, self._best, self._finished = counts, best, finished
@@ -72,7 +73,7 @@ class Models:
     @property
     def everyone(self) -> list[int]:
         """The ids of all clients."""
-        return list(range(self.again.prepared.setup.clients))
+        return list(range(self.replay.prepared.setup.clients))
 
     def one(
         self, who: int | str, moment: str | None = None, at: At = "last"
@@ -102,16 +103,17 @@ class Models:
         """
         column = moment or self._counts
         round = self._round(column, at)
-        for ids, fleet in self.again.play(
-            round, self._final(round), sorted(set(clients))
-        ):
-            for position, client in enumerate(ids if column in fleet.kept else []):
+        final = self._final(round)
+        for fleet in self.replay.play(round, final, sorted(set(clients))):
+            if column not in fleet.models:
+                continue
+            for position, client in enumerate(fleet.ids.tolist()):
                 yield Trained(
                     f"client {client}",
                     self._module(fleet, column, position),
                     column,
                     round,
-                    self.again.digest(round),
+                    self.replay.digest(round),
                     self._recorded(column, round, client),
                     [client],
                 )
@@ -124,9 +126,9 @@ class Models:
         """
         has_global = np.isfinite(self._accuracies(GLOBAL)).any()
         newest = self._newest() if at == "last" else self._round(self._counts, at)
-        others = self.again.prepared.method.server_models(self.again.server(newest))
+        others = self.replay.prepared.method.server_models(self.replay.server(newest))
         known = [*([GLOBAL] if has_global else []), *others]
-        method = self.again.prepared.method.name
+        method = self.replay.prepared.method.name
         if not known:
             raise UserError(
                 f"{self._folder}: the server of {method} has no model of its own; "
@@ -148,7 +150,7 @@ class Models:
         """The test samples of some clients, x [n, *shape] as a model takes them, and y
         [n].
         """
-        samples = self.again.prepared.resources.samples
+        samples = self.replay.prepared.resources.samples
         x, y = samples.take(
             np.concatenate([samples.test[client] for client in clients])
         )
@@ -160,7 +162,7 @@ class Models:
 
         Token ids may be of any length. Raises UserError for another shape.
         """
-        samples, given = self.again.prepared.resources.samples, torch.as_tensor(x)
+        samples, given = self.replay.prepared.resources.samples, torch.as_tensor(x)
         shape = given.shape[1:] if samples.tokens else samples.x.shape[1:]
         if given.dim() != samples.x.dim() or given.shape[1:] != shape:
             expected = ", ".join(["n", *map(str, samples.x.shape[1:])])
@@ -195,7 +197,7 @@ class Models:
             raise UserError(
                 f"{self._folder}: '{column}' was not scored{nearest(column, columns)}"
             )
-        kept = self.again.rounds
+        kept = self.replay.rounds
         if at == "best":
             if self._best is None or self._best not in scored:
                 raise UserError(
@@ -225,7 +227,7 @@ class Models:
         newest = (
             int(self._results.rounds.max())
             if self._finished
-            else max(self.again.rounds)
+            else max(self.replay.rounds)
         )
         self._refuse_unkept(newest)
         return newest
@@ -234,11 +236,11 @@ class Models:
         """Raises UserError where the state before a round is not there: what took it,
         or what keeps it.
         """
-        kept = self.again.rounds
+        kept = self.replay.rounds
         if round in kept:
             return
         only = f"only that before {', '.join(map(str, sorted(kept)))}"
-        lost = damaged(self.again.checkpoints, self.again.run)
+        lost = damaged(self.replay.checkpoints, self.replay.run)
         why = lost.get(name_after(round - 1)) or next(
             (one for one in lost.values() if kept == {1}), None
         )
@@ -270,18 +272,20 @@ class Models:
         accuracy = float(accuracies[row, client].item())
         return accuracy if np.isfinite(accuracy) else None
 
-    def _module(self, fleet: Keeper, column: str, position: int) -> nn.Module:
+    def _module(self, fleet: ModelRecorder, column: str, position: int) -> nn.Module:
         """The model in a column of the client at ``position`` in a fleet."""
-        kept, setup = fleet.kept[column], fleet.setup
-        row = kept.rows if kept.rows.dim() == 1 else kept.rows[position]
-        variables = {name: tensor[position] for name, tensor in kept.variables.items()}
+        scored, setup = fleet.models[column], fleet.setup
+        row = scored.rows if scored.rows.dim() == 1 else scored.rows[position]
+        variables = {
+            name: tensor[position] for name, tensor in scored.variables.items()
+        }
         return module(
             setup.build,
             setup.layout,
             row.cpu(),
             fleet.resources.buffers,
-            kept.buffers[position].cpu(),
-            kept.predict,
+            scored.buffers[position].cpu(),
+            scored.predict,
             variables,
         )
 
@@ -289,7 +293,7 @@ class Models:
         """The global model, as it came to the first client. Raises UserError."""
         self._refuse_own_statistics(GLOBAL)
         round = self._round(GLOBAL, at)
-        [(_, fleet)] = self.again.play(round, self._final(round), [0])
+        [fleet] = self.replay.play(round, self._final(round), [0])
         row = int(np.searchsorted(self._results.rounds, round))
         scored = np.flatnonzero(
             np.isfinite(self._results.values[f"clients/{GLOBAL}/total"][row])
@@ -299,7 +303,7 @@ class Models:
             self._module(fleet, GLOBAL, 0),
             GLOBAL,
             round,
-            self.again.digest(round),
+            self.replay.digest(round),
             float(self._accuracies(GLOBAL)[row]),
             scored.tolist(),
         )
@@ -307,8 +311,8 @@ class Models:
     def _unscored(self, name: str, row: Tensor, round: int) -> Trained:
         """A model [P] of the server before a round."""
         self._refuse_own_statistics(name)
-        prepared, slot = self.again.prepared, buffer_name("model")
-        statistics = self.again.server(round).get(slot, torch.zeros(0))
+        prepared, slot = self.replay.prepared, buffer_name("model")
+        statistics = self.replay.server(round).get(slot, torch.zeros(0))
         model = module(
             prepared.setup.build,
             prepared.setup.layout,
@@ -317,14 +321,14 @@ class Models:
             statistics,
         )
         return Trained(
-            name, model, None, round, self.again.digest(round), None, self.everyone
+            name, model, None, round, self.replay.digest(round), None, self.everyone
         )
 
     def _refuse_own_statistics(self, name: str) -> None:
         """Raises UserError where each client has batch-norm statistics of its own, and
         the server none.
         """
-        prepared = self.again.prepared
+        prepared = self.replay.prepared
         if (
             prepared.resources.buffers.width
             and prepared.config.training.buffers == "local"

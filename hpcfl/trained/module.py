@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hpcfl.fleet.losses import Lane, Predict, Tensors
 from hpcfl.rows import constants
 from hpcfl.rows.layout import Layout
-from hpcfl.trained.again import with_gradients
+from hpcfl.trained.replay import with_gradients
 
 # the child that holds what a method's own prediction reads beside the model
 PREDICTION = "prediction"

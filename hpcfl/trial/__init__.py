@@ -1,7 +1,7 @@
-"""The experiment tried on two samples of one client before round 1, to find mistakes in
-a user's own code.
+"""The preflight: an experiment tried on a few samples before round 1, to find mistakes
+in a user's own code.
 
-Nothing is written. All that a trial changes is made for it and thrown away, and random
+Nothing is written. All that it changes is made for it and thrown away, and random
 numbers are keyed: a run computes the same with and without it.
 """
 
@@ -12,23 +12,27 @@ from dataclasses import asdict, dataclass, replace
 import torch
 
 from hpcfl.communication.communicator import Communicator
-from hpcfl.errors import UserError
+from hpcfl.errors import RankFailure, UserError
 from hpcfl.fleet.serial import SerialKernel
 from hpcfl.preparation.prepare import Prepared
-from hpcfl.trial import diagnosis, imitation, measuring
-from hpcfl.trial.failure import Failure
+from hpcfl.trial import diagnosis, dry_round, score_check
+from hpcfl.trial.diagnosis import Diagnosis
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the trial showed on a rank; a field is empty where it has nothing to say."""
+    """What the preflight showed on a rank; a field is empty where it has nothing to say.
 
-    mistake: str = ""  # one line: what cannot run
-    details: str = ""  # the traceback of the mistake
-    unbatched: str = (
-        ""  # one line: what runs for one client but cannot be batched over several
-    )
-    # operators that were called and give clients side by side other bits on a CPU
+    mistake: one line on what cannot run.
+    details: the traceback of the mistake.
+    unbatched: one line on what runs for one client but cannot be batched over several.
+    dependent: operators that were called and give clients side by side other bits on a
+        CPU.
+    """
+
+    mistake: str = ""
+    details: str = ""
+    unbatched: str = ""
     dependent: tuple[str, ...] = ()
 
 
@@ -45,21 +49,26 @@ def run(prepared: Prepared, communicator: Communicator) -> Prepared:
     """
     verdict, cause = judge(prepared)
     verdicts = [Verdict(**fields) for fields in communicator.allgather(asdict(verdict))]
-    if mistaken := next((verdict for verdict in verdicts if verdict.mistake), None):
-        raise UserError(mistaken.mistake) from (cause or Elsewhere(mistaken.details))
-    if unbatched := next(
-        (verdict.unbatched for verdict in verdicts if verdict.unbatched), None
-    ):
-        resources = replace(
-            prepared.resources, kernel=SerialKernel(prepared.resources.kernel.module)
-        )
-        note = f"{unbatched}; they train one after the other, as with runtime.lanes = 1"
-        return replace(prepared, resources=resources, notes=[*prepared.notes, note])
-    dependent = sorted({name for verdict in verdicts for name in verdict.dependent})
-    if dependent:
-        note = diagnosis.of_dependent(dependent, prepared.config.runtime.lanes)
-        return replace(prepared, notes=[*prepared.notes, note])
-    return prepared
+    for mistaken in verdicts:
+        if mistaken.mistake:
+            cause = cause or Elsewhere(mistaken.details)
+            raise UserError(mistaken.mistake) from cause
+    for other in verdicts:
+        if other.unbatched:
+            return one_lane(prepared, other.unbatched)
+    dependent = {name for other in verdicts for name in other.dependent}
+    if not dependent:
+        return prepared
+    note = diagnosis.of_dependent(sorted(dependent), prepared.config.runtime.lanes)
+    return replace(prepared, notes=[*prepared.notes, note])
+
+
+def one_lane(prepared: Prepared, why: str) -> Prepared:
+    """The experiment with clients that train one after the other, and a note why."""
+    kernel = SerialKernel(prepared.resources.kernel.module)
+    resources = replace(prepared.resources, kernel=kernel)
+    note = f"{why}; they train one after the other, as with runtime.lanes = 1"
+    return replace(prepared, resources=resources, notes=[*prepared.notes, note])
 
 
 def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
@@ -69,47 +78,41 @@ def judge(prepared: Prepared) -> tuple[Verdict, BaseException | None]:
     too, if the user has set the number of lanes.
     """
     resources = prepared.resources
-    wrong_score = measuring.diagnose(
+    wrong_score = score_check.diagnose(
         resources.scores, prepared.setup.classes, resources.device
     )
     if wrong_score is not None:
-        return _mistaken(*wrong_score)
-    lanes = resources.kernel.widest
+        return _mistaken(wrong_score)
     if not prepared.store.ids:
         return Verdict(), None
-    failure, dependent = attempt(prepared, lanes)
-    if failure is None:
+    lanes = resources.kernel.widest
+    error, dependent = attempt(prepared, lanes)
+    if error is None:
         return Verdict(dependent=tuple(sorted(dependent))), None
-    alone = failure if lanes == 1 else attempt(prepared, 1)[0]
-    if alone is None and prepared.config.runtime.lanes == "auto":
-        return Verdict(unbatched=diagnosis.of_unbatched(failure)), None
-    return _mistaken(
-        *(
-            diagnosis.of_lanes(failure)
-            if alone is None
-            else diagnosis.of_mistake(prepared, alone)
-        )
-    )
+    with_one_lane = error if lanes == 1 else attempt(prepared, 1)[0]
+    if with_one_lane is not None:
+        return _mistaken(diagnosis.of_mistake(prepared, with_one_lane))
+    if prepared.config.runtime.lanes == "auto":
+        return Verdict(unbatched=diagnosis.of_unbatched(error)), None
+    return _mistaken(diagnosis.of_lanes(error))
 
 
-def _mistaken(
-    line: str, cause: BaseException | None
-) -> tuple[Verdict, BaseException | None]:
+def _mistaken(mistake: Diagnosis) -> tuple[Verdict, BaseException | None]:
     """The verdict on a mistake, and its cause."""
-    return Verdict(line, "".join(traceback.format_exception(cause))), cause
+    line, cause = mistake
+    details = "".join(traceback.format_exception(cause))
+    return Verdict(line, details), cause
 
 
-def attempt(prepared: Prepared, lanes: int) -> tuple[Failure | None, set[str]]:
-    """How the trial fails with at most ``lanes`` lanes, None if it does not, and what
-    ``imitation.play`` returns.
+def attempt(prepared: Prepared, lanes: int) -> tuple[BaseException | None, set[str]]:
+    """How the dry round fails with at most ``lanes`` lanes, None if it does not, and
+    what ``dry_round.play`` returns.
     """
     device = prepared.resources.device
-    with (
-        torch.random.fork_rng([device] if device.type == "cuda" else []),
-        warnings.catch_warnings(),
-    ):
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return None, imitation.play(prepared, lanes)
-        except Failure as failure:
-            return failure, set()
+            return None, dry_round.play(prepared, lanes)
+        except RankFailure as failure:
+            return failure.__cause__, set()

@@ -1,5 +1,5 @@
-"""What failed in a trial, as one line: where in the user's code, and what was wrong
-there.
+"""What failed in the preflight, as one line: where in the user's code, and what was
+wrong there.
 """
 
 import numpy as np
@@ -10,37 +10,42 @@ from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import blame, plugins
 from hpcfl.methods._renamed import hint
 from hpcfl.preparation.prepare import Prepared
-from hpcfl.trial.failure import Diagnosis, Failure, placed
-from hpcfl.trial.imitation import SAMPLES
+from hpcfl.rounds.message_check import MessageError
+from hpcfl.trial.dry_round import SAMPLES, hook_of
+
+# a line, and the exception behind it
+Diagnosis = tuple[str, BaseException | None]
 
 
-def of_mistake(prepared: Prepared, failure: Failure) -> Diagnosis:
-    """What is wrong with the model, if that fails by itself; else with the hook that
-    failed.
-    """
-    return of_model(prepared) or of_hook(prepared, failure)
+def placed(text: str, place: str | None) -> str:
+    """The text behind the ``file:line`` that it is about, where that is known."""
+    return f"{place}: {text}" if place else text
 
 
-def of_hook(prepared: Prepared, failure: Failure) -> Diagnosis:
-    """What is wrong in a hook of the method.
+def of_mistake(prepared: Prepared, error: BaseException) -> Diagnosis:
+    """What is wrong with the model, if that fails by itself; else with the method."""
+    return of_model(prepared) or of_method(prepared, error)
+
+
+def of_method(prepared: Prepared, error: BaseException) -> Diagnosis:
+    """What is wrong in the method.
 
     It is placed at the innermost line of the user's code that the exception went
     through; without any, where the hook, the method or the model is defined, the first
     of these that is the user's.
     """
-    error, method = failure.__cause__, type(prepared.config.method)
-    assert error is not None
+    place = blame.line_of(error)
     if isinstance(error, UserError | RunFailure):
-        return placed(str(error), blame.line_of(error)), error
-    suspects = getattr(method, str(failure)), method, _model_plugin(prepared)
-    place = blame.line_of(error) or next(
-        filter(None, map(blame.definition_of, suspects)), None
-    )
-    return placed(
-        f"method.name = '{prepared.method.name}' fails in '{failure}': {blame.said(error)}"
-        + hint(error),
-        place,
-    ), error
+        return placed(str(error), place), error
+    name = f"method.name = '{prepared.method.name}'"
+    hook, method = hook_of(error), type(prepared.config.method)
+    for suspect in (getattr(method, hook, None), method, _model_plugin(prepared)):
+        place = place or blame.definition_of(suspect)
+    if isinstance(error, MessageError):
+        return placed(f"{name}: {error}", place), error
+    where = f" in '{hook}'" if hook else ""
+    text = f"{name} fails{where}: {blame.said(error)}{hint(error)}"
+    return placed(text, place), error
 
 
 def of_model(prepared: Prepared) -> Diagnosis | None:
@@ -52,39 +57,44 @@ def of_model(prepared: Prepared) -> Diagnosis | None:
     try:
         with torch.no_grad():
             output = prepared.setup.build().to(samples.device).eval()(x)
-        if (
-            not isinstance(output, Tensor)
-            or output.dim() != 2
-            or len(output) != len(x)
-            or output.shape[1] < classes
-        ):
-            raise TypeError(
-                f"gives {_size(output)}; expected {len(x)}×{classes}, an output for each of "
-                f"{classes} classes"
-            )
+        _check_output(output, len(x), classes)
     except Exception as error:
         place = blame.line_of(error) or blame.definition_of(_model_plugin(prepared))
+        name = prepared.config.model.name
         text = (
-            f"model.name = '{prepared.config.model.name}' fails on {len(x)} samples, {_size(x)}: "
+            f"model.name = '{name}' fails on {len(x)} samples, {_size(x)}: "
             f"{blame.said(error)}"
         )
         return placed(text, place), error
     return None
 
 
-def of_lanes(failure: Failure) -> Diagnosis:
+def _check_output(output: object, samples: int, classes: int) -> None:
+    """Raise TypeError unless a model's output has a row for each sample and a column
+    for each class.
+    """
+    if isinstance(output, Tensor) and output.dim() == 2:
+        rows, columns = output.shape
+        if rows == samples and columns >= classes:
+            return
+    raise TypeError(
+        f"gives {_size(output)}; expected {samples}×{classes}, an output for each of "
+        f"{classes} classes"
+    )
+
+
+def of_lanes(error: BaseException) -> Diagnosis:
     """What keeps clients from training side by side, and what to do about it; it works
     with one lane.
     """
-    return f"{of_unbatched(failure)}; set runtime.lanes = 1", failure.__cause__
+    return f"{of_unbatched(error)}; set runtime.lanes = 1", error
 
 
-def of_unbatched(failure: Failure) -> str:
+def of_unbatched(error: BaseException) -> str:
     """Where and why clients cannot be batched, as one line."""
-    error = failure.__cause__
-    assert error is not None
-    said = blame.said(error).partition(". ")[0]
-    return f"{blame.line_of(error) or 'model or method'}: cannot be batched over clients ({said})"
+    place = blame.line_of(error) or "model or method"
+    first_sentence = blame.said(error).partition(". ")[0]
+    return f"{place}: cannot be batched over clients ({first_sentence})"
 
 
 def of_dependent(operators: list[str], lanes: int | str) -> str:
@@ -110,8 +120,6 @@ def _model_plugin(prepared: Prepared) -> object:
 
 def _size(output: object) -> str:
     """The shape of a tensor, as 2×10; of anything else its type."""
-    return (
-        "×".join(map(str, output.shape))
-        if isinstance(output, Tensor)
-        else f"a {type(output).__name__}"
-    )
+    if isinstance(output, Tensor):
+        return "×".join(map(str, output.shape))
+    return f"a {type(output).__name__}"

@@ -1,5 +1,5 @@
-"""The tables of ``results/benchmarks/README.md`` and, in short, of the project's README
-from the measured values.
+"""The table of ``results/benchmarks/README.md`` and the three lines in the project's
+README, from the measured values.
 """
 
 import json
@@ -256,17 +256,21 @@ def render(results: dict[str, dict]) -> str:
 
 
 def render_short(results: dict[str, dict]) -> str:
-    """The table's first three columns as Markdown."""
-    return "\n".join(
-        [
-            "",
-            "| seconds a round, and other measures | target | ratio |",
-            "|---|---|---|",
-            *(target.short(results) for target in TARGETS),
-            "",
-            "",
-        ]
-    )
+    """Three lines for the project's README."""
+    w1 = results["W1"]["values"]
+    pfllib = results["PFLlib"]["values"]
+    ratios = sorted(pfllib[name] / pfllib[f"{name}, PFLlib"] for name in PFLLIB)
+    gpu = [target for target in TARGETS if target.what.startswith("one GPU")]
+    unmeasured = [target for target in gpu if target.row not in results]
+    lines = [
+        f"* FedAvg's training takes {w1['hpcfl'] / w1['by hand']:.2f} of the time of a loop "
+        "that an expert writes by hand for just that experiment (W1: MNIST, 20 clients, "
+        "a CNN, two CPU cores).",
+        f"* {len(PFLLIB)} methods take {ratios[0]:.2f} to {ratios[-1]:.2f} of PFLlib's time "
+        "for the same experiment on the same two cores.",
+        f"* Of {len(gpu)} measures on a GPU {len(unmeasured)} have not been taken yet.",
+    ]
+    return "\n".join(["", *lines, "", ""])
 
 
 def measured(folder: Path) -> dict[str, dict]:
@@ -279,8 +283,9 @@ def measured(folder: Path) -> dict[str, dict]:
 
 
 def update(folder: Path) -> None:
-    """Replace the tables in the folder's README.md and in the project's by those of the
-    folder's measurements."""
+    """Replace what the folder's README.md and the project's say by the folder's
+    measurements.
+    """
     results = measured(folder)
     for readme, text in (
         (folder / "README.md", render(results)),

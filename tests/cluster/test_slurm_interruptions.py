@@ -117,8 +117,7 @@ def test_killed_rank_ends_the_job_and_the_next_one_resumes(cluster, undisturbed)
     cluster.wait(job, "FAILED")
     assert re.search(r"task 2: Killed", cluster.log())
     assert re.search(
-        r"failed +.*the ranks ended with code 137: rank 2 on \S+ \(pid \d+, .*, clients .*\): "
-        r"Killed; submitted",
+        r"failed +.*the ranks ended with code 137; submitted",
         cluster.hpcfl("status", "out"),
     )
     done = cluster.rounds()

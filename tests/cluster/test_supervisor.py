@@ -236,34 +236,24 @@ def test_a_failure_is_not_requeued_and_noted(tmp_path, slurm):
     assert "SIGKILL" in noted(tmp_path)["failure"]
 
 
-@pytest.mark.parametrize(
-    ("said", "why"),
-    [
-        (
-            "srun: error: n2: task 2: Killed\nsrun: error: n1: tasks 0-1,3: Killed",
-            "rank 2 on n2 (pid 5, cpu, clients 3-4): Killed",
-        ),
-        ("srun: error: n1: tasks 1,3: Killed", "rank 1: Killed"),
-        (
-            "hpcfl: rank 1 on n1 failed: a bug\nsrun: error: n1: task 1: Aborted",
-            "rank 1 on n1 failed: a bug",
-        ),
-    ],
-)
 @pytest.mark.slow
-def test_who_died_is_noted_in_one_line_and_all_that_was_said_is_passed_on(
-    tmp_path, slurm, said, why
+def test_what_a_rank_said_first_is_noted_in_one_line_and_nothing_of_an_earlier_job(
+    tmp_path, slurm
 ):
-    (tmp_path / "said").write_text(f"rank 2 on n2 (pid 5, cpu, clients 3-4)\n{said}\n")
-    process = run_supervisor(tmp_path, "cat said; exit 137")
-    assert (
-        process.communicate(timeout=60)[0] == (tmp_path / "said").read_text()
-        and process.returncode == 1
-    )
-    assert (
-        noted(tmp_path)["failure"]
-        == f"the ranks ended with code 137: {why}; submitted again it continues from round 0"
-    )
+    complain = "from hpcfl.files.output import complain; "
+    bugs = [f'{complain}complain("rank {rank} failed: a bug\\nat")' for rank in (1, 2)]
+    ranks = "; ".join(f"{sys.executable} -c '{bug}'" for bug in bugs)
+    for command, why in (
+        (f"{ranks}; exit 137", ": rank 1 failed: a bug"),
+        ("exit 3", ""),
+    ):
+        process = run_supervisor(tmp_path, command)
+        said = process.communicate(timeout=60)[1]
+        code = command.rpartition(" ")[2]
+        assert noted(tmp_path)["failure"] == (
+            f"the ranks ended with code {code}{why}; submitted again it continues from round 0"
+        )
+        assert process.returncode == 1 and said.count("a bug") == 3 * bool(why)
 
 
 def test_a_launcher_that_is_not_there_is_one_line(tmp_path, slurm):

@@ -24,7 +24,7 @@ EXCHANGES = [
     "allreduce_max_array",
     "reduce_sum",
 ]
-NEEDED = [*EXCHANGES, "beat", "watch", "end", "abort"]
+NEEDED = [*EXCHANGES, "watch", "end", "abort"]
 
 
 @pytest.mark.parametrize("forgotten", NEEDED)

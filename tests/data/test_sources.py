@@ -1,4 +1,4 @@
-"""Tiny-ImageNet and its cache, AG News, PathMNIST, the spiral and a user's own file."""
+"""Tiny-ImageNet, AG News, PathMNIST, the spiral and a user's own file."""
 
 import hashlib
 import os
@@ -9,10 +9,10 @@ import pytest
 import torch
 from PIL import Image
 
-from hpcfl.data import cache, datasets, partition
+from hpcfl.data import datasets, partition
 from hpcfl.data.partitions.iid import Iid
 from hpcfl.data.sources import ag_news, npz, pathmnist, tiny_imagenet
-from hpcfl.errors import RunFailure, UserError
+from hpcfl.errors import UserError
 from hpcfl.experiment import config
 
 
@@ -21,11 +21,10 @@ def load(name, root, **keys):
 
 
 @pytest.fixture
-def tiny_images(tmp_path, monkeypatch):
+def tiny_images(tmp_path):
     """Two classes of three training images and four validation images; the colour of an
     image is its number.
     """
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "data" / tiny_imagenet.FOLDER
     words = ["n02", "n01"]  # not in alphabetical order
     (folder / "val" / "images").mkdir(parents=True)
@@ -87,60 +86,52 @@ def test_schemes_that_merge_deal_out_the_training_folder_alone(tiny_images):
     assert sorted(np.concatenate([*split.train, *split.test])) == list(range(6))
 
 
-def test_images_are_decoded_once(tiny_images, monkeypatch):
+def test_images_are_decoded_once_where_they_are_downloaded(tiny_images, monkeypatch):
+    """The images are there, so nothing is fetched."""
     first = load("tiny-imagenet", tiny_images.parent)
+    assert not (tiny_images / tiny_imagenet.DECODED).exists()  # a run writes no data
+    datasets.download("tiny-imagenet", tiny_images.parent)
     monkeypatch.setattr(tiny_imagenet, "_decode", None)
-    again = load("tiny-imagenet", tiny_images.parent)
-    assert torch.equal(first.x, again.x) and torch.equal(first.y, again.y)
-    digest, file = (tiny_images / "hpcfl-decoded.npy.sha256").read_text().split()
-    assert hashlib.sha256((tiny_images / file).read_bytes()).hexdigest() == digest
+    mapped = load("tiny-imagenet", tiny_images.parent)
+    assert torch.equal(first.x, mapped.x) and torch.equal(first.y, mapped.y)
+    assert mapped.official_test == first.official_test == 4
+    mapped.x[0] = 7
+    assert torch.equal(load("tiny-imagenet", tiny_images.parent).x, first.x)
 
 
 @pytest.mark.parametrize(
     "damage",
-    [lambda content: content[:-1], lambda content: content[:-9] + b"x" + content[-8:]],
+    [
+        lambda content: content[:-1],
+        lambda content: b"",
+        lambda content: content.replace(b"image", b"imago"),
+        lambda content: b"PK" + content,
+    ],
 )
-def test_a_damaged_cache_is_written_anew(tiny_images, damage):
-    first, path = (
-        load("tiny-imagenet", tiny_images.parent).x.clone(),
-        tiny_images / "hpcfl-decoded.npy",
-    )
+def test_decoded_images_that_are_damaged_are_refused(tiny_images, damage):
+    datasets.download("tiny-imagenet", tiny_images.parent)
+    path = tiny_images / tiny_imagenet.DECODED
     whole = path.read_bytes()
     path.write_bytes(damage(whole))
-    assert torch.equal(load("tiny-imagenet", tiny_images.parent).x, first)
+    with pytest.raises(UserError, match=f"^{path}: damaged.* to write it again: hpcfl"):
+        load("tiny-imagenet", tiny_images.parent)
+    datasets.download("tiny-imagenet", tiny_images.parent)
     assert path.read_bytes() == whole
 
 
-def test_the_cache_is_private_to_a_process(tiny_images):
-    data = load("tiny-imagenet", tiny_images.parent)
-    data.x[0] = 7
-    assert not (load("tiny-imagenet", tiny_images.parent).x[0] == 7).any()
-
-
-@pytest.mark.parametrize("written", ["user", "nowhere"])
-def test_where_the_data_cannot_be_written_the_user_has_a_cache(
-    tiny_images, monkeypatch, written
-):
-    real = cache._write
-
-    def refuse(path, *rest):
-        if path.parent == tiny_images:
-            raise PermissionError("read-only")
-        if written == "nowhere":
-            raise RunFailure("no space left")
-        return real(path, *rest)
-
-    monkeypatch.setattr(cache, "_write", refuse)
-    data = load("tiny-imagenet", tiny_images.parent)
-    assert len(data.y) == 10 and not (tiny_images / "hpcfl-decoded.npy").exists()
-    base = os.environ["XDG_CACHE_HOME"]
-    found = [
-        name for _, _, files in os.walk(base) for name in files if name.endswith(".npy")
-    ]
-    assert found == (["hpcfl-decoded.npy"] if written == "user" else [])
-    if written == "user":
-        monkeypatch.setattr(tiny_imagenet, "_decode", None)
-        assert torch.equal(load("tiny-imagenet", tiny_images.parent).x, data.x)
+def test_images_that_cannot_be_decoded_leave_no_file(tiny_images):
+    before = sorted(tiny_images.iterdir())
+    image = tiny_images / "val" / "images" / "val_3.JPEG"
+    image.write_bytes(b"not an image")
+    with pytest.raises(UserError, match=r"val_3\.JPEG: cannot be read as an image"):
+        datasets.download("tiny-imagenet", tiny_images.parent)
+    (tiny_images / tiny_imagenet.DECODED).mkdir()
+    image.unlink()
+    Image.new("RGB", (64, 64)).save(image)
+    with pytest.raises(UserError, match=r"hpcfl-decoded\.npy: cannot be written"):
+        datasets.download("tiny-imagenet", tiny_images.parent)
+    (tiny_images / tiny_imagenet.DECODED).rmdir()
+    assert sorted(tiny_images.iterdir()) == before
 
 
 def test_an_image_that_is_none_is_named(tiny_images):

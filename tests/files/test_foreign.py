@@ -73,7 +73,7 @@ def test_no_more_is_read_than_allowed(tmp_path):
 
 def test_hashing_shows_that_the_rank_is_alive(tmp_path, monkeypatch):
     beats = []
-    monkeypatch.setattr(heartbeat, "_tell", lambda: beats.append(1))
+    monkeypatch.setattr(heartbeat, "_listener", lambda: beats.append(1))
     monkeypatch.setattr(foreign, "CHUNK", 2)
     (tmp_path / "file").write_bytes(b"12345")
     with foreign.opened(tmp_path / "file") as file:

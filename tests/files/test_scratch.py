@@ -112,7 +112,7 @@ def test_files_of_hdf5_are_the_same_bytes_wherever_they_were_made(files):
 def test_a_long_copy_sends_heartbeats(monkeypatch):
     """At the speed of a busy disk gigabytes take longer than a rank may be silent."""
     beats = []
-    monkeypatch.setattr(heartbeat, "_tell", lambda: beats.append(len(beats)))
+    monkeypatch.setattr(heartbeat, "_listener", lambda: beats.append(len(beats)))
     monkeypatch.setattr(scratch, "PART_BYTES", 2 * 4 * 8)
     row = torch.arange(8.0)
     assert (

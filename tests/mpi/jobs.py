@@ -46,7 +46,8 @@ every = 2
 class Job:
     """A started command. ``ranks`` 0 is one process without mpiexec.
 
-    place: an empty folder for what the ranks say of themselves.
+    place: an empty folder for what the ranks say of themselves. launcher: what starts
+    the ranks, without their number.
     """
 
     def __init__(
@@ -56,12 +57,13 @@ class Job:
         ranks: int,
         arguments: list[str],
         program: tuple[str, ...] = ("-m", "hpcfl"),
+        launcher: tuple[str, ...] = (str(MPIEXEC),),
         **environment: str,
     ):
         self._place = place
-        launcher = [str(MPIEXEC), "-n", str(ranks)] if ranks else []
+        started = [*launcher, "-n", str(ranks)] if ranks else []
         self.process = subprocess.Popen(
-            [*launcher, zygote.python, *program, "run", *arguments],
+            [*started, zygote.python, *program, "run", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

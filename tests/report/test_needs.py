@@ -8,6 +8,14 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.experiment import config
 from hpcfl.preparation.prepare import prepare
 from hpcfl.report import needs
+from hpcfl.trial import dry_round
+
+# The first model's row and module; the server's model and its checkpoint's copy, the
+# same model as a message, and the sums of all ranks and their mean.
+FEDAVG_SERVER = 2 * 2600 + 2 * 2600 + 2600 + 650 * (8 + 8 + 4)
+# FedAMP's server keeps every client's model and a byte that says who has sent one, all
+# of it twice; it sends each client one of its own, and four clients send theirs.
+FEDAMP_SERVER = 2 * 2600 + 2 * (10 * 2600 + 10) + 10 * 2600 + 4 * 2600
 
 
 def prepared(method, **training):
@@ -24,34 +32,39 @@ def prepared(method, **training):
 
 
 def test_what_the_single_process_needs():
-    found = needs.of_rank(prepared("fedavg"), OneProcess())
-    assert found == needs.RankNeeds(
+    (of_rank,) = needs.of_ranks(prepared("fedavg"), OneProcess())
+    assert of_rank == needs.RankNeeds(
         clients=10,
         samples=1797 * (64 + 8),
         client_state=0,
         rows=2 * 4 * 2600,
         lanes=4 * 2 * 2600,
-        server=2600 + 2 * 4 * 2600,
+        server=FEDAVG_SERVER,
     )
+
+
+def test_the_server_holds_rows_where_rows_travel():
+    assert needs.of_server(prepared("fedamp")) == FEDAMP_SERVER
+
+
+def test_clients_of_large_models_are_counted_in_a_smaller_federation(monkeypatch):
+    """Two clients are played with, ten are counted."""
+    monkeypatch.setattr(dry_round, "FLOATS", 2 * 650)
+    assert needs.of_server(prepared("fedamp")) == FEDAMP_SERVER
+    assert needs.of_server(prepared("fedavg")) == FEDAVG_SERVER
 
 
 def test_private_state_and_the_optimisers():
-    assert needs.of_rank(prepared("local"), OneProcess()).client_state == 10 * 2600
-    assert (
-        needs.of_rank(prepared("fedavg", momentum=0.9), OneProcess()).lanes
-        == 4 * 3 * 2600
-    )
-    assert (
-        needs.of_rank(prepared("fedavg", optimizer="adam"), OneProcess()).lanes
-        == 4 * 4 * 2600
-    )
+    assert needs.of_rank(prepared("local")).client_state == 10 * 2600
+    assert needs.of_rank(prepared("fedavg", momentum=0.9)).lanes == 4 * 3 * 2600
+    assert needs.of_rank(prepared("fedavg", optimizer="adam")).lanes == 4 * 4 * 2600
 
 
 def test_what_is_frozen_is_in_memory_once_and_in_no_row():
     """LoRA by hand: 68 floats are trained, 5·6 + 6 + 6·5 + 5 = 71 frozen."""
     table = tiny.table("fedavg", model={"name": "tiny:lora"})
     found = prepare(config.parse(table), OneProcess())
-    of_rank = needs.of_rank(found, OneProcess())
+    of_rank = needs.of_rank(found)
     assert of_rank.rows == 2 * 5 * 4 * 68
     assert of_rank.lanes == 5 * 2 * 4 * 68 + 4 * 71
     assert (

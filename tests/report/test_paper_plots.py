@@ -109,7 +109,7 @@ def test_a_plane_of_two_features(played):
 
 def test_distances_of_pairs_by_the_sign_of_their_force(played):
     run = played("diversifed")
-    models = run.models.again.server(4)["models"].double()
+    models = run.models.replay.server(4)["models"].double()
     apart = torch.cdist(models, models)
     pulled, pushed = model_distances.distances(run)
     assert apart[apart > 0].min() <= pulled < pushed <= apart.max()
@@ -134,7 +134,7 @@ def test_a_path_goes_through_the_models_before_and_after_training(played):
     run = played("fedavg", checkpoint=HISTORY)
     path = trajectory.models(run, 2)
     assert len(path) == 6
-    layout = run.models.again.prepared.setup.layout
+    layout = run.models.replay.prepared.setup.layout
     for position, column in ((2, "pre"), (3, "post")):
         found = run.model(2, column, at=2).state_dict()
         row = torch.cat([found[name].flatten() for name in layout.names])
@@ -146,7 +146,7 @@ def test_a_path_goes_through_the_models_before_and_after_training(played):
 
 def test_the_training_loss_is_of_the_clients_own_training_samples(played):
     run = played("local", checkpoint=HISTORY)
-    samples = run.models.again.prepared.resources.samples
+    samples = run.models.replay.prepared.resources.samples
     total = count = 0
     for client in range(5):
         x, y = samples.take(samples.train[client])
@@ -163,7 +163,7 @@ def test_the_training_loss_is_of_the_clients_own_training_samples(played):
 
 def test_no_line_goes_over_rounds_whose_state_is_not_kept(played, tmp_path):
     run, sheet = played("local", rounds=4, checkpoint={"every": 3}), Sheet(7)
-    assert run.models.again.rounds == {1, 4, 5}
+    assert run.models.replay.rounds == {1, 4, 5}
     before, _ = training_loss.plugin([run], sheet).axes[0].lines
     assert before.get_xdata().tolist() == [1, 2, 4]
     assert np.isnan(before.get_ydata()).tolist() == [False, True, False]

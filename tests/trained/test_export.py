@@ -84,7 +84,7 @@ def test_exported_models_have_what_is_frozen(played, tmp_path, name, model):
         x, y = run.models.samples([int(stem.removeprefix("client-"))])
         assert int((module(x).argmax(1) == y).sum()) == about["correct"]
     one = run.model(client=0)
-    build = run.models.again.prepared.setup.build
+    build = run.models.replay.prepared.setup.build
     frozen = constants.of(build())
     assert frozen.keys() <= dict(one.named_parameters()).keys()
     for key, value in frozen.items():

@@ -8,7 +8,7 @@ import torch
 from hpcfl.errors import UserError
 from hpcfl.methods.options.class_wise import class_models
 from hpcfl.report import summary
-from hpcfl.trained import again
+from hpcfl.trained import replay
 from hpcfl.trained.models import predicted
 
 NORMALISED = {"name": "tiny:normalised"}
@@ -28,7 +28,7 @@ def test_a_model_is_plain_torch_and_predicts_what_was_scored(played):
     )  # nobody's draws have changed
     assert not model.training and "norm.running_var" in model.state_dict()
     assert model.state_dict()["norm.num_batches_tracked"].dtype == torch.int64
-    test = run.models.again.prepared.resources.samples
+    test = run.models.replay.prepared.resources.samples
     raw = test.x[torch.from_numpy(test.test[1])].numpy().astype(np.float64)
     confusion = run.confusion(1, moment="post")
     right = run.predict(1, raw, moment="post") == test.y[test.test[1]].numpy()
@@ -65,7 +65,7 @@ def test_models_can_be_had_where_nothing_is_to_be_differentiated(played, lanes, 
 def test_a_few_clients_at_a_time_give_the_same_models(played, monkeypatch):
     run = played("fedavg")
     whole = [one.module.state_dict() for one in run.models.of_clients(range(5), "post")]
-    monkeypatch.setattr(again, "TOGETHER", 2)
+    monkeypatch.setattr(replay, "TOGETHER", 2)
     for one, other in zip(run.models.of_clients(range(5), "post"), whole, strict=True):
         assert all(
             torch.equal(tensor, other[name])
@@ -84,7 +84,7 @@ def test_the_global_model_is_the_servers(played):
         "fedavg", participation={"fraction": 0.5}, evaluation={"clients": "cohort"}
     )
     [found] = run.models.of_server()
-    server = run.models.again.server(4)["model"]
+    server = run.models.replay.server(4)["model"]
     row = torch.cat([tensor.flatten() for tensor in found.module.state_dict().values()])
     assert torch.equal(row, server) and found.digest == run.summary.digest
     assert accuracy(run, found) == found.recorded == run.accuracy("global")[-1]
@@ -92,7 +92,7 @@ def test_the_global_model_is_the_servers(played):
 
 def test_class_models_can_be_looked_at(played):
     run = played({"name": "cwfedavg", "layers": 1})
-    rows = class_models(run.models.again.server(4))
+    rows = class_models(run.models.replay.server(4))
     for label, row in enumerate(rows):
         model = run.model(f"class {label}")
         assert torch.equal(
@@ -157,7 +157,7 @@ def test_only_rounds_whose_state_is_kept_can_be_looked_at(played):
     run = played(
         "fedavg", rounds=4, evaluation={"score": "post"}, checkpoint={"every": 9}
     )
-    assert run.models.again.rounds == {1, 4, 5}
+    assert run.models.replay.rounds == {1, 4, 5}
     for manifest in (run.folder / "checkpoints").glob("manifest-*3.json"):
         manifest.unlink()
     with pytest.raises(

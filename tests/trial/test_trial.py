@@ -19,7 +19,7 @@ from hpcfl.fleet import convolutions
 from hpcfl.fleet.serial import SerialKernel
 from hpcfl.preparation.prepare import prepare
 from hpcfl.storage import digest
-from hpcfl.trial import imitation
+from hpcfl.trial import dry_round
 
 FILE = Path(mistakes.__file__)
 EXPERIMENT = """
@@ -112,12 +112,12 @@ MISTAKES = [
     (
         ["method.name=mistakes:MeanUpload"],
         "# one row for all",
-        "it returns 'model' of shape [4810]; expected a row",
+        "'update' returns 'model' of shape [4810]; expected a row",
     ),
     (
         ["method.name=mistakes:BareUpload"],
         "# no dictionary",
-        "it returns a Tensor; expected a dictionary of tensors",
+        "'update' returns a Tensor; expected a dictionary of tensors",
     ),
     (
         ["method.name=mistakes:ShortUpload"],
@@ -147,7 +147,7 @@ MISTAKES = [
     (
         ["method.name=mistakes:NoModelLeft"],
         "class NoModelLeft",
-        "fails in 'send': TypeError: it returns what cannot travel: message field 'model' has shape ()",
+        "'send' returns what cannot travel: message field 'model' has shape ()",
     ),
     (
         ["method.name=mistakes:MisspeltUpload"],
@@ -347,7 +347,7 @@ def test_convolutions_are_tried_in_the_form_that_they_will_have(tmp_path, monkey
         "method": {"name": "fedavg"},
     }
     prepared = prepare(config.parse(table), OneProcess())
-    module = imitation.imitate(prepared, 2).resources.kernel.module
+    module = dry_round.shrink(prepared, 2).resources.kernel.module
     assert isinstance(module.conv1.forward, convolutions.Product)
 
 

@@ -21,7 +21,7 @@ from hpcfl.report.plots.base import Sheet, literal
 from hpcfl.report.reading import counts_of
 from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
-from hpcfl.trained.watched import Watched
+from hpcfl.trained.recorder import StepRecorder
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,7 +105,7 @@ def _legend(sheet: Sheet, figure: "Figure", panels: "list[Axes]") -> None:
 
 def estimates(run: Run, client: int) -> np.ndarray:
     """A client's estimates after each mini-batch of round 1, [mini-batches, classes]."""
-    again = run.models.again
+    again = run.models.replay
     columns, classes = (
         again.prepared.setup.layout.columns("head.weight"),
         again.prepared.setup.classes,
@@ -118,7 +118,7 @@ def estimates(run: Run, client: int) -> np.ndarray:
                 norm_distribution(turn.rows()[0, columns].double().view(classes, -1))
             )
 
-    for _ in again.play(1, False, [client], partial(Watched, look=look)):
+    for _ in again.play(1, False, [client], partial(StepRecorder, observe=look)):
         pass
     found: np.ndarray = torch.stack(seen).cpu().numpy()
     return found

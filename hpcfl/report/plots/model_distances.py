@@ -57,7 +57,7 @@ def distances(run: Run) -> tuple[float, float]:
 
     Raises UserError for a method without such forces.
     """
-    method, again = run.models.again.prepared.method, run.models.again
+    method, again = run.models.replay.prepared.method, run.models.replay
     if not isinstance(method, Anchored):
         raise UserError(f"{run.folder}: {method.name} neither pulls nor pushes models")
     models = again.server(max(again.rounds))["models"]

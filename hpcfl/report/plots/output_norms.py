@@ -71,8 +71,8 @@ def of_run(run: Run, whole: bool) -> dict[str, np.ndarray]:
         }
     names = [
         name
-        for name in run.models.again.prepared.method.server_models(
-            run.models.again.server(max(run.models.again.rounds))
+        for name in run.models.replay.prepared.method.server_models(
+            run.models.replay.server(max(run.models.replay.rounds))
         )
         if name.startswith("class ")
     ]
@@ -83,7 +83,7 @@ def of_run(run: Run, whole: bool) -> dict[str, np.ndarray]:
 
 def norms(run: Run, models: Iterable[Trained]) -> np.ndarray:
     """The norms of the output layers' rows [models, classes], without biases."""
-    head = f"{run.models.again.prepared.setup.layout.head_name}.weight"
+    head = f"{run.models.replay.prepared.setup.layout.head_name}.weight"
     rows = [one.module.state_dict()[head].double().norm(dim=1) for one in models]
     table: np.ndarray = torch.stack(rows).numpy()
     return table

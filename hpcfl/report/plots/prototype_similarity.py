@@ -164,7 +164,7 @@ def cosines(run: Run) -> np.ndarray:
     """Cosines [classes, classes] of the rows of the global model's output layer; NaN of
     a row and itself.
     """
-    head = f"{run.models.again.prepared.setup.layout.head_name}.weight"
+    head = f"{run.models.replay.prepared.setup.layout.head_name}.weight"
     rows = functional.normalize(run.model("global").state_dict()[head].double(), dim=1)
     table: np.ndarray = (rows @ rows.T).fill_diagonal_(torch.nan).numpy()
     return table

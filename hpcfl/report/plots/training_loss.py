@@ -33,7 +33,7 @@ def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
     missing: set[int] = set()
     for (row, column), found in arranged.repetitions.items():
         played = [set(run.results.rounds[run.results.played].tolist()) for run in found]
-        rounds = set.intersection(*played, *(run.models.again.rounds for run in found))
+        rounds = set.intersection(*played, *(run.models.replay.rounds for run in found))
         missing |= set.union(*played) - rounds
         # the round after each is NaN where it is missing, and ends a line there
         drawn = sorted(rounds | {round + 1 for round in rounds})[:-1]
@@ -86,7 +86,7 @@ def loss(run: Run, column: str, round: int) -> float:
     """The mean cross-entropy of the clients' models of a round on their own training
     samples.
     """
-    samples, total, count = run.models.again.prepared.resources.samples, 0.0, 0
+    samples, total, count = run.models.replay.prepared.resources.samples, 0.0, 0
     for one in run.models.of_clients(run.models.everyone, column, round):
         x, y = samples.take(samples.train[one.clients[0]])
         with torch.no_grad():

@@ -73,15 +73,15 @@ def models(run: Run, client: int) -> np.ndarray:
 
     Raises UserError where fewer than two rounds are kept in which it took part.
     """
-    again, found = run.models.again, []
+    again, found = run.models.replay, []
     kept = again.rounds & set(run.results.rounds[run.results.played].tolist())
     for round in sorted(
         one for one in kept if {one - 1, one + 1} & kept
     ):  # not the first one by itself
-        [(_, fleet)] = again.play(round, False, [client])
-        if "post" in fleet.kept:
+        [fleet] = again.play(round, False, [client])
+        if "post" in fleet.models:
             found += [
-                fleet.rows(fleet.kept[column].rows)[0].cpu().numpy()
+                fleet.rows(fleet.models[column].rows)[0].cpu().numpy()
                 for column in ("pre", "post")
             ]
     if len(found) < 4:

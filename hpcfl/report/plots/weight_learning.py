@@ -19,7 +19,7 @@ from hpcfl.report.plots._lines import method_of
 from hpcfl.report.plots.base import Sheet, whole_numbers
 from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
-from hpcfl.trained.watched import Watched
+from hpcfl.trained.recorder import StepRecorder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,7 +72,7 @@ def losses(run: Run, client: int) -> dict[int, np.ndarray]:
     Raises UserError for a method that blends nothing, or a run that keeps no round in
     which it does.
     """
-    again, found = run.models.again, dict[int, np.ndarray]()
+    again, found = run.models.replay, dict[int, np.ndarray]()
     method = again.prepared.method
     if not isinstance(method, Blending):
         raise UserError(
@@ -87,8 +87,8 @@ def losses(run: Run, client: int) -> dict[int, np.ndarray]:
             if phase == PHASE:
                 seen.append(float(turn.losses[0, 0]))
 
-        fleets = partial(Watched, look=look, longest={PHASE: FEWEST})
-        for _, fleet in again.play(round, False, [client], fleets):
+        fleets = partial(StepRecorder, observe=look, min_epochs={PHASE: FEWEST})
+        for fleet in again.play(round, False, [client], fleets):
             pool = max(
                 1, int(method.adaptive_aggregation().share * int(fleet.samples[0]))
             )

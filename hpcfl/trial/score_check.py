@@ -2,7 +2,8 @@
 score show early.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 import torch
@@ -11,13 +12,23 @@ from torch import Tensor
 from hpcfl.experiment import blame
 from hpcfl.rows import randomness
 from hpcfl.scores.base import Block, Score
-from hpcfl.trial.failure import Diagnosis, Failure, placed, trying
+from hpcfl.trial.diagnosis import Diagnosis, placed
 
-CLIENTS, SAMPLES, SPARE = (
-    3,
-    8,
-    2,
-)  # of a made-up block; the last SPARE samples must not count
+# of a made-up block; the last SPARE samples must not count
+CLIENTS, SAMPLES, SPARE = 3, 8, 2
+
+
+class ScoreFailure(Exception):
+    """A function of a score failed: the text is its name, the ``__cause__`` why."""
+
+
+@contextmanager
+def trying(function: str) -> Iterator[None]:
+    """Inside the block every exception becomes the ScoreFailure of a function."""
+    try:
+        yield
+    except Exception as error:
+        raise ScoreFailure(function) from error
 
 
 def diagnose(
@@ -29,13 +40,12 @@ def diagnose(
     for name, score in scores.items():
         try:
             check(name, score, classes, device)
-        except Failure as failure:
+        except ScoreFailure as failure:
             error = failure.__cause__
             assert error is not None
             place = blame.line_of(error) or blame.definition_of(type(score))
-            return placed(
-                f"score '{name}' fails in '{failure}': {blame.said(error)}", place
-            ), error
+            text = f"score '{name}' fails in '{failure}': {blame.said(error)}"
+            return placed(text, place), error
     return clash(scores)
 
 
@@ -44,35 +54,32 @@ def clash(scores: Mapping[str, Score]) -> Diagnosis | None:
     recorder: dict[str, str] = {}  # name of a recorded number → score
     for name, score in scores.items():
         for number in score.described(name)["recorded"].values():
-            if (other := recorder.setdefault(number, name)) != name:
-                place = blame.definition_of(type(score)) or blame.definition_of(
-                    type(scores[other])
-                )
-                error = ValueError(
-                    f"scores '{other}' and '{name}' both record '{number}'"
-                )
-                return placed(str(error), place), error
+            other = recorder.setdefault(number, name)
+            if other == name:
+                continue
+            place = blame.definition_of(type(score))
+            place = place or blame.definition_of(type(scores[other]))
+            error = ValueError(f"scores '{other}' and '{name}' both record '{number}'")
+            return placed(str(error), place), error
     return None
 
 
 def check(name: str, score: Score, classes: int, device: torch.device) -> None:
-    """Compute sums, numbers and summary of a made-up block. Raises Failure if one fails
-    or is malformed.
+    """Compute sums, numbers and summary of a made-up block. Raises ScoreFailure if one
+    fails or is malformed.
     """
     block = made_up(classes, device)
     with trying("sums"):
         check_additive(score, block, checked_sums(score.sums(block)))
+    of_clients = {}
     with trying("number"):
-        of_clients = {
-            part: checked_numbers(values)
-            for part, values in numbers(name, score, block).items()
-        }
+        for number, values in numbers(name, score, block).items():
+            of_clients[number] = checked_numbers(values)
     with trying("summary"):
         summary = score.summary(name, of_clients)
         expected = set(score.described(name)["recorded"].values())
-        if set(summary) != expected or not all(
-            isinstance(number, float) for number in summary.values()
-        ):
+        floats = all(isinstance(number, float) for number in summary.values())
+        if set(summary) != expected or not floats:
             raise TypeError(
                 f"it returns {summary}; expected a float for each of "
                 f"{', '.join(sorted(expected))}"
@@ -89,16 +96,16 @@ def numbers(name: str, score: Score, block: Block) -> dict[str, Tensor]:
 
 
 def made_up(classes: int, device: torch.device | str = "cpu") -> Block:
-    """A block of CLIENTS × SAMPLES random logits that are partly right, the same in
-    every trial.
+    """A block of CLIENTS × SAMPLES random logits that are partly right, the same every
+    time.
     """
     generator = randomness.generator(0, "made-up block")
     labels = torch.from_numpy(generator.integers(classes, size=(CLIENTS, SAMPLES)))
-    logits = torch.from_numpy(
-        generator.standard_normal((CLIENTS, SAMPLES, classes))
-    ).float()
+    noise = generator.standard_normal((CLIENTS, SAMPLES, classes))
+    logits = torch.from_numpy(noise).float()
     logits += 2 * torch.nn.functional.one_hot(labels, classes)
-    mask = (torch.arange(SAMPLES) < SAMPLES - SPARE).expand(CLIENTS, -1)
+    counts = torch.arange(SAMPLES) < SAMPLES - SPARE
+    mask = counts.expand(CLIENTS, -1)
     return Block(logits.to(device), labels.to(device), mask.to(device), classes)
 
 
@@ -108,38 +115,30 @@ def check_additive(score: Score, block: Block, whole: Tensor) -> None:
 
     whole: the score's sums of the whole block, ``[CLIENTS, width]``.
     """
-    counted = part(block, slice(None), slice(SAMPLES - SPARE))
-    halves = [
-        score.sums(part(block, slice(None), half))
-        for half in (slice(2), slice(2, SAMPLES))
-    ]
-    first_client = score.sums(part(block, slice(1), slice(None)))
-    for computed, expected, complaint in (
-        (
-            sum(halves),
-            whole,
-            "those of two blocks do not add up to those of both in one; "
-            "they must be sums over samples",
-        ),
-        (
-            score.sums(counted),
-            whole,
-            "they change with samples that block.mask leaves out",
-        ),
-        (
-            first_client,
-            whole[:1],
-            "those of one client depend on the clients beside it",
-        ),
-    ):
-        if not torch.allclose(
-            torch.as_tensor(computed).double(),
-            expected.double(),
-            rtol=1e-4,
-            atol=1e-6,
-            equal_nan=True,
-        ):
-            raise TypeError(complaint)
+    everyone, all_samples = slice(None), slice(None)
+    first_half = score.sums(part(block, everyone, slice(2)))
+    second_half = score.sums(part(block, everyone, slice(2, SAMPLES)))
+    require_close(
+        first_half + second_half,
+        whole,
+        "those of two blocks do not add up to those of both in one; "
+        "they must be sums over samples",
+    )
+    counted = score.sums(part(block, everyone, slice(SAMPLES - SPARE)))
+    require_close(counted, whole, "they change with samples that block.mask leaves out")
+    first_client = score.sums(part(block, slice(1), all_samples))
+    require_close(
+        first_client, whole[:1], "those of one client depend on the clients beside it"
+    )
+
+
+def require_close(sums: Tensor, expected: Tensor, complaint: str) -> None:
+    """Raise TypeError with a complaint unless sums are as expected."""
+    close = torch.allclose(
+        sums.double(), expected.double(), rtol=1e-4, atol=1e-6, equal_nan=True
+    )
+    if not close:
+        raise TypeError(complaint)
 
 
 def part(block: Block, clients: slice, samples: slice) -> Block:

@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from hpcfl.trained.watched import Watched
+from hpcfl.trained.recorder import StepRecorder
 
 pytestmark = pytest.mark.slow  # each plays a run first
 
@@ -19,8 +19,8 @@ def watch(run, round, client, **how):
     def look(phase, turn):
         seen.setdefault(phase, []).append(turn.rows()[0])
 
-    [(_, fleet)] = run.models.again.play(
-        round, False, [client], partial(Watched, look=look, **how)
+    [fleet] = run.models.replay.play(
+        round, False, [client], partial(StepRecorder, observe=look, **how)
     )
     return seen, fleet
 
@@ -39,7 +39,7 @@ def test_it_ends_where_the_round_did_and_sees_every_mini_batch(played):
 
 def test_what_ends_when_it_has_converged_can_be_told_to_go_on(played):
     run = played({"name": "fedala", "most_epochs": 3})
-    short, long = (watch(run, 3, 0, longest={"ala": epochs})[0] for epochs in (1, 3))
+    short, long = (watch(run, 3, 0, min_epochs={"ala": epochs})[0] for epochs in (1, 3))
     assert len(long["ala"]) == 3 * len(short["ala"])
     assert all(
         torch.equal(one, other)

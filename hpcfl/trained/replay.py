@@ -1,0 +1,184 @@
+"""Rounds of a run that are played again, to look at the models that they scored.
+
+The round's own hooks run once more, for the clients that are wanted, from the state
+before the round. They do what they did in the run, to the last bit where processor, GPU
+and libraries are the same.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from hpcfl import trial
+from hpcfl.communication.communicator import OneProcess
+from hpcfl.errors import UserError
+from hpcfl.experiment.config import fingerprint
+from hpcfl.files.atomic import Damaged
+from hpcfl.methods.base import State
+from hpcfl.preparation.prepare import Prepared, prepare, refuse_other_frozen
+from hpcfl.rounds.participation import RoundPlan, cohort
+from hpcfl.rounds.round import FinalScoring, FleetType, Round
+from hpcfl.storage import checkpoint
+from hpcfl.storage.clients import ClientStore
+from hpcfl.storage.manifest import Manifest
+from hpcfl.storage.run_folder import CHECKPOINTS
+from hpcfl.trained import experiment
+from hpcfl.trained.recorder import ModelRecorder
+
+# clients whose round is played at once, so that not all models of a run are in memory
+TOGETHER = 64
+
+# Decorates what a user may call inside ``torch.no_grad`` or ``torch.inference_mode``, as
+# one does around predictions: a round that is played again trains, and what is kept for
+# the next call must not be of the kind that no gradient can go through.
+with_gradients = torch.inference_mode(False)  # which ends ``torch.no_grad`` too
+
+
+class RoundReplay:
+    """The rounds of the run in a folder, as far as the state before them is kept."""
+
+    def __init__(
+        self, folder: Path, table: Mapping[str, Any], own: Collection[str]
+    ) -> None:
+        """Nothing is read yet; arguments as for ``experiment.again``."""
+        self.folder = folder
+        self.checkpoints = folder / CHECKPOINTS
+        self.run = fingerprint(table)
+        self._table = table
+        self._own = own
+        # by round: the checkpoint before it, and the server's state in it
+        self._states: dict[int, tuple[Manifest | None, State]] = {}
+
+    @cached_property
+    @with_gradients
+    def prepared(self) -> Prepared:
+        """What a single process with all clients has before round 1. Raises UserError.
+
+        It is tried as it was before the run, which had one lane if it cannot be
+        batched.
+        """
+        alone = OneProcess()
+        config = experiment.again(self.folder, self._table, self._own)
+        prepared = trial.run(prepare(config, alone), alone)
+        newest = checkpoint.latest(self.checkpoints)
+        if newest is not None:
+            refuse_other_frozen(prepared, newest.meta, self.folder)
+        return prepared
+
+    @property
+    def rounds(self) -> set[int]:
+        """The numbers of the rounds before which the state is kept; the last may be yet
+        to come.
+        """
+        states = checkpoint.states(self.checkpoints, self.run)
+        return {1, *(done + 1 for done in states)}
+
+    def digest(self, number: int) -> str | None:
+        """The digest of the whole state before a round; None before the first. Raises
+        UserError.
+        """
+        manifest, _ = self._before(number)
+        return manifest.digest if manifest else None
+
+    def server(self, number: int) -> State:
+        """The server's state before a round. Raises UserError."""
+        return self._before(number)[1]
+
+    @with_gradients
+    def play(
+        self,
+        number: int,
+        final: bool,
+        clients: Sequence[int],
+        fleet_type: FleetType = ModelRecorder,
+    ) -> Iterator[ModelRecorder]:
+        """Play a round for some clients; yields their fleets, with the models that it
+        scores.
+
+        Args:
+            number: of the round.
+            final: whether it is the scoring after the last aggregation.
+            clients: their ids, ascending.
+            fleet_type: makes a ``ModelRecorder`` of its fields.
+
+        Raises:
+            UserError: there is no such client, or the state is not kept.
+        """
+        self._refuse_strangers(clients)
+        for start in range(0, len(clients), TOGETHER):
+            ids = np.array(clients[start : start + TOGETHER])
+            store = self._store(number, ids.tolist())
+            prepared = replace(self.prepared, store=store)
+            trained = ids[:0]
+            if not final:
+                trained = np.intersect1d(ids, cohort(prepared.config, number))
+            plan = RoundPlan(number, trained, ids, scored=True)
+            kind = FinalScoring if final else Round
+            round = kind(plan, OneProcess(), prepared, self.server(number), fleet_type)
+            inbox, _ = round.send()
+            round.work(inbox)
+            for fleet in (round.participants, round.observers):
+                assert isinstance(fleet, ModelRecorder)
+                if len(fleet.ids):
+                    yield fleet
+
+    def _refuse_strangers(self, clients: Sequence[int]) -> None:
+        """Raises UserError where one of the clients has no model because the run was
+        not trained with it.
+        """
+        count = self.prepared.setup.clients
+        for client in clients:
+            if 0 <= client < count:
+                continue
+            why = f"there is no client {client}"
+            if client in self.prepared.newcomer_ids:
+                why = f"client {client} is a newcomer, whose models are not kept"
+            raise UserError(
+                f"{self.folder}: {why}; the clients with models are 0 … {count - 1}"
+            )
+
+    @with_gradients
+    def _before(self, number: int) -> tuple[Manifest | None, State]:
+        """The checkpoint before a round, None before the first, and the server's state
+        in it.
+        """
+        if number not in self._states:
+            manifest = self._manifest(number)
+            server = None
+            if manifest is not None:
+                nobody = ClientStore([], self.prepared.store.template)
+                server = checkpoint.state(
+                    self.checkpoints, manifest, nobody, with_server=True
+                )
+            self._states[number] = manifest, server or self.prepared.server
+        return self._states[number]
+
+    def _manifest(self, number: int) -> Manifest | None:
+        """The checkpoint before a round, None before the first. Raises UserError where
+        it cannot be read.
+        """
+        manifest = checkpoint.states(self.checkpoints, self.run).get(number - 1)
+        try:
+            if manifest is not None:
+                manifest.verify(self.checkpoints)
+            elif number > 1:
+                raise Damaged("it is not kept")
+        except Damaged as error:
+            raise UserError(
+                f"{self.folder}: the state before round {number} cannot be read "
+                f"({error})"
+            ) from None
+        return manifest
+
+    def _store(self, number: int, ids: list[int]) -> ClientStore:
+        """The clients' private state before a round."""
+        store = ClientStore(ids, self.prepared.store.template)
+        manifest, _ = self._before(number)
+        if manifest is not None:
+            checkpoint.state(self.checkpoints, manifest, store, with_server=False)
+        return store

@@ -1,0 +1,18 @@
+"""Play an experiment under mpiexec and write the most memory that rank 0 had at any time,
+in bytes, to the file that MEASURED names.
+"""
+
+import os
+import resource
+import sys
+from pathlib import Path
+
+from hpcfl.cli import command
+from hpcfl.communication.mpi import connect
+
+world = connect()
+code = command(sys.argv[1:], world)
+if world.is_server:
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    Path(os.environ["MEASURED"]).write_text(str(1024 * kilobytes))
+world.end(code)
