@@ -8,7 +8,8 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +23,7 @@ from hpcfl.report import summary
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots import _lines, curves, partition
 from hpcfl.report.plots._lines import Line
-from hpcfl.report.plots.base import Sheet, whole_numbers
+from hpcfl.report.plots.base import Sheet
 from hpcfl.report.style import HOUSE, SMALL, TEXT
 from hpcfl.report.summary import Run
 
@@ -56,10 +57,7 @@ def plot(
     with. options: those of the kind that the user gave. own: as for ``summary.load``.
         Raises UserError, RunFailure.
     """
-    if find_spec("matplotlib") is None:
-        raise UserError(
-            "figures need matplotlib, which is not installed here: pip install matplotlib"
-        )
+    require_matplotlib()
     draw = plugins.find(KINDS, "--kind", kind)
     out, form = _file(
         out or Path(f"{kind.partition(':')[2] or kind}.{form or 'png'}"), form
@@ -81,6 +79,14 @@ def plot(
     return [f"note: {note}" for note in dict.fromkeys(sheet.notes)] + [
         f"figure: {out} ({width:g} × {height:.2f} inches, letters of {TEXT} and {SMALL} points)"
     ]
+
+
+def require_matplotlib() -> None:
+    """Raise UserError where matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        raise UserError(
+            "figures need matplotlib, which is not installed here: pip install matplotlib"
+        )
 
 
 def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
@@ -118,18 +124,13 @@ def moments(runs: list[Run], sheet: Sheet) -> "Figure":
     measure = runs[0].measure
     panels: dict[str, list[Line]] = {}
     for column, title in _lines.MOMENTS.items():
-        found = curves.over_cost(arranged, f"{column}/{measure.recorded}")
+        found = curves.over_cost(arranged.repetitions, f"{column}/{measure.recorded}")
         panels |= {
             title if len(found) == 1 else f"{data}, {title}": lines
             for data, lines in found.items()
         }
     unit = f" ({measure.unit})" if measure.unit else ""
-    figure = _lines.draw(
-        sheet, panels, measure, xlabel="round", ylabel=f"test {measure.score}{unit}"
-    )
-    for axes in figure.axes:
-        whole_numbers(axes.xaxis)
-    return figure
+    return curves.draw(sheet, panels, measure, "rounds", f"test {measure.score}{unit}")
 
 
 def _file(out: Path, form: str | None) -> tuple[Path, str]:
@@ -152,16 +153,33 @@ def _file(out: Path, form: str | None) -> tuple[Path, str]:
 
 def _written(path: Path, form: str, make: "Callable[[], Figure]") -> float:
     """Draw and write a figure in the house's style; returns its height in inches."""
-    matplotlib = _matplotlib()
-    content = io.BytesIO()
-    with matplotlib.rc_context(HOUSE), warnings.catch_warnings():
+    with house_style():
+        figure = make()
+        content = _encoded(figure, form)
+    with atomic.explained(path):
+        atomic.write(path, content, durable=False)
+    return float(figure.get_figheight())
+
+
+def as_svg(figure: "Figure") -> bytes:
+    """A figure as SVG without a background, whose texts are texts."""
+    with _matplotlib().rc_context({"svg.fonttype": "none"}):
+        return _encoded(figure, "svg", transparent=True)
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Within it matplotlib draws in the house's style."""
+    with _matplotlib().rc_context(HOUSE), warnings.catch_warnings():
         # letters that its font lacks are drawn as boxes
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
-        figure = make()
-        figure.savefig(content, format=form, metadata=NO_DATE[form])
-    with atomic.explained(path):
-        atomic.write(path, content.getvalue(), durable=False)
-    return float(figure.get_figheight())
+        yield
+
+
+def _encoded(figure: "Figure", form: str, **settings: Any) -> bytes:
+    content = io.BytesIO()
+    figure.savefig(content, format=form, metadata=NO_DATE[form], **settings)
+    return content.getvalue()
 
 
 def _matplotlib() -> ModuleType:

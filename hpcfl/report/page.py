@@ -3,10 +3,12 @@ and no network.
 
 Everything that comes from a run's folder is somebody else's text: it is escaped
 wherever it stands, and the page's own policy lets a browser run no script but the
-page's and load nothing.
+page's and load nothing. No text names a folder of the machine: of a path that begins
+at its root the last name is left.
 """
 
 import hashlib
+import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,8 +20,16 @@ from hpcfl import __version__
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import protocols
 from hpcfl.files import atomic, destination
-from hpcfl.report import chapter, charts, summary, sweep_table, table_formats
+from hpcfl.report import (
+    chapter,
+    figures,
+    style,
+    summary,
+    sweep_table,
+    table_formats,
+)
 from hpcfl.report.arrangement import Arrangement, arrange
+from hpcfl.report.chapter import Chapter, Paper
 from hpcfl.report.grid import Grid
 from hpcfl.report.reading import VALIDATION, holds_out
 from hpcfl.report.summary import Run
@@ -51,6 +61,7 @@ RAN = (
     "command",
 )  # what is said of where runs were made
 LONGEST = 300  # letters of a value
+FOLDERS = re.compile(r"(?<![\w.…/])~?(?:/[^\s/'\":;,=]+)*/(?=[^\s/])")
 
 
 def write(folders: Sequence[Path], out: Path) -> None:
@@ -59,32 +70,30 @@ def write(folders: Sequence[Path], out: Path) -> None:
 
     Raises UserError if there is no run, or the file cannot be written.
     """
+    figures.require_matplotlib()
     destination.check_file(out)
     if not out.parent.is_dir():
         raise UserError(
             f"{out}: is no file in a folder that is there; choose another --out"
         )
     runs, _ = summary.runs_below(folders)
-    page = render(runs, ", ".join(map(str, folders)), _waiting(folders))
+    page = render(runs, _waiting(folders))
     try:
         atomic.write(out, page.encode())
     except RunFailure as error:
         raise UserError(f"{error}; choose another --out") from None
 
 
-def render(runs: list[Run], title: str, waiting: Sequence[str]) -> str:
+def render(runs: list[Run], waiting: Sequence[str]) -> str:
     """The page of runs as HTML; ``waiting``: the names of others. The same runs make
     the same page.
     """
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    def shown(content: Any) -> Any:
-        return (
-            plain(content)
-            if isinstance(content, str) and not isinstance(content, Markup)
-            else content
-        )
+    def finalize(content: Any) -> Any:
+        foreign = isinstance(content, str) and not isinstance(content, Markup)
+        return shown(content) if foreign else content
 
     environment = Environment(
         loader=FileSystemLoader(HERE),
@@ -92,12 +101,12 @@ def render(runs: list[Run], title: str, waiting: Sequence[str]) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        finalize=shown,
+        finalize=finalize,
     )
     environment.globals |= {
         "cell": table_formats.cell,
         "title_of": table_formats.title,
-        "SIZE": charts.SIZE,
+        "svg": Markup,
     }
     script, style = (
         (HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("js", "css")
@@ -105,9 +114,8 @@ def render(runs: list[Run], title: str, waiting: Sequence[str]) -> str:
     arranged = arrange(
         [run for run in runs if run.summary.finished] or runs, unfinished=True
     )
-    chapters = [chapter.make(arranged, column) for column in arranged.columns]
     return environment.get_template("page.html").render(
-        title=title,
+        title=_experiments(runs),
         version=__version__,
         script=Markup(script),
         style=Markup(style),
@@ -119,11 +127,35 @@ def render(runs: list[Run], title: str, waiting: Sequence[str]) -> str:
         measure=runs[0].measure,
         waiting=waiting,
         tables=_tables(runs, arranged),
-        chapters=chapters,
+        chapters=_chapters(arranged),
         differing=_differing(runs),
         ran=_ran(runs),
         configuration=_values([protocols.flat(run.config) for run in runs]),
     )
+
+
+def shown(text: str) -> str:
+    """A text as the page shows it: on one line, and without the folders of a path."""
+    return FOLDERS.sub("…/", plain(text))
+
+
+def _experiments(runs: Sequence[Run]) -> str:
+    """The names of the experiments; that of a sweep's cell begins with the sweep's."""
+    names = [str(run.config["name"]).removesuffix(f"-{run.label}") for run in runs]
+    return _few(list(dict.fromkeys(names)))
+
+
+def _chapters(arranged: Arrangement) -> list[Chapter]:
+    """One for each column. A row has the same look in all of them."""
+    methods = {
+        row: runs[0].summary.method for (row, _), runs in arranged.repetitions.items()
+    }
+    with figures.house_style():
+        looks = style.looks(methods)
+        return [
+            chapter.make(arranged, column, Paper(looks, f"f{number}", shown))
+            for number, column in enumerate(arranged.columns)
+        ]
 
 
 def _waiting(folders: Sequence[Path]) -> list[str]:
@@ -203,11 +235,13 @@ def _values(settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         ]
         for key in sorted({key for setting in settings for key in setting} - {"name"})
     }
-    return {
-        key: ", ".join(of[:VALUES])
-        + (f" and {len(of) - VALUES} more" if len(of) > VALUES else "")
-        for key, of in texts.items()
-    }
+    return {key: _few(of) for key, of in texts.items()}
+
+
+def _few(texts: Sequence[str]) -> str:
+    """The first of some texts, and how many are left."""
+    more = f" and {len(texts) - VALUES} more" if len(texts) > VALUES else ""
+    return ", ".join(texts[:VALUES]) + more
 
 
 def _words(content: Any) -> str:

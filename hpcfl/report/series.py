@@ -36,6 +36,7 @@ AXES: dict[str, tuple[str, Callable[[Run, str], np.ndarray]]] = {
     "seconds": ("seconds, scoring included", _seconds),
     "floats": ("floats to and from a client that takes part in all rounds", _floats),
 }
+BUCKETS = 150  # of points along a line, two points each: what a screen shows
 BEYOND = 1e100  # numbers that nobody can draw, such as those of a model that diverges
 
 
@@ -44,10 +45,9 @@ class Curve:
     """A number at N places along an axis: its mean and standard deviation over
     repetitions, [N] each.
 
-    rounds: those that the places are of. runs: how many repetitions there are.
+    runs: how many repetitions there are.
     """
 
-    rounds: np.ndarray
     x: np.ndarray
     mean: np.ndarray
     std: np.ndarray
@@ -55,23 +55,7 @@ class Curve:
 
     def at(self, places: np.ndarray) -> "Curve":
         """The same at some of its places only."""
-        return Curve(
-            self.rounds[places],
-            self.x[places],
-            self.mean[places],
-            self.std[places],
-            self.runs,
-        )
-
-
-def mean(runs: Sequence[Run], axis: str) -> Curve:
-    """The number that counts in the column that counts, over one of ``AXES``."""
-    numbers = [
-        run.measure.factor
-        * run.results.values.get(f"{run.score}/{run.metric}", _unknown(run))
-        for run in runs
-    ]
-    return over(runs, [AXES[axis][1](run, run.score) for run in runs], numbers)
+        return Curve(self.x[places], self.mean[places], self.std[places], self.runs)
 
 
 def over(
@@ -97,7 +81,6 @@ def over(
         for of_runs in (x, y)
     )
     return Curve(
-        rounds,
         places.mean(axis=0),
         numbers.mean(axis=0),
         numbers.std(axis=0),
@@ -110,7 +93,7 @@ def drawable(numbers: np.ndarray) -> np.ndarray:
     return np.where(np.abs(numbers) < BEYOND, numbers, np.nan)
 
 
-def thinned(values: np.ndarray, buckets: int) -> np.ndarray:
+def thinned(values: np.ndarray, buckets: int = BUCKETS) -> np.ndarray:
     """Positions among ``values`` [N] that suffice to draw them: of each bucket the
     lowest and the highest.
 

@@ -2,14 +2,14 @@
 figures show.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.report.arrangement import arrange
+from hpcfl.report.arrangement import arrange, called, setting_of
 from hpcfl.report.plots._lines import method_of, moment
 from hpcfl.report.plots.base import LINE, Sheet
 from hpcfl.report.reading import named, of_clients, read_at, refuse_unknown
@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """The clients of one method: ``numbers`` [repetitions, clients] as shown, NaN for
-    those without one.
+    """The clients of one method.
+
+    seeds: what each repetition is called, such as ``seed=0``. numbers: by repetition as
+    they are shown, [clients] each, NaN for clients without one.
     """
 
     label: str
     method: str
     runs: list[Run]
+    seeds: list[str]
     numbers: list[np.ndarray]
 
     @property
@@ -53,6 +56,11 @@ class Rows:
     metric: str
 
     @property
+    def rows(self) -> list[Row]:
+        """Those of all panels."""
+        return [row for of_panel in self.panels.values() for row in of_panel]
+
+    @property
     def longest(self) -> int:
         """How many rows the longest panel has."""
         return max(map(len, self.panels.values()))
@@ -68,25 +76,50 @@ def rows(
     """The finished runs' rows; what was left out joins the sheet's notes. Raises
     UserError.
     """
-    metric = metric or runs[0].metric
     arranged = arrange(runs, group, options="--group")
-    refuse_unknown(arranged.runs, metric)
-    measure = named(arranged.runs[0], metric).measure
+    found = rows_of(arranged.repetitions, sheet, metric or runs[0].metric, at)
+    sheet.notes += arranged.notes
+    return found
+
+
+def rows_of(
+    repetitions: Mapping[tuple[str, str], list[Run]], sheet: Sheet, metric: str, at: str
+) -> Rows:
+    """The rows of runs by the labels of their row and of their data.
+
+    Args:
+        repetitions: The runs whose clients stand in a row.
+        sheet: What is left out joins its notes.
+        metric: What the numbers are; see ``reading.named``.
+        at: Where they are read: "best", "last" or "tail".
+
+    Raises:
+        UserError: No client has such a number.
+    """
+    runs = [run for of_row in repetitions.values() for run in of_row]
+    refuse_unknown(runs, metric)
+    measure = named(runs[0], metric).measure
     if measure is None or measure.kind == "std":
         raise UserError(
             f"--metric {metric}: is no score that each client has; such as accuracy, loss"
         )
+    seeds = dict(
+        zip(map(id, runs), called([setting_of(run) for run in runs]), strict=True)
+    )
     panels: dict[str, list[Row]] = {}
-    for (row, column), found in arranged.repetitions.items():
-        numbers = [
-            drawable(
-                measure.factor * of_clients(run, named(run, metric).column, measure, at)
-            )
-            for run in found
-        ]
-        panels.setdefault(column, []).append(
-            Row(row, method_of(found[0]), found, numbers)
+    for (label, column), of_row in repetitions.items():
+        numbers = []
+        for run in of_row:
+            read = of_clients(run, named(run, metric).column, measure, at)
+            numbers.append(drawable(measure.factor * read))
+        row = Row(
+            label,
+            method_of(of_row[0]),
+            of_row,
+            [seeds[id(run)] for run in of_row],
+            numbers,
         )
+        panels.setdefault(column, []).append(row)
     for column, of_panel in panels.items():
         sheet.notes += [
             f"{one.label}: left out, its clients have no such number"
@@ -100,8 +133,7 @@ def rows(
     panels = {column: of_panel for column, of_panel in panels.items() if of_panel}
     if not panels:
         raise UserError(f"--metric {metric}: no client has a number of its own")
-    sheet.notes += arranged.notes
-    return Rows(panels, measure, arranged.runs, metric)
+    return Rows(panels, measure, runs, metric)
 
 
 def paper(

@@ -7,7 +7,6 @@ import numpy as np
 
 from hpcfl.report.plots import _clients, _lines
 from hpcfl.report.plots.base import Sheet, literal
-from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
 from hpcfl.scores._summaries import summarised
 
@@ -29,11 +28,11 @@ def plugin(
     found = _clients.rows(runs, sheet, metric, at, group)
     figure, places = _clients.paper(sheet, found)
     better = found.measure.better
+    looks = sheet.looks({row.label: row.method for row in found.rows})
     for place, of_panel in zip(places, found.panels.values(), strict=True):
         place.set_xlabel(literal(_lines.scored(found.runs, found.metric)))
-        for position, (row, look) in enumerate(
-            zip(of_panel, looks([row.method for row in of_panel]), strict=True)
-        ):
+        for position, row in enumerate(of_panel):
+            look = looks[row.label]
             worst, mean, best = spread(row.numbers, better)
             place.plot(
                 [worst, best],
