@@ -51,34 +51,45 @@ def plot(
 ) -> list[str]:
     """Draw a figure of the runs below some folders; returns the lines to say.
 
-    kind: a file of ``plots``, or a user's own ``module:function``. width: inches on
-        paper. out: the file, by default ``KIND.png`` in the current folder. form: one
-        of FORMATS, by default what the file's name ends
-    with. options: those of the kind that the user gave. own: as for ``summary.load``.
-        Raises UserError, RunFailure.
+    Args:
+        folders: Where runs are looked for.
+        kind: A file of ``plots``, or a user's own ``module:function``.
+        width: Inches on paper.
+        out: The file, by default ``KIND.png`` in the current folder.
+        form: One of FORMATS, by default what the file's name ends with.
+        options: Those of the kind that the user gave.
+        own: As for ``summary.load``.
+
+    Raises:
+        UserError: A mistake in what was asked for.
+        RunFailure: The file cannot be written.
     """
     require_matplotlib()
     draw = plugins.find(KINDS, "--kind", kind)
-    out, form = _file(
-        out or Path(f"{kind.partition(':')[2] or kind}.{form or 'png'}"), form
-    )
-    taken = [
-        name
-        for name, of in inspect.signature(draw).parameters.items()
-        if of.kind is of.KEYWORD_ONLY
-    ]
-    if unknown := [name for name in options if name not in taken]:
-        allowed = ", ".join(f"--{name}" for name in taken) or "no options"
-        raise UserError(
-            f"--{unknown[0]}: means nothing to --kind {kind}, which takes {allowed}"
-        )
+    name = kind.rpartition(":")[2]
+    out, form = _file(out or Path(f"{name}.{form or 'png'}"), form)
+    _refuse_unknown(options, draw, kind)
     runs, notes = summary.runs_below(folders, own)
     sheet = Sheet(width)
     sheet.notes.extend(notes)
     height = _written(out, form, lambda: draw(runs, sheet, **options))
-    return [f"note: {note}" for note in dict.fromkeys(sheet.notes)] + [
-        f"figure: {out} ({width:g} × {height:.2f} inches, letters of {TEXT} and {SMALL} points)"
-    ]
+    lines = [f"note: {note}" for note in dict.fromkeys(sheet.notes)]
+    size = f"{width:g} × {height:.2f} inches, letters of {TEXT} and {SMALL} points"
+    return [*lines, f"figure: {out} ({size})"]
+
+
+def _refuse_unknown(
+    options: dict[str, Any], draw: Callable[..., Any], kind: str
+) -> None:
+    """Raise UserError where an option is no keyword parameter of the kind."""
+    parameters = inspect.signature(draw).parameters.values()
+    known = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        allowed = ", ".join(f"--{name}" for name in known) or "no options"
+        raise UserError(
+            f"--{unknown[0]}: means nothing to --kind {kind}, which takes {allowed}"
+        )
 
 
 def require_matplotlib() -> None:
@@ -97,25 +108,21 @@ def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
     ``clients.png``. Without matplotlib nothing is drawn. Raises UserError if there is
     no run in the folder.
     """
-    if (
-        find_spec("matplotlib") is None
-    ):  # many compute nodes have just what training needs
+    # Many compute nodes have just what training needs.
+    if find_spec("matplotlib") is None:
         print("note: no figures, matplotlib is not installed here")
         return []
     runs = runs or summary.load_all(folder)
-    drawn: dict[str, Callable[[], Figure]] = {
-        re.sub(r"[^\w-]+", "_", runs[0].measure.score) + ".png": lambda: moments(
-            runs, Sheet(PAGE)
-        )
-    }
+    score = re.sub(r"[^\w-]+", "_", runs[0].measure.score)
+    paths = [folder / f"{score}.png"]
+    _written(paths[0], "png", lambda: moments(runs, Sheet(PAGE)))
     if any("train_counts" in run.results.static for run in runs):
-        drawn["clients.png"] = lambda: partition.plugin(runs, Sheet(PAGE))
-    for name, make in drawn.items():
-        _written(folder / name, "png", make)
+        paths.append(folder / "clients.png")
+        _written(paths[1], "png", lambda: partition.plugin(runs, Sheet(PAGE)))
     # A figure refers to itself, and to megabytes of pixels of which Python does not know
     # when it decides whether to look for such cycles.
     gc.collect()
-    return [folder / name for name in drawn]
+    return paths
 
 
 def moments(runs: list[Run], sheet: Sheet) -> "Figure":
@@ -124,11 +131,10 @@ def moments(runs: list[Run], sheet: Sheet) -> "Figure":
     measure = runs[0].measure
     panels: dict[str, list[Line]] = {}
     for column, title in _lines.MOMENTS.items():
-        found = curves.over_cost(arranged.repetitions, f"{column}/{measure.recorded}")
-        panels |= {
-            title if len(found) == 1 else f"{data}, {title}": lines
-            for data, lines in found.items()
-        }
+        metric = f"{column}/{measure.recorded}"
+        by_data = curves.over_cost(arranged.repetitions, metric)
+        for data, lines in by_data.items():
+            panels[title if len(by_data) == 1 else f"{data}, {title}"] = lines
     unit = f" ({measure.unit})" if measure.unit else ""
     return curves.draw(sheet, panels, measure, "rounds", f"test {measure.score}{unit}")
 

@@ -41,8 +41,9 @@ def inline(figure: bytes, name: str, shown: Callable[[str], str]) -> str:
         element.tail = None
         if element.tag != "text":
             element.text = None
-        if XLINK + "href" in element.attrib:
-            element.set("href", element.attrib.pop(XLINK + "href"))
+        address = element.attrib.pop(XLINK + "href", None)
+        if address is not None:
+            element.set("href", address)
     _remove(svg, "metadata")
     _remove(svg, "style")
     _name_owners(svg, shown)
@@ -62,17 +63,18 @@ def _remove(svg: Element, tag: str) -> None:
 def _name_owners(svg: Element, shown: Callable[[str], str]) -> None:
     """Say of rows, and of dots and lines of a client, whose they are."""
     for group in list(svg.iter("g")):
-        row = group.get("id", "")
-        if row.startswith(ROW):
-            group.set("data-row", shown(row.removeprefix(ROW)))
-        for position, link in enumerate(list(group)):
-            if link.tag == "a":
-                [drawn] = link
-                value, _, client = link.attrib["href"].partition(" ")
-                drawn.set("data-client", shown(client))
-                if value:
-                    drawn.set("data-value", value)
-                group[position] = drawn
+        name = group.get("id", "")
+        if name.startswith(ROW):
+            group.set("data-row", shown(name.removeprefix(ROW)))
+        for position, child in enumerate(list(group)):
+            if child.tag != "a":
+                continue
+            [drawn] = child
+            value, _, client = child.attrib["href"].partition(" ")
+            drawn.set("data-client", shown(client))
+            if value:
+                drawn.set("data-value", value)
+            group[position] = drawn
 
 
 def _rename(svg: Element, name: str) -> None:
@@ -80,10 +82,12 @@ def _rename(svg: Element, name: str) -> None:
     names: dict[str, str] = {}
     for element in svg.iter():
         for key in ("href", "clip-path"):
-            if key in element.attrib:
-                [old] = REFERENCE.findall(element.attrib[key])
-                new = names.setdefault(old, f"{name}-{len(names)}")
-                element.set(key, element.attrib[key].replace(old, new))
+            if key not in element.attrib:
+                continue
+            address = element.attrib[key]
+            [old] = REFERENCE.findall(address)
+            new = names.setdefault(old, f"{name}-{len(names)}")
+            element.set(key, address.replace(old, new))
     for element in svg.iter():
         old = element.attrib.pop("id", "")
         if old in names:
@@ -94,9 +98,7 @@ def _shorten(element: Element, shown: Callable[[str], str]) -> None:
     """Round coordinates, and write once what all children of a group repeat."""
     for key in ("d", "x", "y", "transform"):
         if key in element.attrib:
-            rounded = DECIMALS.sub(
-                lambda number: f"{float(number[0]):.1f}", element.attrib[key]
-            )
+            rounded = DECIMALS.sub(_tenths, element.attrib[key])
             element.set(key, " ".join(rounded.split()))
     if element.tag == "text":
         element.text = shown(element.text or "")
@@ -106,3 +108,7 @@ def _shorten(element: Element, shown: Callable[[str], str]) -> None:
         element.set("style", styles.pop())
         for mark in marks:
             mark.attrib.pop("style", None)
+
+
+def _tenths(number: re.Match[str]) -> str:
+    return f"{float(number[0]):.1f}"

@@ -24,7 +24,8 @@ def _floats(run: Run, column: str) -> np.ndarray:
     up = run.results.values.get("clients/floats_up")
     sent = None
     if up is not None:  # the mean over those who sent any
-        sent = np.nansum(up, axis=1) / np.maximum(1, np.isfinite(up).sum(axis=1))
+        senders = np.isfinite(up).sum(axis=1)
+        sent = np.nansum(up, axis=1) / np.maximum(1, senders)
     down = _spent(run.results.values.get("floats_down"), run, column)
     travelled: np.ndarray = down + _spent(sent, run, column)
     return travelled
@@ -67,19 +68,14 @@ def over(
     Rounds count in which every run has both; places along the axis are means over the
     runs as well.
     """
-    known = [
-        (np.abs(numbers) < BEYOND) & (np.abs(places) < BEYOND)
-        for numbers, places in zip(y, x, strict=True)
-    ]
-    rounds = reduce(
-        np.intersect1d,
-        [run.results.rounds[has] for run, has in zip(runs, known, strict=True)],
-    )
+    known_rounds = []
+    for run, places, numbers in zip(runs, x, y, strict=True):
+        known = (np.abs(numbers) < BEYOND) & (np.abs(places) < BEYOND)
+        known_rounds.append(run.results.rounds[known])
+    rounds = reduce(np.intersect1d, known_rounds)
     rows = [np.searchsorted(run.results.rounds, rounds) for run in runs]
-    places, numbers = (
-        np.stack([one[row] for one, row in zip(of_runs, rows, strict=True)])
-        for of_runs in (x, y)
-    )
+    places = np.stack([of_run[row] for of_run, row in zip(x, rows, strict=True)])
+    numbers = np.stack([of_run[row] for of_run, row in zip(y, rows, strict=True)])
     return Curve(
         places.mean(axis=0),
         numbers.mean(axis=0),
@@ -105,10 +101,9 @@ def thinned(values: np.ndarray, buckets: int = BUCKETS) -> np.ndarray:
     edges = np.linspace(0, len(values), buckets + 1).astype(int)
     chosen = {0, len(values) - 1}
     for first, end in pairwise(edges):
-        chosen |= {
-            int(first + values[first:end].argmin()),
-            int(first + values[first:end].argmax()),
-        }
+        bucket = values[first:end]
+        chosen.add(int(first + bucket.argmin()))
+        chosen.add(int(first + bucket.argmax()))
     return np.array(sorted(chosen))
 
 

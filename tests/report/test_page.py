@@ -241,7 +241,8 @@ def test_no_text_names_a_folder_of_the_machine(tmp_path, monkeypatch):
         ("/home/me/runs/first: failed", "…/first: failed"),
         ("--out=/scratch/x --data ~/sets/mnist", "--out=…/x --data …/mnist"),
         ("'/tmp/a b'", "'…/a b'"),
-        ("pre/weighted, and/or, 3 / 4", "pre/weighted, and/or, 3 / 4"),
+        ("pre/weighted, 3 /4, </script>", "pre/weighted, 3 /4, </script>"),
+        ("https://example.org/a/b", "https://example.org/a/b"),
     ],
 )
 def test_of_a_path_the_last_name_is_left(text, said):
