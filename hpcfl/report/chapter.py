@@ -125,13 +125,13 @@ def best_first(rows: Mapping[str, Sequence[Placed]]) -> dict[str, Sequence[Place
 def _curves(rows: Mapping[str, list[Run]], paper: Paper) -> dict[str, Curves]:
     """The number that counts over each axis along which something was recorded."""
     runs = [run for of_row in rows.values() for run in of_row]
-    metric, measure = runs[0].metric, runs[0].measure
+    metric = runs[0].metric
+    measure = runs[0].measure
     form = ".2f" if measure.percent else ".4g"
+    repetitions = {(row, ""): of_row for row, of_row in rows.items()}
     drawn = {}
     for axis, (label, _) in AXES.items():
-        panels = curves.over_cost(
-            {(row, ""): of for row, of in rows.items()}, metric, axis
-        )
+        panels = curves.over_cost(repetitions, metric, axis)
         lines = [line for line in panels[""] if line.x.any()]
         if not lines:
             continue
@@ -145,11 +145,11 @@ def _curves(rows: Mapping[str, list[Run]], paper: Paper) -> dict[str, Curves]:
 def _clients_of(rows: Mapping[str, list[Run]], paper: Paper) -> Clients | None:
     """Each client's own number of the score that counts; None where there are none."""
     sheet = paper.sheet()
-    found = _scored(rows, sheet)
-    if found is None:
+    scores = _scored(rows, sheet)
+    if scores is None:
         return None
-    dots = clients.draw(sheet, found)
-    lines = clients.draw_over_rounds(paper.sheet(), found)
+    dots = clients.draw(sheet, scores)
+    lines = clients.draw_over_rounds(paper.sheet(), scores)
     return Clients(
         paper.svg(dots, "clients"),
         "" if lines is None else paper.svg(lines, "over-rounds"),
@@ -159,16 +159,16 @@ def _clients_of(rows: Mapping[str, list[Run]], paper: Paper) -> Clients | None:
 
 def _scored(rows: Mapping[str, list[Run]], sheet: Sheet) -> Rows | None:
     """The clients' numbers of runs whose partition is recorded."""
-    known = {}
+    repetitions = {}
     for row, runs in rows.items():
         recorded = [run for run in runs if "test_counts" in run.results.static]
         if recorded:
-            known[row, ""] = recorded
-    if not known:
+            repetitions[row, ""] = recorded
+    if not repetitions:
         return None
-    metric = next(iter(known.values()))[0].metric
+    first, *_ = repetitions.values()
     try:
-        return _clients.rows_of(known, sheet, metric, AT)
+        return _clients.rows_of(repetitions, sheet, first[0].metric, AT)
     except UserError:  # a score of all clients together, or no round that is scored
         return None
 

@@ -59,9 +59,8 @@ READ = {
 RAN = ("versions", "commit", "processor", "gpus", "ranks", "command")
 LONGEST = 300  # letters of a value
 # the folders of a path that begins at its root, or at somebody's home
-FOLDERS = re.compile(
-    r"(?<![\w.…/])(?:~|/[^\s/'\":;,=]+)(?:/[^\s/'\":;,=]+)*/(?=[^\s/])"
-)
+FOLDER = r"/[^\s/'\":;,=<>]+"
+FOLDERS = re.compile(rf"(?<![\w.…/])(?:~|{FOLDER})(?:{FOLDER})*/(?=[^\s/])")
 
 
 def write(folders: Sequence[Path], out: Path) -> None:

@@ -85,6 +85,7 @@ def test_the_page_says_what_the_commands_say(sweep):
         }
     for run in runs:
         assert (run.summary.digest or "–") in cells and run.label in found.texts["th"]
+    assert found.texts["h1"] == [runs[0].config["name"]]
     assert found.texts["h2"] == ["Results", "digits dirichlet", "How it was made"]
     assert found.texts["h3"] == [
         "Curves",
@@ -241,7 +242,7 @@ def test_no_text_names_a_folder_of_the_machine(tmp_path, monkeypatch):
         ("/home/me/runs/first: failed", "…/first: failed"),
         ("--out=/scratch/x --data ~/sets/mnist", "--out=…/x --data …/mnist"),
         ("'/tmp/a b'", "'…/a b'"),
-        ("pre/weighted, 3 /4, </script>", "pre/weighted, 3 /4, </script>"),
+        ("pre/weighted, 3 /4, </b>x</b>", "pre/weighted, 3 /4, </b>x</b>"),
         ("https://example.org/a/b", "https://example.org/a/b"),
     ],
 )
@@ -301,6 +302,23 @@ def test_a_method_has_the_same_colour_and_dashes_wherever_it_is_drawn(sweep):
         assert all(f"stroke: {look.color.lower()}" in style for style in drawn)
         dashes = [re.search("stroke-dasharray: ([^;]*);", style) for style in drawn]
         assert len({found and found[1] for found in dashes}) == 1
+
+
+def test_a_method_has_the_same_colour_on_all_data(tmp_path):
+    """Also where the methods beside it are others."""
+    for dataset, methods in (("digits", ("apfl", "local")), ("mnist", ("local",))):
+        for method in methods:
+            made_up.folder(
+                tmp_path / "sweep" / f"{dataset},{method}",
+                method,
+                data={"dataset": dataset},
+            )
+    html = written(tmp_path / "sweep")
+    assert html.count('<section class="chapter">') == 2
+    colours = re.findall(
+        '<g data-row="local"[^>]*><path d="[^"]*"[^>]*stroke: (#[0-9a-f]*)', html
+    )
+    assert len(colours) >= 12 and set(colours) == {"#0072b2"}
 
 
 @pytest.fixture(scope="module")

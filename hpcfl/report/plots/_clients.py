@@ -77,9 +77,9 @@ def rows(
     UserError.
     """
     arranged = arrange(runs, group, options="--group")
-    found = rows_of(arranged.repetitions, sheet, metric or runs[0].metric, at)
+    scores = rows_of(arranged.repetitions, sheet, metric or runs[0].metric, at)
     sheet.notes += arranged.notes
-    return found
+    return scores
 
 
 def rows_of(
@@ -119,35 +119,29 @@ def rows_of(
             [seeds[id(run)] for run in of_row],
             numbers,
         )
-        panels.setdefault(column, []).append(row)
-    for column, of_panel in panels.items():
-        sheet.notes += [
-            f"{one.label}: left out, its clients have no such number"
-            for one in of_panel
-            if not len(one.known)
-        ]
-        panels[column] = sorted(
-            (one for one in of_panel if len(one.known)),
-            key=lambda one: -measure.rank(float(one.known.mean())),
-        )
-    panels = {column: of_panel for column, of_panel in panels.items() if of_panel}
+        if len(row.known):
+            panels.setdefault(column, []).append(row)
+        else:
+            sheet.notes.append(f"{label}: left out, its clients have no such number")
     if not panels:
         raise UserError(f"--metric {metric}: no client has a number of its own")
+    for of_panel in panels.values():
+        of_panel.sort(key=lambda row: -measure.rank(float(row.known.mean())))
     return Rows(panels, measure, runs, metric)
 
 
 def paper(
-    sheet: Sheet, found: Rows, shared: bool = True
+    sheet: Sheet, scores: Rows, shared: bool = True
 ) -> "tuple[Figure, list[Axes]]":
     """Panels with a line of text for each row, the first on top; ``shared``: with one x
     axis for all.
     """
     figure, places = sheet.panels(
-        len(found.panels), height=0.75 + found.longest * 1.15 * LINE, sharex=shared
+        len(scores.panels), height=0.75 + scores.longest * 1.15 * LINE, sharex=shared
     )
-    for place, (title, of_panel) in zip(places, found.panels.items(), strict=True):
+    for place, (title, of_panel) in zip(places, scores.panels.items(), strict=True):
         place.set(
-            title=sheet.title(title) if len(found.panels) > 1 else "",
+            title=sheet.title(title) if len(scores.panels) > 1 else "",
             ylim=(len(of_panel) - 0.4, -0.6),
         )
         place.set_yticks(

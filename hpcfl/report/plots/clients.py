@@ -40,23 +40,23 @@ def plugin(
     group: Sequence[str] = (),
 ) -> "Figure":
     """A row for each method, or other ``group``, the best mean on top."""
-    found = _clients.rows(runs, sheet, metric, at, group)
+    scores = _clients.rows(runs, sheet, metric, at, group)
     sheet.notes.append(
-        f"a dot is a client's own number, {found.moment(at)}; a box "
+        f"a dot is a client's own number, {scores.moment(at)}; a box "
         "has the middle half of the clients and the median; rows by their mean"
     )
-    return draw(sheet, found)
+    return draw(sheet, scores)
 
 
-def draw(sheet: Sheet, found: Rows) -> "Figure":
+def draw(sheet: Sheet, scores: Rows) -> "Figure":
     """Dots and boxes; on a page each dot says which client it is, and its number."""
-    looks = sheet.looks({row.label: row.method for row in found.rows})
-    step = every(found.rows)
+    looks = sheet.looks({row.label: row.method for row in scores.rows})
+    step = dot_step(scores.rows)
     if step > 1:
         sheet.notes.append(f"a dot for one client in {step}")
-    figure, places = _clients.paper(sheet, found)
-    for place, of_panel in zip(places, found.panels.values(), strict=True):
-        place.set_xlabel(literal(_lines.scored(found.runs, found.metric)))
+    figure, places = _clients.paper(sheet, scores)
+    for place, of_panel in zip(places, scores.panels.values(), strict=True):
+        place.set_xlabel(literal(_lines.scored(scores.runs, scores.metric)))
         for position, row in enumerate(of_panel):
             look = looks[row.label]
             _draw_dots(place, position, row, look, step, bool(sheet.page))
@@ -64,14 +64,14 @@ def draw(sheet: Sheet, found: Rows) -> "Figure":
     return figure
 
 
-def draw_over_rounds(sheet: Sheet, found: Rows) -> "Figure | None":
+def draw_over_rounds(sheet: Sheet, scores: Rows) -> "Figure | None":
     """A line over rounds for each client that has a dot, for a page to show the lines
     of one client; None where fewer than two rounds are scored.
     """
     from matplotlib.collections import LineCollection
 
-    step = every(found.rows)
-    series = {row.label: _over_rounds(row, found, step) for row in found.rows}
+    step = dot_step(scores.rows)
+    series = {row.label: _over_rounds(row, scores, step) for row in scores.rows}
     known = [curve for of_row in series.values() for curve in of_row.values()]
     if not known:
         return None
@@ -80,10 +80,10 @@ def draw_over_rounds(sheet: Sheet, found: Rows) -> "Figure | None":
         return None
     points = min(POINTS, max(2, ALL_POINTS // len(known)))
     shown = rounds[np.linspace(0, len(rounds) - 1, points).round().astype(int)]
-    looks = sheet.looks({row.label: row.method for row in found.rows})
+    looks = sheet.looks({row.label: row.method for row in scores.rows})
     figure, (place,) = sheet.panels(1, height=3.4)
     handles = {}
-    for row in found.rows:
+    for row in scores.rows:
         curves = series[row.label]
         handles[row.label] = LineCollection(
             [curve[np.isin(curve[:, 0], shown)] for curve in curves.values()],
@@ -95,13 +95,13 @@ def draw_over_rounds(sheet: Sheet, found: Rows) -> "Figure | None":
         )
         place.add_collection(handles[row.label])
     place.autoscale_view()
-    place.set(xlabel="round", ylabel=literal(_lines.scored(found.runs, found.metric)))
+    place.set(xlabel="round", ylabel=literal(_lines.scored(scores.runs, scores.metric)))
     whole_numbers(place.xaxis)
     sheet.legend(figure, list(handles.values()), list(handles))
     return figure
 
 
-def every(rows: Sequence[Row]) -> int:
+def dot_step(rows: Sequence[Row]) -> int:
     """Of how many clients one has a dot, so that there are at most ``MOST``."""
     clients = sum(len(numbers) for row in rows for numbers in row.numbers)
     return max(1, ceil(clients / MOST))
@@ -157,17 +157,17 @@ def _draw_box(place: "Axes", position: int, row: Row) -> None:
     )
 
 
-def _over_rounds(row: Row, found: Rows, step: int) -> Mapping[str, np.ndarray]:
+def _over_rounds(row: Row, scores: Rows, step: int) -> Mapping[str, np.ndarray]:
     """By the names of clients their numbers over rounds, [T, 2] with the rounds; those
     of one client in ``step``.
     """
     curves: dict[str, np.ndarray] = {}
     for run, seed in zip(row.runs, row.seeds, strict=True):
-        column = named(run, found.metric).column
-        recorded = moments.of_clients(run.results, column, found.measure.score)
+        column = named(run, scores.metric).column
+        recorded = moments.of_clients(run.results, column, scores.measure.score)
         if recorded is None:
             continue
-        numbers = drawable(found.measure.factor * recorded)
+        numbers = drawable(scores.measure.factor * recorded)
         scored = np.isfinite(numbers).any(axis=1)
         rounds = run.results.rounds[scored]
         for client in range(0, numbers.shape[1], step):

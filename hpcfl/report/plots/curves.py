@@ -128,16 +128,9 @@ def over_cost(
         places = [AXES[x][1](run, named(run, metric).column) for run in runs]
         curve = over(runs, places, numbers)
         curve = curve.at(thinned(curve.mean))
-        panels.setdefault(column, []).append(
-            Line(
-                row,
-                _lines.method_of(runs[0]),
-                curve.x,
-                curve.mean,
-                curve.std,
-                curve.runs,
-            )
-        )
+        method = _lines.method_of(runs[0])
+        line = Line(row, method, curve.x, curve.mean, curve.std, curve.runs)
+        panels.setdefault(column, []).append(line)
     return panels
 
 
@@ -149,9 +142,8 @@ def against(
 
     base: as for ``plugin``.
     """
-    points: dict[
-        tuple[str, str], dict[float, dict[str, float]]
-    ] = {}  # the innermost by seeds
+    # by row and column, place on the axis, and seeds
+    points: dict[tuple[str, str], dict[float, dict[str, float]]] = {}
     methods = {}
     for run, setting in arranged.placed:
         if not _is_number(setting.get(key)):
@@ -159,31 +151,28 @@ def against(
                 f"--x {key}: {setting.get(key)!r} in {run.folder} is not a number"
             )
         row, column = (
-            label(setting, [one for one in keys if one != key])
+            label(setting, [other for other in keys if other != key])
             for keys in (arranged.down, arranged.across)
         )
         methods[row] = _lines.method_of(run)
         number = _factor(run, metric) * value(run, metric, at).value
-        points.setdefault((row, column), {}).setdefault(setting[key], {})[
-            repr(seeds(setting))
-        ] = number
+        by_place = points.setdefault((row, column), {})
+        by_seeds = by_place.setdefault(setting[key], {})
+        by_seeds[repr(seeds(setting))] = number
     panels: dict[str, list[Line]] = {}
     for (row, column), of_seeds in points.items():
-        found = {
-            place: list(numbers.values())
-            for place, numbers in _gains(of_seeds, key, base).items()
-        }
-        keys = sorted(found)
-        panels.setdefault(column, []).append(
-            Line(
-                row,
-                methods[row],
-                np.array(keys, float),
-                drawable(np.array([np.mean(found[one]) for one in keys])),
-                drawable(np.array([np.std(found[one]) for one in keys])),
-                max(map(len, found.values())),
-            )
+        gains = _gains(of_seeds, key, base)
+        places = sorted(gains)
+        numbers = [list(gains[place].values()) for place in places]
+        line = Line(
+            row,
+            methods[row],
+            np.array(places, float),
+            drawable(np.array([np.mean(of_place) for of_place in numbers])),
+            drawable(np.array([np.std(of_place) for of_place in numbers])),
+            max(map(len, numbers)),
         )
+        panels.setdefault(column, []).append(line)
     return panels
 
 

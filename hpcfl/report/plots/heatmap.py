@@ -36,13 +36,13 @@ def plugin(
     group: Sequence[str] = (),
 ) -> "Figure":
     """The best mean on top; a client without a number is hatched."""
-    found = _clients.rows(runs, sheet, metric, at, group)
-    figure, places = _clients.paper(sheet, found, shared=False)
-    tables = [cells(rows) for rows in found.panels.values()]
+    scores = _clients.rows(runs, sheet, metric, at, group)
+    figure, places = _clients.paper(sheet, scores, shared=False)
+    tables = [cells(rows) for rows in scores.panels.values()]
     low = min(np.nanmin(table) for table in tables)
     high = max(np.nanmax(table) for table in tables)
     fitting = int(sheet.width / len(places) / (5 * LETTER))
-    for place, rows, table in zip(places, found.panels.values(), tables, strict=True):
+    for place, rows, table in zip(places, scores.panels.values(), tables, strict=True):
         place.patch.set(hatch="////", edgecolor=PALE)
         image = place.imshow(
             table, aspect="auto", vmin=low, vmax=high, interpolation="nearest"
@@ -51,10 +51,10 @@ def plugin(
         place.set(xlabel="client", ylim=(len(table) - 0.5, -0.5))
         _name_clients(place, partitions(rows), fitting)
     figure.colorbar(image, ax=places, pad=0.01, aspect=30)
-    figure.suptitle(literal(_lines.scored(found.runs, found.metric)))
-    clients = "".join(f"; {said(rows)}" for rows in found.panels.values())
+    figure.suptitle(literal(_lines.scored(scores.runs, scores.metric)))
+    clients = "".join(f"; {said(rows)}" for rows in scores.panels.values())
     sheet.notes.append(
-        f"rows by their mean; a column is a client, {found.moment(at)}{clients}"
+        f"rows by their mean; a column is a client, {scores.moment(at)}{clients}"
     )
     return figure
 

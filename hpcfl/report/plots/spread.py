@@ -25,12 +25,12 @@ def plugin(
     """A row for each method, or other ``group``, the best mean on top; each number is a
     mean over seeds.
     """
-    found = _clients.rows(runs, sheet, metric, at, group)
-    figure, places = _clients.paper(sheet, found)
-    better = found.measure.better
-    looks = sheet.looks({row.label: row.method for row in found.rows})
-    for place, of_panel in zip(places, found.panels.values(), strict=True):
-        place.set_xlabel(literal(_lines.scored(found.runs, found.metric)))
+    scores = _clients.rows(runs, sheet, metric, at, group)
+    figure, places = _clients.paper(sheet, scores)
+    better = scores.measure.better
+    looks = sheet.looks({row.label: row.method for row in scores.rows})
+    for place, of_panel in zip(places, scores.panels.values(), strict=True):
+        place.set_xlabel(literal(_lines.scored(scores.runs, scores.metric)))
         for position, row in enumerate(of_panel):
             look = looks[row.label]
             worst, mean, best = spread(row.numbers, better)
@@ -41,28 +41,21 @@ def plugin(
                 linewidth=1.6,
                 alpha=0.6,
             )
-            place.plot(
-                [worst],
-                [position],
-                marker="|",
-                color=look.color,
-                markersize=7,
-                markeredgewidth=1.6,
-            )
-            place.plot(
-                [best],
-                [position],
-                marker="|",
-                color=look.color,
-                markersize=7,
-                markeredgewidth=1.6,
-            )
+            for end in (worst, best):
+                place.plot(
+                    [end],
+                    [position],
+                    marker="|",
+                    color=look.color,
+                    markersize=7,
+                    markeredgewidth=1.6,
+                )
             place.plot(
                 [mean], [position], marker=look.marker, color=look.color, markersize=4
             )
     sheet.notes.append(
         "from the worst tenth of the clients over the mean (its mark) to the best tenth, "
-        f"{found.moment(at)}, mean over seeds"
+        f"{scores.moment(at)}, mean over seeds"
     )
     return figure
 
@@ -72,13 +65,11 @@ def spread(numbers: Sequence[np.ndarray], better: str) -> tuple[float, float, fl
     of ``numbers``.
     """
     opposite = "down" if better == "up" else "up"
-    summaries = [
-        (
-            summarised("worst_tenth", one, better),
-            summarised("mean", one),
-            summarised("worst_tenth", one, opposite),
-        )
-        for one in numbers
-    ]
+    summaries = []
+    for of_run in numbers:
+        worst = summarised("worst_tenth", of_run, better)
+        mean = summarised("mean", of_run)
+        best = summarised("worst_tenth", of_run, opposite)
+        summaries.append((worst, mean, best))
     worst, mean, best = np.nanmean(summaries, axis=0).tolist()
     return worst, mean, best
