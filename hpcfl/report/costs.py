@@ -29,38 +29,39 @@ def table(rows: Mapping[str, Sequence[Run]]) -> tuple[list[str], list[list[str]]
 
 
 def _cells(runs: Sequence[Run]) -> list[str]:
-    cells = []
-    for name in ("floats_down", "floats_up"):
-        floats = [getattr(run.summary, name) for run in runs]
-        cells.append(_text([of for of in floats if of is not None], ",.0f"))
-    for name in ("bytes_down", "bytes_up"):
-        # without several ranks nothing is moved
-        megabytes = [_mean(run, name) / 1e6 or np.nan for run in runs]
-        cells.append(_text(megabytes, ",.2f"))
-    cells.append(_whole_run(runs))
-    for phase in PHASES:
-        seconds = [_mean(run, f"seconds/{phase}") for run in runs]
-        cells.append(_text(seconds, ".3f"))
-    return cells
-
-
-def _whole_run(runs: Sequence[Run]) -> str:
-    """The mean time of a run, as text."""
-    recorded = [run.results.values.get("seconds/round") for run in runs]
-    wholes = [float(np.nansum(rounds)) for rounds in recorded if rounds is not None]
-    return duration(sum(wholes) / len(wholes)) if wholes else "–"
+    floats = [
+        [number for run in runs if (number := getattr(run.summary, name)) is not None]
+        for name in ("floats_down", "floats_up")
+    ]
+    megabytes = [
+        [_mean(run, name) / 1e6 or np.nan for run in runs]
+        for name in ("bytes_down", "bytes_up")
+    ]
+    seconds = [[_mean(run, f"seconds/{phase}") for run in runs] for phase in PHASES]
+    whole = [
+        float(np.nansum(run.results.values["seconds/round"]))
+        for run in runs
+        if "seconds/round" in run.results.values
+    ]
+    return [
+        *(_text(of, ",.0f") for of in floats),
+        *(_text(of, ",.2f") for of in megabytes),
+        duration(sum(whole) / len(whole)) if whole else "–",
+        *(_text(of, ".3f") for of in seconds),
+    ]
 
 
 def _mean(run: Run, name: str) -> float:
     """The mean of a number over the rounds that were played, but for the first; NaN if
     there is none.
     """
-    recorded = run.results.values.get(name)
-    if recorded is None:
-        return np.nan
-    later = recorded[run.results.played][1:].astype(float)
-    known = later[np.isfinite(later)]
-    return float(known.mean()) if known.size else np.nan
+    values = run.results.values.get(
+        name, np.full(len(run.results.rounds), np.nan)
+    ).astype(float)
+    later = values[run.results.played][1:]
+    return (
+        float(later[np.isfinite(later)].mean()) if np.isfinite(later).any() else np.nan
+    )
 
 
 def _text(numbers: Sequence[float], form: str) -> str:

@@ -108,18 +108,21 @@ def scored(runs: Sequence[Run], metric: str) -> str:
     """What numbers are, for an axis: ``test accuracy (%), before local training``, or
     of held-out samples ``validation accuracy …``.
     """
-    names = [named(run, metric) for run in runs]
-    measure = names[0].measure
+    found = [named(run, metric) for run in runs]
+    measure = found[0].measure
     if measure is None:
         return metric.removeprefix("recorded/").replace("_", " ")
     unit = f" ({measure.unit})" if measure.unit else ""
-    plain = measure.kind in ("weighted", "mean")
-    kind = "" if plain else f", {measure.kind.replace('_', ' ')}"
-    columns = {name.column.removeprefix(VALIDATION) for name in names}
+    kind = (
+        ""
+        if measure.kind in ("weighted", "mean")
+        else f", {measure.kind.replace('_', ' ')}"
+    )
+    columns = {name.column.removeprefix(VALIDATION) for name in found}
     column = next(iter(columns))
     moment = MOMENTS.get(column, column)
     moment = moment if len(columns) == 1 else "each method's own models"
-    samples = "validation" if names[0].column.startswith(VALIDATION) else "test"
+    samples = "validation" if found[0].column.startswith(VALIDATION) else "test"
     return f"{samples} {measure.score}{unit}{kind}, {moment}"
 
 
