@@ -57,6 +57,8 @@ def draw(sheet: Sheet, scores: Rows) -> "Figure":
     figure, places = _clients.paper(sheet, scores)
     for place, of_panel in zip(places, scores.panels.values(), strict=True):
         place.set_xlabel(literal(_lines.scored(scores.runs, scores.metric)))
+        # A box without a width, such as that of equal numbers, is not at the edge.
+        place.use_sticky_edges = False
         for position, row in enumerate(of_panel):
             look = looks[row.label]
             _draw_dots(place, position, row, look, step, bool(sheet.page))
