@@ -553,9 +553,7 @@ def report(folders: tuple[Path, ...], out: Path) -> None:
     default="curves",
     show_default=True,
     metavar="NAME",
-    help="curves, clients, spread, heatmap, partition; of papers class-distribution, "
-    "output-norms, representations, prototype-similarity, model-distances, weight-learning, "
-    "trajectory, training-loss; or your own MODULE:FUNCTION.",
+    help="curves, clients, spread, heatmap, partition, or your own MODULE:FUNCTION.",
 )
 @click.option(
     "--x",
@@ -623,16 +621,9 @@ def plot(
 ) -> None:
     """Draw the runs below FOLDERs, a colour a method.
 
-    curves, model-distances and training-loss are means over seeds with a band of a
-    standard deviation, spread is a mean over them; clients and heatmap show the clients
-    of all seeds, partition those of the first. The other kinds of papers have a panel,
-    or trajectory a path, for each run.
-
-    Kinds of papers look at models of finished runs again, as far as their state is
-    kept: for trajectory, weight-learning and training-loss set checkpoint.every = 1,
-    and checkpoint.keep to the number of rounds, already when the run is made.
-    representations draws two features as they are, and of more the plane of their two
-    principal components.
+    curves are means over seeds with a band of a standard deviation, spread is a mean
+    over them; clients and heatmap show the clients of all seeds, partition those of the
+    first. The papers' own figures are functions in launch/figures.
     """
     from hpcfl.report.figures import plot
 

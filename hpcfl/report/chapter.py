@@ -1,87 +1,107 @@
-"""What came out on one data set and partition: charts and tables of all methods, for a
+"""What came out on one data set and partition: figures and tables of all methods, for a
 page.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcfl.report import charts, client_curves, colours, costs, series, sweep_table
+from hpcfl.errors import UserError
+from hpcfl.report import costs, figures, inline_svg, sweep_table
 from hpcfl.report.arrangement import Arrangement, Placed, called
-from hpcfl.report.charts import Curves, Spread
-from hpcfl.report.client_curves import ClientCurves
 from hpcfl.report.grid import Grid
-from hpcfl.report.reading import of_clients
-from hpcfl.report.style import Look, looks
+from hpcfl.report.plots import _clients, _lines, clients, curves, partition
+from hpcfl.report.plots._clients import Rows
+from hpcfl.report.plots.base import Sheet
+from hpcfl.report.series import AXES
+from hpcfl.report.style import Look
 from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
-from hpcfl.report.text import plain
-from hpcfl.storage import moments
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDTH = 10.0  # inches of a figure, which a wide screen shows half as large again
 CLIENTS, CLASSES = 100, 100  # of a partition that are shown
-PARTITIONS = 6  # different ones that are shown
+PARTITIONS = 3  # different ones that are shown
 AT = "best"  # where clients are read, as by default in tables
 
 
 @dataclass(frozen=True)
-class Partition:
-    """Training samples of clients [clients, classes], perhaps cut off; seeds: of its
-    runs.
+class Paper:
+    """What the figures of a page are drawn on.
+
+    looks: of all rows of the page, by label. name: begins the ids of the figures.
+    shown: what the page makes of a text that may come from a file.
     """
 
-    counts: list[list[int]]
-    most: int
-    clients: int
-    classes: int
-    seeds: list[str]
+    looks: Mapping[str, Look]
+    name: str
+    shown: Callable[[str], str]
+
+    def sheet(self) -> Sheet:
+        """The sheet of one figure."""
+        return Sheet(WIDTH, page=self.looks)
+
+    def svg(self, figure: "Figure", kind: str) -> str:
+        """A figure as part of the page."""
+        content = figures.as_svg(figure)
+        return inline_svg.inline(content, f"{self.name}-{kind}", self.shown)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Lines over one axis as SVG, and the numbers at their ends, as text."""
+
+    svg: str
+    label: str
+    ends: str
+
+
+@dataclass(frozen=True)
+class Clients:
+    """All clients' own numbers as SVG: in the best round, and over rounds, or "" where
+    fewer than two are scored. notes: on what is left out.
+    """
+
+    svg: str
+    over_rounds: str
+    notes: list[str]
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """What came out on one data set and partition, a column of the tables."""
+    """What came out on one data set and partition, a column of the tables.
+
+    curves: by axis. partitions: as SVG, "" where nothing is recorded of them.
+    """
 
     label: str
-    partitions: list[Partition]
-    curves: list[Curves]
-    spread: Spread | None
-    client_curves: ClientCurves | None
+    curves: dict[str, Curves]
+    clients: Clients | None
+    partitions: str
     fairness: list[Grid]
     costs: tuple[list[str], list[list[str]]]
 
 
-def make(arranged: Arrangement, column: str) -> Chapter:
-    """All charts and tables of one column, its rows with the best first."""
-    rows = best_first(arranged.column(column))
-    of_rows = {row: [placed.run for placed in cell] for row, cell in rows.items()}
-    runs = [run for of_row in of_rows.values() for run in of_row]
-    methods = [of_row[0].summary.method for of_row in of_rows.values()]
-    of_lines = {
-        row: replace(
-            look, color=colours.of(method)
-        )  # which are seen on a dark page, too
-        for row, method, look in zip(of_rows, methods, looks(methods), strict=True)
-    }
-    form = ".2f" if runs[0].measure.percent else ".4g"
-    drawn = [
-        charts.curves(
-            name,
-            text,
-            {row: series.mean(of_row, name) for row, of_row in of_rows.items()},
-            of_lines,
-            form,
-        )
-        for name, (text, _) in series.AXES.items()
-    ]
+def make(arranged: Arrangement, column: str, paper: Paper) -> Chapter:
+    """All figures and tables of one column, its rows with the best first.
+
+    It is called within ``figures.house_style``.
+    """
+    cells = best_first(arranged.column(column))
+    rows = {row: [placed.run for placed in cell] for row, cell in cells.items()}
+    runs = [run for of_row in rows.values() for run in of_row]
     return Chapter(
         column,
-        _partitions(rows),
-        [one for one in drawn if one],
-        _spread(rows, of_lines),
-        _client_curves(rows),
-        _fairness(runs, arranged, list(of_rows)),
-        costs.table(of_rows),
+        _curves(rows, paper),
+        _clients_of(rows, paper),
+        _partitions(cells, paper),
+        _fairness(runs, arranged, list(rows)),
+        costs.table(rows),
     )
 
 
@@ -102,6 +122,88 @@ def best_first(rows: Mapping[str, Sequence[Placed]]) -> dict[str, Sequence[Place
     return {row: rows[row] for row in sorted(rows, key=order)}
 
 
+def _curves(rows: Mapping[str, list[Run]], paper: Paper) -> dict[str, Curves]:
+    """The number that counts over each axis along which something was recorded."""
+    runs = [run for of_row in rows.values() for run in of_row]
+    metric = runs[0].metric
+    measure = runs[0].measure
+    form = ".2f" if measure.percent else ".4g"
+    repetitions = {(row, ""): of_row for row, of_row in rows.items()}
+    drawn = {}
+    for axis, (label, _) in AXES.items():
+        panels = curves.over_cost(repetitions, metric, axis)
+        lines = [line for line in panels[""] if line.x.any()]
+        if not lines:
+            continue
+        ylabel = _lines.scored(runs, metric)
+        figure = curves.draw(paper.sheet(), {"": lines}, measure, axis, ylabel)
+        ends = ", ".join(f"{line.label} {line.end:{form}}" for line in lines)
+        drawn[axis] = Curves(paper.svg(figure, axis), label, ends)
+    return drawn
+
+
+def _clients_of(rows: Mapping[str, list[Run]], paper: Paper) -> Clients | None:
+    """Each client's own number of the score that counts; None where there are none."""
+    sheet = paper.sheet()
+    scores = _scored(rows, sheet)
+    if scores is None:
+        return None
+    dots = clients.draw(sheet, scores)
+    lines = clients.draw_over_rounds(paper.sheet(), scores)
+    return Clients(
+        paper.svg(dots, "clients"),
+        "" if lines is None else paper.svg(lines, "over-rounds"),
+        sheet.notes,
+    )
+
+
+def _scored(rows: Mapping[str, list[Run]], sheet: Sheet) -> Rows | None:
+    """The clients' numbers of runs whose partition is recorded."""
+    repetitions = {}
+    for row, runs in rows.items():
+        recorded = [run for run in runs if "test_counts" in run.results.static]
+        if recorded:
+            repetitions[row, ""] = recorded
+    if not repetitions:
+        return None
+    first, *_ = repetitions.values()
+    try:
+        return _clients.rows_of(repetitions, sheet, first[0].metric, AT)
+    except UserError:  # a score of all clients together, or no round that is scored
+        return None
+
+
+def _partitions(rows: Mapping[str, Sequence[Placed]], paper: Paper) -> str:
+    """The different partitions of a column's runs, by the counts of samples; a few of
+    them.
+    """
+    everyone = [placed for cell in rows.values() for placed in cell]
+    names = called([placed.setting for placed in everyone])
+    counted: dict[bytes, np.ndarray] = {}
+    seeds: dict[bytes, list[str]] = {}
+    for placed, name in zip(everyone, names, strict=True):
+        counts = placed.run.results.static.get("train_counts")
+        if counts is None:
+            continue
+        key = counts.tobytes()
+        counted[key] = counts
+        of_counts = seeds.setdefault(key, [])
+        if name not in of_counts:
+            of_counts.append(name)
+    if not counted:
+        return ""
+    panels = {}
+    for key, counts in list(counted.items())[:PARTITIONS]:
+        clients, classes = counts.shape
+        title = f"{clients:,} clients, {classes:,} classes, {', '.join(seeds[key])}"
+        if clients > CLIENTS:
+            title += f"; the first {CLIENTS} clients"
+        if classes > CLASSES:
+            title += f"; the first {CLASSES} classes"
+        panels[title] = counts[:CLIENTS, :CLASSES]
+    return paper.svg(partition.bubbles(paper.sheet(), panels), "partition")
+
+
 def _fairness(
     runs: list[Run], arranged: Arrangement, rows: Sequence[str]
 ) -> list[Grid]:
@@ -118,81 +220,4 @@ def _fairness(
         ).ordered(rows)
         for kind, name in described["recorded"].items()
         if any(f"{run.score}/{name}" in run.results.values for run in runs)
-    ]
-
-
-def _spread(
-    rows: Mapping[str, Sequence[Placed]], of_lines: Mapping[str, Look]
-) -> Spread | None:
-    """Each client's own number of the score that counts, in the rows of the chart."""
-    names, numbers = _repetitions(rows), _numbered(rows)
-    of_rows = {
-        row: {
-            numbers[names[id(placed.run)]]: placed.run.measure.factor
-            * of_clients(placed.run, placed.run.score, placed.run.measure, AT)
-            for placed in cell
-            if "test_counts" in placed.run.results.static
-        }
-        for row, cell in rows.items()
-    }
-    of_rows = {row: found for row, found in of_rows.items() if found}
-    return charts.spread(of_rows, of_lines, list(numbers)) if of_rows else None
-
-
-def _client_curves(rows: Mapping[str, Sequence[Placed]]) -> ClientCurves | None:
-    """The same number of each client over rounds."""
-    names, numbers = _repetitions(rows), _numbered(rows)
-    found: dict[str, dict[int, tuple[np.ndarray, np.ndarray]]] = {
-        row: {} for row in rows
-    }
-    for row, cell in rows.items():
-        for run in (placed.run for placed in cell):
-            of_run = moments.of_clients(run.results, run.score, run.measure.score)
-            if of_run is not None:
-                found[row][numbers[names[id(run)]]] = (
-                    run.results.rounds,
-                    run.measure.factor * of_run,
-                )
-    return client_curves.make(found)
-
-
-def _numbered(rows: Mapping[str, Sequence[Placed]]) -> dict[str, int]:
-    """The repetitions' numbers by what sets them apart."""
-    return {
-        name: number
-        for number, name in enumerate(dict.fromkeys(_repetitions(rows).values()))
-    }
-
-
-def _repetitions(rows: Mapping[str, Sequence[Placed]]) -> dict[int, str]:
-    """What sets a repetition apart from others, its seeds, by the ``id`` of its run."""
-    everyone = [placed for cell in rows.values() for placed in cell]
-    names = called([placed.setting for placed in everyone])
-    return {
-        id(placed.run): plain(name)
-        for placed, name in zip(everyone, names, strict=True)
-    }
-
-
-def _partitions(rows: Mapping[str, Sequence[Placed]]) -> list[Partition]:
-    """The different partitions of a column's runs, by the counts of samples; a few of
-    them.
-    """
-    names = _repetitions(rows)
-    found: dict[bytes, tuple[np.ndarray, dict[str, None]]] = {}
-    for placed in (placed for cell in rows.values() for placed in cell):
-        counts = placed.run.results.static.get("train_counts")
-        if counts is not None:
-            found.setdefault(counts.tobytes(), (counts, {}))[1][
-                names[id(placed.run)]
-            ] = None
-    return [
-        Partition(
-            counts[:CLIENTS, :CLASSES].tolist(),
-            int(counts.max()),
-            len(counts),
-            len(counts[0]),
-            list(of),
-        )
-        for counts, of in list(found.values())[:PARTITIONS]
     ]

@@ -8,7 +8,8 @@ import io
 import os
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,7 +23,7 @@ from hpcfl.report import summary
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots import _lines, curves, partition
 from hpcfl.report.plots._lines import Line
-from hpcfl.report.plots.base import Sheet, whole_numbers
+from hpcfl.report.plots.base import Sheet
 from hpcfl.report.style import HOUSE, SMALL, TEXT
 from hpcfl.report.summary import Run
 
@@ -50,37 +51,53 @@ def plot(
 ) -> list[str]:
     """Draw a figure of the runs below some folders; returns the lines to say.
 
-    kind: a file of ``plots``, or a user's own ``module:function``. width: inches on
-        paper. out: the file, by default ``KIND.png`` in the current folder. form: one
-        of FORMATS, by default what the file's name ends
-    with. options: those of the kind that the user gave. own: as for ``summary.load``.
-        Raises UserError, RunFailure.
+    Args:
+        folders: Where runs are looked for.
+        kind: A file of ``plots``, or a user's own ``module:function``.
+        width: Inches on paper.
+        out: The file, by default ``KIND.png`` in the current folder.
+        form: One of FORMATS, by default what the file's name ends with.
+        options: Those of the kind that the user gave.
+        own: As for ``summary.load``.
+
+    Raises:
+        UserError: A mistake in what was asked for.
+        RunFailure: The file cannot be written.
     """
-    if find_spec("matplotlib") is None:
-        raise UserError(
-            "figures need matplotlib, which is not installed here: pip install matplotlib"
-        )
+    require_matplotlib()
     draw = plugins.find(KINDS, "--kind", kind)
-    out, form = _file(
-        out or Path(f"{kind.partition(':')[2] or kind}.{form or 'png'}"), form
-    )
-    taken = [
-        name
-        for name, of in inspect.signature(draw).parameters.items()
-        if of.kind is of.KEYWORD_ONLY
-    ]
-    if unknown := [name for name in options if name not in taken]:
-        allowed = ", ".join(f"--{name}" for name in taken) or "no options"
-        raise UserError(
-            f"--{unknown[0]}: means nothing to --kind {kind}, which takes {allowed}"
-        )
+    name = kind.rpartition(":")[2]
+    out, form = _file(out or Path(f"{name}.{form or 'png'}"), form)
+    _refuse_unknown(options, draw, kind)
     runs, notes = summary.runs_below(folders, own)
     sheet = Sheet(width)
     sheet.notes.extend(notes)
     height = _written(out, form, lambda: draw(runs, sheet, **options))
-    return [f"note: {note}" for note in dict.fromkeys(sheet.notes)] + [
-        f"figure: {out} ({width:g} × {height:.2f} inches, letters of {TEXT} and {SMALL} points)"
-    ]
+    lines = [f"note: {note}" for note in dict.fromkeys(sheet.notes)]
+    size = f"{width:g} × {height:.2f} inches, letters of {TEXT} and {SMALL} points"
+    return [*lines, f"figure: {out} ({size})"]
+
+
+def _refuse_unknown(
+    options: dict[str, Any], draw: Callable[..., Any], kind: str
+) -> None:
+    """Raise UserError where an option is no keyword parameter of the kind."""
+    parameters = inspect.signature(draw).parameters.values()
+    known = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        allowed = ", ".join(f"--{name}" for name in known) or "no options"
+        raise UserError(
+            f"--{unknown[0]}: means nothing to --kind {kind}, which takes {allowed}"
+        )
+
+
+def require_matplotlib() -> None:
+    """Raise UserError where matplotlib is not installed."""
+    if find_spec("matplotlib") is None:
+        raise UserError(
+            "figures need matplotlib, which is not installed here: pip install matplotlib"
+        )
 
 
 def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
@@ -91,25 +108,21 @@ def draw(folder: Path, runs: list[Run] | None = None) -> list[Path]:
     ``clients.png``. Without matplotlib nothing is drawn. Raises UserError if there is
     no run in the folder.
     """
-    if (
-        find_spec("matplotlib") is None
-    ):  # many compute nodes have just what training needs
+    # Many compute nodes have just what training needs.
+    if find_spec("matplotlib") is None:
         print("note: no figures, matplotlib is not installed here")
         return []
     runs = runs or summary.load_all(folder)
-    drawn: dict[str, Callable[[], Figure]] = {
-        re.sub(r"[^\w-]+", "_", runs[0].measure.score) + ".png": lambda: moments(
-            runs, Sheet(PAGE)
-        )
-    }
+    score = re.sub(r"[^\w-]+", "_", runs[0].measure.score)
+    paths = [folder / f"{score}.png"]
+    _written(paths[0], "png", lambda: moments(runs, Sheet(PAGE)))
     if any("train_counts" in run.results.static for run in runs):
-        drawn["clients.png"] = lambda: partition.plugin(runs, Sheet(PAGE))
-    for name, make in drawn.items():
-        _written(folder / name, "png", make)
+        paths.append(folder / "clients.png")
+        _written(paths[1], "png", lambda: partition.plugin(runs, Sheet(PAGE)))
     # A figure refers to itself, and to megabytes of pixels of which Python does not know
     # when it decides whether to look for such cycles.
     gc.collect()
-    return [folder / name for name in drawn]
+    return paths
 
 
 def moments(runs: list[Run], sheet: Sheet) -> "Figure":
@@ -118,18 +131,12 @@ def moments(runs: list[Run], sheet: Sheet) -> "Figure":
     measure = runs[0].measure
     panels: dict[str, list[Line]] = {}
     for column, title in _lines.MOMENTS.items():
-        found = curves.over_cost(arranged, f"{column}/{measure.recorded}")
-        panels |= {
-            title if len(found) == 1 else f"{data}, {title}": lines
-            for data, lines in found.items()
-        }
+        metric = f"{column}/{measure.recorded}"
+        by_data = curves.over_cost(arranged.repetitions, metric)
+        for data, lines in by_data.items():
+            panels[title if len(by_data) == 1 else f"{data}, {title}"] = lines
     unit = f" ({measure.unit})" if measure.unit else ""
-    figure = _lines.draw(
-        sheet, panels, measure, xlabel="round", ylabel=f"test {measure.score}{unit}"
-    )
-    for axes in figure.axes:
-        whole_numbers(axes.xaxis)
-    return figure
+    return curves.draw(sheet, panels, measure, "rounds", f"test {measure.score}{unit}")
 
 
 def _file(out: Path, form: str | None) -> tuple[Path, str]:
@@ -152,16 +159,33 @@ def _file(out: Path, form: str | None) -> tuple[Path, str]:
 
 def _written(path: Path, form: str, make: "Callable[[], Figure]") -> float:
     """Draw and write a figure in the house's style; returns its height in inches."""
-    matplotlib = _matplotlib()
-    content = io.BytesIO()
-    with matplotlib.rc_context(HOUSE), warnings.catch_warnings():
+    with house_style():
+        figure = make()
+        content = _encoded(figure, form)
+    with atomic.explained(path):
+        atomic.write(path, content, durable=False)
+    return float(figure.get_figheight())
+
+
+def as_svg(figure: "Figure") -> bytes:
+    """A figure as SVG without a background, whose texts are texts."""
+    with _matplotlib().rc_context({"svg.fonttype": "none"}):
+        return _encoded(figure, "svg", transparent=True)
+
+
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Within it matplotlib draws in the house's style."""
+    with _matplotlib().rc_context(HOUSE), warnings.catch_warnings():
         # letters that its font lacks are drawn as boxes
         warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
-        figure = make()
-        figure.savefig(content, format=form, metadata=NO_DATE[form])
-    with atomic.explained(path):
-        atomic.write(path, content.getvalue(), durable=False)
-    return float(figure.get_figheight())
+        yield
+
+
+def _encoded(figure: "Figure", form: str, **settings: Any) -> bytes:
+    content = io.BytesIO()
+    figure.savefig(content, format=form, metadata=NO_DATE[form], **settings)
+    return content.getvalue()
 
 
 def _matplotlib() -> ModuleType:

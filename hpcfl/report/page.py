@@ -3,29 +3,42 @@ and no network.
 
 Everything that comes from a run's folder is somebody else's text: it is escaped
 wherever it stands, and the page's own policy lets a browser run no script but the
-page's and load nothing.
+page's and load nothing. No text names a folder of the machine: of a path that begins
+at its root the last name is left.
 """
 
 import hashlib
+import re
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hpcfl import __version__
 from hpcfl.errors import RunFailure, UserError
 from hpcfl.experiment import protocols
 from hpcfl.files import atomic, destination
-from hpcfl.report import chapter, charts, summary, sweep_table, table_formats
+from hpcfl.report import (
+    chapter,
+    figures,
+    style,
+    summary,
+    sweep_table,
+    table_formats,
+)
 from hpcfl.report.arrangement import Arrangement, arrange
+from hpcfl.report.chapter import Chapter, Paper
 from hpcfl.report.grid import Grid
 from hpcfl.report.reading import VALIDATION, holds_out
 from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
 from hpcfl.report.text import plain
 from hpcfl.storage import run_folder, sweep_folder
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 HERE = Path(__file__).parent
 # what a summary over clients is called
@@ -42,15 +55,12 @@ READ = {
     "validation": Reading(VALIDATION),
     "last tenth": Reading(at="tail"),
 }
-RAN = (
-    "versions",
-    "commit",
-    "processor",
-    "gpus",
-    "ranks",
-    "command",
-)  # what is said of where runs were made
+# what is said of where runs were made
+RAN = ("versions", "commit", "processor", "gpus", "ranks", "command")
 LONGEST = 300  # letters of a value
+# the folders of a path that begins at its root, or at somebody's home
+FOLDER = r"/[^\s/'\":;,=<>]+"
+FOLDERS = re.compile(rf"(?<![\w.…/])(?:~|{FOLDER})(?:{FOLDER})*/(?=[^\s/])")
 
 
 def write(folders: Sequence[Path], out: Path) -> None:
@@ -59,59 +69,40 @@ def write(folders: Sequence[Path], out: Path) -> None:
 
     Raises UserError if there is no run, or the file cannot be written.
     """
+    figures.require_matplotlib()
     destination.check_file(out)
     if not out.parent.is_dir():
         raise UserError(
             f"{out}: is no file in a folder that is there; choose another --out"
         )
     runs, _ = summary.runs_below(folders)
-    page = render(runs, ", ".join(map(str, folders)), _waiting(folders))
+    page = render(runs, _waiting(folders))
     try:
         atomic.write(out, page.encode())
     except RunFailure as error:
         raise UserError(f"{error}; choose another --out") from None
 
 
-def render(runs: list[Run], title: str, waiting: Sequence[str]) -> str:
-    """The page of runs as HTML; ``waiting``: the names of others. The same runs make
-    the same page.
+def render(runs: list[Run], waiting: Sequence[str]) -> str:
+    """The page of runs as HTML. The same runs make the same page.
+
+    Args:
+        runs: Those that are on it; the finished ones, if there are any, are drawn.
+        waiting: The names of runs that nobody has begun.
     """
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    def shown(content: Any) -> Any:
-        return (
-            plain(content)
-            if isinstance(content, str) and not isinstance(content, Markup)
-            else content
-        )
-
-    environment = Environment(
-        loader=FileSystemLoader(HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        finalize=shown,
-    )
-    environment.globals |= {
-        "cell": table_formats.cell,
-        "title_of": table_formats.title,
-        "SIZE": charts.SIZE,
-    }
-    script, style = (
-        (HERE / f"page.{kind}").read_text(encoding="utf-8") for kind in ("js", "css")
-    )
-    arranged = arrange(
-        [run for run in runs if run.summary.finished] or runs, unfinished=True
-    )
-    chapters = [chapter.make(arranged, column) for column in arranged.columns]
-    return environment.get_template("page.html").render(
-        title=title,
+    script = (HERE / "page.js").read_text(encoding="utf-8")
+    style_sheet = (HERE / "page.css").read_text(encoding="utf-8")
+    digest = hashlib.sha256(script.encode()).digest()
+    finished = [run for run in runs if run.summary.finished]
+    arranged = arrange(finished or runs, unfinished=True)
+    return _template().render(
+        title=_experiments(runs),
         version=__version__,
         script=Markup(script),
-        style=Markup(style),
-        script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        style=Markup(style_sheet),
+        script_hash=b64encode(digest).decode(),
         kinds=KINDS,
         best_by=" or ".join(sorted({run.summary.best_by for run in runs})),
         runs=runs,
@@ -119,25 +110,70 @@ def render(runs: list[Run], title: str, waiting: Sequence[str]) -> str:
         measure=runs[0].measure,
         waiting=waiting,
         tables=_tables(runs, arranged),
-        chapters=chapters,
+        chapters=_chapters(arranged),
         differing=_differing(runs),
         ran=_ran(runs),
         configuration=_values([protocols.flat(run.config) for run in runs]),
     )
 
 
+def _template() -> "Template":
+    """The page's template, which escapes all texts but those that are marked as HTML."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    def finalize(content: Any) -> Any:
+        foreign = isinstance(content, str) and not isinstance(content, Markup)
+        return shown(content) if foreign else content
+
+    environment = Environment(
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=finalize,
+    )
+    environment.globals |= {
+        "cell": table_formats.cell,
+        "title_of": table_formats.title,
+        "svg": Markup,
+    }
+    return environment.get_template("page.html")
+
+
+def shown(text: str) -> str:
+    """A text as the page shows it: on one line, and without the folders of a path."""
+    return FOLDERS.sub("…/", plain(text))
+
+
+def _experiments(runs: Sequence[Run]) -> str:
+    """The names of the experiments; that of a sweep's cell begins with the sweep's."""
+    names = [str(run.config["name"]).removesuffix(f"-{run.label}") for run in runs]
+    return _few(names)
+
+
+def _chapters(arranged: Arrangement) -> list[Chapter]:
+    """One for each column. A row has the same look in all of them."""
+    methods = {
+        row: runs[0].summary.method for (row, _), runs in arranged.repetitions.items()
+    }
+    with figures.house_style():
+        looks = style.looks(methods)
+        return [
+            chapter.make(arranged, column, Paper(looks, f"f{number}", shown))
+            for number, column in enumerate(arranged.columns)
+        ]
+
+
 def _waiting(folders: Sequence[Path]) -> list[str]:
     """The cells of all sweeps in folders and below them that nobody has begun."""
-    sweeps = sorted(
-        {
-            file.parent
-            for folder in folders
-            for file in folder.glob(f"**/{sweep_folder.CELLS}")
-        }
-    )
+    sweeps: set[Path] = set()
+    for folder in folders:
+        sweeps |= {file.parent for file in folder.glob(f"**/{sweep_folder.CELLS}")}
     return [
         cell
-        for sweep in sweeps
+        for sweep in sorted(sweeps)
         for cell in sweep_folder.cells(sweep)
         if not run_folder.is_run(sweep / cell)
     ]
@@ -166,55 +202,45 @@ def _differing(runs: Sequence[Run]) -> dict[str, str]:
     """The keys that every run's configuration has and in which runs differ, with the
     values.
     """
-    settings = [protocols.flat(run.config) for run in runs]
-    keys = [
-        key
-        for key in settings[0]
-        if all(key in setting for setting in settings)
-        and any(setting[key] != settings[0][key] for setting in settings)
-    ]
-    return _values([{key: setting[key] for key in keys} for setting in settings])
+    first, *others = [protocols.flat(run.config) for run in runs]
+    keys = []
+    for key, content in first.items():
+        common = all(key in other for other in others)
+        if common and any(other[key] != content for other in others):
+            keys.append(key)
+    return _values([{key: one[key] for key in keys} for one in (first, *others)])
 
 
 def _ran(runs: Sequence[Run]) -> dict[str, str]:
     """Where and by what the runs were made, with the values that occur."""
-    return _values(
-        [
-            protocols.flat(
-                {
-                    key: run.results.header[key]
-                    for key in RAN
-                    if key in run.results.header
-                }
-            )
-            for run in runs
-        ]
-    )
+    made = []
+    for run in runs:
+        header = run.results.header
+        recorded = {key: header[key] for key in RAN if key in header}
+        made.append(protocols.flat(recorded))
+    return _values(made)
 
 
 def _values(settings: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """The values of each key but the run's name as text, each once."""
-    texts = {
-        key: [
-            str(content)
-            for content in dict.fromkeys(
-                _words(setting[key]) for setting in settings if key in setting
-            )
-        ]
-        for key in sorted({key for setting in settings for key in setting} - {"name"})
-    }
-    return {
-        key: ", ".join(of[:VALUES])
-        + (f" and {len(of) - VALUES} more" if len(of) > VALUES else "")
-        for key, of in texts.items()
-    }
+    texts: dict[str, list[str]] = {}
+    for setting in settings:
+        for key, content in setting.items():
+            texts.setdefault(key, []).append(_words(content))
+    return {key: _few(texts[key]) for key in sorted(texts) if key != "name"}
+
+
+def _few(texts: Sequence[str]) -> str:
+    """The first of some texts, each once, and how many are left."""
+    different = list(dict.fromkeys(texts))
+    left = len(different) - VALUES
+    more = f" and {left} more" if left > 0 else ""
+    return ", ".join(different[:VALUES]) + more
 
 
 def _words(content: Any) -> str:
     """A value in words, a command line as it is typed."""
-    text = (
-        " ".join(map(str, content)) or "none"
-        if isinstance(content, list)
-        else str(content)
-    )
+    text = str(content)
+    if isinstance(content, list):
+        text = " ".join(map(str, content)) or "none"
     return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"

@@ -24,7 +24,8 @@ def _floats(run: Run, column: str) -> np.ndarray:
     up = run.results.values.get("clients/floats_up")
     sent = None
     if up is not None:  # the mean over those who sent any
-        sent = np.nansum(up, axis=1) / np.maximum(1, np.isfinite(up).sum(axis=1))
+        senders = np.isfinite(up).sum(axis=1)
+        sent = np.nansum(up, axis=1) / np.maximum(1, senders)
     down = _spent(run.results.values.get("floats_down"), run, column)
     travelled: np.ndarray = down + _spent(sent, run, column)
     return travelled
@@ -36,6 +37,7 @@ AXES: dict[str, tuple[str, Callable[[Run, str], np.ndarray]]] = {
     "seconds": ("seconds, scoring included", _seconds),
     "floats": ("floats to and from a client that takes part in all rounds", _floats),
 }
+BUCKETS = 150  # of points along a line, two points each: what a screen shows
 BEYOND = 1e100  # numbers that nobody can draw, such as those of a model that diverges
 
 
@@ -44,10 +46,9 @@ class Curve:
     """A number at N places along an axis: its mean and standard deviation over
     repetitions, [N] each.
 
-    rounds: those that the places are of. runs: how many repetitions there are.
+    runs: how many repetitions there are.
     """
 
-    rounds: np.ndarray
     x: np.ndarray
     mean: np.ndarray
     std: np.ndarray
@@ -55,23 +56,7 @@ class Curve:
 
     def at(self, places: np.ndarray) -> "Curve":
         """The same at some of its places only."""
-        return Curve(
-            self.rounds[places],
-            self.x[places],
-            self.mean[places],
-            self.std[places],
-            self.runs,
-        )
-
-
-def mean(runs: Sequence[Run], axis: str) -> Curve:
-    """The number that counts in the column that counts, over one of ``AXES``."""
-    numbers = [
-        run.measure.factor
-        * run.results.values.get(f"{run.score}/{run.metric}", _unknown(run))
-        for run in runs
-    ]
-    return over(runs, [AXES[axis][1](run, run.score) for run in runs], numbers)
+        return Curve(self.x[places], self.mean[places], self.std[places], self.runs)
 
 
 def over(
@@ -83,21 +68,15 @@ def over(
     Rounds count in which every run has both; places along the axis are means over the
     runs as well.
     """
-    known = [
-        (np.abs(numbers) < BEYOND) & (np.abs(places) < BEYOND)
-        for numbers, places in zip(y, x, strict=True)
-    ]
-    rounds = reduce(
-        np.intersect1d,
-        [run.results.rounds[has] for run, has in zip(runs, known, strict=True)],
-    )
+    known_rounds = []
+    for run, places, numbers in zip(runs, x, y, strict=True):
+        known = (np.abs(numbers) < BEYOND) & (np.abs(places) < BEYOND)
+        known_rounds.append(run.results.rounds[known])
+    rounds = reduce(np.intersect1d, known_rounds)
     rows = [np.searchsorted(run.results.rounds, rounds) for run in runs]
-    places, numbers = (
-        np.stack([one[row] for one, row in zip(of_runs, rows, strict=True)])
-        for of_runs in (x, y)
-    )
+    places = np.stack([of_run[row] for of_run, row in zip(x, rows, strict=True)])
+    numbers = np.stack([of_run[row] for of_run, row in zip(y, rows, strict=True)])
     return Curve(
-        rounds,
         places.mean(axis=0),
         numbers.mean(axis=0),
         numbers.std(axis=0),
@@ -110,7 +89,7 @@ def drawable(numbers: np.ndarray) -> np.ndarray:
     return np.where(np.abs(numbers) < BEYOND, numbers, np.nan)
 
 
-def thinned(values: np.ndarray, buckets: int) -> np.ndarray:
+def thinned(values: np.ndarray, buckets: int = BUCKETS) -> np.ndarray:
     """Positions among ``values`` [N] that suffice to draw them: of each bucket the
     lowest and the highest.
 
@@ -122,10 +101,9 @@ def thinned(values: np.ndarray, buckets: int) -> np.ndarray:
     edges = np.linspace(0, len(values), buckets + 1).astype(int)
     chosen = {0, len(values) - 1}
     for first, end in pairwise(edges):
-        chosen |= {
-            int(first + values[first:end].argmin()),
-            int(first + values[first:end].argmax()),
-        }
+        bucket = values[first:end]
+        chosen.add(int(first + bucket.argmin()))
+        chosen.add(int(first + bucket.argmax()))
     return np.array(sorted(chosen))
 
 

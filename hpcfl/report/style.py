@@ -1,30 +1,27 @@
-"""How every figure looks: sizes that a paper's column bears, and each method's colour,
-line and mark.
+"""How every figure looks: sizes that a paper's column bears, and each line's colour,
+dashes and mark.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count
 from math import lcm
 from typing import Any
 
-from hpcfl.report import colours
-
 TEXT, SMALL = 8, 7  # points, on paper, at the width that a figure is made for
-# Of what is no method's, such as classes: Okabe and Ito's palette, distinct for all
-# kinds of colour vision, without its yellow, which is too pale for lines, and with wine
-# and olive of Paul Tol's.
-COLOURS = (
+# Okabe and Ito, "Color Universal Design", 2008: eight colours that are distinct for all
+# kinds of colour vision. Yellow, which is pale on white, comes last.
+OKABE_ITO = (
     "#000000",
     "#0072B2",
-    "#56B4E9",
-    "#999933",
     "#D55E00",
-    "#CC79A7",
     "#009E73",
-    "#882255",
+    "#CC79A7",
+    "#56B4E9",
     "#E69F00",
+    "#F0E442",
 )
-PLAIN = COLOURS[1]
+PLAIN = OKABE_ITO[1]
 # Seven kinds of lines and eleven marks, which have no common factor, make 77 pairs: in
 # grey, too, the built-in methods stay apart. Where there are no marks, any seven do
 # that follow one another in their list.
@@ -38,8 +35,7 @@ DASHES = (
     (0, (5, 1, 1, 1, 1, 1)),
 )
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<", "*", ">", "p")
-PAIRS = len(DASHES) * len(MARKS)
-CLASSES = lcm(len(COLOURS), len(DASHES))
+CLASSES = lcm(len(OKABE_ITO), len(DASHES))
 PALE = "#e4e4e4"
 HOUSE: dict[
     Any, Any
@@ -79,56 +75,60 @@ HOUSE: dict[
 class Look:
     """A line's colour, dashes and mark, as matplotlib takes them."""
 
-    color: str
+    color: Any
     linestyle: Any
     marker: str
-
-    def strokes(self, width: float) -> str:
-        """The dashes of a line of so many pixels as SVG takes them; empty for a solid
-        one.
-        """
-        return " ".join(f"{width * length:g}" for length in self.linestyle[1])
 
 
 def of_class(number: int) -> Look:
     """The look of what belongs to a class of samples, another one for each of the first
     ``CLASSES``.
     """
-    return Look(
-        COLOURS[number % len(COLOURS)],
-        DASHES[number % len(DASHES)],
-        MARKS[number % len(MARKS)],
-    )
+    return _look(OKABE_ITO[number % len(OKABE_ITO)], number)
 
 
-def looks(methods: Sequence[str]) -> list[Look]:
-    """The looks of a figure's lines, by each line's method.
+def looks(methods: Mapping[str, str]) -> dict[str, Look]:
+    """The looks of a figure's lines, or of all lines on a page.
 
-    A method has its own colour, line and mark in every figure. Further lines of the
-    same method have its colour and a line and a mark that no other has; where all lines
-    are of one method, other colours too.
+    The same lines have the same looks in whatever order they come. A line has its
+    method's colour; further lines of a method have other dashes and another mark. Where
+    all lines are of one method, each has a colour of its own.
+
+    Args:
+        methods: By the label of each line its method.
+
+    Returns:
+        By label the look.
     """
-    alone = len(set(methods)) == 1
-    taken: set[int] = set()
-    chosen: dict[int, int] = {}  # by position: which pair of a line and a mark
-    first = {
-        method: position for position, method in reversed(list(enumerate(methods)))
-    }
-    for position in sorted(
-        range(len(methods)), key=lambda one: first[methods[one]] != one
-    ):
-        own = colours.place(methods[position])
-        free = (
-            place for place in range(own, own + PAIRS) if place % PAIRS not in taken
-        )
-        chosen[position] = next(free, own)
-        taken.add(chosen[position] % PAIRS)
-    several = alone and len(methods) > 1
-    return [
-        Look(
-            COLOURS[pair % len(COLOURS)] if several else colours.of(method),
-            DASHES[pair % len(DASHES)],
-            MARKS[pair % len(MARKS)],
-        )
-        for method, (_, pair) in zip(methods, sorted(chosen.items()), strict=True)
-    ]
+    colours = palette()
+    order = sorted(set(methods.values()))
+    one_method = len(order) == 1
+    further = count(len(order))
+    drawn = set()
+    chosen = {}
+    for label in sorted(methods):
+        method = methods[label]
+        place = order.index(method)
+        pair = next(further) if method in drawn else place
+        drawn.add(method)
+        colour = pair if one_method else place
+        chosen[label] = _look(colours[colour % len(colours)], pair)
+    return chosen
+
+
+def palette() -> list[Any]:
+    """Okabe and Ito's eight colours, then Mike Bostock's twenty "category20b" and
+    Tableau's twenty, as matplotlib has them.
+
+    The second list has five hues in four shades each: all hues come in one shade before
+    the next shade does, and the darkest, which a dark page hides, is not the first.
+    """
+    from matplotlib import color_sequences
+
+    shades = color_sequences["tab20b"]
+    hues = [colour for shade in (1, 2, 0, 3) for colour in shades[shade::4]]
+    return [*OKABE_ITO, *hues, *color_sequences["tab20"]]
+
+
+def _look(colour: Any, pair: int) -> Look:
+    return Look(colour, DASHES[pair % len(DASHES)], MARKS[pair % len(MARKS)])

@@ -103,11 +103,13 @@ def test_a_bad_request_is_one_line(
 
 def test_without_matplotlib_it_says_so(make_run, monkeypatch, capsys):
     monkeypatch.setattr(figures, "find_spec", lambda name: None)
-    assert command(["plot", str(make_run())], OneProcess()) == 2
+    run = str(make_run())
     said = (
         "figures need matplotlib, which is not installed here: pip install matplotlib"
     )
-    assert said in capsys.readouterr().err
+    for name in ("plot", "report"):
+        assert command([name, run], OneProcess()) == 2
+        assert said in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -72,11 +72,6 @@ def written(folder: Path, *more: Path) -> str:
     return (folder.parent / "report.html").read_text(encoding="utf-8")
 
 
-def rows(cells: list[str], width: int) -> list[list[str]]:
-    """All stretches of so many cells."""
-    return [cells[first : first + width] for first in range(len(cells) - width + 1)]
-
-
 def test_the_page_says_what_the_commands_say(sweep):
     found = Outline(written(sweep))
     runs = summary.load_all(sweep)
@@ -90,7 +85,8 @@ def test_the_page_says_what_the_commands_say(sweep):
         }
     for run in runs:
         assert (run.summary.digest or "–") in cells and run.label in found.texts["th"]
-    assert found.texts["h2"] == ["What was run", "Results", "digits dirichlet", "Runs"]
+    assert found.texts["h1"] == [runs[0].config["name"]]
+    assert found.texts["h2"] == ["Results", "digits dirichlet", "How it was made"]
     assert found.texts["h3"] == [
         "Curves",
         "Spread over clients",
@@ -108,10 +104,6 @@ def test_the_page_says_what_the_commands_say(sweep):
         "local: continued after round 7, 2026-01-02 00:00:00 UTC, on 1 rank; before it: no space"
         in found.texts["li"]
     )
-    counts = runs[0].results.static["train_counts"][0]
-    assert [*(str(count or "") for count in counts), str(counts.sum())] in rows(
-        cells, len(counts) + 1
-    )
 
 
 def test_numbers_of_held_out_samples_stand_beside_those_of_test_samples(sweep):
@@ -126,7 +118,7 @@ def test_numbers_of_held_out_samples_stand_beside_those_of_test_samples(sweep):
         results = replace(run.results, values={**run.results.values, **values})
         chosen = replace(run.summary, best_by="validation")
         held_out.append(replace(run, results=results, summary=chosen))
-    found = Outline(page.render(held_out, "t", []))
+    found = Outline(page.render(held_out, []))
     headings = [text for text in found.texts["th"] if text.startswith("digits dir")]
     assert headings == [
         f"digits dirichlet, {name}"
@@ -137,7 +129,7 @@ def test_numbers_of_held_out_samples_stand_beside_those_of_test_samples(sweep):
         assert table_formats.cell(row[0], grid, "±") in found.texts["td"]
     captions = " ".join(found.texts["caption"] + found.texts["figcaption"])
     assert captions.count("best round by validation samples") == 3
-    plain = Outline(page.render(runs, "t", []))
+    plain = Outline(page.render(runs, []))
     assert "digits dirichlet, validation" not in plain.texts["th"]
     assert "best round by test samples" in " ".join(plain.texts["caption"])
 
@@ -151,7 +143,8 @@ def test_the_same_runs_make_the_same_page_and_a_run_counts_once(sweep):
 
 def test_it_needs_no_network_and_its_script_alone_may_run(sweep):
     html = written(sweep)
-    assert not re.search(r"(src|href)\s*=|url\(|@import|https?:", html)
+    # within the page a mark refers to its definition by "#"
+    assert not re.search(r"src\s*=|href\s*=(?!\"#)|url\((?!#)|@import|https?:", html)
     assert "default-src 'none'" in html and "script-src 'sha256-" in html
 
 
@@ -211,9 +204,50 @@ def test_what_a_folder_says_never_becomes_markup(hostile, tmp_path):
     """
     html = hostile.read_text(encoding="utf-8")
     found = Outline(html)
-    assert found.tags == Outline(written(made_up.spoilt(tmp_path, "plain"))).tags
-    assert "{{ 7 * 7 }}" in found.texts["h2"][2]
+    harmless = Outline(written(made_up.spoilt(tmp_path, "plain")))
+    assert without_lines(found.tags) == without_lines(harmless.tags)
+    assert "{{ 7 * 7 }}" in found.texts["h2"][1]
     assert all(letter.isprintable() or letter == "\n" for letter in html)
+
+
+def without_lines(tags: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """The tags with each text in a figure once, on however many lines it stands."""
+    kept: list[tuple[str, ...]] = []
+    for tag in tags:
+        shown = ("text",) if tag[0] == "text" else tag
+        if shown != ("text",) or kept[-1] != shown:
+            kept.append(shown)
+    return kept
+
+
+def test_no_text_names_a_folder_of_the_machine(tmp_path, monkeypatch):
+    """Not even where a path stands in a command, a key, a failure or a label."""
+    monkeypatch.chdir(tmp_path)
+    for root in ("/data/home/me", "/data/home/you"):
+        folder = made_up.folder(
+            tmp_path / f"sweep/{root[-2:]}",
+            header={"command": ["hpcfl", "run", "/data/home/me/first.toml"]},
+            data={"root": f"{root}/sets"},
+        )
+    (folder / "failure.txt").write_text("/data/home/me/sets: no such file")
+    page.write([tmp_path / "sweep"], tmp_path / "report.html")
+    html = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "/data" not in html and str(tmp_path) not in html
+    assert "hpcfl run …/first.toml" in html
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("/home/me/runs/first: failed", "…/first: failed"),
+        ("--out=/scratch/x --data ~/sets/mnist", "--out=…/x --data …/mnist"),
+        ("'/tmp/a b'", "'…/a b'"),
+        ("pre/weighted, 3 /4, </b>x</b>", "pre/weighted, 3 /4, </b>x</b>"),
+        ("https://example.org/a/b", "https://example.org/a/b"),
+    ],
+)
+def test_of_a_path_the_last_name_is_left(text, said):
+    assert page.shown(text) == said
 
 
 def test_the_command(sweep, tmp_path):
@@ -258,21 +292,33 @@ def test_all_methods_with_three_seeds_fit_in_five_megabytes(everything):
     assert everything.stat().st_size < 5e6
 
 
-def test_a_method_has_the_same_dashes_wherever_it_is_drawn(sweep):
+def test_a_method_has_the_same_colour_and_dashes_wherever_it_is_drawn(sweep):
     html = written(sweep)
-    for method, look in zip(
-        ("fedavg", "ditto"), looks(["fedavg", "ditto"]), strict=True
-    ):
-        lines = re.findall(
-            f'<path class="line" data-row="{method}"[^>]*stroke-dasharray="([^"]*)"',
-            html,
+    for method, look in looks({one: one for one in ("fedavg", "ditto")}).items():
+        drawn = re.findall(
+            f'<g data-row="{method}"[^>]*><path d="[^"]*"[^>]*style="([^"]*)"', html
         )
-        assert (
-            set(lines) == {look.strokes(2)} and len(lines) == 4
-        )  # over three axes, and of one client
-        assert (
-            f'stroke-dasharray="{look.strokes(2)}"/></svg> {method}' in html
-        )  # the legend
+        assert len(drawn) >= 6  # over three axes, with a legend each
+        assert all(f"stroke: {look.color.lower()}" in style for style in drawn)
+        dashes = [re.search("stroke-dasharray: ([^;]*);", style) for style in drawn]
+        assert len({found and found[1] for found in dashes}) == 1
+
+
+def test_a_method_has_the_same_colour_on_all_data(tmp_path):
+    """Also where the methods beside it are others."""
+    for dataset, methods in (("digits", ("apfl", "local")), ("mnist", ("local",))):
+        for method in methods:
+            made_up.folder(
+                tmp_path / "sweep" / f"{dataset},{method}",
+                method,
+                data={"dataset": dataset},
+            )
+    html = written(tmp_path / "sweep")
+    assert html.count('<section class="chapter">') == 2
+    colours = re.findall(
+        '<g data-row="local"[^>]*><path d="[^"]*"[^>]*stroke: (#[0-9a-f]*)', html
+    )
+    assert len(colours) >= 12 and set(colours) == {"#0072b2"}
 
 
 @pytest.fixture(scope="module")
@@ -307,31 +353,32 @@ def test_pointing_choosing_and_the_axes(shown, everything):
     assert shown.ask(visible) == ["rounds"]
     shown.ask("document.querySelector('.axes [value=floats]').click()")
     assert shown.ask(visible) == ["floats"]
-    shown.ask("document.querySelector('.legend button').click()")
-    assert (
-        shown.ask("document.querySelectorAll('.curves .line.on').length") == 3
-    )  # one over each axis
-    hint = "document.querySelector('.hint').checkVisibility()"
-    assert shown.ask(hint) is True
-    shown.ask("document.querySelector('svg.spread').scrollIntoView()")
-    dot = "document.querySelector('[data-c]').getBoundingClientRect()"
-    shown.point(shown.ask(f"{dot}.left"), shown.ask(f"{dot}.top"))
-    assert (
-        shown.ask("document.getElementById('tip').checkVisibility()") is False
-    )  # it would hide dots
+    entry = "document.querySelector('figure:not([hidden]) [data-row]:has(text)').getBoundingClientRect()"
+    shown.ask("document.querySelector('[data-axis=floats]').scrollIntoView()")
+    shown.point(shown.ask(f"{entry}.right - 2"), shown.ask(f"{entry}.top + 2"))
+    on = shown.ask("[...document.querySelectorAll('.on')].map(on => on.dataset.row)")
+    assert len(set(on)) == 1 and len(on) > 6  # in all figures
+    below = "document.querySelector('.over-rounds')"
+    assert shown.ask(f"{below}.hidden") is True
+    shown.ask("document.querySelector('.clients').scrollIntoView()")
+    assert shown.ask("document.querySelectorAll('.chosen, .met').length") == 1
+    dot = "document.querySelector('.clients [data-client]').getBoundingClientRect()"
+    shown.point(shown.ask(f"{dot}.left + 1"), shown.ask(f"{dot}.top + 1"))
     said = shown.ask("document.querySelector('.said').textContent")
-    assert shown.ask("document.querySelector('.who').textContent") in said
-    assert re.match(r"\S+: [\d.]+, client \d+ \(seed=\d\)", said)
-    assert shown.ask(hint) is False
-    methods = len(plugins.names("hpcfl.methods"))
-    assert shown.ask("document.querySelectorAll('.spread .met').length") == methods
-    drawn = shown.ask(
-        "[...document.querySelectorAll('.own .line')].map(line => line.getAttribute('d'))"
-    )
-    assert len(drawn) == methods and all(
-        re.fullmatch(r"M[\d.]+ [\d.]+(L[\d.]+ [\d.]+){59}", path) for path in drawn
-    )
-    assert shown.ask("document.querySelectorAll('.own .met').length") == 1
+    client, _, numbers = said.partition(": ")
+    assert re.fullmatch(r"client \d+, seed=\d", client)
+    methods = plugins.names("hpcfl.methods")
+    named = dict(part.rsplit(" ", 1) for part in numbers.split(", "))
+    assert sorted(named) == methods
+    assert all(0 < float(number) <= 100 for number in named.values())
+    met = "[...document.querySelectorAll('.met')]"
+    assert shown.ask(f"{met}.every(met => met.dataset.client == '{client}')")
+    assert shown.ask(f"{met}.length") == 2 * len(methods)  # dots, and lines over rounds
+    assert shown.ask(f"{below}.hidden") is False
+    lines = f"[...{below}.querySelectorAll('[data-client]')].filter(line => line.checkVisibility())"
+    assert shown.ask(f"{lines}.length") == len(methods)
+    followed = shown.ask("document.querySelector('polyline').points.numberOfItems")
+    assert followed == len(methods)
 
 
 # the words of some elements, without hyphens, that stand on more than one line

@@ -9,12 +9,10 @@ import numpy as np
 import pytest
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import config, plugins
-from hpcfl.report.plots import clients, curves, heatmap, partition, spread
-from hpcfl.report.plots._principal import principal
+from hpcfl.experiment import config
+from hpcfl.report.plots import _clients, clients, curves, heatmap, partition, spread
 from hpcfl.report.plots.base import Sheet, whole_numbers
 from hpcfl.report.series import AXES
-from hpcfl.report.style import CLASSES, COLOURS, looks, of_class
 from hpcfl.report.summary import load_all
 from hpcfl.storage.metrics import MetricsWriter
 from hpcfl.storage.run_folder import FORMAT
@@ -215,7 +213,7 @@ def test_clients_and_their_spread(runs):
         "local",
         "fedavg",
     ]
-    dots = figure.axes[0].lines[2].get_xdata()
+    dots = figure.axes[0].collections[1].get_offsets()[:, 0]
     np.testing.assert_allclose(dots, 100 * np.concatenate([OWN, OWN + 0.1]))
     assert spread.spread([OWN, OWN + 0.1], "up") == pytest.approx((0.25, 0.55, 0.95))
     assert spread.spread([OWN], "down") == pytest.approx((0.9, 0.5, 0.2))
@@ -295,43 +293,40 @@ def test_the_legend_shows_round_numbers_that_occur():
     assert partition.legend_sizes(3000) == [100, 500, 2000]
 
 
-def test_every_method_has_a_look_of_its_own_and_the_same_in_every_figure():
-    everyone = plugins.names("hpcfl.methods")
-    together = dict(zip(everyone, looks(everyone), strict=True))
-    assert len({(one.linestyle, one.marker) for one in together.values()}) == len(
-        everyone
-    )
-    assert looks(["ditto", "fedavg"]) == [together["ditto"], together["fedavg"]]
-    assert looks(["mine:Own"]) == looks(["mine:Own"])
-
-
-def test_variants_of_a_method_have_its_colour_beside_others_and_several_when_alone():
-    one, two, other = looks(["fedprox", "fedprox", "fedavg"])
-    assert one.color == two.color != other.color
-    assert len({(look.linestyle, look.marker) for look in (one, two, other)}) == 3
-    assert len({look.color for look in looks(["fedprox"] * len(COLOURS))}) == len(
-        COLOURS
-    )
-
-
-def test_classes_have_looks_of_their_own():
-    assert (
-        len(
-            {
-                (look.color, str(look.linestyle))
-                for look in map(of_class, range(CLASSES))
-            }
-        )
-        == CLASSES
-        == 63
-    )
-
-
-def test_the_plane_of_principal_components():
-    rows = np.array([[0.0, 0, 5], [2, 0, 5], [4, 0, 5]])
-    found = principal(rows)
-    np.testing.assert_allclose(np.abs(found.points[:, 0]), [2, 0, 2], atol=1e-12)
+def test_a_dot_for_one_client_in_several_where_there_are_too_many(runs, monkeypatch):
+    found = runs(fedavg=[0.0, 0.1], local=[0.1])
+    monkeypatch.setattr(clients, "MOST", 5)
+    sheet = Sheet(7)
+    figure = clients.plugin(found, sheet)
+    shown = [dots.get_offsets()[:, 0].tolist() for dots in figure.axes[0].collections]
+    np.testing.assert_allclose(shown[0], 100 * (OWN + 0.1)[[0, 2]])
     np.testing.assert_allclose(
-        (rows - rows.mean(axis=0)) @ found.directions, found.points, atol=1e-12
+        shown[1], 100 * np.concatenate([OWN, OWN + 0.1])[[0, 2, 3, 5]]
     )
-    assert found.shares[0] == pytest.approx(1)
+    assert "a dot for one client in 2" in sheet.notes
+
+
+def test_lines_over_rounds_of_the_clients_that_have_a_dot(runs):
+    sheet = Sheet(7)
+    rows = _clients.rows(runs(fedavg=[0.1]), sheet, "", "best", ())
+    figure = clients.draw_over_rounds(sheet, rows)
+    [lines] = figure.axes[0].collections
+    drawn = [line.round(6).tolist() for line in lines.get_segments()]
+    assert drawn == [[[1, 20], [2, 30]], [[1, 40], [2, 50]], [[1, 90], [2, 100]]]
+    assert lines.get_urls() == [f" client {client}, seed=0" for client in range(3)]
+
+
+def test_many_rounds_of_many_clients_are_thinned(runs, monkeypatch):
+    sheet = Sheet(7)
+    found = runs(fedavg=[0.1])
+    rows = _clients.rows(found, sheet, "", "best", ())
+    monkeypatch.setattr(clients, "POINTS", 1)
+    [lines] = clients.draw_over_rounds(sheet, rows).axes[0].collections
+    assert [len(line) for line in lines.get_segments()] == [1, 1, 1]
+
+
+def test_a_round_alone_has_no_lines(runs):
+    [run] = runs(fedavg=[0.1])
+    run.results.values["clients/pre/correct"][0] = np.nan
+    rows = _clients.rows([run], Sheet(7), "", "best", ())
+    assert clients.draw_over_rounds(Sheet(7), rows) is None

@@ -10,14 +10,21 @@ import pytest
 from made_up import run
 
 from hpcfl.report import series
+from hpcfl.report.plots import curves
+
+
+def mean(runs, axis):
+    """The line of repetitions over an axis, of the number that counts."""
+    [line] = curves.over_cost({("row", "data"): runs}, "weighted", axis)["data"]
+    return line
 
 
 def test_the_mean_and_its_deviation_over_repetitions():
-    found = series.mean(
+    found = mean(
         [run(seed=0, accuracy=(0.2, 0.4, 0.6)), run(seed=1, accuracy=(0.4, 0.4, 0.8))],
         "rounds",
     )
-    assert found.rounds.tolist() == found.x.tolist() == [1, 2, 3] and found.runs == 2
+    assert found.x.tolist() == [1, 2, 3] and found.runs == 2
     assert found.mean == pytest.approx([30, 40, 70]) and found.std == pytest.approx(
         [10, 0, 10]
     )
@@ -28,11 +35,11 @@ def test_rounds_count_that_all_repetitions_have():
         run(seed=0, accuracy=(0.2, 0.4, 0.6)),
         run(seed=1, accuracy=(0.4, 0.6)),
     )
-    assert series.mean([long, short], "rounds").mean == pytest.approx([30, 50])
+    assert mean([long, short], "rounds").mean == pytest.approx([30, 50])
     long.results.values["pre/weighted"][0] = np.nan
-    assert series.mean([long, short], "rounds").rounds.tolist() == [2]
+    assert mean([long, short], "rounds").x.tolist() == [2]
     del long.results.values["pre/weighted"]
-    assert not len(series.mean([long, short], "rounds").rounds)
+    assert not len(mean([long, short], "rounds").x)
 
 
 def test_the_mean_is_over_the_same_seeds_in_every_round():
@@ -60,23 +67,19 @@ def test_what_was_spent_until_the_models_were_there():
     before = run()
     after = replace(before, score="post")
     after.results.values["post/weighted"] = np.full(3, 0.5)
-    assert series.mean([before], "seconds").x == pytest.approx([0, 0.1, 0.3])
-    assert series.mean([after], "seconds").x == pytest.approx([0.1, 0.3, 0.6])
-    assert not len(
-        series.mean([before], "floats").rounds
-    )  # what went down was not recorded
+    assert mean([before], "seconds").x == pytest.approx([0, 0.1, 0.3])
+    assert mean([after], "seconds").x == pytest.approx([0.1, 0.3, 0.6])
+    assert not len(mean([before], "floats").x)  # what went down was not recorded
     before.results.values["floats_down"] = np.full(3, 30.0)
     before.results.values["clients/floats_up"] = np.array(
         [[10, np.nan], [20, 20], [np.nan, np.nan]]
     )
-    assert series.mean([before], "floats").x.tolist() == [0, 40, 90]
-    assert series.mean([after], "floats").x.tolist() == [40, 90, 120]
+    assert mean([before], "floats").x.tolist() == [0, 40, 90]
+    assert mean([after], "floats").x.tolist() == [40, 90, 120]
 
 
 def test_numbers_that_nobody_can_draw_are_left_out():
-    assert series.mean(
-        [run(accuracy=(0.5, np.inf, 1e300))], "rounds"
-    ).rounds.tolist() == [1]
+    assert mean([run(accuracy=(0.5, np.inf, 1e300))], "rounds").x.tolist() == [1]
 
 
 def test_few_points_draw_the_same_line():

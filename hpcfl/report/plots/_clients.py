@@ -2,14 +2,14 @@
 figures show.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.report.arrangement import arrange
+from hpcfl.report.arrangement import arrange, called, setting_of
 from hpcfl.report.plots._lines import method_of, moment
 from hpcfl.report.plots.base import LINE, Sheet
 from hpcfl.report.reading import named, of_clients, read_at, refuse_unknown
@@ -24,13 +24,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """The clients of one method: ``numbers`` [repetitions, clients] as shown, NaN for
-    those without one.
+    """The clients of one method.
+
+    seeds: what each repetition is called, such as ``seed=0``. numbers: by repetition as
+    they are shown, [clients] each, NaN for clients without one.
     """
 
     label: str
     method: str
     runs: list[Run]
+    seeds: list[str]
     numbers: list[np.ndarray]
 
     @property
@@ -53,6 +56,11 @@ class Rows:
     metric: str
 
     @property
+    def rows(self) -> list[Row]:
+        """Those of all panels."""
+        return [row for of_panel in self.panels.values() for row in of_panel]
+
+    @property
     def longest(self) -> int:
         """How many rows the longest panel has."""
         return max(map(len, self.panels.values()))
@@ -68,54 +76,72 @@ def rows(
     """The finished runs' rows; what was left out joins the sheet's notes. Raises
     UserError.
     """
-    metric = metric or runs[0].metric
     arranged = arrange(runs, group, options="--group")
-    refuse_unknown(arranged.runs, metric)
-    measure = named(arranged.runs[0], metric).measure
+    scores = rows_of(arranged.repetitions, sheet, metric or runs[0].metric, at)
+    sheet.notes += arranged.notes
+    return scores
+
+
+def rows_of(
+    repetitions: Mapping[tuple[str, str], list[Run]], sheet: Sheet, metric: str, at: str
+) -> Rows:
+    """The rows of runs by the labels of their row and of their data.
+
+    Args:
+        repetitions: The runs whose clients stand in a row.
+        sheet: What is left out joins its notes.
+        metric: What the numbers are; see ``reading.named``.
+        at: Where they are read: "best", "last" or "tail".
+
+    Raises:
+        UserError: No client has such a number.
+    """
+    runs = [run for of_row in repetitions.values() for run in of_row]
+    refuse_unknown(runs, metric)
+    measure = named(runs[0], metric).measure
     if measure is None or measure.kind == "std":
         raise UserError(
             f"--metric {metric}: is no score that each client has; such as accuracy, loss"
         )
+    seeds = dict(
+        zip(map(id, runs), called([setting_of(run) for run in runs]), strict=True)
+    )
     panels: dict[str, list[Row]] = {}
-    for (row, column), found in arranged.repetitions.items():
-        numbers = [
-            drawable(
-                measure.factor * of_clients(run, named(run, metric).column, measure, at)
-            )
-            for run in found
-        ]
-        panels.setdefault(column, []).append(
-            Row(row, method_of(found[0]), found, numbers)
+    for (label, column), of_row in repetitions.items():
+        numbers = []
+        for run in of_row:
+            read = of_clients(run, named(run, metric).column, measure, at)
+            numbers.append(drawable(measure.factor * read))
+        row = Row(
+            label,
+            method_of(of_row[0]),
+            of_row,
+            [seeds[id(run)] for run in of_row],
+            numbers,
         )
-    for column, of_panel in panels.items():
-        sheet.notes += [
-            f"{one.label}: left out, its clients have no such number"
-            for one in of_panel
-            if not len(one.known)
-        ]
-        panels[column] = sorted(
-            (one for one in of_panel if len(one.known)),
-            key=lambda one: -measure.rank(float(one.known.mean())),
-        )
-    panels = {column: of_panel for column, of_panel in panels.items() if of_panel}
+        if len(row.known):
+            panels.setdefault(column, []).append(row)
+        else:
+            sheet.notes.append(f"{label}: left out, its clients have no such number")
     if not panels:
         raise UserError(f"--metric {metric}: no client has a number of its own")
-    sheet.notes += arranged.notes
-    return Rows(panels, measure, arranged.runs, metric)
+    for of_panel in panels.values():
+        of_panel.sort(key=lambda row: -measure.rank(float(row.known.mean())))
+    return Rows(panels, measure, runs, metric)
 
 
 def paper(
-    sheet: Sheet, found: Rows, shared: bool = True
+    sheet: Sheet, scores: Rows, shared: bool = True
 ) -> "tuple[Figure, list[Axes]]":
     """Panels with a line of text for each row, the first on top; ``shared``: with one x
     axis for all.
     """
     figure, places = sheet.panels(
-        len(found.panels), height=0.75 + found.longest * 1.15 * LINE, sharex=shared
+        len(scores.panels), height=0.75 + scores.longest * 1.15 * LINE, sharex=shared
     )
-    for place, (title, of_panel) in zip(places, found.panels.items(), strict=True):
+    for place, (title, of_panel) in zip(places, scores.panels.items(), strict=True):
         place.set(
-            title=sheet.title(title) if len(found.panels) > 1 else "",
+            title=sheet.title(title) if len(scores.panels) > 1 else "",
             ylim=(len(of_panel) - 0.4, -0.6),
         )
         place.set_yticks(

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from hpcfl.experiment.measures import VALIDATION
-from hpcfl.report.plots.base import Sheet
+from hpcfl.report.plots.base import Sheet, row_id
 from hpcfl.report.reading import named
-from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKS = 8  # about so many marks along a line
+BAND = 0.6  # how opaque the bands of all lines are together
 MANY = 12  # with more lines a panel is higher
 MOMENTS = {"pre": "before local training", "post": "after local training"}
 
@@ -71,9 +71,7 @@ def draw(
         key=lambda line: -np.nan_to_num(rank(line.end), nan=-np.inf),
     ):
         labels.setdefault(line.label, line)
-    chosen = dict(
-        zip(labels, looks([line.method for line in labels.values()]), strict=True)
-    )
+    chosen = sheet.looks({label: line.method for label, line in labels.items()})
     handles = {}
     for place, (title, lines) in zip(places, panels.items(), strict=True):
         for position, line in enumerate(lines):
@@ -86,6 +84,7 @@ def draw(
                 marker=look.marker,
                 linestyle=look.linestyle,
                 markevery=(position % step, step),
+                gid=row_id(line.label),
             )
             if line.runs > 1:
                 place.fill_between(
@@ -93,8 +92,9 @@ def draw(
                     line.mean - line.std,
                     line.mean + line.std,
                     color=look.color,
-                    alpha=0.15,
+                    alpha=min(0.15, BAND / len(lines)),
                     linewidth=0,
+                    gid=row_id(line.label),
                 )
         place.set(title=sheet.title(title), xlabel=axes["xlabel"])
     for place in places:

@@ -7,13 +7,14 @@ it. It is called while the house's style is set, and imports matplotlib where it
 more of it: many machines that train have none.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
-from hpcfl.report.style import SMALL, TEXT
+from hpcfl.report import style
+from hpcfl.report.style import SMALL, TEXT, Look
 from hpcfl.report.text import plain
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NARROWEST = 2.4  # inches of a panel in which a curve is drawn
+ROW = "row "  # begins the ids of what belongs to a row
 LONGEST, LINES = 100, 4  # letters of a text, lines of a title
 LETTER, LINE = 0.55 * SMALL / 72, 1.55 * SMALL / 72  # inches of small text
 
@@ -30,11 +32,14 @@ LETTER, LINE = 0.55 * SMALL / 72, 1.55 * SMALL / 72  # inches of small text
 class Sheet:
     """The paper of one figure.
 
-    width: inches on paper. notes: lines that the command says beside the figure.
+    width: inches on paper. notes: lines that the command says beside the figure. page:
+    by label the looks of all lines on the page that the figure is for; none for a
+    figure by itself.
     """
 
     width: float
     notes: list[str] = field(default_factory=list)
+    page: Mapping[str, Look] = field(default_factory=dict)
     _across: int = 1  # panels beside each other
     _row: float = 0.0  # inches of a row of panels
 
@@ -59,6 +64,10 @@ class Sheet:
         for spare in panels[count:]:
             spare.remove()
         return figure, panels[:count]
+
+    def looks(self, methods: Mapping[str, str]) -> Mapping[str, Look]:
+        """By label the looks of lines, of which ``methods`` has the methods."""
+        return self.page or style.looks(methods)
 
     def title(self, text: object) -> str:
         """A panel's title, letter by letter as it is, on as many lines as it needs."""
@@ -91,7 +100,7 @@ class Sheet:
         rows = ceil(len(labels) / columns)
         figure.set_figheight(figure.get_figheight() + rows * LINE + 0.1)
         # matplotlib leaves out lines whose label begins with "_"
-        figure.legend(
+        legend = figure.legend(
             handles,
             [text.lstrip("_") for text in texts],
             ncols=columns,
@@ -102,6 +111,17 @@ class Sheet:
             labelspacing=0.25,
             borderaxespad=0.1,
         )
+        for entry, text, label in zip(
+            legend.legend_handles, legend.get_texts(), labels, strict=True
+        ):
+            if entry is not None:
+                entry.set_gid(row_id(label))
+            text.set_gid(row_id(label))
+
+
+def row_id(label: str) -> str:
+    """What marks all that is drawn of a row, or line, in the SVG of a figure."""
+    return f"{ROW}{plain(label)}"
 
 
 def literal(text: object, most: int = LONGEST) -> str:

@@ -21,8 +21,9 @@ from hpcfl.report.plots import _lines
 from hpcfl.report.plots._lines import Line
 from hpcfl.report.plots.base import Sheet, literal, whole_numbers
 from hpcfl.report.reading import named, read_at, refuse_unknown, series, value
-from hpcfl.report.series import AXES, drawable, over
+from hpcfl.report.series import AXES, drawable, over, thinned
 from hpcfl.report.summary import Run
+from hpcfl.scores._described import Measure
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -51,8 +52,6 @@ def plugin(
         raise UserError(
             f"{given}: a curve over {x} has all rounds; {given.split()[0]} is for --x KEY"
         )
-    from matplotlib.ticker import EngFormatter
-
     metric = metric or runs[0].metric
     varied = varied_keys(runs)
     if x not in AXES and x not in varied:
@@ -67,33 +66,43 @@ def plugin(
         options="--group",
     )
     refuse_unknown(arranged.runs, metric)
-    panels = (
-        over_cost(arranged, metric, x)
-        if x in AXES
-        else against(arranged, metric, x, at or "best", base)
-    )
+    if x in AXES:
+        _refuse_unrecorded(arranged.runs, metric, x)
+        panels = over_cost(arranged.repetitions, metric, x)
+    else:
+        panels = against(arranged, metric, x, at or "best", base)
     lines = [line for of_panel in panels.values() for line in of_panel]
     if not any(len(line.x) for line in lines):
         raise UserError(f"--metric {metric}: no round has it in all repetitions")
     sheet.notes += [*arranged.notes, _lines.repeated(lines)]
     if x not in AXES:
         sheet.notes.append(_lines.moment(arranged.runs, read_at(metric, at or "best")))
-    figure = _lines.draw(
-        sheet,
-        panels if len(panels) > 1 else {"": lines},
-        named(runs[0], metric).measure,
-        xlabel=AXES[x][0] if x in AXES else literal(x),
-        ylabel=_lines.scored(arranged.runs, metric)
-        if base is None
-        else f"gain over {literal(x)} = {base:g}: {_lines.scored(arranged.runs, metric)}",
+    measure = named(runs[0], metric).measure
+    ylabel = _lines.scored(arranged.runs, metric)
+    if base is not None:
+        ylabel = f"gain over {literal(x)} = {base:g}: {ylabel}"
+    return draw(sheet, panels if len(panels) > 1 else {"": lines}, measure, x, ylabel)
+
+
+def draw(
+    sheet: Sheet,
+    panels: Mapping[str, Sequence[Line]],
+    measure: Measure | None,
+    x: str,
+    ylabel: str,
+) -> "Figure":
+    """Lines in panels by title; ``x``: one of AXES, or a key of the configuration."""
+    from matplotlib.ticker import EngFormatter
+
+    xlabel = AXES[x][0] if x in AXES else literal(x)
+    figure = _lines.draw(sheet, panels, measure, xlabel=xlabel, ylabel=ylabel)
+    lines = [line for of_panel in panels.values() for line in of_panel]
+    places = np.concatenate([line.x for line in lines])
+    logarithmic = (
+        x not in AXES and places.min() > 0 and places.max() / places.min() >= DECADES
     )
     for axes in figure.axes:
-        places = np.concatenate([line.x for line in lines])
-        if (
-            x not in AXES
-            and places.min() > 0
-            and places.max() / places.min() >= DECADES
-        ):
+        if logarithmic:
             axes.set_xscale("log")
         elif (places == places.round()).all():
             whole_numbers(axes.xaxis)
@@ -103,27 +112,25 @@ def plugin(
 
 
 def over_cost(
-    arranged: Arrangement, metric: str, x: str = "rounds"
+    repetitions: Mapping[tuple[str, str], Sequence[Run]], metric: str, x: str = "rounds"
 ) -> dict[str, list[Line]]:
-    """The lines of runs over rounds or what these cost, by the label of their data."""
+    """The lines of runs over rounds or what these cost, by the label of their data.
+
+    Args:
+        repetitions: The runs that are averaged, by the labels of their row and of their
+            data.
+        metric: What the numbers are; see ``reading.named``.
+        x: One of AXES.
+    """
     panels: dict[str, list[Line]] = {}
-    for (row, column), runs in arranged.repetitions.items():
+    for (row, column), runs in repetitions.items():
         numbers = [_factor(run, metric) * series(run, metric) for run in runs]
         places = [AXES[x][1](run, named(run, metric).column) for run in runs]
-        for run, of_run in zip(runs, places, strict=True):
-            if np.isnan(of_run).all():
-                raise UserError(f"{run.folder}: --x {x}: was not recorded")
         curve = over(runs, places, numbers)
-        panels.setdefault(column, []).append(
-            Line(
-                row,
-                _lines.method_of(runs[0]),
-                curve.x,
-                curve.mean,
-                curve.std,
-                curve.runs,
-            )
-        )
+        curve = curve.at(thinned(curve.mean))
+        method = _lines.method_of(runs[0])
+        line = Line(row, method, curve.x, curve.mean, curve.std, curve.runs)
+        panels.setdefault(column, []).append(line)
     return panels
 
 
@@ -135,9 +142,8 @@ def against(
 
     base: as for ``plugin``.
     """
-    points: dict[
-        tuple[str, str], dict[float, dict[str, float]]
-    ] = {}  # the innermost by seeds
+    # by row and column, place on the axis, and seeds
+    points: dict[tuple[str, str], dict[float, dict[str, float]]] = {}
     methods = {}
     for run, setting in arranged.placed:
         if not _is_number(setting.get(key)):
@@ -145,31 +151,28 @@ def against(
                 f"--x {key}: {setting.get(key)!r} in {run.folder} is not a number"
             )
         row, column = (
-            label(setting, [one for one in keys if one != key])
+            label(setting, [other for other in keys if other != key])
             for keys in (arranged.down, arranged.across)
         )
         methods[row] = _lines.method_of(run)
         number = _factor(run, metric) * value(run, metric, at).value
-        points.setdefault((row, column), {}).setdefault(setting[key], {})[
-            repr(seeds(setting))
-        ] = number
+        by_place = points.setdefault((row, column), {})
+        by_seeds = by_place.setdefault(setting[key], {})
+        by_seeds[repr(seeds(setting))] = number
     panels: dict[str, list[Line]] = {}
     for (row, column), of_seeds in points.items():
-        found = {
-            place: list(numbers.values())
-            for place, numbers in _gains(of_seeds, key, base).items()
-        }
-        keys = sorted(found)
-        panels.setdefault(column, []).append(
-            Line(
-                row,
-                methods[row],
-                np.array(keys, float),
-                drawable(np.array([np.mean(found[one]) for one in keys])),
-                drawable(np.array([np.std(found[one]) for one in keys])),
-                max(map(len, found.values())),
-            )
+        gains = _gains(of_seeds, key, base)
+        places = sorted(gains)
+        numbers = [list(gains[place].values()) for place in places]
+        line = Line(
+            row,
+            methods[row],
+            np.array(places, float),
+            drawable(np.array([np.mean(of_place) for of_place in numbers])),
+            drawable(np.array([np.std(of_place) for of_place in numbers])),
+            max(map(len, numbers)),
         )
+        panels.setdefault(column, []).append(line)
     return panels
 
 
@@ -191,6 +194,14 @@ def _gains(
         place: {seed: number - of_seeds[base][seed] for seed, number in numbers.items()}
         for place, numbers in of_seeds.items()
     }
+
+
+def _refuse_unrecorded(runs: Sequence[Run], metric: str, x: str) -> None:
+    """Raise UserError where a run does not say what its rounds cost."""
+    for run in runs:
+        places = AXES[x][1](run, named(run, metric).column)
+        if np.isnan(places).all():
+            raise UserError(f"{run.folder}: --x {x}: was not recorded")
 
 
 def _numeric(runs: list[Run], key: str) -> bool:

@@ -36,25 +36,25 @@ def plugin(
     group: Sequence[str] = (),
 ) -> "Figure":
     """The best mean on top; a client without a number is hatched."""
-    found = _clients.rows(runs, sheet, metric, at, group)
-    figure, places = _clients.paper(sheet, found, shared=False)
-    table = {title: cells(of_panel) for title, of_panel in found.panels.items()}
-    low = min(np.nanmin(one) for one in table.values())
-    high = max(np.nanmax(one) for one in table.values())
+    scores = _clients.rows(runs, sheet, metric, at, group)
+    figure, places = _clients.paper(sheet, scores, shared=False)
+    tables = [cells(rows) for rows in scores.panels.values()]
+    low = min(np.nanmin(table) for table in tables)
+    high = max(np.nanmax(table) for table in tables)
     fitting = int(sheet.width / len(places) / (5 * LETTER))
-    for place, (title, one) in zip(places, table.items(), strict=True):
+    for place, rows, table in zip(places, scores.panels.values(), tables, strict=True):
         place.patch.set(hatch="////", edgecolor=PALE)
         image = place.imshow(
-            one, aspect="auto", vmin=low, vmax=high, interpolation="nearest"
+            table, aspect="auto", vmin=low, vmax=high, interpolation="nearest"
         )
         place.grid(False)
-        place.set(xlabel="client", ylim=(len(one) - 0.5, -0.5))
-        _name_clients(place, partitions(found.panels[title]), fitting)
+        place.set(xlabel="client", ylim=(len(table) - 0.5, -0.5))
+        _name_clients(place, partitions(rows), fitting)
     figure.colorbar(image, ax=places, pad=0.01, aspect=30)
-    figure.suptitle(literal(_lines.scored(found.runs, found.metric)))
+    figure.suptitle(literal(_lines.scored(scores.runs, scores.metric)))
+    clients = "".join(f"; {said(rows)}" for rows in scores.panels.values())
     sheet.notes.append(
-        f"rows by their mean; a column is a client, {found.moment(at)}"
-        + "".join(f"; {said(of_panel)}" for of_panel in found.panels.values())
+        f"rows by their mean; a column is a client, {scores.moment(at)}{clients}"
     )
     return figure
 
@@ -64,15 +64,16 @@ def partitions(rows: Sequence[Row]) -> dict[str, np.ndarray]:
     test samples.
     """
     runs = [run for row in rows for run in row.runs]
-    found: list[tuple[np.ndarray, dict[str, None]]] = []
+    counts_by_key: dict[bytes, np.ndarray] = {}
+    names_by_key: dict[bytes, list[str]] = {}
     for run, name in zip(runs, called(list(map(setting_of, runs))), strict=True):
         counts = counts_of(run, "test")
-        if not any(np.array_equal(counts, known) for known, _ in found):
-            found.append((counts, {}))
-        next(names for known, names in found if np.array_equal(counts, known))[name] = (
-            None
-        )
-    return {", ".join(names): counts for counts, names in found}
+        key = repr(counts.shape).encode() + counts.tobytes()
+        counts_by_key[key] = counts
+        names = names_by_key.setdefault(key, [])
+        if name not in names:
+            names.append(name)
+    return {", ".join(names): counts_by_key[key] for key, names in names_by_key.items()}
 
 
 def said(rows: Sequence[Row]) -> str:
@@ -80,8 +81,9 @@ def said(rows: Sequence[Row]) -> str:
     sizes = [len(counts) for counts in partitions(rows).values()]
     if len(sizes) == 1:
         return f"{sizes[0]} clients"
-    alike = len(set(sizes)) == 1
-    return f"{f'{sizes[0]} clients each' if alike else f'{sum(sizes)} clients'} of {len(sizes)} partitions"
+    if len(set(sizes)) == 1:
+        return f"{sizes[0]} clients each of {len(sizes)} partitions"
+    return f"{sum(sizes)} clients of {len(sizes)} partitions"
 
 
 def cells(rows: Sequence[Row]) -> np.ndarray:
@@ -95,8 +97,12 @@ def cells(rows: Sequence[Row]) -> np.ndarray:
                 for run, numbers in zip(row.runs, row.numbers, strict=True)
                 if np.array_equal(counts_of(run, "test"), counts)
             ]
-            line += [np.nan] if line else []
-            line += np.mean(same, axis=0).tolist() if same else [np.nan] * len(counts)
+            if line:
+                line.append(np.nan)
+            if same:
+                line += np.mean(same, axis=0).tolist()
+            else:
+                line += [np.nan] * len(counts)
         table.append(line)
     return np.array(table)
 
@@ -107,19 +113,14 @@ def _name_clients(place: "Axes", of: dict[str, np.ndarray], most: int) -> None:
     """
     sizes = [len(counts) for counts in of.values()]
     starts = list(accumulate([size + 1 for size in sizes], initial=0))[:-1]
-    step = next(
-        (step for step in STEPS if sum(ceil(size / step) for size in sizes) <= most),
-        max(sizes),
-    )
-    shown = [
-        (start, client)
-        for start, size in zip(starts, sizes, strict=True)
-        for client in range(0, size, step)
-    ]
-    place.set_xticks(
-        [start + client for start, client in shown],
-        [str(client) for _, client in shown],
-    )
+    step = next((step for step in STEPS if _ticks(sizes, step) <= most), max(sizes))
+    columns = []
+    clients = []
+    for start, size in zip(starts, sizes, strict=True):
+        for client in range(0, size, step):
+            columns.append(start + client)
+            clients.append(str(client))
+    place.set_xticks(columns, clients)
     if len(sizes) > 1:
         middles = [
             start + (size - 1) / 2 for start, size in zip(starts, sizes, strict=True)
@@ -136,3 +137,8 @@ def _name_clients(place: "Axes", of: dict[str, np.ndarray], most: int) -> None:
             edgecolor="black",
             linewidth=0.6,
         )
+
+
+def _ticks(sizes: Sequence[int], step: int) -> int:
+    """How many clients' numbers are shown of partitions of some sizes."""
+    return sum(ceil(size / step) for size in sizes)

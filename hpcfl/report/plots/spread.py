@@ -7,7 +7,6 @@ import numpy as np
 
 from hpcfl.report.plots import _clients, _lines
 from hpcfl.report.plots.base import Sheet, literal
-from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
 from hpcfl.scores._summaries import summarised
 
@@ -26,14 +25,14 @@ def plugin(
     """A row for each method, or other ``group``, the best mean on top; each number is a
     mean over seeds.
     """
-    found = _clients.rows(runs, sheet, metric, at, group)
-    figure, places = _clients.paper(sheet, found)
-    better = found.measure.better
-    for place, of_panel in zip(places, found.panels.values(), strict=True):
-        place.set_xlabel(literal(_lines.scored(found.runs, found.metric)))
-        for position, (row, look) in enumerate(
-            zip(of_panel, looks([row.method for row in of_panel]), strict=True)
-        ):
+    scores = _clients.rows(runs, sheet, metric, at, group)
+    figure, places = _clients.paper(sheet, scores)
+    better = scores.measure.better
+    looks = sheet.looks({row.label: row.method for row in scores.rows})
+    for place, of_panel in zip(places, scores.panels.values(), strict=True):
+        place.set_xlabel(literal(_lines.scored(scores.runs, scores.metric)))
+        for position, row in enumerate(of_panel):
+            look = looks[row.label]
             worst, mean, best = spread(row.numbers, better)
             place.plot(
                 [worst, best],
@@ -42,28 +41,21 @@ def plugin(
                 linewidth=1.6,
                 alpha=0.6,
             )
-            place.plot(
-                [worst],
-                [position],
-                marker="|",
-                color=look.color,
-                markersize=7,
-                markeredgewidth=1.6,
-            )
-            place.plot(
-                [best],
-                [position],
-                marker="|",
-                color=look.color,
-                markersize=7,
-                markeredgewidth=1.6,
-            )
+            for end in (worst, best):
+                place.plot(
+                    [end],
+                    [position],
+                    marker="|",
+                    color=look.color,
+                    markersize=7,
+                    markeredgewidth=1.6,
+                )
             place.plot(
                 [mean], [position], marker=look.marker, color=look.color, markersize=4
             )
     sheet.notes.append(
         "from the worst tenth of the clients over the mean (its mark) to the best tenth, "
-        f"{found.moment(at)}, mean over seeds"
+        f"{scores.moment(at)}, mean over seeds"
     )
     return figure
 
@@ -73,13 +65,11 @@ def spread(numbers: Sequence[np.ndarray], better: str) -> tuple[float, float, fl
     of ``numbers``.
     """
     opposite = "down" if better == "up" else "up"
-    summaries = [
-        (
-            summarised("worst_tenth", one, better),
-            summarised("mean", one),
-            summarised("worst_tenth", one, opposite),
-        )
-        for one in numbers
-    ]
+    summaries = []
+    for of_run in numbers:
+        worst = summarised("worst_tenth", of_run, better)
+        mean = summarised("mean", of_run)
+        best = summarised("worst_tenth", of_run, opposite)
+        summaries.append((worst, mean, best))
     worst, mean, best = np.nanmean(summaries, axis=0).tolist()
     return worst, mean, best

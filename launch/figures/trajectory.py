@@ -8,31 +8,33 @@ which it ends, over the rounds whose state is kept (FedALA, Figure 4).
 from typing import TYPE_CHECKING
 
 import numpy as np
+from principal import principal
 
 from hpcfl.errors import UserError
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots._lines import method_of
-from hpcfl.report.plots._principal import principal
 from hpcfl.report.plots.base import Sheet
-from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
+def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     """One path for each run; the plane is that of all their models together."""
     arranged = arrange(runs)
     paths = [models(run, client) for run in arranged.runs]
     plane = principal(np.concatenate(paths))
     points = plane.points
+    rounds = len(paths[0]) // 2
     figure, (panel,) = sheet.panels(1, height=min(4.0, 0.8 * sheet.width))
     labels = [row for row, _ in arranged.places]
-    for path, label, look in zip(
-        paths, labels, looks(list(map(method_of, arranged.runs))), strict=True
-    ):
-        at, points = points[: len(path)], points[len(path) :]
+    methods = map(method_of, arranged.runs)
+    looks = sheet.looks(dict(zip(labels, methods, strict=True)))
+    for path, label in zip(paths, labels, strict=True):
+        look = looks[label]
+        at = points[: len(path)]
+        points = points[len(path) :]
         panel.plot(
             *at.T,
             color=look.color,
@@ -63,7 +65,7 @@ def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     panel.margins(0.08)
     panel.set(**plane.axes)
     sheet.legend(figure, *panel.get_legend_handles_labels())
-    sheet.notes.append(f"client {client}: {len(paths[0]) // 2} rounds")
+    sheet.notes.append(f"client {client}: {rounds} rounds")
     return figure
 
 

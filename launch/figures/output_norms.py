@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FEW = 4  # runs, of which more is shown than of many
 
 
-def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
+def draw(runs: list[Run], sheet: Sheet) -> "Figure":
     """The samples first, then each run's models.
 
     Of at most ``FEW`` runs also the trained models, where all clients start from one,

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as functional
+from principal import principal
 
 from hpcfl.models import parts
 from hpcfl.models._heads import CosineHead
 from hpcfl.report import style
 from hpcfl.report.arrangement import arrange
-from hpcfl.report.plots._principal import principal
 from hpcfl.report.plots.base import Sheet
 from hpcfl.report.summary import Run
 
@@ -39,7 +39,7 @@ class Drawn(NamedTuple):
     axes: dict[str, str]
 
 
-def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
+def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     """A panel for each run and client; the models are those after local training."""
     arranged = arrange(runs)
     clients = list(dict.fromkeys([0, client]))

@@ -24,22 +24,22 @@ if TYPE_CHECKING:
 PANELS = ("models that are pulled together", "models that are pushed apart")
 
 
-def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
+def draw(runs: list[Run], sheet: Sheet) -> "Figure":
     """A panel for either kind of pair: mean distances, with a band over seeds."""
     arranged = arrange(runs)
-    found: dict[float, list[tuple[float, float]]] = {}
+    by_tau: dict[float, list[tuple[float, float]]] = {}
     for run in arranged.runs:
-        found.setdefault(run.config["method"].get("tau", np.nan), []).append(
-            distances(run)
-        )
-    tau = sorted(found)
-    method, panels = _lines.method_of(arranged.runs[0]), {}
+        tau = run.config["method"].get("tau", np.nan)
+        by_tau.setdefault(tau, []).append(distances(run))
+    temperatures = np.array(sorted(by_tau))
+    most_runs = max(map(len, by_tau.values()))
+    method = _lines.method_of(arranged.runs[0])
+    panels = {}
     for place, title in enumerate(PANELS):
-        numbers = [[pair[place] for pair in found[one]] for one in tau]
-        mean, std = (np.array([of(one) for one in numbers]) for of in (np.mean, np.std))
-        panels[title] = [
-            Line(method, method, np.array(tau), mean, std, max(map(len, numbers)))
-        ]
+        numbers = [[pair[place] for pair in by_tau[tau]] for tau in temperatures]
+        mean = np.array([np.mean(of_tau) for of_tau in numbers])
+        std = np.array([np.std(of_tau) for of_tau in numbers])
+        panels[title] = [Line(method, method, temperatures, mean, std, most_runs)]
     sheet.notes += [*arranged.notes, _lines.repeated(panels[PANELS[0]])]
     return _lines.draw(
         sheet,
@@ -57,7 +57,8 @@ def distances(run: Run) -> tuple[float, float]:
 
     Raises UserError for a method without such forces.
     """
-    method, again = run.models.replay.prepared.method, run.models.replay
+    again = run.models.replay
+    method = again.prepared.method
     if not isinstance(method, Anchored):
         raise UserError(f"{run.folder}: {method.name} neither pulls nor pushes models")
     models = again.server(max(again.rounds))["models"]

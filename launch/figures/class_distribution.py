@@ -19,7 +19,6 @@ from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots._lines import method_of
 from hpcfl.report.plots.base import Sheet, literal
 from hpcfl.report.reading import counts_of
-from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
 from hpcfl.trained.recorder import StepRecorder
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
+def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     """A panel for each run, a line a class; and the last estimates beside the true
     shares.
     """
@@ -38,29 +37,19 @@ def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     figure, panels = sheet.panels(
         count, most=3, height=min(2.4, 0.9 * sheet.width / min(count, 3))
     )
-    looking = looks(list(map(method_of, arranged.runs)))
-    for run, label, panel, look in zip(
-        arranged.runs, labels, panels, looking, strict=False
-    ):
-        found, truth = estimates(run, client), shares(run, client)
-        order = np.argsort(truth)  # so that the classes that the client has are on top
-        for of_class in order:
-            look_of = style.of_class(int(of_class))
-            panel.plot(
-                np.arange(1, len(found) + 1),
-                found[:, of_class],
-                linewidth=0.9,
-                color=look_of.color,
-                linestyle=look_of.linestyle,
-                label=f"class {of_class}",
-            )
+    methods = map(method_of, arranged.runs)
+    looks = sheet.looks(dict(zip(labels, methods, strict=True)))
+    for run, label, panel in zip(arranged.runs, labels, panels[:-1], strict=True):
+        estimated = estimates(run, client)
+        truth = shares(run, client)
+        _draw_classes(panel, estimated, truth)
         panel.set(title=sheet.title(label), xlabel="mini-batch of round 1")
         panels[-1].plot(
             truth,
-            found[-1],
+            estimated[-1],
             linestyle="none",
-            marker=look.marker,
-            color=look.color,
+            marker=looks[label].marker,
+            color=looks[label].color,
             alpha=0.8,
             markersize=4,
             markeredgewidth=0,
@@ -89,6 +78,21 @@ def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     return figure
 
 
+def _draw_classes(panel: "Axes", estimated: np.ndarray, truth: np.ndarray) -> None:
+    """A line for each class, those that the client has on top."""
+    mini_batches = np.arange(1, len(estimated) + 1)
+    for label in np.argsort(truth):
+        look = style.of_class(int(label))
+        panel.plot(
+            mini_batches,
+            estimated[:, label],
+            linewidth=0.9,
+            color=look.color,
+            linestyle=look.linestyle,
+            label=f"class {label}",
+        )
+
+
 def _legend(sheet: Sheet, figure: "Figure", panels: "list[Axes]") -> None:
     """The classes' lines, as long as each has a look of its own, and the runs' marks."""
     lines = dict(zip(*panels[0].get_legend_handles_labels()[::-1], strict=True))
@@ -106,26 +110,23 @@ def _legend(sheet: Sheet, figure: "Figure", panels: "list[Axes]") -> None:
 def estimates(run: Run, client: int) -> np.ndarray:
     """A client's estimates after each mini-batch of round 1, [mini-batches, classes]."""
     again = run.models.replay
-    columns, classes = (
-        again.prepared.setup.layout.columns("head.weight"),
-        again.prepared.setup.classes,
-    )
+    columns = again.prepared.setup.layout.columns("head.weight")
+    classes = again.prepared.setup.classes
     seen: list[torch.Tensor] = []
 
     def look(phase: str, turn: Turn) -> None:
         if phase == "train":
-            seen.append(
-                norm_distribution(turn.rows()[0, columns].double().view(classes, -1))
-            )
+            head = turn.rows()[0, columns].double().view(classes, -1)
+            seen.append(norm_distribution(head))
 
     for _ in again.play(1, False, [client], partial(StepRecorder, observe=look)):
         pass
-    found: np.ndarray = torch.stack(seen).cpu().numpy()
-    return found
+    estimated: np.ndarray = torch.stack(seen).cpu().numpy()
+    return estimated
 
 
 def shares(run: Run, client: int) -> np.ndarray:
     """The share of each class in a client's training samples, [classes]."""
     counts = counts_of(run, "train")[client]
-    found: np.ndarray = counts / counts.sum()
-    return found
+    of_classes: np.ndarray = counts / counts.sum()
+    return of_classes

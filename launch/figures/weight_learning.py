@@ -17,7 +17,6 @@ from hpcfl.methods.options.ala import Blending
 from hpcfl.report.arrangement import arrange
 from hpcfl.report.plots._lines import method_of
 from hpcfl.report.plots.base import Sheet, whole_numbers
-from hpcfl.report.style import looks
 from hpcfl.report.summary import Run
 from hpcfl.trained.recorder import StepRecorder
 
@@ -28,20 +27,21 @@ PHASE = "ala"
 FEWEST = 6  # epochs in a round
 
 
-def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
+def draw(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
     """A panel for each run, the rounds one after the other; a line between two rounds'
     epochs.
     """
     arranged = arrange(runs)
     figure, panels = sheet.panels(len(arranged.runs), height=2.2)
     titles = [" ".join(place) for place in arranged.places]
+    looks = sheet.looks({method_of(run): method_of(run) for run in arranged.runs})
     for panel, run, title in zip(panels, arranged.runs, titles, strict=True):
-        [look], done = looks([method_of(run)]), 0
-        for round, found in losses(run, client).items():
+        done = 0
+        for round, of_epochs in losses(run, client).items():
             panel.plot(
-                done + np.arange(1, len(found) + 1),
-                found,
-                color=look.color,
+                done + np.arange(1, len(of_epochs) + 1),
+                of_epochs,
+                color=looks[method_of(run)].color,
                 marker="o",
                 markersize=2,
             )
@@ -54,7 +54,7 @@ def plugin(runs: list[Run], sheet: Sheet, *, client: int = 0) -> "Figure":
                 va="top",
                 fontsize="small",
             )
-            done += len(found)
+            done += len(of_epochs)
         low, high = panel.get_ylim()
         panel.set_ylim(low, high + 0.35 * (high - low))  # room for the rounds' numbers
         panel.set(title=sheet.title(title), xlabel="epoch of learning the weights")
@@ -72,15 +72,15 @@ def losses(run: Run, client: int) -> dict[int, np.ndarray]:
     Raises UserError for a method that blends nothing, or a run that keeps no round in
     which it does.
     """
-    again, found = run.models.replay, dict[int, np.ndarray]()
+    again = run.models.replay
     method = again.prepared.method
+    by_round: dict[int, np.ndarray] = {}
     if not isinstance(method, Blending):
         raise UserError(
             f"{run.folder}: {method.name} does not learn how to blend models"
         )
-    for round in sorted(
-        again.rounds & set(run.results.rounds[run.results.played].tolist())
-    ):
+    played = set(run.results.rounds[run.results.played].tolist())
+    for round in sorted(again.rounds & played):
         seen: list[float] = []
 
         def look(phase: str, turn: Turn, seen: list[float] = seen) -> None:
@@ -94,10 +94,10 @@ def losses(run: Run, client: int) -> dict[int, np.ndarray]:
             )
             steps = ceil(pool / fleet.setup.training.batch_size)
         if seen:
-            found[round] = np.array(seen).reshape(-1, steps).mean(axis=1)
-    if not found:
+            by_round[round] = np.array(seen).reshape(-1, steps).mean(axis=1)
+    if not by_round:
         raise UserError(
             f"{run.folder}: no round is kept in which weights are learned; run with "
             f"checkpoint.every = 1 and checkpoint.keep = {run.config['rounds']}, which keeps all"
         )
-    return found
+    return by_round

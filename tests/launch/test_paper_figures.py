@@ -1,23 +1,28 @@
 """The papers' figures: the numbers that are drawn, from models that a run kept."""
 
+import re
+from pathlib import Path
+
+import class_distribution
+import model_distances
 import numpy as np
+import output_norms
+import prototype_similarity
 import pytest
+import representations
 import torch
+import training_loss
+import trajectory
+import weight_learning
+from principal import principal
 
 from hpcfl.errors import UserError
-from hpcfl.report.plots import (
-    class_distribution,
-    model_distances,
-    output_norms,
-    prototype_similarity,
-    representations,
-    training_loss,
-    trajectory,
-    weight_learning,
-)
+from hpcfl.experiment import plugins
+from hpcfl.report.figures import KINDS
 from hpcfl.report.plots.base import Sheet
 
-pytestmark = pytest.mark.slow  # each plays a run first
+pytestmark = pytest.mark.slow  # most play a run first
+FIGURES = Path(class_distribution.__file__).parent
 
 
 def test_the_estimates_end_with_those_of_the_trained_model(played):
@@ -26,7 +31,7 @@ def test_the_estimates_end_with_those_of_the_trained_model(played):
     norms = run.model(2, "post").state_dict()["head.weight"].double().norm(dim=1)
     np.testing.assert_allclose(found[-1], norms / norms.sum(), rtol=1e-9)
     assert class_distribution.shares(run, 2).sum() == pytest.approx(1)
-    figure = class_distribution.plugin([run], Sheet(7), client=2)
+    figure = class_distribution.draw([run], Sheet(7), client=2)
     np.testing.assert_allclose(figure.axes[-1].lines[0].get_ydata(), found[-1])
     named = [text.get_text() for text in figure.legends[0].texts]
     assert named == [*(f"class {number}" for number in range(4)), "cwfedavg"]
@@ -46,7 +51,7 @@ def test_norms_of_output_layers(played):
     ].shape == (4, 4)
     own = run.model(3).state_dict()["head.weight"].double().norm(dim=1)
     np.testing.assert_allclose(panels[""][3], own)
-    assert len(output_norms.plugin([run], Sheet(7)).axes) == 3
+    assert len(output_norms.draw([run], Sheet(7)).axes) == 3
 
 
 def test_where_all_start_from_one_model_the_trained_ones_are_shown_too(played):
@@ -66,20 +71,20 @@ def test_cosines_of_prototypes(played):
         torch.cosine_similarity(rows[0], rows[1], dim=0).item()
     )
     assert (
-        len(prototype_similarity.plugin([run], Sheet(7)).axes) == 2
+        len(prototype_similarity.draw([run], Sheet(7)).axes) == 2
     )  # with the scale of shades
     drawn = representations.plane(
         run, 0
     )  # of more features than two: their principal components
     assert drawn.points.shape == (len(drawn.labels), 2) and drawn.rays.shape == (4, 2)
     assert (
-        representations.plugin([run], Sheet(7))
+        representations.draw([run], Sheet(7))
         .axes[0]
         .get_xlabel()
         .startswith("first component, ")
     )
     with pytest.raises(UserError, match="there is no client 99"):
-        representations.plugin([run], Sheet(7), client=99)
+        representations.draw([run], Sheet(7), client=99)
     with pytest.raises(UserError, match="fednh does not learn how to blend models"):
         weight_learning.losses(run, 0)
     with pytest.raises(UserError, match="fednh neither pulls nor pushes models"):
@@ -104,7 +109,7 @@ def test_a_plane_of_two_features(played):
     assert drawn.points.shape == (len(drawn.labels), 2) and np.array_equal(
         drawn.rays, head
     )
-    assert len(representations.plugin([run], Sheet(7), client=1).axes) == 2
+    assert len(representations.draw([run], Sheet(7), client=1).axes) == 2
 
 
 def test_distances_of_pairs_by_the_sign_of_their_force(played):
@@ -126,7 +131,7 @@ def test_losses_while_weights_are_learned_go_on_for_six_epochs(played):
     found = weight_learning.losses(run, 1)
     assert {round: len(epochs) for round, epochs in found.items()} == {2: 7, 3: 6}
     assert (
-        len(weight_learning.plugin([run], Sheet(7), client=1).axes[0].lines) == 4
+        len(weight_learning.draw([run], Sheet(7), client=1).axes[0].lines) == 4
     )  # a rule before each
 
 
@@ -140,7 +145,7 @@ def test_a_path_goes_through_the_models_before_and_after_training(played):
         row = torch.cat([found[name].flatten() for name in layout.names])
         assert np.array_equal(path[position], row.numpy())
     assert (
-        len(trajectory.plugin([run], Sheet(7), client=2).axes[0].lines) == 5
+        len(trajectory.draw([run], Sheet(7), client=2).axes[0].lines) == 5
     )  # two of them for the legend
 
 
@@ -154,7 +159,7 @@ def test_the_training_loss_is_of_the_clients_own_training_samples(played):
         total += torch.nn.functional.cross_entropy(logits, y, reduction="sum").item()
         count += len(y)
     assert training_loss.loss(run, "post", 2) == pytest.approx(total / count)
-    before, after = training_loss.plugin([run], Sheet(7)).axes[0].lines
+    before, after = training_loss.draw([run], Sheet(7)).axes[0].lines
     assert after.get_ydata()[1] == pytest.approx(total / count)
     assert before.get_ydata()[2] == pytest.approx(
         total / count
@@ -164,7 +169,7 @@ def test_the_training_loss_is_of_the_clients_own_training_samples(played):
 def test_no_line_goes_over_rounds_whose_state_is_not_kept(played, tmp_path):
     run, sheet = played("local", rounds=4, checkpoint={"every": 3}), Sheet(7)
     assert run.models.replay.rounds == {1, 4, 5}
-    before, _ = training_loss.plugin([run], sheet).axes[0].lines
+    before, _ = training_loss.draw([run], sheet).axes[0].lines
     assert before.get_xdata().tolist() == [1, 2, 4]
     assert np.isnan(before.get_ydata()).tolist() == [False, True, False]
     assert sheet.notes == [
@@ -172,3 +177,21 @@ def test_no_line_goes_over_rounds_whose_state_is_not_kept(played, tmp_path):
         "without rounds 2–3, whose state is not kept: checkpoint.every = "
         "1 and checkpoint.keep = 4 before a run keep all",
     ]
+
+
+def test_every_kind_in_make_sh_is_there():
+    asked = set(re.findall(r"--kind (\S+?)[ \"]", (FIGURES / "make.sh").read_text()))
+    own = {kind for kind in asked if ":" in kind}
+    assert len(own) == 8
+    for kind in asked:
+        assert callable(plugins.find(KINDS, "--kind", kind))
+
+
+def test_the_plane_of_principal_components():
+    rows = np.array([[0.0, 0, 5], [2, 0, 5], [4, 0, 5]])
+    found = principal(rows)
+    np.testing.assert_allclose(np.abs(found.points[:, 0]), [2, 0, 2], atol=1e-12)
+    np.testing.assert_allclose(
+        (rows - rows.mean(axis=0)) @ found.directions, found.points, atol=1e-12
+    )
+    assert found.shares[0] == pytest.approx(1)

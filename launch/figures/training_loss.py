@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-def plugin(runs: list[Run], sheet: Sheet) -> "Figure":
+def draw(runs: list[Run], sheet: Sheet) -> "Figure":
     """Two lines for each method, before and after local training: means over seeds,
     with a band.
 

@@ -1,0 +1,59 @@
+"""Lines can be told apart, and look the same wherever they are drawn."""
+
+from matplotlib import colors
+
+from hpcfl.experiment import plugins
+from hpcfl.report import style
+from hpcfl.report.style import CLASSES, OKABE_ITO, looks, of_class
+
+EVERYONE = plugins.names("hpcfl.methods")
+
+
+def alone(methods):
+    """The looks of methods with a line each."""
+    return looks({method: method for method in methods})
+
+
+def test_the_first_eight_methods_have_the_colours_of_okabe_and_ito():
+    eight = [f"method {number}" for number in range(8)]
+    assert [look.color for look in alone(eight).values()] == list(OKABE_ITO)
+    more = alone([*eight, "method 8"])
+    assert [more[method].color for method in eight] == list(OKABE_ITO)
+    assert more["method 8"].color not in OKABE_ITO
+
+
+def test_all_built_in_methods_have_colours_and_pairs_of_their_own():
+    chosen = alone(EVERYONE).values()
+    assert len({colors.to_hex(look.color) for look in chosen}) == len(EVERYONE)
+    assert len({(look.linestyle, look.marker) for look in chosen}) == len(EVERYONE)
+
+
+def test_no_two_colours_of_the_palette_are_the_same():
+    palette = [colors.to_hex(colour) for colour in style.palette()]
+    assert len(set(palette)) == len(palette) == 48
+
+
+def test_looks_do_not_depend_on_the_order_of_lines():
+    methods = {"fedavg lr=0.1": "fedavg", "fedavg lr=0.2": "fedavg", "ditto": "ditto"}
+    backwards = dict(reversed(methods.items()))
+    assert looks(methods) == looks(backwards)
+
+
+def test_a_users_own_method_has_a_look():
+    assert alone(["mine:Own", "fedavg"])["mine:Own"].color == OKABE_ITO[1]
+
+
+def test_variants_of_a_method_have_its_colour_beside_others_and_several_when_alone():
+    chosen = looks({"one": "fedprox", "two": "fedprox", "other": "fedavg"})
+    assert chosen["one"].color == chosen["two"].color != chosen["other"].color
+    pairs = {(look.linestyle, look.marker) for look in chosen.values()}
+    assert len(pairs) == 3
+    variants = looks({f"lr={number}": "fedprox" for number in range(8)})
+    assert len({look.color for look in variants.values()}) == 8
+
+
+def test_classes_have_looks_of_their_own():
+    chosen = {
+        (look.color, str(look.linestyle)) for look in map(of_class, range(CLASSES))
+    }
+    assert len(chosen) == CLASSES == 56
