@@ -387,16 +387,18 @@ def _without_copies(frame: "pandas.DataFrame") -> list[int]:
 
 def _notes_on_copies(frame: "pandas.DataFrame", runs: Sequence[Run]) -> list[str]:
     """A line for each run that is left out because its entry has the same one."""
+    places = [frame[ROW], frame[COLUMN], frame[EXPERIMENT]]
+    firsts = frame.index.to_series().groupby(places).transform("first")
     notes = []
-    for _, copies in frame.groupby([ROW, COLUMN, EXPERIMENT], sort=False):
-        first, *others = copies.index.tolist()
-        for other in others:
-            if copies.loc[[first, other], DIGEST].nunique() < 2:
-                reason = f"it is the same run as {runs[first].folder}"
-            else:
-                reason = (
-                    f"its configuration is that of {runs[first].folder}, but it ended "
-                    "in another state, and nothing that was recorded says why"
-                )
-            notes.append(f"{runs[other].folder}: left out, {reason}")
+    for position, first in firsts.items():
+        if position == first:
+            continue
+        if frame.loc[[first, position], DIGEST].nunique() < 2:
+            reason = f"it is the same run as {runs[first].folder}"
+        else:
+            reason = (
+                f"its configuration is that of {runs[first].folder}, but it ended in "
+                "another state, and nothing that was recorded says why"
+            )
+        notes.append(f"{runs[position].folder}: left out, {reason}")
     return notes

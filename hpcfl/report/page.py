@@ -95,7 +95,6 @@ def render(runs: list[Run], title: str, waiting: Sequence[str]) -> str:
         finalize=shown,
     )
     environment.globals |= {
-        "cell": table_formats.cell,
         "title_of": table_formats.title,
         "SIZE": charts.SIZE,
     }

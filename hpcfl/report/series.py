@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from hpcfl.experiment import measures
 from hpcfl.report.summary import Run
+from hpcfl.scores._metric_name import models_of
 
 
 def _rounds(run: Run, column: str) -> np.ndarray:
@@ -139,7 +139,7 @@ def _spent(each: np.ndarray | None, run: Run, column: str) -> np.ndarray:
     if each is None:
         return _unknown(run)
     total: np.ndarray = np.nancumsum(each.astype(float))
-    trained = column.removeprefix(measures.VALIDATION) == "post"
+    trained = models_of(column) == "post"
     return total if trained else total - np.nan_to_num(each)
 
 

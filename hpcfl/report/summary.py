@@ -15,6 +15,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment import measures, plugins, protocols
 from hpcfl.experiment.config import fingerprint
 from hpcfl.scores._described import Described, Measure, resolve
+from hpcfl.scores._metric_name import SECONDS, MetricName, held_out
 from hpcfl.storage import life, run_folder
 from hpcfl.storage import results as recorded
 from hpcfl.storage.life import Life
@@ -127,15 +128,15 @@ class Run:
         UserError.
         """
         recorded = sorted(
-            name.removesuffix(f"/{self.metric}")
-            for name in self.results.values
-            if name.endswith(f"/{self.metric}") and not name.startswith("clients/")
+            name.column
+            for name in self.results.names
+            if name.number == self.metric and not name.of_clients
         )
         if recorded and column not in (*recorded, "pre", "post"):
             raise UserError(
                 f"{self.folder}: '{column}' was not scored{plugins.nearest(column, recorded)}"
             )
-        return _series(self.results, f"{column}/{self.metric}")
+        return self.results.series(MetricName(self.metric, column))
 
     def row(self) -> dict[str, Any]:
         """The run in a row of a table: its configuration by dotted key, and what came
@@ -471,11 +472,15 @@ def _summarise(
 ) -> Summary:
     """``column``: the one that counts; ``measure``: the number in it that does."""
     played, metric = results.played, measure.recorded
-    chosen = _series(results, f"{measures.chosen_in(config, column)}/{metric}")
-    held_out = _series(results, f"{measures.VALIDATION}{column}/{metric}")
-    found = moments(
-        results.rounds, _series(results, f"{column}/{metric}"), measure.rank, chosen
-    )
+
+    def recorded_of(column: str) -> np.ndarray:
+        return results.series(MetricName(metric, column))
+
+    chosen = recorded_of(measures.chosen_in(config, column))
+    found = moments(results.rounds, recorded_of(column), measure.rank, chosen)
+    seconds = results.series(MetricName("round", SECONDS))
+    floats_up = results.series(MetricName("floats_up", of_clients=True))
+    floats_down = results.series(MetricName("floats_down"))
     return Summary(
         method=config["method"]["name"],
         dataset=config["data"]["dataset"],
@@ -489,14 +494,16 @@ def _summarise(
         digest=its_life.digest
         if not its_life.finished or its_life.done == its_life.asked
         else None,
-        seconds_per_round=_mean(_series(results, "seconds/round")[played][1:]),
-        floats_up=_mean(_series(results, "clients/floats_up")[played]),
-        floats_down=_mean(_series(results, "floats_down")[played]),
+        seconds_per_round=_mean(seconds[played][1:]),
+        floats_up=_mean(floats_up[played]),
+        floats_down=_mean(floats_down[played]),
         state=its_life.state,
         notes=notes,
         scores={} if found is None else _all_of(results, found.best, column),
         best_by=measures.best_by(config),
-        best_validation=None if found is None else _mean(held_out[[found.best]]),
+        best_validation=None
+        if found is None
+        else _mean(recorded_of(held_out(column))[[found.best]]),
         newcomers=_of_newcomers(results, metric),
     )
 
@@ -506,7 +513,7 @@ def _round(results: Results, position: int, column: str, metric: str) -> dict[st
     them.
     """
     numbers = {
-        name: float(_series(results, f"{name}/{metric}")[position])
+        name: float(results.series(MetricName(metric, name))[position])
         for name in dict.fromkeys(("pre", "post", column))
     }
     return {
@@ -523,7 +530,7 @@ def _mean_round(
 ) -> dict[str, Any]:
     """The first and the last round of ``positions``, and means of the metric over them."""
     means = {
-        name: _mean(_series(results, f"{name}/{metric}")[positions])
+        name: _mean(results.series(MetricName(metric, name))[positions])
         for name in dict.fromkeys(("pre", "post", column))
     }
     return {
@@ -538,9 +545,9 @@ def _mean_round(
 def _all_of(results: Results, position: int, column: str) -> dict[str, float | None]:
     """All that was recorded of a column in the round at ``position``, by name."""
     numbers = {
-        name.removeprefix(f"{column}/"): float(values[position])
-        for name, values in sorted(results.values.items())
-        if name.startswith(f"{column}/") and values.ndim == 1
+        name.number: float(results.series(name)[position])
+        for name in sorted(results.names, key=str)
+        if name.column == column and not name.of_clients
     }
     return {
         name: number if np.isfinite(number) else None
@@ -550,17 +557,13 @@ def _all_of(results: Results, position: int, column: str) -> dict[str, float | N
 
 def _of_newcomers(results: Results, metric: str) -> dict[str, float | None] | None:
     """As ``Summary.newcomers`` has it; None where there are none."""
-    if f"{BEFORE}/{metric}" not in results.values:
+    if MetricName(metric, BEFORE) not in results.names:
         return None
+    columns = {"before": BEFORE, "after": AFTER}
     return {
-        column.rpartition("/")[2]: _mean(_series(results, f"{column}/{metric}")[-1:])
-        for column in (BEFORE, AFTER)
+        name: _mean(results.series(MetricName(metric, column))[-1:])
+        for name, column in columns.items()
     }
-
-
-def _series(results: Results, name: str) -> np.ndarray:
-    """What was recorded under a name, [T, ...] by round; all NaN if nothing was."""
-    return results.values.get(name, np.full(len(results.rounds), np.nan))
 
 
 def _mean(values: np.ndarray) -> float | None:

@@ -11,11 +11,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hpcfl.report.population import clients_text, mixed
+from hpcfl.report.client_counts import clients_text, mixed
 from hpcfl.report.reading import VALIDATION, holds_out, own_column
 from hpcfl.report.summary import Run, is_sweep, load_all
 from hpcfl.report.text import literal, plain
-from hpcfl.storage.moments import AFTER, BEFORE, CLIENTS, moments
+from hpcfl.scores._metric_name import CLIENTS, MetricName
+from hpcfl.storage.moments import AFTER, BEFORE, moments
 
 MOMENTS = (
     ("pre", "before"),
@@ -203,11 +204,11 @@ def _newcomers(run: Run) -> list[tuple[str, str]]:
     """The columns of newcomers that the run has scored, and what they are called in the
     table.
     """
-    recorded = run.results.values
+    recorded = run.results.names
     return [
         (column, moment)
         for column, moment in NEWCOMERS
-        if f"{column}/{run.metric}" in recorded
+        if MetricName(run.metric, column) in recorded
     ]
 
 
@@ -251,9 +252,7 @@ def _positions(run: Run, column: str, at: str) -> list[int]:
 
 def _clients(run: Run, column: str, positions: list[int]) -> str:
     """Of how many clients a column's numbers are; "" where that was not recorded."""
-    clients = run.results.values.get(
-        f"{column}/{CLIENTS}", np.full(len(run.results.rounds), np.nan)
-    )
+    clients = run.results.series(MetricName(CLIENTS, column))
     return clients_text(clients[positions].tolist())
 
 
@@ -261,12 +260,10 @@ def _shown(run: Run, column: str, name: str | None, positions: list[int]) -> str
     """The mean of the number ``COLUMN/name`` over rounds as text; a dash if it was not
     recorded.
     """
-    values = run.results.values.get(f"{column}/{name}")
-    return (
-        "–"
-        if name is None or values is None
-        else run.measure.shown(values[positions].mean())
-    )
+    if name is None or MetricName(name, column) not in run.results.names:
+        return "–"
+    values = run.results.series(MetricName(name, column))
+    return run.measure.shown(values[positions].mean())
 
 
 def _number(value: float | None, form: str) -> str:
