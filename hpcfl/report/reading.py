@@ -133,6 +133,15 @@ def where_read(run: Run, metric: str, at: str) -> list[int]:
     return _positions(run, series(run, metric), read_at(metric, at))
 
 
+def where_scored(run: Run, column: str, at: str) -> list[int]:
+    """The positions of the rounds in which the number that counts is read of a column.
+
+    at: as for ``value``.
+    """
+    numbers = run.results.series(MetricName(run.metric, column))
+    return _positions(run, numbers, at)
+
+
 def of_clients(run: Run, column: str, measure: Measure, at: str) -> np.ndarray:
     """Each client's own number of the score that ``measure`` is of, [clients]; NaN for
     those without one.
