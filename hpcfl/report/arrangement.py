@@ -368,10 +368,13 @@ def _varied_apart(
 def _varied_within(
     frame: "pandas.DataFrame", keys: Sequence[str], used: Sequence[str]
 ) -> list[str]:
-    """Those of ``keys`` in which runs differ that agree in all of ``used``."""
+    """Those of ``keys`` in which runs differ that agree in all of ``used``, the key
+    first by which most entries differ.
+    """
     entries = frame.groupby(list(used), sort=False)
-    unused = [key for key in keys if key not in used]
-    return [key for key in unused if (entries[key].nunique() > 1).any()]
+    counts = {key: (entries[key].nunique() > 1).sum() for key in keys}
+    varied = [key for key in keys if counts[key] and key not in used]
+    return sorted(varied, key=lambda key: -counts[key])
 
 
 def _without_copies(frame: "pandas.DataFrame") -> list[int]:
