@@ -179,5 +179,4 @@ def _positions(run: Run, numbers: np.ndarray, at: str) -> list[int]:
 
 def _recorded(run: Run) -> list[MetricName]:
     """The names of what was recorded once a round."""
-    names = map(MetricName.parse, run.results.values)
-    return [name for name in names if not name.of_clients]
+    return [name for name in run.results.names if not name.of_clients]
