@@ -89,12 +89,12 @@ def load_all(folders: str | Path | Iterable[str | Path]) -> "pandas.DataFrame":
     paths = [
         Path(path) for one in asked for path in sorted(glob(str(one))) or [str(one)]
     ]
-    found = summary.found(list(dict.fromkeys(paths)))
-    if not found:
+    runs = summary.runs_in(list(dict.fromkeys(paths)))
+    if not runs:
         raise UserError(f"{', '.join(map(str, asked))}: no run of hpcfl")
     from hpcfl.report import frames
 
-    return frames.runs({str(run.folder): run.row() for run in found})
+    return frames.runs({str(run.folder): run.row() for run in runs})
 
 
 @cache

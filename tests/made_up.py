@@ -9,7 +9,8 @@ import numpy as np
 
 from hpcfl.experiment import config, measures
 from hpcfl.report.costs import PHASES
-from hpcfl.report.summary import Run, Summary
+from hpcfl.report.outcome import Summary
+from hpcfl.report.summary import Run
 from hpcfl.storage import results, run_folder
 from hpcfl.storage.life import Life, Stage
 from hpcfl.storage.results import Results

@@ -9,12 +9,11 @@ from typing import Any
 from hpcfl.errors import UserError
 from hpcfl.experiment import blame, plugins
 from hpcfl.experiment.sections import Evaluation, Training
-from hpcfl.scores._described import Described, Measure, resolve
+from hpcfl.scores._described import Described, Measure, resolve, score_of
+from hpcfl.scores._metric_name import held_out
 from hpcfl.scores.base import Score
 
 PACKAGE = "hpcfl.scores"
-# begins the names of columns that are scored on held-out training samples
-VALIDATION = "validation/"
 
 
 @cache
@@ -34,7 +33,7 @@ def asked(evaluation: Evaluation) -> dict[str, Score]:
     be used.
     """
     scores = {name: _made("evaluation.scores", name) for name in evaluation.scores}
-    name = evaluation.metric.partition("/")[0]
+    name = score_of(evaluation.metric)
     if ":" in name:
         scores[name] = _made("evaluation.metric", name)
     known = built_in() | scores
@@ -82,7 +81,7 @@ def chosen_in(config: Mapping[str, Any], column: str) -> str:
     """The column in which the best round is chosen, where ``column`` is the one that
     counts.
     """
-    return f"{VALIDATION}{column}" if best_by(config) == "validation" else column
+    return held_out(column) if best_by(config) == "validation" else column
 
 
 def check_best_by(evaluation: Evaluation, training: Training) -> None:

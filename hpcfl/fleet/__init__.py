@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from hpcfl.communication.message import Pool
 from hpcfl.errors import UserError
-from hpcfl.experiment.measures import VALIDATION
 from hpcfl.files import heartbeat
 from hpcfl.fleet import head_gradients, scoring, training
 from hpcfl.fleet.losses import Loss, Predict, Tensors
@@ -22,6 +21,7 @@ from hpcfl.fleet.turn import Turn
 from hpcfl.rows import randomness
 from hpcfl.rows.layout import Group, Layout
 from hpcfl.scores import loss as cross_entropy
+from hpcfl.scores._metric_name import held_out
 from hpcfl.scores.base import Score
 
 BUFFERS = "buffers."
@@ -290,13 +290,12 @@ class Fleet:
         """
         if not self.scored:
             return
-        columns = [column] if isinstance(column, str) else column
-        parts = {
-            "": "test",
-            **({VALIDATION: "selection"} if self.resources.samples.selects else {}),
-        }
+        columns = [column] if isinstance(column, str) else list(column)
+        parts = {"test": columns}
+        if self.resources.samples.selects:
+            parts["selection"] = list(map(held_out, columns))
         with self.resources.stopwatch.phase("score"):
-            for prefix, part in parts.items():
+            for part, names in parts.items():
                 sums = self._sums(
                     part,
                     rows,
@@ -305,9 +304,7 @@ class Fleet:
                     self._variables(variables),
                     self.resources.scores,
                 )
-                self.scores |= dict.fromkeys(
-                    [f"{prefix}{name}" for name in columns], sums
-                )
+                self.scores |= dict.fromkeys(names, sums)
 
     def loss_of(
         self,

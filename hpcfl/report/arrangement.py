@@ -1,20 +1,26 @@
 """Runs in rows and columns by keys of their configurations; those of an entry differ in
 their seeds only.
+
+Runs are compared in a frame of pandas that has a row for each run and a column for each
+key. Its cells are the values as texts, so that lists can be compared too and a key that
+a run lacks is one that is None.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from hpcfl.errors import UserError
 from hpcfl.experiment import plugins, protocols
 from hpcfl.experiment.plugin_keys import SELECTORS
 from hpcfl.report.summary import Run
 
-ROWS, COLUMNS = (
-    ("method.name",),
-    ("data.dataset", "partition.scheme"),
-)  # where the user names no keys
+if TYPE_CHECKING:
+    import pandas
+
+# where the user names no keys
+ROWS = ("method.name",)
+COLUMNS = ("data.dataset", "partition.scheme")
 SEEDS = ("seed", "partition.seed")  # runs that differ in nothing else are repetitions
 # keys and sections that do not make another experiment
 IGNORED = (
@@ -43,6 +49,9 @@ OF_DATA = ("data.", "partition.")  # keys that set the data
 # keys that bring others with them: where runs differ in one, it is this that sets them
 # apart
 PLUGINS = ("data.dataset", *(f"{section}.{key}" for section, key in SELECTORS.items()))
+# columns of the frame that are no keys: a number for each experiment and seed, the
+# checksum of the final state, and the labels
+EXPERIMENT, DIGEST, ROW, COLUMN = "experiment", "digest", "row", "column"
 Setting = dict[str, Any]  # dotted key → value
 
 
@@ -57,47 +66,45 @@ class Placed(NamedTuple):
 class Arrangement:
     """Runs, each experiment once, in the rows and columns of a table.
 
-    cells: the repetitions in a row and column, in the order of their seeds; by labels,
-        in the runs' order.
-    down, across: the keys that rows and columns are called by. notes: a line for each
-        run that was left out.
+    Attributes:
+        placed: The runs of one entry after the other, those of an entry in the order of
+            their seeds.
+        places: The labels of the row and the column of each of them.
+        down: The keys that rows are called by.
+        across: The keys that columns are called by.
+        notes: A line for each run that was left out.
     """
 
-    cells: dict[tuple[str, str], list[Placed]]
+    placed: list[Placed]
+    places: list[tuple[str, str]]
     down: list[str]
     across: list[str]
     notes: list[str]
 
     @property
+    def cells(self) -> dict[tuple[str, str], list[Placed]]:
+        """The runs of each entry by the labels of its row and column."""
+        cells: dict[tuple[str, str], list[Placed]] = {}
+        for place, placed in zip(self.places, self.placed, strict=True):
+            cells.setdefault(place, []).append(placed)
+        return cells
+
+    @property
     def rows(self) -> list[str]:
         """The labels of all rows, sorted as ``_sorted`` says."""
-        settings: dict[str, Setting] = {}
-        for (row, _), cell in self.cells.items():
-            settings.setdefault(row, cell[0].setting)
-        return _sorted(settings, self.down)
+        labels = [row for row, _ in self.places]
+        return _sorted(labels, self.placed, self.down)
 
     @property
     def columns(self) -> list[str]:
         """The labels of all columns, sorted as ``_sorted`` says."""
-        settings: dict[str, Setting] = {}
-        for (_, column), cell in self.cells.items():
-            settings.setdefault(column, cell[0].setting)
-        return _sorted(settings, self.across)
-
-    @property
-    def placed(self) -> list[Placed]:
-        """All runs, cell after cell."""
-        return [placed for cell in self.cells.values() for placed in cell]
+        labels = [column for _, column in self.places]
+        return _sorted(labels, self.placed, self.across)
 
     @property
     def runs(self) -> list[Run]:
-        """All runs, cell after cell."""
+        """All runs, in the order of ``placed``."""
         return [placed.run for placed in self.placed]
-
-    @property
-    def places(self) -> list[tuple[str, str]]:
-        """The labels of each run's row and column, in the order of ``runs``."""
-        return [place for place, cell in self.cells.items() for _ in cell]
 
     @property
     def repetitions(self) -> dict[tuple[str, str], list[Run]]:
@@ -120,62 +127,55 @@ def arrange(
     unfinished: bool = False,
     options: str = "--rows or --columns",
 ) -> Arrangement:
-    """Put the finished runs into rows and columns by dotted keys of their
-    configurations.
+    """Put the finished runs into rows and columns by keys of their configurations.
 
-    A section stands for the key that names its plugin. Where no keys are given these
-    are method × data set and partition, and whatever else differs between runs. Of the
-    same run in several folders the first is taken. Two that have one configuration and
-    ended in other states are apart, by what is recorded of where
-    they were made. unfinished: whether runs that are not finished are placed too.
-        options: where the user gives keys, for errors. Raises UserError if no run is
-        finished, or if the user's keys do not suffice or are none.
+    Of the same run in several folders the first is taken. Two runs that have one
+    configuration and ended in other states stand apart, by what is recorded of where
+    they were made.
+
+    Args:
+        runs: At least one.
+        rows: Dotted keys that name rows; a section, such as ``method``, stands for the
+            key that names its plugin. By default the method, and whatever else differs
+            between runs.
+        columns: Dotted keys that name columns, by default the data set, the partition,
+            and whatever else differs in the data.
+        unfinished: Whether runs that are not finished are placed too.
+        options: Where the user gives keys, for errors.
+
+    Raises:
+        UserError: If no run is finished, or if the user's keys do not suffice to keep
+            different experiments apart, or are no keys.
     """
-    stand = [
-        f"{run.label}: {'' if unfinished else 'left out, '}it stands at round {run.summary.rounds} of "
-        f"{run.config['rounds']}"
-        for run in runs
-        if not run.summary.finished
-    ]
+    stand = _unfinished(runs, unfinished)
     runs = [run for run in runs if unfinished or run.summary.finished]
     if not runs:
         raise UserError("; ".join(["no run is finished yet", *stand]))
+    settings = [setting_of(run) | origin(run) for run in runs]
+    frame = _frame(settings)
     rows, columns = _whole(rows), _whole(columns)
-    settings = [setting_of(run) for run in runs]
-    wholes = [
-        setting | origin(run) for setting, run in zip(settings, runs, strict=True)
-    ]
-    known = sorted({key for whole in wholes for key in whole})
     for key in (*rows, *columns):
-        if key not in known:
-            raise UserError(f"'{key}' is no key of these runs{plugins.few(key, known)}")
-    down, across = _axes(wholes, settings, rows, columns, options)
-    while lacking := _between_copies(runs, settings, wholes, (*down, *across)):
-        if rows:
-            raise UserError(
-                f"runs of the same entry differ in {lacking}; add it to {options}"
-            )
-        down.append(lacking)
-    places = [(label(whole, down), label(whole, across)) for whole in wholes]
-    kept, notes = _without_copies(runs, settings, places)
-    cells: dict[tuple[str, str], list[Placed]] = {}
-    for i in kept:
-        cells.setdefault(places[i], []).append(Placed(runs[i], wholes[i]))
+        if key not in frame:
+            hint = plugins.few(key, list(frame))
+            raise UserError(f"'{key}' is no key of these runs{hint}")
+    experiment_keys = [key for key in frame if not key.startswith((*IGNORED, *ORIGIN))]
+    frame[EXPERIMENT] = frame.groupby(experiment_keys, sort=False).ngroup()
+    frame[DIGEST] = [run.summary.digest for run in runs]
+    down, across = _axes(frame, experiment_keys, rows, columns, options)
+    frame[ROW] = [label(setting, down) for setting in settings]
+    frame[COLUMN] = [label(setting, across) for setting in settings]
+    order = _without_copies(frame)
     return Arrangement(
-        {
-            place: sorted(cell, key=lambda placed: repr(seeds(placed.setting)))
-            for place, cell in cells.items()
-        },
+        [Placed(runs[position], settings[position]) for position in order],
+        [(frame.at[position, ROW], frame.at[position, COLUMN]) for position in order],
         down,
         across,
-        [*notes, *stand],
+        [*_notes_on_copies(frame, runs), *stand],
     )
 
 
 def setting_of(run: Run) -> Setting:
-    """A run's configuration as dotted keys, without what does not make another
-    experiment.
-    """
+    """A run's configuration by dotted key, without what makes no other experiment."""
     return {
         key: content
         for key, content in protocols.flat(run.config).items()
@@ -184,13 +184,9 @@ def setting_of(run: Run) -> Setting:
 
 
 def varied_keys(runs: Sequence[Run]) -> list[str]:
-    """The dotted keys in which runs differ."""
-    settings = [setting_of(run) for run in runs]
-    return sorted(
-        key
-        for key in set().union(*settings)
-        if any(setting.get(key) != settings[0].get(key) for setting in settings)
-    )
+    """The dotted keys in which runs differ, in alphabetical order."""
+    frame = _frame([setting_of(run) for run in runs])
+    return _varied(frame, list(frame))
 
 
 def origin(run: Run) -> Setting:
@@ -238,14 +234,27 @@ def label(setting: Mapping[str, Any], keys: Sequence[str]) -> str:
     ends = [key.rpartition(".")[2] for key in keys]
     parts = []
     for key, end in zip(keys, ends, strict=True):
-        if (content := setting.get(key)) is not None:
-            name = key if ends.count(end) > 1 else end
-            parts.append(
-                str(content)
-                if end in ("name", "dataset", "scheme")
-                else f"{name}={content}"
-            )
+        content = setting.get(key)
+        if content is None:
+            continue
+        if end in ("name", "dataset", "scheme"):
+            parts.append(str(content))
+        elif ends.count(end) > 1:
+            parts.append(f"{key}={content}")
+        else:
+            parts.append(f"{end}={content}")
     return " ".join(parts)
+
+
+def _unfinished(runs: Sequence[Run], placed: bool) -> list[str]:
+    """A line for each run that is not finished. placed: whether it is shown anyway."""
+    lines = []
+    for run in runs:
+        if not run.summary.finished:
+            left_out = "" if placed else "left out, "
+            played = f"round {run.summary.rounds} of {run.config['rounds']}"
+            lines.append(f"{run.label}: {left_out}it stands at {played}")
+    return lines
 
 
 def _whole(keys: Sequence[str]) -> list[str]:
@@ -255,12 +264,20 @@ def _whole(keys: Sequence[str]) -> list[str]:
     return [f"{key}.{SELECTORS[key]}" if key in SELECTORS else key for key in keys]
 
 
-def _sorted(settings: Mapping[str, Setting], keys: Sequence[str]) -> list[str]:
-    """Labels sorted by one key after the other: numbers ascending, other values after
-    them in the runs' order.
+def _sorted(
+    labels: Sequence[str], placed: Sequence[Placed], keys: Sequence[str]
+) -> list[str]:
+    """Each label once, sorted by one key after the other: numbers ascending, other
+    values after them in the runs' order.
 
-    settings: of each label, in the runs' order.
+    Args:
+        labels: Of each of the runs ``placed``.
+        placed: In the runs' order.
+        keys: What the labels are made of.
     """
+    settings: dict[str, Setting] = {}
+    for name, run in zip(labels, placed, strict=True):
+        settings.setdefault(name, run.setting)
     known = {key: [setting.get(key) for setting in settings.values()] for key in keys}
 
     def place(label: str) -> list[tuple[bool, float]]:
@@ -276,9 +293,21 @@ def _sorted(settings: Mapping[str, Setting], keys: Sequence[str]) -> list[str]:
     return sorted(settings, key=place)
 
 
+def _frame(settings: Sequence[Setting]) -> "pandas.DataFrame":
+    """A row for each run and a column for each key, in alphabetical order; the values
+    are texts.
+    """
+    import pandas
+
+    keys = sorted({*ROWS, *COLUMNS, *SEEDS}.union(*settings))
+    return pandas.DataFrame(
+        {key: [repr(setting.get(key)) for setting in settings] for key in keys}
+    )
+
+
 def _axes(
-    wholes: list[Setting],
-    settings: list[Setting],
+    frame: "pandas.DataFrame",
+    experiment_keys: Sequence[str],
     rows: Sequence[str],
     columns: Sequence[str],
     options: str,
@@ -286,97 +315,93 @@ def _axes(
     """The keys of rows and of columns, so many that runs of the same entry differ in
     their seeds only.
 
-    wholes: ``settings`` with where the runs were made. Raises UserError if the user's
-    ``rows`` and ``columns`` do not suffice for that.
+    Raises:
+        UserError: If the user's ``rows`` and ``columns`` do not suffice for that.
     """
-    known = sorted({key for setting in settings for key in setting})
+    keys = [key for key in _varied(frame, experiment_keys) if key not in SEEDS]
     down, across = list(rows or ROWS), list(columns or COLUMNS)
-    # numbers of different data stand in different columns, also where no entry would
-    # mix them
     if not columns:
-        across += [
-            key
-            for key in known
-            if key.startswith(OF_DATA)
-            and key not in (*down, *across, *SEEDS)
-            and any(setting.get(key) != settings[0].get(key) for setting in settings)
-        ]
-    while lacking := _differing(wholes, known, (*down, *across)):
-        of_data = lacking.startswith(OF_DATA)
-        if columns if of_data else rows:
-            bringing = [key for key in PLUGINS if key.startswith(OF_DATA) == of_data]
-            lacking = _differing(wholes, bringing, (*down, *across)) or lacking
+        # Numbers of different data stand in different columns, also where no entry
+        # would mix them.
+        for key in keys:
+            if key.startswith(OF_DATA) and key not in (*down, *across):
+                across.append(key)
+    while varied := _varied_apart(frame, keys, [*down, *across]):
+        of_data = varied[0] in keys and varied[0].startswith(OF_DATA)
+        named, axis = (columns, across) if of_data else (rows, down)
+        if named:
+            of_plugins = [key for key in varied if key in PLUGINS]
+            key = (of_plugins or varied)[0]
             raise UserError(
-                f"runs of the same entry differ in {lacking}; add it to {options}"
+                f"runs of the same entry differ in {key}; add it to {options}"
             )
-        (across if of_data else down).append(lacking)
+        axis.append(varied[0])
     return down, across
 
 
-def _differing(
-    settings: list[Setting], known: list[str], used: Iterable[str]
-) -> str | None:
-    """A key, other than seeds, in which runs differ that agree in all of ``used``; None
-    if there is none.
+def _varied(frame: "pandas.DataFrame", keys: Sequence[str]) -> list[str]:
+    """Those of ``keys`` in which runs differ."""
+    return [key for key in keys if frame[key].nunique() > 1]
+
+
+def _varied_apart(
+    frame: "pandas.DataFrame", keys: Sequence[str], used: Sequence[str]
+) -> list[str]:
+    """What sets runs apart that agree in all of ``used``: those of ``keys`` in which
+    they differ, either all of the data or none of them.
+
+    Where there are none, and runs of one experiment ended in other states, what is
+    recorded of where these were made. A run whose state was not kept may be a copy of
+    any other.
     """
-    groups: dict[tuple[str, ...], Setting] = {}
-    for setting in settings:
-        first = groups.setdefault(
-            tuple(repr(setting.get(key)) for key in used), setting
-        )
-        for key in known:
-            if key not in SEEDS and first.get(key) != setting.get(key):
-                return key
-    return None
+    varied = _varied_within(frame, keys, used)
+    if varied:
+        of_data = varied[0].startswith(OF_DATA)
+        return [key for key in varied if key.startswith(OF_DATA) == of_data]
+    copied = [EXPERIMENT, *used]
+    digests = frame.groupby(copied, sort=False)[DIGEST]
+    ended_apart = frame[digests.transform("nunique") > 1]
+    origin_keys = [key for key in frame if key.startswith(ORIGIN)]
+    return _varied_within(ended_apart, origin_keys, copied)
 
 
-def _between_copies(
-    runs: Sequence[Run],
-    settings: list[Setting],
-    wholes: list[Setting],
-    used: Sequence[str],
-) -> str | None:
-    """What sets two runs of one setting apart that agree in ``used`` and ended in other
-    states, a key.
-
-    None if there are no such runs, or nothing that was recorded says why.
+def _varied_within(
+    frame: "pandas.DataFrame", keys: Sequence[str], used: Sequence[str]
+) -> list[str]:
+    """Those of ``keys`` in which runs differ that agree in all of ``used``, the key
+    first by which most entries differ.
     """
-    firsts: dict[str, int] = {}
-    for i, (run, setting, whole) in enumerate(zip(runs, settings, wholes, strict=True)):
-        first = firsts.setdefault(repr((setting, [whole.get(key) for key in used])), i)
-        if not _end_alike(run, runs[first]):
-            for key in sorted(whole.keys() | wholes[first].keys()):
-                if whole.get(key) != wholes[first].get(key):
-                    return key
-    return None
+    entries = frame.groupby(list(used), sort=False)
+    counts = {key: (entries[key].nunique() > 1).sum() for key in keys}
+    varied = [key for key in keys if counts[key] and key not in used]
+    return sorted(varied, key=lambda key: -counts[key])
 
 
-def _without_copies(
-    runs: Sequence[Run], settings: list[Setting], places: list[tuple[str, str]]
-) -> tuple[list[int], list[str]]:
-    """The positions of the first run of each setting in a place, and a note for each
-    other run.
+def _without_copies(frame: "pandas.DataFrame") -> list[int]:
+    """The positions of the first run of each experiment in an entry, one entry after
+    the other, and in each in the order of the seeds.
     """
-    firsts: dict[str, int] = {}
+    firsts = frame.drop_duplicates([ROW, COLUMN, EXPERIMENT])
+    positions: list[int] = []
+    for _, entry in firsts.groupby([ROW, COLUMN], sort=False):
+        positions += entry.sort_values(list(SEEDS)).index.tolist()
+    return positions
+
+
+def _notes_on_copies(frame: "pandas.DataFrame", runs: Sequence[Run]) -> list[str]:
+    """A line for each run that is left out because its entry has the same one."""
+    places = [frame[ROW], frame[COLUMN], frame[EXPERIMENT]]
+    firsts = frame.index.to_series().groupby(places).transform("first")
     notes = []
-    for i, (run, setting, place) in enumerate(zip(runs, settings, places, strict=True)):
-        first = runs[firsts.setdefault(repr((setting, place)), i)]
-        if first is not run:
-            notes.append(
-                f"{run.folder}: left out, "
-                + (
-                    f"it is the same run as {first.folder}"
-                    if _end_alike(run, first)
-                    else f"its configuration is that of {first.folder}, but it ended in another state, "
-                    "and nothing that was recorded says why"
-                )
+    for position, first in firsts.items():
+        if position == first:
+            continue
+        if frame.loc[[first, position], DIGEST].nunique() < 2:
+            reason = f"it is the same run as {runs[first].folder}"
+        else:
+            reason = (
+                f"its configuration is that of {runs[first].folder}, but it ended in "
+                "another state, and nothing that was recorded says why"
             )
-    return list(firsts.values()), notes
-
-
-def _end_alike(one: Run, other: Run) -> bool:
-    """Whether two runs have the same final state, as far as both still know theirs."""
-    return (
-        None in (one.summary.digest, other.summary.digest)
-        or one.summary.digest == other.summary.digest
-    )
+        notes.append(f"{runs[position].folder}: left out, {reason}")
+    return notes

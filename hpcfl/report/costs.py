@@ -6,8 +6,10 @@ import numpy as np
 
 from hpcfl.report.progress import duration
 from hpcfl.report.summary import Run
+from hpcfl.scores._metric_name import SECONDS, MetricName
 
 PHASES = ("round", "train", "score", "send", "gather", "aggregate", "checkpoint")
+ROUND_SECONDS = MetricName("round", SECONDS)
 
 
 def table(rows: Mapping[str, Sequence[Run]]) -> tuple[list[str], list[list[str]]]:
@@ -34,14 +36,16 @@ def _cells(runs: Sequence[Run]) -> list[str]:
         for name in ("floats_down", "floats_up")
     ]
     megabytes = [
-        [_mean(run, name) / 1e6 or np.nan for run in runs]
+        [_mean(run, MetricName(name)) / 1e6 or np.nan for run in runs]
         for name in ("bytes_down", "bytes_up")
     ]
-    seconds = [[_mean(run, f"seconds/{phase}") for run in runs] for phase in PHASES]
+    seconds = [
+        [_mean(run, MetricName(phase, SECONDS)) for run in runs] for phase in PHASES
+    ]
     whole = [
-        float(np.nansum(run.results.values["seconds/round"]))
+        float(np.nansum(run.results.series(ROUND_SECONDS)))
         for run in runs
-        if "seconds/round" in run.results.values
+        if ROUND_SECONDS in run.results.names
     ]
     return [
         *(_text(of, ",.0f") for of in floats),
@@ -51,13 +55,11 @@ def _cells(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-def _mean(run: Run, name: str) -> float:
+def _mean(run: Run, name: MetricName) -> float:
     """The mean of a number over the rounds that were played, but for the first; NaN if
     there is none.
     """
-    values = run.results.values.get(
-        name, np.full(len(run.results.rounds), np.nan)
-    ).astype(float)
+    values = run.results.series(name).astype(float)
     later = values[run.results.played][1:]
     return (
         float(later[np.isfinite(later)].mean()) if np.isfinite(later).any() else np.nan

@@ -1,24 +1,26 @@
 """Results as data frames of pandas, which is imported only here: it takes a second."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpcfl.scores._metric_name import MetricName
 from hpcfl.storage.moments import of_clients
 from hpcfl.storage.results import Results
 
 if TYPE_CHECKING:
     import pandas
 
-OF_CLIENTS = "clients/"  # begins the names of values with a number for each client
-
 
 def rounds(results: Results) -> "pandas.DataFrame":
     """One row a round, by its number; a column for each number that was recorded of it."""
     import pandas
 
-    values = {name: array for name, array in results.values.items() if array.ndim == 1}
+    values = {
+        str(name): results.series(name) for name in results.names if not name.of_clients
+    }
     return pandas.DataFrame(values, index=pandas.Index(results.rounds, name="round"))
 
 
@@ -32,17 +34,14 @@ def clients(results: Results) -> "pandas.DataFrame":
     """
     import pandas
 
-    values = {
-        name.removeprefix(OF_CLIENTS): array
-        for name, array in results.values.items()
-        if name.startswith(OF_CLIENTS)
-    }
-    for column in [
-        name.removesuffix("/correct") for name in values if name.endswith("/correct")
-    ]:
-        accuracy = of_clients(results, column, "accuracy")
-        if accuracy is not None:
-            values[f"{column}/accuracy"] = accuracy
+    values = {}
+    for name in results.names:
+        if name.of_clients:
+            values[str(replace(name, of_clients=False))] = results.series(name)
+        if name.of_clients and name.number == "correct":
+            accuracy = of_clients(results, name.column, "accuracy")
+            if accuracy is not None:
+                values[str(MetricName("accuracy", name.column))] = accuracy
     count = next((array.shape[1] for array in values.values()), 0)
     for part in ("train", "test"):
         if (counts := results.static.get(f"{part}_counts")) is not None:

@@ -135,7 +135,6 @@ def _template() -> "Template":
         finalize=finalize,
     )
     environment.globals |= {
-        "cell": table_formats.cell,
         "title_of": table_formats.title,
         "svg": Markup,
     }

@@ -21,24 +21,25 @@ def note(
     """A line on which rows cannot be told from the best.
 
     where: what to call the table's column; the other arguments are those of
-    ``compared``.
+        ``compared``.
     """
     try:
-        found = compared(rows, column, measure, at)
+        comparison = compared(rows, column, measure, at)
     except UserError as error:
         return f"{where}: not tested, {error}"
-    best = max(found.names, key=lambda name: measure.rank(found.mean(name)))
-    others = {name: found.between(name, best) for name in found.names if name != best}
+    names = comparison.names
+    best = max(names, key=lambda name: measure.rank(comparison.mean(name)))
+    others = {name: comparison.between(name, best) for name in names if name != best}
     alike = [f"{name} (p = {p:.2g})" for name, p in others.items() if p >= LEVEL]
-    outcome = (
-        f"{best} cannot be told from {', '.join(alike)}"
-        if alike
-        else f"{best} is best, p ≤ {max(others.values()):.2g}"
-    )
+    if alike:
+        outcome = f"{best} cannot be told from {', '.join(alike)}"
+    else:
+        outcome = f"{best} is best, p ≤ {max(others.values()):.2g}"
+    comparisons = len(names) * (len(names) - 1) // 2
     return (
-        f"{where}: {outcome} (at the level {LEVEL}: Wilcoxon's signed-rank test on {found.pairs} pairs "
-        "of client and seed taken as independent, Holm's correction for "
-        f"{len(rows) * (len(rows) - 1) // 2} comparisons)"
+        f"{where}: {outcome} (at the level {LEVEL}: Wilcoxon's signed-rank test on "
+        f"{comparison.pairs} pairs of client and seed taken as independent, Holm's "
+        f"correction for {comparisons} comparisons)"
     )
 
 
@@ -47,26 +48,28 @@ def compared(
 ) -> Comparison:
     """All rows of one column of a table against each other.
 
-    rows: by label the runs of a row, in the same order of seeds in all rows. column: of
-        the models, as for ``own_column``: "" for the one that counts in each run. measure:
-        what is compared, each client's own number of
-    its score. at: as in ``sweep_table.Reading``. Raises UserError where there is
-        nothing to compare.
+    Args:
+        rows: By label the runs of a row, in the same order of seeds in all rows.
+        column: Of the models, as for ``own_column``: "" for the one that counts in each
+            run.
+        measure: What is compared, each client's own number of its score.
+        at: As in ``sweep_table.Reading``.
+
+    Raises:
+        UserError: Where there is nothing to compare.
     """
     if len(rows) < 2:
         raise UserError("there is one row only")
-    for same in zip(*rows.values(), strict=True):
-        if not all(
-            np.array_equal(counts_of(run, "test"), counts_of(same[0], "test"))
-            for run in same
-        ):
+    for repetition in zip(*rows.values(), strict=True):
+        counts = [counts_of(run, "test") for run in repetition]
+        if not all(np.array_equal(of_run, counts[0]) for of_run in counts):
             raise UserError("the rows have not the same clients")
-    values = {
-        label: np.concatenate(
-            [of_clients(run, own_column(run, column), measure, at) for run in runs]
-        )
-        for label, runs in rows.items()
-    }
+    values = {}
+    for label, runs in rows.items():
+        of_runs = [
+            of_clients(run, own_column(run, column), measure, at) for run in runs
+        ]
+        values[label] = np.concatenate(of_runs)
     known = np.isfinite(np.stack(list(values.values()))).all(axis=0)
     if not known.any():
         raise UserError("no client has a number in every row")

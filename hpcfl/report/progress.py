@@ -17,6 +17,7 @@ from hpcfl.communication.communicator import Communicator
 from hpcfl.experiment.config import Config
 from hpcfl.preparation.prepare import Prepared
 from hpcfl.report.text import literal, plain
+from hpcfl.scores._metric_name import MetricName
 
 PLAIN_INTERVAL = 5.0  # seconds between lines where the output is no terminal
 LONGEST = 1e11  # seconds, some thousand years
@@ -39,8 +40,9 @@ class Progress:
         self._config, self._folder = config, folder
         self._console = Console(highlight=False)
         score = config.evaluation.score
+        column = prepared.method.primary if score == "method" else score
         self._measure = prepared.measure
-        self._column = f"{prepared.method.primary if score == 'method' else score}/{self._measure.recorded}"
+        self._column = str(MetricName(self._measure.recorded, column))
         self._workers = f"{max(1, communicator.size - 1)} worker{'s' if communicator.size > 2 else ''}"
         self._device = prepared.resources.device
         self._seconds: deque[float] = deque(maxlen=50)  # of the latest rounds

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from hpcfl.experiment import measures
 from hpcfl.report.summary import Run
+from hpcfl.scores._metric_name import SECONDS, MetricName, models_of
 
 
 def _rounds(run: Run, column: str) -> np.ndarray:
@@ -17,17 +17,17 @@ def _rounds(run: Run, column: str) -> np.ndarray:
 
 
 def _seconds(run: Run, column: str) -> np.ndarray:
-    return _spent(run.results.values.get("seconds/round"), run, column)
+    return _spent(run.results.series(MetricName("round", SECONDS)), column)
 
 
 def _floats(run: Run, column: str) -> np.ndarray:
-    up = run.results.values.get("clients/floats_up")
-    sent = None
-    if up is not None:  # the mean over those who sent any
-        senders = np.isfinite(up).sum(axis=1)
-        sent = np.nansum(up, axis=1) / np.maximum(1, senders)
-    down = _spent(run.results.values.get("floats_down"), run, column)
-    travelled: np.ndarray = down + _spent(sent, run, column)
+    floats_up = MetricName("floats_up", of_clients=True)
+    sent = run.results.series(floats_up)
+    if floats_up in run.results.names:  # the mean over those who sent any
+        senders = np.isfinite(sent).sum(axis=1)
+        sent = np.nansum(sent, axis=1) / np.maximum(1, senders)
+    down = run.results.series(MetricName("floats_down"))
+    travelled: np.ndarray = _spent(down, column) + _spent(sent, column)
     return travelled
 
 
@@ -107,19 +107,15 @@ def thinned(values: np.ndarray, buckets: int = BUCKETS) -> np.ndarray:
     return np.array(sorted(chosen))
 
 
-def _spent(each: np.ndarray | None, run: Run, column: str) -> np.ndarray:
+def _spent(each: np.ndarray, column: str) -> np.ndarray:
     """What had been spent when the models of a column were there, [T]; NaN where that
     was never recorded.
 
     each: what each round costs, [T]. Only models after local training need their own
     round; all others are there when the rounds before are over.
     """
-    if each is None:
-        return _unknown(run)
+    if np.isnan(each).all():
+        return each
     total: np.ndarray = np.nancumsum(each.astype(float))
-    trained = column.removeprefix(measures.VALIDATION) == "post"
+    trained = models_of(column) == "post"
     return total if trained else total - np.nan_to_num(each)
-
-
-def _unknown(run: Run) -> np.ndarray:
-    return np.full(len(run.results.rounds), np.nan)

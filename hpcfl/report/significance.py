@@ -21,8 +21,10 @@ LEVEL = 0.05
 class Comparison:
     """All pairs among n names.
 
-    values: ``[n, pairs]``, the numbers that were compared. p: ``[n, n]``, Holm's
-    corrected p-values of two-sided tests; 1 on the diagonal.
+    Attributes:
+        names: What was compared.
+        values: ``[n, pairs]``, the numbers that were compared.
+        p: ``[n, n]``, Holm's corrected p-values of two-sided tests; 1 on the diagonal.
     """
 
     names: list[str]
@@ -36,39 +38,29 @@ class Comparison:
     def mean(self, name: str) -> float:
         return float(self.values[self.names.index(name)].mean())
 
-    def between(self, one: str, other: str) -> float:
+    def between(self, name: str, other: str) -> float:
         """The corrected p-value of two names."""
-        return float(self.p[self.names.index(one), self.names.index(other)])
-
-    def differ(self, one: str, other: str) -> bool:
-        """Whether two names' numbers differ by more than the noise."""
-        return self.between(one, other) < LEVEL
-
-    def above(self, name: str) -> list[str]:
-        """The names whose numbers are higher than those of ``name`` by more than the
-        noise.
-        """
-        return [
-            other
-            for other in self.names
-            if self.differ(other, name) and self.mean(other) > self.mean(name)
-        ]
+        return float(self.p[self.names.index(name), self.names.index(other)])
 
 
 def compare(values: Mapping[str, np.ndarray]) -> Comparison:
     """Compare each pair of names.
 
     values: by name finite numbers ``[pairs]``, at the same position of the same client
-    in the same partition.
+        in the same partition.
     """
     from scipy.stats import wilcoxon  # takes a second to import
 
-    names, numbers = list(values), np.stack(list(values.values()))
+    names = list(values)
+    numbers = np.stack(list(values.values()))
     pairs = list(combinations(range(len(names)), 2))
-    apart = [numbers[i] - numbers[j] for i, j in pairs]
-    found = np.array([wilcoxon(one).pvalue if one.any() else 1.0 for one in apart])
+    uncorrected = np.ones(len(pairs))
+    for position, (i, j) in enumerate(pairs):
+        differences = numbers[i] - numbers[j]
+        if differences.any():
+            uncorrected[position] = wilcoxon(differences).pvalue
     p = np.ones((len(names), len(names)))
-    for (i, j), corrected in zip(pairs, holm(found), strict=True):
+    for (i, j), corrected in zip(pairs, holm(uncorrected), strict=True):
         p[i, j] = p[j, i] = corrected
     return Comparison(names, numbers, p)
 
@@ -81,7 +73,8 @@ def holm(p: np.ndarray) -> np.ndarray:
     Statist. 6 (1979).
     """
     order = np.argsort(p, kind="stable")
-    steps = np.minimum(1, (len(p) - np.arange(len(p))) * p[order])
+    remaining = len(p) - np.arange(len(p))  # tests with a p-value at least as large
+    steps = np.minimum(1, remaining * p[order])
     corrected = np.empty(len(p))
     corrected[order] = np.maximum.accumulate(steps)
     return corrected

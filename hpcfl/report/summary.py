@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import measures, plugins, protocols
+from hpcfl.experiment import plugins, protocols
 from hpcfl.experiment.config import fingerprint
+from hpcfl.report.outcome import Summary, summarise
 from hpcfl.scores._described import Described, Measure, resolve
+from hpcfl.scores._metric_name import MetricName
 from hpcfl.storage import life, run_folder
 from hpcfl.storage import results as recorded
 from hpcfl.storage.life import Life
-from hpcfl.storage.moments import AFTER, BEFORE, counts, moments, scores
+from hpcfl.storage.moments import counts, scores
 from hpcfl.storage.results import Results
 
 if TYPE_CHECKING:
@@ -29,45 +31,6 @@ if TYPE_CHECKING:
 
 Stretch = tuple[int, int]  # rounds without a gap: the first and the last of them
 SHOWN = 12  # stretches that a note names
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A run in a few numbers; None where nothing is known yet. Accuracies are in [0,
-    1].
-
-    The column that counts is ``evaluation.score`` or the method's own; the number in it
-    that counts is ``evaluation.metric``. ``best`` is the round that is best by it,
-    ``last`` the last round that has it, both as ``{"round", "pre", "post"}`` with that
-    number before and after local training, and in the column that counts if it is
-    another. ``tail`` has the means over the last tenth of the rounds, with
-    ``"rounds"``, the first and the last of them. The models after the last aggregation
-    count as round R + 1, which most methods score only before training.
-    """
-
-    method: str
-    dataset: str
-    rounds: int  # how many were played
-    finished: bool
-    best: dict[str, Any] | None
-    last: dict[str, Any] | None
-    tail: dict[str, Any] | None
-    digest: str | None  # of the state in the newest checkpoint
-    seconds_per_round: float | None  # mean wall time, without the first round
-    floats_up: float | None  # from a client that takes part, in a round, on average
-    floats_down: float | None  # to a client in a round, on average
-    state: str  # one word, see ``storage/life.py``
-    notes: list[str]  # what is damaged or lost
-    scores: dict[str, float | None] = field(
-        default_factory=dict
-    )  # of the column that counts, in ``best``
-    # the number that counts, of clients never trained with, before and after a training
-    # of their own
-    newcomers: dict[str, float | None] | None = None
-    # the samples that ``best`` is chosen on; its numbers are of test samples anyway
-    best_by: str = "test"
-    # the number that counts in ``best``, of held-out training samples
-    best_validation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -82,28 +45,33 @@ class Run:
     metric: str  # the recorded name of the number in it that counts
     life: Life
     notes: list[str] = field(default_factory=list)  # those of ``summary``
-    own: Collection[
-        str
-    ] = ()  # the user's own plugins that may be imported to look at models
+    # the user's own plugins that may be imported to look at models
+    own: Collection[str] = ()
 
     def __repr__(self) -> str:
         """Three lines: what was run, how far it is, what came out."""
         best = self.summary.best
-        result = (
-            f"best {self.score}/{self.metric} {best[self.score]:.4f} in round "
-            f"{best['round']}, chosen on {self.summary.best_by} samples"
-            if best
-            else "no round yet"
-        )
+        result = "no round yet"
+        if best:
+            result = (
+                f"best {self.counted} {best[self.score]:.4f} in round {best['round']}, "
+                f"chosen on {self.summary.best_by} samples"
+            )
+        played = f"{self.summary.rounds} of {self.config['rounds']} rounds"
         return (
             f"{self.folder}: {self.summary.method} on {self.summary.dataset}\n"
-            f"{self.summary.state}, {self.summary.rounds} of {self.config['rounds']} rounds\n{result}"
+            f"{self.summary.state}, {played}\n{result}"
         )
 
     @property
     def label(self) -> str:
         """The folder's name, which for a cell of a sweep is what sets it apart."""
         return self.folder.name
+
+    @property
+    def counted(self) -> MetricName:
+        """The name of the number that counts."""
+        return MetricName(self.metric, self.score)
 
     @property
     def scores(self) -> dict[str, Described]:
@@ -127,15 +95,15 @@ class Run:
         UserError.
         """
         recorded = sorted(
-            name.removesuffix(f"/{self.metric}")
-            for name in self.results.values
-            if name.endswith(f"/{self.metric}") and not name.startswith("clients/")
+            name.column
+            for name in self.results.names
+            if name.number == self.metric and not name.of_clients
         )
         if recorded and column not in (*recorded, "pre", "post"):
             raise UserError(
                 f"{self.folder}: '{column}' was not scored{plugins.nearest(column, recorded)}"
             )
-        return _series(self.results, f"{column}/{self.metric}")
+        return self.results.series(MetricName(self.metric, column))
 
     def row(self) -> dict[str, Any]:
         """The run in a row of a table: its configuration by dotted key, and what came
@@ -148,18 +116,17 @@ class Run:
         were.
         """
         summary = self.summary
-        ends = {
-            f"{end}{suffix}": chosen and chosen[key]
-            for end, chosen in (("best", summary.best), ("last", summary.last))
-            for suffix, key in (("", self.score), ("_round", "round"))
-        }
+        best, last = summary.best, summary.last
         return {
             **protocols.flat(self.config),
             "state": summary.state,
             "played": summary.rounds,
             "column": self.score,
             "metric": self.metric,
-            **ends,
+            "best": best and best[self.score],
+            "best_round": best and best["round"],
+            "last": last and last[self.score],
+            "last_round": last and last["round"],
             "best_by": summary.best_by,
             "best_validation": summary.best_validation,
             "digest": summary.digest,
@@ -277,24 +244,24 @@ def load(folder: Path, own: Collection[str] = ()) -> Run:
             "; ".join([f"{folder}: no run of hpcfl can be read here", *notes])
         )
     run = run or results.header.get(recorded.RUN)
-    its_life = life.look(folder, config["rounds"], results, run)
-    notes += [*its_life.others, *_lost(folder, its_life, results)]
+    run_life = life.look(folder, config["rounds"], results, run)
+    notes += [*run_life.others, *_lost(folder, run_life, results)]
     column, measure = counts(config["evaluation"], results)
-    summary = _summarise(config, results, column, measure, its_life, notes)
+    summary = summarise(config, results, column, measure, run_life, notes)
     return Run(
-        folder, summary, config, results, column, measure.recorded, its_life, notes, own
+        folder, summary, config, results, column, measure.recorded, run_life, notes, own
     )
 
 
 def load_all(folder: Path, own: Collection[str] = ()) -> list[Run]:
     """The run in a folder, or the runs in a sweep's folder, sorted by name; see
-    ``found``.
+    ``runs_in``.
 
     own: as for ``load``. Raises UserError if there is no run.
     """
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
-    return found([folder], own) or [load(folder, own)]
+    return runs_in([folder], own) or [load(folder, own)]
 
 
 def runs_below(
@@ -306,32 +273,31 @@ def runs_below(
     These are the ones that ``--fresh`` moved aside, see ``_places``. own: as for
     ``load``. Raises UserError if there is no run, or a folder without any.
     """
-    current, aside = _places(
-        folders, lambda folder: sorted(folder.glob("**/"))
-    )  # with the folder
-    real = [place.resolve() for place in [*current, *aside]]
-    if empty := [
-        one
-        for one in folders
-        if not any(place.is_relative_to(one.resolve()) for place in real)
-    ]:
-        raise UserError(f"{empty[0]}: no run of hpcfl here")
+
+    def all_below(folder: Path) -> list[Path]:
+        return sorted(folder.glob("**/"))  # the folder itself, too
+
+    current, aside = _places(folders, all_below)
+    resolved = [place.resolve() for place in [*current, *aside]]
+    for folder in folders:
+        if not any(place.is_relative_to(folder.resolve()) for place in resolved):
+            raise UserError(f"{folder}: no run of hpcfl here")
     if not current:
         raise UserError(
-            f"{aside[0]}: --fresh moved it aside, and there is no other run; name it alone"
+            f"{aside[0]}: --fresh moved it aside, and there is no other run; name it "
+            "alone"
         )
-    more = f" and {len(aside) - 1} more" if len(aside) > 1 else ""
-    notes = (
-        [
-            f"left out, as --fresh moved it aside: {aside[0]}{more}; named alone it counts"
-        ]
-        if aside
-        else []
-    )
+    notes = []
+    if aside:
+        more = f" and {len(aside) - 1} more" if len(aside) > 1 else ""
+        notes.append(
+            f"left out, as --fresh moved it aside: {aside[0]}{more}; named alone it "
+            "counts"
+        )
     return [load(place, own) for place in current], notes
 
 
-def found(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
+def runs_in(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
     """The runs in some folders, or one level below one that is a sweep's; none of one
     without a run.
 
@@ -340,15 +306,12 @@ def found(folders: Sequence[Path], own: Collection[str] = ()) -> list[Run]:
     """
 
     def cells(folder: Path) -> list[Path]:
-        return (
-            [folder]
-            if run_folder.is_run(folder)
-            else sorted(folder.iterdir())
-            if folder.is_dir()
-            else []
-        )
+        if run_folder.is_run(folder):
+            return [folder]
+        return sorted(folder.iterdir()) if folder.is_dir() else []
 
-    return [load(place, own) for place in _places(folders, cells)[0]]
+    current, _ = _places(folders, cells)
+    return [load(place, own) for place in current]
 
 
 def _places(
@@ -358,9 +321,8 @@ def _places(
     them lie aside.
 
     Each is there once. What ``--fresh`` moved aside counts as a run only where it is
-    the one folder that is
-    named: among several, which the shell or a pattern may have found, and below one,
-        nobody asked for it.
+    the one folder that is named: among several, which the shell or a pattern may have
+    found, and below one, nobody asked for it.
     """
     current, aside = dict[Path, Path](), dict[Path, Path]()
     for folder in folders:
@@ -377,11 +339,9 @@ def as_json(folder: Path) -> dict[str, Any]:
     runs by name.
     """
     runs = load_all(folder)
-    return (
-        {run.label: asdict(run.summary) for run in runs}
-        if is_sweep(folder, runs)
-        else asdict(runs[0].summary)
-    )
+    if is_sweep(folder, runs):
+        return {run.label: asdict(run.summary) for run in runs}
+    return asdict(runs[0].summary)
 
 
 def is_sweep(folder: Path, runs: list[Run]) -> bool:
@@ -405,20 +365,19 @@ def _description(folder: Path, notes: list[str]) -> Mapping[str, Any] | None:
         return None
 
 
-def _lost(folder: Path, its_life: Life, results: Results) -> list[str]:
+def _lost(folder: Path, run_life: Life, results: Results) -> list[str]:
     """Lines about what damage took for good: metrics of rounds that were played, a
     finished run's state.
     """
     played = results.rounds[results.played].tolist()
-    missing = _between([0, *played, max([its_life.done, *played]) + 1])
-    lines = (
-        [
-            f"{folder}: the metrics of {ranges(missing)} are lost, their files were damaged"
-        ]
-        if missing
-        else []
-    )
-    if its_life.finished and its_life.lost:
+    missing = _between([0, *played, max([run_life.done, *played]) + 1])
+    lines = []
+    if missing:
+        lines.append(
+            f"{folder}: the metrics of {ranges(missing)} are lost, their files were "
+            "damaged"
+        )
+    if run_life.finished and run_life.lost:
         lines.append(
             f"{folder}: its checkpoints are damaged, the final state is lost; "
             "--fresh makes it again"
@@ -440,13 +399,13 @@ def _between(rounds: Sequence[int]) -> list[Stretch]:
 
 def stretches(rounds: Iterable[int]) -> list[Stretch]:
     """The same rounds as stretches, both ascending."""
-    found: list[Stretch] = []
+    ranges: list[Stretch] = []
     for number in rounds:
-        if found and found[-1][1] == number - 1:
-            found[-1] = found[-1][0], number
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1] = ranges[-1][0], number
         else:
-            found.append((number, number))
-    return found
+            ranges.append((number, number))
+    return ranges
 
 
 def ranges(of: Sequence[Stretch]) -> str:
@@ -459,112 +418,3 @@ def ranges(of: Sequence[Stretch]) -> str:
     several = len(of) > 1 or of[0][0] < of[0][1]
     more = f" and {len(of) - SHOWN} more" if len(of) > SHOWN else ""
     return f"round{'s' if several else ''} {', '.join(texts)}{more}"
-
-
-def _summarise(
-    config: Mapping[str, Any],
-    results: Results,
-    column: str,
-    measure: Measure,
-    its_life: Life,
-    notes: list[str],
-) -> Summary:
-    """``column``: the one that counts; ``measure``: the number in it that does."""
-    played, metric = results.played, measure.recorded
-    chosen = _series(results, f"{measures.chosen_in(config, column)}/{metric}")
-    held_out = _series(results, f"{measures.VALIDATION}{column}/{metric}")
-    found = moments(
-        results.rounds, _series(results, f"{column}/{metric}"), measure.rank, chosen
-    )
-    return Summary(
-        method=config["method"]["name"],
-        dataset=config["data"]["dataset"],
-        rounds=int(results.rounds[played].max(initial=0)),
-        finished=its_life.finished,
-        best=None if found is None else _round(results, found.best, column, metric),
-        last=None if found is None else _round(results, found.last, column, metric),
-        tail=None
-        if found is None
-        else _mean_round(results, found.tail, column, metric),
-        digest=its_life.digest
-        if not its_life.finished or its_life.done == its_life.asked
-        else None,
-        seconds_per_round=_mean(_series(results, "seconds/round")[played][1:]),
-        floats_up=_mean(_series(results, "clients/floats_up")[played]),
-        floats_down=_mean(_series(results, "floats_down")[played]),
-        state=its_life.state,
-        notes=notes,
-        scores={} if found is None else _all_of(results, found.best, column),
-        best_by=measures.best_by(config),
-        best_validation=None if found is None else _mean(held_out[[found.best]]),
-        newcomers=_of_newcomers(results, metric),
-    )
-
-
-def _round(results: Results, position: int, column: str, metric: str) -> dict[str, Any]:
-    """The number of the round at ``position`` and its metric, as ``Summary.best`` has
-    them.
-    """
-    numbers = {
-        name: float(_series(results, f"{name}/{metric}")[position])
-        for name in dict.fromkeys(("pre", "post", column))
-    }
-    return {
-        "round": int(results.rounds[position]),
-        **{
-            name: number if np.isfinite(number) else None
-            for name, number in numbers.items()
-        },
-    }
-
-
-def _mean_round(
-    results: Results, positions: list[int], column: str, metric: str
-) -> dict[str, Any]:
-    """The first and the last round of ``positions``, and means of the metric over them."""
-    means = {
-        name: _mean(_series(results, f"{name}/{metric}")[positions])
-        for name in dict.fromkeys(("pre", "post", column))
-    }
-    return {
-        "rounds": [
-            int(results.rounds[positions[0]]),
-            int(results.rounds[positions[-1]]),
-        ],
-        **means,
-    }
-
-
-def _all_of(results: Results, position: int, column: str) -> dict[str, float | None]:
-    """All that was recorded of a column in the round at ``position``, by name."""
-    numbers = {
-        name.removeprefix(f"{column}/"): float(values[position])
-        for name, values in sorted(results.values.items())
-        if name.startswith(f"{column}/") and values.ndim == 1
-    }
-    return {
-        name: number if np.isfinite(number) else None
-        for name, number in numbers.items()
-    }
-
-
-def _of_newcomers(results: Results, metric: str) -> dict[str, float | None] | None:
-    """As ``Summary.newcomers`` has it; None where there are none."""
-    if f"{BEFORE}/{metric}" not in results.values:
-        return None
-    return {
-        column.rpartition("/")[2]: _mean(_series(results, f"{column}/{metric}")[-1:])
-        for column in (BEFORE, AFTER)
-    }
-
-
-def _series(results: Results, name: str) -> np.ndarray:
-    """What was recorded under a name, [T, ...] by round; all NaN if nothing was."""
-    return results.values.get(name, np.full(len(results.rounds), np.nan))
-
-
-def _mean(values: np.ndarray) -> float | None:
-    """The mean of those that are finite; None if none is, or where it is no float."""
-    known = values[np.isfinite(values)]
-    mean = float(known.mean()) if known.size else np.nan
-    return mean if np.isfinite(mean) else None

@@ -4,31 +4,21 @@ over seeds.
 
 import math
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.console import Console
 from rich.measure import Measurement
 
 from hpcfl.errors import UserError
-from hpcfl.experiment import measures
-from hpcfl.report import pairing, summary, table_formats
-from hpcfl.report.arrangement import (
-    OF_DATA,
-    Arrangement,
-    Placed,
-    arrange,
-    label,
-    seeds,
-)
-from hpcfl.report.grid import Entry, Grid
-from hpcfl.report.population import clients_text, few, mixed
+from hpcfl.report import frames, pairing, summary, table_formats
+from hpcfl.report.arrangement import OF_DATA, Arrangement, arrange, label, seeds
+from hpcfl.report.client_counts import clients_text, few, mixed
+from hpcfl.report.grid import Grid
 from hpcfl.report.reading import (
     VALIDATION,
-    Number,
     named,
     read_at,
     refuse_unknown,
@@ -37,6 +27,10 @@ from hpcfl.report.reading import (
 )
 from hpcfl.report.summary import Run
 from hpcfl.report.text import WIDEST, literal, plain
+from hpcfl.scores._metric_name import MetricName, held_out, models_of
+
+if TYPE_CHECKING:
+    import pandas
 
 NOTED = (
     "versions.hpcfl",
@@ -70,16 +64,17 @@ LOWER_IS_BETTER = (
 class Reading:
     """Which numbers a table has.
 
-    metric: a recorded number such as ``post/mean`` or ``seconds/round``; or, in the
-        column that counts, a score (``accuracy``), SCORE/SUMMARY, or a recorded name
-        such as ``macro_f1_std``; "" for the one that counts in the first run;
-        "validation" for the one that counts in each, on held-out training samples.
-    at: where it is read in a run, "best", "last" or "tail" (see
-        ``storage/moments.py``).
-    std: the standard deviation over seeds, "population" as in PFLlib's tables, or
-        "sample".
-    test: whether notes say which rows differ by more than the noise (see
-        ``pairing.py``).
+    Attributes:
+        metric: A recorded number such as ``post/mean`` or ``seconds/round``; or, in the
+            column that counts, a score (``accuracy``), SCORE/SUMMARY, or a recorded
+            name such as ``macro_f1_std``; "" for the one that counts in the first run;
+            "validation" for the one that counts in each, on held-out training samples.
+        at: Where it is read in a run, "best", "last" or "tail" (see
+            ``storage/moments.py``).
+        std: The standard deviation over seeds, "population" as in PFLlib's tables, or
+            "sample".
+        test: Whether notes say which rows differ by more than the noise (see
+            ``pairing.py``).
     """
 
     metric: str = ""
@@ -142,8 +137,6 @@ def _of_clients(runs: list[Run], reading: Reading) -> str:
     """Of each run the numbers of all clients in the rounds that count there, as CSV."""
     import pandas
 
-    from hpcfl.report import frames
-
     refuse_unknown(runs, reading.metric or runs[0].metric)
     chosen = {}
     for run in runs:
@@ -160,246 +153,225 @@ def make(
     columns: Sequence[str] = (),
     reading: Reading = Reading(),
 ) -> Grid:
-    """The table of the finished runs; those left out are named in its notes. Raises
-    UserError.
+    """The table of the finished runs; those left out are named in its notes.
 
-    rows, columns: dotted keys of the configuration; if empty, method × data set and
-    partition, and whatever else differs between runs.
+    Args:
+        runs: At least one.
+        rows: Dotted keys of the configuration; by default the method, and whatever else
+            differs between runs.
+        columns: Dotted keys of the configuration; by default data set and partition.
+        reading: Which numbers.
+
+    Raises:
+        UserError: Where nothing is finished, or nobody has such keys or numbers.
     """
     metric = reading.metric or runs[0].metric
     at = read_at(metric, reading.at)
-    found = arrange(runs, rows, columns)
-    refuse_unknown(found.runs, metric)
-    numbers = {
-        place: [value(placed.run, metric, at) for placed in cell]
-        for place, cell in found.cells.items()
-    }
-    name, measure = named(found.runs[0], metric)
-    factor, ddof = measure.factor if measure else 1, 1 if reading.std == "sample" else 0
-    best_by = {
-        place: _best_by(cell) if at == "best" else ""
-        for place, cell in found.cells.items()
-    }
-    entries = [
-        [
-            _entry(numbers[row, column], factor, ddof, best_by[row, column])
-            if (row, column) in numbers
-            else None
-            for column in found.columns
-        ]
-        for row in found.rows
-    ]
+    arranged = arrange(runs, rows, columns)
+    refuse_unknown(arranged.runs, metric)
+    name, measure = named(arranged.runs[0], metric)
+    if measure is None:
+        lower = any(word in str(name) for word in LOWER_IS_BETTER)
+    else:
+        lower = measure.better == "down"
+    frame = _numbers(arranged, metric, at)
     notes = [
-        *found.notes,
-        *_mixed_choices(best_by),
-        *_mixed_models(found, metric),
-        *_one_partition(found),
-        *_mixed_origins(found),
-        *_mixed_populations(found, numbers),
+        *arranged.notes,
+        *_mixed_choices(frame),
+        *_mixed_models(frame, name.number, metric == VALIDATION),
+        *_one_partition(arranged, frame),
+        *_mixed_origins(arranged, frame),
+        *_mixed_populations(arranged, frame),
     ]
     if reading.test:
-        notes += _tested(found, metric, at)
-    lower = (
-        measure.better == "down"
-        if measure
-        else any(word in name for word in LOWER_IS_BETTER)
-    )
+        notes += _tested(arranged, metric, at)
     return Grid(
+        _entries(frame, measure.factor if measure else 1, reading.std, lower),
+        arranged.rows,
+        arranged.columns,
         metric,
+        measure.kind if measure else "",
+        measure is not None and measure.percent,
         at,
         reading.std,
-        found.rows,
-        found.columns,
-        _mark_best(entries, lower),
-        measure is not None and measure.percent,
         notes,
     )
 
 
-def _tested(found: Arrangement, metric: str, at: str) -> list[str]:
+def _numbers(arranged: Arrangement, metric: str, at: str) -> "pandas.DataFrame":
+    """A row for each run: its place in the table, its number with the clients and the
+    models that this is of, and the samples that chose its best round.
+    """
+    import pandas
+
+    lines = []
+    for (row, column), run in zip(arranged.places, arranged.runs, strict=True):
+        number = value(run, metric, at)
+        lines.append(
+            {
+                "row": row,
+                "column": column,
+                "number": number.value,
+                "clients": number.clients,
+                "models": models_of(named(run, metric).column),
+                "best_by": run.summary.best_by if at == "best" else "",
+            }
+        )
+    return pandas.DataFrame(lines)
+
+
+def _entries(
+    frame: "pandas.DataFrame", factor: int, spread: str, lower: bool
+) -> "pandas.DataFrame":
+    """The entries of a ``Grid``.
+
+    Args:
+        frame: What ``_numbers`` returns.
+        factor: What numbers are multiplied by to be shown.
+        spread: As ``Reading.std``.
+        lower: Whether lower means are better.
+    """
+
+    # Those of numpy: pandas leaves out what is NaN.
+    def mean(numbers: "pandas.Series[float]") -> float:
+        return float((factor * numbers.to_numpy()).mean())
+
+    def std(numbers: "pandas.Series[float]") -> float:
+        if len(numbers) < 2:
+            return math.nan
+        ddof = 1 if spread == "sample" else 0
+        return float((factor * numbers.to_numpy()).std(ddof=ddof))
+
+    entries = frame.groupby(["row", "column"], sort=False).agg(
+        mean=("number", mean),
+        std=("number", std),
+        runs=("number", "size"),
+        clients=("clients", clients_text),
+        best_by=("best_by", lambda samples: " or ".join(sorted(set(samples)))),
+    )
+    means = entries.groupby("column")["mean"]
+    entries["best"] = entries["mean"] == means.transform("min" if lower else "max")
+    return entries
+
+
+def _tested(arranged: Arrangement, metric: str, at: str) -> list[str]:
     """A note for each column of the table on which rows differ by more than the noise.
     Raises UserError.
     """
-    name, measure = read = named(found.runs[0], metric)
+    name, measure = named(arranged.runs[0], metric)
     if measure is None or measure.kind == "std":
         raise UserError(
             f"--test compares clients by a score of theirs, and {metric} is none"
         )
-    column = read.column if metric == name else ""
-    column = VALIDATION if metric == VALIDATION else column
+    # the models to compare: those that the metric names, or each run's own
+    models = name.column if metric == str(name) else ""
+    models = VALIDATION if metric == VALIDATION else models
     notes = []
-    for where in found.columns:
-        rows = found.column(where)
-        same = (
-            len(
-                {
-                    repr([seeds(placed.setting) for placed in cell])
-                    for cell in rows.values()
-                }
-            )
-            == 1
-        )
-        notes.append(
-            pairing.note(
-                {row: [placed.run for placed in cell] for row, cell in rows.items()},
-                column,
-                measure,
-                at,
-                where,
-            )
-            if same
-            else f"{where}: not tested, the rows have not the same seeds"
-        )
+    for column in arranged.columns:
+        rows = arranged.column(column)
+        seeds_of_rows = {
+            repr([seeds(placed.setting) for placed in cell]) for cell in rows.values()
+        }
+        if len(seeds_of_rows) > 1:
+            notes.append(f"{column}: not tested, the rows have not the same seeds")
+            continue
+        runs = {row: [placed.run for placed in cell] for row, cell in rows.items()}
+        notes.append(pairing.note(runs, models, measure, at, column))
     return notes
 
 
-def _entry(values: list[Number], factor: float, ddof: int, best_by: str) -> Entry:
-    """The repetitions' numbers times ``factor``, summed up."""
-    numbers = factor * np.array([one.value for one in values])
-    return Entry(
-        float(numbers.mean()),
-        float(numbers.std(ddof=ddof)) if len(numbers) > 1 else math.nan,
-        len(numbers),
-        clients_text([one.clients for one in values]),
-        best_by,
-    )
+def _labels_by(
+    frame: "pandas.DataFrame", key: str, axis: str = "row"
+) -> dict[str, list[str]]:
+    """The labels of the rows, or of the columns, in which a column of the frame has a
+    value, by that value; without those where it is None.
+    """
+    labels = frame.groupby(key, sort=False)[axis].unique()
+    return {name: list(of_name) for name, of_name in labels.items()}
 
 
-def _best_by(cell: Sequence[Placed]) -> str:
-    """The samples that chose the best rounds of the runs in an entry."""
-    return " or ".join(sorted({placed.run.summary.best_by for placed in cell}))
-
-
-def _mixed_choices(best_by: dict[tuple[str, str], str]) -> list[str]:
+def _mixed_choices(frame: "pandas.DataFrame") -> list[str]:
     """A note where the best rounds of some runs were chosen on other samples than those
     of others.
-
-    best_by: as in ``Entry``, by row and column.
     """
-    rows: dict[str, dict[str, None]] = {}
-    for (row, _), samples in best_by.items():
-        rows.setdefault(samples, {})[row] = None
+    rows = _labels_by(frame, "best_by")
     if len(rows) < 2:
         return []
-    parts = (f"{samples} samples ({few(list(of))})" for samples, of in rows.items())
+    parts = [f"{samples} samples ({few(of)})" for samples, of in rows.items()]
     return [f"best rounds are chosen on {' and on '.join(parts)}"]
 
 
-def _one_partition(found: Arrangement) -> list[str]:
-    """A note on columns in which repetitions of an experiment all have one partition."""
-    columns = [
-        column
-        for column in found.columns
-        if any(
-            len(cell) > 1
-            and len({placed.setting.get("partition.seed") for placed in cell}) == 1
-            for cell in found.column(column).values()
-        )
+def _mixed_models(
+    frame: "pandas.DataFrame", number: str, validation: bool
+) -> list[str]:
+    """A note where numbers are of each method's own models, for some before and for
+    others after training.
+
+    validation: whether they are of held-out samples.
+    """
+    labels = _labels_by(frame, "models")
+    if len(labels) < 2:
+        return []
+    if sum(map(len, labels.values())) > frame["row"].nunique():
+        # rows do not tell these models apart, but columns do
+        labels = _labels_by(frame, "models", "column")
+    others = sorted(labels.keys() - MODELS.keys())
+    parts = [
+        f"{MODELS.get(models, models)} ({few(labels[models])})"
+        for models in (*MODELS, *others)
+        if models in labels
     ]
-    if columns == found.columns:
+    same = MetricName(number, held_out("post") if validation else "post")
+    return [
+        f"each method's own models: {', '.join(parts)}; --metric {same} is of the same "
+        "for all"
+    ]
+
+
+def _one_partition(arranged: Arrangement, frame: "pandas.DataFrame") -> list[str]:
+    """A note on columns in which repetitions of an experiment all have one partition."""
+    partitions = frame.assign(
+        seed=[repr(placed.setting.get("partition.seed")) for placed in arranged.placed]
+    )
+    counts = partitions.groupby(["column", "row"])["seed"].agg(["size", "nunique"])
+    shared = (counts["size"] > 1) & (counts["nunique"] == 1)
+    columns = [column for column in arranged.columns if shared[column].any()]
+    if columns == arranged.columns:
         return [ONE_PARTITION]
     return [f"{column}: {ONE_PARTITION}" for column in columns]
 
 
-def _mixed_models(found: Arrangement, metric: str) -> list[str]:
-    """A note where numbers are of each method's own models, for some before and for
-    others after training.
-    """
-    places: dict[str, list[tuple[str, str]]] = {}
-    for place, cell in found.cells.items():
-        for placed in cell:
-            column = named(placed.run, metric).column
-            places.setdefault(column, []).append(place)
-    if len(places) < 2:
-        return []
-    rows = [{row for row, _ in of} for of in places.values()]
-    apart = len(set.union(*rows)) == sum(map(len, rows))
-    axis = 0 if apart else 1  # where rows do not tell these models apart, columns do
-    prefix = measures.VALIDATION if metric == VALIDATION else ""
-    known = {
-        column: list(dict.fromkeys(place[axis] for place in places[column]))
-        for column in (*(f"{prefix}{model}" for model in MODELS), *sorted(places))
-        if column in places
-    }
-    parts = (
-        f"{MODELS.get(column.removeprefix(prefix), column)} ({few(of)})"
-        for column, of in known.items()
-    )
-    number = named(found.runs[0], metric).recorded.rpartition("/")[2]
-    return [
-        f"each method's own models: {', '.join(parts)}; --metric {prefix}post/{number} is of the same for all"
-    ]
-
-
-def _mixed_origins(found: Arrangement) -> list[str]:
+def _mixed_origins(arranged: Arrangement, frame: "pandas.DataFrame") -> list[str]:
     """A note for each thing that changes numbers, is none of the table's keys and not
     the same for all.
     """
     notes = []
     for key in NOTED:
-        rows: dict[
-            str, dict[str, None]
-        ] = {}  # by the key's value, the rows that have it
-        for (row, _), cell in found.cells.items():
-            for placed in cell:
-                if (
-                    content := placed.setting.get(key)
-                ) is not None:  # else it was not recorded
-                    rows.setdefault(str(content), {})[row] = None
-        if len(rows) > 1 and key not in found.down:
-            parts = (f"{content} ({few(list(of))})" for content, of in rows.items())
+        contents = [placed.setting.get(key) for placed in arranged.placed]
+        texts = [None if content is None else str(content) for content in contents]
+        rows = _labels_by(frame.assign(text=texts), "text")
+        if len(rows) > 1 and key not in arranged.down:
+            parts = [f"{text} ({few(labels)})" for text, labels in rows.items()]
             notes.append(f"these runs differ in {key}: {', '.join(parts)}")
     return notes
 
 
-def _mixed_populations(
-    found: Arrangement, numbers: dict[tuple[str, str], list[Number]]
-) -> list[str]:
+def _mixed_populations(arranged: Arrangement, frame: "pandas.DataFrame") -> list[str]:
     """A warning for each data set and partition whose numbers are of different numbers
     of clients.
     """
-    counts: dict[
-        str, dict[str, list[float]]
-    ] = {}  # of the data, of what else differs: numbers of clients
-    for place, cell in found.cells.items():
-        for placed, number in zip(cell, numbers[place], strict=True):
-            data, other = (
-                label(
-                    placed.setting,
-                    [
-                        key
-                        for key in (*found.across, *found.down)
-                        if key.startswith(OF_DATA) == of_data
-                    ],
-                )
-                for of_data in (True, False)
-            )
-            counts.setdefault(data, {}).setdefault(other, []).append(number.clients)
-    warnings = {
-        data: mixed({name: clients_text(of_name) for name, of_name in of.items()})
-        for data, of in counts.items()
-    }
-    return [f"{data}: {warning}" for data, warning in warnings.items() if warning]
-
-
-def _mark_best(
-    entries: list[list[Entry | None]], lower: bool
-) -> list[list[Entry | None]]:
-    """The same entries with ``best`` set in each column; ``lower``: whether lower means
-    are better.
-    """
-    choose: Callable[..., Any] = min if lower else max
-    best = [
-        choose(
-            (entry.mean for entry in column if entry and entry.mean == entry.mean),
-            default=None,
-        )
-        for column in zip(*entries, strict=True)
-    ]
-    return [
-        [
-            entry and replace(entry, best=entry.mean == top)
-            for entry, top in zip(row, best, strict=True)
-        ]
-        for row in entries
-    ]
+    keys = [*arranged.across, *arranged.down]
+    of_data = [key for key in keys if key.startswith(OF_DATA)]
+    of_rest = [key for key in keys if not key.startswith(OF_DATA)]
+    settings = [placed.setting for placed in arranged.placed]
+    labelled = frame.assign(
+        data=[label(setting, of_data) for setting in settings],
+        rest=[label(setting, of_rest) for setting in settings],
+    )
+    warnings = []
+    for data, of_one in labelled.groupby("data", sort=False):
+        clients = of_one.groupby("rest", sort=False)["clients"].agg(clients_text)
+        warning = mixed(clients.to_dict())
+        if warning:
+            warnings.append(f"{data}: {warning}")
+    return warnings

@@ -1,15 +1,19 @@
 """A grid of results as a table for a terminal, Markdown, LaTeX or CSV: pure functions."""
 
-import csv
-import io
 import re
 
 from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 
-from hpcfl.report.grid import Entry, Grid
+from hpcfl.report.grid import MISSING, Grid
 from hpcfl.report.text import literal, plain
+
+READ = {
+    "best": "at each run's best round by {best_by} samples",
+    "last": "of the last round",
+    "tail": "as mean of the last tenth of the rounds",
+}
 
 
 def terminal(grid: Grid) -> RenderableType:
@@ -23,15 +27,9 @@ def cells_of(grid: Grid) -> Table:
     table.add_column("")
     for column in grid.columns:
         table.add_column(literal(column), justify="right")
-    for row, entries in zip(grid.rows, grid.entries, strict=True):
-        texts = (cell(entry, grid, "±") for entry in entries)
-        table.add_row(
-            literal(row),
-            *(
-                f"[bold]{text}[/]" if entry and entry.best else text
-                for entry, text in zip(entries, texts, strict=True)
-            ),
-        )
+    cells = grid.texts.mask(grid.best, "[bold]" + grid.texts + "[/]")
+    for row, *texts in cells.itertuples():
+        table.add_row(literal(row), *texts)
     return table
 
 
@@ -39,129 +37,65 @@ def markdown(grid: Grid) -> str:
     """A table of GitHub's Markdown, with a line about the metric above and what was
     left out below.
     """
-    heading = ["", *map(_safe, grid.columns)]
+    cells = grid.texts.mask(grid.best, "**" + grid.texts + "**")
     lines = [
         _safe(title(grid)),
         "",
-        _line(heading),
+        _line(["", *map(_safe, grid.columns)]),
         _line(["---", *["---:"] * len(grid.columns)]),
     ]
-    for row, entries in zip(grid.rows, grid.entries, strict=True):
-        texts = (cell(entry, grid, "±") for entry in entries)
-        lines.append(
-            _line(
-                [
-                    _safe(row),
-                    *(
-                        f"**{text}**" if entry and entry.best else text
-                        for entry, text in zip(entries, texts, strict=True)
-                    ),
-                ]
-            )
-        )
-    return "\n".join([*lines, *(f"\n{_safe(note)}" for note in grid.notes)])
+    for row, *texts in cells.itertuples():
+        lines.append(_line([_safe(row), *texts]))
+    for note in grid.notes:
+        lines += ["", _safe(note)]
+    return "\n".join(lines)
 
 
 def latex(grid: Grid) -> str:
     """A ``tabular`` for the package booktabs."""
-    lines = [
-        f"% {plain(title(grid))}",
-        rf"\begin{{tabular}}{{l{'r' * len(grid.columns)}}}",
-        r"\toprule",
-        " & ".join(["", *map(_tex, grid.columns)]) + r" \\",
-        r"\midrule",
-    ]
-    for row, entries in zip(grid.rows, grid.entries, strict=True):
-        texts = (cell(entry, grid, r"\pm") for entry in entries)
-        cells = (
-            "--"
-            if text == MISSING
-            else f"$\\mathbf{{{text}}}$"
-            if entry and entry.best
-            else f"${text}$"
-            for entry, text in zip(entries, texts, strict=True)
-        )
-        lines.append(" & ".join([_tex(row), *cells]) + r" \\")
-    return "\n".join(
-        [
-            *lines,
-            r"\bottomrule",
-            r"\end{tabular}",
-            *(f"% {plain(note)}" for note in grid.notes),
-        ]
-    )
+    numbers = grid.texts.replace("±", r"\\pm", regex=True)
+    numbers = numbers.mask(grid.best, r"\mathbf{" + numbers + "}")
+    cells = ("$" + numbers + "$").mask(grid.texts == MISSING, "--")
+    styler = cells.rename(index=plain, columns=plain).style
+    for axis in ("index", "columns"):
+        styler.format_index(escape="latex", axis=axis)
+    alignment = "l" + "r" * len(grid.columns)
+    tabular = styler.to_latex(column_format=alignment, hrules=True)
+    notes = [f"% {plain(note)}" for note in grid.notes]
+    return "\n".join([f"% {plain(title(grid))}", tabular.rstrip("\n"), *notes])
 
 
 def long_csv(grid: Grid) -> str:
     """A line for each entry, in full precision: row, column, metric, at, mean, std,
     runs, clients, best_by.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(
-        ["row", "column", "metric", "at", "mean", "std", "runs", "clients", "best_by"]
-    )
-    for row, entries in zip(grid.rows, grid.entries, strict=True):
-        for column, entry in zip(grid.columns, entries, strict=True):
-            if entry is not None:
-                names = map(plain, (row, column, grid.metric, grid.at))
-                writer.writerow(
-                    [
-                        *names,
-                        repr(entry.mean),
-                        repr(entry.std),
-                        entry.runs,
-                        entry.clients,
-                        entry.best_by,
-                    ]
-                )
-    return text.getvalue().rstrip("\n")
+    from pandas import MultiIndex
+
+    places = MultiIndex.from_product([grid.rows, grid.columns])
+    entries = grid.entries.reindex(places.intersection(grid.entries.index, sort=False))
+    lines = entries.drop(columns="best").rename_axis(["row", "column"]).reset_index()
+    lines.insert(2, "metric", plain(grid.metric))
+    lines.insert(3, "at", plain(grid.at))
+    for labels in ("row", "column"):
+        lines[labels] = lines[labels].map(plain)
+    text = lines.to_csv(index=False, na_rep="nan", lineterminator="\n")
+    return str(text).rstrip("\n")
 
 
-TEX = {letter: f"\\{letter}" for letter in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-}
-MOMENTS = {
-    "best": "at each run's best round by {best_by} samples",
-    "last": "of the last round",
-    "tail": "as mean of the last tenth of the rounds",
-}
-MISSING = "–"  # of what was not run, or has no such number
 TEXTS = {"markdown": markdown, "csv": long_csv, "latex": latex}
 
 
 def title(grid: Grid) -> str:
     """What the numbers of the grid are, in a line."""
-    seeds = _most_runs(grid)
-    over = (
-        f"mean ± {grid.spread} standard deviation over {seeds} seeds"
-        if seeds > 1
-        else "one seed"
-    )
-    entries = [entry for row in grid.entries for entry in row if entry]
-    clients = {entry.clients for entry in entries if entry.clients}
-    best_by = " or ".join(sorted({entry.best_by for entry in entries}))
-    moment = MOMENTS[grid.at].format(best_by=best_by)
+    seeds = grid.entries["runs"].max()
+    spread = f"mean ± {grid.spread} standard deviation over {seeds} seeds"
+    over = spread if seeds > 1 else "one seed"
+    best_by = " or ".join(sorted(set(grid.entries["best_by"])))
+    read = READ[grid.at].format(best_by=best_by)
+    clients = set(grid.entries["clients"]) - {""}
     of = f", of {clients.pop()} clients" if len(clients) == 1 else ""
-    return f"{grid.metric}{' in %' if grid.percent else ''} {moment}{of}, {over}"
-
-
-def _most_runs(grid: Grid) -> int:
-    """The largest number of repetitions of an entry."""
-    return max(entry.runs for row in grid.entries for entry in row if entry)
-
-
-def cell(entry: Entry | None, grid: Grid, sign: str) -> str:
-    """An entry as ``85.31 ± 0.42``, with ``(2)`` behind it if it has only 2 runs and
-    others have more.
-    """
-    if entry is None or entry.mean != entry.mean:
-        return MISSING
-    form = ".2f" if grid.percent else ".4g"
-    spread = f" {sign} {entry.std:{form}}" if entry.runs > 1 else ""
-    return f"{entry.mean:{form}}{spread}{f' ({entry.runs})' if entry.runs < _most_runs(grid) else ''}"
+    unit = " in %" if grid.percent else ""
+    return f"{grid.metric}{unit} {read}{of}, {over}"
 
 
 def _line(cells: list[str]) -> str:
@@ -171,7 +105,3 @@ def _line(cells: list[str]) -> str:
 def _safe(text: str) -> str:
     """Text escaped for Markdown, where a '_' within a word needs no escape."""
     return re.sub(r"([\\`*\[\]<>|])", r"\\\1", plain(text))
-
-
-def _tex(text: str) -> str:
-    return "".join(TEX.get(letter, letter) for letter in plain(text))

@@ -5,26 +5,23 @@ terminal.
 import textwrap
 from pathlib import Path
 
-import numpy as np
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hpcfl.report.population import clients_text, mixed
-from hpcfl.report.reading import VALIDATION, holds_out, own_column
+from hpcfl.report.client_counts import clients_text, mixed
+from hpcfl.report.reading import VALIDATION, holds_out, own_column, where_scored
 from hpcfl.report.summary import Run, is_sweep, load_all
 from hpcfl.report.text import literal, plain
-from hpcfl.storage.moments import AFTER, BEFORE, CLIENTS, moments
+from hpcfl.scores._metric_name import CLIENTS, MetricName
+from hpcfl.storage.moments import AFTER, BEFORE
 
-MOMENTS = (
-    ("pre", "before"),
-    ("post", "after"),
-)  # column, how it is called in the table
+# columns, and how they are called in the table
+MODELS = (("pre", "before"), ("post", "after"))
 NEWCOMERS = ((BEFORE, "new"), (AFTER, "tuned"))
-MEANINGS = {
-    "weighted": "of all samples"
-}  # summaries that are not said by their name and "over clients"
+# summaries that are not said by their name and "over clients"
+MEANINGS = {"weighted": "of all samples"}
 LEGEND = (
     "{score}{unit} before and after local training, on test samples{held_out}. ▸ counts: "
     "its best round is chosen on {best_by} samples. last: the last round; tail: mean "
@@ -65,12 +62,12 @@ def show(folder: Path, runs: list[Run] | None = None, explain: bool = False) -> 
     console.print(table(best_first(runs)))
     said = explanation(runs) if explain else legend(runs)
     console.print(Text(said), style="dim", soft_wrap=True)
-    if warning := mixed(
-        {
-            run.label: _clients(run, run.score, _positions(run, run.score, "best"))
-            for run in runs
-        }
-    ):
+    clients = {}
+    for run in runs:
+        positions = where_scored(run, run.score, "best")
+        clients[run.label] = _clients(run, run.score, positions)
+    warning = mixed(clients)
+    if warning:
         console.print(literal(f"note: {warning}"), soft_wrap=True)
     if not is_sweep(folder, runs):
         console.print(f"state: {_state(runs[0])}", soft_wrap=True)
@@ -154,32 +151,18 @@ def table(runs: list[Run]) -> Table:
     overview.add_column("models", no_wrap=True)
     # of a user's own score, module:Class, the class alone, and a line a word: so the
     # runs' names have room
-    score = Text("_\n").join(
-        map(literal, _scores_of(runs).rpartition(":")[2].split("_"))
-    )
+    words = _scores_of(runs).rpartition(":")[2].split("_")
+    score = Text("_\n").join(map(literal, words))
     for heading in (score, "mean ± std", "worst", "at", "of", "floats", "s/round"):
         overview.add_column(heading, justify="right", no_wrap=True)
     for run in runs:
-        lines = [
-            (
-                f"{'▸' if column == run.score else ' '}{moment}",
-                *_numbers(run, column, "best"),
-            )
-            for column, moment in MOMENTS
-        ]
-        if holds_out(run):
-            held_out = own_column(run, VALIDATION)
-            lines.append((VALIDATION, *_numbers(run, held_out, "best")))
-        lines += [(f" {at}", *_numbers(run, run.score, at)) for at in ("last", "tail")]
-        lines += [
-            (f" {moment}", *_numbers(run, column, "last"))
-            for column, moment in _newcomers(run)
-        ]
-        floats = f"{_number(run.summary.floats_down, ',.0f')} ↓\n{_number(run.summary.floats_up, ',.0f')} ↑"
+        lines = [(name, *_numbers(run, column, at)) for name, column, at in _lines(run)]
+        floats_down = _number(run.summary.floats_down, ",.0f")
+        floats_up = _number(run.summary.floats_up, ",.0f")
         overview.add_row(
             _title(run),
-            *("\n".join(pair) for pair in zip(*lines, strict=True)),
-            floats,
+            *("\n".join(texts) for texts in zip(*lines, strict=True)),
+            f"{floats_down} ↓\n{floats_up} ↑",
             _number(run.summary.seconds_per_round, ".3f"),
             end_section=True,
         )
@@ -189,25 +172,37 @@ def table(runs: list[Run]) -> Table:
 def _title(run: Run) -> Text:
     """The run's name and method, and how far it is if it is not finished."""
     summary = run.summary
-    title = literal(
-        run.label if summary.method in run.label else f"{run.label} {summary.method}"
-    )
-    return (
-        title
-        if summary.finished
-        else title.append(f"\n{summary.rounds} of {run.config['rounds']}")
-    )
+    named = summary.method in run.label
+    title = literal(run.label if named else f"{run.label} {summary.method}")
+    if not summary.finished:
+        title.append(f"\n{summary.rounds} of {run.config['rounds']}")
+    return title
+
+
+def _lines(run: Run) -> list[tuple[str, str, str]]:
+    """What the lines of a run are called, the column of models that each is of, and
+    where it is read.
+    """
+    lines = []
+    for column, name in MODELS:
+        mark = "▸" if column == run.score else " "
+        lines.append((f"{mark}{name}", column, "best"))
+    if holds_out(run):
+        lines.append((VALIDATION, own_column(run, VALIDATION), "best"))
+    lines += [(f" {at}", run.score, at) for at in ("last", "tail")]
+    lines += [(f" {name}", column, "last") for column, name in _newcomers(run)]
+    return lines
 
 
 def _newcomers(run: Run) -> list[tuple[str, str]]:
     """The columns of newcomers that the run has scored, and what they are called in the
     table.
     """
-    recorded = run.results.values
+    recorded = run.results.names
     return [
-        (column, moment)
-        for column, moment in NEWCOMERS
-        if f"{column}/{run.metric}" in recorded
+        (column, name)
+        for column, name in NEWCOMERS
+        if MetricName(run.metric, column) in recorded
     ]
 
 
@@ -215,58 +210,36 @@ def _numbers(run: Run, column: str, at: str) -> tuple[str, str, str, str, str]:
     """Of a column the score that counts, its mean ± std, its worst tenth, the rounds,
     how many clients.
     """
-    positions = _positions(run, column, at)
+    positions = where_scored(run, column, at)
     if not positions:
         return "–", "–", "–", "–", "–"
     described = run.scores.get(run.measure.score)
-    names = described["recorded"] if described else {"": run.metric}
+    numbers = described["recorded"] if described else {"": run.metric}
+    first_kind = next(iter(numbers))
     first, mean, std, worst = (
-        _shown(run, column, names.get(kind), positions)
-        for kind in (next(iter(names)), "mean", "std", "worst_tenth")
+        _shown(run, column, numbers.get(kind), positions)
+        for kind in (first_kind, "mean", "std", "worst_tenth")
     )
-    rounds = dict.fromkeys(
-        str(run.results.rounds[position]) for position in (positions[0], positions[-1])
-    )
-    return (
-        first,
-        f"{mean} ± {std}",
-        worst,
-        "–".join(rounds),
-        _clients(run, column, positions) or "–",
-    )
-
-
-def _positions(run: Run, column: str, at: str) -> list[int]:
-    """Where a column is read: at "last" or "tail"; at "best", the run's best round, or
-    the latest before.
-    """
-    numbers, best = run.accuracy(column), run.summary.best
-    if best and at == "best":
-        numbers = np.where(run.results.rounds <= best["round"], numbers, np.nan)
-    found = moments(run.results.rounds, numbers, run.measure.rank)
-    if found is None or best is None:
-        return []
-    return found.tail if at == "tail" else [found.last]
+    ends = run.results.rounds[[positions[0], positions[-1]]].tolist()
+    rounds = "–".join(map(str, dict.fromkeys(ends)))
+    clients = _clients(run, column, positions) or "–"
+    return first, f"{mean} ± {std}", worst, rounds, clients
 
 
 def _clients(run: Run, column: str, positions: list[int]) -> str:
     """Of how many clients a column's numbers are; "" where that was not recorded."""
-    clients = run.results.values.get(
-        f"{column}/{CLIENTS}", np.full(len(run.results.rounds), np.nan)
-    )
+    clients = run.results.series(MetricName(CLIENTS, column))
     return clients_text(clients[positions].tolist())
 
 
-def _shown(run: Run, column: str, name: str | None, positions: list[int]) -> str:
-    """The mean of the number ``COLUMN/name`` over rounds as text; a dash if it was not
+def _shown(run: Run, column: str, number: str | None, positions: list[int]) -> str:
+    """The mean of a column's number over rounds as text; a dash if it was not
     recorded.
     """
-    values = run.results.values.get(f"{column}/{name}")
-    return (
-        "–"
-        if name is None or values is None
-        else run.measure.shown(values[positions].mean())
-    )
+    if number is None or MetricName(number, column) not in run.results.names:
+        return "–"
+    values = run.results.series(MetricName(number, column))
+    return run.measure.shown(values[positions].mean())
 
 
 def _number(value: float | None, form: str) -> str:

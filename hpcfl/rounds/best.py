@@ -9,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from hpcfl.scores._described import Measure
+from hpcfl.scores._metric_name import MetricName
 from hpcfl.storage.checkpoint import Best
 from hpcfl.storage.clients import ClientStore
 
@@ -26,11 +27,8 @@ class BestRound:
         """``measure`` in ``column`` counts; ``number`` is the best so far, None before
         any.
         """
-        self._name, self._measure, self._number = (
-            f"{column}/{measure.recorded}",
-            measure,
-            number,
-        )
+        self._name = str(MetricName(measure.recorded, column))
+        self._measure, self._number = measure, number
         self._before: Best | None = None
         self._unwritten: Best | None = None
 

@@ -3,7 +3,7 @@ summary.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -17,9 +17,9 @@ from hpcfl.communication.message import Message, fields
 from hpcfl.communication.placement import Placement
 from hpcfl.files import scratch
 from hpcfl.fleet import Fleet
+from hpcfl.scores._metric_name import CLIENTS, RECORDED, SECONDS, MetricName
 from hpcfl.scores._summaries import summarised
 from hpcfl.scores.base import Score
-from hpcfl.storage.moments import CLIENTS
 
 
 @dataclass
@@ -75,13 +75,11 @@ def numbers(fleet: Fleet, uplink: Message | None, finite: Tensor | None) -> Numb
     for column, sums in fleet.scores.items():
         for name, score in fleet.resources.scores.items():
             of_score = score.numbers(name, sums[name], fleet.counts)
-            result.values |= {
-                f"{column}/{part}": values.numpy() for part, values in of_score.items()
-            }
-    result.values |= {
-        f"recorded/{name}": values.detach().double().cpu().numpy()
-        for name, values in fleet.recorded.items()
-    }
+            for part, values in of_score.items():
+                result.values[str(MetricName(part, column))] = values.numpy()
+    for name, values in fleet.recorded.items():
+        on_host = values.detach().double().cpu()
+        result.values[str(MetricName(name, RECORDED))] = on_host.numpy()
     if uplink is not None and finite is not None:
         floats = sum(
             (
@@ -152,41 +150,33 @@ class Gathered:
         if self.table is None:
             return {}
         names, columns, recorded = _names(self.headers)
-        of_clients = {name: np.full(self.clients, np.nan) for name in names}
-        for position, name in enumerate(names):
-            of_clients[name][self.audience] = self.table[:, position]
-        record: dict[str, Any] = {
-            f"clients/{name}": values for name, values in of_clients.items()
-        }
+        record: dict[str, Any] = {}
+        of_columns: dict[str, dict[str, NDArray[np.float64]]] = {}
+        for position, text in enumerate(names):
+            name = replace(MetricName.parse(text), of_clients=True)
+            numbers = np.full(self.clients, np.nan)
+            numbers[self.audience] = self.table[:, position]
+            record[str(name)] = numbers
+            of_columns.setdefault(name.column, {})[name.number] = numbers
         for column in columns:
-            prefix = f"{column}/"
-            of_column = {
-                name.removeprefix(prefix): of_clients[name]
-                for name in names
-                if name.startswith(prefix)
-            }
-            for name, score in self.scores.items():
-                record |= {
-                    f"{prefix}{part}": value
-                    for part, value in score.summary(name, of_column).items()
-                }
-            name, score = next(iter(self.scores.items()))
-            record[f"{prefix}{CLIENTS}"] = float(
-                (~np.isnan(score.of_clients(name, of_column))).sum()
-            )
-        for name in recorded:
-            values = of_clients[f"recorded/{name}"]
-            record |= {
-                f"recorded/{name}": summarised("mean", values),
-                f"recorded/{name}_std": summarised("std", values),
-            }
-        workers = [
-            one["seconds"] for one in self.headers[min(1, len(self.headers) - 1) :]
-        ]  # rank 0 if alone
-        record |= {
-            f"seconds/{phase}": max(worker.get(phase, 0.0) for worker in workers)
-            for phase in ("train", "score")
-        }
+            of_column = of_columns[column]
+            for score_name, score in self.scores.items():
+                summary = score.summary(score_name, of_column)
+                for part, value in summary.items():
+                    record[str(MetricName(part, column))] = value
+            score_name, score = next(iter(self.scores.items()))
+            known = ~np.isnan(score.of_clients(score_name, of_column))
+            record[str(MetricName(CLIENTS, column))] = float(known.sum())
+        for number in recorded:
+            numbers = record[str(MetricName(number, RECORDED, of_clients=True))]
+            for kind, ending in (("mean", ""), ("std", "_std")):
+                name = MetricName(f"{number}{ending}", RECORDED)
+                record[str(name)] = summarised(kind, numbers)
+        first_worker = min(1, len(self.headers) - 1)  # rank 0 if alone
+        workers = [header["seconds"] for header in self.headers[first_worker:]]
+        for phase in ("train", "score"):
+            slowest = max(worker.get(phase, 0.0) for worker in workers)
+            record[str(MetricName(phase, SECONDS))] = slowest
         return record
 
 

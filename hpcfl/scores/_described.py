@@ -58,6 +58,11 @@ class Measure:
         return f"{100 * number:.2f}" if self.percent else f"{number:.4g}"
 
 
+def score_of(wanted: str) -> str:
+    """The score in SCORE or SCORE/SUMMARY."""
+    return wanted.partition("/")[0]
+
+
 def resolve(wanted: str, scores: Mapping[str, Described]) -> Measure | None:
     """The measure meant by SCORE, SCORE/SUMMARY or the name of a recorded number; None
     if there is none.

@@ -14,14 +14,12 @@ import numpy as np
 
 from hpcfl.experiment import measures
 from hpcfl.scores._described import Described, Measure, resolve
+from hpcfl.scores._metric_name import CLIENTS, MetricName, of_newcomers
 from hpcfl.storage.results import Results
 
 TAIL = 0.1  # share of the rounds
-BEFORE, AFTER = (
-    "newcomers/before",
-    "newcomers/after",
-)  # columns of clients that were never trained with
-CLIENTS = "clients"  # COLUMN/clients: how many clients the column's numbers are of
+# columns of clients that were never trained with
+BEFORE, AFTER = of_newcomers("before"), of_newcomers("after")
 
 
 @dataclass(frozen=True)
@@ -86,11 +84,10 @@ def of_clients(results: Results, column: str, score: str) -> np.ndarray | None:
     A user's own score is recorded under its name; of a built-in one the score says what
     it is made of.
     """
-    prefix = f"clients/{column}/"
     numbers = {
-        name.removeprefix(prefix): values.astype(float)
-        for name, values in results.values.items()
-        if name.startswith(prefix)
+        name.number: results.series(name).astype(float)
+        for name in results.names
+        if name.of_clients and name.column == column
     }
     known = measures.built_in().get(score)
     try:
@@ -129,16 +126,14 @@ def outcome(results: Results) -> dict[str, Any]:
     if "config" not in results.header:
         return {}
     column, measure = counts(results.header["config"]["evaluation"], results)
-    name = f"{column}/{measure.recorded}"
-    numbers = results.values.get(name, np.full(len(results.rounds), np.nan))
-    by = measures.chosen_in(results.header["config"], column)
-    chosen = results.values.get(
-        f"{by}/{measure.recorded}", np.full(len(results.rounds), np.nan)
-    )
+    name = MetricName(measure.recorded, column)
+    numbers = results.series(name)
+    chosen_in = measures.chosen_in(results.header["config"], column)
+    chosen = results.series(MetricName(measure.recorded, chosen_in))
     found = moments(results.rounds, numbers, measure.rank, chosen)
     if found is None:
         return {}
-    clients = results.values.get(f"{column}/{CLIENTS}", np.full(len(numbers), np.nan))
+    clients = results.series(MetricName(CLIENTS, column))
 
     def at(positions: list[int]) -> dict[str, Any]:
         count = float(clients[positions].mean())
@@ -153,7 +148,7 @@ def outcome(results: Results) -> dict[str, Any]:
 
     return {
         "outcome": {
-            "name": name,
+            "name": str(name),
             "best": at([found.best]),
             "last": at([found.last]),
             "tail": at(found.tail),

@@ -14,6 +14,7 @@ import numpy as np
 from hpcfl.errors import UserError
 from hpcfl.files import foreign, hdf5
 from hpcfl.files.atomic import Damaged
+from hpcfl.scores._metric_name import MetricName
 from hpcfl.storage import ownership, results_form
 from hpcfl.storage.ownership import AnotherRun, left_out
 
@@ -61,6 +62,16 @@ class Results:
         """
         played: np.ndarray = self.values.get(FINAL, np.zeros(len(self.rounds))) != 1
         return played
+
+    @property
+    def names(self) -> list[MetricName]:
+        """The names of all values."""
+        return [MetricName.parse(text) for text in self.values]
+
+    def series(self, name: MetricName) -> np.ndarray:
+        """The values of a name, [T, ...]; all NaN, [T], if nothing was recorded."""
+        missing = np.full(len(self.rounds), np.nan)
+        return self.values.get(str(name), missing)
 
 
 def read(folder: str | Path, run: str | None = None) -> Results:

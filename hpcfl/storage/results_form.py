@@ -10,6 +10,7 @@ from pydantic import RootModel
 from hpcfl.errors import UserError
 from hpcfl.files import foreign
 from hpcfl.files.atomic import Damaged
+from hpcfl.scores._metric_name import MetricName
 from hpcfl.storage.forms import Header
 
 LIMIT = (
@@ -19,8 +20,6 @@ COUNTS = (
     "train_counts",
     "test_counts",
 )  # static arrays: samples of the partition, [clients, classes]
-# such values have numbers for each client, all others one number for each round
-CLIENTS = "clients/"
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -65,7 +64,7 @@ def check(rounds: np.ndarray, static: Arrays, values: Arrays) -> None:
     if rounds.dtype != np.int64 or not ascending or (rounds < 0).any():
         raise Damaged("its rounds are not a list of ascending numbers")
     for name, array in values.items():
-        dimensions = 2 if name.startswith(CLIENTS) else 1
+        dimensions = 2 if MetricName.parse(name).of_clients else 1
         if array.shape[:1] != rounds.shape or array.ndim != dimensions:
             raise Damaged(
                 f"values {name!r} have shape {array.shape}, there are {len(rounds)} rounds"
@@ -106,6 +105,8 @@ def check_together(length: int, parts: Sequence[tuple[Arrays, Arrays]]) -> None:
 
 def _clients(static: Arrays, values: Arrays) -> set[int]:
     """The numbers of clients that arrays are of; one, or none where none says."""
-    return {len(static[name]) for name in COUNTS if name in static} | {
-        array.shape[1] for name, array in values.items() if name.startswith(CLIENTS)
-    }
+    counts = {len(static[name]) for name in COUNTS if name in static}
+    for name, array in values.items():
+        if MetricName.parse(name).of_clients:
+            counts.add(array.shape[1])
+    return counts

@@ -13,6 +13,7 @@ from hpcfl.errors import UserError
 from hpcfl.experiment.plugins import nearest
 from hpcfl.fleet import buffer_name
 from hpcfl.fleet.scoring import BLOCK
+from hpcfl.scores._metric_name import MetricName
 from hpcfl.storage.checkpoint import damaged
 from hpcfl.storage.manifest import name_after
 from hpcfl.storage.moments import AFTER, BEFORE, of_clients
@@ -190,9 +191,9 @@ class Models:
             )
         if not scored:
             columns = sorted(
-                name.removesuffix("/weighted")
-                for name in self._results.values
-                if name.endswith("/weighted") and not name.startswith(of_newcomers)
+                name.column
+                for name in self._results.names
+                if name.number == "weighted" and name.column not in of_newcomers
             )
             raise UserError(
                 f"{self._folder}: '{column}' was not scored{nearest(column, columns)}"
@@ -260,8 +261,7 @@ class Models:
 
     def _accuracies(self, column: str) -> np.ndarray:
         """The accuracy that was recorded of a column, [T], NaN in rounds without it."""
-        missing = np.full(len(self._results.rounds), np.nan)
-        return self._results.values.get(f"{column}/weighted", missing)
+        return self._results.series(MetricName("weighted", column))
 
     def _recorded(self, column: str, round: int, client: int) -> float | None:
         accuracies, row = (
@@ -296,7 +296,9 @@ class Models:
         [fleet] = self.replay.play(round, self._final(round), [0])
         row = int(np.searchsorted(self._results.rounds, round))
         scored = np.flatnonzero(
-            np.isfinite(self._results.values[f"clients/{GLOBAL}/total"][row])
+            np.isfinite(
+                self._results.series(MetricName("total", GLOBAL, of_clients=True))[row]
+            )
         )
         return Trained(
             GLOBAL,

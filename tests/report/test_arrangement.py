@@ -52,6 +52,23 @@ def test_the_same_run_twice_counts_once():
     )  # its checkpoints were removed
 
 
+def test_a_key_that_is_none_and_one_that_is_not_there_are_the_same_run():
+    found = arrange([ended(run(), "a"), ended(run(layers=None), "a")])
+    assert len(found.runs) == 1 and len(found.notes) == 1
+
+
+def test_rows_are_called_by_the_key_by_which_most_entries_differ():
+    """The first method's runs differ in two keys, the second's in one of these."""
+    runs = [
+        run("a", mu=0.1, alpha=1),
+        run("a", mu=1.0, alpha=2),
+        run("b", mu=0.1),
+        run("b", mu=1.0),
+    ]
+    rows = {"a mu=0.1", "a mu=1.0", "b mu=0.1", "b mu=1.0"}
+    assert set(arrange(runs).rows) == set(arrange(runs[::-1]).rows) == rows
+
+
 def test_one_configuration_with_two_ends_is_two_rows_called_by_what_differs():
     one = ended(run(), "a", commit="abc", versions={"torch": "2.8"})
     other = ended(run(), "b", commit="abc", versions={"torch": "2.9"})

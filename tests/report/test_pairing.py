@@ -10,6 +10,7 @@ import pytest
 from hpcfl.report.pairing import note
 from hpcfl.report.reading import of_clients
 from hpcfl.scores._described import Measure
+from hpcfl.storage.results import Results
 
 ACCURACY = Measure("accuracy", "mean", "mean", "%", "up")
 COUNTS = np.full((6, 2), 10)
@@ -23,10 +24,10 @@ def run(accuracies, column="pre", counts=COUNTS):
         f"clients/{column}/total": np.full(right.shape, 20.0),
         f"{column}/mean": np.nanmean(right, axis=1) / 20,
     }
-    results = SimpleNamespace(
-        values=values,
-        rounds=np.arange(1, len(right) + 1),
+    results = Results(
         static={"test_counts": counts},
+        rounds=np.arange(1, len(right) + 1),
+        values=values,
     )
     best = {"round": int(np.nanargmax(np.nanmean(right, axis=1))) + 1}
     return SimpleNamespace(

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from hpcfl.experiment import config, sweep
-from hpcfl.report import summary, sweep_table, table_formats, tables
+from hpcfl.report import outcome, sweep_table, table_formats, tables
 from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
 from hpcfl.storage.life import Life, Stage
+from hpcfl.storage.moments import counts
 from hpcfl.storage.results import Results
 
 ROOT = Path(__file__).parents[2]
@@ -57,8 +58,8 @@ def made_up(cell: sweep.Cell, number: int) -> Run:
         values[f"{column}/clients"] = np.full(4, float(cell.config.partition.clients))
     results = Results({"primary": method.primary}, {}, rounds, values, [3])
     table = cell.config.resolved()
-    column, measure = summary.counts(table["evaluation"], results)
-    found = summary._summarise(table, results, column, measure, DONE, [])
+    column, measure = counts(table["evaluation"], results)
+    found = outcome.summarise(table, results, column, measure, DONE, [])
     return Run(Path(cell.name), found, table, results, column, measure.recorded, DONE)
 
 
@@ -76,14 +77,11 @@ def test_every_file_of_the_papers_ends_with_its_tables(path):
         Reading(at="tail"),
     ):
         grid = sweep_table.make(runs, reading=reading)
-        entries = [entry for row in grid.entries for entry in row if entry]
-        assert sum(entry.runs for entry in entries) == len(runs)
+        assert grid.entries["runs"].sum() == len(runs)
         repetitions = len(
             {(run.config["seed"], run.config["partition"]["seed"]) for run in runs}
         )
-        assert {entry.runs for entry in entries} == {
-            repetitions
-        }  # an entry is one experiment
+        assert set(grid.entries["runs"]) == {repetitions}  # an entry is one experiment
         for text in table_formats.TEXTS.values():
             assert grid.metric in text(grid)
         assert table_formats.terminal(grid)

@@ -10,51 +10,6 @@ from hpcfl.storage import results as recorded
 from hpcfl.storage.metrics import MetricsWriter
 
 
-def test_best_is_the_highest_of_the_column_that_counts_and_the_rest_is_read_from_its_round(
-    make_run,
-):
-    found = summary.load(make_run()).summary
-    assert (found.method, found.dataset, found.rounds, found.finished) == (
-        "fedavg",
-        "digits",
-        3,
-        True,
-    )
-    assert found.best == {"round": 2, "pre": 0.75, "post": 0.625}
-    assert found.last == {"round": 4, "pre": 0.625, "post": None}
-    assert found.tail == {"rounds": [4, 4], "pre": 0.625, "post": None}
-    assert found.scores["clients"] == 2
-
-
-def test_a_method_scored_after_training_counts_that_column(make_run):
-    found = summary.load(make_run(method="local", primary="post")).summary
-    assert found.best == found.last == {"round": 3, "pre": 0.5, "post": 0.875}
-
-
-def test_the_configuration_may_choose_another_column_and_another_mean(make_run):
-    found = summary.load(make_run(score="post", metric="worst_tenth")).summary
-    assert found.best == {
-        "round": 3,
-        "pre": pytest.approx(0.3),
-        "post": pytest.approx(0.675),
-    }
-
-
-def test_costs_leave_out_the_first_round_and_what_comes_after_the_last(make_run):
-    found = summary.load(make_run()).summary
-    assert (found.seconds_per_round, found.floats_up, found.floats_down) == (
-        1.5,
-        10.0,
-        30.0,
-    )
-
-
-def test_an_interrupted_run_shows_what_it_has(make_run):
-    found = summary.load(make_run(rounds=9, finished=False)).summary
-    assert (found.rounds, found.finished, found.digest) == (3, False, None)
-    assert found.last == {"round": 3, "pre": 0.5, "post": 0.875}
-
-
 def test_a_run_without_a_round_shows_nothing_yet(make_run):
     folder = make_run()
     for name in ("metrics.h5", "metrics-copy.h5"):

@@ -9,15 +9,14 @@ from made_up import run, seeds
 
 from hpcfl.errors import UserError
 from hpcfl.report import sweep_table, table_formats
+from hpcfl.report.grid import Grid
 from hpcfl.report.summary import Run
 from hpcfl.report.sweep_table import Reading
 
 
-def entry(
-    grid: sweep_table.Grid, row: int = 0, column: int = 0
-) -> tuple[float, float, int, bool]:
-    found = grid.entries[row][column]
-    return round(found.mean, 6), round(found.std, 6), found.runs, found.best
+def entry(grid: Grid, row: int = 0, column: int = 0) -> tuple[float, float, int, bool]:
+    entry = grid.entries.loc[(grid.rows[row], grid.columns[column])]
+    return round(entry["mean"], 6), round(entry["std"], 6), entry["runs"], entry["best"]
 
 
 def test_mean_and_standard_deviation_over_seeds():
@@ -111,10 +110,7 @@ def test_the_best_of_each_column():
             run("b", accuracy=(0.8,), dataset="mnist"),
         ]
     )
-    assert [[one.best for one in row] for row in grid.entries] == [
-        [False, True],
-        [True, False],
-    ]
+    assert grid.best.to_numpy().tolist() == [[False, True], [True, False]]
 
 
 def test_less_is_better_for_seconds():
@@ -246,7 +242,7 @@ def test_of_runs_whose_best_rounds_are_chosen_otherwise_a_note_says_so():
         [run("a"), held_out("b", "pre", 0.5, 0.4, 0.3)], reading=Reading(at="last")
     )
     assert not any("chosen" in note for note in last.notes)
-    assert last.entries[0][0].best_by == ""
+    assert last.entries["best_by"].tolist() == ["", ""]
 
 
 def test_values_of_a_key_are_in_order():
@@ -296,7 +292,7 @@ def test_what_differs_becomes_rows_and_never_a_mean():
         ]
     )
     assert grid.rows == ["fedprox mu=0.1", "fedprox mu=1.0", "local"]
-    assert [row[0].runs for row in grid.entries] == [2, 2, 1]
+    assert grid.entries["runs"].tolist() == [2, 2, 1]
     with pytest.raises(
         UserError, match=r"differ in method.mu; add it to --rows or --columns"
     ):
@@ -338,9 +334,7 @@ def test_a_number_that_the_best_round_lacks_is_that_of_the_latest_round_before()
     other.results.values["post/mean"] = np.array([np.nan, 0.7, 0.8])
     found = sweep_table.make([one, other], reading=Reading("post/mean"))
     assert entry(found)[0] == 70 and entry(found)[3]
-    assert not found.entries[1][0].best and "| local | – |" in table_formats.markdown(
-        found
-    )
+    assert not entry(found, 1)[3] and "| local | – |" in table_formats.markdown(found)
 
 
 def test_a_run_that_is_there_twice_counts_once():

@@ -6,10 +6,12 @@ import csv
 import io
 import json
 
+import pandas
 import pytest
 from rich.console import Console
 
-from hpcfl.report import summary, sweep_table, table_formats, tables
+from hpcfl.report import summary, table_formats, tables
+from hpcfl.report.grid import Grid
 from hpcfl.report.text import literal, plain
 
 HOSTILE = (
@@ -76,16 +78,26 @@ def test_columns_that_belong_together_may_be_missing(make_run, capsys):
 
 @pytest.fixture
 def grid():
-    entry = sweep_table.Entry(50.0, 1.0, 2, "5", "test")
-    return sweep_table.Grid(
-        "weighted",
-        "best",
-        "population",
-        [HOSTILE, r"a\b*c`<br>|~^_"],
-        [HOSTILE],
-        [[entry], [entry]],
-        True,
-        [HOSTILE],
+    rows, columns = [HOSTILE, r"a\b*c`<br>|~^_"], [HOSTILE]
+    entry = {
+        "mean": 50.0,
+        "std": 1.0,
+        "runs": 2,
+        "clients": "5",
+        "best_by": "test",
+        "best": False,
+    }
+    places = pandas.MultiIndex.from_product([rows, columns])
+    return Grid(
+        pandas.DataFrame([entry, entry], places),
+        rows,
+        columns,
+        metric="weighted",
+        kind="weighted",
+        percent=True,
+        at="best",
+        spread="population",
+        notes=[HOSTILE],
     )
 
 
@@ -111,7 +123,7 @@ def test_latex_keeps_its_form(grid):
     assert len(lines) == 10 and lines[-1] == f"% {SHOWN}"
     assert (
         lines[6]
-        == r"a\textbackslash{}b*c`<br>|\textasciitilde{}\textasciicircum{}\_ & $50.00 "
+        == r"a\textbackslash b*c`<br>|\textasciitilde \textasciicircum \_ & $50.00 "
         r"\pm 1.00$ \\"
     )
 

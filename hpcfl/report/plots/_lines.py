@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hpcfl.experiment.measures import VALIDATION
 from hpcfl.report.plots.base import Sheet, row_id
 from hpcfl.report.reading import named
 from hpcfl.report.summary import Run
 from hpcfl.scores._described import Measure
+from hpcfl.scores._metric_name import RECORDED, is_held_out, models_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -111,18 +111,20 @@ def scored(runs: Sequence[Run], metric: str) -> str:
     found = [named(run, metric) for run in runs]
     measure = found[0].measure
     if measure is None:
-        return metric.removeprefix("recorded/").replace("_", " ")
+        name = found[0].name
+        shown = name.number if name.column == RECORDED else metric
+        return shown.replace("_", " ")
     unit = f" ({measure.unit})" if measure.unit else ""
     kind = (
         ""
         if measure.kind in ("weighted", "mean")
         else f", {measure.kind.replace('_', ' ')}"
     )
-    columns = {name.column.removeprefix(VALIDATION) for name in found}
+    columns = {models_of(name.column) for name in found}
     column = next(iter(columns))
     moment = MOMENTS.get(column, column)
     moment = moment if len(columns) == 1 else "each method's own models"
-    samples = "validation" if found[0].column.startswith(VALIDATION) else "test"
+    samples = "validation" if is_held_out(found[0].column) else "test"
     return f"{samples} {measure.score}{unit}{kind}, {moment}"
 
 

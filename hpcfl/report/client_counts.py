@@ -11,7 +11,7 @@ def clients_text(counts: Sequence[float]) -> str:
     """
     if not len(counts) or not np.isfinite(counts).all():
         return ""
-    least, most = (f"{count:.4g}" for count in (min(counts), max(counts)))
+    least, most = f"{min(counts):.4g}", f"{max(counts):.4g}"
     return least if least == most else f"{least} to {most}"
 
 
@@ -19,18 +19,19 @@ def mixed(clients: Mapping[str, str]) -> str:
     """A warning for numbers that are of different clients, "" if they are not.
 
     clients: ``clients_text`` of each number, by what the number is called; an empty one
-    says nothing.
+        says nothing.
     """
-    named: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for name, text in clients.items():
         if text:
-            named.setdefault(text, []).append(name)
-    if len(named) < 2:
+            names.setdefault(text, []).append(name)
+    if len(names) < 2:
         return ""
-    parts = [f"of {text} clients ({few(names)})" for text, names in named.items()]
+    parts = [f"of {text} clients ({few(of_text)})" for text, of_text in names.items()]
     return f"these numbers cannot be compared, they are {' and '.join(parts)}"
 
 
 def few(names: Sequence[str]) -> str:
     """The first of several names, with a sign that there are more."""
-    return f"{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"
+    more = ", …" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
