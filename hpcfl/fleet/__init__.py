@@ -17,7 +17,7 @@ from hpcfl.fleet.losses import Loss, Predict, Tensors
 from hpcfl.fleet.modules import Frozen, at
 from hpcfl.fleet.resources import Resources
 from hpcfl.fleet.setup import Setup
-from hpcfl.fleet.turn import Turn
+from hpcfl.fleet.step_context import StepContext
 from hpcfl.rows import randomness
 from hpcfl.rows.layout import Group, Layout
 from hpcfl.scores import loss as cross_entropy
@@ -197,7 +197,7 @@ class Fleet:
 
     def train_by(
         self,
-        step: Callable[[Turn], None],
+        step: Callable[[StepContext], None],
         rows: Tensor,
         *,
         batches: int = 1,
@@ -215,11 +215,11 @@ class Fleet:
         frozen: Frozen = "evaluation",
     ) -> tuple[Tensor, Tensors]:
         """Train as ``train`` does, but by the method's own ``step``, which is called
-        with a ``Turn``.
+        with a ``StepContext``.
 
         Returns the trained rows ``[n, P]`` and the ``variables`` ``[n, …]`` by name
         with what steps assigned to them; the given tensors do not change. A step reads
-        and assigns ``turn.variables[NAME]``.
+        and assigns ``context.variables[NAME]``.
 
         batches: how many disjoint mini-batches a step gets; in an epoch's last step
             they may be smaller, never empty.
@@ -569,4 +569,4 @@ def default_prediction(model: nn.Module, x: Tensor, lane: Any) -> Tensor:
     return logits
 
 
-__all__ = ["Fleet", "Pool", "Resources", "Turn", "at", "buffer_name"]
+__all__ = ["Fleet", "Pool", "Resources", "StepContext", "at", "buffer_name"]

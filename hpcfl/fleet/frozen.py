@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from hpcfl.fleet import scoring
-from hpcfl.fleet.kernels import choose
-from hpcfl.fleet.losses import Loss, Tensors, identity
+from hpcfl.fleet.execution import choose
+from hpcfl.fleet.losses import Batch, Loss, Tensors, identity
 from hpcfl.fleet.modules import on_features
 from hpcfl.fleet.resources import HeadKernel, Resources
 from hpcfl.models import parts
@@ -42,7 +42,7 @@ def head_kernel(
     """What trains the heads of models like ``module`` on features; None for a model
     without ``features``.
 
-    lanes, replay: as for ``kernels.choose``. memory: bytes that features may take.
+    lanes, replay: as for ``execution.choose``. memory: bytes that features may take.
     """
     if not hasattr(module, "features"):
         return None
@@ -95,9 +95,9 @@ def side_by_side(
     pools: each client's positions among the rank's samples.
     """
     assert resources.head is not None
-    here = replace(resources, kernel=resources.head.kernel)
+    of_heads = replace(resources, kernel=resources.head.kernel)
     for group in _groups(resources, resources.head.memory, order, pools):
-        here.side_by_side(group, work)
+        of_heads.side_by_side(group, work)
 
 
 def run_once(
@@ -187,7 +187,7 @@ def _same(
     variables: Tensors,
 ) -> bool:
     """Whether both ways lead to the same gradients, up to rounding."""
-    here, (positions,) = run_once(resources, rows, buffers, [pool])
+    of_features, (positions,) = run_once(resources, rows, buffers, [pool])
     try:
         lanes = torch.zeros(1, dtype=torch.int64, device=resources.device)
         plain = _gradients(
@@ -199,7 +199,12 @@ def _same(
             variables,
         )
         other = _gradients(
-            here, heads(resources, rows, lanes), positions, names, loss, variables
+            of_features,
+            heads(resources, rows, lanes),
+            positions,
+            names,
+            loss,
+            variables,
         )
     except Exception:  # of a loss that reads the samples; if it is at fault itself, training will say so
         return False
@@ -220,8 +225,9 @@ def _gradients(
 ) -> list[Tensor]:
     """The gradients of one lane's loss on a mini-batch, and the loss."""
     x, y = resources.samples.take(pool)
-    session = resources.kernel.session(tensors, names, loss)
-    gradients, losses = session(slice(0, 1), x[None], y[None], variables)
+    session = resources.kernel.session(tensors, names, loss, variables=variables)
+    batch = Batch(x[None], y[None])
+    gradients, losses = session.gradients(slice(0, 1), batch, variables)
     return [*gradients.values(), losses]
 
 

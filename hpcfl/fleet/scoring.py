@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.fleet.kernels import Kernel
+from hpcfl.fleet.execution import Kernel
 from hpcfl.fleet.losses import Predict, Tensors, selection
 from hpcfl.fleet.samples import Samples
 from hpcfl.rows import pinned

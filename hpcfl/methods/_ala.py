@@ -17,7 +17,7 @@ import torch.nn.functional as functional
 from pydantic import Field
 from torch import Tensor, nn
 
-from hpcfl.fleet import Fleet, Turn
+from hpcfl.fleet import Fleet, StepContext
 from hpcfl.fleet.losses import Batch
 from hpcfl.methods.base import Method, OptionHooks, Setup, State
 from hpcfl.rows.layout import Group
@@ -77,11 +77,11 @@ class AdaptiveLocalAggregation:
         start = rows.clone()
         start[:, upper] = torch.lerp(own, received, omega)
 
-        def step(turn: Turn) -> None:
-            lane = turn.variables
-            descent = self.eta * turn.gradient() * (lane["received"] - lane["own"])
+        def step(context: StepContext) -> None:
+            lane = context.variables
+            descent = self.eta * context.gradient() * (lane["received"] - lane["own"])
             lane["omega"] = (lane["omega"] - descent).clamp(0, 1)
-            turn.write(torch.lerp(lane["own"], lane["received"], lane["omega"]))
+            context.set_rows(torch.lerp(lane["own"], lane["received"], lane["omega"]))
 
         def done(losses: Tensor, lane: State) -> Tensor:
             later = lane["rounds"][:, 0] > 1

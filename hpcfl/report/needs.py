@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from hpcfl.communication.communicator import Process
-from hpcfl.fleet.optimizers import moments
+from hpcfl.fleet.optimizers import slots
 from hpcfl.preparation.prepare import Prepared
 from hpcfl.report.text import literal
 from hpcfl.rows.layout import Layout
@@ -67,7 +67,7 @@ def of_rank(prepared: Prepared, process: Process) -> RankNeeds:
         rows=2 * participants * model + participants * client_bytes(prepared),
         # parameters, gradients and what the optimizer keeps; what is frozen is there once
         lanes=min(participants, resources.kernel.widest)
-        * (2 + len(moments(config.training)))
+        * (2 + len(slots(config.training)))
         * model
         + FLOAT * prepared.setup.layout.frozen,
         server=min(limit, server) if process.is_server else 0,

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from hpcfl.fleet import Turn
+from hpcfl.fleet import StepContext
 from hpcfl.fleet.losses import Tensors
 from hpcfl.fleet.training import Task, Trained
 from hpcfl.trained.again import Keeper
 
 Look = Callable[
-    [str, Turn], None
+    [str, StepContext], None
 ]  # of the training's phase and, after a step, what the step saw
 
 
@@ -24,7 +24,7 @@ class Watched(Keeper):
     longest: by phase, the fewest epochs of a training that ends when it has converged.
     """
 
-    look: Look = lambda phase, turn: None
+    look: Look = lambda phase, context: None
     longest: dict[str, int] | None = None
 
     def _trained(
@@ -36,12 +36,12 @@ class Watched(Keeper):
             task.step,
         )
 
-        def watched(turn: Turn) -> None:
+        def watched(context: StepContext) -> None:
             if step is None:
-                turn.descend(turn.gradient())
+                context.optimizer_step(context.gradient())
             else:
-                step(turn)
-            self.look(task.phase, turn)
+                step(context)
+            self.look(task.phase, context)
 
         def long_enough(losses: Tensor, lanes: Tensors) -> Tensor:
             assert until is not None

@@ -13,7 +13,7 @@ import torch
 
 from hpcfl.communication.communicator import Communicator
 from hpcfl.errors import UserError
-from hpcfl.fleet.serial import SerialKernel
+from hpcfl.fleet.execution import SerialKernel
 from hpcfl.preparation.prepare import Prepared
 from hpcfl.trial import diagnosis, imitation, measuring
 from hpcfl.trial.failure import Failure

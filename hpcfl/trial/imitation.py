@@ -20,9 +20,9 @@ from hpcfl.communication.communicator import OneProcess
 from hpcfl.communication.message import Inbox, Mean, Message, fields
 from hpcfl.communication.placement import Placement
 from hpcfl.errors import UserError
-from hpcfl.fleet import BUFFERS, Fleet, Resources, convolutions
+from hpcfl.fleet import BUFFERS, Fleet, Resources
+from hpcfl.fleet.execution import choose
 from hpcfl.fleet.frozen import head_kernel
-from hpcfl.fleet.kernels import choose
 from hpcfl.fleet.stopwatch import Stopwatch
 from hpcfl.methods.base import State
 from hpcfl.preparation.prepare import Prepared
@@ -138,7 +138,7 @@ def imitate(prepared: Prepared, lanes: int) -> Prepared:
     counts = samples.counts(0).repeat(clients + len(new), 1)
     setup = replace(prepared.setup, counts=counts[:clients])
     with trying("adapt"):
-        module = convolutions.prepared(setup.build().to(real.device), real.device)
+        module = setup.build().to(real.device)
     kernel = choose(module, real.device, lanes, replay=False)
     head = head_kernel(module, real.device, lanes, False, memory=math.inf)
     with trying("client_state"):

@@ -9,7 +9,10 @@ import torch
 from on_gpu import PLAYED, share_of_rule
 
 from hpcfl.errors import RankFailure, explain
-from hpcfl.fleet import graphs
+from hpcfl.experiment.sections import Training
+from hpcfl.fleet.execution import cuda_graphs
+from hpcfl.fleet.memory import lane_bytes
+from hpcfl.models.mlp import MLP
 
 LANES = 4
 EVEN = [[4, 4, 0, 0]] * LANES
@@ -49,7 +52,7 @@ def test_a_lane_needs_no_more_than_the_rule_says(
     gpu, samples, monkeypatch, method, model, training
 ):
     """Two rounds, the second with graphs."""
-    monkeypatch.setattr(graphs, "SOON", 1)
+    monkeypatch.setattr(cuda_graphs, "SOON", 1)
     sections = {**samples(model["name"]), "model": model, "training": training}
     assert share_of_rule(method, EVEN, sections, 2) < 1, (
         gpu.memory.by_line().most_common(5)
@@ -58,7 +61,7 @@ def test_a_lane_needs_no_more_than_the_rule_says(
 
 @pytest.mark.parametrize(("method", "training"), METHODS)
 def test_nor_with_several_models_at_hand(gpu, monkeypatch, method, training):
-    monkeypatch.setattr(graphs, "SOON", 1)
+    monkeypatch.setattr(cuda_graphs, "SOON", 1)
     sections = {"model": {"name": "mlp", "hidden": [300, 300]}, "training": training}
     assert share_of_rule(method, EVEN, sections, 2) < 1, (
         gpu.memory.by_line().most_common(5)
@@ -71,7 +74,7 @@ def test_nor_with_several_models_at_hand(gpu, monkeypatch, method, training):
 )
 def test_nor_where_lanes_end_one_after_the_other(gpu, monkeypatch, method, hidden):
     """There is a graph for nearly each of them."""
-    monkeypatch.setattr(graphs, "SOON", 1)
+    monkeypatch.setattr(cuda_graphs, "SOON", 1)
     sections = {
         "model": {"name": "mlp", "hidden": hidden},
         "training": {"batch_size": 4},
@@ -79,6 +82,23 @@ def test_nor_where_lanes_end_one_after_the_other(gpu, monkeypatch, method, hidde
     assert share_of_rule(method, UNEVEN, sections, 3) < 1, (
         gpu.memory.by_line().most_common(5)
     )
+
+
+def test_what_a_lane_needs_is_the_same_whatever_else_is_there(gpu):
+    """It grows with the batch, the optimiser's state and the private state."""
+    model = MLP((8,), 3, hidden=(300, 300)).to("cuda")
+    sample = torch.zeros(1, 8).to("cuda")
+
+    def needed(private=0, **training):
+        return lane_bytes(model, sample, Training(**training), private)
+
+    plain = needed(batch_size=10)
+    beside = torch.zeros(100_000).to("cuda")
+    assert needed(batch_size=10) == plain and len(beside)
+    assert needed(batch_size=1000) > plain
+    assert needed(batch_size=10, optimizer="adam") > plain
+    assert needed(batch_size=10, private=7) == plain + 7
+    assert model.training
 
 
 def test_half_as_many_lanes_train_where_they_do_not_fit(

@@ -16,8 +16,8 @@ def watch(run, round, client, **how):
     """
     seen = {}
 
-    def look(phase, turn):
-        seen.setdefault(phase, []).append(turn.rows()[0])
+    def look(phase, context):
+        seen.setdefault(phase, []).append(context.rows()[0])
 
     [(_, fleet)] = run.models.again.play(
         round, False, [client], partial(Watched, look=look, **how)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from hpcfl.fleet import Turn
+from hpcfl.fleet import StepContext
 from hpcfl.methods._classwise import norm_distribution
 from hpcfl.report import style
 from hpcfl.report.arrangement import arrange
@@ -112,10 +112,10 @@ def estimates(run: Run, client: int) -> np.ndarray:
     )
     seen: list[torch.Tensor] = []
 
-    def look(phase: str, turn: Turn) -> None:
+    def look(phase: str, context: StepContext) -> None:
         if phase == "train":
             seen.append(
-                norm_distribution(turn.rows()[0, columns].double().view(classes, -1))
+                norm_distribution(context.rows()[0, columns].double().view(classes, -1))
             )
 
     for _ in again.play(1, False, [client], partial(Watched, look=look)):
