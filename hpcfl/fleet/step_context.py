@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcfl.fleet.execution.session import Session
+from hpcfl.fleet.execution import Session
 from hpcfl.fleet.losses import Batch, Lanes, Tensors, regularised
 from hpcfl.rows import pinned, places, randomness
 

@@ -20,7 +20,7 @@ ROUNDED = {"resnet8": 1e-5}
 # A product for all lanes on a GPU, for each on a CPU, which rounds differently on some
 # processors: of a method, of a model that freezes layers which have something to train
 # below them, and of convolutions.
-AT_ONCE = {"apple": 1e-6, "tiny:lora": 1e-6, "lenet": 1e-6}
+AT_ONCE = {"apple": 1e-6, "tiny:lora": 1e-6, "lenet": 1e-6, "cnn": 1e-6}
 # samples of each class that a client has are tested on, none is of another number
 CLASS_TESTED = 20
 # The most launches of one step of lanes side by side, with what an epoch does once for the
