@@ -360,7 +360,7 @@ class Fleet:
             and not resources.buffers.width
         )  # one model on the same samples
 
-        def together(clients: list[int]) -> None:
+        def score_chunk(clients: list[int]) -> None:
             lanes = torch.tensor(clients, device=resources.device)
             tensors = self._stacked(rows, model, lanes)
             lane_variables = {key: value[lanes] for key, value in variables.items()}
@@ -379,7 +379,7 @@ class Fleet:
             resources.beat()
 
         resources.side_by_side(
-            scoring.by_blocks(pools[:1] if same_for_all else pools), together
+            scoring.by_blocks(pools[:1] if same_for_all else pools), score_chunk
         )
         if same_for_all:
             return scoring.merge(chunk_sums * len(self.ids), list(range(len(self.ids))))
@@ -422,7 +422,7 @@ class Fleet:
             for client, pool in zip(self.ids, pools, strict=True)
         ]
 
-        def together(clients: list[int]) -> None:
+        def average_chunk(clients: list[int]) -> None:
             lanes = torch.tensor(clients, device=resources.device)
             tensors = self._stacked(rows, model, lanes)
             sums = counts = None
@@ -452,7 +452,7 @@ class Fleet:
             order.extend(clients)
             resources.beat()
 
-        resources.side_by_side(scoring.by_blocks(pools), together)
+        resources.side_by_side(scoring.by_blocks(pools), average_chunk)
         return torch.cat(means).float()[
             torch.tensor(order, device=resources.device).argsort()
         ]

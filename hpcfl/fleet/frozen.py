@@ -112,7 +112,7 @@ def run_once(
     assert resources.head is not None
     blocks: dict[int, list[Tensor]] = {}  # of features, by lane
 
-    def together(chunk: list[int]) -> None:
+    def run_chunk(chunk: list[int]) -> None:
         lanes = torch.tensor(chunk, device=resources.device)
         blocks.update({i: [] for i in chunk})  # a second attempt begins anew
         for part, output, *_ in scoring.outputs(
@@ -127,7 +127,7 @@ def run_once(
                 blocks[chunk[lane]].append(features)
         resources.beat()
 
-    resources.side_by_side(scoring.by_blocks(pools), together)
+    resources.side_by_side(scoring.by_blocks(pools), run_chunk)
     features = [torch.cat(blocks[i])[: len(pool)] for i, pool in enumerate(pools)]
     index = torch.from_numpy(np.concatenate(pools)).to(resources.device)
     samples = resources.samples.replaced(
@@ -164,15 +164,16 @@ def _groups(
     model = resources.kernel.module.eval()
     with torch.no_grad():
         first = torch.zeros(1, dtype=torch.int64, device=resources.device)
-        one = _features(model, resources.samples.take(first)[0], None)
+        features = _features(model, resources.samples.take(first)[0], None)
     model.train()
     groups: list[list[int]] = [[]]
     held = 0
     for position in order:
-        held += (own := len(pools[position]) * one.nbytes)
+        of_client = len(pools[position]) * features.nbytes
+        held += of_client
         if groups[-1] and held > memory:
             groups.append([])
-            held = own
+            held = of_client
         groups[-1].append(position)
     return groups
 
@@ -209,10 +210,10 @@ def _same(
     except Exception:  # of a loss that reads the samples; if it is at fault itself, training will say so
         return False
     scale = torch.stack([gradient.abs().max() for gradient in plain]).max()
-    return all(
-        bool(((one - two).abs() <= ROUNDING * scale).all())
-        for one, two in zip(plain, other, strict=True)
-    )
+    for gradient, of_head in zip(plain, other, strict=True):
+        if not ((gradient - of_head).abs() <= ROUNDING * scale).all():
+            return False
+    return True
 
 
 def _gradients(

@@ -74,7 +74,7 @@ class Optimizer:
             # Indices gave copies; a slice gave views, which have changed.
             for kind in self._whole.keys() & CHANGED:
                 for tensor, part in zip(self._whole[kind], parts[kind], strict=True):
-                    places.put(tensor, lanes, part)
+                    places.index_copy(tensor, lanes, part)
 
     def proximal_term(self) -> Tensor | None:
         """(strength/2)·‖w − anchor‖² of all lanes [L]; None without one."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import torch
@@ -10,6 +11,13 @@ from torch import Tensor
 from hpcfl.fleet.execution import Session
 from hpcfl.fleet.losses import Batch, Lanes, Tensors, regularised
 from hpcfl.rows import pinned, places, randomness
+
+# What a user's own step may still call by the names of version 0.1.0.
+OLD_NAMES = {
+    "descend": "optimizer_step",
+    "move": "apply_elementwise",
+    "write": "set_rows",
+}
 
 
 class StepRandom:
@@ -49,7 +57,7 @@ class StepRandom:
         if isinstance(lanes, slice):
             self.taken[lanes].add_(1)
         else:
-            places.put(self.taken, lanes, self.taken[lanes] + 1)
+            places.index_copy(self.taken, lanes, self.taken[lanes] + 1)
 
     def uniform(self, lanes: Lanes, purpose: str, shape: tuple[int, ...]) -> Tensor:
         """Numbers in [0, 1), ``[a, *shape]``, for the next step of these lanes.
@@ -211,7 +219,7 @@ class StepContext:
             layers = [parts[name] for parts in others_by_name]
             function(weights, gradients[name], *layers)
             if isinstance(self._lanes, Tensor):  # indices gave a copy
-                places.put(self._session.tensors[name], self._lanes, weights)
+                places.index_copy(self._session.tensors[name], self._lanes, weights)
 
     def uniform(self, purpose: str, *shape: int) -> Tensor:
         """Uniform numbers in [0, 1), ``[a, *shape]``, keyed by purpose, round, client
@@ -223,6 +231,14 @@ class StepContext:
             ValueError: One purpose is asked for two shapes in an epoch.
         """
         return self._random.uniform(self._lanes, purpose, shape)
+
+    if not TYPE_CHECKING:  # which would believe that every attribute is there
+
+        def __getattr__(self, name: str) -> NoReturn:
+            hint = ""
+            if name in OLD_NAMES:
+                hint = f"; since version 0.2.0 it is called '{OLD_NAMES[name]}'"
+            raise AttributeError(f"a step's context has no '{name}'{hint}")
 
     def _gradients(self, batch: int) -> Tensors:
         """The gradients by name where the models are now, good until the next ones are
@@ -251,7 +267,7 @@ class StepContext:
                 torch.split_with_sizes_copy(rows.contiguous(), widths, dim=1, out=flat)
                 return
         for name, part in self._split(rows).items():
-            places.put(self._session.tensors[name], self._lanes, part)
+            places.index_copy(self._session.tensors[name], self._lanes, part)
 
     def _flat(self, tensors: Tensors) -> Tensor:
         parts = [tensors[name].flatten(1) for name in self._session.trained]

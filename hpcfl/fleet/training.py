@@ -151,12 +151,12 @@ def train(
             {name: value[lanes] for name, value in variables.items()},
             proximal,
         )
-        places.put(trained.losses, lanes, chunk.run())
+        places.index_copy(trained.losses, lanes, chunk.run())
         resources.setup.layout.write(chunk.tensors, trained.rows, lanes)
         resources.buffers.write(chunk.tensors, trained.buffers, lanes)
         for name in chunk.assigned:
             changed = trained.changed.setdefault(name, variables[name].clone())
-            places.put(changed, lanes, chunk.variables[name])
+            places.index_copy(changed, lanes, chunk.variables[name])
 
     if features_once:
         frozen.side_by_side(resources, order, pools, train_chunk)
@@ -329,7 +329,7 @@ class Chunk:
         self._random.take(lanes)
         for name, value in context.variables.items():
             if value is not given[name]:
-                places.put(self.variables[name], lanes, value)
+                places.index_copy(self.variables[name], lanes, value)
                 self.assigned.add(name)
         return context.losses.expand(len(batch.y), 2)
 
@@ -402,7 +402,9 @@ class Chunk:
             # steps a block holds.
             terms = torch.cat([record[lanes, :2][None], losses * sizes[:, None]])
             sums = terms.cumsum(dim=0)[-1]
-            places.put(record, lanes, torch.cat([sums, losses[-1, :, :1]], dim=1))
+            places.index_copy(
+                record, lanes, torch.cat([sums, losses[-1, :, :1]], dim=1)
+            )
         return record
 
     def _drawn_by_model(self, epoch: int) -> AbstractContextManager[None]:

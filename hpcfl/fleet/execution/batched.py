@@ -313,7 +313,7 @@ class BatchedSession(Session):
             # Indices gave copies; a slice gave views, whose buffers moved in place.
             for name, tensor in zip(self._names, tensors, strict=True):
                 if name in self._buffers:
-                    places.put(self.tensors[name], lanes, tensor)
+                    places.index_copy(self.tensors[name], lanes, tensor)
         return dict(zip(self.trained, gradients, strict=True)), losses
 
     def computed_lanes(self, lanes: int) -> int:
