@@ -1,30 +1,47 @@
-"""How many lanes fit on a GPU: what torch's allocator says of a step of a few.
+"""How many lanes fit on a GPU: a rule of the model, the batch and the GPU's size.
 
-It follows from the model, the batch and the GPU's size, never from what is free at the
-moment. Where a method needs more than that, ``Resources.side_by_side`` halves the lanes.
+It never depends on what is free at the moment. A step that is tried, and what the
+allocator says of it, would be shorter; but the most that it says differs a little from
+call to call, and the last bits on a GPU depend on the number of lanes.
 """
+
+from typing import Any
 
 import torch
 import torch.nn.functional as functional
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from hpcfl.errors import RunFailure
 from hpcfl.experiment.sections import Training
-from hpcfl.fleet.execution import BatchedKernel
-from hpcfl.fleet.losses import Batch, Lane
-from hpcfl.fleet.optimizers import Optimizer
+from hpcfl.fleet.optimizers import slots
 from hpcfl.fleet.scoring import BLOCK
-from hpcfl.rows.layout import of_buffers, of_parameters
+from hpcfl.rows import constants
 
-# Of the memory, for lanes; the rest is for workspaces of libraries and fragments.
+# of the memory, for lanes; the rest is for workspaces of libraries and fragments
 SHARE = 0.7
 # For the private state of clients, whether they train or not. Rows that were replaced
 # stay as long as a checkpoint under way or the best round so far has them: at most four
 # times as much.
 STATE_SHARE = 0.05
-# A lane's step is held at once by the graph, by the step that its replay is compared
-# with, and by a method with further models of its own.
-HELD = 3
+# Models of a lane that stay for a whole training: its weights, the copy of them that
+# graphs read, and its anchor if it has one.
+STAYING = 3
+SCORED = 2  # and of one that is scored: its own weights, a rest's copy
+# What graphs keep while another work goes on: the gradients as autograd lays them out,
+# as weights lie, and where the next step finds them; what the forward pass keeps for
+# the backward pass comes on top.
+GRAPHS = 3
+# And of a lane that trains: a copy of its weights where lanes are not neighbours, the
+# gradients of the two plain steps that a replay is compared with, one for the
+# differences, one on the way to the optimiser; and what a step in a method's hands has
+# beside these, at most for Per-FedAvg without second derivatives.
+TRAINED = GRAPHS + 5 + 7
+MADE = 1  # of each slot that the optimiser keeps, what a step makes of it
+# Of every client of a round, side by side or not: the row that comes and the one that
+# goes, and its private state as it was and as it will be.
+ROWS = STATES = 2
 # What CUDA's libraries say when a GPU is full; torch's own allocator raises an error of
 # its own.
 FULL = "out of memory", "ALLOC_FAILED"
@@ -56,82 +73,107 @@ def most_lanes(
     private: int,
     clients: int,
 ) -> int:
-    """How many lanes of ``module`` can train and be scored at once.
+    """How many lanes of ``module`` can train and be scored at once in ``memory`` bytes,
+    at least one.
 
-    Args:
-        module: on a GPU.
-        samples: one normalised sample or more, ``[count, *shape]``, beside it.
-        training: the batch size and the optimiser.
-        memory: bytes of the GPU.
-        private: bytes of a client's private state.
-        clients: how many take part in a round on one rank; what is kept of each is
-            there beside the lanes.
-
-    Returns:
-        At least one.
+    samples: one normalised sample or more, ``[count, *shape]``, on the module's device.
+    private: bytes of a client's private state.
+    clients: how many take part in a round on one rank; what is kept of each is there
+        beside the lanes.
     """
-    try:
-        lane = lane_bytes(module, samples[:1], training, private)
-    except RuntimeError as error:
-        if not is_full(error):
-            raise
-        return 1
     free = SHARE * memory - clients * client_bytes(module, private)
-    return max(1, int(free / lane))
+    return max(1, int(free / lane_bytes(module, samples[:1], training, private)))
 
 
 def client_bytes(module: nn.Module, private: int) -> int:
-    """What a rank keeps of a client that takes part in a round, whether it trains now
-    or later: its received and its trained parameters, and its private state before and
-    after.
+    """What a rank keeps of a client that takes part in a round, whether its turn is now
+    or later.
     """
-    tensors = [*module.parameters(), *module.buffers()]
-    return 2 * (sum(tensor.nbytes for tensor in tensors) + private)
+    return ROWS * _model_bytes(module) + STATES * private
 
 
 def lane_bytes(
     module: nn.Module, sample: Tensor, training: Training, private: int = 0
 ) -> int:
-    """How many bytes a lane needs, to train on a batch or to score a block of samples.
+    """The most bytes that one lane needs: to train on a batch, or to score a block of
+    samples.
 
-    Args:
-        module: on a GPU.
-        sample: normalised, ``[1, *shape]``, beside it.
-        training: the batch size and the optimiser.
-        private: bytes of a client's private state.
+    What the forward pass keeps for the backward pass is counted twice: in the graph,
+    and in a plain step beside it.
+
+    sample: normalised, ``[1, *shape]``. private: bytes of a client's private state.
     """
-    # What libraries allocate once is not a lane's: they do in the first call.
-    _, few, more = (_peak_bytes(module, sample, training, lanes) for lanes in (2, 2, 4))
-    return HELD * (more - few) // 2 + private
+    model = _model_bytes(module)
+    batch = sample.expand(training.batch_size, *sample.shape[1:]).contiguous()
+    kept = len(slots(training))
+    saved = _saved(module, batch)
+    trained = (TRAINED + MADE * kept) * model + 2 * saved
+    # 2: a layer's input and output
+    scored = (GRAPHS + SCORED) * model + saved + 2 * _largest(module, sample) * BLOCK
+    return (STAYING + kept) * model + max(trained, scored) + private
 
 
-def _peak_bytes(
-    module: nn.Module, sample: Tensor, training: Training, lanes: int
-) -> int:
-    """The most memory that a step of so many lanes and scoring a block of samples take."""
-    device = sample.device
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    named = dict(module.named_parameters()) | dict(module.named_buffers())
-    trained, buffers = of_parameters(module).names, of_buffers(module).names
-    tensors = {
-        name: named[name].detach().float().repeat(lanes, *[1] * named[name].dim())
-        for name in (*trained, *buffers)
-    }
-    optimizer = Optimizer(training, 0.0, {name: tensors[name] for name in trained})
-    kernel = BatchedKernel(module, lanes, replay=False)
-    session = kernel.session(
-        tensors, list(trained), _cross_entropy, optimizer=optimizer
-    )
-    samples = max(2, training.batch_size)  # batch norm needs two
-    x = sample.expand(lanes, samples, *sample.shape[1:]).contiguous()
-    y = torch.zeros(lanes, samples, dtype=torch.int64, device=device)
-    session.step(slice(0, lanes), Batch(x, y))
-    block = sample.expand(lanes, BLOCK, *sample.shape[1:]).contiguous()
-    kernel.predict(tensors, block, {}, lambda model, x, lane: model(x))
+def _model_bytes(module: nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in [*module.parameters(), *module.buffers()])
+
+
+def _weights(module: nn.Module) -> list[Tensor]:
+    """A module's parameters, and its constants, of which no lane has a copy."""
+    return [*module.parameters(), *constants.of(module).values()]
+
+
+def _saved(module: nn.Module, x: Tensor) -> int:
+    """Bytes that the forward pass on ``x`` keeps for the backward pass, beside the
+    parameters.
+    """
+    kept: dict[int, Tensor] = {}
+    weights = {tensor.data_ptr() for tensor in _weights(module)}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            kept[storage.data_ptr()] = tensor
+        return tensor
+
+    module.eval()  # a batch may be too small for the statistics of batch norm
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = functional.cross_entropy(
+            module(x), torch.zeros(len(x), dtype=torch.int64, device=x.device)
+        )
     module.train()
-    return torch.cuda.max_memory_allocated(device) - before
+    del loss
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
-def _cross_entropy(model: nn.Module, batch: Batch, lane: Lane) -> Tensor:
-    return functional.cross_entropy(model(batch.x), batch.y)
+@torch.no_grad()
+def _largest(module: nn.Module, sample: Tensor) -> int:
+    """Bytes of the largest result of any operation on the way of one sample through the
+    model.
+    """
+    module.eval()
+    sizes: list[tuple[int, int]] = []
+    with _Results(sizes):
+        module(sample)
+    module.train()
+    weights = {tensor.untyped_storage().data_ptr() for tensor in _weights(module)}
+    results = [size for address, size in sizes if address not in weights]
+    return max(sample.nbytes, *results)
+
+
+class _Results(TorchDispatchMode):
+    """Notes the address and the bytes of all results of the operations inside."""
+
+    def __init__(self, sizes: list[tuple[int, int]]):
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.sizes = sizes
+
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        result = operation(*args, **(kwargs or {}))
+        self.sizes += [
+            (tensor.untyped_storage().data_ptr(), tensor.nbytes)
+            for tensor in tree_leaves(result)
+            if isinstance(tensor, Tensor)
+        ]
+        return result

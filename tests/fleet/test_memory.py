@@ -1,56 +1,81 @@
-"""How many lanes fit a memory; ``tests/simulated/test_on_little_memory.py`` has the step
-that finds out what a lane needs.
-"""
+"""How many lanes fit a memory."""
 
 import pytest
 import torch
 
 from hpcfl.experiment.config import Training
-from hpcfl.fleet import memory
-from hpcfl.fleet.memory import client_bytes, is_full, most_lanes
+from hpcfl.fleet import scoring
+from hpcfl.fleet.memory import client_bytes, is_full, lane_bytes, most_lanes
 from hpcfl.models.mlp import MLP
 
-MODEL = MLP((8,), 3, hidden=(6,))
 PARAMETERS = 8 * 6 + 6 + 6 * 3 + 3
-LANE = 10_000
 
 
-@pytest.fixture(autouse=True)
-def known_lane(monkeypatch):
-    """A lane needs 10,000 bytes and its private state."""
-    monkeypatch.setattr(
-        memory, "lane_bytes", lambda module, sample, training, private: LANE + private
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("training", "rows"),
+    [
+        (Training(batch_size=500), 18),
+        (Training(batch_size=500, momentum=0.9), 20),
+        (Training(batch_size=500, optimizer="adam"), 22),
+    ],
+)
+def test_a_lane_by_hand(training, rows):
+    """The backward pass of 8-6-3 needs x [500, 8], relu(h) [500, 6], log-softmax [500,
+    3], the labels and their total weight.
+    """
+    model, x = MLP((8,), 3, hidden=(6,)), torch.zeros(1, 8)
+    saved = 4 * 500 * (8 + 6 + 3) + 8 * 500 + 4
+    assert lane_bytes(model, x, training) == rows * 4 * PARAMETERS + 2 * saved
+    assert (
+        lane_bytes(model, x, training, private=7)
+        == rows * 4 * PARAMETERS + 2 * saved + 7
     )
 
 
-def lanes(in_bytes, private=0, clients=0):
-    x = torch.zeros(1, 8)
-    return most_lanes(MODEL, x, Training(), in_bytes, private, clients)
+def test_scoring_may_need_more_than_training():
+    model, x = MLP((8,), 3, hidden=(6,)), torch.zeros(1, 8)
+    kept = 4 * (8 + 6 + 3) + 8 + 4  # by the graphs of a step on one sample
+    assert lane_bytes(model, x, Training(batch_size=1)) == (
+        8 * 4 * PARAMETERS + kept + 2 * scoring.BLOCK * 4 * 8
+    )
 
 
 def test_lanes_fill_the_memory_and_one_always_trains():
-    assert lanes(10.5 * LANE / 0.7) == 10
-    assert lanes(10.5 * LANE / 0.7, private=LANE) == 5
-    assert lanes(0.1 * LANE) == 1
+    model, x, training = (
+        MLP((8,), 3, hidden=(6,)),
+        torch.zeros(1, 8),
+        Training(batch_size=500),
+    )
+    one = lane_bytes(model, x, training)
+    assert most_lanes(model, x, training, 10.5 * one / 0.7, 0, clients=0) == 10
+    assert most_lanes(model, x, training, 10.5 * one / 0.7, one, clients=0) == 5
+    assert most_lanes(model, x, training, 0.1 * one, 0, clients=0) == 1
+    assert model.training
 
 
 def test_rows_of_clients_whose_turn_is_later_take_room():
     """Two rows of each, and its private state twice; of a thousand nothing but one lane
     may be left.
     """
-    each = client_bytes(MODEL, private=100)
+    model, x, training = (
+        MLP((8,), 3, hidden=(6,)),
+        torch.zeros(1, 8),
+        Training(batch_size=500),
+    )
+    one = lane_bytes(model, x, training, private=100)
+    each = client_bytes(model, private=100)
     assert each == 2 * 4 * PARAMETERS + 2 * 100
-    in_bytes = (10.5 * (LANE + 100) + 40 * each) / 0.7
-    assert lanes(in_bytes, private=100, clients=40) == 10
-    assert lanes(in_bytes, private=100, clients=1000) == 1
-
-
-def test_one_lane_trains_where_the_step_that_is_tried_does_not_fit(monkeypatch):
-    def full(*given):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(memory, "lane_bytes", full)
-    assert lanes(1e9) == 1
+    assert (
+        most_lanes(model, x, training, (10.5 * one + 40 * each) / 0.7, 100, clients=40)
+        == 10
+    )
+    assert (
+        most_lanes(
+            model, x, training, (10.5 * one + 40 * each) / 0.7, 100, clients=1000
+        )
+        == 1
+    )
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,7 @@ import torch
 from on_gpu import PLAYED, share_of_rule
 
 from hpcfl.errors import RankFailure, explain
-from hpcfl.experiment.sections import Training
 from hpcfl.fleet.execution import cuda_graphs
-from hpcfl.fleet.memory import lane_bytes
-from hpcfl.models.mlp import MLP
 
 LANES = 4
 EVEN = [[4, 4, 0, 0]] * LANES
@@ -82,23 +79,6 @@ def test_nor_where_lanes_end_one_after_the_other(gpu, monkeypatch, method, hidde
     assert share_of_rule(method, UNEVEN, sections, 3) < 1, (
         gpu.memory.by_line().most_common(5)
     )
-
-
-def test_what_a_lane_needs_is_the_same_whatever_else_is_there(gpu):
-    """It grows with the batch, the optimiser's state and the private state."""
-    model = MLP((8,), 3, hidden=(300, 300)).to("cuda")
-    sample = torch.zeros(1, 8).to("cuda")
-
-    def needed(private=0, **training):
-        return lane_bytes(model, sample, Training(**training), private)
-
-    plain = needed(batch_size=10)
-    beside = torch.zeros(100_000).to("cuda")
-    assert needed(batch_size=10) == plain and len(beside)
-    assert needed(batch_size=1000) > plain
-    assert needed(batch_size=10, optimizer="adam") > plain
-    assert needed(batch_size=10, private=7) == plain + 7
-    assert model.training
 
 
 def test_half_as_many_lanes_train_where_they_do_not_fit(
